@@ -1,0 +1,63 @@
+/* The connection of a packet: skb->_nfct leads to the conntrack entry, whose two tuples are the original direction and
+ * the reply direction. NAT is nothing but a reply tuple that is not the original one turned around. */
+
+#define NFCT_POINTER (~7ULL) /* the low bits of _nfct are enum ip_conntrack_info (NFCT_PTRMASK) */
+
+struct flow {
+    struct tuple orig, reply;
+    u16 zone;
+};
+
+#ifdef HAVE_nf_conn
+/* The destination address is only 4-aligned in its tuple, and the verifier wants stack accesses aligned. */
+static __always_inline void copy_parts(union address *to, const u8 *from)
+{
+    const u32 *parts = (const u32 *)from;
+    to->parts[0] = parts[0];
+    to->parts[1] = parts[1];
+    to->parts[2] = parts[2];
+    to->parts[3] = parts[3];
+}
+
+static __always_inline void read_tuple(struct tuple *to, const u8 *hash)
+{
+    const struct nf_conntrack_tuple *t = (const void *)(hash + OFFSET_nf_conntrack_tuple_hash_tuple);
+
+    to->protocol = t->dst_protonum;
+    to->has_ports = has_ports(t->dst_protonum);
+    to->sport = bpf_ntohs(t->src_u_all);
+    to->dport = bpf_ntohs(t->dst_u_all);
+    if (t->src_l3num == 2) { /* AF_INET */
+        to->family = 4;
+        map_ipv4(&to->src, *(u32 *)t->src_u3);
+        map_ipv4(&to->dst, *(u32 *)t->dst_u3);
+    } else {
+        to->family = 6;
+        copy_parts(&to->src, t->src_u3);
+        copy_parts(&to->dst, t->dst_u3);
+    }
+}
+
+/* Fills *f; returns 0 when the packet has no conntrack entry. nfct is skb->_nfct. */
+static __always_inline int read_flow(u64 nfct, struct flow *f)
+{
+    struct nf_conn *ct = (void *)(nfct & NFCT_POINTER);
+    u8 hash[2 * SIZEOF_nf_conntrack_tuple_hash] __attribute__((aligned(8)));
+
+    if (!ct || bpf_probe_read_kernel(hash, sizeof(hash), &ct->tuplehash))
+        return 0;
+    read_tuple(&f->orig, hash);
+    read_tuple(&f->reply, hash + SIZEOF_nf_conntrack_tuple_hash);
+#ifdef HAVE_nf_conn_zone_id
+    f->zone = READ(ct, zone_id);
+#else
+    f->zone = 0;
+#endif
+    return 1;
+}
+#else
+static __always_inline int read_flow(u64 nfct, struct flow *f)
+{
+    return 0;
+}
+#endif

@@ -1,0 +1,37 @@
+/* Drops: the tracepoint skb:kfree_skb names the packet, the code that freed it, and (since 5.17) the reason.
+ *
+ * A packet that is dropped before anything else saw it is matched here; and the entry of a dropped packet is marked
+ * dead, for its address may be another packet's the next moment. */
+
+/* arg: skb, location, reason */
+static __always_inline int drop_entered(struct call *c)
+{
+    struct sk_buff *skb = (void *)c->arg[0];
+    struct net_device *dev;
+    struct follow *e;
+    struct event *out;
+    struct sight *s = sight_of(c);
+    u16 protocol = READ(skb, protocol);
+
+    if (protocol != bpf_htons(ETH_IP) && protocol != bpf_htons(ETH_IPV6))
+        return 0;
+    e = follow_outside(skb, s);
+    if (!e)
+        return 0;
+    e->dead = 1;
+    out = reserve_event(e, EVENT_DROP, c->arg[0]);
+    if (!out)
+        return 0;
+    write_sight(out, skb, s);
+    out->object = c->arg[1];
+#ifdef DROP_REASONS
+    out->reason = c->arg[2];
+#endif
+    dev = READ(skb, dev);
+    if (dev)
+        bpf_probe_read_kernel(&out->in_name, sizeof(out->in_name), &dev->name);
+    submit_event(out);
+    return 0;
+}
+
+PROBE_ENTRY(drop)

@@ -1,0 +1,57 @@
+/* What the user asked for, as map values: changing a filter never recompiles anything.
+ *
+ * A packet matches when one of its tuples matches: its own header, or its connection's original or reply tuple. Else the
+ * half of a connection after DNAT would be lost. tracer/kernel/filter.py fills these structures. */
+
+/* Key of the set of wanted hosts, a longest-prefix trie: one look-up an address, however many networks. */
+struct network {
+    u32 prefix;         /* bits of `addr` that count */
+    union address addr; /* IPv4 as ::ffff:a.b.c.d */
+};
+
+struct filter {
+    u32 netns;      /* 0 = any */
+    u32 ifindex;    /* 0 = any; an interface of namespace if_netns */
+    u32 if_netns;
+    u8 ports;       /* 1 = the port set below counts */
+    u8 hosts;       /* 1 = the set of hosts counts */
+    u8 protocol;    /* 0 = any */
+    u8 family;      /* 0 = any, else 4 or 6 */
+    u8 drops_only;  /* 1 = write only events that end a packet */
+    u8 packet_bound; /* 1 = netns or ifindex is set: the answer holds for one packet at one hook, not for a connection */
+    u8 spare[2];
+};
+
+struct port_set {
+    u64 bits[1024]; /* one bit a port, host order */
+};
+
+BPF_ARRAY(filters, struct filter, 1);
+BPF_ARRAY(ports, struct port_set, 1);
+BPF_LPM_TRIE(hosts, struct network, u8, 256);
+
+static __always_inline int port_wanted(struct port_set *set, u16 port)
+{
+    return set->bits[port >> 6] >> (port & 63) & 1;
+}
+
+static __always_inline int host_wanted(const union address *a)
+{
+    struct network key = {.prefix = 128, .addr = *a};
+    return hosts.lookup(&key) != 0;
+}
+
+static __always_inline int tuple_wanted(struct filter *f, const struct tuple *t)
+{
+    if (f->protocol && t->protocol != f->protocol)
+        return 0;
+    if (f->family && t->family != f->family)
+        return 0;
+    if (f->ports) {
+        int zero = 0;
+        struct port_set *set = ports.lookup(&zero);
+        if (!t->has_ports || !set || !(port_wanted(set, t->sport) || port_wanted(set, t->dport)))
+            return 0;
+    }
+    return !f->hosts || host_wanted(&t->src) || host_wanted(&t->dst);
+}

@@ -1,0 +1,45 @@
+/* iptables tables: ipt_do_table and ip6t_do_table run one table of one hook and return its verdict. */
+
+/* arg: skb, state, table */
+static __always_inline int table_keep(struct call *c)
+{
+    struct sk_buff *skb = (void *)c->arg[0];
+    return !known_unwanted(c->arg[0], READ(skb, _nfct));
+}
+
+static __always_inline int table_returned(struct call *c)
+{
+    struct sk_buff *skb = (void *)c->arg[0];
+    struct nf_hook_state *state = (void *)c->arg[1];
+    struct xt_table *table = (void *)c->arg[2];
+    u8 verdict = c->ret & 255;
+    struct sight *s = sight_of(c);
+    struct follow *e;
+    struct event *out;
+
+    if (verdict == NF_STOLEN)
+        return 0;
+    e = follow_in_hook(skb, state, 0, s);
+    if (!e || (verdict != NF_DROP && only_drops()))
+        return 0;
+    out = reserve_event(e, EVENT_TABLE, c->arg[0]);
+    if (!out)
+        return 0;
+    write_sight(out, skb, s);
+    write_state(out, state);
+    out->pf = READ(state, pf);
+    out->verdict = verdict;
+    if (verdict == NF_DROP)
+        write_rejection(out, c->arg[0]);
+    out->object = (u64)READ(table, private);
+    bpf_probe_read_kernel(&out->table, sizeof(out->table), &table->name);
+    submit_event(out);
+    return 0;
+}
+
+#define table4_keep table_keep
+#define table4_returned table_returned
+#define table6_keep table_keep
+#define table6_returned table_returned
+PROBE_RETURN(table4)
+PROBE_RETURN(table6)

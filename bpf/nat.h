@@ -1,0 +1,105 @@
+/* NAT: nf_nat_manip_pkt is where a header is rewritten, in either direction of the connection.
+ *
+ * It gets the packet before the change. What it will write is in the connection: the tuple of the other direction, turned
+ * around (nf_ct_invert_tuple). So one probe at entry knows before and after, and the packet's next event confirms it.
+ * ICMP errors about a translated connection are rewritten elsewhere; they show as a header that changed in a hook.
+ *
+ * MASQUERADE is SNAT that remembers its interface: only then is nf_conn_nat.masq_index set. */
+
+#ifdef HAVE_nf_conn
+static __always_inline int is_masquerade(struct nf_conn *ct)
+{
+#if defined(HAVE_nf_ct_ext) && defined(HAVE_nf_conn_nat_masq_index)
+    struct nf_ct_ext *ext = READ(ct, ext);
+    struct nf_conn_nat *nat;
+    u8 offset = 0;
+
+    if (!ext)
+        return 0;
+    bpf_probe_read_kernel(&offset, sizeof(offset), &ext->offset[ENUM_NF_CT_EXT_NAT]);
+    if (!offset)
+        return 0;
+    nat = (void *)ext + offset;
+    return READ(nat, masq_index) != 0;
+#else
+    return 0;
+#endif
+}
+
+/* Which hook is this? It is not among the arguments. Destinations change on the way in: PREROUTING, or OUTPUT for what this
+ * namespace sends itself (a packet received by a device has skb_iif set). Sources change on the way out: POSTROUTING, or
+ * INPUT for what is delivered here and has not been through FORWARD. */
+static __always_inline u8 hook_of_rewrite(struct follow *e, int source, u32 received_by)
+{
+    if (!source)
+        return received_by ? PREROUTING : OUTPUT;
+    return received_by && e && e->stage <= stage_of(INPUT, 0) ? INPUT : POSTROUTING;
+}
+
+/* arg: skb, ct, what is rewritten (0 source, 1 destination), direction (0 original, 1 reply) */
+static __always_inline int nat_entered(struct call *c)
+{
+    struct sk_buff *skb = (void *)c->arg[0];
+    struct nf_conn *ct = (void *)c->arg[1];
+    int source = !(c->arg[2] & 255), reply = c->arg[3] & 1;
+    struct net_device *dev;
+    struct follow *e;
+    struct event *out;
+    struct sight *s = sight_of(c);
+
+    if (!s || only_drops())
+        return 0;
+    s->nfct = READ(skb, _nfct);
+    if (known_unwanted(c->arg[0], s->nfct))
+        return 0;
+    dev = READ(skb, dev);
+    s->netns = netns_of(READ(ct, ct_net_net));
+    s->in = s->out = 0;
+    s->returned = 0;
+    s->by_loopback = dev && (READ(dev, flags) & IFF_LOOPBACK);
+    s->hook = hook_of_rewrite(already_followed(c->arg[0]), source, READ(skb, skb_iif));
+    e = look(skb, s) ? follow(c->arg[0], s) : 0;
+    out = e ? reserve_event(e, EVENT_NAT, c->arg[0]) : 0;
+    if (!out)
+        return 0;
+    write_sight(out, skb, s);
+    out->pf = s->packet.tuple.family == 4 ? 2 : 10;
+    out->verdict = NF_ACCEPT;
+    out->manip = !source | reply << 1;
+    if (source != reply && is_masquerade(ct))
+        out->flags |= FLAG_MASQ;
+    submit_event(out);
+    return 0;
+}
+PROBE_ENTRY(nat)
+#endif
+
+/* Verbose only, since it runs for every packet twice: NAT was asked, whether or not it changed anything.
+ * arg: skb, state */
+static __always_inline int nat_hook_keep(struct call *c)
+{
+    struct sk_buff *skb = (void *)c->arg[0];
+    return !known_unwanted(c->arg[0], READ(skb, _nfct));
+}
+
+static __always_inline int nat_hook_returned(struct call *c)
+{
+    struct sk_buff *skb = (void *)c->arg[0];
+    u8 verdict = c->ret & 255;
+    struct sight *s = sight_of(c);
+    struct follow *e = follow_in_hook(skb, (void *)c->arg[1], 0, s);
+    struct event *out;
+
+    if (!e || (verdict != NF_DROP && only_drops()))
+        return 0;
+    out = reserve_event(e, EVENT_NAT_HOOK, c->arg[0]);
+    if (!out)
+        return 0;
+    write_sight(out, skb, s);
+    write_state(out, (void *)c->arg[1]);
+    out->pf = READ((struct nf_hook_state *)c->arg[1], pf);
+    out->verdict = verdict;
+    submit_event(out);
+    return 0;
+}
+PROBE_RETURN(nat_hook)

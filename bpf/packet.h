@@ -1,0 +1,140 @@
+/* The packet in a socket buffer: IPv4 or IPv6 header, ports, and what tells one packet from the next. */
+
+#define ETH_IP 0x0800
+#define ETH_IPV6 0x86dd
+
+enum { ICMP = 1, TCP = 6, UDP = 17, DCCP = 33, ICMPV6 = 58, SCTP = 132, UDPLITE = 136 };
+
+union address {
+    u8 bytes[16];
+    u32 parts[4];
+    u64 words[2];
+};
+
+struct tuple {
+    union address src, dst;
+    u16 sport, dport; /* host order */
+    u8 protocol;
+    u8 family;    /* 4 or 6 */
+    u8 has_ports; /* 0 for ICMP and fragments: sport and dport are something else */
+};
+
+struct packet {
+    struct tuple tuple;
+    u32 seq, ack;
+    u32 length;   /* from the IP header on */
+    u32 sign;     /* survives NAT, differs from packet to packet: sequence number, or first bytes of the payload */
+    u16 ident;    /* IPv4 identification */
+    u8 tcp_flags;
+    u8 fragment;
+};
+
+static __always_inline void map_ipv4(union address *to, u32 address)
+{
+    to->words[0] = 0;
+    to->parts[2] = bpf_htonl(0xffff);
+    to->parts[3] = address;
+}
+
+static __always_inline int has_ports(u8 protocol)
+{
+    return protocol == TCP || protocol == UDP || protocol == SCTP || protocol == UDPLITE || protocol == DCCP;
+}
+
+/* Fills p from the transport header at `at`; p->tuple.protocol is set. */
+static __always_inline void parse_transport(struct packet *p, const void *at)
+{
+    u8 h[16] __attribute__((aligned(8))) = {};
+    bpf_probe_read_kernel(h, sizeof(h), at);
+    p->tuple.has_ports = has_ports(p->tuple.protocol);
+    if (p->tuple.protocol == TCP) {
+        p->seq = bpf_ntohl(*(u32 *)(h + 4));
+        p->ack = bpf_ntohl(*(u32 *)(h + 8));
+        p->tcp_flags = h[13];
+        p->sign = p->seq ^ p->ack;
+    } else {
+        p->sign = *(u32 *)(h + 8);
+    }
+    if (p->tuple.has_ports) {
+        p->tuple.sport = bpf_ntohs(*(u16 *)h);
+        p->tuple.dport = bpf_ntohs(*(u16 *)(h + 2));
+    } else if (p->tuple.protocol == ICMP || p->tuple.protocol == ICMPV6) {
+        p->tuple.sport = bpf_ntohs(*(u16 *)(h + 4));
+        p->tuple.dport = h[0] << 8 | h[1];
+        p->sign ^= *(u16 *)(h + 6);
+    }
+}
+
+/* Extension headers that may stand before the transport header; at most four are followed. */
+static __always_inline int is_extension(u8 next)
+{
+    return next == 0 || next == 43 || next == 44 || next == 60;
+}
+
+/* Fills *p from the skb's network header. Returns 0 when it holds no IP packet. */
+static __always_inline int parse_packet(struct sk_buff *skb, struct packet *p)
+{
+    u8 h[40] __attribute__((aligned(8))) = {};
+    void *at = READ(skb, head);
+
+    at += READ(skb, network_header);
+    bpf_probe_read_kernel(h, sizeof(h), at);
+    __builtin_memset(p, 0, sizeof(*p));
+    if (h[0] >> 4 == 4) {
+        u16 fragment = bpf_ntohs(*(u16 *)(h + 6));
+        p->tuple.family = 4;
+        p->length = bpf_ntohs(*(u16 *)(h + 2));
+        p->ident = bpf_ntohs(*(u16 *)(h + 4));
+        p->tuple.protocol = h[9];
+        map_ipv4(&p->tuple.src, *(u32 *)(h + 12));
+        map_ipv4(&p->tuple.dst, *(u32 *)(h + 16));
+        if (fragment & 0x1fff) {
+            p->fragment = 1;
+            return 1;
+        }
+        at += (h[0] & 15) * 4;
+    } else if (h[0] >> 4 == 6) {
+        u8 next = h[6];
+        p->tuple.family = 6;
+        p->length = 40 + bpf_ntohs(*(u16 *)(h + 4));
+        p->tuple.src = *(union address *)(h + 8);
+        p->tuple.dst = *(union address *)(h + 24);
+        at += 40;
+#pragma clang loop unroll(disable)
+        for (int i = 0; i < 4; i++) {
+            u8 ext[8] = {};
+            if (!is_extension(next))
+                break;
+            bpf_probe_read_kernel(ext, sizeof(ext), at);
+            if (next == 44 && (bpf_ntohs(*(u16 *)(ext + 2)) & 0xfff8)) {
+                p->tuple.protocol = ext[0];
+                p->fragment = 1;
+                return 1;
+            }
+            at += next == 44 ? 8 : (ext[1] + 1) * 8;
+            next = ext[0];
+        }
+        p->tuple.protocol = next;
+    } else {
+        return 0;
+    }
+    parse_transport(p, at);
+    return 1;
+}
+
+static __always_inline u32 netns_of(struct net *net)
+{
+    return net ? READ(net, ns_inum) : 0;
+}
+
+/* The namespace of a packet outside a netfilter hook: its device's, else its socket's. */
+static __always_inline u32 netns_of_skb(struct sk_buff *skb)
+{
+    struct net_device *dev = READ(skb, dev);
+    struct sock *sk;
+
+    if (dev)
+        return netns_of(READ(dev, nd_net_net));
+    sk = READ(skb, sk);
+    return sk ? netns_of(READ(sk, __sk_common_skc_net_net)) : 0;
+}

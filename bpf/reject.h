@@ -1,0 +1,57 @@
+/* REJECT, of iptables and nftables alike: nf_send_unreach answers with an ICMP error, nf_send_reset with a TCP reset.
+ *
+ * The rule that calls for the answer also drops the packet, in the same run of its table or chain. So all this does is
+ * leave a note for the event that the run writes when it returns. */
+
+#define REJECT_WITH_RESET 256
+
+struct rejection {
+    u64 skb;
+    u32 with; /* ICMP code, or REJECT_WITH_RESET */
+};
+
+BPF_PERCPU_ARRAY(rejections, struct rejection, 1);
+
+static __always_inline int note_rejection(u64 skb, u32 with)
+{
+    int zero = 0;
+    struct rejection *r = rejections.lookup(&zero);
+
+    if (r) {
+        r->skb = skb;
+        r->with = with;
+    }
+    return 0;
+}
+
+/* In the event of a table or chain that dropped skb: was it with an answer? */
+static __always_inline void write_rejection(struct event *out, u64 skb)
+{
+    int zero = 0;
+    struct rejection *r = rejections.lookup(&zero);
+
+    if (!r || r->skb != skb)
+        return;
+    out->flags |= FLAG_REJECT;
+    out->reason = r->with;
+    r->skb = 0;
+}
+
+/* arg: skb, ICMP code */
+static __always_inline int unreach4_entered(struct call *c)
+{
+    return note_rejection(c->arg[0], c->arg[1] & 255);
+}
+#define unreach6_entered unreach4_entered
+
+/* arg: skb */
+static __always_inline int reset4_entered(struct call *c)
+{
+    return note_rejection(c->arg[0], REJECT_WITH_RESET);
+}
+#define reset6_entered reset4_entered
+
+PROBE_ENTRY(unreach4)
+PROBE_ENTRY(unreach6)
+PROBE_ENTRY(reset4)
+PROBE_ENTRY(reset6)

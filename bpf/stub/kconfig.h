@@ -1,0 +1,5 @@
+/* bcc asks for this file, and for this one setting. */
+#ifndef STUB_KCONFIG_H
+#define STUB_KCONFIG_H
+#define CONFIG_BPF_SYSCALL 1
+#endif

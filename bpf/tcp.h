@@ -1,0 +1,84 @@
+/* The paths of a TCP handshake through its listener.
+ *
+ *   SYN          tcp_conn_request: SYN queue, cookies, TIME_WAIT and timestamp checks. It returns 0 whatever it decides;
+ *                what shows is whether a SYN-ACK left for this SYN (tcp_v4_send_synack gets the SYN's skb).
+ *   last ACK     tcp_check_req, and in it tcp_v4_syn_recv_sock, which returns no socket when the accept queue is full.
+ *
+ * TCP has taken the conntrack entry off the packet by then (nf_reset_ct), so it is known by its followed entry alone. */
+
+enum { REFUSED = 0, PASSED = 1, UNKNOWN = 255 };
+
+/* Writes one event about a packet that is followed already; its socket event, just before on this path, had its header. */
+static __always_inline int write_handshake(struct call *c, u8 kind, u8 verdict, u8 final)
+{
+    struct sock *sk = (void *)c->arg[0];
+    struct follow *e = already_followed(c->arg[1]);
+    struct event *out;
+
+    if (!e || e->dead || (!final && only_drops()))
+        return 0;
+    out = reserve_event(e, kind, c->arg[1]);
+    if (!out)
+        return 0;
+    out->flags |= FLAG_NO_HEADER;
+    out->verdict = verdict;
+    out->object = socket_inode(sk);
+    out->state = READ(sk, __sk_common_skc_state);
+    write_queues(out, sk);
+    submit_event(out);
+    return 0;
+}
+
+/* arg: skb of the SYN, or none for a repeated SYN-ACK */
+static __always_inline int synack4_entered(struct call *c)
+{
+    u64 skb = c->arg[0];
+    struct follow *e = skb ? already_followed(skb) : 0;
+
+    if (e)
+        e->synack = 1;
+    return 0;
+}
+#define synack6_entered synack4_entered
+PROBE_ENTRY(synack4)
+PROBE_ENTRY(synack6)
+
+static __always_inline int handshake_keep(struct call *c)
+{
+    u64 skb = c->arg[1];
+    return already_followed(skb) != 0;
+}
+
+/* arg: listener, skb */
+#define syn_keep handshake_keep
+static __always_inline int syn_returned(struct call *c)
+{
+    struct follow *e = already_followed(c->arg[1]);
+    u8 verdict = e && e->synack ? PASSED : SYNACK_SEEN ? REFUSED : UNKNOWN;
+
+    if (e)
+        e->synack = 0;
+    return write_handshake(c, EVENT_SYN, verdict, verdict == REFUSED);
+}
+PROBE_RETURN(syn)
+
+/* arg: listener, skb */
+#define accept4_keep handshake_keep
+static __always_inline int accept4_returned(struct call *c)
+{
+    u8 verdict = c->ret ? PASSED : REFUSED;
+    return write_handshake(c, EVENT_ACCEPT, verdict, !c->ret);
+}
+#define accept6_keep handshake_keep
+#define accept6_returned accept4_returned
+PROBE_RETURN(accept4)
+PROBE_RETURN(accept6)
+
+/* arg: listener, skb */
+#define request_keep handshake_keep
+static __always_inline int request_returned(struct call *c)
+{
+    u8 verdict = c->ret ? PASSED : REFUSED;
+    return write_handshake(c, EVENT_REQUEST, verdict, !c->ret);
+}
+PROBE_RETURN(request)

@@ -1,0 +1,3 @@
+"""k8snet-trace: what a Kubernetes node really does to a packet."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,6 @@
+"""`python3 -m tracer` is the command k8snet-trace."""
+
+from tracer.cli import main
+
+if __name__ == "__main__":
+    main()

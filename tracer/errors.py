@@ -1,0 +1,54 @@
+"""Everything that can end a run early: one clear sentence each, and an exit status of its own.
+
+The statuses are part of the command's contract (docs/exit-status.md). click itself uses 2 for a wrong command line.
+"""
+
+from __future__ import annotations
+
+
+class TraceError(Exception):
+    """A run that cannot go on. `str()` is the sentence for the user, `status` the exit status."""
+
+    status = 1
+
+
+class BadOption(TraceError):
+    """An option's value makes no sense: a port above 65535, an unknown interface or namespace."""
+
+    status = 2
+
+
+class NotRoot(TraceError):
+    """Tracing needs root, or CAP_BPF + CAP_PERFMON + CAP_NET_ADMIN + CAP_SYS_ADMIN."""
+
+    status = 3
+
+
+class NoBtf(TraceError):
+    """The kernel does not describe its types: /sys/kernel/btf/vmlinux is missing or unreadable."""
+
+    status = 4
+
+
+class NoBcc(TraceError):
+    """The bcc library is missing, too old, or another project of that name."""
+
+    status = 5
+
+
+class NoProbe(TraceError):
+    """A probe that the run cannot do without could not be planned or attached."""
+
+    status = 6
+
+
+class CompileFailed(TraceError):
+    """The BPF text did not compile or did not pass the kernel's verifier."""
+
+    status = 7
+
+
+class CommandNotFound(TraceError):
+    """The command after `--` could not be started."""
+
+    status = 127

@@ -1,0 +1,1 @@
+"""The edge to the kernel: BTF, the probe table, compiling, attaching, the ring buffer. The only place that imports bcc."""

@@ -1,0 +1,222 @@
+"""Reads BTF, the kernel's own description of its types: structure offsets, function prototypes, enums.
+
+Format: Documentation/bpf/btf.rst in the kernel source. A module's BTF is "split": its type and string numbers go on where
+vmlinux's end. vmlinux has about 95,000 types, so the first pass only notes where each starts and what its name's offset is;
+names are looked up by the bytes of the string section.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracer.errors import NoBtf
+
+SYS_BTF = Path("/sys/kernel/btf")
+
+(INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, PROTO, VAR, DATASEC, FLOAT,
+ DECL_TAG, TYPE_TAG, ENUM64) = range(1, 20)  # fmt: skip
+_TRANSPARENT = (TYPEDEF, VOLATILE, CONST, RESTRICT, TYPE_TAG)
+
+
+@dataclass(frozen=True)
+class Type:
+    """One BTF type: `kind` as above, `size` in bytes or the type it refers to, `vlen` members."""
+
+    btf: Btf
+    number: int
+    kind: int
+    name: str
+    vlen: int
+    size: int
+    flag: bool
+    at: int
+
+
+@dataclass(frozen=True)
+class Field:
+    """A structure's field: offset and size in bytes; `target` names the structure a pointer leads to."""
+
+    offset: int
+    size: int
+    kind: int
+    target: str
+
+
+class Btf:
+    """One BTF blob; `base` is vmlinux's when this is a module's."""
+
+    def __init__(self, data: bytes, base: Btf | None = None) -> None:
+        if len(data) < 24 or struct.unpack_from("<H", data)[0] != 0xEB9F:
+            raise NoBtf("The kernel's BTF is damaged or of another byte order.")
+        _, _, _, head, type_at, type_len, str_at, str_len = struct.unpack_from("<HBBIIIII", data)
+        self.base, self._data = base, data
+        self._strings = data[head + str_at : head + str_at + str_len]
+        self._first_string = base._end_string if base else 0
+        self._end_string = self._first_string + str_len
+        self._first = base._end if base else 0
+        self._offsets, self._named = self._index(head + type_at, head + type_at + type_len)
+        self._end = self._first + len(self._offsets)
+
+    def _index(self, at: int, end: int) -> tuple[list[int], dict[tuple[int, int], int]]:
+        offsets = [] if self.base else [0]
+        named: dict[tuple[int, int], int] = {}
+        unpack, number = struct.Struct("<II").unpack_from, self._first + len(offsets)
+        member = {STRUCT: 12, UNION: 12, DATASEC: 12, ENUM64: 12, ENUM: 8, PROTO: 8}
+        extra = {INT: 4, VAR: 4, DECL_TAG: 4, ARRAY: 12}
+        while at < end:
+            name, info = unpack(self._data, at)
+            kind = info >> 24 & 31
+            if name:
+                named.setdefault((kind, name), number)
+            offsets.append(at)
+            number += 1
+            at += 12 + extra.get(kind, 0) + member.get(kind, 0) * (info & 0xFFFF)
+        return offsets, named
+
+    def string(self, offset: int) -> str:
+        if self.base and offset < self._first_string:
+            return self.base.string(offset)
+        offset -= self._first_string
+        return self._strings[offset : self._strings.index(0, offset)].decode()
+
+    def _string_offset(self, name: str) -> Iterator[int]:
+        at = self._strings.find(b"\0" + name.encode() + b"\0")
+        if at >= 0:
+            yield self._first_string + at + 1
+        elif self._strings.startswith(name.encode() + b"\0"):
+            yield self._first_string
+        if self.base:
+            yield from self.base._string_offset(name)
+
+    def type(self, number: int) -> Type:
+        if number < self._first and self.base:
+            return self.base.type(number)
+        at = self._offsets[number - self._first]
+        if number == 0:
+            return Type(self, 0, 0, "void", 0, 0, False, 0)
+        name, info, size = struct.unpack_from("<III", self._data, at)
+        return Type(self, number, info >> 24 & 31, self.string(name), info & 0xFFFF, size, bool(info >> 31), at + 12)
+
+    def find(self, name: str, *kinds: int) -> Type | None:
+        """The type of that name and kind here or in vmlinux, or None."""
+        for offset in self._string_offset(name):
+            for kind in kinds:
+                number = self._named.get((kind, offset))
+                if number is not None:
+                    return self.type(number)
+        return self.base.find(name, *kinds) if self.base else None
+
+    def plain(self, number: int) -> Type:
+        """The type behind typedefs, const and the like."""
+        t = self.type(number)
+        while t.kind in _TRANSPARENT:
+            t = self.type(t.size)
+        return t
+
+    def size_of(self, number: int) -> int:
+        t = self.plain(number)
+        if t.kind == PTR:
+            return 8
+        if t.kind == ARRAY:
+            element, _, count = struct.unpack_from("<III", t.btf._data, t.at)
+            return self.size_of(element) * int(count)
+        return t.size
+
+    def _members(self, t: Type) -> Iterator[tuple[str, int, int]]:
+        for i in range(t.vlen):
+            name, member, offset = struct.unpack_from("<III", t.btf._data, t.at + 12 * i)
+            yield t.btf.string(name), member, offset & 0xFFFFFF if t.flag else offset
+
+    def _descend(self, t: Type, path: list[str]) -> tuple[int, int] | None:
+        """(bit offset, type number) of a dotted path, also through nameless structs and unions."""
+        for name, member, bits in self._members(t):
+            if name == path[0]:
+                if len(path) == 1:
+                    return bits, member
+                found = self._descend(self.plain(member), path[1:])
+            elif not name and self.plain(member).kind in (STRUCT, UNION):
+                found = self._descend(self.plain(member), path)
+            else:
+                continue
+            if found:
+                return bits + found[0], found[1]
+        return None
+
+    def field(self, name: str, path: str) -> Field | None:
+        """Where `struct name` keeps the field `path` ("nd_net.net"), or None when it has none such."""
+        t = self.find(name, STRUCT)
+        found = self._descend(t, path.split(".")) if t else None
+        if not found:
+            return None
+        kind = self.plain(found[1])
+        target = self.plain(kind.size) if kind.kind == PTR else None
+        return Field(
+            found[0] // 8, self.size_of(found[1]), kind.kind, target.name if target and target.kind == STRUCT else ""
+        )
+
+    def structure_size(self, name: str) -> int | None:
+        t = self.find(name, STRUCT)
+        return t.size if t else None
+
+    def parameters(self, function: str) -> list[tuple[str, str]] | None:
+        """Name and type of each parameter; a pointer to a structure is "NAME *", an enum "enum NAME"."""
+        t = self.find(function, FUNC)
+        return self._parameters(self.type(t.size)) if t else None
+
+    def tracepoint_parameters(self, name: str) -> list[tuple[str, str]] | None:
+        """The same for a raw tracepoint, from the typedef btf_trace_NAME that pahole emits; without its first `void *`."""
+        t = self.find("btf_trace_" + name, TYPEDEF)
+        if t is None:
+            return None
+        return self._parameters(self.plain(self.plain(t.number).size))[1:]
+
+    def _parameters(self, proto: Type) -> list[tuple[str, str]]:
+        out = []
+        for i in range(proto.vlen):
+            name, number = struct.unpack_from("<II", proto.btf._data, proto.at + 8 * i)
+            out.append((proto.btf.string(name), self._spell(number)))
+        return out
+
+    def _spell(self, number: int) -> str:
+        t = self.plain(number)
+        if t.kind == PTR:
+            return self.plain(t.size).name + " *"
+        return "enum " + t.name if t.kind in (ENUM, ENUM64) else t.name
+
+    def enumerators(self, name: str) -> dict[str, int]:
+        """Names and values of an enum; empty when there is no such enum."""
+        t = self.find(name, ENUM, ENUM64)
+        if t is None:
+            return {}
+        step, form = (8, "<Ii") if t.kind == ENUM else (12, "<IQ")
+        pairs = (struct.unpack_from(form, t.btf._data, t.at + step * i) for i in range(t.vlen))
+        return {t.btf.string(n): v for n, v in pairs}
+
+
+class KernelTypes:
+    """The running kernel's BTF: vmlinux, and each loaded module's, read when first asked for."""
+
+    def __init__(self, directory: Path = SYS_BTF) -> None:
+        self._directory = directory
+        try:
+            self.vmlinux = Btf((directory / "vmlinux").read_bytes())
+        except OSError as e:
+            raise NoBtf(
+                f"This kernel gives no BTF ({directory}/vmlinux: {e.strerror}); k8snet-trace needs a kernel built with "
+                "CONFIG_DEBUG_INFO_BTF, 5.10 or later."
+            ) from e
+        self._modules: dict[str, Btf | None] = {}
+
+    def module(self, name: str) -> Btf | None:
+        """A module's BTF; None when it is not loaded or the kernel (before 5.11) gives none for modules."""
+        if name in ("", "vmlinux"):
+            return self.vmlinux
+        if name not in self._modules:
+            try:
+                self._modules[name] = Btf((self._directory / name).read_bytes(), self.vmlinux)
+            except OSError:
+                self._modules[name] = None
+        return self._modules[name]

@@ -1,0 +1,51 @@
+"""Writes a Filter into the maps that `bpf/filter.h` reads."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracer import cstruct
+from tracer.filters import Filter, Network
+
+
+def network_key(network: Network) -> bytes:
+    """`struct network` of bpf/filter.h: bits that count (u32), then 16 address bytes, IPv4 as ::ffff:a.b.c.d."""
+    address = network.network_address.packed
+    if len(address) == 4:
+        return struct.pack("<I", 96 + network.prefixlen) + b"\0" * 10 + b"\xff\xff" + address
+    return struct.pack("<I", network.prefixlen) + address
+
+
+def filter_record(wanted: Filter) -> npt.NDArray[Any]:
+    """`struct filter` of bpf/filter.h, an array of one."""
+    out = np.zeros(1, cstruct.dtype("filter.h", "filter"))
+    row = out[0]
+    row["netns"], row["ifindex"], row["if_netns"] = wanted.netns, wanted.ifindex, wanted.if_netns
+    row["ports"], row["protocol"], row["family"] = bool(wanted.ports), wanted.protocol, wanted.family
+    row["drops_only"], row["hosts"] = wanted.drops_only, bool(wanted.hosts)
+    row["packet_bound"] = bool(wanted.netns or wanted.ifindex)
+    return out
+
+
+def port_bits(ports: tuple[int, ...]) -> npt.NDArray[np.uint64]:
+    """`struct port_set`: 1,024 words, bit p % 64 of word p / 64 set for each port p."""
+    bits = np.zeros(1024, np.uint64)
+    for port in ports:
+        bits[port >> 6] |= np.uint64(1 << (port & 63))
+    return bits
+
+
+def write(bpf: Any, wanted: Filter) -> None:
+    """Puts the filter in force; `bpf` is bcc's BPF object."""
+    hosts = bpf[b"hosts"]
+    hosts.clear()
+    for network in wanted.hosts:
+        hosts[hosts.Key.from_buffer_copy(network_key(network))] = hosts.Leaf(1)
+    for name, value in (("ports", port_bits(wanted.ports)), ("filters", filter_record(wanted))):
+        table = bpf[name.encode()]
+        leaf = table.Leaf.from_buffer_copy(value.tobytes())
+        table[table.Key(0)] = leaf

@@ -1,0 +1,119 @@
+"""The kernel structures that `bpf/` reads, and the header that declares just their fields at their real offsets.
+
+A row names a structure, the module whose BTF knows it if vmlinux's does not, and the fields read. A dotted path goes into
+embedded structures and becomes one flat name (`ns.inum` is `ns_inum` in C). What a kernel does not have is left out, and
+HAVE_struct_field is only defined for what is there: C tests presence, never a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tracer.errors import NoBtf
+from tracer.kernel.btf import PTR, Field, KernelTypes
+
+
+@dataclass(frozen=True)
+class Layout:
+    struct: str
+    fields: str
+    module: str = ""
+    needed: bool = True
+
+
+LAYOUTS = (
+    Layout("sk_buff", "head network_header protocol dev sk mark skb_iif _nfct"),
+    Layout("net_device", "ifindex flags name nd_net.net"),
+    Layout("net", "ns.inum"),
+    Layout("nf_hook_state", "hook pf in out net"),
+    Layout("sock", "__sk_common.skc_net.net __sk_common.skc_state sk_socket sk_ack_backlog sk_max_ack_backlog"),
+    Layout("inet_connection_sock", "icsk_accept_queue.qlen.counter"),
+    Layout("socket", "file"),
+    Layout("file", "f_inode"),
+    Layout("inode", "i_ino"),
+    Layout("nf_conn", "tuplehash zone.id ct_net.net ext", "nf_conntrack", needed=False),
+    Layout("nf_conntrack_tuple_hash", "tuple", "nf_conntrack", needed=False),
+    Layout(
+        "nf_conntrack_tuple",
+        "src.u3 src.u.all src.l3num dst.u3 dst.u.all dst.protonum",
+        "nf_conntrack",
+        needed=False,
+    ),
+    Layout("nf_ct_ext", "offset", "nf_conntrack", needed=False),
+    Layout("nf_conn_nat", "masq_index", "nf_nat", needed=False),
+    Layout("xt_table", "name private", "x_tables", needed=False),
+    Layout("nft_pktinfo", "skb state xt.state", "nf_tables", needed=False),
+    Layout("nft_chain", "table name", "nf_tables", needed=False),
+    Layout("nft_table", "name", "nf_tables", needed=False),
+    Layout("pt_regs", "di si dx cx r8 r9 ax sp bp ip regs pc", needed=False),
+)
+"""pt_regs serves x86 and arm64: each has only its own fields."""
+
+ENUMERATORS = (("nf_ct_ext_id", "NF_CT_EXT_NAT", "nf_conntrack"),)
+
+_INTEGERS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+
+
+def header(types: KernelTypes) -> str:
+    """The text of structs.h for this kernel.
+
+    Raises NoBtf when a structure that every run needs is not described.
+    """
+    parts: list[str] = []
+    pointed: set[str] = set()
+    for row in LAYOUTS:
+        fields = dict(_present(row, types))
+        size = _size(row, types)
+        if not fields or size is None:
+            if row.needed:
+                raise NoBtf(f"This kernel's BTF does not describe struct {row.struct}, which tracing needs.")
+            continue
+        pointed.update(f.target for f in fields.values() if f.target)
+        parts.append(_struct(row.struct, fields, size))
+    for enum, name, module in ENUMERATORS:
+        btf = types.module(module)
+        value = btf.enumerators(enum).get(name) if btf else None
+        if value is not None:
+            parts.append(f"#define ENUM_{name} {value}\n")
+    return "".join(f"struct {name};\n" for name in sorted(pointed)) + "".join(parts)
+
+
+def _present(row: Layout, types: KernelTypes) -> Iterator[tuple[str, Field]]:
+    for path in row.fields.split():
+        for btf in (types.module(row.module), types.vmlinux):
+            field = btf.field(row.struct, path) if btf else None
+            if field:
+                yield path.replace(".", "_"), field
+                break
+
+
+def _size(row: Layout, types: KernelTypes) -> int | None:
+    for btf in (types.module(row.module), types.vmlinux):
+        size = btf.structure_size(row.struct) if btf else None
+        if size:
+            return size
+    return None
+
+
+def _declare(name: str, field: Field) -> str:
+    if field.kind == PTR:
+        return f"struct {field.target} *{name}" if field.target else f"void *{name}"
+    kind = _INTEGERS.get(field.size)
+    return f"{kind} {name}" if kind and name != "name" else f"u8 {name}[{field.size}]"
+
+
+def _struct(name: str, fields: dict[str, Field], size: int) -> str:
+    """One structure: its fields in order of offset, padding between, and an assertion for each offset."""
+    lines, end = [], 0
+    for field, at in sorted(fields.items(), key=lambda item: item[1].offset):
+        if at.offset > end:
+            lines.append(f"    u8 before_{field}[{at.offset - end}];\n")
+        lines.append(f"    {_declare(field, at)};\n")
+        end = at.offset + at.size
+    facts = "".join(
+        f'_Static_assert(__builtin_offsetof(struct {name}, {field}) == {at.offset}, "{name}.{field}");\n'
+        f"#define HAVE_{name}_{field}\n#define OFFSET_{name}_{field} {at.offset}\n"
+        for field, at in fields.items()
+    )
+    return f"struct {name} {{\n{''.join(lines)}}};\n#define HAVE_{name}\n#define SIZEOF_{name} {size}\n{facts}"

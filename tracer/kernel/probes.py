@@ -1,0 +1,69 @@
+"""The probe table: every place in the kernel that is watched, one row each.
+
+A row names the functions to try in order, when it sees them (entry or return), which arguments its C needs, and what is
+lost without it. Arguments are named by type, because positions move between kernels: "sk_buff *" is the first parameter of
+that type, "sk_buff *#2" the second; alternatives are separated by "|". The C is `NAME_entered` or `NAME_returned` in `bpf/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One row.
+
+    symbols: functions to try in order. args: types of the wanted arguments, in the order the C takes them.
+    fallback: the positions (from 1) of those arguments where the kernel has no BTF for the function's module.
+    needed: the run cannot go on without it. verbose: only attached when every hook is asked for.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    at: str
+    args: tuple[str, ...]
+    tells: str
+    fallback: tuple[int, ...] = ()
+    module: str = ""
+    needed: bool = False
+    verbose: bool = False
+    requires: tuple[str, ...] = field(default=())
+
+
+ENTRY, RETURN, TRACEPOINT = "entry", "return", "tracepoint"
+
+PROBES = (
+    Probe("hook", ("nf_hook_slow",), RETURN, ("sk_buff *", "nf_hook_state *"), "netfilter hooks and their verdicts", needed=True),
+    # The table became the first argument, as `void *priv`, in 5.16: kernel commit 8844e01062dd ("netfilter: iptables:
+    # allow use of ipt_do_table as hookfn").
+    Probe("table4", ("ipt_do_table",), RETURN, ("sk_buff *", "nf_hook_state *", "xt_table *|void *"),
+          "iptables tables and their verdicts", (1, 2, 3), "ip_tables", requires=("xt_table",)),
+    Probe("table6", ("ip6t_do_table",), RETURN, ("sk_buff *", "nf_hook_state *", "xt_table *|void *"),
+          "ip6tables tables and their verdicts", (1, 2, 3), "ip6_tables", requires=("xt_table",)),
+    Probe("chain", ("nft_do_chain",), RETURN, ("nft_pktinfo *", "void *"),
+          "nftables base chains and their verdicts", (1, 2), "nf_tables", requires=("nft_pktinfo", "nft_chain", "nft_table")),
+    Probe("nat", ("nf_nat_manip_pkt",), ENTRY, ("sk_buff *", "nf_conn *", "enum nf_nat_manip_type", "enum ip_conntrack_dir"),
+          "address translation, before and after", (1, 2, 3, 4), "nf_nat", requires=("nf_conn",)),
+    # nf_nat_ipv4_fn is static since 5.1 and mostly inlined; what it did is in nf_nat_inet_fn since kernel commit
+    # 096d09067a07 ("netfilter: nf_nat: move NAT core's per-family code ...").
+    Probe("nat_hook", ("nf_nat_ipv4_fn", "nf_nat_inet_fn"), RETURN, ("sk_buff *", "nf_hook_state *"),
+          "every consultation of NAT", (2, 3), "nf_nat", verbose=True, requires=("nf_conn",)),
+    Probe("unreach4", ("nf_send_unreach",), ENTRY, ("sk_buff *", "int"), "REJECT with an ICMP error", (1, 2), "nf_reject_ipv4"),
+    Probe("unreach6", ("nf_send_unreach6",), ENTRY, ("sk_buff *", "unsigned char"), "REJECT with an ICMPv6 error", (2, 3), "nf_reject_ipv6"),
+    Probe("reset4", ("nf_send_reset",), ENTRY, ("sk_buff *",), "REJECT with a TCP reset", (2,), "nf_reject_ipv4"),
+    Probe("reset6", ("nf_send_reset6",), ENTRY, ("sk_buff *",), "REJECT with a TCP reset (IPv6)", (2,), "nf_reject_ipv6"),
+    Probe("socket", ("sk_filter_trim_cap",), ENTRY, ("sock *", "sk_buff *"), "arrival at a socket, and whose it is"),
+    Probe("synack4", ("tcp_v4_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN"),
+    Probe("synack6", ("tcp_v6_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN (IPv6)"),
+    Probe("syn", ("tcp_conn_request",), RETURN, ("sock *", "sk_buff *"), "SYNs at their listener, and its queues"),
+    Probe("accept4", ("tcp_v4_syn_recv_sock",), RETURN, ("sock *", "sk_buff *"), "the handshake's end, and the accept queue"),
+    Probe("accept6", ("tcp_v6_syn_recv_sock",), RETURN, ("sock *", "sk_buff *"), "the handshake's end (IPv6)"),
+    Probe("request", ("tcp_check_req",), RETURN, ("sock *", "sk_buff *"), "segments at half-open connections"),
+    Probe("drop", ("kfree_skb",), TRACEPOINT, ("sk_buff *", "void *", "enum skb_drop_reason|"), "drops, with place and reason",
+          needed=True),
+    Probe("clone", ("skb_clone",), RETURN, ("sk_buff *",), "copies of followed packets"),
+    Probe("copy", ("skb_copy",), RETURN, ("sk_buff *",), "copies of followed packets"),
+    Probe("pcopy", ("__pskb_copy_fclone",), RETURN, ("sk_buff *",), "copies of followed packets"),
+)  # fmt: skip
+"""In the order a packet may meet them. A row's place is its number in the counters of missed returns."""

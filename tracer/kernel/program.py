@@ -1,0 +1,135 @@
+"""Compiles the BPF text with bcc, attaches every planned row, and takes all of it away again.
+
+bcc's automatic attaching is switched off: it would attach by function name and die at the first failure, while here a row
+that cannot be attached only costs what it tells.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from tracer import bpf_text
+from tracer.errors import CompileFailed, NoBcc, NoProbe
+from tracer.kernel import stub
+from tracer.kernel.plan import Abilities, Planned, Refused
+
+
+def load_bcc() -> ModuleType:
+    """bcc, or one sentence why not. PyPI has another project of that name, which has no BPF class."""
+    try:
+        import bcc
+    except ImportError as e:
+        raise NoBcc(
+            "The bcc library is missing: install your distribution's package (Debian, Ubuntu: python3-bpfcc; Fedora: "
+            f"python3-bcc). ({e})"
+        ) from e
+    if not hasattr(bcc, "BPF"):
+        raise NoBcc(
+            f"The bcc in {getattr(bcc, '__file__', None) or 'this Python'} is another project of that name from PyPI: "
+            "`pip uninstall bcc`, then install your distribution's package (python3-bpfcc)."
+        )
+    return bcc
+
+
+def abilities(bcc: ModuleType) -> Abilities:
+    """What this bcc attaches. Its exported C macros tell: MODULE_KFUNC_PROBE came with module functions (bcc 0.28)."""
+    library = Path(bcc.libbcc.lib._name)
+    text = b""
+    for directory in (Path("/usr/lib"), Path("/usr/lib64"), *Path("/usr/lib").glob("*-linux-gnu")):
+        if (directory / library).is_file():
+            text = (directory / library).read_bytes()
+            break
+    fentry = bool(bcc.BPF.support_kfunc())
+    return Abilities(fentry, fentry and b"MODULE_KFUNC_PROBE" in text)
+
+
+class Program:
+    """The compiled text and its attached probes; a context manager that detaches."""
+
+    def __init__(self, bcc: ModuleType, headers: dict[str, str]) -> None:
+        """headers: the generated files, structs.h and plan.h, by name.
+
+        Raises CompileFailed; bcc has by then written the compiler's messages to stderr.
+        """
+
+        class Unattached(bcc.BPF):  # type: ignore[name-defined, misc]
+            def _trace_autoload(self) -> None:
+                return
+
+        self._bcc = bcc
+        with tempfile.TemporaryDirectory(prefix="k8snet-trace-") as directory:
+            stub.write(Path(directory))
+            os.environ["BCC_KERNEL_SOURCE"] = directory
+            try:
+                self.bpf: Any = Unattached(text=bpf_text.whole("tracer.c", headers))
+            except Exception as e:
+                raise CompileFailed(f"The BPF text does not compile on this machine: {e}.") from e
+            finally:
+                del os.environ["BCC_KERNEL_SOURCE"]
+        self.functions: dict[str, Any] = {}
+
+    def attach(self, rows: list[Planned]) -> tuple[list[Planned], list[Refused]]:
+        """Attaches the rows in table order, returns those that run and those the kernel refused.
+
+        Raises NoProbe when a row the run needs is refused.
+        """
+        attached, refused = [], []
+        for row in rows:
+            try:
+                self._attach(row)
+                attached.append(row)
+            except Exception as e:  # bcc raises plain Exception
+                why = f"the kernel refused it ({str(e).splitlines()[0]})"
+                if row.probe.needed:
+                    raise NoProbe(f"Tracing needs {row.symbol}, and {why}.") from e
+                refused.append(Refused(row.probe, why))
+        return attached, refused
+
+    def _attach(self, row: Planned) -> None:
+        bpf, kinds = self.bpf, self._bcc.BPF
+        name = row.program.encode()
+        if row.way == "RAWTP":
+            self._load(row, name, kinds.RAW_TRACEPOINT)
+            bpf.attach_raw_tracepoint(tp=row.symbol.encode(), fn_name=name)
+        elif row.way == "FENTRY":
+            self._load(row, name, kinds.TRACING)
+            bpf.attach_kfunc(fn_name=name)
+        elif row.way == "FEXIT":
+            self._load(row, name, kinds.TRACING)
+            bpf.attach_kretfunc(fn_name=name)
+        elif row.way == "KPROBE":
+            self._load(row, name, kinds.KPROBE)
+            bpf.attach_kprobe(event=row.symbol.encode(), fn_name=name)
+        else:
+            self._load(row, name, kinds.KPROBE)
+            bpf.attach_kretprobe(event=row.symbol.encode(), fn_name=name, maxactive=512)
+            entry = b"enter_" + name
+            bpf.load_func(entry, kinds.KPROBE)
+            bpf.attach_kprobe(event=row.symbol.encode(), fn_name=entry)
+
+    def _load(self, row: Planned, name: bytes, kind: int) -> None:
+        self.functions[row.probe.name] = self.bpf.load_func(name, kind)
+
+    def recursion_misses(self, fd: int) -> int:
+        """How often the kernel skipped a program because one was running on that CPU (bpf_prog_info.recursion_misses,
+        since 5.12; 0 before)."""
+        info = (ctypes.c_uint64 * 40)()
+        length = ctypes.c_uint32(ctypes.sizeof(info))
+        if self._bcc.libbcc.lib.bpf_obj_get_info(fd, ctypes.byref(info), ctypes.byref(length)) < 0:
+            return 0
+        return int(info[26]) if length.value >= 216 else 0
+
+    def close(self) -> None:
+        """Detaches and unloads everything."""
+        self.bpf.cleanup()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

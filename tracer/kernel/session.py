@@ -1,0 +1,113 @@
+"""One tracing session: from BTF to attached probes, then batches of events until it is closed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy.typing as npt
+
+from tracer import cstruct
+from tracer.errors import NoProbe, NotRoot
+from tracer.filters import Filter
+from tracer.kernel import filter_maps, layouts, plan
+from tracer.kernel.btf import KernelTypes
+from tracer.kernel.counters import Counters, Loss
+from tracer.kernel.plan import Abilities, Planned, Refused
+from tracer.kernel.program import Program, abilities, load_bcc
+from tracer.kernel.ring import PAGE, Ring
+from tracer.kernel.symbols import Symbols
+
+RING_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the running kernel says of itself, read once."""
+
+    types: KernelTypes
+    symbols: Symbols
+    release: str
+
+    @classmethod
+    def running(cls) -> Kernel:
+        return cls(KernelTypes(), Symbols.running(), os.uname().release)
+
+    def drop_reasons(self) -> dict[int, str]:
+        """Names of enum skb_drop_reason, which moves between kernels; empty before 5.17."""
+        names = self.types.vmlinux.enumerators("skb_drop_reason")
+        return {v: n.removeprefix("SKB_DROP_REASON_") for n, v in names.items()}
+
+
+def require_root() -> None:
+    """Raises NotRoot unless this process may load tracing programs."""
+    if os.geteuid() != 0:
+        raise NotRoot("Tracing needs root: run it with sudo.")
+
+
+def choose(kernel: Kernel, can: Abilities, verbose: bool, only: str = "") -> tuple[list[Planned], list[Refused]]:
+    """The plan for this kernel. only = "kprobe": do without fentry, as on a kernel that has none.
+
+    Raises NoProbe when a row that every run needs is refused.
+    """
+    can = Abilities(False, False) if only == "kprobe" else can
+    planned, refused = plan.plan(kernel.types, kernel.symbols, can, verbose)
+    for row in refused:
+        if row.probe.needed:
+            raise NoProbe(f"Tracing cannot go without {row.probe.tells}, and {row.why}.")
+    return planned, refused
+
+
+class Session:
+    """Attached probes with a filter in force; a context manager.
+
+    planned, refused: rows that run and rows that do not. compile_seconds, attach_seconds: how long start took.
+    """
+
+    def __init__(
+        self, kernel: Kernel, wanted: Filter, verbose: bool = False, only: str = "", ring_bytes: int = RING_BYTES
+    ) -> None:
+        bcc = load_bcc()
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        planned, refused = choose(kernel, abilities(bcc), verbose, only)
+        headers = {"structs.h": layouts.header(kernel.types), "plan.h": plan.header(planned, ring_bytes // PAGE)}
+        began = time.monotonic()
+        self._program = Program(bcc, headers)
+        try:
+            compiled = time.monotonic()
+            filter_maps.write(self._program.bpf, wanted)
+            self.planned, also = self._program.attach(planned)
+            self.refused = refused + also
+            self.compile_seconds, self.attach_seconds = compiled - began, time.monotonic() - compiled
+            record = cstruct.dtype("event.h", "event")
+            self._ring = Ring(self._program.bpf[b"events"].map_fd, ring_bytes, record)
+            self._counters = Counters(self._program, self.planned)
+        except BaseException:
+            self._program.close()
+            raise
+
+    def set_filter(self, wanted: Filter) -> None:
+        """Changes the filter of the running probes."""
+        filter_maps.write(self._program.bpf, wanted)
+
+    def drain(self) -> npt.NDArray[Any]:
+        """All events written since the last call, as an array of `struct event` (bpf/event.h)."""
+        return self._ring.drain()
+
+    def losses(self) -> list[Loss]:
+        """What was lost since the last call."""
+        return self._counters.read()
+
+    def close(self) -> None:
+        self._ring.close()
+        self._program.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

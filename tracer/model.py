@@ -1,0 +1,171 @@
+"""The nouns that every part shares: endpoints, hops, packets.
+
+A packet is one journey through the kernel: the hops it made, in order, and how it ended. Everything here is said in the
+operator's words; kernel names stay in tracer/kernel and in the fields that quote them (a drop's reason and function).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Evidence(str, Enum):
+    """How something is known: a probe saw it, or it was computed from what probes saw."""
+
+    OBSERVED = "observed"
+    DERIVED = "derived"
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """One direction of a conversation. Ports are 0 where the protocol has none."""
+
+    src: str
+    sport: int
+    dst: str
+    dport: int
+
+    @property
+    def reversed(self) -> Endpoints:
+        return Endpoints(self.dst, self.dport, self.src, self.sport)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The packet's connection as conntrack knew it at its last hop.
+
+    state: NEW, ESTABLISHED, RELATED; reply: the packet goes in the reply direction.
+    """
+
+    orig: Endpoints
+    reply: Endpoints
+    state: str
+    is_reply: bool
+    zone: int
+
+
+@dataclass(frozen=True)
+class Nat:
+    """A rewrite of the packet's header. kind: DNAT, SNAT, MASQUERADE, or "reverse DNAT", "reverse SNAT" for replies."""
+
+    kind: str
+    before: Endpoints
+    after: Endpoints
+
+
+@dataclass(frozen=True)
+class Handshake:
+    """What a listener did with a segment of a handshake.
+
+    stage: "SYN", "ACK" (the last one) or "request". accepted: None when it could not be told. Queue lengths in connections.
+    """
+
+    stage: str
+    accepted: bool | None
+    accept_queue: int
+    accept_limit: int
+    syn_queue: int
+
+    @property
+    def accept_queue_full(self) -> bool:
+        """As the kernel's sk_acceptq_is_full: more waiting than the limit."""
+        return self.accept_queue > self.accept_limit
+
+
+@dataclass(frozen=True)
+class Socket:
+    """A socket that took a packet. inode 0: no process holds it (yet); pid 0: not found."""
+
+    inode: int
+    state: str
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True)
+class Drop:
+    """The end of a dropped packet: reason by the kernel's name ("" before 5.17), and the function that freed it."""
+
+    reason: str
+    function: str
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One thing that happened to a packet.
+
+    time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "socket", "handshake" or "drop".
+    hook: PREROUTING and so on, "" outside of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an
+    nftables base chain. verdict: ACCEPT, DROP, REJECT, STOLEN, QUEUE, "" where there is none. reject: how it was answered.
+    """
+
+    time: int
+    what: str
+    netns: str
+    hook: str = ""
+    table: str = ""
+    chain: str = ""
+    verdict: str = ""
+    evidence: Evidence = Evidence.OBSERVED
+    in_iface: str = ""
+    out_iface: str = ""
+    mark: int = 0
+    reject: str = ""
+    nat: Nat | None = None
+    handshake: Handshake | None = None
+    socket: Socket | None = None
+    drop: Drop | None = None
+    clone: bool = False
+
+    @property
+    def decisive(self) -> bool:
+        """Worth a line when only decisions are shown."""
+        return self.what not in ("hook", "table", "chain", "nat-hook") or self.verdict not in ("ACCEPT", "")
+
+
+@dataclass
+class Packet:
+    """One packet's journey.
+
+    number: the order in which packets ended. identity: of the kernel side, unique in a run. time: of the first hop, ns
+    since the epoch. verdict: how it ended, in words; outcome: the same as one word (see tracer/verdict.py). complete: False
+    when a part of its way was lost; nothing may be concluded from what is absent then.
+    """
+
+    identity: int
+    time: int
+    netns: str
+    iface: str
+    family: str
+    protocol: str
+    endpoints: Endpoints
+    tcp_flags: str = ""
+    length: int = 0
+    seq: int = 0
+    flow: Flow | None = None
+    hops: list[Hop] = field(default_factory=list)
+    verdict: str = ""
+    outcome: str = ""
+    complete: bool = True
+    number: int = 0
+
+    @property
+    def drop(self) -> Drop | None:
+        return next((h.drop for h in reversed(self.hops) if h.drop), None)
+
+    @property
+    def handshake(self) -> Handshake | None:
+        return next((h.handshake for h in reversed(self.hops) if h.handshake), None)
+
+
+@dataclass
+class Totals:
+    """What a run saw, counted. lost: events; outcomes: packets by outcome."""
+
+    packets: int = 0
+    incomplete: int = 0
+    events: int = 0
+    lost: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
