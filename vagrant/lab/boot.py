@@ -1,0 +1,179 @@
+"""One run: start the machine, stream its output, collect the command's status, leave nothing behind."""
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import guestfiles, host, kernelimage, qemu, rootfs, share
+from .kernels import Kernel
+
+TIMED_OUT, VM_DIED = 124, 125
+DRAIN = 10.0
+"""Seconds without output after the command's end until it counts as complete, if nobody says so."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run, and in what."""
+
+    kernel: Kernel
+    command: tuple[str, ...]
+    accel: qemu.Accel
+    shared: Path | None = None
+    """Directory that becomes /mnt/share."""
+    memory: int = 2048
+    """MiB."""
+    cpus: int = 2
+    timeout: float | None = None
+    """Seconds from power-on until the machine is killed."""
+    append: str = ""
+    console: Path | None = None
+    """Keep the kernel's console here."""
+    shell: bool = False
+    """Interactive, on this terminal."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended."""
+
+    status: int
+    """The command's own, TIMED_OUT or VM_DIED."""
+    booted: float | None
+    """Guest seconds from power-on to the command; None: it never got there."""
+    seconds: float
+    """Wall-clock time of the whole run."""
+    problem: str = ""
+    """What to tell the user when there is no status of the command's."""
+
+
+class Status:
+    """What the guest reports, line by line: `boot SECONDS`, `status NUMBER`, `done`."""
+
+    def __init__(self) -> None:
+        self.booted: float | None = None
+        self.status: int | None = None
+        self.done = False
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes. Half lines wait for their end; lines that mean nothing are skipped."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            match line.split():
+                case [b"boot", seconds]:
+                    self.booted = float(seconds)
+                case [b"status", number]:
+                    self.status = int(number)
+                case [b"done"]:
+                    self.done = True
+
+
+def run(request: Request) -> Outcome:
+    """Boot and run to the end; the images must be there. An exception on the way cleans up as well."""
+    started = time.monotonic()
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="k8snet-lab-")))
+        console = request.console or scratch / "console"
+        machine = _machine(request, scratch)
+        served = stack.enter_context(share.served(request.shared, scratch)) if request.shared else None
+        pipes = [os.pipe() for _ in range(1 if request.shell else 3)]
+        for reader, _ in pipes:
+            stack.callback(os.close, reader)
+        writers = [writer for _, writer in pipes]
+        wires = qemu.Wires(writers[0], None if request.shell else (writers[1], writers[2]), console, served)
+        complaints = scratch / "qemu.log"
+        program = host.find("qemu-system-x86_64") or "qemu-system-x86_64"
+        with complaints.open("wb") as log:
+            vm = host.spawn(
+                qemu.command_line(machine, wires, program), pass_fds=writers,
+                # an interactive machine uses our terminal, and must be in its session for that
+                own_session=not request.shell, stdin=None if request.shell else subprocess.DEVNULL,
+                output=None if request.shell else log,
+            )
+        stack.callback(host.stop, vm)
+        for writer in writers:
+            os.close(writer)
+
+        status = Status()
+        sinks = dict(zip([reader for reader, _ in pipes], (None, 1, 2), strict=False))
+        in_time = _relay(sinks, status, started + request.timeout if request.timeout else None)
+        host.stop(vm)
+        seconds = time.monotonic() - started
+        if status.status is not None:
+            return Outcome(status.status, status.booted, seconds)
+        if not in_time:
+            return Outcome(TIMED_OUT, status.booted, seconds, f"time-out after {request.timeout:g} s")
+        problem = "\n".join(filter(None, ("the machine ended without a status; its console:",
+                                          host.tail(console, 40), host.tail(complaints, 10))))
+        return Outcome(VM_DIED, status.booted, seconds, problem)
+
+
+def _machine(request: Request, scratch: Path) -> qemu.Machine:
+    """The machine for this request, its complete initrd written into `scratch`."""
+    kernel = request.kernel
+    image = kernelimage.image(kernel).path
+    environment = guestfiles.environment(kernel.name, kernel.userspace, terminal=guestfiles.own_terminal())
+    told = guestfiles.archive(
+        request.command, environment, share=request.shared is not None, shell=request.shell,
+    )
+    initrd = scratch / "initrd"
+    initrd.write_bytes((image / kernelimage.INITRD).read_bytes() + told)
+    return qemu.Machine(
+        name=f"lab-{kernel.name}", kernel=image / kernelimage.KERNEL, initrd=initrd,
+        root=rootfs.image(kernel.userspace).path, modules=image / kernelimage.MODULES,
+        accel=request.accel, memory=request.memory, cpus=request.cpus, append=request.append,
+    )
+
+
+def _relay(sinks: dict[int, int | None], status: Status, deadline: float | None) -> bool:
+    """Copy from pipes to our own descriptors (None: to `status`) until the guest is done or has died.
+
+    False if the deadline (monotonic seconds) came before the command's end.
+    """
+    with selectors.DefaultSelector() as selector:
+        for source, sink in sinks.items():
+            selector.register(source, selectors.EVENT_READ, sink)
+        while selector.get_map():
+            ready = selector.select(_patience(status, deadline))
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    selector.unregister(key.fd)
+                elif key.data is None:
+                    status.feed(data)
+                else:
+                    _write(key.data, data)
+            if status.status is not None:
+                if not ready:
+                    return True
+            elif deadline is not None and time.monotonic() >= deadline:
+                return False
+    return True
+
+
+def _patience(status: Status, deadline: float | None) -> float | None:
+    """How long to wait for the next bytes, in seconds; None: for ever."""
+    if status.done:  # everything is in the pipes by now
+        return 0.0
+    if status.status is not None:
+        return DRAIN
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """Write all of it, also to a descriptor that somebody made non-blocking."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view):]
+        except BlockingIOError:
+            with selectors.DefaultSelector() as selector:
+                selector.register(descriptor, selectors.EVENT_WRITE)
+                selector.select()

@@ -1,0 +1,63 @@
+"""The guest's Debian packages: one row each, with the reason where the name does not tell it.
+
+Recommended packages are left out, and so are kernel headers: the tracer has to work without them.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Package:
+    """A Debian package (component main) of the guest."""
+
+    name: str
+    why: str = ""
+    suites: tuple[str, ...] = ()
+    """Only in these suites; empty: in all."""
+
+
+PACKAGES = (
+    # what the tracer imports
+    Package("python3"),
+    Package("python3-bpfcc", "bcc"),
+    Package("python3-click"),
+    Package("python3-rich"),
+    Package("python3-pyroute2"),
+    # what its tests import
+    Package("python3-numpy"),
+    Package("python3-pytest"),
+    Package("python3-jsonschema"),
+    # what it reads rules and owners with
+    Package("iptables", "iptables-legacy, iptables-nft and their -save"),
+    Package("nftables"),
+    Package("nfacct", "xt_nfacct rules need an accounting object first"),
+    Package("ipvsadm"),
+    Package("ipset"),
+    Package("conntrack"),
+    # scenes: namespaces, traffic
+    Package("iproute2"),
+    Package("iputils-ping"),
+    Package("curl"),
+    Package("ca-certificates", "curl"),
+    Package("socat"),
+    Package("netcat-openbsd"),
+    Package("iperf3"),
+    Package("ethtool"),
+    Package("netbase", "/etc/services and /etc/protocols"),
+    # ground truth and looking around
+    Package("tcpdump"),
+    Package("bpftool"),
+    Package("strace"),
+    Package("pwru", "to compare with", suites=("trixie", "sid")),
+    # what a Debian system has that sid's minimal one lacks
+    Package("kmod", "the kernel calls modprobe when iptables and nft need a module"),
+    Package("mount", "no mount, no tracefs"),
+    Package("procps", "sysctl"),
+    Package("passwd"),
+)
+
+
+def for_suite(suite: str) -> list[str]:
+    """The names of the packages a guest of that suite gets, sorted."""
+    return sorted(p.name for p in PACKAGES if not p.suites or suite in p.suites)

@@ -1,0 +1,105 @@
+"""The virtual machine's command line. Pure: no file is touched here."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# cx16=off: in QEMU 7.2's emulation cmpxchg16b, which the kernel's allocator uses, can leave garbage in
+# EFLAGS; an interrupt there panics or hangs the guest. la57=off: five-level page tables only cost time.
+CPU = "max,la57=off,cx16=off"
+
+KERNEL_OPTIONS = (
+    "console=ttyS0", "loglevel=4", "panic=-1", "oops=panic", "mitigations=off", "nokaslr", "no5lvl",
+    "random.trust_cpu=on", "audit=0", "apparmor=0",
+)
+
+
+@dataclass(frozen=True)
+class Accel:
+    """How guest code is executed."""
+
+    name: str
+    """"kvm" or "tcg"."""
+    tsc_khz: int | None = None
+    """The time stamp counter's rate, told to an emulated guest; None: the guest measures it."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is booted."""
+
+    name: str
+    kernel: Path
+    initrd: Path
+    root: Path
+    modules: Path
+    accel: Accel
+    memory: int = 2048
+    """MiB."""
+    cpus: int = 2
+    append: str = ""
+    """More kernel options."""
+
+
+@dataclass(frozen=True)
+class Wires:
+    """What connects it to the host."""
+
+    status: int
+    """Write end of a pipe: boot time, exit status."""
+    output: tuple[int, int] | None
+    """Write ends of the pipes for stdout and stderr; None: a console on this terminal instead."""
+    console: Path
+    """File that takes the kernel's console, unless interactive."""
+    share: Path | None
+    """Socket of virtiofsd."""
+
+
+def command_line(machine: Machine, wires: Wires, program: str = "qemu-system-x86_64") -> list[str]:
+    """The complete argument list. The pipes' descriptors must be inherited."""
+    argv = [
+        program, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-name", machine.name,
+        "-M", "pc,usb=off,vmport=off,hpet=off" + (",memory-backend=mem" if wires.share else ""),
+        "-accel", "tcg,thread=multi,tb-size=512" if machine.accel.name == "tcg" else machine.accel.name,
+        "-cpu", CPU, "-smp", str(machine.cpus), "-m", str(machine.memory),
+        "-kernel", str(machine.kernel), "-initrd", str(machine.initrd), "-append", kernel_options(machine),
+        # snapshot: what a run writes to its root is gone afterwards, and runs may share the image
+        "-drive", f"file={_quote(machine.root)},if=virtio,format=raw,snapshot=on,cache=unsafe",
+        "-drive", f"file={_quote(machine.modules)},if=virtio,format=raw,readonly=on,cache=unsafe",
+        "-device", "virtio-serial-pci",
+        *_port("status", wires.status),
+    ]
+    if wires.output is None:
+        argv += ["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]
+    else:
+        argv += [*_port("out", wires.output[0]), *_port("err", wires.output[1])]
+        argv += ["-chardev", f"file,id=console,path={_quote(wires.console)}", "-serial", "chardev:console"]
+    if wires.share is not None:  # Debian's cloud kernels have no 9P; virtiofs wants the guest's memory shared
+        argv += [
+            "-object", f"memory-backend-memfd,id=mem,size={machine.memory}M,share=on",
+            "-chardev", f"socket,id=share,path={_quote(wires.share)}",
+            "-device", "vhost-user-fs-pci,chardev=share,tag=share",
+        ]
+    return argv
+
+
+def kernel_options(machine: Machine) -> str:
+    """The kernel's command line."""
+    options = list(KERNEL_OPTIONS)
+    if machine.accel.tsc_khz is not None:  # on a busy host an emulated guest measures its clock wrongly
+        options += ["tsc=reliable", f"tsc_early_khz={machine.accel.tsc_khz}"]
+    return " ".join([*options, machine.append]).strip()
+
+
+def _port(name: str, descriptor: int) -> Sequence[str]:
+    """A virtio-serial port that writes to an inherited pipe."""
+    return (
+        "-add-fd", f"fd={descriptor},set={descriptor}",
+        "-chardev", f"file,id={name},path=/dev/fdset/{descriptor},append=on",
+        "-device", f"virtserialport,chardev={name},name={name}",
+    )
+
+
+def _quote(path: Path) -> str:
+    return str(path).replace(",", ",,")

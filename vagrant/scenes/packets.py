@@ -1,0 +1,75 @@
+"""Raw TCP segments that belong to no connection: what conntrack calls INVALID, or a lone SYN.
+
+conntrack takes an ACK out of nowhere as a connection it has missed the start of (nf_conntrack_tcp_loose);
+a SYN-ACK, a RST or a FIN out of nowhere is INVALID, and kube-proxy's KUBE-FORWARD drops that.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from ipaddress import ip_address
+
+from scenes.netns import entered
+from scenes.servers import HTTP_PORT
+from scenes.topology import CLIENT, CLIENT4, PODS
+
+FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
+
+
+def send_tcp(
+    dst: str = PODS[0].addr4,
+    dport: int = HTTP_PORT,
+    *,
+    src: str = CLIENT4,
+    sport: int = 45678,
+    flags: int = SYN | ACK,
+    count: int = 1,
+    ns: str | None = CLIENT,
+) -> None:
+    """Send `count` segments without payload, IPv4 or IPv6 as `dst` is; each has another sequence number.
+
+    From the client to a pod's address they are forwarded by the node; src need not be the sender's own.
+    """
+    source, target = ip_address(src), ip_address(dst)
+    family = socket.AF_INET if target.version == 4 else socket.AF_INET6
+    with entered(ns):
+        sock = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
+    with sock:
+        for n in range(count):
+            tcp = _tcp(source.packed, target.packed, sport, dport, 1000 + n, flags)
+            if target.version == 4:
+                # the kernel fills in length, id and checksum
+                head = struct.pack(
+                    "!BBHHHBBH4s4s",
+                    0x45,
+                    0,
+                    20 + len(tcp),
+                    0,
+                    0,
+                    64,
+                    socket.IPPROTO_TCP,
+                    0,
+                    source.packed,
+                    target.packed,
+                )
+            else:
+                head = struct.pack(
+                    "!IHBB16s16s", 6 << 28, len(tcp), socket.IPPROTO_TCP, 64, source.packed, target.packed
+                )
+            sock.sendto(head + tcp, (dst, 0))
+
+
+def _tcp(src: bytes, dst: bytes, sport: int, dport: int, seq: int, flags: int) -> bytes:
+    """A TCP header without options, checksum included; src and dst in network order."""
+    ack = 1 if flags & ACK else 0
+    bare = struct.pack("!HHIIBBHHH", sport, dport, seq, ack, 5 << 4, flags, 64240, 0, 0)
+    # the 32-bit length and protocol of IPv6's pseudo header sum up to the same as IPv4's
+    total = (
+        sum(struct.unpack(f"!{(2 * len(src) + len(bare)) // 2}H", src + dst + bare))
+        + socket.IPPROTO_TCP
+        + len(bare)
+    )
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return bare[:16] + struct.pack("!H", ~total & 0xFFFF) + bare[18:]

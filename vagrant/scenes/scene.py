@@ -1,0 +1,51 @@
+"""All of it as one context manager: the node, its rules, its servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from scenes import rules, servers
+from scenes.topology import Node
+
+
+def up(
+    *rulesets: str,
+    backend: rules.Backend = "legacy",
+    extra: Iterable[str] = (),
+    serve: Sequence[servers.Server] = servers.POD_SERVERS,
+) -> None:
+    """Build the node with these rulesets ("http-proxy" and "http-proxy-v6" if none) and servers.
+
+    It stays after this process ends; down() removes it. What was there before is removed first.
+    """
+    down()
+    node = Node()
+    node.up()
+    try:
+        rules.restore(*(rulesets or ("http-proxy", "http-proxy-v6")), backend=backend, extra=extra)
+        servers.start(serve)
+    except BaseException:
+        down()
+        raise
+
+
+def down() -> None:
+    """Remove servers, rules, connections, links and namespaces, whoever made them here."""
+    Node().down()
+    rules.flush()
+
+
+@contextmanager
+def scene(
+    *rulesets: str,
+    backend: rules.Backend = "legacy",
+    extra: Iterable[str] = (),
+    serve: Sequence[servers.Server] = servers.POD_SERVERS,
+) -> Iterator[None]:
+    """up() for the length of the block."""
+    up(*rulesets, backend=backend, extra=extra, serve=serve)
+    try:
+        yield
+    finally:
+        down()
