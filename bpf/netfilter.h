@@ -14,6 +14,12 @@ struct hook_state {
 
 #define IFF_LOOPBACK 8
 
+/* NFPROTO_IPV4 or NFPROTO_IPV6. A bridge has hooks of its own numbering, through which a packet goes as well. */
+static __always_inline int is_ip(u8 pf)
+{
+    return pf == 2 || pf == 10;
+}
+
 static __always_inline void read_state(struct hook_state *to, struct nf_hook_state *state)
 {
     struct net_device *in = READ(state, in), *out = READ(state, out);
@@ -48,7 +54,7 @@ static __always_inline struct follow *follow_in_hook(struct sk_buff *skb, struct
     if (known_unwanted((u64)skb, s->nfct))
         return 0;
     read_state(&h, state);
-    if (h.hook > POSTROUTING)
+    if (!is_ip(h.pf))
         return 0;
     s->netns = h.netns;
     s->in = h.in;
@@ -86,19 +92,13 @@ static __always_inline void write_gone(u64 skb, struct nf_hook_state *state, u8 
     submit_event(out);
 }
 
-static __always_inline int is_ip_family(struct nf_hook_state *state)
-{
-    u8 pf = READ(state, pf);
-    return pf == 2 || pf == 10;
-}
-
 /* arg: skb, state */
 static __always_inline int hook_keep(struct call *c)
 {
     struct nf_hook_state *state = (void *)c->arg[1];
     struct sk_buff *skb = (void *)c->arg[0];
 
-    return is_ip_family(state) && !known_unwanted(c->arg[0], READ(skb, _nfct));
+    return is_ip(READ(state, pf)) && !known_unwanted(c->arg[0], READ(skb, _nfct));
 }
 
 static __always_inline int hook_returned(struct call *c)
@@ -111,7 +111,7 @@ static __always_inline int hook_returned(struct call *c)
     struct event *out;
 
     if (ret != 1) {
-        if (is_ip_family(state))
+        if (is_ip(READ(state, pf)))
             write_gone(c->arg[0], state, ret < 0 ? NF_DROP : NF_STOLEN);
         return 0;
     }

@@ -2,7 +2,7 @@
 
 #ifdef HAVE_nft_pktinfo
 /* struct nft_pktinfo carried an xt_action_param until 5.14, when it got a state pointer of its own
- * (kernel commit f06ad944b6a1, "netfilter: nf_tables: remove xt_action_param from nft_pktinfo"). */
+ * (kernel commit 897389de4828, "netfilter: nf_tables: remove xt_action_param from nft_pktinfo"). */
 #ifdef HAVE_nft_pktinfo_state
 #define CHAIN_STATE(pkt) ((struct nf_hook_state *)READ(pkt, state))
 #else

@@ -36,8 +36,8 @@ def node_port() -> Packet:
         hop(120, "handshake", netns="pod http-proxy", handshake=Handshake("SYN", True, 0, 128, 1)),
     ]
     return Packet(
-        (7 << 8) | 1, EPOCH, "node", "eth0", "ip", "TCP", ASKED, "SYN", 60, 1_000_001, STATUS, hops,
-        "delivered to nginx (pid 4242) at 10.244.0.11:8080", "delivered", True, 1,
+        (7 << 8) | 1, EPOCH, "node", "eth0", "IPv4", "TCP", ASKED, "SYN", 60, 1_000_001, STATUS, hops,
+        "SYN answered by pid 4242 nginx in pod http-proxy", "delivered", True, 1,
     )  # fmt: skip
 
 
@@ -46,14 +46,14 @@ def node_port_reply() -> Packet:
     half = Endpoints(*POD, *CLIENT)
     hops = [
         hop(0, "hook", "OUTPUT", "pod http-proxy", verdict="ACCEPT", out_iface="eth0"),
-        hop(40, "nat", "PREROUTING", nat=Nat("reverse SNAT", ANSWERED, half), evidence=Evidence.DERIVED),
+        hop(40, "nat", "PREROUTING", nat=Nat("reverse MASQUERADE", ANSWERED, half), evidence=Evidence.DERIVED),
         hop(61, "nat", "POSTROUTING", nat=Nat("reverse DNAT", half, ASKED.reversed)),
         hop(64, "hook", "POSTROUTING", verdict="ACCEPT", out_iface="eth0"),
     ]
     flow = Flow(ASKED, ANSWERED, "ESTABLISHED", True, 0)
     return Packet(
-        9 << 8, EPOCH + 300_000, "pod http-proxy", "eth0", "ip", "TCP", ANSWERED, "SYN ACK", 60, 77, flow, hops,
-        "forwarded to 192.168.56.1:40812 by eth0", "forwarded", True, 2,
+        9 << 8, EPOCH + 300_000, "pod http-proxy", "eth0", "IPv4", "TCP", ANSWERED, "SYN ACK", 60, 77, flow, hops,
+        "forwarded to eth0 in node", "forwarded", True, 2,
     )  # fmt: skip
 
 
@@ -62,13 +62,13 @@ def rejected() -> Packet:
     ends = Endpoints("fd00:10:244::17", 51514, "fd00:10:96::a3f1", 80)
     hops = [
         hop(0, "chain", "OUTPUT", table="ip6 kube-proxy", chain="filter-output", verdict="REJECT",
-            reject="icmpv6-port-unreachable", out_iface="eth0"),
+            reject="icmp6-port-unreachable", out_iface="eth0"),
         hop(6, "hook", "OUTPUT", verdict="DROP", out_iface="eth0"),
         hop(9, "drop", drop=Drop("NETFILTER_DROP", "nf_hook_slow")),
     ]  # fmt: skip
     return Packet(
-        11 << 8, EPOCH + 1_000_000_000, "node", "", "ip6", "TCP", ends, "SYN", 80, 5, None, hops,
-        "rejected in OUTPUT by ip6 kube-proxy, answered with icmpv6-port-unreachable", "rejected", True, 3,
+        11 << 8, EPOCH + 1_000_000_000, "node", "", "IPv6", "TCP", ends, "SYN", 80, 5, None, hops,
+        "REJECTED in ip6 kube-proxy/filter-output with icmp6-port-unreachable", "rejected", True, 3,
     )  # fmt: skip
 
 
@@ -81,9 +81,9 @@ def full_queue() -> Packet:
         hop(1_203_450, "drop", drop=Drop("", "tcp_conn_request")),
     ]
     return Packet(
-        12 << 8, EPOCH + 2_000_000_000, "node", "eth0", "ip", "TCP", Endpoints(*CLIENT, "192.168.56.10", 6443),
+        12 << 8, EPOCH + 2_000_000_000, "node", "eth0", "IPv4", "TCP", Endpoints(*CLIENT, "192.168.56.10", 6443),
         "SYN", 60, 6, Flow(ASKED, ASKED.reversed, "NEW", False, 3), hops,
-        "SYN dropped: the accept queue of 192.168.56.10:6443 is full (129/128)", "dropped", False, 4,
+        "SYN dropped: accept queue 129/128", "dropped", False, 4,
     )  # fmt: skip
 
 
@@ -94,15 +94,18 @@ def no_socket() -> Packet:
         hop(8.4, "drop", drop=Drop("NO_SOCKET", "__udp4_lib_rcv"), clone=True),
     ]
     return Packet(
-        13 << 8, EPOCH + 3_000_000_000, "node", "eth0", "ip", "UDP", Endpoints(*CLIENT, "192.168.56.10", 53),
-        "", 61, 0, None, hops, "dropped in __udp4_lib_rcv: no socket takes it (NO_SOCKET)", "dropped", True, 5,
+        13 << 8, EPOCH + 3_000_000_000, "node", "eth0", "IPv4", "UDP", Endpoints(*CLIENT, "192.168.56.10", 53),
+        "", 61, 0, None, hops, "nobody listens here: UDP 192.168.56.10:53", "refused", True, 5,
     )  # fmt: skip
 
 
 def ping() -> Packet:
     """ICMP has no ports; this one is not known to conntrack, and nothing decided anything."""
     ends = Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
-    return Packet(14 << 8, EPOCH, "node", "lo", "ip", "ICMP", ends, length=84, verdict="delivered", outcome="delivered")
+    return Packet(
+        14 << 8, EPOCH, "node", "lo", "IPv4", "ICMP", ends, "", 84,
+        verdict="delivered to node's kernel", outcome="delivered", number=6,
+    )  # fmt: skip
 
 
 def every() -> list[Packet]:

@@ -74,4 +74,4 @@ def docs(file: str, name: str) -> dict[str, str]:
 def enum(file: str, name: str) -> Any:
     """`enum name` of bpf/`file` as an IntEnum; members keep their C names."""
     body = _COMMENT.sub("", _body(bpf_text.read(file), "enum", name))
-    return IntEnum(name, {m["name"]: int(m["value"]) for m in _MEMBER.finditer(body)})  # type: ignore[misc]
+    return IntEnum(name, {m["name"]: int(m["value"]) for m in _MEMBER.finditer(body)})

@@ -7,10 +7,10 @@ operator's words; kernel names stay in tracer/kernel and in the fields that quot
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 
-class Evidence(str, Enum):
+class Evidence(StrEnum):
     """How something is known: a probe saw it, or it was computed from what probes saw."""
 
     OBSERVED = "observed"
@@ -121,6 +121,8 @@ class Hop:
     @property
     def decisive(self) -> bool:
         """Worth a line when only decisions are shown."""
+        if self.handshake and self.handshake.stage == "request":
+            return self.handshake.accepted is False
         return self.what not in ("hook", "table", "chain", "nat-hook") or self.verdict not in ("ACCEPT", "")
 
 
@@ -152,11 +154,11 @@ class Packet:
 
     @property
     def drop(self) -> Drop | None:
-        return next((h.drop for h in reversed(self.hops) if h.drop), None)
+        return next((h.drop for h in reversed(self.hops) if h.drop and not h.clone), None)
 
     @property
     def handshake(self) -> Handshake | None:
-        return next((h.handshake for h in reversed(self.hops) if h.handshake), None)
+        return next((h.handshake for h in reversed(self.hops) if h.handshake and not h.clone), None)
 
 
 @dataclass

@@ -54,11 +54,11 @@ class Btf:
         _, _, _, head, type_at, type_len, str_at, str_len = struct.unpack_from("<HBBIIIII", data)
         self.base, self._data = base, data
         self._strings = data[head + str_at : head + str_at + str_len]
-        self._first_string = base._end_string if base else 0
-        self._end_string = self._first_string + str_len
-        self._first = base._end if base else 0
+        self._first_string: int = base._end_string if base else 0
+        self._end_string: int = self._first_string + str_len
+        self._first: int = base._end if base else 0
         self._offsets, self._named = self._index(head + type_at, head + type_at + type_len)
-        self._end = self._first + len(self._offsets)
+        self._end: int = self._first + len(self._offsets)
 
     def _index(self, at: int, end: int) -> tuple[list[int], dict[tuple[int, int], int]]:
         offsets = [] if self.base else [0]

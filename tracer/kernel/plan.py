@@ -62,8 +62,9 @@ def can_run(probe: Probe, types: KernelTypes, symbols: Symbols) -> str:
         found = types.vmlinux.tracepoint_parameters(probe.symbols[0])
         return "" if found else f"the kernel has no tracepoint {probe.symbols[0]}"
     if not any(symbols.module_of(s) for s in probe.symbols):
-        what = " nor ".join(probe.symbols)
-        return f"module {probe.module} is not loaded" if probe.module else f"the kernel has no function {what}"
+        if probe.module and probe.module not in symbols.loaded:
+            return f"module {probe.module} is not loaded"
+        return f"{probe.module or 'the kernel'} has no function {' nor '.join(probe.symbols)}"
     for struct in probe.requires:
         btf = types.module(_STRUCT_MODULE[struct]) or types.vmlinux
         if btf.structure_size(struct) is None:
@@ -92,7 +93,9 @@ def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, can: Abilities) 
         parameters = types.vmlinux.tracepoint_parameters(probe.symbols[0]) or []
         positions = _positions(probe, parameters)
         program = f"raw_tracepoint__{probe.symbols[0]}"
-        return positions and Planned(probe, probe.symbols[0], "vmlinux", "RAWTP", positions, len(parameters), program)
+        if positions is None:
+            return None
+        return Planned(probe, probe.symbols[0], "vmlinux", "RAWTP", positions, len(parameters), program)
     for symbol in probe.symbols:
         module = symbols.module_of(symbol)
         if module is None:

@@ -34,7 +34,8 @@ class Probe:
 ENTRY, RETURN, TRACEPOINT = "entry", "return", "tracepoint"
 
 PROBES = (
-    Probe("hook", ("nf_hook_slow",), RETURN, ("sk_buff *", "nf_hook_state *"), "netfilter hooks and their verdicts", needed=True),
+    Probe("hook", ("nf_hook_slow",), RETURN, ("sk_buff *", "nf_hook_state *"), "netfilter hooks and their verdicts",
+          needed=True),
     # The table became the first argument, as `void *priv`, in 5.16: kernel commit 8844e01062dd ("netfilter: iptables:
     # allow use of ipt_do_table as hookfn").
     Probe("table4", ("ipt_do_table",), RETURN, ("sk_buff *", "nf_hook_state *", "xt_table *|void *"),
@@ -45,12 +46,13 @@ PROBES = (
           "nftables base chains and their verdicts", (1, 2), "nf_tables", requires=("nft_pktinfo", "nft_chain", "nft_table")),
     Probe("nat", ("nf_nat_manip_pkt",), ENTRY, ("sk_buff *", "nf_conn *", "enum nf_nat_manip_type", "enum ip_conntrack_dir"),
           "address translation, before and after", (1, 2, 3, 4), "nf_nat", requires=("nf_conn",)),
-    # nf_nat_ipv4_fn is static since 5.1 and mostly inlined; what it did is in nf_nat_inet_fn since kernel commit
-    # 096d09067a07 ("netfilter: nf_nat: move NAT core's per-family code ...").
+    # nf_nat_ipv4_fn became static, and mostly inlined into its callers, with kernel commit 3bf195ae6037 ("netfilter: nat:
+    # merge nf_nat_ipv4,6 into nat core", 5.1); what it called, and they call now, is nf_nat_inet_fn.
     Probe("nat_hook", ("nf_nat_ipv4_fn", "nf_nat_inet_fn"), RETURN, ("sk_buff *", "nf_hook_state *"),
           "every consultation of NAT", (2, 3), "nf_nat", verbose=True, requires=("nf_conn",)),
     Probe("unreach4", ("nf_send_unreach",), ENTRY, ("sk_buff *", "int"), "REJECT with an ICMP error", (1, 2), "nf_reject_ipv4"),
-    Probe("unreach6", ("nf_send_unreach6",), ENTRY, ("sk_buff *", "unsigned char"), "REJECT with an ICMPv6 error", (2, 3), "nf_reject_ipv6"),
+    Probe("unreach6", ("nf_send_unreach6",), ENTRY, ("sk_buff *", "unsigned char"), "REJECT with an ICMPv6 error",
+          (2, 3), "nf_reject_ipv6"),
     Probe("reset4", ("nf_send_reset",), ENTRY, ("sk_buff *",), "REJECT with a TCP reset", (2,), "nf_reject_ipv4"),
     Probe("reset6", ("nf_send_reset6",), ENTRY, ("sk_buff *",), "REJECT with a TCP reset (IPv6)", (2,), "nf_reject_ipv6"),
     Probe("socket", ("sk_filter_trim_cap",), ENTRY, ("sock *", "sk_buff *"), "arrival at a socket, and whose it is"),

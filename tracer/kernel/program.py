@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -22,7 +23,7 @@ from tracer.kernel.plan import Abilities, Planned, Refused
 def load_bcc() -> ModuleType:
     """bcc, or one sentence why not. PyPI has another project of that name, which has no BPF class."""
     try:
-        import bcc
+        bcc = import_module("bcc")
     except ImportError as e:
         raise NoBcc(
             "The bcc library is missing: install your distribution's package (Debian, Ubuntu: python3-bpfcc; Fedora: "

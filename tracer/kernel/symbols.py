@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Symbols:
-    """Functions of the running kernel."""
+    """Functions of the running kernel. loaded: modules that have any."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._modules: dict[str, str] = {}
@@ -22,6 +22,7 @@ class Symbols:
                 continue
             self._modules.setdefault(name, module[0].strip("[]") if module else "vmlinux")
             addressed.append((int(address, 16), name))
+        self.loaded = frozenset(self._modules.values())
         addressed.sort()
         self._addresses = [a for a, _ in addressed]
         self._names = [n for _, n in addressed]

@@ -1,0 +1,41 @@
+# make demo    from nothing to a traced NodePort on a real kernel
+# make test    lint, unit tests here, kernel tests in virtual machines
+# make bench   what tracing costs, side by side in one virtual machine
+
+KERNELS ?= 6.1 6.12
+DEMO_KERNEL ?= 6.12
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+LAB := vagrant/lab/lab
+
+.PHONY: demo test unit lint kernel-test bench setup clean
+
+demo: setup
+	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 vagrant/scenes/demo.py
+
+test: lint unit kernel-test
+
+unit: setup
+	$(PYTHON) -m pytest
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+kernel-test: setup
+	@for kernel in $(KERNELS); do \
+		echo "--- kernel $$kernel"; \
+		$(LAB) run --kernel $$kernel --timeout 1500 -- python3 -m pytest -p no:cacheprovider tests/kernel || exit 1; \
+	done
+
+bench: setup
+	$(PYTHON) bench/run.py
+
+# What the machine needs: packages to build and boot the lab, and a virtual environment for the tools.
+setup: .venv/ready
+.venv/ready: vagrant/setup.sh pyproject.toml
+	@sh vagrant/setup.sh $(VENV)
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

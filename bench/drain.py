@@ -1,0 +1,115 @@
+"""Reading events: bcc's callback for each event against the mapped ring that is read as one array.
+
+Both read the same ring, filled by the real probes. CPU time of this process, not wall time.
+
+    python3 -m bench.drain FILE      decodes the events that run() saved there, on this machine; prints one line of JSON
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scenes import load
+
+from bench.throughput import SOURCE_PORT
+from tracer import cstruct, record
+from tracer.filters import Filter
+from tracer.hops import Hops
+from tracer.journeys import Journeys
+from tracer.kernel.session import RING_BYTES, Kernel, Session
+from tracer.names import Namespaces, Processes
+
+REPEATS = 3
+FIELDS = ("time", "packet", "kind", "sport", "dport")
+"""What the callback takes out of each event; the array has all fields."""
+_CTYPES = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
+
+
+def structure(dtype: np.dtype[Any]) -> type[ctypes.Structure]:
+    """The ctypes twin of a record type: integers by their size, the rest as bytes."""
+    fields: list[tuple[str, Any]] = []
+    for name in dtype.names or ():
+        part = dtype[name]
+        fields.append((name, _CTYPES[part.itemsize] if part.kind == "u" else ctypes.c_char * part.itemsize))
+    return type("Event", (ctypes.Structure,), {"_fields_": fields})
+
+
+def fill(session: Session) -> None:
+    """Blasts packets until the ring is full to nine tenths."""
+    ring: Any = session._ring
+    while ring.waiting < RING_BYTES * 9 // 10:
+        load.udp_blast(0.5, sport=SOURCE_PORT).result()
+
+
+def rate(session: Session, consume: Callable[[], int]) -> float:
+    """Events per CPU second of consume(), which empties the ring and tells how many there were: median of REPEATS."""
+    rates = []
+    for _ in range(REPEATS):
+        fill(session)
+        began = time.process_time()
+        count = consume()
+        rates.append(count / (time.process_time() - began))
+    return median(rates)
+
+
+def by_callback(session: Session) -> Callable[[], int]:
+    """The usual bcc way: cast each record, take five fields."""
+    bpf: Any = session._program.bpf  # type: ignore[attr-defined, unused-ignore]
+    pointer = ctypes.POINTER(structure(cstruct.dtype("event.h", "event")))
+    taken: list[tuple[int, ...]] = []
+
+    def callback(_context: Any, data: Any, _size: int) -> None:
+        e: Any = ctypes.cast(data, pointer).contents
+        taken.append((e.time, e.packet, e.kind, e.sport, e.dport))
+
+    bpf[b"events"].open_ring_buffer(callback)
+
+    def consume() -> int:
+        taken.clear()
+        bpf.ring_buffer_consume()
+        return len(taken)
+
+    return consume
+
+
+def decoding(batch: npt.NDArray[Any]) -> dict[str, float]:
+    """Per CPU second: events made into named tuples, and packets made into journeys, from a batch of events."""
+    began = time.process_time()
+    events = sum(1 for _ in record.events(batch))
+    tuples = time.process_time() - began
+    journeys = Journeys(Hops(Namespaces(), Processes(), {}, hex))
+    began = time.process_time()
+    journeys.add(batch)
+    packets = len(journeys.rest())
+    seconds = time.process_time() - began
+    return {"events": events / tuples, "packets": packets / seconds, "events_in_journeys": events / seconds}
+
+
+def run(save: Path) -> dict[str, Any]:
+    """Events per CPU second, all in one session. Needs throughput.flow() around it. save: gets a batch, for the host."""
+    batches: list[npt.NDArray[Any]] = []
+
+    def by_array() -> int:
+        batches[:] = [session.drain()]
+        return len(batches[0])
+
+    with Session(Kernel.running(), Filter()) as session:
+        array = rate(session, by_array)
+        callback = rate(session, by_callback(session))
+    batch = batches[0]
+    np.save(save, batch)
+    found = {"array": array, "callback": callback, "ratio": array / callback, "batch": len(batch), "fields": len(FIELDS)}
+    return found | decoding(batch)
+
+
+if __name__ == "__main__":
+    print(json.dumps(decoding(np.load(sys.argv[1]))))

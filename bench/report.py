@@ -1,0 +1,125 @@
+"""The results as tables, and the goals they are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines with aligned columns: the first to the left, the others to the right."""
+    all_rows = [list(head), *map(list, rows)]
+    widths = [max(len(row[i]) for row in all_rows) for i in range(len(head))]
+    return [
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        for row in all_rows
+    ]
+
+
+def _told(variant: dict[str, Any]) -> str:
+    """What a tool said of its last run."""
+    told = (variant["told"] or [{}])[-1]
+    if "lost" in told:
+        written, lost = sum(t["events"] for t in variant["told"]), sum(t["lost"] for t in variant["told"])
+        seconds = sum(b["seconds"] for b in variant["blasts"])
+        share = lost / (written + lost) if lost else 0.0
+        return f"{written / seconds:,.0f} events/s, {share:.2%} lost"
+    return ", ".join(f"{value:,} {name}" for name, value in told.items())
+
+
+def throughput(found: dict[str, Any]) -> list[str]:
+    base = found["untraced"]
+    lines = [
+        f"untraced: {base['median']:,.0f} packets/s (median of {base['blasts']}; {base['lowest']:,.0f} to"
+        f" {base['highest']:,.0f}: this is how steady the machine was)",
+        "",
+    ]
+    rows = []
+    for v in found["variants"]:
+        if not v["ratios"]:
+            rows.append([v["name"], "-", "-", "-", "-", "-", v["error"]])
+            continue
+        cpu = sum(b["cpu"] for b in v["blasts"]) / len(v["blasts"])
+        spread = f"{min(v['ratios']):.2f}-{max(v['ratios']):.2f}"
+        rows.append([v["name"], f"{v['ratio']:.2f}", spread, str(len(v["ratios"])), str(v["hooked"]), f"{cpu:.0%}", _told(v)])
+    lines += table(["", "of untraced", "spread", "rounds", "hooked", "tool's CPU", "it says"], rows)
+    lines += ["", "what ran:"] + [f"  {v['name']}: {v['command']}" for v in found["variants"]]
+    return lines
+
+
+def costs(found: dict[str, Any]) -> list[str]:
+    lines: list[str] = []
+    for filter_, rows in found.items():
+        total = sum(r["ns_per_packet"] for r in rows)
+        shown = [
+            [r["program"], f"{r['per_packet']:.2f}", f"{r['ns']:,.0f}", f"{r['ns_per_packet']:,.0f}",
+             f"{r['ns_per_packet'] / total:.0%}"]
+            for r in rows if r["per_packet"] >= 0.005
+        ]  # fmt: skip
+        lines += table([f"filter: {filter_}", "runs a packet", "ns a run", "ns a packet", "share"], shown)
+        lines += [f"  all programs: {total:,.0f} ns a packet", ""]
+    return lines
+
+
+def drain(found: dict[str, Any]) -> list[str]:
+    rows = [
+        [f"bcc callback, {found['fields']} fields of each event", f"{found['callback']:,.0f}"],
+        ["one array, all fields", f"{found['array']:,.0f}"],
+        ["events made into named tuples", f"{found['events']:,.0f}"],
+        ["events made into journeys", f"{found['events_in_journeys']:,.0f}"],
+        ["the same in packets", f"{found['packets']:,.0f}"],
+    ]
+    if found.get("native"):
+        native = found["native"]
+        rows += [
+            ["natively: events made into named tuples", f"{native['events']:,.0f}"],
+            ["natively: events made into journeys", f"{native['events_in_journeys']:,.0f}"],
+            ["natively: the same in packets", f"{native['packets']:,.0f}"],
+        ]
+    return table(["", "per CPU second"], rows)
+
+
+def startup(found: dict[str, Any]) -> list[str]:
+    ways = [way for way in found if found[way]]
+    steps = list(found["fentry"])
+    rows = [[step, *(f"{found[way][step]:.2f}" if step in found[way] else "-" for way in ways)] for step in steps]
+    return table(["CPU seconds", *ways], rows)
+
+
+def _variant(results: dict[str, Any], name: str) -> float | None:
+    for v in results.get("throughput", {}).get("variants", ()):
+        if v["name"] == name:
+            ratio: float | None = v["ratio"]
+            return ratio
+    return None
+
+
+def goals(results: dict[str, Any]) -> list[str]:
+    """The last lines: each figure that has a goal, or that it was not measured."""
+    held = (
+        ("attached to another port, of untraced", _variant(results, "k8snet-trace, other port"), 0.90, True),
+        ("recording every packet, of untraced", _variant(results, "k8snet-trace, every packet"), 0.60, True),
+        ("draining, times bcc's callback", results.get("drain", {}).get("ratio"), 10.0, True),
+        ("compiling natively, CPU seconds", results.get("startup", {}).get("native", {}).get("compile"), 1.0, False),
+    )
+    rows = []
+    for name, value, goal, at_least in held:
+        sign = ">=" if at_least else "<="
+        met = value is not None and (value >= goal if at_least else value <= goal)
+        verdict = "not measured" if value is None else "met" if met else "missed"
+        rows.append([name, "-" if value is None else f"{value:.2f}", f"{sign} {goal:.2f}", verdict])
+    return table(["goals", "measured", "goal", ""], rows)
+
+
+def text(results: dict[str, Any]) -> str:
+    """All of it."""
+    machine = results["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    lines = [f"kernel {machine['kernel']}, {machine['cpus']} CPUs; {versions}"]
+    for title, show in (("throughput", throughput), ("costs", costs), ("drain", drain), ("startup", startup)):
+        if title in results:
+            lines += ["", f"== {title}", *show(results[title])]
+    for part, error in results["failed"].items():
+        lines += ["", f"== {part} FAILED", error]
+    lines += ["", f"took {results['wall_seconds']:.0f} s", "", *goals(results)]
+    return "\n".join(lines)

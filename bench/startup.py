@@ -1,0 +1,87 @@
+"""How long a start takes, step by step, in CPU seconds.
+
+    python3 -m bench.startup WAY             here: everything, also attaching (root, BTF)
+    python3 -m bench.startup WAY DIRECTORY   another machine's kernel, from what save() wrote there: all but attaching
+
+Each prints one line of JSON. A process of its own, so that imports count and nothing is warm.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+SYS_BTF, KALLSYMS = Path("/sys/kernel/btf"), Path("/proc/kallsyms")
+RING_PAGES = 4096
+MODULES = ("ip_tables", "ip6_tables", "nf_conntrack", "nf_nat", "nf_tables", "nf_reject_ipv4", "nf_reject_ipv6", "x_tables")
+
+
+class Steps:
+    """CPU seconds by step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        began = time.process_time()
+        yield
+        self.seconds[name] = time.process_time() - began
+
+
+def measure(way: str, directory: Path | None) -> dict[str, float]:
+    """way: as Session's `only`. directory: of save(), None for this machine's own kernel."""
+    steps = Steps()
+    with steps.step("import"):
+        from tracer.kernel import layouts, plan, program
+        from tracer.kernel.btf import KernelTypes
+        from tracer.kernel.symbols import Symbols
+
+        bcc = program.load_bcc()
+        if not directory:  # it needs numpy, which the Python that has bcc may lack on the host
+            import tracer.kernel.session  # noqa: F401
+    with steps.step("BTF"):
+        types = KernelTypes(directory / "btf" if directory else SYS_BTF)
+    with steps.step("symbols"):
+        symbols = Symbols.running(directory / "kallsyms" if directory else KALLSYMS)
+    can = plan.Abilities(False, False)
+    if not way:
+        saved = directory and json.loads((directory / "abilities.json").read_text())
+        can = plan.Abilities(**saved) if saved else program.abilities(bcc)
+    with steps.step("plan and headers"):
+        planned, _ = plan.plan(types, symbols, can, verbose=False)
+        headers = {"structs.h": layouts.header(types), "plan.h": plan.header(planned, RING_PAGES)}
+    with steps.step("compile"):
+        compiled = program.Program(bcc, headers)
+    if not directory:
+        with steps.step("attach"):
+            compiled.attach(planned)
+        with steps.step("detach"):
+            compiled.close()
+    steps.seconds["total"] = sum(steps.seconds.values())
+    return steps.seconds
+
+
+def save(directory: Path) -> None:
+    """Copies what measure() needs of this machine's kernel: its types, its symbols, what its bcc can attach."""
+    from tracer.kernel.program import abilities, load_bcc
+
+    shutil.rmtree(directory, ignore_errors=True)
+    (directory / "btf").mkdir(parents=True)
+    for name in ("vmlinux", *MODULES):
+        if (SYS_BTF / name).exists():
+            (directory / "btf" / name).write_bytes((SYS_BTF / name).read_bytes())
+    (directory / "kallsyms").write_bytes(KALLSYMS.read_bytes())
+    can: Any = abilities(load_bcc())
+    (directory / "abilities.json").write_text(json.dumps(asdict(can)))
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], Path(sys.argv[2]) if len(sys.argv) > 2 else None)))

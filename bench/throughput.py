@@ -1,0 +1,166 @@
+"""Forwarding throughput: 64-byte UDP frames from the client through a NodePort's DNAT to a pod that swallows them.
+
+One connection of a fixed port, answered once before anything is measured, so that conntrack has it as established and no
+nat table is asked again. Counted at the pods' interfaces: what the node has forwarded, whether or not a socket keeps up.
+
+Each blast runs between untraced ones, and its figure is the ratio to the mean of the nearest one before and the nearest one
+after it: what the host does meanwhile, or the emulator, then cancels as far as it is slower than a few seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from scenes import load, scene, servers, traffic
+from scenes.topology import PODS
+
+from bench import tools
+from bench.tools import OTHER_PORT, Running, Starter, ToolFailed, Tracer
+
+SOURCE_PORT = 40001
+WARM_SECONDS = 0.5
+BETWEEN = 2
+"""So many traced blasts between two untraced ones."""
+FEW = 3
+"""Rounds of a tool that takes long to start and whose ratio is far from any other."""
+
+_UDP_TIMEOUTS = ("nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream")
+_HOOKED = Path("/sys/kernel/tracing/enabled_functions")
+
+
+@dataclass(frozen=True)
+class Blast:
+    """rate: packets/s arriving at the pod. sent: packets/s leaving the client. cpu: share of one CPU used by the tool's own
+    process. overflows: packets its socket had no room for. seconds: from the first packet to the last."""
+
+    rate: float
+    sent: float
+    cpu: float
+    overflows: int
+    seconds: float
+
+
+@dataclass
+class Variant:
+    """One thing to measure. rounds: at most so many, 0 = all. Lists have one entry a round."""
+
+    name: str
+    start: Starter
+    rounds: int = 0
+    command: str = ""
+    ratios: list[float] = field(default_factory=list)
+    blasts: list[Blast] = field(default_factory=list)
+    told: list[dict[str, Any]] = field(default_factory=list)
+    hooked: int = 0
+    error: str = ""
+
+    def result(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k not in ("start", "blasts")} | {
+            "blasts": [vars(b) for b in self.blasts],
+            "ratio": median(self.ratios) if self.ratios else None,
+        }
+
+
+@contextmanager
+def flow() -> Iterator[None]:
+    """The scene with its one connection established and the pods swallowing."""
+    with scene.scene("http-proxy", serve=()):
+        for name in _UDP_TIMEOUTS:  # it must outlive the pauses in which a tool starts
+            Path("/proc/sys/net/netfilter", name).write_text("3600")
+        with servers.running(servers.pod_servers()):
+            reply = traffic.udp_ask(sport=SOURCE_PORT)
+        if reply.outcome != "answered":
+            raise ToolFailed(f"no pod answered through the NodePort: {reply.outcome}")
+        with servers.running(servers.pod_servers(sink=True)):
+            yield
+
+
+def blast(seconds: float, running: Running) -> Blast:
+    """Sends for WARM_SECONDS and then `seconds`, which are measured."""
+
+    def overflows() -> int:
+        return sum(load.udp_counters(pod.name)["RcvbufErrors"] for pod in PODS)
+
+    lost = overflows()
+    sender = load.udp_blast(WARM_SECONDS + seconds + 0.3, sport=SOURCE_PORT)
+    time.sleep(WARM_SECONDS)
+    began, first, cpu = time.monotonic(), load.pods_received(), running.cpu_seconds
+    time.sleep(seconds)
+    last, passed, cpu = load.pods_received(), time.monotonic() - began, running.cpu_seconds - cpu
+    sent = sender.result()
+    running.check()
+    return Blast((last - first) / passed, sent.rate, cpu / passed, overflows() - lost, sent.seconds)
+
+
+def measure(variant: Variant, seconds: float) -> float:
+    """One blast of it, whose rate is returned; 0 when the tool failed."""
+    try:
+        with variant.start() as running:
+            variant.command = running.command
+            if _HOOKED.exists():
+                variant.hooked = len(_HOOKED.read_text().splitlines())
+            found = blast(seconds, running)
+    except ToolFailed as e:
+        variant.error = str(e)
+        return 0.0
+    variant.blasts.append(found)
+    variant.told.append(running.told)
+    return found.rate
+
+
+def in_turn(variants: Sequence[Variant], turn: int) -> list[Variant]:
+    """Those that take part in round `turn` (from 0), each round in another order."""
+    taking_part = [v for v in variants if not v.error and (not v.rounds or turn < v.rounds)]
+    first = turn * len(taking_part) // 3 % len(taking_part)
+    return taking_part[first:] + taking_part[:first]
+
+
+def one_round(untraced: Variant, variants: Sequence[Variant], seconds: float) -> None:
+    """Blasts of all `variants`, in order, with untraced ones around every BETWEEN of them."""
+    before = measure(untraced, seconds)
+    for at in range(0, len(variants), BETWEEN):
+        rates = [(v, measure(v, seconds)) for v in variants[at : at + BETWEEN]]
+        after = measure(untraced, seconds)
+        for variant, rate in rates:
+            if rate:
+                variant.ratios.append(rate / mean((before, after)))
+        before = after
+
+
+def all_variants(fentry: Tracer, kprobe: Tracer) -> list[Variant]:
+    other, ours = f"port {OTHER_PORT}", tools.our_functions()
+    return [
+        Variant("k8snet-trace, other port", lambda: fentry.on(other)),
+        Variant("k8snet-trace, every packet", lambda: fentry.on("everything")),
+        Variant("tcpdump, other port", tools.tcpdump("-w", "/dev/null", *other.split())),
+        Variant("tcpdump, every packet", tools.tcpdump("-w", "/tmp/bench.pcap")),
+        Variant("k8snet-trace kprobes, other port", lambda: kprobe.on(other)),
+        Variant("k8snet-trace kprobes, every packet", lambda: kprobe.on("everything")),
+        Variant("pwru, our functions, other port", tools.pwru("--all-kmods", "--filter-func", ours, *other.split()), FEW),
+        Variant("pwru, our functions, every packet", tools.pwru("--all-kmods", "--filter-func", ours), FEW),
+        Variant("pwru, all functions, other port", tools.pwru(*other.split()), FEW),
+        Variant("pwru, all functions, every packet", tools.pwru(), FEW),
+    ]
+
+
+def run(rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """All variants, `rounds` times; what each did. Needs flow() around it."""
+    with ExitStack() as stack:
+        tracers = [Tracer(""), Tracer("kprobe")]
+        for tracer in tracers:
+            stack.callback(tracer.close)
+        untraced, variants = Variant("untraced", tools.nothing), all_variants(*tracers)
+        for turn in range(rounds):
+            one_round(untraced, in_turn(variants, turn), seconds)
+            say(f"throughput: round {turn + 1} of {rounds}")
+    rates = [b.rate for b in untraced.blasts]
+    return {
+        "untraced": {"median": median(rates), "lowest": min(rates), "highest": max(rates), "blasts": len(rates)},
+        "variants": [v.result() for v in variants],
+    }

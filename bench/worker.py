@@ -1,0 +1,124 @@
+"""The tracer as one of the compared tools: a Session in a process of its own, as the command is.
+
+Started as `python3 -m bench.worker WAY FILE` (WAY: "" or "kprobe"); reads one command a line on stdin and answers each with
+one line of JSON on stdout, the first line without being asked, when the probes are ready:
+
+    port N       probes on, filter: port N
+    everything   probes on, no filter; every event is appended to FILE
+    times        run time of each program since it was loaded: {name: [ns, runs]} (needs kernel.bpf_stats_enabled)
+    off          probes off; {events, lost, why} since they went on
+
+Between commands it does what tracer/run.py does: it drains the ring and reads the loss counters every POLL_SECONDS.
+Compiling takes longer than measuring, so `off` only detaches, and the next `port` or `everything` attaches again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import select
+import sys
+from pathlib import Path
+from typing import Any
+
+from tracer.filters import Filter
+from tracer.kernel.plan import Planned
+from tracer.kernel.session import Kernel, Session
+from tracer.run import POLL_SECONDS
+
+RUN_TIME_NS, RUN_COUNT = 24, 25
+"""Places of these two in struct bpf_prog_info (include/uapi/linux/bpf.h), counted in 8 bytes."""
+
+
+def detach(program: Any, rows: list[Planned]) -> None:
+    """Takes the rows' programs off their functions and keeps them loaded. program: tracer.kernel.program.Program."""
+    bpf = program.bpf
+    for row in rows:
+        name, event = row.program.encode(), row.symbol.encode()
+        if row.way == "RAWTP":
+            bpf.detach_raw_tracepoint(event)
+        elif row.way == "FENTRY":
+            bpf.detach_kfunc(fn_name=name)
+        elif row.way == "FEXIT":
+            bpf.detach_kretfunc(fn_name=name)
+        elif row.way == "KPROBE":
+            bpf.detach_kprobe(event=event, fn_name=name)
+        else:
+            bpf.detach_kretprobe(event=event, fn_name=name)
+            bpf.detach_kprobe(event=event, fn_name=b"enter_" + name)
+
+
+class Worker:
+    """file: where events of `everything` go; it starts empty each time the probes go on."""
+
+    def __init__(self, way: str, file: Path) -> None:
+        self._session = Session(Kernel.running(), Filter(), only=way)
+        self._program: Any = self._session._program
+        self._file, self._attached = file, True
+        self._out = file.open("wb")
+        self._begin(Filter())
+
+    def _begin(self, wanted: Filter) -> dict[str, Any]:
+        """Probes on, with nothing left over from before."""
+        self._session.set_filter(wanted)
+        if not self._attached:
+            self._program.attach(self._session.planned)
+            self._attached = True
+        self._session.drain()
+        self._session.losses()
+        self._events, self._lost = 0, 0
+        self._why: dict[str, int] = {}
+        self._out.seek(0)
+        self._out.truncate()
+        return {"rows": len(self._session.planned), "ways": sorted({r.way for r in self._session.planned})}
+
+    def port(self, number: str) -> dict[str, Any]:
+        return self._begin(Filter(ports=(int(number),)))
+
+    def everything(self) -> dict[str, Any]:
+        return self._begin(Filter())
+
+    def times(self) -> dict[str, Any]:
+        """By program; bcc also keeps the entry half of a kretprobe here."""
+        lib, found = self._program._bcc.libbcc.lib, {}
+        for name, function in self._program.bpf.funcs.items():
+            info = (ctypes.c_uint64 * 40)()
+            length = ctypes.c_uint32(ctypes.sizeof(info))
+            if lib.bpf_obj_get_info(function.fd, ctypes.byref(info), ctypes.byref(length)) == 0:
+                found[name.decode()] = [info[RUN_TIME_NS], info[RUN_COUNT]]
+        symbols = {row.program: f"{row.symbol} ({row.way.lower()})" for row in self._session.planned}
+        entries = {"enter_" + row.program: f"{row.symbol} (kprobe)" for row in self._session.planned}
+        return {symbols.get(n) or entries.get(n) or n: v for n, v in found.items()}
+
+    def off(self) -> dict[str, Any]:
+        detach(self._program, self._session.planned)
+        self._attached = False
+        self.turn()
+        return {"events": self._events, "lost": self._lost, "why": self._why, "bytes": self._out.tell()}
+
+    def turn(self) -> None:
+        """One turn of the tracer's loop."""
+        batch = self._session.drain()
+        self._events += len(batch)
+        self._out.write(batch.tobytes())
+        for loss in self._session.losses():
+            self._lost += loss.count
+            self._why[loss.why] = self._why.get(loss.why, 0) + loss.count
+
+    def serve(self) -> None:
+        """Until stdin ends."""
+        print(json.dumps(self.off()), flush=True)
+        while True:
+            if not select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
+                if self._attached:
+                    self.turn()
+                continue
+            command, *arguments = sys.stdin.readline().split() or [""]
+            if not command:
+                self._session.close()
+                return
+            print(json.dumps(getattr(self, command)(*arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    Worker(sys.argv[1], Path(sys.argv[2])).serve()

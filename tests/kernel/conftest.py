@@ -1,0 +1,37 @@
+"""Kernel tests: they run as root inside a virtual machine (`make kernel-test`), on real packets.
+
+The BPF text is compiled once for all tests of a boot, for compiling takes half a minute under emulation; each test sets the
+filter it needs on the running probes. The scene, a node with kube-proxy's rules, is built once too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "vagrant")]
+
+from scenes import scene  # noqa: E402
+
+from tests.kernel.watching import NOTHING, Watch  # noqa: E402
+from tracer.kernel.session import Kernel, Session  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[None]:
+    """A node with kube-proxy's rules, three pods and a client; every kernel module the probes watch is loaded."""
+    with scene.scene():
+        yield
+
+
+@pytest.fixture(scope="session", params=os.environ.get("K8SNET_ATTACH", "auto").split(","))
+def watch(node: None, request: pytest.FixtureRequest) -> Iterator[Watch]:
+    """The probes, attached for all tests; K8SNET_ATTACH=auto,kprobe runs every test once each way."""
+    kernel = Kernel.running()
+    with Session(kernel, NOTHING, only=request.param) as session:
+        yield Watch(kernel, session)

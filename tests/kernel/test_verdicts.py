@@ -1,0 +1,106 @@
+"""Packets that do not get where they should: each ends in the verdict that tells why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from scenes import packets, rules, servers, topology, traffic
+
+from tests.kernel.watching import Watch
+from tracer.filters import Filter
+from tracer.model import Packet
+
+POD = topology.PODS[0].addr4
+
+
+@pytest.fixture
+def extra(watch: Watch) -> Iterator[None]:
+    """Puts the plain rules back when a test has added to them."""
+    yield
+    rules.restore("http-proxy", "http-proxy-v6")
+
+
+def syns(found: list[Packet]) -> list[Packet]:
+    return [p for p in found if p.tcp_flags == "SYN"]
+
+
+def test_no_endpoints_is_rejected(watch: Watch) -> None:
+    with watch(Filter(ports=(traffic.NODEPORT_LONELY,))) as seen:
+        replies = [traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY) for _ in range(3)]
+    assert [r.outcome for r in replies] == ["refused"] * 3
+    refused = syns(seen.packets)
+    assert [p.verdict for p in refused] == ["REJECTED in filter/INPUT with icmp-port-unreachable"] * 3
+    assert {p.outcome for p in refused} == {"rejected"}
+    answers = [p for p in seen.packets if p.protocol == "ICMP"]
+    assert len(answers) == 3 and all(p.flow and p.flow.state == "RELATED" for p in answers)
+    assert len(seen.packets) == 6
+
+
+def test_no_endpoints_is_rejected_over_ipv6(watch: Watch) -> None:
+    with watch(Filter(ports=(traffic.NODEPORT_LONELY,))) as seen:
+        reply = traffic.tcp_connect(topology.NODE6, traffic.NODEPORT_LONELY)
+    assert reply.outcome == "refused"
+    assert {p.verdict for p in syns(seen.packets)} == {"REJECTED in filter/INPUT with icmp6-port-unreachable"}
+
+
+def test_reject_with_reset(watch: Watch, extra: None) -> None:
+    rules.restore("http-proxy", "http-proxy-v6", extra=["reject-input-9998"])
+    with watch(Filter(ports=(9997,))) as seen:
+        assert traffic.tcp_connect(topology.NODE4, 9997).outcome == "refused"
+    assert [p.verdict for p in syns(seen.packets)] == ["REJECTED in filter/INPUT with tcp-reset"]
+    assert [p.tcp_flags for p in seen.packets if p.tcp_flags != "SYN"] == ["RST ACK"]
+
+
+def test_policy_drop(watch: Watch, extra: None) -> None:
+    rules.restore("http-proxy", "http-proxy-v6", extra=["policy-drop-forward"])
+    with watch(Filter(ports=(9999,))) as seen:
+        assert traffic.tcp_connect(POD, 9999, timeout=0.5).outcome == "timeout"
+    assert {p.verdict for p in seen.packets} == {"DROPPED in filter/FORWARD"}
+    assert {p.outcome for p in seen.packets} == {"dropped"}
+    assert all(p.drop and p.drop.function == "nf_hook_slow" for p in seen.packets)
+
+
+def test_conntrack_invalid(watch: Watch) -> None:
+    traffic.http_get()
+    with watch(Filter(ports=(8080,))) as seen:
+        packets.send_tcp(POD, 8080, count=3)
+    assert [p.verdict for p in seen.packets] == ["DROPPED in filter/FORWARD, conntrack state INVALID"] * 3
+    assert {p.tcp_flags for p in seen.packets} == {"SYN ACK"}
+
+
+@pytest.mark.parametrize(
+    ("addr", "protocol"), [(topology.NODE4, "TCP"), (topology.NODE6, "TCP"), (topology.NODE4, "UDP")]
+)
+def test_no_listener(watch: Watch, addr: str, protocol: str) -> None:
+    ask = traffic.tcp_connect if protocol == "TCP" else traffic.udp_ask
+    with watch(Filter(ports=(9123,))) as seen:
+        assert ask(addr, 9123).outcome == "refused"
+    first = seen.packets[0]
+    host = f"[{addr}]" if ":" in addr else addr
+    assert first.verdict == f"nobody listens here: {protocol} {host}:9123"
+    assert first.outcome == "refused" and first.drop and first.drop.reason == "NO_SOCKET"
+    answer = seen.packets[1]
+    assert answer.tcp_flags == "RST ACK" if protocol == "TCP" else answer.protocol == "ICMP"
+
+
+def test_no_listener_in_the_pod(watch: Watch) -> None:
+    with watch(Filter(ports=(9124,))) as seen:
+        assert traffic.tcp_connect(POD, 9124).outcome == "refused"
+    assert seen.packets[0].verdict == f"nobody listens in pod-a: TCP {POD}:9124"
+
+
+def test_full_accept_queue(watch: Watch) -> None:
+    full = servers.Server("pod-a", "pod-a", http=8099, udp=5399, accept=False, backlog=2)
+    with (
+        servers.running([full]),
+        traffic.connections(POD, 8099, 3),
+        watch(Filter(ports=(8099,))) as seen,
+    ):
+        assert traffic.tcp_connect(POD, 8099, timeout=0.7).outcome == "timeout"
+    attempts = syns(seen.packets)
+    assert attempts and {p.verdict for p in attempts} == {"SYN dropped: accept queue 3/2 in pod-a"}
+    told = attempts[0].handshake
+    assert (
+        told and told.accepted is False and told.accept_queue_full and (told.accept_queue, told.accept_limit) == (3, 2)
+    )

@@ -1,0 +1,57 @@
+"""Watching packets with the running probes: set a filter, let a test make packets, get what was seen of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tracer.filters import Filter
+from tracer.hops import Hops
+from tracer.journeys import Journeys
+from tracer.kernel.counters import Loss
+from tracer.kernel.session import Kernel, Session
+from tracer.model import Packet
+from tracer.names import Namespaces, Processes, tracking
+
+SETTLE_SECONDS = 0.4
+"""After the last packet: time for what the kernel does on its own, closing ACKs among it."""
+
+
+NOTHING = Filter(ports=(1,))
+
+
+@dataclass
+class Seen:
+    """What a watch saw; filled when its block ends."""
+
+    packets: list[Packet] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+
+
+class Watch:
+    """The running probes, and the means to make packets of their events."""
+
+    def __init__(self, kernel: Kernel, session: Session) -> None:
+        self.kernel, self.session = kernel, session
+
+    @contextmanager
+    def __call__(self, wanted: Filter) -> Iterator[Seen]:
+        """Traces with this filter during the block."""
+        seen = Seen()
+        self.session.drain()
+        self.session.losses()
+        hops = Hops(Namespaces(), Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
+        journeys = Journeys(hops, tracking=tracking())
+        self.session.set_filter(wanted)
+        try:
+            yield seen
+            time.sleep(SETTLE_SECONDS)
+        finally:
+            self.session.set_filter(NOTHING)
+        journeys.add(self.session.drain())
+        seen.losses = self.session.losses()
+        if seen.losses:
+            journeys.doubt()
+        seen.packets = journeys.rest()

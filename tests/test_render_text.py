@@ -1,0 +1,211 @@
+"""The text format, on the packets of sample_packets.py."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from tests import sample_packets as samples
+from tracer import render
+from tracer.errors import BadOption
+from tracer.facts import Fact
+from tracer.model import Endpoints, Nat, Packet, Socket, Totals
+from tracer.render.text import Text
+
+CODE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Closed(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def written(packet: Packet, verbose: bool = False, out: io.StringIO | None = None) -> list[str]:
+    out = out or io.StringIO()
+    Text(out, io.StringIO(), verbose).packet(packet)
+    return out.getvalue().splitlines()
+
+
+def test_formats_are_found_by_name() -> None:
+    assert render.FORMATS == ("json", "text")
+    assert render.find("text") is Text
+    with pytest.raises(BadOption, match="json, text"):
+        render.find("base")
+
+
+def test_a_node_port_request() -> None:
+    assert written(samples.node_port()) == [
+        "14:03:22.118  TCP 192.168.56.1:40812 -> 192.168.56.10:30285  SYN  60 B  node eth0  NEW",
+        "    +0.01 ms  PREROUTING  DNAT         192.168.56.10:30285 -> 10.244.0.11:8080",
+        "    +0.03 ms  POSTROUTING MASQUERADE   192.168.56.1:40812 -> 10.244.0.1:23711",
+        "              in pod http-proxy",
+        "    +0.06 ms              socket       LISTEN, nginx (pid 4242)",
+        "    +0.12 ms              SYN          answered, accept queue 0/128, SYN queue 1",
+        "          =>  SYN answered by pid 4242 nginx in pod http-proxy",
+        "",
+    ]
+
+
+def test_verbose_shows_every_hop() -> None:
+    lines = written(samples.node_port(), verbose=True)
+    assert len(lines) == 1 + 11 + 1 + 1 + 1  # header, hops, namespace, verdict, blank
+    assert "    +0.01 ms  PREROUTING  nat          ACCEPT  eth0 -> here  mark 0x4000" in lines
+    assert "    +0.02 ms  FORWARD     filter       ACCEPT  eth0 -> cni0  mark 0x4000" in lines
+
+
+def test_a_reply_shows_the_ends_that_change_and_what_is_derived() -> None:
+    lines = written(samples.node_port_reply())
+    assert lines[0].endswith("  SYN ACK  60 B  pod http-proxy eth0  ESTABLISHED reply")
+    assert lines[1] == "              in node"
+    assert lines[2] == "    +0.04 ms  PREROUTING  reverse MASQ 10.244.0.1:23711 -> 192.168.56.1:40812  (derived)"
+    assert lines[3] == "    +0.06 ms  POSTROUTING reverse DNAT 10.244.0.11:8080 -> 192.168.56.10:30285"
+
+
+def test_ipv6_ends_have_brackets_and_a_hook_does_not_repeat_its_chain() -> None:
+    lines = written(samples.rejected())
+    assert "TCP [fd00:10:244::17]:51514 -> [fd00:10:96::a3f1]:80  SYN" in lines[0]
+    assert lines[1].endswith("OUTPUT      ip6 kube-proxy filter-output REJECT with icmp6-port-unreachable")
+    assert lines[2].endswith("drop         NETFILTER_DROP in nf_hook_slow")
+    assert len(lines) == 5
+
+
+def test_a_full_queue_and_an_incomplete_packet() -> None:
+    text = "\n".join(written(samples.full_queue()))
+    assert "socket       LISTEN, process not found (inode 48213)" in text
+    assert "SYN          refused, accept queue 129/128 (full), SYN queue 3" in text
+    assert "     +1.20 s              drop         in tcp_conn_request" in text
+    assert "=>  SYN dropped: accept queue 129/128  incomplete: part of its way was lost" in text
+
+
+def test_copies_are_marked() -> None:
+    assert "NO_SOCKET in __udp4_lib_rcv  (copy)" in written(samples.no_socket())[1]
+
+
+def test_a_packet_without_ports_or_hops() -> None:
+    assert written(samples.ping()) == [
+        "14:03:22.118  ICMP 10.0.0.1 -> 10.0.0.2  84 B  node lo",
+        "          =>  delivered to node's kernel",
+        "",
+    ]
+
+
+def test_both_ends_rewritten() -> None:
+    packet = samples.ping()
+    nat = Nat("rewritten", Endpoints("1.1.1.1", 0, "2.2.2.2", 0), Endpoints("3.3.3.3", 0, "4.4.4.4", 0))
+    packet.hops = [samples.hop(0, "nat", nat=nat)]
+    assert written(packet)[1].endswith("rewritten    from 1.1.1.1 -> 3.3.3.3, to 2.2.2.2 -> 4.4.4.4")
+
+
+def test_names_cannot_speak_to_the_terminal() -> None:
+    packet = samples.node_port()
+    packet.hops = [samples.hop(0, "socket", socket=Socket(1, "LISTEN", 7, "a\x1b[2Jb\n"))]
+    packet.verdict = "delivered to pid 7 a\x1b[2Jb\n"
+    lines = written(packet)
+    assert lines[1].endswith("LISTEN, a?[2Jb? (pid 7)")
+    assert lines[2].endswith("delivered to pid 7 a?[2Jb?")
+
+
+@pytest.mark.parametrize(
+    ("packet", "code"),
+    [(samples.node_port(), "32"), (samples.rejected(), "1;31"), (replace(samples.ping(), outcome="unknown"), "33")],
+)
+def test_the_verdict_has_its_outcomes_colour(packet: Packet, code: str) -> None:
+    out = Terminal()
+    written(packet, out=out)
+    assert re.search(rf"=>  \x1b\[{code}m", out.getvalue())
+
+
+def test_colour_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not CODE.search("\n".join(written(samples.rejected())))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert CODE.search("\n".join(written(samples.rejected())))
+    monkeypatch.setenv("NO_COLOR", "1")
+    left = {code for line in written(samples.rejected(), out=Terminal()) for code in CODE.findall(line)}
+    assert left <= {"\x1b[0m", "\x1b[1m", "\x1b[2m"}  # bold and dim are no colours
+
+
+@pytest.mark.parametrize("columns", [70, 80, 132])
+def test_a_terminal_is_never_overrun_and_no_address_is_broken(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for packet in samples.every():
+        out = Terminal()
+        written(packet, verbose=True, out=out)
+        folded = CODE.sub("", out.getvalue())
+        assert max(map(len, folded.splitlines())) <= columns
+        assert folded.split() == " ".join(written(packet, verbose=True)).split()
+
+
+def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert max(map(len, written(samples.node_port()))) > 80
+
+
+def test_loss_and_summary() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    text = Text(out, err)
+    text.begin([Fact("kernel", "ok", "x"), Fact("IPVS", "degraded", "3 virtual servers")], "--port 1", "6.1.0")
+    text.lost(SimpleNamespace(probe="hook", cpu=1, count=12, why="the ring buffer was full"))
+    text.lost(SimpleNamespace(probe="table4", cpu=-1, count=1, why="its return was missed"))
+    text.summary(Totals(3, 1, 42, 13, {"delivered": 2, "dropped": 1}, 12.34))
+    text.note("bye")
+    assert out.getvalue().splitlines() == [
+        "lost: 12 events of hook on CPU 1: the ring buffer was full",
+        "",
+        "lost: 1 event of table4: its return was missed",
+        "",
+        "3 packets in 12.3 s",
+        "  2 delivered, 1 dropped, 1 incomplete",
+        "  42 events, 13 lost (12 of hook, 1 of table4)",
+    ]
+    said = err.getvalue().splitlines()
+    assert "on Linux 6.1.0, tracing --port 1." in said[0]
+    assert said[1:] == ["! IPVS: 3 virtual servers", "bye"]
+
+
+def test_doctor_has_a_mark_for_each_state_and_names_what_is_fatal() -> None:
+    out = io.StringIO()
+    facts = [Fact("kernel", "ok", "6.1"), Fact("fentry", "degraded", "none"), Fact("bcc", "missing", "gone", 5)]
+    Text(out, io.StringIO()).doctor(facts, 5)
+    assert out.getvalue().splitlines() == [
+        "+ kernel  6.1",
+        "! fentry  none",
+        "x bcc     gone",
+        "Tracing cannot work here: bcc (exit status 5).",
+    ]
+
+
+def test_a_broken_pipe_reaches_the_caller() -> None:
+    with pytest.raises(BrokenPipeError):
+        Text(Closed(), io.StringIO()).packet(samples.ping())
+
+
+def test_fast_enough_for_a_burst() -> None:
+    """Five thousand packets a second of processor time; it is 25,000 and more on an idle machine."""
+    out, packets = io.StringIO(), samples.every()[:4] * 500
+    text, began = Text(out, io.StringIO()), time.process_time()
+    for packet in packets:
+        text.packet(packet)
+    assert len(packets) / (time.process_time() - began) > 5000

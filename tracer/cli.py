@@ -1,0 +1,139 @@
+"""The command line: `k8snet-trace [OPTIONS] [-- CMD]` and `k8snet-trace doctor`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from tracer import __version__
+from tracer.errors import BadOption, TraceError
+from tracer.filters import PROTOCOLS, Filter, parse_host
+
+EXAMPLES = """\b
+Examples:
+  k8snet-trace --port 30285                  everything that happens to that NodePort
+  k8snet-trace --host 10.244.0.0/16 --drops-only
+  k8snet-trace --port 30285 -- curl -m 2 http://192.168.56.10:30285/
+  k8snet-trace doctor                        what works on this node, and what does not
+
+Nothing on the node is changed: no rule, no sysctl, no counter.
+"""
+
+
+class TraceByDefault(click.Group):
+    """A group whose first command is meant when none is named: `--port 1` is `trace --port 1`."""
+
+    default = "trace"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] != "--version"):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=TraceByDefault, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="k8snet-trace")
+def command() -> None:
+    """What a Kubernetes node really does to a packet."""
+
+
+@command.command("trace", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-p",
+    "--port",
+    "ports",
+    type=int,
+    multiple=True,
+    metavar="PORT",
+    help="Source, destination, or either end of the connection's NAT. May be repeated.",
+)
+@click.option("--host", "hosts", multiple=True, metavar="CIDR", help="Address or network, matched like --port.")
+@click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), help="Protocol of the packet or its connection.")
+@click.option("-4", "family", flag_value=4, type=int, help="IPv4 only.")
+@click.option("-6", "family", flag_value=6, type=int, help="IPv6 only.")
+@click.option("--iface", metavar="NAME", help="Follow what passes this interface of the node (or of --netns).")
+@click.option("--netns", metavar="NAME", help="Follow what passes this namespace: node, a name, pid:N or a path.")
+@click.option("--drops-only", is_flag=True, help="Only packets that did not get where they should.")
+@click.option("-n", "--count", type=click.IntRange(0), default=0, metavar="N", help="Stop after N packets.")
+@click.option("--duration", type=click.FloatRange(0), default=0, metavar="S", help="Stop after S seconds.")
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@click.option("-v", "--verbose", is_flag=True, help="Every hook and table, not only what decided something.")
+@click.option(
+    "--attach",
+    type=click.Choice(["auto", "kprobe"]),
+    default="auto",
+    help="How to attach: auto takes fentry where the kernel has it, kprobe never does.",
+)
+@click.option("--ready-file", metavar="PATH", help="Written once the probes are on; holds this process's number.")
+@click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
+def trace(cmd: tuple[str, ...], **options: Any) -> int:
+    """Print each matching packet's way through this node: hooks, tables, NAT, sockets, drops.
+
+    Runs until Ctrl-C, a limit, or the end of CMD. A packet matches when it, or its connection before or after NAT, does;
+    it is then followed wherever it goes.
+    """
+    from tracer import main
+
+    return main.trace(cmd, **options)
+
+
+@command.command("doctor")
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+def doctor(form: str) -> int:
+    """Say what will and will not work on this node, and why, before anything is attached."""
+    from tracer import main
+
+    return main.tell(form)
+
+
+def wanted(
+    ports: tuple[int, ...],
+    hosts: tuple[str, ...],
+    proto: str | None,
+    family: int | None,
+    iface: str | None,
+    netns: str | None,
+    drops_only: bool,
+) -> Filter:
+    """The filter that the options ask for. Raises BadOption for what does not exist."""
+    from tracer.names import Namespaces, interface_index
+
+    namespaces = Namespaces()
+    inode = namespaces.find(netns) if netns else 0
+    if iface and inode and inode != namespaces.node:
+        raise BadOption("--iface names an interface of the node; for another namespace give --netns alone.")
+    return Filter(
+        ports=ports,
+        hosts=tuple(parse_host(h) for h in hosts),
+        protocol=PROTOCOLS[proto] if proto else 0,
+        family=family or 0,
+        netns=inode,
+        ifindex=interface_index(iface) if iface else 0,
+        if_netns=namespaces.node if iface else 0,
+        drops_only=drops_only,
+    )
+
+
+def main(args: list[str] | None = None) -> None:
+    """Runs the command line and exits. Whatever goes wrong is one sentence on stderr and a status of its own."""
+    try:
+        code = command.main(args, prog_name="k8snet-trace", standalone_mode=False)
+    except click.ClickException as e:
+        code = _say(e.format_message(), e.exit_code)
+    except TraceError as e:
+        code = _say(str(e), e.status)
+    except click.Abort:
+        code = 130
+    except BrokenPipeError:
+        # Whoever read the output has gone; nothing is left to say, and Python must not try at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(sentence: str, status: int) -> int:
+    click.echo(f"k8snet-trace: {' '.join(sentence.split())}", err=True)
+    return status

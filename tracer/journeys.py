@@ -1,0 +1,161 @@
+"""From events to packets: collects what belongs to one packet, and hands it out when nothing more comes.
+
+The kernel numbers the events of each packet, and the number moves on also when an event could not be written: a gap means a
+lost part. What is lost at the end leaves no gap, so every packet that is open when a loss is reported counts as incomplete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy.typing as npt
+
+from tracer import record, verdict
+from tracer.hops import Hops
+from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet
+from tracer.record import Event, Flag, Kind
+
+QUIET_NS = 150_000_000
+"""A packet is over when nothing has happened to it for so long. Neighbour look-ups and queues can take longer: the rest then
+comes as a second packet of the same identity."""
+
+_CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
+
+
+class Journeys:
+    """Open packets by identity.
+
+    wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. tracking: namespaces (inodes) known to use
+    conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over.
+    """
+
+    def __init__(self, hops: Hops, wall_offset: int = 0, tracking: Iterable[int] = (), quiet: int = QUIET_NS) -> None:
+        self._hops, self._offset, self._quiet = hops, wall_offset, quiet
+        self._open: dict[int, list[Event]] = {}
+        self._last: dict[int, int] = {}
+        self._doubtful: set[int] = set()
+        self._tracked = set(tracking)
+        self._number = 0
+        self.events = 0
+
+    def add(self, batch: npt.NDArray[Any]) -> None:
+        """Takes a batch of events in the order the kernel wrote them."""
+        self.events += len(batch)
+        opened, last = self._open, self._last
+        for e in record.events(batch):
+            opened.setdefault(e.packet, []).append(e)
+            last[e.packet] = e.time
+
+    def doubt(self) -> None:
+        """Events were lost: no open packet may be called complete."""
+        self._doubtful.update(self._open)
+
+    def finished(self, now: int) -> list[Packet]:
+        """Packets that have been quiet long enough, oldest first. now: ns, CLOCK_MONOTONIC, taken before the last drain."""
+        return self._close([p for p, time in self._last.items() if now - time > self._quiet])
+
+    def rest(self) -> list[Packet]:
+        """All packets still open, oldest first; they are over now."""
+        return self._close(list(self._open))
+
+    def _close(self, identities: Iterable[int]) -> list[Packet]:
+        packets = []
+        for identity in identities:
+            del self._last[identity]
+            packets.append(self._packet(identity, self._open.pop(identity)))
+        packets.sort(key=lambda p: p.time)
+        for packet in packets:
+            self._number += 1
+            packet.number = self._number
+        return packets
+
+    def _packet(self, identity: int, events: list[Event]) -> Packet:
+        events.sort(key=lambda e: e.time)
+        first = next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), events[0])
+        hops = self._follow_header(events)
+        packet = Packet(
+            identity=identity,
+            time=events[0].time + self._offset,
+            netns=hops[0].netns,
+            iface=next((h.in_iface or h.out_iface for h in hops if h.in_iface or h.out_iface), ""),
+            family=record.family(first),
+            protocol=record.protocol(first),
+            endpoints=_first_endpoints(first, hops),
+            tcp_flags=record.tcp_flags(first),
+            length=first.length,
+            seq=first.seq,
+            flow=self._flow(events),
+            hops=hops,
+            complete=_unbroken(events) and identity not in self._doubtful,
+        )
+        self._doubtful.discard(identity)
+        packet.verdict, packet.outcome = verdict.judge(packet, self._untracked(events))
+        return packet
+
+    def _follow_header(self, events: list[Event]) -> list[Hop]:
+        """The hops, with each rewrite confirmed by the header seen next, and changes nobody announced added."""
+        hops: list[Hop] = []
+        expected: Endpoints | None = None
+        announced = -1
+        for e in events:
+            hop = self._hops.make(e)
+            if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT):
+                seen = record.header(e)
+                if announced >= 0 and seen == expected:
+                    hops[announced] = replace(hops[announced], evidence=Evidence.OBSERVED)
+                elif expected and seen != expected and record.family(e) == _family_of(expected):
+                    hops.append(_unannounced(hop, expected, seen))
+                announced, expected = -1, seen
+            if hop.nat:
+                if hop.nat.before == hop.nat.after:
+                    continue
+                announced, expected = len(hops), hop.nat.after
+            # IPv4 on an IPv6 socket: tcp_v6_syn_recv_sock calls tcp_v4_syn_recv_sock, and both report.
+            if not (hop.handshake and hops and hops[-1].handshake == hop.handshake):
+                hops.append(hop)
+        return hops or [self._hops.make(events[0])]
+
+    def _flow(self, events: list[Event]) -> Flow | None:
+        """The connection as last seen in the first namespace that tracks it: a pod's own conntrack knows nothing of NAT."""
+        tracked = [e for e in events if e.flags & Flag.FLAG_HAS_CT]
+        if not tracked:
+            return None
+        self._tracked.update(e.netns for e in tracked)
+        e = [t for t in tracked if t.netns == tracked[0].netns][-1]
+        state = _CT_STATES.get(e.ct_info, str(e.ct_info))
+        return Flow(record.original(e), record.reply(e), state, e.ct_info in (3, 4), e.zone)
+
+    def _untracked(self, events: list[Event]) -> str:
+        """What it means that the packet had no conntrack entry after PREROUTING: "INVALID", "UNTRACKED", or "" if it had."""
+        late = [
+            e for e in events if e.kind in (Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.hook in (1, 2, 4)
+        ]
+        late = [e for e in late if not e.flags & Flag.FLAG_NO_HEADER]
+        if not late or late[-1].flags & Flag.FLAG_HAS_CT:
+            return ""
+        if late[-1].ct_info == 7:
+            return "UNTRACKED"
+        return "INVALID" if late[-1].netns in self._tracked else ""
+
+
+def _family_of(ends: Endpoints) -> str:
+    return "IPv6" if ":" in ends.src else "IPv4"
+
+
+def _first_endpoints(first: Event, hops: list[Hop]) -> Endpoints:
+    """The header as the packet came in: the first event may have been written after its hook's NAT."""
+    nat = next((h.nat for h in hops if h.nat), None)
+    return nat.before if nat and nat.after == record.header(first) else record.header(first)
+
+
+def _unannounced(hop: Hop, before: Endpoints, after: Endpoints) -> Hop:
+    """A header that changed between two events: ICMP errors about a translated connection, for one, change so."""
+    nat = Nat("rewritten", before, after)
+    return Hop(hop.time, "nat", hop.netns, hook=hop.hook, nat=nat, evidence=Evidence.DERIVED)
+
+
+def _unbroken(events: list[Event]) -> bool:
+    numbers = {e.hop for e in events if not e.flags & Flag.FLAG_CLONE}
+    return numbers == set(range(len(numbers)))

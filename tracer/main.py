@@ -1,0 +1,73 @@
+"""Wires a command together: kernel, journeys, output. Imported only when one runs, so that --help is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tracer import cli, doctor, render
+from tracer.facts import Fact
+from tracer.hops import Hops
+from tracer.journeys import Journeys
+from tracer.kernel.plan import Refused
+from tracer.kernel.session import Kernel, Session, require_root
+from tracer.names import Namespaces, Processes, tracking
+from tracer.run import Limits, Run, Stop, start, status, write_ready
+
+
+def trace(
+    cmd: Sequence[str],
+    form: str,
+    verbose: bool,
+    attach: str,
+    count: int,
+    duration: float,
+    ready_file: str | None,
+    **options: Any,
+) -> int:
+    """One tracing run; returns the exit status. Raises TraceError before anything is attached if it cannot be done."""
+    wanted = cli.wanted(**options)
+    require_root()
+    output = render.find(form)(verbose=verbose)
+    kernel = Kernel.running()
+    full = doctor.gather() if verbose or form == "json" else []
+    with Session(kernel, wanted, verbose, only=attach) as session:
+        stop, command = Stop(), None
+        try:
+            hops = Hops(Namespaces(), Processes(), kernel.drop_reasons(), kernel.symbols.containing)
+            journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking())
+            run = Run(session, journeys, output, Limits(count, duration, wanted.drops_only))
+            output.begin(full or missed(session.refused), _said(sys.argv[1:]), kernel.release)
+            command = start(cmd) if cmd else None
+            if ready_file:
+                write_ready(ready_file, os.getpid())
+            run.follow(stop, command)
+            output.summary(run.totals)
+        finally:
+            stop.restore()
+            if command and command.poll() is None:
+                command.terminate()
+                command.wait()
+    return status(run.totals, bool(cmd))
+
+
+def missed(refused: Sequence[Refused]) -> list[Fact]:
+    """What this run cannot tell. A module that is not loaded has nothing to tell, so it is not worth a line."""
+    return [Fact(r.probe.name, "degraded", f"no {r.probe.tells}: {r.why}") for r in refused if "is not loaded" not in r.why]
+
+
+def _said(arguments: Sequence[str]) -> str:
+    """The options as they were typed, without the command after `--`."""
+    arguments = list(arguments)
+    return " ".join(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+
+
+def tell(form: str) -> int:
+    """The doctor's command; returns its exit status."""
+    facts = doctor.gather()
+    code = doctor.exit_status(facts)
+    render.find(form)().doctor(facts, code)
+    return code

@@ -1,0 +1,147 @@
+"""Names for numbers: namespaces, interfaces, processes.
+
+A namespace is known by its inode. The node's own is `node`; one with a name under /run/netns (ip netns, CNI plugins) or
+/run/docker/netns has that; any other is called by a process in it. Processes are looked up when a socket's inode is first
+seen, by the links in /proc/PID/fd.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tracer.errors import BadOption
+
+NAMED = (Path("/run/netns"), Path("/var/run/docker/netns"))
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+
+
+def _inode(path: Path) -> int:
+    """Inode of a namespace file, 0 when it is gone or not ours to see."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+def _processes() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+class Namespaces:
+    """Names of network namespaces by inode, looked up again when an unknown one turns up."""
+
+    def __init__(self) -> None:
+        self.node = _inode(Path("/proc/1/ns/net"))
+        self._names = {self.node: "node"}
+        self._unknown: set[int] = set()
+        self._read_named()
+
+    def _read_named(self) -> None:
+        for directory in NAMED:
+            if directory.is_dir():
+                for entry in directory.iterdir():
+                    inode = _inode(entry)
+                    if inode:
+                        self._names.setdefault(inode, entry.name)
+
+    def _read_processes(self) -> None:
+        for pid in _processes():
+            inode = _inode(Path(f"/proc/{pid}/ns/net"))
+            if inode and inode not in self._names:
+                self._names[inode] = f"{_command(pid)}[{pid}]"
+
+    def name(self, inode: int) -> str:
+        """The name of a namespace; "netns N" when nothing leads to it."""
+        if inode not in self._names and inode not in self._unknown:
+            self._read_named()
+            if inode not in self._names:
+                self._read_processes()
+            if inode not in self._names:
+                self._unknown.add(inode)
+        return self._names.get(inode, f"netns {inode}" if inode else "")
+
+    def find(self, name: str) -> int:
+        """The inode of a namespace given as name, inode number, PID ("pid:N") or path. Raises BadOption."""
+        if name == "node":
+            return self.node
+        if name.isdigit():
+            return int(name)
+        paths = [Path(name)] if "/" in name else [d / name for d in NAMED]
+        if name.startswith("pid:"):
+            paths = [Path(f"/proc/{name[4:]}/ns/net")]
+        for path in paths:
+            inode = _inode(path)
+            if inode:
+                return inode
+        known = ", ".join(sorted(n for n in self._names.values())) or "none"
+        raise BadOption(f"There is no network namespace {name!r} (known: {known}).")
+
+
+def interface_index(name: str) -> int:
+    """ifindex of an interface of this process's namespace. Raises BadOption."""
+    from pyroute2 import IPRoute
+
+    with IPRoute() as route:
+        found = [link for link in route.get_links() if dict(link["attrs"]).get("IFLA_IFNAME") == name]
+        if not found:
+            names = sorted(str(dict(link["attrs"]).get("IFLA_IFNAME")) for link in route.get_links())
+            raise BadOption(f"There is no interface {name!r} here (there are: {', '.join(names)}).")
+        return int(found[0]["index"])
+
+
+def tracking() -> set[int]:
+    """The namespaces known to use conntrack: this process's, if it has entries. Reading a counter changes nothing."""
+    try:
+        entries = int(Path("/proc/sys/net/netfilter/nf_conntrack_count").read_text(encoding="ascii"))
+    except OSError:
+        return set()
+    return {_inode(Path("/proc/self/ns/net"))} if entries else set()
+
+
+class Processes:
+    """Which process holds a socket."""
+
+    def __init__(self, pause: float = 1.0) -> None:
+        """pause: seconds between two readings of all processes; on a busy node one takes a tenth of a second."""
+        self._owners: dict[int, tuple[int, str]] = {}
+        self._pause, self._read_at = pause, float("-inf")
+
+    def owner(self, inode: int) -> tuple[int, str]:
+        """(pid, command) of a process that holds the socket; (0, "") when none is found.
+
+        A server's next socket is most likely held by a process already known, so those are read first.
+        """
+        if inode and inode not in self._owners:
+            for pid in {pid for pid, _ in self._owners.values()}:
+                self._read(pid)
+            if inode not in self._owners and time.monotonic() - self._read_at > self._pause:
+                self._read_at = time.monotonic()
+                for pid in _processes():
+                    self._read(pid)
+        return self._owners.get(inode, (0, ""))
+
+    def _read(self, pid: int) -> None:
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            return
+        command = ""
+        for name in names:
+            try:
+                found = _SOCKET.match(os.readlink(f"/proc/{pid}/fd/{name}"))
+            except OSError:
+                continue
+            if found and int(found[1]) not in self._owners:
+                command = command or _command(pid)
+                self._owners[int(found[1])] = (pid, command)

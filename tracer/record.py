@@ -1,0 +1,89 @@
+"""The event record as Python sees it: named tuples out of the arrays that the ring buffer gives.
+
+The fields are those of `struct event` in bpf/event.h, which is where each is explained.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import namedtuple
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy.typing as npt
+
+from tracer import cstruct
+from tracer.model import Endpoints
+
+DTYPE = cstruct.dtype("event.h", "event")
+Kind: Any = cstruct.enum("event.h", "event_kind")
+Flag: Any = cstruct.enum("event.h", "event_flag")
+
+_Event: Any = namedtuple("_Event", DTYPE.names or ())  # type: ignore[misc]
+Event = Any
+"""A row of a batch; fields by name, addresses as 16 bytes, names as bytes."""
+
+HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
+VERDICTS = ("DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "STOP")
+PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 33: "DCCP", 47: "GRE", 58: "ICMPv6", 132: "SCTP", 136: "UDPLITE"}
+WITH_PORTS = frozenset({6, 17, 33, 132, 136})
+TCP_FLAGS = ((2, "SYN"), (1, "FIN"), (4, "RST"), (8, "PSH"), (16, "ACK"), (32, "URG"))
+TCP_STATES = (
+    "", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT", "LAST_ACK",
+    "LISTEN", "CLOSING", "NEW_SYN_RECV",
+)  # fmt: skip
+_MAPPED = b"\0" * 10 + b"\xff\xff"
+
+
+def events(batch: npt.NDArray[Any]) -> Iterator[Event]:
+    """The rows of a batch, one at a time."""
+    return map(_Event._make, batch.tolist())
+
+
+@lru_cache(maxsize=65536)
+def address(raw: bytes) -> str:
+    """The text of a 16-byte address; IPv4-mapped ones as IPv4."""
+    if raw.startswith(_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, raw[12:])
+    return socket.inet_ntop(socket.AF_INET6, raw)
+
+
+def _ends(src: bytes, sport: int, dst: bytes, dport: int, with_ports: bool) -> Endpoints:
+    return Endpoints(address(src), sport if with_ports else 0, address(dst), dport if with_ports else 0)
+
+
+def header(e: Event) -> Endpoints:
+    """Both ends as the packet's own header had them."""
+    return _ends(e.src, e.sport, e.dst, e.dport, e.protocol in WITH_PORTS)
+
+
+def original(e: Event) -> Endpoints:
+    """Conntrack's original tuple. An ICMP error about a connection carries that connection's ports."""
+    return _ends(e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport, e.protocol in WITH_PORTS or e.ct_info in (1, 4))
+
+
+def reply(e: Event) -> Endpoints:
+    """Conntrack's reply tuple."""
+    return _ends(e.reply_src, e.reply_sport, e.reply_dst, e.reply_dport, e.protocol in WITH_PORTS or e.ct_info in (1, 4))
+
+
+def family(e: Event) -> str:
+    return "IPv4" if e.src.startswith(_MAPPED) else "IPv6"
+
+
+def protocol(e: Event) -> str:
+    return PROTOCOLS.get(e.protocol, str(e.protocol))
+
+
+def tcp_flags(e: Event) -> str:
+    """ "SYN ACK" and the like; "" for other protocols."""
+    return " ".join(name for bit, name in TCP_FLAGS if e.tcp_flags & bit) if e.protocol == 6 else ""
+
+
+def hook(e: Event) -> str:
+    return HOOKS[e.hook] if e.hook < len(HOOKS) else ""
+
+
+def verdict(e: Event) -> str:
+    return VERDICTS[e.verdict] if e.verdict < len(VERDICTS) else str(e.verdict)

@@ -1,0 +1,63 @@
+"""What every output format does."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol, TextIO
+
+from tracer.facts import Fact
+from tracer.model import Packet, Totals
+
+
+class Lost(Protocol):
+    """`count` events of a probe that were lost. cpu -1: not known by CPU. why: a clause, "the ring buffer was full"."""
+
+    @property
+    def probe(self) -> str: ...
+    @property
+    def cpu(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def why(self) -> str: ...
+
+
+class Output(ABC):
+    """Writes a run, in this order: begin, any number of packet, lost and note, then summary. Or doctor, alone.
+
+    Results go to `out`, and each is flushed: whoever reads a pipe sees a packet when it ends. Talk goes to `err`.
+    Errors of writing, a broken pipe among them, reach the caller.
+    """
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
+        """out, err: this process's own if not given. verbose: show every hop, not only those that decided something."""
+        self.out, self.err, self.verbose = out or sys.stdout, err or sys.stderr, verbose
+        self.lost_by_probe: Counter[str] = Counter()
+
+    @abstractmethod
+    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None:
+        """A run begins. options_text: as on the command line. release: of the traced kernel, "" = the running one."""
+
+    @abstractmethod
+    def packet(self, packet: Packet) -> None:
+        """A packet's journey has ended."""
+
+    def lost(self, loss: Lost) -> None:
+        """Events were lost. Counted here for the summary; formats say it as well."""
+        self.lost_by_probe[loss.probe] += loss.count
+
+    @abstractmethod
+    def summary(self, totals: Totals) -> None:
+        """A run has ended."""
+
+    @abstractmethod
+    def doctor(self, facts: Sequence[Fact], status: int) -> None:
+        """What works on this machine. status: what the command will exit with."""
+
+    def note(self, text: str) -> None:
+        """One line for the user; never part of the results."""
+        self.err.write(text + "\n")
+        self.err.flush()

@@ -1,0 +1,167 @@
+"""For programs: one JSON object a line, each with a `type`. schema.json beside this file is the contract.
+
+A key that does not apply is absent, never null. Every hop is given, whatever the text format would show.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from json import JSONEncoder
+from typing import Any
+
+from tracer import __version__
+from tracer.facts import Fact
+from tracer.model import Drop, Endpoints, Flow, Handshake, Hop, Packet, Socket, Totals
+from tracer.render.base import Lost, Output
+
+Object = dict[str, Any]
+
+_encode = JSONEncoder(separators=(",", ":")).encode
+
+
+class Json(Output):
+    """Everything on `out`, but for notes."""
+
+    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None:
+        kernel = release or os.uname().release
+        self._write("run", version=__version__, kernel=kernel, options=options_text, facts=[_fact(f) for f in facts])
+
+    def packet(self, packet: Packet) -> None:
+        self._write("packet", **packet_object(packet))
+
+    def lost(self, loss: Lost) -> None:
+        super().lost(loss)
+        self._write("lost", probe=loss.probe, cpu=loss.cpu, count=loss.count, why=loss.why)
+
+    def summary(self, totals: Totals) -> None:
+        self._write(
+            "summary",
+            packets=totals.packets,
+            outcomes=totals.outcomes,
+            incomplete=totals.incomplete,
+            events=totals.events,
+            lost=totals.lost,
+            lost_by_probe=dict(self.lost_by_probe),
+            seconds=round(totals.seconds, 3),
+        )
+
+    def doctor(self, facts: Sequence[Fact], status: int) -> None:
+        self._write("doctor", facts=[_fact(f) for f in facts], status=status)
+
+    def _write(self, kind: str, **fields: Any) -> None:
+        self.out.write(_encode({"type": kind, **fields}) + "\n")
+        self.out.flush()
+
+
+def packet_object(packet: Packet) -> Object:
+    """The fields of a `packet` line, without its type."""
+    began = packet.hops[0].time if packet.hops else 0
+    out: Object = {
+        "number": packet.number,
+        "time": rfc3339(packet.time),
+        "netns": packet.netns,
+        "family": "ipv6" if ":" in packet.endpoints.src else "ipv4",
+        "proto": packet.protocol.lower(),
+        **_endpoints(packet.endpoints),
+        "length": packet.length,
+    }
+    if packet.iface:
+        out["ifname"] = packet.iface
+    if packet.tcp_flags:
+        out["tcp_flags"], out["seq"] = packet.tcp_flags, packet.seq
+    if packet.flow:
+        out["flow"] = _flow(packet.flow)
+    out["hops"] = [_hop(hop, began) for hop in packet.hops]
+    out["verdict"], out["outcome"], out["complete"] = packet.verdict, packet.outcome, packet.complete
+    if packet.drop:
+        out["drop"] = _drop(packet.drop)
+    if packet.handshake:
+        out["syn"] = _handshake(packet.handshake)
+    return out
+
+
+def _hop(hop: Hop, began: int) -> Object:
+    out: Object = {"time_ns": hop.time - began, "what": hop.what, "netns": hop.netns, "evidence": hop.evidence.value}
+    for key, text in (
+        ("hook", hop.hook),
+        ("table", hop.table),
+        ("chain", hop.chain),
+        ("verdict", hop.verdict),
+        ("reject", hop.reject),
+        ("in_ifname", hop.in_iface),
+        ("out_ifname", hop.out_iface),
+        ("mark", hop.mark),
+        ("clone", hop.clone),
+    ):
+        if text:
+            out[key] = text
+    if hop.nat:
+        before, after = _endpoints(hop.nat.before), _endpoints(hop.nat.after)
+        out["nat"] = {"kind": hop.nat.kind, "before": before, "after": after}
+    if hop.handshake:
+        out["handshake"] = _handshake(hop.handshake)
+    if hop.socket:
+        out["socket"] = _socket(hop.socket)
+    if hop.drop:
+        out["drop"] = _drop(hop.drop)
+    return out
+
+
+def _endpoints(ends: Endpoints) -> Object:
+    if ends.sport or ends.dport:
+        return {"src": ends.src, "sport": ends.sport, "dst": ends.dst, "dport": ends.dport}
+    return {"src": ends.src, "dst": ends.dst}
+
+
+def _flow(flow: Flow) -> Object:
+    return {
+        "orig": _endpoints(flow.orig),
+        "reply": _endpoints(flow.reply),
+        "ct_state": flow.state,
+        "reply_direction": flow.is_reply,
+        "zone": flow.zone,
+    }
+
+
+def _handshake(shake: Handshake) -> Object:
+    out: Object = {"stage": shake.stage}
+    if shake.accepted is not None:
+        out["accepted"] = shake.accepted
+    queues = {"accept_queue": shake.accept_queue, "accept_limit": shake.accept_limit, "syn_queue": shake.syn_queue}
+    return out | queues
+
+
+def _socket(socket: Socket) -> Object:
+    out: Object = {}
+    if socket.state:
+        out["state"] = socket.state
+    if socket.inode:
+        out["inode"] = socket.inode
+    if socket.pid:
+        out["pid"], out["command"] = socket.pid, socket.command
+    return out
+
+
+def _drop(drop: Drop) -> Object:
+    return {key: text for key, text in (("reason", drop.reason), ("function", drop.function)) if text}
+
+
+def _fact(fact: Fact) -> Object:
+    return {"subject": fact.subject, "state": fact.state, "text": fact.text}
+
+
+def rfc3339(ns: int) -> str:
+    """UTC with nanoseconds: 2026-01-31T14:03:22.118204511Z."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{_second(seconds)}.{rest:09d}Z"
+
+
+@lru_cache(16)
+def _second(epoch: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(epoch))
+
+
+FORMAT = Json

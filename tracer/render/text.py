@@ -1,0 +1,237 @@
+"""For people: one block a packet, a line for each hop that decided something, and how it ended.
+
+    14:03:22.118  TCP 192.168.56.1:40812 -> 192.168.56.10:30285  SYN  60 B  node eth0  NEW
+        +0.01 ms  PREROUTING  DNAT         192.168.56.10:30285 -> 10.244.0.11:8080
+        +0.03 ms  POSTROUTING MASQUERADE   192.168.56.1:40812 -> 10.244.0.1:23711
+              =>  forwarded to cni0
+
+The layout is the same on a terminal and in a file; colour and folding are the terminal's only.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TextIO
+
+from tracer import __version__
+from tracer.facts import Fact
+from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket, Totals
+from tracer.render._ink import KEEP, Ink, plain
+from tracer.render.base import Lost, Output
+
+TIME, HOOK, SUBJECT = 12, 12, 13
+"""Columns: a time, right-aligned, and two blanks; a hook; what acted there; then the rest."""
+MARGIN = TIME + 2
+DETAIL = MARGIN + HOOK + SUBJECT
+
+GOOD = frozenset({"forwarded", "delivered", "sent"})
+BAD = frozenset({"dropped", "rejected", "refused"})
+
+_NAMES = {"icmpv6": "ICMPv6"}
+_MARKS = {"ok": ("good", "+"), "degraded": ("doubt", "!"), "missing": ("bad", "x")}
+
+
+class Text(Output):
+    """Packets, losses and the summary on `out`; how the run begins and notes on `err`."""
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
+        super().__init__(out, err, verbose)
+        self._ink, self._talk = Ink(self.out), Ink(self.err)
+
+    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None:
+        what = f"tracing {options_text}" if options_text else "tracing every packet"
+        self.note(f"k8snet-trace {__version__} on Linux {release or os.uname().release}, {what}. Ctrl-C ends it.")
+        for fact in facts:
+            if fact.state != "ok":
+                self.note(self._fact(self._talk, fact, 0))
+
+    def packet(self, packet: Packet) -> None:
+        self._write([self._header(packet), *self._way(packet), self._end(packet), ""])
+
+    def lost(self, loss: Lost) -> None:
+        super().lost(loss)
+        where = f" on CPU {loss.cpu}" if loss.cpu >= 0 else ""
+        line = f"lost: {_count(loss.count, 'event')} of {loss.probe}{where}: {loss.why}"
+        self._write([self._ink.fold(self._ink("doubt", line), 6), ""])
+
+    def summary(self, totals: Totals) -> None:
+        ink = self._ink
+        lines = [ink("strong", f"{_count(totals.packets, 'packet')} in {totals.seconds:.1f} s")]
+        parts = [ink(_shade(name), f"{n} {name}") for name, n in sorted(totals.outcomes.items()) if n]
+        if totals.incomplete:
+            parts.append(ink("doubt", f"{totals.incomplete} incomplete"))
+        lines += ["  " + ", ".join(parts)] if parts else []
+        probes = ", ".join(f"{n} of {probe}" for probe, n in self.lost_by_probe.most_common())
+        lost = ink("doubt", f"{totals.lost} lost" + f" ({probes})" * bool(probes)) if totals.lost else "none lost"
+        lines.append(f"  {_count(totals.events, 'event')}, {lost}")
+        self._write([ink.fold(line, 2) for line in lines])
+
+    def doctor(self, facts: Sequence[Fact], status: int) -> None:
+        width = max((len(f.subject) for f in facts), default=0)
+        ends = {0: ("good", "Tracing works here."), 1: ("doubt", "Tracing works here, but not all of it.")}
+        fatal = ", ".join(fact.subject for fact in facts if fact.status > 1)
+        style, end = ends.get(status, ("bad", f"Tracing cannot work here: {fatal} (exit status {status})."))
+        self._write([*(self._fact(self._ink, fact, width) for fact in facts), self._ink(style, end)])
+
+    def note(self, text: str) -> None:
+        super().note(self._talk.fold(text, 2))
+
+    def _write(self, lines: list[str]) -> None:
+        self.out.write("\n".join(lines) + "\n")
+        self.out.flush()
+
+    def _fact(self, ink: Ink, fact: Fact, width: int) -> str:
+        style, mark = _MARKS[fact.state]
+        subject = (fact.subject + ":" * (not width)).ljust(width).replace(" ", KEEP)
+        return ink.fold(f"{ink(style, mark)}{KEEP}{subject}{KEEP * (1 + bool(width))}{fact.text}", width + 4)
+
+    def _header(self, packet: Packet) -> str:
+        ink, ends = self._ink, packet.endpoints
+        protocol = _NAMES.get(packet.protocol.lower(), packet.protocol.upper())
+        src = ink("strong", endpoint(ends.src, ends.sport))
+        dst = ink("strong", endpoint(ends.dst, ends.dport))
+        parts = [f"{_clock(packet.time)}{KEEP}{KEEP}{protocol}{KEEP}{src}{KEEP}-> {dst}"]
+        if packet.tcp_flags:
+            parts.append(ink("change", packet.tcp_flags.replace(" ", KEEP)))
+        if packet.length:
+            parts.append(f"{packet.length}{KEEP}B")
+        place = plain(f"{packet.netns} {packet.iface}".strip())
+        if place:
+            parts.append(ink("place", place.replace(" ", KEEP)))
+        if packet.flow:
+            parts.append(packet.flow.state + f"{KEEP}reply" * packet.flow.is_reply)
+        return ink.fold("  ".join(parts), MARGIN)
+
+    def _way(self, packet: Packet) -> Iterator[str]:
+        """A line for each hop that is shown, and one where the packet came into another namespace."""
+        if not packet.hops:
+            return
+        ink, began, netns = self._ink, packet.hops[0].time, packet.netns
+        for hop in packet.hops if self.verbose else _decisive(packet.hops):
+            if hop.netns and hop.netns != netns:
+                netns = hop.netns
+                yield " " * MARGIN + ink("place", plain(f"in {netns}"))
+            moment = ink("quiet", f"{_relative(hop.time - began):>{TIME}}")
+            subject, detail = self._act(hop)
+            subject = f"{subject:<{SUBJECT - 1}}"
+            actor = ink("change", subject) if hop.nat else subject
+            line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._remarks(hop)}"
+            yield ink.fold(line, DETAIL)
+
+    def _act(self, hop: Hop) -> tuple[str, str]:
+        """Who acted, and what it did."""
+        if hop.nat:
+            return hop.nat.kind.replace("reverse MASQUERADE", "reverse MASQ"), _rewrite(hop.nat)
+        if hop.handshake:
+            subject, good, detail = _handshake(hop.handshake)
+            return subject, self._ink("good" if good else "doubt" if good is None else "bad", detail)
+        if hop.socket:
+            return "socket", _socket(hop.socket)
+        if hop.drop:
+            places = (hop.drop.reason, f"in{KEEP}{hop.drop.function}" if hop.drop.function else "")
+            return "drop", self._ink("bad", " ".join(p for p in places if p) or "no reason given")
+        verdict = hop.verdict + f" with {hop.reject}" * bool(hop.reject)
+        shade = {"ACCEPT": "quiet", "DROP": "bad", "REJECT": "bad", "": "quiet"}.get(hop.verdict, "doubt")
+        subject = f"{hop.table} {hop.chain}".strip() or {"nat-hook": "nat"}.get(hop.what, hop.what)
+        return plain(subject), self._ink(shade, verdict)
+
+    def _remarks(self, hop: Hop) -> str:
+        remarks = []
+        if self.verbose and (hop.in_iface or hop.out_iface) and not hop.nat:
+            remarks.append(plain(f"{hop.in_iface or 'here'} -> {hop.out_iface or 'here'}").replace(" ", KEEP))
+        if self.verbose and hop.mark:
+            remarks.append(f"mark{KEEP}{hop.mark:#x}")
+        if hop.clone:
+            remarks.append("(copy)")
+        if hop.evidence is Evidence.DERIVED:
+            remarks.append("(derived)")
+        return "".join("  " + self._ink("quiet", r) for r in remarks)
+
+    def _end(self, packet: Packet) -> str:
+        end = self._ink(_shade(packet.outcome), plain(packet.verdict or packet.outcome or "no verdict"))
+        if not packet.complete and "incomplete" not in packet.verdict:
+            end += self._ink("doubt", "  incomplete: part of its way was lost")
+        return self._ink.fold(f"{'=>':>{TIME}}  {end}", MARGIN)
+
+
+def _decisive(hops: list[Hop]) -> Iterator[Hop]:
+    """The hops that decided something. A hook's verdict is left out where a table or chain in it has just said it."""
+    last: Hop | None = None
+    for hop in hops:
+        if not hop.decisive:
+            continue
+        said = last and last.what in ("table", "chain") and (last.hook, last.netns) == (hop.hook, hop.netns)
+        if hop.what == "hook" and said and last and (last.verdict == hop.verdict or last.verdict == "REJECT"):
+            continue
+        last = hop
+        yield hop
+
+
+@lru_cache(4096)
+def endpoint(address: str, port: int) -> str:
+    """An address with its port, where it has one: 10.0.0.1:80, [fd00::1]:80."""
+    if not port:
+        return address
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _rewrite(nat: Nat) -> str:
+    """The ends that changed, before and after."""
+
+    def change(end: str) -> str:
+        old, new = (_end_of(e, end) for e in (nat.before, nat.after))
+        return f"{old}{KEEP}-> {new}" if old != new else ""
+
+    src, dst = change("src"), change("dst")
+    return f"from {src}, to {dst}" if src and dst else src or dst or "nothing changed"
+
+
+def _end_of(ends: Endpoints, end: str) -> str:
+    return endpoint(ends.src, ends.sport) if end == "src" else endpoint(ends.dst, ends.dport)
+
+
+def _handshake(shake: Handshake) -> tuple[str, bool | None, str]:
+    """Who, whether it was accepted, and the words for it."""
+    words = {"SYN": ("answered", "refused"), "ACK": ("connected", "refused")}.get(shake.stage, ("taken", "refused"))
+    done = "not known whether " + words[0] if shake.accepted is None else words[not shake.accepted]
+    queues = f"accept queue {shake.accept_queue}/{shake.accept_limit}{' (full)' * shake.accept_queue_full}"
+    queues = queues.replace(" ", KEEP)
+    if shake.syn_queue:
+        queues += f", SYN{KEEP}queue{KEEP}{shake.syn_queue}"
+    known = shake.accept_queue or shake.accept_limit or shake.syn_queue
+    return {"ACK": "last ACK"}.get(shake.stage, shake.stage), shake.accepted, f"{done}, {queues}" if known else done
+
+
+def _socket(socket: Socket) -> str:
+    who = f"process not found (inode {socket.inode})" if socket.inode else "no process has it yet"
+    if socket.pid:
+        who = f"{plain(socket.command)} (pid {socket.pid})"
+    return ", ".join(p for p in (socket.state, who) if p)
+
+
+def _shade(outcome: str) -> str:
+    return "good" if outcome in GOOD else "bad" if outcome in BAD else "doubt"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'s' * (n != 1)}"
+
+
+def _relative(ns: int) -> str:
+    return f"+{ns / 1e6:.2f} ms" if ns < 999_995_000 else f"+{ns / 1e9:.2f} s"
+
+
+def _clock(ns: int) -> str:
+    """Local wall time, to the millisecond."""
+    return f"{_second(ns // 1_000_000_000)}.{ns // 1_000_000 % 1000:03d}"
+
+
+@lru_cache(16)
+def _second(epoch: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(epoch))
+
+
+FORMAT = Text

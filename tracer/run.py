@@ -1,0 +1,116 @@
+"""One run of the tracer: probes on, batches in, packets out, until something says stop."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from tracer.errors import CommandNotFound
+from tracer.journeys import Journeys
+from tracer.kernel.session import Session
+from tracer.model import Packet, Totals
+from tracer.render.base import Output
+from tracer.verdict import BAD
+
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a run ends by itself. count: packets, 0 = no limit. seconds: 0 = no limit."""
+
+    count: int = 0
+    seconds: float = 0
+    drops_only: bool = False
+
+
+class Stop:
+    """Ctrl-C and SIGTERM end a run; they do not interrupt what it is doing."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+    def restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class Run:
+    """Joins a session, the journeys and an output."""
+
+    def __init__(self, session: Session, journeys: Journeys, output: Output, limits: Limits) -> None:
+        self._session, self._journeys, self._output, self._limits = session, journeys, output, limits
+        self.totals = Totals()
+        self._full = False
+
+    def follow(self, stop: Stop, command: subprocess.Popen[bytes] | None = None) -> None:
+        """Prints packets until stopped, a limit is reached, or the command has ended; then prints what is left."""
+        began = time.monotonic()
+        while not (stop.asked or self._full):
+            if self._limits.seconds and time.monotonic() - began >= self._limits.seconds:
+                break
+            if command and command.poll() is not None:
+                time.sleep(2 * POLL_SECONDS)
+                break
+            time.sleep(POLL_SECONDS)
+            self._turn(self._journeys.finished)
+        self._turn(lambda now: self._journeys.rest())
+        self.totals.seconds = time.monotonic() - began
+
+    def _turn(self, over: Callable[[int], list[Packet]]) -> None:
+        now = time.monotonic_ns()
+        self._journeys.add(self._session.drain())
+        losses = self._session.losses()
+        if losses:
+            self._journeys.doubt()
+        for loss in losses:
+            self.totals.lost += loss.count
+            self._output.lost(loss)
+        for packet in over(now):
+            self._print(packet)
+        self.totals.events = self._journeys.events
+
+    def _print(self, packet: Packet) -> None:
+        if self._full or (self._limits.drops_only and packet.outcome not in BAD):
+            return
+        totals = self.totals
+        totals.packets += 1
+        totals.incomplete += not packet.complete
+        totals.outcomes[packet.outcome] = totals.outcomes.get(packet.outcome, 0) + 1
+        self._output.packet(packet)
+        self._full = bool(self._limits.count) and totals.packets >= self._limits.count
+
+
+def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Starts the command to watch. Raises CommandNotFound."""
+    try:
+        return subprocess.Popen(command)
+    except OSError as e:
+        raise CommandNotFound(f"The command {command[0]!r} cannot be started: {e.strerror}.") from e
+
+
+def status(totals: Totals, with_command: bool) -> int:
+    """The exit status of a finished run (docs/exit-status.md). Without a command, ending is all that can be asked."""
+    if not with_command:
+        return 0
+    if any(totals.outcomes.get(word) for word in BAD):
+        return 10
+    if totals.lost:
+        return 12
+    return 0 if totals.packets else 11
+
+
+def write_ready(path: str, pid: int) -> None:
+    """Tells whoever waits that the probes are on: the file appears whole, with this process's number in it."""
+    temporary = Path(path + ".tmp")
+    temporary.write_text(f"{pid}\n", encoding="ascii")
+    temporary.replace(path)

@@ -1,0 +1,142 @@
+"""How a packet ended, in one plain sentence and one word.
+
+Each rule looks at the whole packet and either speaks or passes; the first that speaks wins, so what ends a packet stands
+before what merely happened to it. A rule is one function, named after what it recognises, listed once in RULES.
+"""
+
+from __future__ import annotations
+
+from tracer.model import Hop, Packet
+
+Ending = tuple[str, str] | None
+
+BENIGN = frozenset({"TCP_RESET", "QUEUE_PURGE"})
+"""Reasons with which TCP frees a segment it has acted on: a reset, or what was queued when the socket was closed."""
+
+PURGES = frozenset({"sk_stream_kill_queues", "skb_queue_purge", "skb_queue_purge_reason", "inet_sock_destruct"})
+"""Functions that empty a closed socket's queues; kernels before 6.5 give no reason for it."""
+
+BAD = frozenset({"dropped", "rejected", "refused"})
+"""Outcomes of a packet that did not get where it should."""
+
+
+def judge(packet: Packet, untracked: str = "") -> tuple[str, str]:
+    """(sentence, word) for a packet. untracked: "INVALID" or "UNTRACKED" when it had no conntrack entry, "" otherwise."""
+    hops = [h for h in packet.hops if not h.clone] or packet.hops
+    for rule in RULES:
+        ending = rule(packet, hops)
+        if ending:
+            sentence, word = ending
+            if untracked and word in ("dropped", "rejected"):
+                sentence += f", conntrack state {untracked}"
+            return sentence, word
+    return "seen, its end was not", "unknown"
+
+
+def _where(hop: Hop) -> str:
+    """ " in pod-a"; nothing for the node itself."""
+    return f" in {hop.netns}" if hop.netns and hop.netns != "node" else ""
+
+
+def rejected(packet: Packet, hops: list[Hop]) -> Ending:
+    hop = next((h for h in hops if h.verdict == "REJECT"), None)
+    return (
+        (f"REJECTED in {hop.table}/{hop.chain or hop.hook} with {hop.reject}{_where(hop)}", "rejected") if hop else None
+    )
+
+
+def dropped_by_rules(packet: Packet, hops: list[Hop]) -> Ending:
+    hop = next((h for h in hops if h.what in ("table", "chain") and h.verdict == "DROP"), None)
+    return (f"DROPPED in {hop.table}/{hop.chain or hop.hook}{_where(hop)}", "dropped") if hop else None
+
+
+def handshake_refused(packet: Packet, hops: list[Hop]) -> Ending:
+    refusals = [h for h in hops if h.handshake and h.handshake.accepted is False]
+    if not refusals:
+        return None
+    hop, told = refusals[0], refusals[0].handshake
+    assert told
+    what = "SYN" if told.stage == "SYN" else packet.tcp_flags or "segment"
+    why = f"accept queue {told.accept_queue}/{told.accept_limit}" if told.accept_queue_full else _reason(hops)
+    return f"{what} dropped: {why}{_where(hop)}", "dropped"
+
+
+def _reason(hops: list[Hop]) -> str:
+    drop = next((h.drop for h in reversed(hops) if h.drop), None)
+    return f"{drop.reason or 'no reason given'} in {drop.function}" if drop else "no reason seen"
+
+
+def no_listener(packet: Packet, hops: list[Hop]) -> Ending:
+    hop = next((h for h in hops if h.drop and h.drop.reason == "NO_SOCKET"), None)
+    return (f"nobody listens{_where(hop) or ' here'}: {_last_destination(packet, hops)}", "refused") if hop else None
+
+
+def _last_destination(packet: Packet, hops: list[Hop]) -> str:
+    nat = next((h.nat for h in reversed(hops) if h.nat), None)
+    ends = nat.after if nat else packet.endpoints
+    host = f"[{ends.dst}]" if ":" in ends.dst else ends.dst
+    return f"{packet.protocol} {host}:{ends.dport}" if ends.dport else f"{packet.protocol} {host}"
+
+
+def dropped(packet: Packet, hops: list[Hop]) -> Ending:
+    hop = next((h for h in reversed(hops) if h.drop), None)
+    if hop is None or hop.drop is None:
+        return None
+    if any(h.socket for h in hops) and (hop.drop.reason in BENIGN or hop.drop.function in PURGES):
+        return None
+    in_hook = next((h.hook for h in hops if h.what == "hook" and h.verdict == "DROP"), "")
+    place = f"in {in_hook} by {hop.drop.function}" if in_hook else f"in {hop.drop.function or 'an unknown function'}"
+    return f"DROPPED {place}: {hop.drop.reason or 'no reason given by this kernel'}{_where(hop)}", "dropped"
+
+
+def dropped_by_hook(packet: Packet, hops: list[Hop]) -> Ending:
+    hop = next((h for h in hops if h.what == "hook" and h.verdict == "DROP"), None)
+    return (f"DROPPED in {hop.hook}{_where(hop)}", "dropped") if hop else None
+
+
+def delivered(packet: Packet, hops: list[Hop]) -> Ending:
+    at = next((i for i in range(len(hops) - 1, -1, -1) if hops[i].socket), -1)
+    if at < 0 or any(h.what == "hook" for h in hops[at:]):
+        return None
+    hop, socket = hops[at], hops[at].socket
+    assert socket
+    who = f"pid {socket.pid} {socket.command}" if socket.pid else "a socket (its process was not found)"
+    told = next((h.handshake for h in hops[at:] if h.handshake), None)
+    if told and told.stage == "SYN" and told.accepted:
+        return f"SYN answered by {who}{_where(hop)}", "delivered"
+    return f"delivered to {who}{_where(hop)}", "delivered"
+
+
+def stolen(packet: Packet, hops: list[Hop]) -> Ending:
+    hop = hops[-1]
+    held = hop.verdict in ("STOLEN", "QUEUE")
+    return (f"taken over in {hop.hook}: queued or stolen{_where(hop)}", "stolen") if held else None
+
+
+def sent_on(packet: Packet, hops: list[Hop]) -> Ending:
+    hop = next((h for h in reversed(hops) if h.what == "hook"), None)
+    if hop is None or hop.hook != "POSTROUTING":
+        return None
+    came_in = any(h.in_iface for h in hops if h.netns == hop.netns)
+    word = "forwarded" if came_in else "sent"
+    return f"{word} to {hop.out_iface or '?'}{_where(hop)}", word
+
+
+def let_in(packet: Packet, hops: list[Hop]) -> Ending:
+    hop = next((h for h in reversed(hops) if h.what == "hook"), None)
+    if hop is None or hop.hook != "INPUT":
+        return None
+    if packet.protocol.startswith("ICMP"):
+        return f"delivered to {hop.netns}'s kernel", "delivered"
+    return f"accepted in INPUT{_where(hop)}, no socket took it while watched", "unknown"
+
+
+def under_way(packet: Packet, hops: list[Hop]) -> Ending:
+    hop = hops[-1]
+    return (f"passed {hop.hook}{_where(hop)}, then out of sight", "unknown") if hop.hook else None
+
+
+RULES = (
+    rejected, dropped_by_rules, handshake_refused, no_listener, dropped, dropped_by_hook, delivered, stolen, sent_on,
+    let_in, under_way,
+)  # fmt: skip
