@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scenes import load
 
 from bench.throughput import SOURCE_PORT
+from scenes import load
 from tracer import cstruct, record
 from tracer.filters import Filter
 from tracer.hops import Hops

@@ -17,11 +17,10 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from scenes import load, scene, servers, traffic
-from scenes.topology import PODS
-
 from bench import tools
 from bench.tools import OTHER_PORT, Running, Starter, ToolFailed, Tracer
+from scenes import load, scene, servers, traffic
+from scenes.topology import PODS
 
 SOURCE_PORT = 40001
 WARM_SECONDS = 0.5

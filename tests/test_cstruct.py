@@ -117,7 +117,7 @@ def test_padding_at_the_end_is_refused(written: Path) -> None:
         cstruct.dtype("own.h", "own")
 
 
-@pytest.mark.parametrize("text", ["struct other {\n    u8 a;\n};\n", "struct own {\n    void *a;\n    union x b;\n};\n"])
+@pytest.mark.parametrize("text", ["struct other {\n    u8 a;\n};\n", "struct own {\n    u8 a;\n    union x b;\n};\n"])
 def test_what_is_not_plain_is_an_error(text: str, written: Path) -> None:
     written.write_text(text)
     with pytest.raises(LayoutError):

@@ -133,8 +133,10 @@ def test_5_10_without_the_structures_of_modules(tmp_path: Path) -> None:
     assert "drop" not in why
 
 
-WAYS_OLD = {"hook": "FEXIT", "table4": "KRETPROBE", "nat": "KPROBE", "socket": "FENTRY", "drop": "RAWTP", "syn": "FEXIT",
-            "synack4": "KPROBE", "clone": "FEXIT", "unreach4": "KPROBE"}  # fmt: skip
+WAYS_OLD = {
+    "hook": "FEXIT", "table4": "KRETPROBE", "nat": "KPROBE", "socket": "FENTRY", "drop": "RAWTP", "syn": "FEXIT",
+    "synack4": "KPROBE", "clone": "FEXIT", "unreach4": "KPROBE",
+}  # fmt: skip
 WAYS_NEW = {**WAYS_OLD, "table4": "FEXIT", "nat": "FENTRY", "unreach4": "FENTRY"}
 WAYS_NONE = {name: {"FEXIT": "KRETPROBE", "FENTRY": "KPROBE"}.get(way, way) for name, way in WAYS_NEW.items()}
 

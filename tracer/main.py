@@ -60,9 +60,17 @@ def missed(refused: Sequence[Refused]) -> list[Fact]:
 
 
 def _said(arguments: Sequence[str]) -> str:
-    """The options as they were typed, without the command after `--`."""
-    arguments = list(arguments)
-    return " ".join(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    """The options as they were typed, without the command after `--` and the file for whoever waits."""
+    words = iter(arguments)
+    kept = []
+    for word in words:
+        if word == "--":
+            break
+        if word == "--ready-file":
+            next(words, None)
+        elif not word.startswith("--ready-file="):
+            kept.append(word)
+    return " ".join(kept)
 
 
 def tell(form: str) -> int:

@@ -6,7 +6,7 @@ before what merely happened to it. A rule is one function, named after what it r
 
 from __future__ import annotations
 
-from tracer.model import Hop, Packet
+from tracer.model import Drop, Hop, Packet
 
 Ending = tuple[str, str] | None
 
@@ -31,6 +31,11 @@ def judge(packet: Packet, untracked: str = "") -> tuple[str, str]:
                 sentence += f", conntrack state {untracked}"
             return sentence, word
     return "seen, its end was not", "unknown"
+
+
+def benign(drop: Drop) -> bool:
+    """Whether this is how a kernel frees what a socket has already taken."""
+    return drop.reason in BENIGN or drop.function in PURGES
 
 
 def _where(hop: Hop) -> str:
@@ -82,7 +87,7 @@ def dropped(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in reversed(hops) if h.drop), None)
     if hop is None or hop.drop is None:
         return None
-    if any(h.socket for h in hops) and (hop.drop.reason in BENIGN or hop.drop.function in PURGES):
+    if benign(hop.drop) and any(h.socket for h in hops):
         return None
     in_hook = next((h.hook for h in hops if h.what == "hook" and h.verdict == "DROP"), "")
     place = f"in {in_hook} by {hop.drop.function}" if in_hook else f"in {hop.drop.function or 'an unknown function'}"
@@ -100,7 +105,7 @@ def delivered(packet: Packet, hops: list[Hop]) -> Ending:
         return None
     hop, socket = hops[at], hops[at].socket
     assert socket
-    who = f"pid {socket.pid} {socket.command}" if socket.pid else "a socket (its process was not found)"
+    who = f"pid {socket.pid} {socket.command}" if socket.pid else "a socket"
     told = next((h.handshake for h in hops[at:] if h.handshake), None)
     if told and told.stage == "SYN" and told.accepted:
         return f"SYN answered by {who}{_where(hop)}", "delivered"

@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "vagrant")]
 
 from scenes import scene  # noqa: E402
-
 from tests.kernel.watching import NOTHING, Watch  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
 

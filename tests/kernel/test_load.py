@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from scenes import load, topology, traffic
-
 from tests.kernel.watching import Watch
 from tracer.filters import Filter
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from scenes import topology, traffic
 
+from scenes import topology, traffic
 from tests.kernel import pcap
 from tests.kernel.watching import Watch
 from tracer.filters import Filter

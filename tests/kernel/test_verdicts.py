@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from scenes import packets, rules, servers, topology, traffic
 
+from scenes import packets, rules, servers, topology, traffic
 from tests.kernel.watching import Watch
 from tracer.filters import Filter
 from tracer.model import Packet

@@ -52,6 +52,8 @@ class Btf:
         if len(data) < 24 or struct.unpack_from("<H", data)[0] != 0xEB9F:
             raise NoBtf("The kernel's BTF is damaged or of another byte order.")
         _, _, _, head, type_at, type_len, str_at, str_len = struct.unpack_from("<HBBIIIII", data)
+        if len(data) < head + max(type_at + type_len, str_at + str_len):
+            raise NoBtf("The kernel's BTF is cut short.")
         self.base, self._data = base, data
         self._strings = data[head + str_at : head + str_at + str_len]
         self._first_string: int = base._end_string if base else 0

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 from typing import TextIO
 
@@ -21,14 +22,17 @@ from tracer.facts import Fact
 from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket, Totals
 from tracer.render._ink import KEEP, Ink, plain
 from tracer.render.base import Lost, Output
+from tracer.verdict import BAD, benign
 
 TIME, HOOK, SUBJECT = 12, 12, 13
 """Columns: a time, right-aligned, and two blanks; a hook; what acted there; then the rest."""
 MARGIN = TIME + 2
 DETAIL = MARGIN + HOOK + SUBJECT
 
+WAYS = 4096
+"""So many ways of packets are remembered, to say of the next one that it went the same."""
+
 GOOD = frozenset({"forwarded", "delivered", "sent"})
-BAD = frozenset({"dropped", "rejected", "refused"})
 
 _NAMES = {"icmpv6": "ICMPv6"}
 _MARKS = {"ok": ("good", "+"), "degraded": ("doubt", "!"), "missing": ("bad", "x")}
@@ -40,6 +44,7 @@ class Text(Output):
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
         super().__init__(out, err, verbose)
         self._ink, self._talk = Ink(self.out), Ink(self.err)
+        self._ways: OrderedDict[Hashable, int] = OrderedDict()
 
     def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None:
         what = f"tracing {options_text}" if options_text else "tracing every packet"
@@ -49,7 +54,25 @@ class Text(Output):
                 self.note(self._fact(self._talk, fact, 0))
 
     def packet(self, packet: Packet) -> None:
-        self._write([self._header(packet), *self._way(packet), self._end(packet), ""])
+        before = self._gone_before(packet)
+        way = [] if before else self._way(packet)
+        self._write([self._header(packet), *way, self._end(packet, before), ""])
+
+    def _gone_before(self, packet: Packet) -> int:
+        """When, in ns since the epoch, a packet of the same connection and direction went exactly this way; 0 if none did.
+
+        A connection's later packets repeat its second one: their translations come from conntrack. Nothing is said twice
+        unless every hook is asked for, something went wrong, or a listener decided.
+        """
+        if self.verbose or not packet.flow or not packet.complete or packet.handshake or packet.outcome in BAD:
+            return 0
+        hops = tuple((h.what, h.netns, h.hook, h.nat, h.socket and h.socket.pid) for h in _decisive(packet.hops))
+        way = (packet.flow.orig, packet.flow.is_reply, packet.verdict, hops)
+        before = self._ways.setdefault(way, packet.time)
+        self._ways.move_to_end(way)
+        if len(self._ways) > WAYS:
+            self._ways.popitem(last=False)
+        return before if before != packet.time else 0
 
     def lost(self, loss: Lost) -> None:
         super().lost(loss)
@@ -150,23 +173,25 @@ class Text(Output):
             remarks.append("(derived)")
         return "".join("  " + self._ink("quiet", r) for r in remarks)
 
-    def _end(self, packet: Packet) -> str:
+    def _end(self, packet: Packet, before: int = 0) -> str:
         end = self._ink(_shade(packet.outcome), plain(packet.verdict or packet.outcome or "no verdict"))
+        if before:
+            end += "  " + self._ink("quiet", f"same way as at {_clock(before)}".replace(" ", KEEP))
         if not packet.complete and "incomplete" not in packet.verdict:
             end += self._ink("doubt", "  incomplete: part of its way was lost")
         return self._ink.fold(f"{'=>':>{TIME}}  {end}", MARGIN)
 
 
 def _decisive(hops: list[Hop]) -> Iterator[Hop]:
-    """The hops that decided something. A hook's verdict is left out where a table or chain in it has just said it."""
-    last: Hop | None = None
+    """The hops that decided something. What merely carries out a rule's verdict is left out, and so is tidying up."""
+    said: Hop | None = None
     for hop in hops:
-        if not hop.decisive:
+        if not hop.decisive or (hop.drop and benign(hop.drop)):
             continue
-        said = last and last.what in ("table", "chain") and (last.hook, last.netns) == (hop.hook, hop.netns)
-        if hop.what == "hook" and said and last and (last.verdict == hop.verdict or last.verdict == "REJECT"):
+        if said and ((hop.what == "hook" and hop.hook == said.hook) or (hop.drop and hop.drop.function == "nf_hook_slow")):
             continue
-        last = hop
+        if hop.what in ("table", "chain"):
+            said = hop
         yield hop
 
 

@@ -1,0 +1,245 @@
+"""From batches of events to whole packets: what belongs together, when it is over, and what may be said of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.builders import NODE, OTHER_POD, POD, SECOND, Ends, Trail, hops, packet, packets, turned
+from tracer.journeys import QUIET_NS, Journeys
+from tracer.model import Endpoints, Evidence, Flow, Handshake, Hop, Nat, Packet, Socket
+
+CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
+HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
+INSIDE: Ends = ("10.244.0.1", 23711, "10.244.0.11", 8080)
+CLIENT6: Ends = ("fd00:56::1", 40812, "fd00:56::10", 30285)
+INSIDE6: Ends = ("fd00:56::1", 40812, "fd00:10::11", 8080)
+
+
+def node_port(identity: int = 1 << 8, start: int = SECOND) -> Trail:
+    """A SYN to a NodePort: DNAT, FORWARD, MASQUERADE, and the pod's listener answers it."""
+    t = Trail(CLIENT, identity, start, in_name="eth0", orig=CLIENT, reply=turned(CLIENT), ct_info=2)
+    t.table("PREROUTING", "mangle").now(reply=turned(HALF)).table("PREROUTING", "nat").nat("PREROUTING", 1, HALF)
+    t.hook("PREROUTING").now(out_name="cni0").table("FORWARD", "filter").hook("FORWARD").now(in_name="")
+    t.table("POSTROUTING", "nat", reply=turned(INSIDE)).now(reply=turned(INSIDE))
+    t.nat("POSTROUTING", 0, INSIDE, flags="MASQ").hook("POSTROUTING")
+    t.now(netns=POD, in_name="eth0", out_name="", orig=None, reply=None).hook("INPUT")
+    t.add("SOCKET", object=48213, state=10)
+    return t.add("SYN", verdict=1, object=48213, accept_max=128, syn_len=1, flags="NO_HEADER")
+
+
+def answer(identity: int = 2 << 8, start: int = SECOND + 100_000) -> Trail:
+    """The SYN ACK to it: both translations undone."""
+    t = Trail(turned(INSIDE), identity, start, netns=POD, out_name="eth0", tcp_flags=18).hook("OUTPUT")
+    t.now(netns=NODE, in_name="cni0", out_name="", orig=CLIENT, reply=turned(INSIDE), ct_info=3)
+    t.nat("PREROUTING", 3, turned(HALF), flags="MASQ").hook("PREROUTING").now(out_name="eth0").hook("FORWARD")
+    return t.nat("POSTROUTING", 2, turned(CLIENT)).hook("POSTROUTING")
+
+
+def rewrites(p: Packet) -> list[tuple[str, Endpoints, Endpoints, Evidence]]:
+    return [(h.nat.kind, h.nat.before, h.nat.after, h.evidence) for h in p.hops if h.nat]
+
+
+def test_a_syn_to_a_node_port() -> None:
+    p = packet(node_port())
+    assert (p.number, p.identity, p.time) == (1, 1 << 8, SECOND)
+    assert (p.family, p.protocol, p.tcp_flags, p.length, p.seq) == ("IPv4", "TCP", "SYN", 60, 7)
+    assert (p.netns, p.iface, p.endpoints) == ("node", "eth0", Endpoints(*CLIENT))
+    assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*turned(INSIDE)), "NEW", False, 0)
+    assert [(h.what, h.hook or h.netns, h.table) for h in p.hops] == [
+        ("table", "PREROUTING", "mangle"), ("table", "PREROUTING", "nat"), ("nat", "PREROUTING", ""),
+        ("hook", "PREROUTING", ""), ("table", "FORWARD", "filter"), ("hook", "FORWARD", ""),
+        ("table", "POSTROUTING", "nat"), ("nat", "POSTROUTING", ""), ("hook", "POSTROUTING", ""), ("hook", "INPUT", ""),
+        ("socket", "pod-a", ""), ("handshake", "pod-a", ""),
+    ]  # fmt: skip
+    assert rewrites(p) == [
+        ("DNAT", Endpoints(*CLIENT), Endpoints(*HALF), Evidence.OBSERVED),
+        ("MASQUERADE", Endpoints(*HALF), Endpoints(*INSIDE), Evidence.OBSERVED),
+    ]
+    assert p.hops[-2].socket == Socket(48213, "LISTEN", 4242, "nginx")
+    assert p.handshake == Handshake("SYN", True, 0, 128, 1)
+    assert (p.verdict, p.outcome) == ("SYN answered by pid 4242 nginx in pod-a", "delivered")
+    assert p.complete
+
+
+def test_its_answer() -> None:
+    p = packet(answer())
+    assert rewrites(p) == [
+        ("reverse MASQUERADE", Endpoints(*turned(INSIDE)), Endpoints(*turned(HALF)), Evidence.OBSERVED),
+        ("reverse DNAT", Endpoints(*turned(HALF)), Endpoints(*turned(CLIENT)), Evidence.OBSERVED),
+    ]
+    assert (p.netns, p.endpoints, p.tcp_flags) == ("pod-a", Endpoints(*turned(INSIDE)), "SYN ACK")
+    assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*turned(INSIDE)), "ESTABLISHED", True, 0)
+    assert (p.verdict, p.outcome) == ("forwarded to eth0", "forwarded")
+
+
+def test_packets_that_interleave_are_told_apart() -> None:
+    first, second = node_port(), node_port(3 << 8, SECOND + 500)
+    together, alone = packets(first, second), [packet(first), packet(second)]
+    assert [p.number for p in together] == [1, 2]
+    assert [p.hops for p in together] == [p.hops for p in alone]
+    assert all(p.complete for p in together)
+
+
+def test_oldest_first() -> None:
+    assert [p.identity for p in packets(answer(), node_port())] == [1 << 8, 2 << 8]
+
+
+def test_batches_may_cut_anywhere() -> None:
+    whole = node_port()
+    journeys = Journeys(hops(), wall_offset=5)
+    for row in whole.rows:
+        journeys.add(row)
+    (p,) = journeys.rest()
+    assert p.hops == packet(whole).hops
+    assert p.time == SECOND + 5
+    assert journeys.events == 12
+    assert journeys.rest() == []
+
+
+def test_over_when_it_has_been_quiet() -> None:
+    t = Trail(CLIENT).hook("INPUT").hook("INPUT")
+    last = SECOND + 1000
+    journeys = Journeys(hops())
+    journeys.add(t.batch)
+    assert journeys.finished(last + QUIET_NS) == []
+    assert [p.identity for p in journeys.finished(last + QUIET_NS + 1)] == [t.packet]
+    assert journeys.finished(last + 9 * QUIET_NS) == []
+
+
+def test_what_comes_after_the_quiet_is_a_part_of_its_own() -> None:
+    t = Trail(CLIENT).hook("OUTPUT").hook("POSTROUTING")
+    journeys = Journeys(hops(), quiet=10)
+    journeys.add(t.rows[0])
+    (first,) = journeys.finished(2 * SECOND)
+    journeys.add(t.rows[1])
+    (rest,) = journeys.finished(3 * SECOND)
+    assert (first.identity, first.number, first.complete) == (t.packet, 1, True)
+    assert (rest.identity, rest.number, rest.complete) == (t.packet, 2, False)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 5, 10])
+def test_a_gap_in_the_numbers_is_a_lost_part(missing: int) -> None:
+    t = node_port()
+    del t.rows[missing]
+    assert not packet(t).complete
+
+
+def test_a_gap_before_the_last_event() -> None:
+    assert not packet(Trail(CLIENT).hook("INPUT").lose().add("SOCKET", object=48213, state=10)).complete
+    assert packet(Trail(CLIENT).hook("INPUT").lose()).complete, "what is lost at the end leaves no gap"
+
+
+def test_a_reported_loss_puts_open_packets_in_doubt() -> None:
+    journeys = Journeys(hops(), quiet=10)
+    journeys.add(Trail(CLIENT, 1 << 8).hook("INPUT").batch)
+    journeys.doubt()
+    journeys.add(Trail(CLIENT, 2 << 8, SECOND + 5).hook("INPUT").batch)
+    assert [p.complete for p in journeys.rest()] == [False, True]
+    journeys.add(Trail(CLIENT, 1 << 8).hook("INPUT").batch)
+    assert [p.complete for p in journeys.rest()] == [True], "doubt ends with the packet"
+
+
+def test_a_rewrite_that_nothing_confirms_stays_derived() -> None:
+    t = Trail(CLIENT, orig=CLIENT, reply=turned(HALF)).nat("PREROUTING", 1, HALF)
+    assert rewrites(packet(t)) == [("DNAT", Endpoints(*CLIENT), Endpoints(*HALF), Evidence.DERIVED)]
+
+
+def test_a_rewrite_that_did_not_come_out_as_announced() -> None:
+    other: Ends = (*HALF[:3], 9090)
+    t = Trail(CLIENT, orig=CLIENT, reply=turned(HALF)).nat("PREROUTING", 1, HALF).now(header=other).hook("PREROUTING")
+    assert rewrites(packet(t)) == [
+        ("DNAT", Endpoints(*CLIENT), Endpoints(*HALF), Evidence.DERIVED),
+        ("rewritten", Endpoints(*HALF), Endpoints(*other), Evidence.DERIVED),
+    ]
+
+
+def test_a_rewrite_to_the_same_is_none() -> None:
+    t = Trail(CLIENT, orig=CLIENT, reply=turned(CLIENT)).nat("POSTROUTING", 0, CLIENT).hook("POSTROUTING")
+    assert [h.what for h in packet(t).hops] == ["hook"]
+    assert packet(t).complete
+
+
+def test_a_header_that_changes_unannounced() -> None:
+    """An ICMP error about a translated connection: conntrack rewrites it outside of nf_nat_manip_pkt."""
+    before: Ends = ("10.244.0.11", 0, "10.244.0.1", 0x303)
+    after: Ends = ("192.168.56.10", 0, "192.168.56.1", 0x303)
+    t = Trail(before, protocol=1, in_name="cni0", orig=CLIENT, reply=turned(INSIDE), ct_info=4).table("PREROUTING", "raw")
+    p = packet(t.now(header=after).hook("PREROUTING"))
+    changed = Nat("rewritten", Endpoints(*before[:1], 0, before[2], 0), Endpoints(after[0], 0, after[2], 0))
+    assert [h.what for h in p.hops] == ["table", "nat", "hook"]
+    assert p.hops[1] == Hop(SECOND + 1000, "nat", "node", "PREROUTING", nat=changed, evidence=Evidence.DERIVED)
+    assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*turned(INSIDE)), "RELATED", True, 0)
+
+
+def test_fragments_and_copies_do_not_look_rewritten() -> None:
+    later_fragment: Ends = ("192.168.56.1", 0, "192.168.56.10", 0)
+    t = Trail(CLIENT, protocol=17).hook("PREROUTING").hook("INPUT", header=later_fragment, flags="FRAGMENT")
+    assert rewrites(packet(t)) == []
+    t = Trail(CLIENT).hook("PREROUTING").hook("PREROUTING", header=HALF, flags="CLONE").hook("INPUT")
+    assert rewrites(packet(t)) == []
+
+
+def test_the_first_event_may_come_after_its_hooks_nat() -> None:
+    """A packet is matched by its connection only once NAT has set that up; the tables before are not seen."""
+    t = Trail(CLIENT, orig=CLIENT, reply=turned(HALF)).nat("PREROUTING", 1, HALF).hook("PREROUTING")
+    assert packet(t).endpoints == Endpoints(*CLIENT)
+
+
+def test_the_connection_is_the_first_namespaces() -> None:
+    """A pod's own conntrack knows nothing of the node's NAT."""
+    t = Trail(CLIENT, orig=CLIENT, reply=turned(INSIDE), ct_info=2).hook("PREROUTING")
+    t.now(netns=POD, header=INSIDE, orig=INSIDE, reply=turned(INSIDE), zone=9).hook("INPUT")
+    assert packet(t).flow == Flow(Endpoints(*CLIENT), Endpoints(*turned(INSIDE)), "NEW", False, 0)
+    assert packet(Trail(CLIENT).hook("INPUT")).flow is None
+
+
+@pytest.mark.parametrize(
+    ("ct_info", "state", "is_reply"),
+    [(0, "ESTABLISHED", False), (1, "RELATED", False), (2, "NEW", False), (3, "ESTABLISHED", True), (4, "RELATED", True)],
+)
+def test_connection_states(ct_info: int, state: str, is_reply: bool) -> None:
+    flow = packet(Trail(CLIENT, orig=CLIENT, reply=turned(CLIENT), ct_info=ct_info, zone=5).hook("INPUT")).flow
+    assert flow == Flow(Endpoints(*CLIENT), Endpoints(*turned(CLIENT)), state, is_reply, 5)
+
+
+def test_invalid_is_told_only_where_conntrack_is_in_use() -> None:
+    dropped = Trail(CLIENT, 5 << 8, 2 * SECOND, tcp_flags=16).table("FORWARD", "filter", verdict="DROP")
+    tracked = Trail(CLIENT, orig=CLIENT, reply=turned(CLIENT)).hook("INPUT")
+    elsewhere = Trail(CLIENT, netns=OTHER_POD, orig=CLIENT, reply=turned(CLIENT)).hook("INPUT")
+    assert packet(dropped).verdict == "DROPPED in filter/FORWARD"
+    assert packets(tracked, dropped)[1].verdict == "DROPPED in filter/FORWARD, conntrack state INVALID"
+    assert packets(elsewhere, dropped)[1].verdict == "DROPPED in filter/FORWARD"
+    journeys = Journeys(hops(), tracking={NODE})
+    journeys.add(dropped.batch)
+    assert journeys.rest()[0].verdict == "DROPPED in filter/FORWARD, conntrack state INVALID"
+
+
+def test_untracked_by_rule() -> None:
+    t = Trail(CLIENT, ct_info=7).table("INPUT", "filter", verdict="DROP")
+    assert packet(t).verdict == "DROPPED in filter/INPUT, conntrack state UNTRACKED"
+
+
+def test_ipv6() -> None:
+    t = Trail(CLIENT6, in_name="eth0", orig=CLIENT6, reply=turned(INSIDE6), ct_info=2).nat("PREROUTING", 1, INSIDE6)
+    p = packet(t.hook("PREROUTING").hook("FORWARD", out_name="cni0").hook("POSTROUTING", out_name="cni0"))
+    assert (p.family, p.endpoints, p.iface) == ("IPv6", Endpoints(*CLIENT6), "eth0")
+    assert rewrites(p) == [("DNAT", Endpoints(*CLIENT6), Endpoints(*INSIDE6), Evidence.OBSERVED)]
+    assert p.verdict == "forwarded to cni0"
+
+
+def test_ipv4_at_an_ipv6_socket_is_told_once() -> None:
+    """tcp_v6_syn_recv_sock calls tcp_v4_syn_recv_sock, and both report."""
+    t = Trail(CLIENT, tcp_flags=16).add("SOCKET", object=48213, state=10)
+    for _ in range(2):
+        t.add("ACCEPT", verdict=0, accept_len=129, accept_max=128, flags="NO_HEADER")
+    p = packet(t)
+    assert [h.what for h in p.hops] == ["socket", "handshake"]
+    assert p.complete
+
+
+def test_events_are_put_in_order_of_time() -> None:
+    t = node_port()
+    journeys = Journeys(hops())
+    journeys.add(np.concatenate(t.rows[::-1]))
+    assert journeys.rest()[0].hops == packet(t).hops
