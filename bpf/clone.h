@@ -17,6 +17,8 @@ static __always_inline int clone_returned(struct call *c)
         return 0;
     f = *e;
     f.flags |= FLAG_CLONE;
+    f.netns = 0;
+    f.stage = 0;
     followed.update(&copy, &f);
     return 0;
 }

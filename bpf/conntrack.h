@@ -55,7 +55,22 @@ static __always_inline int read_flow(u64 nfct, struct flow *f)
 #endif
     return 1;
 }
+
+#define IP_CT_NEW 2
+#define IPS_CONFIRMED 8
+
+/* Until its first packet has left the last hook, a connection's tuples may still change: NAT writes the reply tuple. */
+static __always_inline int is_settled(u64 nfct)
+{
+    struct nf_conn *ct = (void *)(nfct & NFCT_POINTER);
+    return (nfct & ~NFCT_POINTER) != IP_CT_NEW || (READ(ct, status) & IPS_CONFIRMED);
+}
 #else
+static __always_inline int is_settled(u64 nfct)
+{
+    return 0;
+}
+
 static __always_inline int read_flow(u64 nfct, struct flow *f)
 {
     return 0;

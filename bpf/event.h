@@ -26,6 +26,7 @@ enum event_flag {
     FLAG_MASQ = 4,     /* the connection's source was chosen by MASQUERADE */
     FLAG_HAS_CT = 8,   /* the packet had a conntrack entry */
     FLAG_NO_HEADER = 16, /* the packet was gone, or known well enough: header and connection are not filled */
+    FLAG_AT_SOCKET = 64, /* a socket had taken the packet before */
     FLAG_REJECT = 32,  /* TABLE, CHAIN: an ICMP error or a TCP reset answered the packet; see reason */
 };
 

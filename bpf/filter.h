@@ -1,12 +1,12 @@
 /* What the user asked for, as map values: changing a filter never recompiles anything.
  *
  * A packet matches when one of its tuples matches: its own header, or its connection's original or reply tuple. Else the
- * half of a connection after DNAT would be lost. tracer/kernel/filter.py fills these structures. */
+ * half of a connection after DNAT would be lost. tracer/kernel/filter_maps.py fills these structures. */
 
 /* Key of the set of wanted hosts, a longest-prefix trie: one look-up an address, however many networks. */
 struct network {
-    u32 prefix;         /* bits of `addr` that count */
-    union address addr; /* IPv4 as ::ffff:a.b.c.d */
+    u32 prefix;  /* bits of `addr` that count */
+    u32 addr[4]; /* IPv4 as ::ffff:a.b.c.d; right behind the prefix, as the kernel wants it */
 };
 
 struct filter {
@@ -37,7 +37,7 @@ static __always_inline int port_wanted(struct port_set *set, u16 port)
 
 static __always_inline int host_wanted(const union address *a)
 {
-    struct network key = {.prefix = 128, .addr = *a};
+    struct network key = {.prefix = 128, .addr = {a->parts[0], a->parts[1], a->parts[2], a->parts[3]}};
     return hosts.lookup(&key) != 0;
 }
 

@@ -12,7 +12,8 @@
  *   - an arrival is PREROUTING (INPUT or FORWARD where it has no functions) in another namespace, by veth, or in the same
  *     one by loopback. The packet is then the same if what NAT and routing leave alone is the same: IP id, and sequence
  *     number or first payload bytes.
- *   - elsewhere (socket, drop) those same signs decide.
+ *   - what a socket has taken passes no hook any more.
+ *   - elsewhere (socket, drop), and for a copy just made, those same signs decide.
  *
  * A packet nobody wants must cost next to nothing. When its connection is known and does not match, the answer holds for
  * the rest of its way on this CPU: `slots` remembers it, and every program leaves after that one look-up. */
@@ -24,7 +25,7 @@ struct slot {
 
 struct follow {
     u64 packet;
-    u32 netns;
+    u32 netns; /* where it was last seen, 0 = a copy not seen yet */
     u32 sign;
     u16 ident;
     u16 hops;
@@ -91,8 +92,10 @@ static __always_inline int goes_on(struct follow *e, struct sight *s)
 
     if (e->dead)
         return 0;
-    if (s->hook == NO_HOOK)
+    if (s->hook == NO_HOOK || !e->netns)
         return same_signs(e, s);
+    if (e->flags & FLAG_AT_SOCKET)
+        return 0;
     if (e->netns == s->netns && (stage > e->stage || (stage == e->stage && !s->returned)))
         return 1;
     if (s->hook == OUTPUT || s->hook == POSTROUTING || (e->netns == s->netns && !s->by_loopback))
@@ -143,7 +146,7 @@ static __always_inline struct follow *follow(u64 skb, struct sight *s)
         if (!filter_wants(f, s)) {
             if (e)
                 followed.delete(&skb);
-            if (s->has_flow && !f->packet_bound)
+            if (s->has_flow && !f->packet_bound && is_settled(s->nfct))
                 remember_unwanted(skb, s->nfct);
             return 0;
         }

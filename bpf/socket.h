@@ -28,10 +28,10 @@ static __always_inline int socket_entered(struct call *c)
     struct event *out;
     struct sight *s = sight_of(c);
 
-    if (only_drops())
-        return 0;
     e = follow_outside(skb, s);
-    out = e ? reserve_event(e, EVENT_SOCKET, c->arg[1]) : 0;
+    if (e)
+        e->flags |= FLAG_AT_SOCKET;
+    out = e && !only_drops() ? reserve_event(e, EVENT_SOCKET, c->arg[1]) : 0;
     if (!out)
         return 0;
     write_sight(out, skb, s);

@@ -107,7 +107,7 @@ class Names(Namespaces):
     """Namespaces of no machine."""
 
     def __init__(self) -> None:
-        self.node = NODE
+        self.node = self.own = NODE
         self._names, self._unknown = dict(NAMES), set()
 
     def name(self, inode: int) -> str:

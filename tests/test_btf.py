@@ -137,6 +137,12 @@ def test_modules_are_read_once_and_may_be_missing(directory: Path) -> None:
     assert types.module("vmlinux") is types.vmlinux
 
 
+def test_whether_any_module_is_described(directory: Path) -> None:
+    assert KernelTypes(directory).modules_described
+    (directory / "ip_tables").unlink()
+    assert not KernelTypes(directory).modules_described
+
+
 def test_kernel_without_btf_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(NoBtf) as e:
         KernelTypes(tmp_path)

@@ -92,7 +92,7 @@ def test_enums() -> None:
     assert [k.value for k in kinds] == list(range(1, 11))
     assert max(kinds) < 16, "bpf/emit.h counts lost events in an array of 16"
     flags = [f.value for f in cstruct.enum("event.h", "event_flag")]
-    assert flags == [1 << i for i in range(len(flags))]
+    assert sorted(flags) == [1 << i for i in range(len(flags))]
     assert max(flags) < 256, "flags is one byte"
 
 

@@ -22,24 +22,34 @@ FUNCTIONS = {p.symbols[-1]: p for p in PROBES if p.at != TRACEPOINT}
 
 
 class FakeBtf:
-    """Knows the functions of the probe table, with just the wanted arguments, and every structure."""
+    """Knows the functions of the probe table, with just the wanted arguments, and every structure.
+
+    reasons: whether it has drop reasons, as kernels since 5.17 have.
+    """
+
+    def __init__(self, reasons: bool = True) -> None:
+        self._reasons = reasons
+
+    def enumerators(self, name: str) -> dict[str, int]:
+        return {"SKB_NOT_DROPPED_YET": 0} if self._reasons and name == "skb_drop_reason" else {}
 
     def parameters(self, function: str) -> list[tuple[str, str]] | None:
         probe = FUNCTIONS.get(function)
         return [("", kind.split("|")[0]) for kind in probe.args] if probe else None
 
     def tracepoint_parameters(self, name: str) -> list[tuple[str, str]] | None:
-        return [("", "sk_buff *"), ("", "void *"), ("", "enum skb_drop_reason")]
+        return [("", "sk_buff *"), ("", "void *"), ("", "enum skb_drop_reason")][: 2 + self._reasons]
 
     def structure_size(self, name: str) -> int | None:
         return 8
 
 
 class FakeTypes:
-    """lacking: modules without BTF."""
+    """lacking: modules without BTF. modules_described: whether any other has it."""
 
-    def __init__(self, lacking: Iterable[str] = (), vmlinux: Any = None) -> None:
+    def __init__(self, lacking: Iterable[str] = (), vmlinux: Any = None, modules_described: bool = True) -> None:
         self.vmlinux, self._lacking = vmlinux or FakeBtf(), set(lacking)
+        self.modules_described = modules_described
 
     def module(self, name: str) -> Any:
         return None if name in self._lacking else self.vmlinux
@@ -124,9 +134,17 @@ def test_modules_without_btf() -> None:
     fact = doctor.module_btf(FakeTypes(lacking=["nf_nat"]), {"nf_nat", "ip_tables", "ext4"})  # type: ignore[arg-type]
     assert fact.state == "degraded" and "none for nf_nat (" in fact.text
     assert doctor.module_btf(FakeTypes(), {"nf_nat", "ext4"}).text == "nf_nat"  # type: ignore[arg-type]
-    guessed = probes(types=FakeTypes(lacking=["nf_reject_ipv4"]))["unreach4"]
+    old = FakeTypes(["nf_reject_ipv4"], FakeBtf(reasons=False), modules_described=False)
+    guessed = probes(types=old)["unreach4"]
     assert (guessed.state, guessed.status) == ("degraded", 0)
     assert "nf_send_unreach by kprobe" in guessed.text and "no BTF" in guessed.text
+
+
+@pytest.mark.parametrize(("reasons", "described"), [(True, True), (True, False), (False, True)])
+def test_on_a_kernel_after_5_10_nothing_is_guessed(reasons: bool, described: bool) -> None:
+    fact = probes(types=FakeTypes(["nf_reject_ipv4"], FakeBtf(reasons), described))["unreach4"]
+    assert (fact.state, fact.status) == ("missing", 1)
+    assert fact.text.startswith("its arguments are not where this program knows to find them; not shown: ")
 
 
 @pytest.mark.parametrize(

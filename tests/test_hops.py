@@ -31,6 +31,9 @@ def test_hook() -> None:
 def test_names_end_where_the_kernel_ended_them() -> None:
     """A device that had a longer name keeps its end behind the new one's zero."""
     assert make("HOOK", hook="INPUT", in_name=b"eth0\0\0\0\0a1b2").in_iface == "eth0"
+    assert make("HOOK", hook="OUTPUT", out_name=b"lo\0h0").out_iface == "lo"
+    chain = make("CHAIN", hook="INPUT", table=b"nat\0gle", chain=b"in\0put")
+    assert (chain.table, chain.chain) == ("nat", "in")
 
 
 def test_names_need_not_be_text() -> None:
@@ -90,6 +93,8 @@ def test_socket() -> None:
     assert hop.evidence == Evidence.OBSERVED
     assert make("SOCKET", object=48300, state=7, protocol=17).socket == Socket(48300, "", 4343, "dnsmasq")
     assert make("SOCKET", object=1, state=ESTABLISHED).socket == Socket(1, "ESTABLISHED", 0, "")
+    nobodys = make("SOCKET", object=1, state=LISTEN)
+    assert (nobodys.socket, nobodys.evidence) == (Socket(1, "LISTEN", 0, ""), Evidence.OBSERVED), "it is no other listener's"
 
 
 def test_a_connection_nobody_has_accepted_is_its_listeners() -> None:
@@ -117,6 +122,7 @@ def test_drop() -> None:
     assert make("DROP", reason=2, object=0x20).drop == Drop("NO_SOCKET", "tcp_v4_rcv")
     assert make("DROP", reason=999, object=0x99).drop == Drop("999", ""), "a reason that this kernel does not name"
     assert make("DROP", object=0x10).drop == Drop("", "nf_hook_slow"), "before 5.17"
+    assert make("DROP", reason=7, object=0x20, flags="AT_SOCKET").drop == Drop("TCP_RESET", "tcp_v4_rcv", after_socket=True)
     assert make("DROP").verdict == "DROP"
     assert make("DROP").hook == ""
 

@@ -93,8 +93,7 @@ def test_batches_may_cut_anywhere() -> None:
     (p,) = journeys.rest()
     assert p.hops == packet(whole).hops
     assert p.time == SECOND + 5
-    assert journeys.events == 12
-    assert journeys.rest() == []
+    assert (journeys.events, journeys.rest()) == (12, [])
 
 
 def test_over_when_it_has_been_quiet() -> None:
@@ -128,6 +127,13 @@ def test_a_gap_in_the_numbers_is_a_lost_part(missing: int) -> None:
 def test_a_gap_before_the_last_event() -> None:
     assert not packet(Trail(CLIENT).hook("INPUT").lose().add("SOCKET", object=48213, state=10)).complete
     assert packet(Trail(CLIENT).hook("INPUT").lose()).complete, "what is lost at the end leaves no gap"
+
+
+def test_a_copys_numbers_fill_no_gap() -> None:
+    """A copy counts on from its original's number, beside it."""
+    t = Trail(CLIENT).hook("PREROUTING").hook("INPUT", flags="CLONE")
+    assert packet(t).complete
+    assert not packet(t.add("SOCKET", object=48213, state=10)).complete
 
 
 def test_a_reported_loss_puts_open_packets_in_doubt() -> None:
@@ -204,7 +210,7 @@ def test_connection_states(ct_info: int, state: str, is_reply: bool) -> None:
 
 
 def test_invalid_is_told_only_where_conntrack_is_in_use() -> None:
-    dropped = Trail(CLIENT, 5 << 8, 2 * SECOND, tcp_flags=16).table("FORWARD", "filter", verdict="DROP")
+    dropped = Trail(CLIENT, 5 << 8, 2 * SECOND).table("FORWARD", "filter", verdict="DROP")
     tracked = Trail(CLIENT, orig=CLIENT, reply=turned(CLIENT)).hook("INPUT")
     elsewhere = Trail(CLIENT, netns=OTHER_POD, orig=CLIENT, reply=turned(CLIENT)).hook("INPUT")
     assert packet(dropped).verdict == "DROPPED in filter/FORWARD"

@@ -36,7 +36,7 @@ def described(b: BtfBuilder, text: str) -> tuple[str, int]:
     kind, base, pointer, name = found.groups()
     number = 0
     if base != "void":
-        number = b.struct(base, 8, {}) if kind == "struct " else b.enum(base, {}) if kind else b.integer(base, 4)
+        number = b.struct(base, 8, {}) if kind == "struct " else b.enum(base, {"NONE": 0}) if kind else b.integer(base, 4)
     return name, b.pointer(number) if pointer else number
 
 
@@ -48,7 +48,8 @@ def parameters(b: BtfBuilder, prototype: str) -> dict[str, int]:
 def kernel(version: str, directory: Path, in_vmlinux: tuple[str, ...] = (), without: tuple[str, ...] = ()) -> Kernel:
     """A kernel as data/symbols tells of it.
 
-    in_vmlinux: structures that vmlinux's BTF describes, where modules have none. without: modules not loaded.
+    in_vmlinux: structures that vmlinux's BTF describes, where modules have none. without: modules not loaded, and functions
+    that are not there.
     """
     data: dict[str, Any] = json.loads((DATA / f"{version}.json").read_text())
     vmlinux = BtfBuilder()
@@ -56,7 +57,7 @@ def kernel(version: str, directory: Path, in_vmlinux: tuple[str, ...] = (), with
         named = [f"{t} p".replace("* ", "*") for t in ("void *", *types)]
         numbers = {f" {i}": described(vmlinux, t)[1] for i, t in enumerate(named)}
         vmlinux.typedef("btf_trace_" + name, vmlinux.pointer(vmlinux.prototype(numbers)))
-    functions = {n: (m, p) for n, (m, p) in data["functions"].items() if m not in without}
+    functions = {n: (m, p) for n, (m, p) in data["functions"].items() if not {n, m} & {*without}}
     for name, (module, prototype) in functions.items():
         if module == "vmlinux":
             vmlinux.function(name, parameters(vmlinux, prototype))
@@ -125,6 +126,23 @@ def test_5_10_modules_have_no_btf(tmp_path: Path) -> None:
     assert found["drop"].positions == (1, 2, 0), "no drop reasons before 5.17"
 
 
+@pytest.mark.parametrize("version", ["5.10", "6.12"])
+def test_positions_of_5_10_are_trusted_on_that_kernel_only(version: str, tmp_path: Path) -> None:
+    """Where some module is described, or the kernel is later, a module without BTF is not known."""
+    k = kernel(version, tmp_path, ("nf_conn", "xt_table"))
+    if version == "5.10":
+        (tmp_path / "some_module").write_bytes(BtfBuilder(BtfBuilder()).blob())
+    else:
+        for path in tmp_path.iterdir():
+            if path.name != "vmlinux":
+                path.unlink()
+    for can in (NEW, NONE):
+        why = refused(k, can)
+        assert why["table4"] == why["nat"] == why["nat_hook"] == "its arguments are not where this program knows to find them"
+        assert not any(row.assumed for row in planned(k, can).values())
+        assert "hook" not in why
+
+
 def test_5_10_without_the_structures_of_modules(tmp_path: Path) -> None:
     why = refused(kernel("5.10", tmp_path), NEW)
     assert why["table4"] == "struct xt_table is not described by BTF (before 5.11 modules have none)"
@@ -171,6 +189,15 @@ def test_rows_of_missing_modules_are_refused_one_by_one(tmp_path: Path) -> None:
         "table4": "module ip_tables is not loaded",
         "nat": "module nf_nat is not loaded",
         "nat_hook": "module nf_nat is not loaded",
+    }
+
+
+def test_a_loaded_module_without_the_function_is_told_apart(tmp_path: Path) -> None:
+    k = kernel("6.12", tmp_path, without=("nf_nat_manip_pkt", "skb_clone", "ip_tables"))
+    assert refused(k, NEW) == {
+        "table4": "module ip_tables is not loaded",
+        "nat": "nf_nat has no function nf_nat_manip_pkt",
+        "clone": "the kernel has no function skb_clone",
     }
 
 

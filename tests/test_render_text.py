@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests import sample_packets as samples
 from tracer import render
 from tracer.errors import BadOption
 from tracer.facts import Fact
-from tracer.model import Endpoints, Nat, Packet, Socket, Totals
+from tracer.model import Drop, Endpoints, Nat, Packet, Socket, Totals
 from tracer.render.text import Text
 
 CODE = re.compile(r"\x1b\[[0-9;]*m")
@@ -88,8 +89,45 @@ def test_ipv6_ends_have_brackets_and_a_hook_does_not_repeat_its_chain() -> None:
     lines = written(samples.rejected())
     assert "TCP [fd00:10:244::17]:51514 -> [fd00:10:96::a3f1]:80  SYN" in lines[0]
     assert lines[1].endswith("OUTPUT      ip6 kube-proxy filter-output REJECT with icmp6-port-unreachable")
+    assert lines[2].endswith("=>  REJECTED in ip6 kube-proxy/filter-output with icmp6-port-unreachable")
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize(("verdict", "reject"), [("REJECT", "icmp-port-unreachable"), ("DROP", "")])
+@pytest.mark.parametrize(("what", "chain"), [("table", ""), ("chain", "input")])
+def test_what_carries_out_a_rules_verdict_is_not_told(what: str, chain: str, verdict: str, reject: str) -> None:
+    packet = samples.rejected()
+    packet.hops[0] = replace(packet.hops[0], what=what, chain=chain, verdict=verdict, reject=reject)
+    assert [line.split()[0] for line in written(packet)[1:-1]] == ["+0.00", "=>"]
+    assert len(written(packet, verbose=True)) == 1 + 3 + 1 + 1, "verbose tells all"
+    packet.hops.append(samples.hop(12, "drop", drop=Drop("NO_SOCKET", "tcp_v4_rcv")))
+    packet.hops.append(samples.hop(13, "hook", "POSTROUTING", verdict="DROP"))
+    lines = written(packet)
+    assert len(lines) == 1 + 3 + 1 + 1
+    assert lines[2].endswith("drop         NO_SOCKET in tcp_v4_rcv"), "another drop is another matter"
+    assert lines[3].endswith("POSTROUTING hook         DROP"), "and so is another hook"
+
+
+def test_a_hooks_drop_that_no_rule_explains_is_told() -> None:
+    packet = samples.rejected()
+    packet.hops[0] = replace(packet.hops[0], verdict="ACCEPT", reject="")
+    lines = written(packet)
+    assert lines[1].endswith("OUTPUT      hook         DROP")
     assert lines[2].endswith("drop         NETFILTER_DROP in nf_hook_slow")
     assert len(lines) == 5
+
+
+@pytest.mark.parametrize("drop", [Drop("TCP_RESET", "tcp_v4_rcv", True), Drop("", "skb_queue_purge", True)])
+def test_tidying_up_is_not_told(drop: Drop) -> None:
+    packet = samples.node_port()
+    as_it_was = written(packet)
+    packet.hops.append(samples.hop(130, "drop", netns="pod http-proxy", drop=drop))
+    assert written(packet) == as_it_was
+    assert len(written(packet, verbose=True)) == len(written(samples.node_port(), verbose=True)) + 1
+    packet.hops[-1] = replace(packet.hops[-1], drop=replace(drop, after_socket=False))
+    assert [line for line in written(packet) if line not in as_it_was] == [
+        f"    +0.13 ms              drop         {f'{drop.reason} in {drop.function}'.strip()}"
+    ], "only what a socket had taken"
 
 
 def test_a_full_queue_and_an_incomplete_packet() -> None:
@@ -117,6 +155,91 @@ def test_both_ends_rewritten() -> None:
     nat = Nat("rewritten", Endpoints("1.1.1.1", 0, "2.2.2.2", 0), Endpoints("3.3.3.3", 0, "4.4.4.4", 0))
     packet.hops = [samples.hop(0, "nat", nat=nat)]
     assert written(packet)[1].endswith("rewritten    from 1.1.1.1 -> 3.3.3.3, to 2.2.2.2 -> 4.4.4.4")
+
+
+def later(packet: Packet, ms: int, **changes: Any) -> Packet:
+    """The same, so many milliseconds later."""
+    hops = [replace(hop, time=hop.time + ms * 1_000_007) for hop in packet.hops]
+    return replace(packet, **{"time": packet.time + ms * 1_000_000, "hops": hops, **changes})
+
+
+def in_turn(*packets: Packet, verbose: bool = False) -> list[list[str]]:
+    """What is written of each packet by one output."""
+    out, blocks = io.StringIO(), []
+    text = Text(out, io.StringIO(), verbose)
+    for packet in packets:
+        began = len(out.getvalue())
+        text.packet(packet)
+        blocks.append(out.getvalue()[began:].splitlines())
+    return blocks
+
+
+SAME = "  same way as at 14:03:22.118"
+
+
+def test_a_way_that_was_told_is_not_told_again() -> None:
+    first = samples.node_port_reply()
+    # What it carries is its own; so are the moments of its hops.
+    second = later(first, 40, tcp_flags="ACK", length=52, seq=78, number=7, identity=99 << 8)
+    told, again, third = in_turn(first, second, later(first, 1_000))
+    assert len(told) == 6 and not any("same way" in line for line in told)
+    assert again == [
+        "14:03:22.158  TCP 10.244.0.11:8080 -> 10.244.0.1:23711  ACK  52 B  pod http-proxy eth0  ESTABLISHED reply",
+        "          =>  forwarded to eth0 in node" + SAME,
+        "",
+    ]
+    assert third[1:] == again[1:], "the time at which its way can be read"
+
+
+def different_ways() -> Iterator[Packet]:
+    """Packets a little later than node_port_reply's, each with one thing that is not the same."""
+    first = samples.node_port_reply()
+    assert first.flow
+    hops, nat = first.hops, first.hops[1].nat
+    assert nat
+    yield later(first, 1, flow=replace(first.flow, orig=Endpoints("192.168.56.1", 40813, "192.168.56.10", 30285)))
+    yield later(first, 2, flow=replace(first.flow, is_reply=False))
+    yield later(first, 3, verdict="forwarded to eth1 in node")
+    yield later(first, 4, hops=[hops[0], replace(hops[1], nat=replace(nat, after=nat.before)), *hops[2:]])
+    yield later(first, 5, hops=[hops[0], *hops[2:]])
+    yield later(first, 6, hops=[hops[0], replace(hops[1], netns="pod other"), *hops[2:]])
+    yield later(first, 7, hops=[*hops, samples.hop(70, "socket", socket=Socket(1, "ESTABLISHED", 7, "a"))])
+    yield later(first, 8, hops=[*hops, samples.hop(70, "socket", socket=Socket(1, "ESTABLISHED", 8, "b"))])
+    yield later(first, 9, flow=None)
+    yield later(first, 10, complete=False)
+
+
+def test_another_way_is_told() -> None:
+    first, others = samples.node_port_reply(), list(different_ways())
+    for other, block in zip(others, in_turn(first, *others)[1:], strict=True):
+        assert block == written(other)
+        assert len(block) >= 5
+
+
+@pytest.mark.parametrize("packet", [samples.node_port(), samples.rejected(), samples.full_queue(), samples.no_socket()])
+def test_what_went_wrong_and_what_a_listener_decided_is_always_told(packet: Packet) -> None:
+    packet.flow, packet.complete = samples.STATUS, True
+    again = later(packet, 5)
+    assert in_turn(packet, again)[1] == written(again)
+
+
+def test_verbose_tells_every_way() -> None:
+    first = samples.node_port_reply()
+    again = later(first, 5)
+    assert in_turn(first, again, verbose=True)[1] == written(again, verbose=True)
+
+
+def test_hops_that_decide_nothing_make_no_other_way() -> None:
+    first = samples.node_port_reply()
+    again = later(first, 5, hops=[samples.hop(0, "table", "OUTPUT", table="nat", verdict="ACCEPT"), *first.hops])
+    assert in_turn(first, again)[1][1].endswith(SAME)
+
+
+def test_ways_are_forgotten_the_longest_unused_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.render.text.WAYS", 2)
+    one, two, three = samples.node_port_reply(), *list(different_ways())[:2]
+    blocks = in_turn(one, two, later(one, 20), three, later(one, 30), later(two, 40))
+    assert [any("same way" in line for line in block) for block in blocks] == [False, False, True, False, True, False]
 
 
 def test_names_cannot_speak_to_the_terminal() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.builders import POD, SECOND, Ends, Trail, packet, turned
-from tracer.model import Endpoints, Hop, Packet
-from tracer.verdict import BAD, RULES, judge
+from tracer.model import Drop, Endpoints, Hop, Packet
+from tracer.verdict import BAD, RULES, benign, judge
 
 ASKED: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 INSIDE: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -18,7 +19,7 @@ IN_HOOK, IN_TCP, IN_UDP, IN_PURGE = 0x10, 0x20, 0x30, 0x40
 
 def came(**fields: object) -> Trail:
     """A packet that came in by eth0 and passed PREROUTING."""
-    return Trail(ASKED, **{"in_name": "eth0", **fields}).hook("PREROUTING")
+    return Trail(ASKED).now(**{"in_name": "eth0", **fields}).hook("PREROUTING")
 
 
 def at_listener(**fields: object) -> Trail:
@@ -84,7 +85,7 @@ CASES = {
     ),
     "delivered to nobody known": (
         came(netns=POD).hook("INPUT").add("SOCKET", object=1, state=1),
-        "delivered to a socket (its process was not found) in pod-a", "delivered",
+        "delivered to a socket in pod-a", "delivered",
     ),
     "answered": (
         at_listener().add("SYN", verdict=1, flags="NO_HEADER"), "SYN answered by pid 4242 nginx", "delivered",
@@ -142,9 +143,22 @@ def test_of_nothing_but_copies_the_copies_decide() -> None:
 @pytest.mark.parametrize(("reason", "place"), [(TCP_RESET, IN_TCP), (0, IN_PURGE)])
 def test_a_segment_that_tcp_has_acted_on_was_delivered(reason: int, place: int) -> None:
     taken = came(tcp_flags=4).hook("INPUT").add("SOCKET", object=48213, state=1)
-    assert packet(taken.add("DROP", reason=reason, object=place)).outcome == "delivered"
+    assert packet(taken.add("DROP", reason=reason, object=place, flags="AT_SOCKET")).outcome == "delivered"
     untaken = came(tcp_flags=4).add("DROP", reason=reason, object=place)
     assert packet(untaken).outcome == "dropped", "only where it had reached a socket"
+
+
+def test_a_segment_refused_after_a_socket_had_it_was_dropped_all_the_same() -> None:
+    t = came(tcp_flags=16).hook("INPUT").add("SOCKET", object=48213, state=1)
+    assert packet(t.add("DROP", reason=NO_SOCKET + 7, object=IN_TCP, flags="AT_SOCKET")).outcome == "dropped"
+
+
+def test_a_repeated_syn_that_a_half_open_connection_answers_was_not_dropped() -> None:
+    """tcp_check_req answers it again and takes no segment of it; of any other segment that is a refusal."""
+    asked = at_listener().add("REQUEST", verdict=0, flags="NO_HEADER")
+    assert (packet(asked).verdict, packet(asked).outcome) == ("delivered to pid 4242 nginx", "delivered")
+    last = at_listener(tcp_flags=16).add("REQUEST", verdict=0, flags="NO_HEADER").add("DROP", reason=9, object=IN_TCP)
+    assert (packet(last).verdict, packet(last).outcome) == ("ACK dropped: 9 in tcp_v4_rcv", "dropped")
 
 
 def test_taken_by_a_socket_and_sent_on_all_the_same() -> None:
@@ -181,3 +195,12 @@ def test_sentences_are_one_line_and_words_are_few() -> None:
     for _, sentence, word in CASES.values():
         assert re.fullmatch(r"[^\n]{10,100}", sentence)
         assert bool(re.match(r"REJECTED|DROPPED|\w+ dropped:|nobody listens", sentence)) == (word in BAD)
+
+
+def test_benign_drops() -> None:
+    for drop in (Drop("TCP_RESET", "tcp_v4_rcv"), Drop("", "skb_queue_purge")):
+        assert benign(replace(drop, after_socket=True))
+        assert not benign(drop), "only what a socket had taken"
+    for drop in (Drop("NO_SOCKET", "tcp_v4_rcv"), Drop("", "")):
+        assert not benign(replace(drop, after_socket=True))
+        assert not benign(drop)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -54,8 +53,8 @@ def command() -> None:
 @click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), help="Protocol of the packet or its connection.")
 @click.option("-4", "family", flag_value=4, type=int, help="IPv4 only.")
 @click.option("-6", "family", flag_value=6, type=int, help="IPv6 only.")
-@click.option("--iface", metavar="NAME", help="Follow what passes this interface of the node (or of --netns).")
-@click.option("--netns", metavar="NAME", help="Follow what passes this namespace: node, a name, pid:N or a path.")
+@click.option("--iface", metavar="NAME", help="Follow what passes this interface here.")
+@click.option("--netns", metavar="NAME", help="Follow what passes it: node, a name, pid:N, a path.")
 @click.option("--drops-only", is_flag=True, help="Only packets that did not get where they should.")
 @click.option("-n", "--count", type=click.IntRange(0), default=0, metavar="N", help="Stop after N packets.")
 @click.option("--duration", type=click.FloatRange(0), default=0, metavar="S", help="Stop after S seconds.")
@@ -103,8 +102,8 @@ def wanted(
 
     namespaces = Namespaces()
     inode = namespaces.find(netns) if netns else 0
-    if iface and inode and inode != namespaces.node:
-        raise BadOption("--iface names an interface of the node; for another namespace give --netns alone.")
+    if iface and inode and inode != namespaces.own:
+        raise BadOption("--iface names an interface of this namespace; for another one give --netns alone.")
     return Filter(
         ports=ports,
         hosts=tuple(parse_host(h) for h in hosts),
@@ -112,7 +111,7 @@ def wanted(
         family=family or 0,
         netns=inode,
         ifindex=interface_index(iface) if iface else 0,
-        if_netns=namespaces.node if iface else 0,
+        if_netns=namespaces.own if iface else 0,
         drops_only=drops_only,
     )
 
@@ -127,10 +126,6 @@ def main(args: list[str] | None = None) -> None:
         code = _say(str(e), e.status)
     except click.Abort:
         code = 130
-    except BrokenPipeError:
-        # Whoever read the output has gone; nothing is left to say, and Python must not try at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -47,8 +47,8 @@ class Hops:
             time=e.time,
             netns=self.namespaces.name(e.netns),
             hook=record.hook(e),
-            in_iface=e.in_name.decode(errors="replace"),
-            out_iface=e.out_name.decode(errors="replace"),
+            in_iface=_text(e.in_name),
+            out_iface=_text(e.out_name),
             mark=e.mark,
             clone=bool(e.flags & Flag.FLAG_CLONE),
             **self._makers[e.kind](e),
@@ -58,10 +58,10 @@ class Hops:
         return {"what": "hook", "verdict": record.verdict(e)}
 
     def _table(self, e: Event) -> dict[str, Any]:
-        return {"what": "table", "table": e.table.decode(errors="replace"), **_verdict_of_rules(e)}
+        return {"what": "table", "table": _text(e.table), **_verdict_of_rules(e)}
 
     def _chain(self, e: Event) -> dict[str, Any]:
-        names = {"table": e.table.decode(errors="replace"), "chain": e.chain.decode(errors="replace")}
+        names = {"table": _text(e.table), "chain": _text(e.chain)}
         return {"what": "chain", **names, **_verdict_of_rules(e)}
 
     def _nat(self, e: Event) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Hops:
         if state == "LISTEN":
             self._listeners[place] = inode
         pid, command = self._processes.owner(inode)
-        if pid or place not in self._listeners:
+        if pid or state == "LISTEN" or place not in self._listeners:
             return {"what": "socket", "socket": Socket(inode, state, pid, command)}
         # Not accepted yet, or closed by now: its listener's process is the one that has it.
         owner = self._processes.owner(self._listeners[place])
@@ -99,7 +99,13 @@ class Hops:
 
     def _drop(self, e: Event) -> dict[str, Any]:
         reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")
-        return {"what": "drop", "verdict": "DROP", "drop": Drop(reason, self._function(e.object))}
+        after_socket = bool(e.flags & Flag.FLAG_AT_SOCKET)
+        return {"what": "drop", "verdict": "DROP", "drop": Drop(reason, self._function(e.object), after_socket)}
+
+
+def _text(name: bytes) -> str:
+    """A kernel name. What stands behind its end is left from an earlier, longer one."""
+    return name.split(b"\0")[0].decode(errors="replace")
 
 
 def _receiver(e: Event) -> tuple[str, int]:

@@ -41,11 +41,15 @@ def trace(
             journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking())
             run = Run(session, journeys, output, Limits(count, duration, wanted.drops_only))
             output.begin(full or missed(session.refused), _said(sys.argv[1:]), kernel.release)
-            command = start(cmd) if cmd else None
             if ready_file:
                 write_ready(ready_file, os.getpid())
+            command = start(cmd) if cmd else None
             run.follow(stop, command)
             output.summary(run.totals)
+        except BrokenPipeError:
+            # Whoever read the output has gone; nothing is left to say, and Python must not try again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         finally:
             stop.restore()
             if command and command.poll() is None:

@@ -85,10 +85,14 @@ class Socket:
 
 @dataclass(frozen=True)
 class Drop:
-    """The end of a dropped packet: reason by the kernel's name ("" before 5.17), and the function that freed it."""
+    """The end of a dropped packet: reason by the kernel's name ("" before 5.17), and the function that freed it.
+
+    after_socket: a socket had taken the packet before.
+    """
 
     reason: str
     function: str
+    after_socket: bool = False
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,15 @@ def _command(pid: int) -> str:
 
 
 class Namespaces:
-    """Names of network namespaces by inode, looked up again when an unknown one turns up."""
+    """Names of network namespaces by inode, looked up again when an unknown one turns up.
+
+    node: the namespace of PID 1, 0 where that cannot be seen. own: this process's.
+    """
 
     def __init__(self) -> None:
         self.node = _inode(Path("/proc/1/ns/net"))
-        self._names = {self.node: "node"}
+        self.own = _inode(Path("/proc/self/ns/net"))
+        self._names = {self.node: "node"} if self.node else {}
         self._unknown: set[int] = set()
         self._read_named()
 
@@ -73,17 +77,20 @@ class Namespaces:
 
     def find(self, name: str) -> int:
         """The inode of a namespace given as name, inode number, PID ("pid:N") or path. Raises BadOption."""
-        if name == "node":
-            return self.node
-        if name.isdigit():
-            return int(name)
-        paths = [Path(name)] if "/" in name else [d / name for d in NAMED]
         if name.startswith("pid:"):
             paths = [Path(f"/proc/{name[4:]}/ns/net")]
-        for path in paths:
-            inode = _inode(path)
-            if inode:
-                return inode
+        elif "/" in name:
+            paths = [Path(name)]
+        else:
+            paths = [d / name for d in NAMED]
+        found = [inode for inode in map(_inode, paths) if inode]
+        if name == "node" and self.node:
+            found = [self.node]
+        if not found:
+            self._read_processes()
+            found = [inode for inode, known in self._names.items() if name in (str(inode), known)]
+        if found:
+            return found[0]
         known = ", ".join(sorted(n for n in self._names.values())) or "none"
         raise BadOption(f"There is no network namespace {name!r} (known: {known}).")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from tracer.errors import CommandNotFound
+from tracer.errors import BadOption, CommandNotFound
 from tracer.journeys import Journeys
 from tracer.kernel.session import Session
 from tracer.model import Packet, Totals
@@ -34,7 +34,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
-        self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {s: signal.signal(s, self._ask) or signal.SIG_DFL for s in (signal.SIGINT, signal.SIGTERM)}
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
@@ -110,7 +110,13 @@ def status(totals: Totals, with_command: bool) -> int:
 
 
 def write_ready(path: str, pid: int) -> None:
-    """Tells whoever waits that the probes are on: the file appears whole, with this process's number in it."""
+    """Tells whoever waits that the probes are on: the file appears whole, with this process's number in it.
+
+    Raises BadOption when it cannot be written.
+    """
     temporary = Path(path + ".tmp")
-    temporary.write_text(f"{pid}\n", encoding="ascii")
-    temporary.replace(path)
+    try:
+        temporary.write_text(f"{pid}\n", encoding="ascii")
+        temporary.replace(path)
+    except OSError as e:
+        raise BadOption(f"--ready-file {path} cannot be written: {e.strerror}.") from e

@@ -22,7 +22,9 @@ BAD = frozenset({"dropped", "rejected", "refused"})
 
 def judge(packet: Packet, untracked: str = "") -> tuple[str, str]:
     """(sentence, word) for a packet. untracked: "INVALID" or "UNTRACKED" when it had no conntrack entry, "" otherwise."""
-    hops = [h for h in packet.hops if not h.clone] or packet.hops
+    hops = [h for h in packet.hops if not h.clone]
+    if not hops:
+        return "only a copy of it was seen", "unknown"
     for rule in RULES:
         ending = rule(packet, hops)
         if ending:
@@ -35,7 +37,7 @@ def judge(packet: Packet, untracked: str = "") -> tuple[str, str]:
 
 def benign(drop: Drop) -> bool:
     """Whether this is how a kernel frees what a socket has already taken."""
-    return drop.reason in BENIGN or drop.function in PURGES
+    return drop.after_socket and (drop.reason in BENIGN or drop.function in PURGES)
 
 
 def _where(hop: Hop) -> str:
@@ -56,8 +58,9 @@ def dropped_by_rules(packet: Packet, hops: list[Hop]) -> Ending:
 
 
 def handshake_refused(packet: Packet, hops: list[Hop]) -> Ending:
+    # A half-open connection answers a repeated SYN again, and takes no segment of it: that is no refusal.
     refusals = [h for h in hops if h.handshake and h.handshake.accepted is False]
-    if not refusals:
+    if not refusals or (packet.tcp_flags == "SYN" and refusals[0].handshake and refusals[0].handshake.stage == "request"):
         return None
     hop, told = refusals[0], refusals[0].handshake
     assert told
@@ -87,7 +90,7 @@ def dropped(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in reversed(hops) if h.drop), None)
     if hop is None or hop.drop is None:
         return None
-    if benign(hop.drop) and any(h.socket for h in hops):
+    if benign(hop.drop):
         return None
     in_hook = next((h.hook for h in hops if h.what == "hook" and h.verdict == "DROP"), "")
     place = f"in {in_hook} by {hop.drop.function}" if in_hook else f"in {hop.drop.function or 'an unknown function'}"

@@ -212,6 +212,11 @@ class KernelTypes:
             ) from e
         self._modules: dict[str, Btf | None] = {}
 
+    @property
+    def modules_described(self) -> bool:
+        """Whether this kernel gives BTF for modules at all: since 5.11, if it was built to."""
+        return any(entry.name != "vmlinux" for entry in self._directory.iterdir())
+
     def module(self, name: str) -> Btf | None:
         """A module's BTF; None when it is not loaded or the kernel (before 5.11) gives none for modules."""
         if name in ("", "vmlinux"):

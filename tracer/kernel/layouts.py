@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracer.errors import NoBtf
-from tracer.kernel.btf import PTR, Field, KernelTypes
+from tracer.kernel.btf import ARRAY, PTR, Field, KernelTypes
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ LAYOUTS = (
     Layout("socket", "file"),
     Layout("file", "f_inode"),
     Layout("inode", "i_ino"),
-    Layout("nf_conn", "tuplehash zone.id ct_net.net ext", "nf_conntrack", needed=False),
+    Layout("nf_conn", "tuplehash status zone.id ct_net.net ext", "nf_conntrack", needed=False),
     Layout("nf_conntrack_tuple_hash", "tuple", "nf_conntrack", needed=False),
     Layout(
         "nf_conntrack_tuple",
@@ -99,8 +99,8 @@ def _size(row: Layout, types: KernelTypes) -> int | None:
 def _declare(name: str, field: Field) -> str:
     if field.kind == PTR:
         return f"struct {field.target} *{name}" if field.target else f"void *{name}"
-    kind = _INTEGERS.get(field.size)
-    return f"{kind} {name}" if kind and name != "name" else f"u8 {name}[{field.size}]"
+    kind = None if field.kind == ARRAY else _INTEGERS.get(field.size)
+    return f"{kind} {name}" if kind else f"u8 {name}[{field.size}]"
 
 
 def _struct(name: str, fields: dict[str, Field], size: int) -> str:

@@ -1,0 +1,146 @@
+"""The command itself: how it ends, what it leaves behind (nothing), and what it says to bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from scenes import topology, traffic
+from tests.kernel.conftest import ROOT
+
+COMMAND = [sys.executable, "-m", "tracer"]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+START_SECONDS = 240
+ASK = [sys.executable, "-c", (
+    "import sys; sys.path.insert(0, 'vagrant'); from scenes import traffic;"
+    "traffic.http_get(); traffic.tcp_connect(traffic.NODE4, traffic.NODEPORT_LONELY)"
+)]  # fmt: skip
+
+
+def state() -> dict[str, str]:
+    """What must be the same after a run: rules (without counters), namespaces, BPF programs, maps and links, sysctls."""
+    commands = {
+        "iptables": "iptables-legacy-save | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'",
+        "ip6tables": "ip6tables-legacy-save | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'",
+        "nft": "nft -s list ruleset",
+        "namespaces": "ip netns",
+        "programs": "bpftool prog show | grep -c '' || true",
+        "maps": "bpftool map show | grep -c '' || true",
+        "links": "bpftool link show | grep -c '' || true",
+        "kprobes": "cat /sys/kernel/tracing/kprobe_events",
+        "sysctls": "sysctl -a 2>/dev/null"
+        " | grep -E '^net\\.(ipv4\\.(ip_forward|tcp_|conf\\.all)|netfilter\\.nf_log|core\\.bpf)'",
+        "modules": "lsmod | cut -d' ' -f1 | sort",
+    }
+    return {k: subprocess.run(c, shell=True, capture_output=True, text=True).stdout for k, c in commands.items()}
+
+
+def start(ready: Path, *options: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    """The command; its probes are on once `ready` is there."""
+    return subprocess.Popen(
+        [*COMMAND, "--ready-file", str(ready), *options],
+        stdout=stdout, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd=ROOT,
+    )  # fmt: skip
+
+
+def wait_until_ready(process: subprocess.Popen[str], ready: Path) -> None:
+    until = time.monotonic() + START_SECONDS
+    while not ready.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert int(ready.read_text()) == process.pid
+
+
+def test_with_a_command_in_json(node: None) -> None:
+    before = state()
+    options = ["-o", "json", "--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY), "--", *ASK]
+    done = subprocess.run([*COMMAND, *options], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
+    assert done.returncode == 10, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    schema = Draft202012Validator(json.loads((ROOT / "tracer/render/schema.json").read_text()))
+    for line in lines:
+        schema.validate(line)
+    assert [lines[0]["type"], lines[-1]["type"]] == ["run", "summary"]
+    packets = [line for line in lines if line["type"] == "packet"]
+    assert len(packets) == lines[-1]["packets"] >= 10
+    lonely = [p for p in packets if p["dport"] == traffic.NODEPORT_LONELY]
+    assert [p["verdict"] for p in lonely] == ["REJECTED in filter/INPUT with icmp-port-unreachable"]
+    first = packets[0]
+    assert first["dport"] == traffic.NODEPORT_HTTP and first["complete"] and first["flow"]["ct_state"] == "NEW"
+    assert [h["nat"]["kind"] for h in first["hops"] if "nat" in h] == ["DNAT", "MASQUERADE"]
+    assert {f["subject"] for f in lines[0]["facts"]} >= {"kernel", "BTF", "bcc"}
+    assert state() == before
+
+
+def test_ends_by_count_signal_kill_and_closed_pipe(node: None, tmp_path: Path) -> None:
+    """Four at once, for compiling takes long here: each ends in its own way, and together they leave nothing behind."""
+    before = state()
+    port = ("--port", str(traffic.NODEPORT_UDP))
+    counted = start(tmp_path / "a", *port, "--count", "3")
+    interrupted = start(tmp_path / "b", *port)
+    killed = start(tmp_path / "c", *port, stdout=subprocess.DEVNULL)
+    reader, writer = os.pipe()
+    piped = start(tmp_path / "d", *port, stdout=writer)
+    os.close(writer)
+    os.close(reader)
+    for process, name in ((counted, "a"), (interrupted, "b"), (killed, "c"), (piped, "d")):
+        wait_until_ready(process, tmp_path / name)
+    for _ in range(4):
+        assert traffic.udp_ask(topology.NODE4).outcome == "answered"
+    out, err = counted.communicate(timeout=30)
+    assert counted.returncode == 0 and "3 packets in" in out, out + err
+    assert piped.wait(30) == 0, piped.communicate()
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(30)
+    interrupted.send_signal(signal.SIGINT)
+    out, err = interrupted.communicate(timeout=30)
+    assert interrupted.returncode == 0 and "8 packets in" in out, out + err
+    assert "DNAT" in out and "delivered to" in out
+    assert state() == before
+
+
+IN_THE_WAY = "mkdir -p /tmp/pypi/bcc && echo > /tmp/pypi/bcc/__init__.py && PYTHONPATH=/tmp/pypi:$PYTHONPATH "
+HIDE = "unshare -m sh -c 'mount -t tmpfs none {} && {}'"
+
+
+@pytest.mark.parametrize(
+    ("shell", "status", "says"),
+    [
+        ("{run} --port 99999", 2, "Port 99999 does not exist"),
+        ("{run} --iface nope0", 2, "no interface 'nope0'"),
+        ("{run} --netns nowhere", 2, "no network namespace 'nowhere'"),
+        ("{run} --host 300.1.1.1", 2, "'300.1.1.1' is no IP address"),
+        ("{run} --no-such-option", 2, "No such option"),
+        ("setpriv --reuid 65534 --clear-groups {run} --port 80", 3, "needs root"),
+        (HIDE.format("/sys/kernel/btf", "{run} --port 80"), 4, "gives no BTF"),
+        (HIDE.format("/usr/lib/python3/dist-packages/bcc", "{run} --port 80"), 5, "bcc"),
+        (IN_THE_WAY + "{run} --port 80", 5, "another project of that name from PyPI"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_its_own_status(node: None, shell: str, status: int, says: str) -> None:
+    run = shell.replace("{run}", " ".join(COMMAND))
+    done = subprocess.run(run, shell=True, capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
+    assert done.returncode == status, done.stderr
+    assert says in done.stderr and "Traceback" not in done.stderr and done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_doctor(node: None) -> None:
+    done = subprocess.run([*COMMAND, "doctor"], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    for word in ("nf_hook_slow", "ipt_do_table", "iptables legacy", "root", "BTF"):
+        assert word in done.stdout
+    hidden = subprocess.run(
+        HIDE.format("/sys/kernel/btf", " ".join([*COMMAND, "doctor"])),
+        shell=True, capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT,
+    )  # fmt: skip
+    assert hidden.returncode == 4 and "BTF" in hidden.stdout

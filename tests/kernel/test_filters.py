@@ -1,0 +1,91 @@
+"""Filters take effect in the kernel: what does not match is never written, what matches is followed to its end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from scenes import topology, traffic
+from tests.kernel.watching import Watch
+from tracer.filters import Filter, parse_host
+from tracer.names import Namespaces, interface_index
+from tracer.verdict import BAD
+
+NODE, POD = topology.NODE4, topology.PODS[0].addr4
+
+
+def ask_everything() -> None:
+    assert traffic.http_get().outcome == "answered"
+    assert traffic.udp_ask().outcome == "answered"
+    assert traffic.udp_ask(topology.NODE6).outcome == "answered"
+    assert traffic.tcp_connect(NODE, traffic.NODEPORT_LONELY).outcome == "refused"
+
+
+def test_protocol(watch: Watch) -> None:
+    with watch(Filter(protocol=17)) as seen:
+        ask_everything()
+    assert {p.protocol for p in seen.packets} == {"UDP"} and len(seen.packets) == 4
+
+
+def test_family(watch: Watch) -> None:
+    with watch(Filter(family=6, ports=(traffic.NODEPORT_UDP, traffic.NODEPORT_HTTP))) as seen:
+        ask_everything()
+    assert {p.family for p in seen.packets} == {"IPv6"} and len(seen.packets) == 2
+
+
+def test_host_matches_before_and_after_translation(watch: Watch) -> None:
+    with watch(Filter(hosts=(parse_host("10.244.0.8/29"),), protocol=17)) as seen:  # the pods, .11 to .13
+        assert traffic.udp_ask().outcome == "answered"
+    question, answer = seen.packets
+    assert (question.endpoints.dst, question.endpoints.dport) == (NODE, traffic.NODEPORT_UDP)
+    assert [h.nat.kind for h in question.hops if h.nat] == ["DNAT", "MASQUERADE"]
+    assert [h.nat.kind for h in answer.hops if h.nat] == ["reverse MASQUERADE", "reverse DNAT"]
+    with watch(Filter(hosts=(parse_host("198.51.100.0/24"),))) as seen:
+        ask_everything()
+    assert seen.packets == []
+
+
+def test_ipv6_host(watch: Watch) -> None:
+    with watch(Filter(hosts=(parse_host(topology.CLIENT6),), protocol=17)) as seen:
+        ask_everything()
+    assert len(seen.packets) == 2 and {p.family for p in seen.packets} == {"IPv6"}
+
+
+def test_port_of_the_pod_finds_the_node_port(watch: Watch) -> None:
+    with watch(Filter(ports=(5353,))) as seen:
+        assert traffic.udp_ask().outcome == "answered"
+    assert next(p.endpoints.dport for p in seen.packets) == traffic.NODEPORT_UDP
+
+
+def test_interface(watch: Watch) -> None:
+    here = os.stat("/proc/self/ns/net").st_ino
+    with watch(Filter(ifindex=interface_index("lo"), if_netns=here, protocol=17)) as seen:
+        ask_everything()
+        assert traffic.udp_ask("127.0.0.1", 9125, ns=None).outcome == "refused"
+    assert {p.endpoints.dst for p in seen.packets} == {"127.0.0.1"}
+
+
+def test_namespace(watch: Watch) -> None:
+    with watch(Filter(netns=Namespaces().find("client"), protocol=17)) as seen:
+        ask_everything()
+        assert traffic.udp_ask(POD, 5353, ns=None).outcome == "answered"
+    sent = [p for p in seen.packets if p.netns == "client" and p.endpoints.dport == traffic.NODEPORT_UDP]
+    assert len(seen.packets) == 4 and len(sent) == 2
+    assert all({"client", "node"} <= {h.netns for h in p.hops} for p in sent), "followed on, out of the namespace"
+    assert all({"client"} == {h.netns for h in p.hops} for p in seen.packets if p not in sent)
+
+
+def test_drops_only_writes_only_what_ends_a_packet(watch: Watch) -> None:
+    with watch(Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY), drops_only=True)) as seen:
+        ask_everything()
+    bad = [p for p in seen.packets if p.outcome in BAD]
+    assert [p.verdict for p in bad] == ["REJECTED in filter/INPUT with icmp-port-unreachable"]
+    assert not [h for p in seen.packets for h in p.hops if h.what in ("nat", "socket") or h.verdict == "ACCEPT"]
+
+
+def test_icmp_echo_is_delivered_to_the_kernel(watch: Watch) -> None:
+    with watch(Filter(protocol=1)) as seen:
+        subprocess.run(["ip", "netns", "exec", "client", "ping", "-c", "2", "-i", "0.2", NODE], check=True, capture_output=True)
+    requests = [p for p in seen.packets if p.endpoints.dst == NODE]
+    assert [p.verdict for p in requests] == ["delivered to node's kernel"] * 2
+    assert len(seen.packets) == 4

@@ -1,0 +1,206 @@
+"""The command line: what goes wrong is one sentence on stderr and a status of its own, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracer import __version__, cli, errors
+from tracer.errors import BadOption, TraceError
+from tracer.filters import Filter, parse_host
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Ended:
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs the command in this process, as a user who is not root: nothing is ever attached."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    def command(*args: str) -> Ended:
+        with pytest.raises(SystemExit) as e:
+            cli.main(list(args))
+        told = capsys.readouterr()
+        return Ended(int(e.value.code or 0), told.out, told.err)
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "sentence"),
+    [
+        (["--port", "99999"], 2, r"Port 99999 does not exist: ports go from 1 to 65535\."),
+        (["--port", "http"], 2, r".*'http' is not a valid integer\."),
+        (["--host", "10.0.0"], 2, r"'10\.0\.0' is no IP address or CIDR\."),
+        (["--proto", "quic"], 2, r".*'quic' is not one of .*'tcp'.*"),
+        (["--iface", "nosuch0"], 2, r"There is no interface 'nosuch0' here \(there are: .*\)\."),
+        (["--netns", "nosuch"], 2, r"There is no network namespace 'nosuch' \(known: .*\)\."),
+        (["--count", "-1"], 2, r".*-1 is not in the range.*"),
+        (["-o", "xml"], 2, r".*'xml' is not one of 'text', 'json'\."),
+        (["--bogus"], 2, r".*No such option:? '?--bogus.*"),
+        (["--port"], 2, r".*requires an argument\."),
+        (["doctor", "--port", "1"], 2, r".*No such option:? '?--port.*"),
+        (["--port", "80"], 3, r"Tracing needs root: run it with sudo\."),
+        ([], 3, r"Tracing needs root: run it with sudo\."),
+        (["--port", "80", "--", "curl", "-m", "2", "http://10.0.0.1/"], 3, r"Tracing needs root: run it with sudo\."),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence(run: Any, args: list[str], status: int, sentence: str) -> None:
+    ended: Ended = run(*args)
+    assert (ended.status, ended.out) == (status, "")
+    assert re.fullmatch(rf"k8snet-trace: {sentence}\n", ended.err), ended.err
+
+
+def test_an_impossible_filter_is_told_before_anything_else(run: Any) -> None:
+    """Also to a user who is not root, who would have to start again."""
+    assert run("--port", "0", "--", "true").status == 2
+
+
+@pytest.mark.parametrize("args", [["--help"], ["-h"], ["trace", "--help"], ["doctor", "--help"]])
+def test_help_fits_on_a_screen(run: Any, args: list[str]) -> None:
+    ended: Ended = run(*args)
+    assert (ended.status, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    assert lines[0].startswith("Usage: k8snet-trace ")
+
+
+def test_help_names_every_option_and_the_other_command(run: Any) -> None:
+    text = run("--help").out
+    for option in ("--port", "--host", "--proto", "-4", "-6", "--iface", "--netns", "--drops-only", "--count", "--duration",
+                   "--output", "--verbose", "--attach", "--ready-file", "k8snet-trace doctor"):  # fmt: skip
+        assert option in text, option
+
+
+def test_version(run: Any) -> None:
+    assert run("--version") == Ended(0, f"k8snet-trace, version {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.BadOption, 2), (errors.NotRoot, 3), (errors.NoBtf, 4), (errors.NoBcc, 5), (errors.NoProbe, 6),
+        (errors.CompileFailed, 7), (errors.CommandNotFound, 127),
+    ],
+)  # fmt: skip
+def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, error: type[TraceError], status: int) -> None:
+    def fail(cmd: tuple[str, ...], **options: Any) -> int:
+        raise error("It cannot be:\n  for this reason.")
+
+    monkeypatch.setattr("tracer.main.trace", fail)
+    assert run("--port", "80") == Ended(status, "", "k8snet-trace: It cannot be: for this reason.\n")
+
+
+def test_statuses_differ() -> None:
+    kinds = TraceError.__subclasses__()
+    assert len({kind.status for kind in kinds}) == len(kinds) == 7
+
+
+@pytest.mark.parametrize("status", [0, 10, 11, 12])
+def test_the_status_of_a_run_is_the_commands(run: Any, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.setattr("tracer.main.trace", lambda cmd, **options: status)
+    assert run("--port", "80").status == status
+
+
+def test_options_and_command_are_told_apart(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+    monkeypatch.setattr("tracer.main.trace", lambda cmd, **options: given.append((cmd, options)))
+    run("-p", "80", "--port", "443", "-6", "-n", "3", "--duration", "1.5", "--", "curl", "-o", "json", "--port", "1")
+    ((cmd, options),) = given
+    assert cmd == ("curl", "-o", "json", "--port", "1")
+    asked = {name: options[name] for name in ("ports", "family", "count", "duration", "form", "attach", "verbose")}
+    assert asked == {
+        "ports": (80, 443), "family": 6, "count": 3, "duration": 1.5, "form": "text", "attach": "auto", "verbose": False,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """The node's namespace and this process's, which is another one; there are no more."""
+    node, own = 4026531840, 4026531999
+    inodes = {Path("/proc/1/ns/net"): node, Path("/proc/self/ns/net"): own, Path("/proc/77/ns/net"): own}
+    monkeypatch.setattr("tracer.names._inode", lambda path: inodes.get(path, 0))
+    monkeypatch.setattr("tracer.names._processes", lambda: iter([1, 77]))
+    return node, own
+
+
+def test_filter_of_options(elsewhere: tuple[int, int]) -> None:
+    node, own = elsewhere
+    nothing: dict[str, Any] = {"ports": (), "hosts": (), "proto": None, "family": None, "iface": None, "netns": None}
+    assert cli.wanted(**nothing, drops_only=False) == Filter()
+    asked = {**nothing, "ports": (80,), "hosts": ("10.244.0.0/16",), "proto": "udp", "family": 4, "netns": "node"}
+    assert cli.wanted(**asked, drops_only=True) == Filter((80,), (parse_host("10.244.0.0/16"),), 17, 4, node, drops_only=True)
+    found = cli.wanted(**{**nothing, "iface": "lo"}, drops_only=False)
+    assert (found.ifindex, found.if_netns, found.netns) == (1, own, 0)
+
+
+def test_an_interface_is_this_namespaces(elsewhere: tuple[int, int]) -> None:
+    node, own = elsewhere
+    for name in ("node", str(node)):
+        with pytest.raises(BadOption, match=r"^--iface names an interface of this namespace; for another one give"):
+            cli.wanted((), (), None, None, "lo", name, False)
+    found = cli.wanted((), (), None, None, "lo", "pid:77", False)
+    assert (found.ifindex, found.if_netns, found.netns) == (1, own, own)
+
+
+def test_from_outside() -> None:
+    """As a process: the status is the process's, and help does not wait for the kernel side to be imported."""
+    bad = subprocess.run([sys.executable, "-m", "tracer", "--port", "70000"], cwd=ROOT, capture_output=True, text=True)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr == "k8snet-trace: Port 70000 does not exist: ports go from 1 to 65535.\n"
+    code = "import sys; from tracer import cli; assert 'numpy' not in sys.modules; cli.main(['--help'])"
+    helped = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (helped.returncode, helped.stderr) == (0, "")
+
+
+GONE = """
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+from tracer import cli, main
+from tracer.render.text import Text
+
+class Kernel:
+    release, symbols = "6.1", SimpleNamespace(containing=str)
+    drop_reasons = dict
+    running = classmethod(lambda cls: cls())
+
+class Run:
+    def __init__(self, session, journeys, output, limits):
+        self.output = output
+    def follow(self, stop, command):
+        self.output.summary(main.Run.totals)
+    totals = SimpleNamespace(packets=1, seconds=1.0, outcomes={"dropped": 1}, incomplete=0, lost=0, events=1)
+
+main.require_root = lambda: None
+main.Kernel, main.Run = Kernel, Run
+main.Session = lambda *args, **options: nullcontext(SimpleNamespace(refused=[]))
+cli.main(["--port", "80"])
+"""
+
+
+def test_an_output_that_nobody_reads_any_more_is_no_error() -> None:
+    """As in `k8snet-trace | head -1`: click would make a status of 1 of it."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        ended = subprocess.run([sys.executable, "-c", GONE], cwd=ROOT, stdout=writes, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(writes)
+    assert (ended.returncode, ended.stderr.count("\n")) == (0, 1), ended.stderr
+    assert ended.stderr.startswith("k8snet-trace "), "how the run begins, and nothing after it"

@@ -1,0 +1,233 @@
+"""A run from begin to end, on batches made here, and the status it ends with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.builders import Ends, Trail, hops
+from tracer.errors import BadOption, CommandNotFound
+from tracer.facts import Fact
+from tracer.journeys import Journeys
+from tracer.kernel.counters import Loss
+from tracer.kernel.session import Session
+from tracer.model import Packet, Totals
+from tracer.record import DTYPE
+from tracer.render.base import Lost, Output
+from tracer.run import Limits, Run, Stop, start, status, write_ready
+
+ENDS: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
+
+
+class Written(Output):
+    """An output that remembers."""
+
+    def __init__(self, at: Callable[[Packet], None] = lambda p: None) -> None:
+        super().__init__()
+        self.packets: list[Packet] = []
+        self.losses: list[Lost] = []
+        self._at = at
+
+    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None: ...
+
+    def packet(self, packet: Packet) -> None:
+        self.packets.append(packet)
+        self._at(packet)
+
+    def lost(self, loss: Lost) -> None:
+        super().lost(loss)
+        self.losses.append(loss)
+
+    def summary(self, totals: Totals) -> None: ...
+
+    def doctor(self, facts: Sequence[Fact], status: int) -> None: ...
+
+
+class Given:
+    """In place of a session: batches and losses, one a turn; `ask` is called when there are no more."""
+
+    def __init__(self, *turns: npt.NDArray[Any], losses: dict[int, list[Loss]] | None = None) -> None:
+        self.turns, self._losses, self.turn = list(turns), losses or {}, 0
+        self.ask: Callable[[], object] = lambda: None
+
+    def drain(self) -> npt.NDArray[Any]:
+        self.turn += 1
+        if not self.turns:
+            self.ask()
+        return self.turns.pop(0) if self.turns else np.zeros(0, DTYPE)
+
+    def losses(self) -> list[Loss]:
+        return self._losses.get(self.turn, [])
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.run.POLL_SECONDS", 0.001)
+
+
+class Asked(Stop):
+    """A stop that nobody's signal handlers are changed for."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before = {}
+
+    def ask(self) -> None:
+        self.asked = True
+
+
+def forwarded(packet: int, start: int = 0) -> npt.NDArray[Any]:
+    t = Trail(ENDS, packet << 8, start or packet * 1_000_000, in_name="eth0").hook("PREROUTING")
+    return t.hook("POSTROUTING", in_name="", out_name="cni0").batch
+
+
+def dropped(packet: int) -> npt.NDArray[Any]:
+    return Trail(ENDS, packet << 8, packet * 1_000_000).table("INPUT", "filter", verdict="DROP").batch
+
+
+def follow(given: Given, limits: Limits | None = None, quiet: int = 0) -> tuple[Run, Written]:
+    """Follows until all is given. Times in batches are long past, so packets are over at once."""
+    out, stop = Written(), Asked()
+    given.ask = stop.ask
+    run = Run(cast(Session, given), Journeys(hops(), quiet=quiet), out, limits or Limits())
+    run.follow(stop)
+    return run, out
+
+
+def test_everything_is_printed_and_counted() -> None:
+    run, out = follow(Given(forwarded(1), dropped(2), np.concatenate([forwarded(3), forwarded(4)])))
+    assert [p.outcome for p in out.packets] == ["forwarded", "dropped", "forwarded", "forwarded"]
+    assert [p.number for p in out.packets] == [1, 2, 3, 4]
+    assert run.totals.outcomes == {"forwarded": 3, "dropped": 1}
+    assert (run.totals.packets, run.totals.events, run.totals.lost, run.totals.incomplete) == (4, 7, 0, 0)
+    assert run.totals.seconds > 0
+
+
+def test_what_is_still_open_at_the_end_is_printed_then() -> None:
+    _, out = follow(Given(forwarded(1), forwarded(2)), quiet=1 << 62)
+    assert [p.outcome for p in out.packets] == ["forwarded", "forwarded"]
+
+
+def test_drops_only() -> None:
+    run, out = follow(Given(forwarded(1), dropped(2), forwarded(3)), Limits(drops_only=True))
+    assert [p.outcome for p in out.packets] == ["dropped"]
+    assert (run.totals.packets, run.totals.events) == (1, 5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_count(count: int) -> None:
+    given = Given(forwarded(1), np.concatenate([forwarded(2), forwarded(3), forwarded(4)]), forwarded(5))
+    run, out = follow(given, Limits(count=count))
+    assert [p.number for p in out.packets] == list(range(1, count + 1))
+    assert run.totals.packets == count
+
+
+def test_count_counts_what_is_printed() -> None:
+    _, out = follow(Given(forwarded(1), dropped(2), dropped(3), dropped(4)), Limits(count=2, drops_only=True))
+    assert [p.number for p in out.packets] == [2, 3]
+
+
+def test_losses_are_told_and_spoil_what_is_open() -> None:
+    loss = Loss("table", 1, 17, "the ring buffer was full")
+    run, out = follow(Given(forwarded(1), forwarded(2), losses={2: [loss]}))
+    assert out.losses == [loss]
+    assert out.lost_by_probe == {"table": 17}
+    assert [p.complete for p in out.packets] == [True, False]
+    assert (run.totals.lost, run.totals.incomplete) == (17, 1)
+
+
+def test_seconds() -> None:
+    run = Run(cast(Session, Given()), Journeys(hops()), Written(), Limits(seconds=0.05))
+    run.follow(Asked())
+    assert 0.05 <= run.totals.seconds < 2
+
+
+def test_ends_with_the_command_and_waits_for_what_it_left_behind() -> None:
+    given, out = Given(), Written()
+    command = start([sys.executable, "-c", ""])
+    command.wait()
+    given.turns = [forwarded(1)]
+    Run(cast(Session, given), Journeys(hops()), out, Limits()).follow(Asked(), command)
+    assert [p.outcome for p in out.packets] == ["forwarded"]
+
+
+def test_a_broken_pipe_ends_the_run() -> None:
+    def broken(packet: Packet) -> None:
+        raise BrokenPipeError
+
+    run = Run(cast(Session, Given(forwarded(1))), Journeys(hops(), quiet=0), Written(broken), Limits())
+    with pytest.raises(BrokenPipeError):
+        run.follow(Asked())
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "lost", "with_command", "expected"),
+    [
+        ({}, 0, False, 0), ({"dropped": 1}, 5, False, 0),
+        ({}, 0, True, 11), ({}, 3, True, 12),
+        ({"forwarded": 2}, 0, True, 0), ({"delivered": 2, "unknown": 1, "stolen": 1, "sent": 1}, 0, True, 0),
+        ({"forwarded": 2}, 1, True, 12),
+        ({"dropped": 1}, 0, True, 10), ({"rejected": 1}, 0, True, 10), ({"delivered": 5, "refused": 1}, 7, True, 10),
+    ],
+)  # fmt: skip
+def test_status(outcomes: dict[str, int], lost: int, with_command: bool, expected: int) -> None:
+    totals = Totals(packets=sum(outcomes.values()), lost=lost, outcomes=outcomes)
+    assert status(totals, with_command) == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
+    seen: list[int] = []
+    before = signal.signal(number, lambda n, frame: seen.append(n))
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    try:
+        stop = Stop()
+        assert not stop.asked
+        os.kill(os.getpid(), number)
+        time.sleep(0)
+        assert (stop.asked, seen) == (True, [])
+        stop.restore()
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+        os.kill(os.getpid(), number)
+        time.sleep(0)
+        assert seen == [number]
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize(
+    ("command", "why"), [("/no/such/command", "No such file or directory"), ("/etc/passwd", "Permission denied")]
+)
+def test_command_that_cannot_be_started(command: str, why: str) -> None:
+    with pytest.raises(CommandNotFound) as e:
+        start([command])
+    assert str(e.value) == f"The command {command!r} cannot be started: {why}."
+    assert e.value.status == 127
+
+
+def test_ready_file(tmp_path: Path) -> None:
+    path = tmp_path / "ready"
+    path.write_text("of an earlier run, and longer")
+    write_ready(str(path), 4242)
+    assert path.read_text() == "4242\n"
+    assert [p.name for p in tmp_path.iterdir()] == ["ready"], "nothing is left beside it"
+
+
+def test_ready_file_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "ready"
+    with pytest.raises(BadOption) as e:
+        write_ready(str(path), 4242)
+    assert str(e.value) == f"--ready-file {path} cannot be written: No such file or directory."
+    assert e.value.status == 2
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(BadOption, match=r"/taken cannot be written: Is a directory\.$"):
+        write_ready(str(tmp_path / "taken"), 4242)
