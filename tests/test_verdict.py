@@ -115,6 +115,7 @@ def test_ending(case: str) -> None:
 
 def test_every_rule_is_seen_at_work() -> None:
     ended = [packet(trail) for trail, _, _ in CASES.values()]
+    ended.append(packet(at_listener().add("REQUEST", verdict=0, flags="NO_HEADER")))
     first = {next(rule.__name__ for rule in RULES if rule(p, p.hops)) for p in ended}
     assert first == {rule.__name__ for rule in RULES}
 
@@ -135,9 +136,9 @@ def test_what_becomes_of_a_copy_does_not_decide() -> None:
     assert packet(t.add("SOCKET", object=48213, state=1)).verdict == "delivered to pid 4242 nginx"
 
 
-def test_of_nothing_but_copies_the_copies_decide() -> None:
+def test_copies_alone_decide_nothing() -> None:
     t = Trail(ASKED, protocol=17).add("DROP", reason=NO_SOCKET, object=IN_UDP, flags="CLONE")
-    assert packet(t).outcome == "refused"
+    assert (packet(t).verdict, packet(t).outcome) == ("only a copy of it was seen", "unknown")
 
 
 @pytest.mark.parametrize(("reason", "place"), [(TCP_RESET, IN_TCP), (0, IN_PURGE)])
@@ -156,7 +157,10 @@ def test_a_segment_refused_after_a_socket_had_it_was_dropped_all_the_same() -> N
 def test_a_repeated_syn_that_a_half_open_connection_answers_was_not_dropped() -> None:
     """tcp_check_req answers it again and takes no segment of it; of any other segment that is a refusal."""
     asked = at_listener().add("REQUEST", verdict=0, flags="NO_HEADER")
-    assert (packet(asked).verdict, packet(asked).outcome) == ("delivered to pid 4242 nginx", "delivered")
+    again = ("SYN once more, its connection is half-open already", "delivered")
+    assert (packet(asked).verdict, packet(asked).outcome) == again
+    freed = at_listener().add("REQUEST", verdict=0, flags="NO_HEADER").add("DROP", reason=9, object=IN_TCP)
+    assert (packet(freed).verdict, packet(freed).outcome) == again
     last = at_listener(tcp_flags=16).add("REQUEST", verdict=0, flags="NO_HEADER").add("DROP", reason=9, object=IN_TCP)
     assert (packet(last).verdict, packet(last).outcome) == ("ACK dropped: 9 in tcp_v4_rcv", "dropped")
 

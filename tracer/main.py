@@ -47,8 +47,7 @@ def trace(
             run.follow(stop, command)
             output.summary(run.totals)
         except BrokenPipeError:
-            # Whoever read the output has gone; nothing is left to say, and Python must not try again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _hang_up()
             return 0
         finally:
             stop.restore()
@@ -81,5 +80,13 @@ def tell(form: str) -> int:
     """The doctor's command; returns its exit status."""
     facts = doctor.gather()
     code = doctor.exit_status(facts)
-    render.find(form)().doctor(facts, code)
+    try:
+        render.find(form)().doctor(facts, code)
+    except BrokenPipeError:
+        _hang_up()
     return code
+
+
+def _hang_up() -> None:
+    """Whoever read the output has gone: nothing is left to say, and Python must not try again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,7 +6,7 @@ before what merely happened to it. A rule is one function, named after what it r
 
 from __future__ import annotations
 
-from tracer.model import Drop, Hop, Packet
+from tracer.model import Drop, Handshake, Hop, Packet
 
 Ending = tuple[str, str] | None
 
@@ -58,15 +58,22 @@ def dropped_by_rules(packet: Packet, hops: list[Hop]) -> Ending:
 
 
 def handshake_refused(packet: Packet, hops: list[Hop]) -> Ending:
-    # A half-open connection answers a repeated SYN again, and takes no segment of it: that is no refusal.
-    refusals = [h for h in hops if h.handshake and h.handshake.accepted is False]
-    if not refusals or (packet.tcp_flags == "SYN" and refusals[0].handshake and refusals[0].handshake.stage == "request"):
+    told = next((h for h in hops if h.handshake and h.handshake.accepted is False and _refuses(packet, h.handshake)), None)
+    if told is None or told.handshake is None:
         return None
-    hop, told = refusals[0], refusals[0].handshake
-    assert told
-    what = "SYN" if told.stage == "SYN" else packet.tcp_flags or "segment"
-    why = f"accept queue {told.accept_queue}/{told.accept_limit}" if told.accept_queue_full else _reason(hops)
-    return f"{what} dropped: {why}{_where(hop)}", "dropped"
+    what, shake = packet.tcp_flags or "segment", told.handshake
+    why = f"accept queue {shake.accept_queue}/{shake.accept_limit}" if shake.accept_queue_full else _reason(hops)
+    return f"{what} dropped: {why}{_where(told)}", "dropped"
+
+
+def _refuses(packet: Packet, shake: Handshake) -> bool:
+    """A half-open connection takes no second SYN, but answers it again: that is no refusal."""
+    return shake.stage != "request" or packet.tcp_flags != "SYN"
+
+
+def syn_again(packet: Packet, hops: list[Hop]) -> Ending:
+    hop = next((h for h in hops if h.handshake and h.handshake.stage == "request" and not h.handshake.accepted), None)
+    return (f"SYN once more, its connection is half-open already{_where(hop)}", "delivered") if hop else None
 
 
 def _reason(hops: list[Hop]) -> str:
@@ -145,6 +152,6 @@ def under_way(packet: Packet, hops: list[Hop]) -> Ending:
 
 
 RULES = (
-    rejected, dropped_by_rules, handshake_refused, no_listener, dropped, dropped_by_hook, delivered, stolen, sent_on,
+    rejected, dropped_by_rules, handshake_refused, syn_again, no_listener, dropped, dropped_by_hook, delivered, stolen, sent_on,
     let_in, under_way,
 )  # fmt: skip

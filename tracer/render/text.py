@@ -66,7 +66,10 @@ class Text(Output):
         """
         if self.verbose or not packet.flow or not packet.complete or packet.handshake or packet.outcome in BAD:
             return 0
-        hops = tuple((h.what, h.netns, h.hook, h.nat, h.socket and h.socket.pid) for h in _decisive(packet.hops))
+        hops = tuple(
+            (h.what, h.netns, h.hook, h.table, h.chain, h.verdict, h.nat, h.socket and h.socket.pid)
+            for h in _decisive(packet.hops)
+        )
         way = (packet.flow.orig, packet.flow.is_reply, packet.verdict, hops)
         before = self._ways.setdefault(way, packet.time)
         self._ways.move_to_end(way)
@@ -188,7 +191,8 @@ def _decisive(hops: list[Hop]) -> Iterator[Hop]:
     for hop in hops:
         if not hop.decisive or (hop.drop and benign(hop.drop)):
             continue
-        if said and ((hop.what == "hook" and hop.hook == said.hook) or (hop.drop and hop.drop.function == "nf_hook_slow")):
+        carried_out = hop.what == "hook" or (hop.drop and hop.drop.function == "nf_hook_slow")
+        if said and carried_out and (hop.hook or said.hook, hop.netns, hop.clone) == (said.hook, said.netns, said.clone):
             continue
         if hop.what in ("table", "chain"):
             said = hop
