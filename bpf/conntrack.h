@@ -49,7 +49,7 @@ static __always_inline int read_flow(u64 nfct, struct flow *f)
     read_tuple(&f->orig, hash);
     read_tuple(&f->reply, hash + SIZEOF_nf_conntrack_tuple_hash);
 #ifdef HAVE_nf_conn_zone_id
-    f->zone = READ(ct, zone_id);
+    f->zone = PEEK(ct, zone_id);
 #else
     f->zone = 0;
 #endif
@@ -63,7 +63,7 @@ static __always_inline int read_flow(u64 nfct, struct flow *f)
 static __always_inline int is_settled(u64 nfct)
 {
     struct nf_conn *ct = (void *)(nfct & NFCT_POINTER);
-    return (nfct & ~NFCT_POINTER) != IP_CT_NEW || (READ(ct, status) & IPS_CONFIRMED);
+    return (nfct & ~NFCT_POINTER) != IP_CT_NEW || (PEEK(ct, status) & IPS_CONFIRMED);
 }
 #else
 static __always_inline int is_settled(u64 nfct)

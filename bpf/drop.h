@@ -11,23 +11,23 @@ static __always_inline int drop_entered(struct call *c)
     struct follow *e;
     struct event *out;
     struct sight *s = sight_of(c);
-    u16 protocol = READ(skb, protocol);
+    u16 protocol = READ(c, skb, protocol);
 
     if (protocol != bpf_htons(ETH_IP) && protocol != bpf_htons(ETH_IPV6))
         return 0;
-    e = follow_outside(skb, s);
+    e = follow_outside(c, skb, s);
     if (!e)
         return 0;
     e->dead = 1;
     out = reserve_event(e, EVENT_DROP, c->arg[0]);
     if (!out)
         return 0;
-    write_sight(out, skb, s);
+    write_sight(c, out, skb, s);
     out->object = c->arg[1];
 #ifdef DROP_REASONS
     out->reason = c->arg[2];
 #endif
-    dev = READ(skb, dev);
+    dev = READ(c, skb, dev);
     if (dev)
         bpf_probe_read_kernel(&out->in_name, sizeof(out->in_name), &dev->name);
     submit_event(out);

@@ -44,13 +44,13 @@ static __always_inline void write_tuple(u8 *src, u8 *dst, u16 *sport, u16 *dport
 }
 
 /* Header and connection, from the sight. */
-static __always_inline void write_sight(struct event *out, struct sk_buff *skb, struct sight *s)
+static __always_inline void write_sight(struct call *c, struct event *out, struct sk_buff *skb, struct sight *s)
 {
     out->hook = s->hook;
     out->netns = s->netns;
     out->in_ifindex = s->in;
     out->out_ifindex = s->out;
-    out->mark = READ(skb, mark);
+    out->mark = READ(c, skb, mark);
     out->length = s->packet.length;
     out->seq = s->packet.seq;
     out->ack = s->packet.ack;

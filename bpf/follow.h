@@ -66,7 +66,8 @@ BPF_PERCPU_ARRAY(sights, struct sight, 32);
 
 static __always_inline struct sight *sight_of(struct call *c)
 {
-    return sights.lookup(&c->number);
+    int number = c->number;
+    return sights.lookup(&number);
 }
 
 static __always_inline int filter_wants(struct filter *f, struct sight *s)
@@ -114,7 +115,7 @@ static __always_inline struct follow *begin(u64 skb, struct sight *s)
     return followed.lookup(&skb);
 }
 
-/* Leave at once? True when this CPU has just decided against this packet's connection. */
+/* True when this CPU has just decided against this packet's connection. */
 static __always_inline int known_unwanted(u64 skb, u64 nfct)
 {
     int zero = 0;
@@ -161,29 +162,29 @@ static __always_inline struct follow *follow(u64 skb, struct sight *s)
 }
 
 /* Looks at the packet in skb; 0 when it is no IP packet. The caller has set hook, returned, netns, in, out. */
-static __always_inline int look(struct sk_buff *skb, struct sight *s)
+static __always_inline int look(struct call *c, struct sk_buff *skb, struct sight *s)
 {
-    if (!parse_packet(skb, &s->packet))
+    if (!parse_packet(c, skb, &s->packet))
         return 0;
     s->has_flow = read_flow(s->nfct, &s->flow);
     return 1;
 }
 
 /* The entry of a packet that a probe outside the hooks sees: a socket, a drop. Fills *s. */
-static __always_inline struct follow *follow_outside(struct sk_buff *skb, struct sight *s)
+static __always_inline struct follow *follow_outside(struct call *c, struct sk_buff *skb, struct sight *s)
 {
-    struct net_device *dev = READ(skb, dev);
+    struct net_device *dev = READ(c, skb, dev);
 
     if (!s)
         return 0;
-    s->nfct = READ(skb, _nfct);
+    s->nfct = READ(c, skb, _nfct);
     s->hook = NO_HOOK;
     s->returned = 0;
     s->by_loopback = 0;
-    s->netns = netns_of_skb(skb);
-    s->in = dev ? READ(dev, ifindex) : 0;
+    s->netns = netns_of_skb(c, skb);
+    s->in = dev ? READ(c, dev, ifindex) : 0;
     s->out = 0;
-    return look(skb, s) ? follow((u64)skb, s) : 0;
+    return look(c, skb, s) ? follow((u64)skb, s) : 0;
 }
 
 /* The entry of a packet that a probe deep inside another one's call sees; the signs were checked there. */

@@ -10,7 +10,7 @@
 static __always_inline int is_masquerade(struct nf_conn *ct)
 {
 #if defined(HAVE_nf_ct_ext) && defined(HAVE_nf_conn_nat_masq_index)
-    struct nf_ct_ext *ext = READ(ct, ext);
+    struct nf_ct_ext *ext = PEEK(ct, ext);
     struct nf_conn_nat *nat;
     u8 offset = 0;
 
@@ -20,7 +20,7 @@ static __always_inline int is_masquerade(struct nf_conn *ct)
     if (!offset)
         return 0;
     nat = (void *)ext + offset;
-    return READ(nat, masq_index) != 0;
+    return PEEK(nat, masq_index) != 0;
 #else
     return 0;
 #endif
@@ -42,27 +42,29 @@ static __always_inline int nat_entered(struct call *c)
     struct sk_buff *skb = (void *)c->arg[0];
     struct nf_conn *ct = (void *)c->arg[1];
     int source = !(c->arg[2] & 255), reply = c->arg[3] & 1;
+    u64 nfct = READ(c, skb, _nfct);
     struct net_device *dev;
     struct follow *e;
     struct event *out;
-    struct sight *s = sight_of(c);
+    struct sight *s;
 
-    if (!s || only_drops())
+    if (known_unwanted(c->arg[0], nfct) || only_drops())
         return 0;
-    s->nfct = READ(skb, _nfct);
-    if (known_unwanted(c->arg[0], s->nfct))
+    s = sight_of(c);
+    if (!s)
         return 0;
-    dev = READ(skb, dev);
-    s->netns = netns_of(READ(ct, ct_net_net));
+    s->nfct = nfct;
+    dev = READ(c, skb, dev);
+    s->netns = netns_of(c, READ(c, ct, ct_net_net));
     s->in = s->out = 0;
     s->returned = 0;
-    s->by_loopback = dev && (READ(dev, flags) & IFF_LOOPBACK);
-    s->hook = hook_of_rewrite(already_followed(c->arg[0]), source, READ(skb, skb_iif));
-    e = look(skb, s) ? follow(c->arg[0], s) : 0;
+    s->by_loopback = dev && (READ(c, dev, flags) & IFF_LOOPBACK);
+    s->hook = hook_of_rewrite(already_followed(c->arg[0]), source, READ(c, skb, skb_iif));
+    e = look(c, skb, s) ? follow(c->arg[0], s) : 0;
     out = e ? reserve_event(e, EVENT_NAT, c->arg[0]) : 0;
     if (!out)
         return 0;
-    write_sight(out, skb, s);
+    write_sight(c, out, skb, s);
     out->pf = s->packet.tuple.family == 4 ? 2 : 10;
     out->verdict = NF_ACCEPT;
     out->manip = !source | reply << 1;
@@ -79,7 +81,7 @@ PROBE_ENTRY(nat)
 static __always_inline int nat_hook_keep(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
-    return !known_unwanted(c->arg[0], READ(skb, _nfct));
+    return !known_unwanted(c->arg[0], READ(c, skb, _nfct));
 }
 
 static __always_inline int nat_hook_returned(struct call *c)
@@ -87,7 +89,7 @@ static __always_inline int nat_hook_returned(struct call *c)
     struct sk_buff *skb = (void *)c->arg[0];
     u8 verdict = c->ret & 255;
     struct sight *s = sight_of(c);
-    struct follow *e = follow_in_hook(skb, (void *)c->arg[1], 0, s);
+    struct follow *e = follow_in_hook(c, skb, (void *)c->arg[1], 0, s);
     struct event *out;
 
     if (!e || (verdict != NF_DROP && only_drops()))
@@ -95,9 +97,9 @@ static __always_inline int nat_hook_returned(struct call *c)
     out = reserve_event(e, EVENT_NAT_HOOK, c->arg[0]);
     if (!out)
         return 0;
-    write_sight(out, skb, s);
-    write_state(out, (void *)c->arg[1]);
-    out->pf = READ((struct nf_hook_state *)c->arg[1], pf);
+    write_sight(c, out, skb, s);
+    write_state(c, out, (void *)c->arg[1]);
+    out->pf = READ(c, (struct nf_hook_state *)c->arg[1], pf);
     out->verdict = verdict;
     submit_event(out);
     return 0;

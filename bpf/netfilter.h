@@ -20,21 +20,21 @@ static __always_inline int is_ip(u8 pf)
     return pf == 2 || pf == 10;
 }
 
-static __always_inline void read_state(struct hook_state *to, struct nf_hook_state *state)
+static __always_inline void read_state(struct call *c, struct hook_state *to, struct nf_hook_state *state)
 {
-    struct net_device *in = READ(state, in), *out = READ(state, out);
+    struct net_device *in = READ(c, state, in), *out = READ(c, state, out);
 
-    to->hook = READ(state, hook);
-    to->pf = READ(state, pf);
-    to->netns = netns_of(READ(state, net));
-    to->in = in ? READ(in, ifindex) : 0;
-    to->out = out ? READ(out, ifindex) : 0;
-    to->by_loopback = in && (READ(in, flags) & IFF_LOOPBACK);
+    to->hook = READ(c, state, hook);
+    to->pf = READ(c, state, pf);
+    to->netns = netns_of(c, READ(c, state, net));
+    to->in = in ? READ(c, in, ifindex) : 0;
+    to->out = out ? READ(c, out, ifindex) : 0;
+    to->by_loopback = in && (READ(c, in, flags) & IFF_LOOPBACK);
 }
 
-static __always_inline void write_state(struct event *out, struct nf_hook_state *state)
+static __always_inline void write_state(struct call *c, struct event *out, struct nf_hook_state *state)
 {
-    struct net_device *in = READ(state, in), *outdev = READ(state, out);
+    struct net_device *in = READ(c, state, in), *outdev = READ(c, state, out);
 
     if (in)
         bpf_probe_read_kernel(&out->in_name, sizeof(out->in_name), &in->name);
@@ -43,17 +43,15 @@ static __always_inline void write_state(struct event *out, struct nf_hook_state 
 }
 
 /* The entry of a packet inside a hook (or, with returned = 1, just after). Fills *s. */
-static __always_inline struct follow *follow_in_hook(struct sk_buff *skb, struct nf_hook_state *state,
+static __always_inline struct follow *follow_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
                                                      u8 returned, struct sight *s)
 {
     struct hook_state h;
 
     if (!s)
         return 0;
-    s->nfct = READ(skb, _nfct);
-    if (known_unwanted((u64)skb, s->nfct))
-        return 0;
-    read_state(&h, state);
+    s->nfct = READ(c, skb, _nfct);
+    read_state(c, &h, state);
     if (!is_ip(h.pf))
         return 0;
     s->netns = h.netns;
@@ -62,12 +60,12 @@ static __always_inline struct follow *follow_in_hook(struct sk_buff *skb, struct
     s->hook = h.hook;
     s->by_loopback = h.by_loopback;
     s->returned = returned;
-    return look(skb, s) ? follow((u64)skb, s) : 0;
+    return look(c, skb, s) ? follow((u64)skb, s) : 0;
 }
 
 /* A packet that is gone: tell the verdict if its entry says it got no further than this hook. (A bridge hook that calls
  * the IP hooks itself returns "stolen" when the packet has long passed them: ip_sabotage_in, br_nf_pre_routing.) */
-static __always_inline void write_gone(u64 skb, struct nf_hook_state *state, u8 verdict)
+static __always_inline void write_gone(struct call *c, u64 skb, struct nf_hook_state *state, u8 verdict)
 {
     struct follow *e = already_followed(skb);
     struct hook_state h;
@@ -75,7 +73,7 @@ static __always_inline void write_gone(u64 skb, struct nf_hook_state *state, u8 
 
     if (!e)
         return;
-    read_state(&h, state);
+    read_state(c, &h, state);
     if (e->netns != h.netns || e->stage > stage_of(h.hook, 0) || (verdict == NF_DROP && !e->dead))
         return;
     e->stage = stage_of(h.hook, 1);
@@ -88,7 +86,7 @@ static __always_inline void write_gone(u64 skb, struct nf_hook_state *state, u8 
     out->flags |= FLAG_NO_HEADER;
     out->in_ifindex = h.in;
     out->out_ifindex = h.out;
-    write_state(out, state);
+    write_state(c, out, state);
     submit_event(out);
 }
 
@@ -98,7 +96,7 @@ static __always_inline int hook_keep(struct call *c)
     struct nf_hook_state *state = (void *)c->arg[1];
     struct sk_buff *skb = (void *)c->arg[0];
 
-    return is_ip(READ(state, pf)) && !known_unwanted(c->arg[0], READ(skb, _nfct));
+    return is_ip(READ(c, state, pf)) && !known_unwanted(c->arg[0], READ(c, skb, _nfct));
 }
 
 static __always_inline int hook_returned(struct call *c)
@@ -106,24 +104,28 @@ static __always_inline int hook_returned(struct call *c)
     struct sk_buff *skb = (void *)c->arg[0];
     struct nf_hook_state *state = (void *)c->arg[1];
     int ret = c->ret;
-    struct sight *s = sight_of(c);
     struct follow *e;
     struct event *out;
+    struct sight *s;
 
+    if (!is_ip(READ(c, state, pf)))
+        return 0;
     if (ret != 1) {
-        if (is_ip(READ(state, pf)))
-            write_gone(c->arg[0], state, ret < 0 ? NF_DROP : NF_STOLEN);
+        write_gone(c, c->arg[0], state, ret < 0 ? NF_DROP : NF_STOLEN);
         return 0;
     }
-    e = follow_in_hook(skb, state, 1, s);
+    if (known_unwanted(c->arg[0], READ(c, skb, _nfct)))
+        return 0;
+    s = sight_of(c);
+    e = follow_in_hook(c, skb, state, 1, s);
     if (!e || only_drops())
         return 0;
     out = reserve_event(e, EVENT_HOOK, c->arg[0]);
     if (!out)
         return 0;
-    write_sight(out, skb, s);
-    write_state(out, state);
-    out->pf = READ(state, pf);
+    write_sight(c, out, skb, s);
+    write_state(c, out, state);
+    out->pf = READ(c, state, pf);
     out->verdict = NF_ACCEPT;
     submit_event(out);
     return 0;

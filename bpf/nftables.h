@@ -4,49 +4,50 @@
 /* struct nft_pktinfo carried an xt_action_param until 5.14, when it got a state pointer of its own
  * (kernel commit 897389de4828, "netfilter: nf_tables: remove xt_action_param from nft_pktinfo"). */
 #ifdef HAVE_nft_pktinfo_state
-#define CHAIN_STATE(pkt) ((struct nf_hook_state *)READ(pkt, state))
+#define CHAIN_STATE(c, pkt) ((struct nf_hook_state *)READ(c, pkt, state))
 #else
-#define CHAIN_STATE(pkt) ((struct nf_hook_state *)READ(pkt, xt_state))
+#define CHAIN_STATE(c, pkt) ((struct nf_hook_state *)READ(c, pkt, xt_state))
 #endif
 
 /* arg: packet info, chain */
 static __always_inline int chain_keep(struct call *c)
 {
     struct nft_pktinfo *pkt = (void *)c->arg[0];
-    struct sk_buff *skb = READ(pkt, skb);
-    return !known_unwanted((u64)skb, READ(skb, _nfct));
+    struct sk_buff *skb = READ(c, pkt, skb);
+    return !known_unwanted((u64)skb, READ(c, skb, _nfct));
 }
 
 static __always_inline int chain_returned(struct call *c)
 {
     struct nft_pktinfo *pkt = (void *)c->arg[0];
     struct nft_chain *chain = (void *)c->arg[1];
-    struct sk_buff *skb = READ(pkt, skb);
-    struct nf_hook_state *state = CHAIN_STATE(pkt);
+    struct sk_buff *skb = READ(c, pkt, skb);
+    struct nf_hook_state *state = CHAIN_STATE(c, pkt);
     u8 verdict = c->ret & 255;
     struct nft_table *table;
-    struct sight *s = sight_of(c);
     struct follow *e;
     struct event *out;
+    struct sight *s;
 
-    if (verdict == NF_STOLEN)
+    if (verdict == NF_STOLEN || known_unwanted((u64)skb, READ(c, skb, _nfct)))
         return 0;
-    e = follow_in_hook(skb, state, 0, s);
+    s = sight_of(c);
+    e = follow_in_hook(c, skb, state, 0, s);
     if (!e || (verdict != NF_DROP && only_drops()))
         return 0;
     out = reserve_event(e, EVENT_CHAIN, (u64)skb);
     if (!out)
         return 0;
-    write_sight(out, skb, s);
-    write_state(out, state);
-    out->pf = READ(state, pf);
+    write_sight(c, out, skb, s);
+    write_state(c, out, state);
+    out->pf = READ(c, state, pf);
     out->verdict = verdict;
     if (verdict == NF_DROP)
         write_rejection(out, (u64)skb);
     out->object = c->arg[1];
-    table = READ(chain, table);
-    bpf_probe_read_kernel_str(&out->table, sizeof(out->table), READ(table, name));
-    bpf_probe_read_kernel_str(&out->chain, sizeof(out->chain), READ(chain, name));
+    table = PEEK(chain, table);
+    bpf_probe_read_kernel_str(&out->table, sizeof(out->table), PEEK(table, name));
+    bpf_probe_read_kernel_str(&out->chain, sizeof(out->chain), PEEK(chain, name));
     submit_event(out);
     return 0;
 }

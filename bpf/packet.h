@@ -72,12 +72,12 @@ static __always_inline int is_extension(u8 next)
 }
 
 /* Fills *p from the skb's network header. Returns 0 when it holds no IP packet. */
-static __always_inline int parse_packet(struct sk_buff *skb, struct packet *p)
+static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, struct packet *p)
 {
     u8 h[40] __attribute__((aligned(8))) = {};
-    void *at = READ(skb, head);
+    void *at = READ(c, skb, head);
 
-    at += READ(skb, network_header);
+    at += READ(c, skb, network_header);
     bpf_probe_read_kernel(h, sizeof(h), at);
     __builtin_memset(p, 0, sizeof(*p));
     if (h[0] >> 4 == 4) {
@@ -122,19 +122,19 @@ static __always_inline int parse_packet(struct sk_buff *skb, struct packet *p)
     return 1;
 }
 
-static __always_inline u32 netns_of(struct net *net)
+static __always_inline u32 netns_of(struct call *c, struct net *net)
 {
-    return net ? READ(net, ns_inum) : 0;
+    return net ? READ(c, net, ns_inum) : 0;
 }
 
 /* The namespace of a packet outside a netfilter hook: its device's, else its socket's. */
-static __always_inline u32 netns_of_skb(struct sk_buff *skb)
+static __always_inline u32 netns_of_skb(struct call *c, struct sk_buff *skb)
 {
-    struct net_device *dev = READ(skb, dev);
+    struct net_device *dev = READ(c, skb, dev);
     struct sock *sk;
 
     if (dev)
-        return netns_of(READ(dev, nd_net_net));
-    sk = READ(skb, sk);
-    return sk ? netns_of(READ(sk, __sk_common_skc_net_net)) : 0;
+        return netns_of(c, READ(c, dev, nd_net_net));
+    sk = READ(c, skb, sk);
+    return sk ? netns_of(c, READ(c, sk, __sk_common_skc_net_net)) : 0;
 }

@@ -22,9 +22,9 @@ static __always_inline int write_handshake(struct call *c, u8 kind, u8 verdict, 
         return 0;
     out->flags |= FLAG_NO_HEADER;
     out->verdict = verdict;
-    out->object = socket_inode(sk);
-    out->state = READ(sk, __sk_common_skc_state);
-    write_queues(out, sk);
+    out->object = socket_inode(c, sk);
+    out->state = READ(c, sk, __sk_common_skc_state);
+    write_queues(c, out, sk);
     submit_event(out);
     return 0;
 }

@@ -53,6 +53,9 @@ class Refused:
     why: str
 
 
+DIRECT = ("FENTRY", "FEXIT")
+"""Ways in which the verifier knows the arguments' types, so that fields are read by plain loads."""
+
 _STRUCT_MODULE = {row.struct: row.module for row in LAYOUTS}
 
 
@@ -152,7 +155,7 @@ def header(planned: list[Planned], ring_pages: int) -> str:
         if row:
             args = ", ".join(f"GET(ctx, {p})" if p else "0" for p in row.positions)
             lines.append(f"#define PROGRAM_{name} {row.program}\n#define ARGS_{name}(GET, ctx) {{ {args} }}")
-            lines.append(f"#define RETURN_{name} {row.parameters + 1}")
+            lines.append(f"#define RETURN_{name} {row.parameters + 1}\n#define DIRECT_{name} {int(row.way in DIRECT)}")
     lines.append(f"#define SYNACK_SEEN {int('synack4' in rows)}")
     if "drop" in rows and rows["drop"].positions[2]:
         lines.append("#define DROP_REASONS")
