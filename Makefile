@@ -4,6 +4,8 @@
 
 KERNELS ?= 6.1 6.12
 DEMO_KERNEL ?= 6.12
+# Ways to attach that the kernel tests go through: auto takes fentry where it can, kprobe never does.
+ATTACH ?= auto,kprobe
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
@@ -25,11 +27,12 @@ lint: setup
 kernel-test: setup
 	@for kernel in $(KERNELS); do \
 		echo "--- kernel $$kernel"; \
-		$(LAB) run --kernel $$kernel --timeout 1500 -- python3 -m pytest -p no:cacheprovider tests/kernel || exit 1; \
+		$(LAB) run --kernel $$kernel --timeout 1500 -- env K8SNET_ATTACH=$(ATTACH) \
+			python3 -m pytest -p no:cacheprovider -W ignore::DeprecationWarning:bcc tests/kernel || exit 1; \
 	done
 
 bench: setup
-	$(PYTHON) bench/run.py
+	$(PYTHON) -m bench.run
 
 # What the machine needs: packages to build and boot the lab, and a virtual environment for the tools.
 setup: .venv/ready

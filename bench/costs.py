@@ -1,7 +1,7 @@
 """What each probe costs: the kernel's own record of how often every program ran and for how long.
 
-The kernel's clock reads around each run cost time too (kernel.bpf_stats_enabled), so these runs give no throughput. What is
-not in the figures: the trampoline or breakpoint that leads to a program.
+The kernel's clock reads around each run cost time too (kernel.bpf_stats_enabled), so these runs give no throughput. What
+is not in the figures: the trampoline or breakpoint that leads to a program.
 """
 
 from __future__ import annotations

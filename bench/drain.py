@@ -95,7 +95,7 @@ def decoding(batch: npt.NDArray[Any]) -> dict[str, float]:
 
 
 def run(save: Path) -> dict[str, Any]:
-    """Events per CPU second, all in one session. Needs throughput.flow() around it. save: gets a batch, for the host."""
+    """Events per CPU second, all in one session. Needs throughput.flow() around it. save: gets a batch for the host."""
     batches: list[npt.NDArray[Any]] = []
 
     def by_array() -> int:
@@ -107,7 +107,7 @@ def run(save: Path) -> dict[str, Any]:
         callback = rate(session, by_callback(session))
     batch = batches[0]
     np.save(save, batch)
-    found = {"array": array, "callback": callback, "ratio": array / callback, "batch": len(batch), "fields": len(FIELDS)}
+    found = {"array": array, "callback": callback, "ratio": array / callback, "fields": len(FIELDS)}
     return found | decoding(batch)
 
 

@@ -28,7 +28,7 @@ def say(text: str) -> None:
 
 
 def starts(directory: Path) -> dict[str, Any]:
-    """CPU seconds of a start by the tracer's own choice of ways and by kprobes alone; a copy of the kernel for the host."""
+    """CPU seconds of a start, with the ways the tracer chooses and by kprobes alone; copies the kernel for the host."""
     startup.save(directory / "kernel")
     found = {}
     for name, way in (("fentry", ""), ("kprobe", "kprobe")):
@@ -48,8 +48,10 @@ def main(directory: Path, rounds: int, seconds: float, wanted: list[str]) -> int
     uname = os.uname()
     results: dict[str, Any] = {
         "machine": {"kernel": uname.release, "cpus": os.cpu_count(), "versions": tools.versions()},
-        "rounds": rounds, "seconds": seconds, "failed": {},
-    }  # fmt: skip
+        "rounds": rounds,
+        "seconds": seconds,
+        "failed": {},
+    }
     with throughput.flow():
         for name in wanted or parts:
             say(name)

@@ -11,7 +11,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     all_rows = [list(head), *map(list, rows)]
     widths = [max(len(row[i]) for row in all_rows) for i in range(len(head))]
     return [
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
         for row in all_rows
     ]
 
@@ -22,16 +22,15 @@ def _told(variant: dict[str, Any]) -> str:
     if "lost" in told:
         written, lost = sum(t["events"] for t in variant["told"]), sum(t["lost"] for t in variant["told"])
         seconds = sum(b["seconds"] for b in variant["blasts"])
-        share = lost / (written + lost) if lost else 0.0
-        return f"{written / seconds:,.0f} events/s, {share:.2%} lost"
+        return f"{written / seconds:,.0f} events/s, {lost:,} lost" + (f" ({lost / written:.2%})" if written and lost else "")
     return ", ".join(f"{value:,} {name}" for name, value in told.items())
 
 
 def throughput(found: dict[str, Any]) -> list[str]:
     base = found["untraced"]
     lines = [
-        f"untraced: {base['median']:,.0f} packets/s (median of {base['blasts']}; {base['lowest']:,.0f} to"
-        f" {base['highest']:,.0f}: this is how steady the machine was)",
+        f"untraced: {base['median']:,.0f} packets/s (median of {base['blasts']};"
+        f" {base['lowest']:,.0f} to {base['highest']:,.0f}: this is how steady the machine was)",
         "",
     ]
     rows = []
@@ -41,7 +40,8 @@ def throughput(found: dict[str, Any]) -> list[str]:
             continue
         cpu = sum(b["cpu"] for b in v["blasts"]) / len(v["blasts"])
         spread = f"{min(v['ratios']):.2f}-{max(v['ratios']):.2f}"
-        rows.append([v["name"], f"{v['ratio']:.2f}", spread, str(len(v["ratios"])), str(v["hooked"]), f"{cpu:.0%}", _told(v)])
+        times = str(len(v["ratios"]))
+        rows.append([v["name"], f"{v['ratio']:.2f}", spread, times, str(v["hooked"]), f"{cpu:.0%}", _told(v)])
     lines += table(["", "of untraced", "spread", "rounds", "hooked", "tool's CPU", "it says"], rows)
     lines += ["", "what ran:"] + [f"  {v['name']}: {v['command']}" for v in found["variants"]]
     return lines
@@ -115,7 +115,7 @@ def text(results: dict[str, Any]) -> str:
     """All of it."""
     machine = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    lines = [f"kernel {machine['kernel']}, {machine['cpus']} CPUs; {versions}"]
+    lines = [f"kernel {machine['kernel']}, CPUs: {machine['cpus']}; {versions}", f"clock: {results['clock']}"]
     for title, show in (("throughput", throughput), ("costs", costs), ("drain", drain), ("startup", startup)):
         if title in results:
             lines += ["", f"== {title}", *show(results[title])]

@@ -20,7 +20,10 @@ from typing import Any
 
 SYS_BTF, KALLSYMS = Path("/sys/kernel/btf"), Path("/proc/kallsyms")
 RING_PAGES = 4096
-MODULES = ("ip_tables", "ip6_tables", "nf_conntrack", "nf_nat", "nf_tables", "nf_reject_ipv4", "nf_reject_ipv6", "x_tables")
+MODULES = (
+    *("ip_tables", "ip6_tables", "x_tables", "nf_tables"),
+    *("nf_conntrack", "nf_nat", "nf_reject_ipv4", "nf_reject_ipv6"),
+)
 
 
 class Steps:

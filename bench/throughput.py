@@ -1,10 +1,11 @@
 """Forwarding throughput: 64-byte UDP frames from the client through a NodePort's DNAT to a pod that swallows them.
 
-One connection of a fixed port, answered once before anything is measured, so that conntrack has it as established and no
-nat table is asked again. Counted at the pods' interfaces: what the node has forwarded, whether or not a socket keeps up.
+One connection of a fixed port, answered once before anything is measured, so that conntrack has it as established and
+no nat table is asked again. Counted at the pods' interfaces: what the node has forwarded, whether or not a socket keeps
+up. Client, node and pods are namespaces of one kernel, and the probes see the packet in all of them.
 
-Each blast runs between untraced ones, and its figure is the ratio to the mean of the nearest one before and the nearest one
-after it: what the host does meanwhile, or the emulator, then cancels as far as it is slower than a few seconds.
+Each blast runs between untraced ones, and its figure is the ratio to the mean of the nearest one before and the nearest
+one after it: what the host does meanwhile then cancels, as far as it changes slowly.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from scenes import load, scene, servers, traffic
 from scenes.topology import PODS
 
 SOURCE_PORT = 40001
-WARM_SECONDS = 0.5
+WARM_SHARE = 0.2
+"""Of a blast's measured time, sent before it."""
 BETWEEN = 2
 """So many traced blasts between two untraced ones."""
-FEW = 3
+FEW = 2
 """Rounds of a tool that takes long to start and whose ratio is far from any other."""
 
 _UDP_TIMEOUTS = ("nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream")
@@ -35,8 +37,8 @@ _HOOKED = Path("/sys/kernel/tracing/enabled_functions")
 
 @dataclass(frozen=True)
 class Blast:
-    """rate: packets/s arriving at the pod. sent: packets/s leaving the client. cpu: share of one CPU used by the tool's own
-    process. overflows: packets its socket had no room for. seconds: from the first packet to the last."""
+    """rate: packets/s arriving at the pod. sent: packets/s leaving the client. cpu: share of one CPU used by the tool's
+    own process. overflows: packets the pod's socket had no room for. seconds: from the first packet to the last."""
 
     rate: float
     sent: float
@@ -80,15 +82,22 @@ def flow() -> Iterator[None]:
             yield
 
 
+def hooked() -> int:
+    """Functions that something is attached to by ftrace: proof that a tool is on. Indented lines tell more of the last."""
+    if not _HOOKED.exists():
+        return 0
+    return sum(1 for line in _HOOKED.read_text().splitlines() if line.strip() and not line[0].isspace())
+
+
 def blast(seconds: float, running: Running) -> Blast:
-    """Sends for WARM_SECONDS and then `seconds`, which are measured."""
+    """Sends to warm up and then for `seconds`, which are measured."""
 
     def overflows() -> int:
         return sum(load.udp_counters(pod.name)["RcvbufErrors"] for pod in PODS)
 
     lost = overflows()
-    sender = load.udp_blast(WARM_SECONDS + seconds + 0.3, sport=SOURCE_PORT)
-    time.sleep(WARM_SECONDS)
+    sender = load.udp_blast(seconds * (1 + 2 * WARM_SHARE), sport=SOURCE_PORT)
+    time.sleep(seconds * WARM_SHARE)
     began, first, cpu = time.monotonic(), load.pods_received(), running.cpu_seconds
     time.sleep(seconds)
     last, passed, cpu = load.pods_received(), time.monotonic() - began, running.cpu_seconds - cpu
@@ -102,8 +111,7 @@ def measure(variant: Variant, seconds: float) -> float:
     try:
         with variant.start() as running:
             variant.command = running.command
-            if _HOOKED.exists():
-                variant.hooked = len(_HOOKED.read_text().splitlines())
+            variant.hooked = hooked()
             found = blast(seconds, running)
     except ToolFailed as e:
         variant.error = str(e)
@@ -133,7 +141,7 @@ def one_round(untraced: Variant, variants: Sequence[Variant], seconds: float) ->
 
 
 def all_variants(fentry: Tracer, kprobe: Tracer) -> list[Variant]:
-    other, ours = f"port {OTHER_PORT}", tools.our_functions()
+    other, ours = f"port {OTHER_PORT}", ("--all-kmods", "--filter-func", tools.our_functions())
     return [
         Variant("k8snet-trace, other port", lambda: fentry.on(other)),
         Variant("k8snet-trace, every packet", lambda: fentry.on("everything")),
@@ -141,8 +149,8 @@ def all_variants(fentry: Tracer, kprobe: Tracer) -> list[Variant]:
         Variant("tcpdump, every packet", tools.tcpdump("-w", "/tmp/bench.pcap")),
         Variant("k8snet-trace kprobes, other port", lambda: kprobe.on(other)),
         Variant("k8snet-trace kprobes, every packet", lambda: kprobe.on("everything")),
-        Variant("pwru, our functions, other port", tools.pwru("--all-kmods", "--filter-func", ours, *other.split()), FEW),
-        Variant("pwru, our functions, every packet", tools.pwru("--all-kmods", "--filter-func", ours), FEW),
+        Variant("pwru, our functions, other port", tools.pwru(*ours, *other.split()), FEW),
+        Variant("pwru, our functions, every packet", tools.pwru(*ours), FEW),
         Variant("pwru, all functions, other port", tools.pwru(*other.split()), FEW),
         Variant("pwru, all functions, every packet", tools.pwru(), FEW),
     ]

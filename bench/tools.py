@@ -60,7 +60,7 @@ def nothing() -> Iterator[Running]:
 
 
 class Tracer:
-    """k8snet-trace in its own process (bench/worker.py); probes are on only inside the blocks of port() and everything()."""
+    """k8snet-trace in its own process (bench/worker.py); its probes are on only inside the blocks of on()."""
 
     def __init__(self, way: str) -> None:
         """way: "" for the ways the tracer chooses, "kprobe" for those of a kernel without fentry."""
@@ -103,7 +103,7 @@ class Tracer:
 
 @contextmanager
 def _command(words: Sequence[str], ready: str, told: str) -> Iterator[Running]:
-    """A command that writes the text `ready` to stderr when it is attached. told: pattern of NUMBER, NAME on its stderr."""
+    """A command that writes the text `ready` to stderr when attached. told: pattern of NUMBER, NAME on its stderr."""
     log = SCRATCH / "bench-stderr"
     with log.open("wb") as stderr:
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=stderr)
@@ -139,7 +139,8 @@ def pwru(*arguments: str) -> Starter:
 
     @contextmanager
     def start() -> Iterator[Running]:
-        with _command(("pwru", "--output-file", str(lines), *arguments), "Listening for events", r"(\d+)(\0)") as running:
+        words = ("pwru", "--output-file", str(lines), *arguments)
+        with _command(words, "Listening for events", r"(\d+)(\0)") as running:
             yield running
         with lines.open("rb") as file:
             running.told["lines"] = max(0, sum(1 for _ in file) - 1)

@@ -1,7 +1,7 @@
 """The tracer as one of the compared tools: a Session in a process of its own, as the command is.
 
-Started as `python3 -m bench.worker WAY FILE` (WAY: "" or "kprobe"); reads one command a line on stdin and answers each with
-one line of JSON on stdout, the first line without being asked, when the probes are ready:
+Started as `python3 -m bench.worker WAY FILE` (WAY: "" or "kprobe"); reads one command a line on stdin and answers each
+with one line of JSON on stdout, the first line without being asked, when the probes are ready:
 
     port N       probes on, filter: port N
     everything   probes on, no filter; every event is appended to FILE

@@ -1,4 +1,7 @@
-/* Copies of a followed packet (bridge flooding, TEE, packet taps) are followed too, as the same packet. */
+/* Copies of a followed packet (bridge flooding, TEE) are followed too, as the same packet.
+ *
+ * Most copies are made for packet taps, though, and end there without a word, their buffers free for the next packet: so a
+ * tap's copy is forgotten as it arrives, and any other must show up somewhere at once. */
 
 /* arg: skb; returns the copy */
 static __always_inline int clone_keep(struct call *c)
@@ -19,6 +22,7 @@ static __always_inline int clone_returned(struct call *c)
     f.flags |= FLAG_CLONE;
     f.netns = 0;
     f.stage = 0;
+    f.until = bpf_jiffies64() + 1;
     followed.update(&copy, &f);
     return 0;
 }
@@ -30,3 +34,17 @@ static __always_inline int clone_returned(struct call *c)
 PROBE_RETURN(clone)
 PROBE_RETURN(copy)
 PROBE_RETURN(pcopy)
+
+/* arg: skb */
+static __always_inline int tap_entered(struct call *c)
+{
+    u64 skb = c->arg[0];
+    struct follow *e = already_followed(skb);
+
+    if (e && e->flags & FLAG_CLONE)
+        followed.delete(&skb);
+    return 0;
+}
+#define tap_ring_entered tap_entered
+PROBE_ENTRY(tap)
+PROBE_ENTRY(tap_ring)

@@ -16,15 +16,19 @@
  *   - elsewhere (socket, drop), and for a copy just made, those same signs decide.
  *
  * A packet nobody wants must cost next to nothing. When its connection is known and does not match, the answer holds for
- * the rest of its way on this CPU: `slots` remembers it, and every program leaves after that one look-up. */
+ * the rest of its way on this CPU: `slots` remembers it, and every program leaves after that one look-up. Conntrack
+ * entries are used again too, so the answer is good for a tick or two, longer than any way and shorter than any entry's
+ * time-out. */
 
 struct slot {
     u64 skb;
     u64 nfct;
+    u64 until; /* jiffies */
 };
 
 struct follow {
     u64 packet;
+    u64 until; /* jiffies: when a copy not seen yet is no longer believed in */
     u32 netns; /* where it was last seen, 0 = a copy not seen yet */
     u32 sign;
     u16 ident;
@@ -93,6 +97,8 @@ static __always_inline int goes_on(struct follow *e, struct sight *s)
 
     if (e->dead)
         return 0;
+    if (!e->netns && bpf_jiffies64() > e->until)
+        return 0;
     if (s->hook == NO_HOOK || !e->netns)
         return same_signs(e, s);
     if (e->flags & FLAG_AT_SOCKET)
@@ -120,7 +126,7 @@ static __always_inline int known_unwanted(u64 skb, u64 nfct)
 {
     int zero = 0;
     struct slot *slot = slots.lookup(&zero);
-    return slot && nfct && slot->skb == skb && slot->nfct == nfct;
+    return slot && nfct && slot->skb == skb && slot->nfct == nfct && bpf_jiffies64() <= slot->until;
 }
 
 static __always_inline void remember_unwanted(u64 skb, u64 nfct)
@@ -130,6 +136,7 @@ static __always_inline void remember_unwanted(u64 skb, u64 nfct)
     if (slot) {
         slot->skb = skb;
         slot->nfct = nfct;
+        slot->until = bpf_jiffies64() + 1;
     }
 }
 

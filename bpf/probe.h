@@ -40,7 +40,8 @@ struct call {
  *
  * PEEK always goes through the helper. READ is for pointers that are arguments, or were read from one: where the verifier
  * knows their type (fentry, fexit) it is a plain load, a tenth of the helper's cost; `direct` is a constant in each program,
- * so the other branch is not even compiled. */
+ * so the other branch is not even compiled. It is volatile because the verifier wants one load a field, and the compiler would
+ * join neighbours. */
 #define PEEK(p, field)                                                                                                 \
     ({                                                                                                                 \
         typeof((p)->field) value_ = 0;                                                                                 \
@@ -51,7 +52,7 @@ struct call {
     ({                                                                                                                 \
         typeof((p)->field) read_;                                                                                      \
         if ((c)->direct)                                                                                               \
-            read_ = (p)->field;                                                                                        \
+            read_ = *(volatile typeof((p)->field) *)&(p)->field;                                                       \
         else                                                                                                           \
             read_ = PEEK(p, field);                                                                                    \
         read_;                                                                                                         \
@@ -144,6 +145,7 @@ static __always_inline int take_kept(u64 stack, int row, struct call *call)
         struct call call = {};                                                                                         \
         if (!take_kept(STACK_AT_RETURN(ctx), NUMBER_##row, &call))                                                     \
             return 0;                                                                                                  \
+        call.number = NUMBER_##row, call.direct = DIRECT_##row; /* constants again */                                  \
         call.ret = PT_REGS_RC(ctx);                                                                                    \
         return row##_returned(&call);                                                                                  \
     }

@@ -33,4 +33,5 @@ def watch(node: None, request: pytest.FixtureRequest) -> Iterator[Watch]:
     """The probes, attached for all tests; K8SNET_ATTACH=auto,kprobe runs every test once each way."""
     kernel = Kernel.running()
     with Session(kernel, NOTHING, only=request.param) as session:
+        assert not [r for r in session.refused if "is not loaded" not in r.why], "every probe runs on these kernels"
         yield Watch(kernel, session)

@@ -67,5 +67,7 @@ PROBES = (
     Probe("clone", ("skb_clone",), RETURN, ("sk_buff *",), "copies of followed packets"),
     Probe("copy", ("skb_copy",), RETURN, ("sk_buff *",), "copies of followed packets"),
     Probe("pcopy", ("__pskb_copy_fclone",), RETURN, ("sk_buff *",), "copies of followed packets"),
+    Probe("tap", ("packet_rcv",), ENTRY, ("sk_buff *",), "which copies were made for packet sockets"),
+    Probe("tap_ring", ("tpacket_rcv",), ENTRY, ("sk_buff *",), "which copies were made for packet sockets"),
 )  # fmt: skip
 """In the order a packet may meet them. A row's place is its number in the counters of missed returns."""

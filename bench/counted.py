@@ -1,0 +1,38 @@
+"""The lab's virtual machine with a clock that counts instructions: a nanosecond of guest time for each one executed.
+
+What the host does meanwhile, and which instructions the emulator is slow at, then changes nothing: two runs differ by one in
+a hundred. It has one CPU, so a ratio tells the whole work, the tool's own process included, and not what another CPU could
+do beside it. What it does not tell: cache misses, and that some instructions take longer than others.
+
+    python3 bench/counted.py run --kernel 6.12 -- CMD        as vagrant/lab/lab, which does the rest
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vagrant"))
+
+from lab import cli, qemu
+
+ACCEL = ["-accel", "tcg,thread=single,tb-size=512", "-icount", "shift=0"]
+"""shift=0: one instruction is 2^0 ns."""
+TSC_KHZ = 1_000_000
+
+_command_line = qemu.command_line
+
+
+def command_line(machine: qemu.Machine, wires: qemu.Wires, program: str = "qemu-system-x86_64") -> list[str]:
+    """In place of lab's own."""
+    argv = _command_line(replace(machine, accel=qemu.Accel("tcg", TSC_KHZ), cpus=1), wires, program)
+    at = argv.index("-accel")
+    return [*argv[:at], *ACCEL, *argv[at + 2 :]]
+
+
+if __name__ == "__main__":
+    os.environ["LAB_ACCEL"] = "tcg"  # or it would boot a machine to try KVM
+    qemu.command_line = command_line
+    sys.exit(cli.main(sys.argv[1:]))
