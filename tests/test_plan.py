@@ -91,7 +91,7 @@ POSITIONS = {
     "hook": (1, 2), "table4": (2, 3, 1), "table6": (2, 3, 1), "chain": (1, 2), "nat": (1, 2, 3, 4), "nat_hook": (2, 3),
     "unreach4": (1, 2), "unreach6": (2, 3), "reset4": (3,), "reset6": (3,), "socket": (1, 2), "synack4": (7,),
     "synack6": (7,), "syn": (3, 4), "accept4": (1, 2), "accept6": (1, 2), "request": (1, 2), "drop": (1, 2, 3),
-    "clone": (1,), "copy": (1,), "pcopy": (1,),
+    "clone": (1,), "copy": (1,), "pcopy": (1,), "tap": (1,), "tap_ring": (1,),
 }  # fmt: skip
 """Where the arguments are since 5.16, by row."""
 

@@ -23,6 +23,9 @@ BAD = frozenset({"dropped", "rejected", "refused"})
 def judge(packet: Packet, untracked: str = "") -> tuple[str, str]:
     """(sentence, word) for a packet. untracked: "INVALID" or "UNTRACKED" when it had no conntrack entry, "" otherwise."""
     hops = [h for h in packet.hops if not h.clone]
+    if any(h.drop and h.drop.reason == "OTHERHOST" for h in hops) and len(hops) < len(packet.hops):
+        # A bridge flooded it: the other ports' packets are no one's, and a copy may have been the one that counts.
+        hops = [h for h in packet.hops if not (h.drop and h.drop.reason == "OTHERHOST")]
     if not hops:
         return "only a copy of it was seen", "unknown"
     for rule in RULES:

@@ -72,7 +72,7 @@ def test_with_a_command_in_json(node: None) -> None:
     assert [lines[0]["type"], lines[-1]["type"]] == ["run", "summary"]
     packets = [line for line in lines if line["type"] == "packet"]
     assert len(packets) == lines[-1]["packets"] >= 10
-    lonely = [p for p in packets if p["dport"] == traffic.NODEPORT_LONELY]
+    lonely = [p for p in packets if p.get("dport") == traffic.NODEPORT_LONELY]
     assert [p["verdict"] for p in lonely] == ["REJECTED in filter/INPUT with icmp-port-unreachable"]
     first = packets[0]
     assert first["dport"] == traffic.NODEPORT_HTTP and first["complete"] and first["flow"]["ct_state"] == "NEW"
