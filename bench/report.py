@@ -26,7 +26,11 @@ def _told(variant: dict[str, Any]) -> str:
     return ", ".join(f"{value:,} {name}" for name, value in told.items())
 
 
-def throughput(found: dict[str, Any]) -> list[str]:
+HEAD = ("", "of untraced", "spread", "rounds", "tool's CPU", "beside", "hooked", "it says")
+
+
+def throughput(found: dict[str, Any], machine: dict[str, Any]) -> list[str]:
+    """of untraced: all work on the machine's CPUs. hooked: functions that something is attached to by ftrace."""
     base = found["untraced"]
     lines = [
         f"untraced: {base['median']:,.0f} packets/s (median of {base['blasts']};"
@@ -36,13 +40,16 @@ def throughput(found: dict[str, Any]) -> list[str]:
     rows = []
     for v in found["variants"]:
         if not v["ratios"]:
-            rows.append([v["name"], "-", "-", "-", "-", "-", v["error"]])
+            rows.append([v["name"], *"------", v["error"]])
             continue
         cpu = sum(b["cpu"] for b in v["blasts"]) / len(v["blasts"])
         spread = f"{min(v['ratios']):.2f}-{max(v['ratios']):.2f}"
-        times = str(len(v["ratios"]))
-        rows.append([v["name"], f"{v['ratio']:.2f}", spread, times, str(v["hooked"]), f"{cpu:.0%}", _told(v)])
-    lines += table(["", "of untraced", "spread", "rounds", "hooked", "tool's CPU", "it says"], rows)
+        beside = f"{v['ratio'] / (1 - cpu):.2f}" if machine["cpus"] == 1 else "-"
+        row = [v["name"], f"{v['ratio']:.2f}", spread, len(v["ratios"]), f"{cpu:.0%}", beside, v["hooked"], _told(v)]
+        rows.append([str(cell) for cell in row])
+    lines += table(HEAD, rows)
+    if machine["cpus"] == 1:
+        lines += ["  beside: with the tool's own process on another CPU, computed: of untraced / (1 - tool's CPU)"]
     lines += ["", "what ran:"] + [f"  {v['name']}: {v['command']}" for v in found["variants"]]
     return lines
 
@@ -116,7 +123,9 @@ def text(results: dict[str, Any]) -> str:
     machine = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     lines = [f"kernel {machine['kernel']}, CPUs: {machine['cpus']}; {versions}", f"clock: {results['clock']}"]
-    for title, show in (("throughput", throughput), ("costs", costs), ("drain", drain), ("startup", startup)):
+    if "throughput" in results:
+        lines += ["", "== throughput", *throughput(results["throughput"], machine)]
+    for title, show in (("costs", costs), ("drain", drain), ("startup", startup)):
         if title in results:
             lines += ["", f"== {title}", *show(results[title])]
     for part, error in results["failed"].items():

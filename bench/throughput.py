@@ -28,9 +28,6 @@ WARM_SHARE = 0.2
 """Of a blast's measured time, sent before it."""
 BETWEEN = 2
 """So many traced blasts between two untraced ones."""
-FEW = 2
-"""Rounds of a tool that takes long to start and whose ratio is far from any other."""
-
 _UDP_TIMEOUTS = ("nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream")
 _HOOKED = Path("/sys/kernel/tracing/enabled_functions")
 
@@ -49,11 +46,14 @@ class Blast:
 
 @dataclass
 class Variant:
-    """One thing to measure. rounds: at most so many, 0 = all. Lists have one entry a round."""
+    """One thing to measure. Lists have one entry a round.
+
+    slow: takes long to start, and its ratio is far from any other; so it takes part in a third of the rounds.
+    """
 
     name: str
     start: Starter
-    rounds: int = 0
+    slow: bool = False
     command: str = ""
     ratios: list[float] = field(default_factory=list)
     blasts: list[Blast] = field(default_factory=list)
@@ -123,8 +123,8 @@ def measure(variant: Variant, seconds: float) -> float:
 
 def in_turn(variants: Sequence[Variant], turn: int) -> list[Variant]:
     """Those that take part in round `turn` (from 0), each round in another order."""
-    taking_part = [v for v in variants if not v.error and (not v.rounds or turn < v.rounds)]
-    first = turn * len(taking_part) // 3 % len(taking_part)
+    taking_part = [v for v in variants if not v.error and not (v.slow and turn % 3)]
+    first = turn % len(taking_part)
     return taking_part[first:] + taking_part[:first]
 
 
@@ -149,10 +149,10 @@ def all_variants(fentry: Tracer, kprobe: Tracer) -> list[Variant]:
         Variant("tcpdump, every packet", tools.tcpdump("-w", "/tmp/bench.pcap")),
         Variant("k8snet-trace kprobes, other port", lambda: kprobe.on(other)),
         Variant("k8snet-trace kprobes, every packet", lambda: kprobe.on("everything")),
-        Variant("pwru, our functions, other port", tools.pwru(*ours, *other.split()), FEW),
-        Variant("pwru, our functions, every packet", tools.pwru(*ours), FEW),
-        Variant("pwru, all functions, other port", tools.pwru(*other.split()), FEW),
-        Variant("pwru, all functions, every packet", tools.pwru(), FEW),
+        Variant("pwru, our functions, other port", tools.pwru(*ours, *other.split()), slow=True),
+        Variant("pwru, our functions, every packet", tools.pwru(*ours), slow=True),
+        Variant("pwru, all functions, other port", tools.pwru(*other.split()), slow=True),
+        Variant("pwru, all functions, every packet", tools.pwru(), slow=True),
     ]
 
 

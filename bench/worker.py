@@ -100,7 +100,7 @@ class Worker:
         """One turn of the tracer's loop."""
         batch = self._session.drain()
         self._events += len(batch)
-        self._out.write(batch.tobytes())
+        self._out.write(batch.data)
         for loss in self._session.losses():
             self._lost += loss.count
             self._why[loss.why] = self._why.get(loss.why, 0) + loss.count

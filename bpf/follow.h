@@ -164,7 +164,10 @@ static __always_inline struct follow *follow(u64 skb, struct sight *s)
     }
     if (s->hook != NO_HOOK)
         e->stage = stage_of(s->hook, s->returned);
-    e->netns = s->netns;
+    if (s->netns)
+        e->netns = s->netns;
+    else
+        s->netns = e->netns; /* TCP has taken the device off: it is where it was */
     return e;
 }
 

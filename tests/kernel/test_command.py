@@ -75,7 +75,8 @@ def test_with_a_command_in_json(node: None) -> None:
     lonely = [p for p in packets if p.get("dport") == traffic.NODEPORT_LONELY]
     assert [p["verdict"] for p in lonely] == ["REJECTED in filter/INPUT with icmp-port-unreachable"]
     first = packets[0]
-    assert first["dport"] == traffic.NODEPORT_HTTP and first["complete"] and first["flow"]["ct_state"] == "NEW"
+    assert first["dport"] == traffic.NODEPORT_HTTP and first["flow"]["ct_state"] == "NEW"
+    assert all(p["complete"] for p in packets) or lines[-1]["lost"], "incomplete only where something was lost"
     assert [h["nat"]["kind"] for h in first["hops"] if "nat" in h] == ["DNAT", "MASQUERADE"]
     assert {f["subject"] for f in lines[0]["facts"]} >= {"kernel", "BTF", "bcc"}
     assert state() == before

@@ -108,7 +108,8 @@ class Program:
             bpf.attach_kprobe(event=row.symbol.encode(), fn_name=name)
         else:
             self._load(row, name, kinds.KPROBE)
-            bpf.attach_kretprobe(event=row.symbol.encode(), fn_name=name, maxactive=512)
+            # No maxactive: with one, bcc goes by tracefs, whose events stay behind when this process is killed.
+            bpf.attach_kretprobe(event=row.symbol.encode(), fn_name=name)
             entry = b"enter_" + name
             bpf.load_func(entry, kinds.KPROBE)
             bpf.attach_kprobe(event=row.symbol.encode(), fn_name=entry)
