@@ -25,5 +25,5 @@ fi
 if [ ! -x "$venv/bin/ruff" ] || [ ! -x "$venv/bin/mypy" ]; then
     echo "installing the development tools into $venv"
     python3 -m venv "$venv"
-    "$venv/bin/pip" install -q --disable-pip-version-check -e '.[dev]'
+    "$venv/bin/pip" install -qqq --disable-pip-version-check -e '.[dev]'
 fi

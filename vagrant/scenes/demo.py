@@ -23,11 +23,11 @@ from scenes import scene, topology, traffic  # noqa: E402
 HEAD = """\
 [bold]k8snet-trace[/] on Linux {release}, rules as kube-proxy 1.36 writes them
 
-  client                 node-1                                      pods
-  {client} ──▶ {node}                         ┌─▶ a 10.244.0.11:8080
-                    [bold]NodePort 30285[/]  default/http-proxy    ───┼─▶ b 10.244.0.12:8080
-                                                        └─▶ c 10.244.0.13:8080
-                    [bold]NodePort 30584[/]  default/lonely-web    [red]no endpoints[/]
+  client                 node-1                                 pods
+  {client} ──▶ {node}                           ┌─▶ a 10.244.0.11:8080
+                     [bold]NodePort 30285[/]  default/http-proxy  ───┼─▶ b 10.244.0.12:8080
+                                                            └─▶ c 10.244.0.13:8080
+                     [bold]NodePort 30584[/]  default/lonely-web     [red]no endpoints[/]
 """
 SETTLE = 0.6
 
