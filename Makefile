@@ -4,8 +4,8 @@
 
 KERNELS ?= 6.1 6.12
 DEMO_KERNEL ?= 6.12
-# Ways to attach that the kernel tests go through: auto takes fentry where it can, kprobe never does.
-ATTACH ?= auto,kprobe
+# Ways to attach that the kernel tests go through: auto takes fentry where it can, kprobe never does; auto,kprobe: both.
+ATTACH ?= auto
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab

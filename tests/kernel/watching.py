@@ -35,6 +35,7 @@ class Watch:
 
     def __init__(self, kernel: Kernel, session: Session) -> None:
         self.kernel, self.session = kernel, session
+        self.lost = 0
 
     @contextmanager
     def __call__(self, wanted: Filter) -> Iterator[Seen]:
@@ -52,6 +53,7 @@ class Watch:
             self.session.set_filter(NOTHING)
         journeys.add(self.session.drain())
         seen.losses = self.session.losses()
+        self.lost += sum(loss.count for loss in seen.losses)
         if seen.losses:
             journeys.doubt()
         seen.packets = journeys.rest()
