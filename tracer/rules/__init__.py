@@ -1,0 +1,1 @@
+"""Rules: what decided about a packet, read from the node and never written to it."""
