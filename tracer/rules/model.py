@@ -1,7 +1,7 @@
-"""The nouns of rulesets: a rule and its place, a ruleset as it was at one moment, and the walk of one packet through a table.
+"""The nouns of rulesets: a rule and its place, a ruleset as it was at one moment, the walk of one packet through a table.
 
-Every back end (legacy iptables, iptables-nft, native nftables) reads its rulesets into these, and every reader of rules (owners,
-findings, output formats) knows only these.
+Every back end (legacy iptables, iptables-nft, native nftables) reads its rulesets into these, and every reader of rules
+(owners, findings, output formats) knows only these.
 """
 
 from __future__ import annotations
