@@ -99,7 +99,7 @@ def run(save: Path) -> dict[str, Any]:
     batches: list[npt.NDArray[Any]] = []
 
     def by_array() -> int:
-        batches[:] = [session.drain()]
+        batches[:] = [session.events()]
         return len(batches[0])
 
     with Session(Kernel.running(), Filter()) as session:

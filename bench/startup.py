@@ -9,6 +9,7 @@ Each prints one line of JSON. A process of its own, so that imports count and no
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -60,7 +61,7 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
         can = plan.Abilities(**saved) if saved else program.abilities(bcc)
     with steps.step("plan and headers"):
         planned, _ = plan.plan(types, symbols, can, verbose=False)
-        headers = {"structs.h": layouts.header(types), "plan.h": plan.header(planned, RING_PAGES)}
+        headers = {"structs.h": layouts.header(types), "plan.h": plan.header(planned, RING_PAGES, os.cpu_count() or 1)}
     with steps.step("compile"):
         compiled = program.Program(bcc, headers)
     if not directory:

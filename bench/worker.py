@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tracer import record
 from tracer.filters import Filter
 from tracer.kernel.plan import Planned
 from tracer.kernel.session import Kernel, Session
@@ -99,7 +100,7 @@ class Worker:
     def turn(self) -> None:
         """One turn of the tracer's loop."""
         batch = self._session.drain()
-        self._events += len(batch)
+        self._events += record.count(batch)
         self._out.write(batch.data)
         for loss in self._session.losses():
             self._lost += loss.count

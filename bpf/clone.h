@@ -1,7 +1,10 @@
 /* Copies of a followed packet (bridge flooding, TEE) are followed too, as the same packet.
  *
  * Most copies are made for packet taps, though, and end there without a word, their buffers free for the next packet: so a
- * tap's copy is forgotten as it arrives, and any other must show up somewhere at once. */
+ * tap's copy is forgotten as it arrives, and any other must show up somewhere at once: within some milliseconds, since the
+ * CPU may be taken away in between. */
+
+#define COPY_TICKS 8
 
 /* arg: skb; returns the copy */
 static __always_inline int clone_keep(struct call *c)
@@ -22,7 +25,8 @@ static __always_inline int clone_returned(struct call *c)
     f.flags |= FLAG_CLONE;
     f.netns = 0;
     f.stage = 0;
-    f.until = bpf_jiffies64() + 1;
+    f.told.netns = 0;
+    f.until = bpf_jiffies64() + COPY_TICKS;
     followed.update(&copy, &f);
     return 0;
 }

@@ -3,9 +3,11 @@
 
 #define NFCT_POINTER (~7ULL) /* the low bits of _nfct are enum ip_conntrack_info (NFCT_PTRMASK) */
 
+/* enum ip_conntrack_info */
+enum { IP_CT_RELATED = 1, IP_CT_NEW = 2, IP_CT_RELATED_REPLY = 4 };
+
 struct flow {
     struct tuple orig, reply;
-    u16 zone;
 };
 
 #ifdef HAVE_nf_conn
@@ -48,15 +50,18 @@ static __always_inline int read_flow(u64 nfct, struct flow *f)
         return 0;
     read_tuple(&f->orig, hash);
     read_tuple(&f->reply, hash + SIZEOF_nf_conntrack_tuple_hash);
-#ifdef HAVE_nf_conn_zone_id
-    f->zone = PEEK(ct, zone_id);
-#else
-    f->zone = 0;
-#endif
     return 1;
 }
 
-#define IP_CT_NEW 2
+static __always_inline u16 zone_of(u64 nfct)
+{
+#ifdef HAVE_nf_conn_zone_id
+    return PEEK((struct nf_conn *)(nfct & NFCT_POINTER), zone_id);
+#else
+    return 0;
+#endif
+}
+
 #define IPS_CONFIRMED 8
 
 /* Until its first packet has left the last hook, a connection's tuples may still change: NAT writes the reply tuple. */
@@ -72,6 +77,11 @@ static __always_inline int is_settled(u64 nfct)
 }
 
 static __always_inline int read_flow(u64 nfct, struct flow *f)
+{
+    return 0;
+}
+
+static __always_inline u16 zone_of(u64 nfct)
 {
     return 0;
 }

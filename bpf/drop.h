@@ -9,7 +9,7 @@ static __always_inline int drop_entered(struct call *c)
     struct sk_buff *skb = (void *)c->arg[0];
     struct net_device *dev;
     struct follow *e;
-    struct event *out;
+    struct reserved r;
     struct sight *s = sight_of(c);
     u16 protocol = READ(c, skb, protocol);
 
@@ -19,18 +19,15 @@ static __always_inline int drop_entered(struct call *c)
     if (!e)
         return 0;
     e->dead = 1;
-    out = reserve_event(e, EVENT_DROP, c->arg[0]);
-    if (!out)
-        return 0;
-    write_sight(c, out, skb, s);
-    out->object = c->arg[1];
-#ifdef DROP_REASONS
-    out->reason = c->arg[2];
-#endif
     dev = READ(c, skb, dev);
-    if (dev)
-        bpf_probe_read_kernel(&out->in_name, sizeof(out->in_name), &dev->name);
-    submit_event(out);
+    r = begin_event(c, e, EVENT_DROP, skb, s, dev, 0);
+    if (!r.out)
+        return 0;
+    r.out->object = c->arg[1];
+#ifdef DROP_REASONS
+    r.out->reason = c->arg[2];
+#endif
+    submit_event(r);
     return 0;
 }
 

@@ -4,34 +4,55 @@
  * under its kind and CPU, and the packet's hop number has moved on all the same, so the gap shows in that very packet. */
 
 BPF_RINGBUF_OUTPUT(events, RING_PAGES);
-BPF_PERCPU_ARRAY(lost, u64, 16);
 
-static __always_inline struct event *reserve_event(struct follow *e, u8 kind, u64 skb)
+/* A reserved event. `whole` is the same place, or 0 when the event is a short one and ends before joint1. */
+struct reserved {
+    struct event *out, *whole;
+};
+
+static __always_inline void write_head(struct event *out, struct follow *e, u8 kind, u16 hop)
 {
-    int index = kind;
-    u16 hop = e->hops++;
-    struct event *out = events.ringbuf_reserve(sizeof(struct event));
-
-    if (!out) {
-        count(lost.lookup(&index));
-        return 0;
-    }
-    __builtin_memset(out, 0, sizeof(*out));
     out->time = bpf_ktime_get_ns();
     out->packet = e->packet;
-    out->skb = skb;
     out->hop = hop;
-    out->cpu = bpf_get_smp_processor_id();
     out->kind = kind;
     out->flags = e->flags;
     out->netns = e->netns;
     out->hook = NO_HOOK;
-    return out;
 }
 
-static __always_inline void submit_event(struct event *out)
+static __always_inline struct reserved reserve_whole(struct follow *e, u8 kind)
 {
-    events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+    struct event *out = events.ringbuf_reserve(sizeof(struct event));
+    u16 hop = e->hops++;
+
+    if (out) {
+        __builtin_memset(out, 0, sizeof(*out));
+        write_head(out, e, kind, hop);
+    } else {
+        count_lost(kind);
+    }
+    return (struct reserved){out, out};
+}
+
+static __always_inline struct reserved reserve_short(struct follow *e, u8 kind)
+{
+    struct event *out = events.ringbuf_reserve(SHORT_EVENT);
+    u16 hop = e->hops++;
+
+    if (out) {
+        __builtin_memset(out, 0, SHORT_EVENT);
+        write_head(out, e, kind, hop);
+        out->flags |= FLAG_SAME;
+    } else {
+        count_lost(kind);
+    }
+    return (struct reserved){out, 0};
+}
+
+static __always_inline void submit_event(struct reserved r)
+{
+    events.ringbuf_submit(r.out, BPF_RB_NO_WAKEUP);
 }
 
 /* The addresses of struct event are at multiples of 8, which is what makes two words of each. */
@@ -43,28 +64,67 @@ static __always_inline void write_tuple(u8 *src, u8 *dst, u16 *sport, u16 *dport
     *dport = t->dport;
 }
 
-/* Header and connection, from the sight. */
-static __always_inline void write_sight(struct call *c, struct event *out, struct sk_buff *skb, struct sight *s)
+static __always_inline void write_name(struct call *c, char *to, struct net_device *dev)
 {
-    out->hook = s->hook;
-    out->netns = s->netns;
-    out->in_ifindex = s->in;
-    out->out_ifindex = s->out;
-    out->mark = READ(c, skb, mark);
+    if (c->direct) {
+        ((u64 *)to)[0] = ((volatile u64 *)&dev->name)[0];
+        ((u64 *)to)[1] = ((volatile u64 *)&dev->name)[1];
+    } else {
+        bpf_probe_read_kernel(to, sizeof(dev->name), &dev->name);
+    }
+}
+
+/* Header and connection, from the sight; the packet's entry keeps what has been told. */
+static __always_inline void write_sight(struct event *out, struct follow *e, struct sight *s)
+{
+    struct told *told = &e->told;
+
     out->length = s->packet.length;
     out->seq = s->packet.seq;
     out->ack = s->packet.ack;
     out->ident = s->packet.ident;
     out->protocol = s->packet.tuple.protocol;
     out->tcp_flags = s->packet.tcp_flags;
-    out->ct_info = s->nfct & ~NFCT_POINTER;
-    out->flags |= (s->packet.fragment ? FLAG_FRAGMENT : 0) | (s->has_flow ? FLAG_HAS_CT : 0);
+    if (s->packet.fragment)
+        out->flags |= FLAG_FRAGMENT;
     write_tuple(out->src, out->dst, &out->sport, &out->dport, &s->packet.tuple);
     if (s->has_flow) {
         write_tuple(out->orig_src, out->orig_dst, &out->orig_sport, &out->orig_dport, &s->flow.orig);
         write_tuple(out->reply_src, out->reply_dst, &out->reply_sport, &out->reply_dport, &s->flow.reply);
-        out->zone = s->flow.zone;
+        out->zone = zone_of(s->nfct);
     }
+    told->header = header_sum(&s->packet.tuple);
+    told->nfct = (s->has_flow || !(s->nfct & NFCT_POINTER)) && is_settled(s->nfct) ? s->nfct : UNSETTLED;
+    told->netns = s->netns;
+    told->in = s->in;
+    told->out = s->out;
+}
+
+/* An event about the packet in sight *s, short if nothing but the event itself is new. in, out: its devices, or NULL. */
+static __always_inline struct reserved begin_event(struct call *c, struct follow *e, u8 kind, struct sk_buff *skb,
+                                                   struct sight *s, struct net_device *in, struct net_device *out)
+{
+    struct reserved r = s->same ? reserve_short(e, kind) : reserve_whole(e, kind);
+
+    if (!r.out)
+        return r;
+    r.out->hook = s->hook;
+    r.out->pf = s->pf;
+    r.out->netns = s->netns;
+    r.out->in_ifindex = s->in;
+    r.out->out_ifindex = s->out;
+    r.out->mark = READ(c, skb, mark);
+    r.out->ct_info = s->nfct & ~NFCT_POINTER;
+    if (s->same ? s->nfct & NFCT_POINTER : s->has_flow)
+        r.out->flags |= FLAG_HAS_CT;
+    if (r.whole) {
+        write_sight(r.whole, e, s);
+        if (in)
+            write_name(c, r.whole->in_name, in);
+        if (out)
+            write_name(c, r.whole->out_name, out);
+    }
+    return r;
 }
 
 /* With --drops-only, an event that does not end a packet is not written. */

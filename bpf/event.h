@@ -2,8 +2,13 @@
  *
  * This file is the only description of it: the C below is compiled into the probes, and tracer/record.py reads the same
  * lines to decode the ring buffer as one array and to name the fields in text, JSON and captures. So it keeps to a plain
- * form: fixed-width types, one field a line, each with a comment that says what it holds. Fields are ordered by size, so
- * the compiler adds no padding; record.py refuses a record that would have any.
+ * form: fixed-width types, one field a line, each with a comment that says what it holds. Fields are placed so that the
+ * compiler adds no padding; record.py refuses a record that would have any.
+ *
+ * Most events repeat what the packet's last one said of header, connection and interface names. Those are written short:
+ * only the fields before `joint1`. In the ring a short event with its 8 bytes of ring header is one slot, a whole one is
+ * three, and the joints, which stay zero, lie where slots two and three begin: that tells where events begin without walking
+ * from one to the next (tracer/kernel/ring.py).
  *
  * Addresses are 16 bytes; an IPv4 address is written as IPv4-mapped IPv6 (::ffff:a.b.c.d). Ports are in host order. */
 
@@ -28,53 +33,56 @@ enum event_flag {
     FLAG_NO_HEADER = 16, /* the packet was gone, or known well enough: header and connection are not filled */
     FLAG_AT_SOCKET = 64, /* a socket had taken the packet before */
     FLAG_REJECT = 32,  /* TABLE, CHAIN: an ICMP error or a TCP reset answered the packet; see reason */
+    FLAG_SAME = 128,   /* a short event: from `protocol` on, all is as in the packet's last whole event. A table run did not
+                          look at the header again, the hook around it does */
 };
 
 struct event {
     u64 time;          /* ns, CLOCK_MONOTONIC */
     u64 packet;        /* the followed packet: first seen, ns << 8 | CPU */
-    u64 skb;           /* address of the socket buffer */
     u64 object;        /* DROP: code address; SOCKET, SYN, ACCEPT: socket inode; TABLE: the rule blob; CHAIN: the chain */
     u32 netns;         /* inode of the network namespace */
     u32 in_ifindex;    /* interface it came in by, 0 = none */
     u32 out_ifindex;   /* interface it leaves by, 0 = none */
     u32 mark;          /* skb->mark */
-    u32 length;        /* bytes from the IP header on */
     u32 reason;        /* DROP: skb_drop_reason; with FLAG_REJECT: ICMP code, or 256 for a TCP reset */
-    u32 seq;           /* TCP sequence number */
-    u32 ack;           /* TCP acknowledgement number */
-    u32 accept_len;    /* SYN, ACCEPT: connections waiting in the accept queue */
-    u32 accept_max;    /* SYN, ACCEPT: the listener's backlog */
-    u32 syn_len;       /* SYN, ACCEPT: half-open connections of the listener */
     u16 hop;           /* running number of this event in its packet, counted also when it could not be written */
-    u16 cpu;           /* CPU it ran on */
-    u16 sport;         /* source port, or ICMP id */
-    u16 dport;         /* destination port, or ICMP type << 8 | code */
-    u16 orig_sport;    /* conntrack, original direction */
-    u16 orig_dport;    /* conntrack, original direction */
-    u16 reply_sport;   /* conntrack, reply direction */
-    u16 reply_dport;   /* conntrack, reply direction */
-    u16 zone;          /* conntrack zone */
-    u16 ident;         /* IPv4 identification */
     u8 kind;           /* enum event_kind */
     u8 flags;          /* enum event_flag, or-ed */
     u8 hook;           /* 0 PREROUTING 1 INPUT 2 FORWARD 3 OUTPUT 4 POSTROUTING 255 none */
     u8 pf;             /* protocol family of the hook: 2 ip, 7 bridge, 10 ip6, 1 inet, 5 netdev */
     u8 verdict;        /* HOOK, TABLE, CHAIN: NF_* verdict; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 unknown */
-    u8 protocol;       /* 6 TCP, 17 UDP, 1 ICMP, 58 ICMPv6, 132 SCTP ... */
-    u8 tcp_flags;      /* FIN 1 SYN 2 RST 4 PSH 8 ACK 16 */
     u8 ct_info;        /* enum ip_conntrack_info */
     u8 manip;          /* NAT: 0 source 1 destination, +2 in the reply direction */
     u8 state;          /* SOCKET: TCP state of the socket */
-    u8 spare[6];       /* zero */
+    char table[32];    /* TABLE, CHAIN: table name */
+    u8 protocol;       /* 6 TCP, 17 UDP, 1 ICMP, 58 ICMPv6, 132 SCTP ... */
+    u8 tcp_flags;      /* FIN 1 SYN 2 RST 4 PSH 8 ACK 16 */
+    u16 ident;         /* IPv4 identification */
+    u16 zone;          /* conntrack zone */
+    u32 seq;           /* TCP sequence number */
+    u64 joint1;        /* zero: here begins the second slot */
     u8 src[16];        /* source address */
     u8 dst[16];        /* destination address */
     u8 orig_src[16];   /* conntrack, original direction */
     u8 orig_dst[16];   /* conntrack, original direction */
     u8 reply_src[16];  /* conntrack, reply direction */
     u8 reply_dst[16];  /* conntrack, reply direction */
+    u64 joint2;        /* zero: here begins the third slot */
+    u32 length;        /* bytes from the IP header on */
+    u32 ack;           /* TCP acknowledgement number */
+    u32 accept_len;    /* SOCKET, SYN, ACCEPT: connections waiting in the accept queue */
+    u32 accept_max;    /* SOCKET, SYN, ACCEPT: the listener's backlog */
+    u32 syn_len;       /* SOCKET, SYN, ACCEPT: half-open connections of the listener */
+    u16 sport;         /* source port, or ICMP id */
+    u16 dport;         /* destination port, or ICMP type << 8 | code */
+    u16 orig_sport;    /* conntrack, original direction */
+    u16 orig_dport;    /* conntrack, original direction */
+    u16 reply_sport;   /* conntrack, reply direction */
+    u16 reply_dport;   /* conntrack, reply direction */
     char in_name[16];  /* name of in_ifindex */
     char out_name[16]; /* name of out_ifindex */
-    char table[32];    /* TABLE, CHAIN: table name */
     char chain[32];    /* CHAIN: base chain name */
 };
+
+#define SHORT_EVENT 96 /* bytes before joint1 */

@@ -13,18 +13,18 @@
  *     one by loopback. The packet is then the same if what NAT and routing leave alone is the same: IP id, and sequence
  *     number or first payload bytes.
  *   - what a socket has taken passes no hook any more.
- *   - elsewhere (socket, drop), and for a copy just made, those same signs decide.
- *
- * A packet nobody wants must cost next to nothing. When its connection is known and does not match, the answer holds for
- * the rest of its way on this CPU: `slots` remembers it, and every program leaves after that one look-up. Conntrack
- * entries are used again too, so the answer is good for a tick or two, longer than any way and shorter than any entry's
- * time-out. */
+ *   - elsewhere (socket, drop), and for a copy just made, those same signs decide. */
 
-struct slot {
-    u64 skb;
-    u64 nfct;
-    u64 until; /* jiffies */
+/* The last whole event of a packet: while this stays so, its next events can be short. */
+struct told {
+    u64 header; /* header_sum of the tuple */
+    u64 nfct;   /* UNSETTLED while the connection's tuples may still change */
+    u32 netns;
+    u32 in, out;
+    u32 spare;
 };
+
+#define UNSETTLED (~0ULL)
 
 struct follow {
     u64 packet;
@@ -37,19 +37,10 @@ struct follow {
     u8 flags;
     u8 synack; /* 1 = a SYN-ACK answered this packet */
     u8 dead;   /* 1 = freed as dropped: the address says nothing any more */
+    struct told told;
 };
 
-BPF_PERCPU_ARRAY(slots, struct slot, 1);
 BPF_TABLE("lru_hash", u64, struct follow, followed, 32768);
-
-enum { PREROUTING, INPUT, FORWARD, OUTPUT, POSTROUTING, NO_HOOK = 255 };
-
-/* Where in its way through one namespace a packet is: even inside the hook, odd once the hook has returned. */
-static __always_inline u8 stage_of(u8 hook, u8 returned)
-{
-    u8 rank = hook == POSTROUTING ? 2 : hook == INPUT || hook == FORWARD ? 1 : 0;
-    return rank * 2 + returned;
-}
 
 /* What is known of a packet at a probe. */
 struct sight {
@@ -59,9 +50,13 @@ struct sight {
     u32 netns;
     u32 in, out;   /* interface numbers */
     u8 has_flow;
+    u8 whole;      /* set by the probe: its event has fields that a short one has not */
+    u8 same;       /* nothing new since the packet's last whole event; flow, and in a table run packet, are not filled */
     u8 hook;
+    u8 pf;
     u8 returned;   /* the hook has returned */
     u8 by_loopback;
+    u8 raw[RAW_BYTES];
 };
 
 /* Too large for a program's stack of 512 bytes. One a row and CPU is enough: the kernel never runs a program on top of
@@ -90,24 +85,50 @@ static __always_inline int same_signs(struct follow *e, struct sight *s)
     return e->ident == s->packet.ident && e->sign == s->packet.sign;
 }
 
-/* Does entry e, found under this packet's address, speak of this packet? */
-static __always_inline int goes_on(struct follow *e, struct sight *s)
+/* Is this the next step of e's packet through one namespace? */
+static __always_inline int steps_on(struct follow *e, struct sight *s)
 {
     u8 stage = stage_of(s->hook, s->returned);
 
+    if (e->dead || e->netns != s->netns || s->hook == NO_HOOK || e->flags & FLAG_AT_SOCKET)
+        return 0;
+    return stage > e->stage || (stage == e->stage && !s->returned);
+}
+
+/* Does entry e, found under this packet's address, speak of this packet? */
+static __always_inline int goes_on(struct follow *e, struct sight *s)
+{
     if (e->dead)
         return 0;
     if (!e->netns && bpf_jiffies64() > e->until)
         return 0;
     if (s->hook == NO_HOOK || !e->netns)
         return same_signs(e, s);
+    if (steps_on(e, s))
+        return 1;
     if (e->flags & FLAG_AT_SOCKET)
         return 0;
-    if (e->netns == s->netns && (stage > e->stage || (stage == e->stage && !s->returned)))
-        return 1;
     if (s->hook == OUTPUT || s->hook == POSTROUTING || (e->netns == s->netns && !s->by_loopback))
         return 0;
     return same_signs(e, s);
+}
+
+/* A number for a header, another one for nearly every other header. */
+static __always_inline u64 header_sum(const struct tuple *t)
+{
+    u64 src = t->src.words[0] ^ t->src.words[1], dst = t->dst.words[0] ^ t->dst.words[1];
+    return src * 0x9e3779b97f4a7c15ULL + dst * 0xc2b2ae3d27d4eb4fULL + ((u64)t->sport << 16 | t->dport) * 0x165667b19e3779f9ULL;
+}
+
+/* Copies go their ways side by side, so that "the last whole event" would not say which. */
+static __always_inline int may_be_short(struct follow *e, struct sight *s)
+{
+    return e && !s->whole && !(e->flags & FLAG_CLONE);
+}
+
+static __always_inline int same_place(struct told *told, struct sight *s)
+{
+    return told->netns == s->netns && told->nfct == s->nfct && told->in == s->in && told->out == s->out;
 }
 
 static __always_inline struct follow *begin(u64 skb, struct sight *s)
@@ -118,50 +139,12 @@ static __always_inline struct follow *begin(u64 skb, struct sight *s)
     e.sign = s->packet.sign;
     e.ident = s->packet.ident;
     followed.update(&skb, &e);
+    forget_unwanted(skb, s->nfct);
     return followed.lookup(&skb);
 }
 
-/* True when this CPU has just decided against this packet's connection. */
-static __always_inline int known_unwanted(u64 skb, u64 nfct)
+static __always_inline struct follow *move_on(struct follow *e, struct sight *s)
 {
-    int zero = 0;
-    struct slot *slot = slots.lookup(&zero);
-    return slot && nfct && slot->skb == skb && slot->nfct == nfct && bpf_jiffies64() <= slot->until;
-}
-
-static __always_inline void remember_unwanted(u64 skb, u64 nfct)
-{
-    int zero = 0;
-    struct slot *slot = slots.lookup(&zero);
-    if (slot) {
-        slot->skb = skb;
-        slot->nfct = nfct;
-        slot->until = bpf_jiffies64() + 1;
-    }
-}
-
-/* The entry of the packet in sight *s, new if the filter wants it now; NULL if nobody does. */
-static __always_inline struct follow *follow(u64 skb, struct sight *s)
-{
-    int zero = 0;
-    struct follow *e = followed.lookup(&skb);
-    struct filter *f;
-
-    if (!e || !goes_on(e, s)) {
-        f = filters.lookup(&zero);
-        if (!f)
-            return 0;
-        if (!filter_wants(f, s)) {
-            if (e)
-                followed.delete(&skb);
-            if (s->has_flow && !f->packet_bound && is_settled(s->nfct))
-                remember_unwanted(skb, s->nfct);
-            return 0;
-        }
-        e = begin(skb, s);
-        if (!e)
-            return 0;
-    }
     if (s->hook != NO_HOOK)
         e->stage = stage_of(s->hook, s->returned);
     if (s->netns)
@@ -171,13 +154,44 @@ static __always_inline struct follow *follow(u64 skb, struct sight *s)
     return e;
 }
 
-/* Looks at the packet in skb; 0 when it is no IP packet. The caller has set hook, returned, netns, in, out. */
-static __always_inline int look(struct call *c, struct sk_buff *skb, struct sight *s)
+/* The entry of the packet in skb, new if the filter wants it now; NULL if nobody does. The caller has set nfct, hook, pf,
+ * returned, netns, in, out; all else in *s is filled here. unseen = 1: the header need not be looked at again. */
+static __always_inline struct follow *follow(struct call *c, struct sk_buff *skb, struct sight *s, u8 unseen)
 {
-    if (!parse_packet(c, skb, &s->packet))
+    u64 key = (u64)skb;
+    struct follow *e = followed.lookup(&key);
+    struct filter *f;
+    int zero = 0, going;
+
+    if (unseen && may_be_short(e, s) && steps_on(e, s) && same_place(&e->told, s)) {
+        s->same = 1;
+        return move_on(e, s);
+    }
+    if (!parse_packet(c, skb, &s->packet, s->raw))
         return 0;
+    going = e && goes_on(e, s);
+    s->same = going && may_be_short(e, s) && same_place(&e->told, s) && e->told.header == header_sum(&s->packet.tuple);
+    if (s->same)
+        return move_on(e, s);
     s->has_flow = read_flow(s->nfct, &s->flow);
-    return 1;
+    if (going)
+        return move_on(e, s);
+    f = filters.lookup(&zero);
+    if (!f)
+        return 0;
+    if (!filter_wants(f, s)) {
+        if (e)
+            followed.delete(&key);
+        if (f->packet_bound)
+            return 0;
+        if (s->has_flow && is_settled(s->nfct))
+            remember_unwanted(s->nfct);
+        else if (!s->has_flow && s->hook != NO_HOOK)
+            pass_over(key, s->netns, s->pf, stage_of(s->hook, s->returned));
+        return 0;
+    }
+    e = begin(key, s);
+    return e ? move_on(e, s) : 0;
 }
 
 /* The entry of a packet that a probe outside the hooks sees: a socket, a drop. Fills *s. */
@@ -189,12 +203,13 @@ static __always_inline struct follow *follow_outside(struct call *c, struct sk_b
         return 0;
     s->nfct = READ(c, skb, _nfct);
     s->hook = NO_HOOK;
+    s->pf = 0;
     s->returned = 0;
     s->by_loopback = 0;
     s->netns = netns_of_skb(c, skb);
     s->in = dev ? READ(c, dev, ifindex) : 0;
     s->out = 0;
-    return look(c, skb, s) ? follow((u64)skb, s) : 0;
+    return follow(c, skb, s, 0);
 }
 
 /* The entry of a packet that a probe deep inside another one's call sees; the signs were checked there. */

@@ -4,7 +4,7 @@
 static __always_inline int table_keep(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
-    return !known_unwanted(c->arg[0], READ(c, skb, _nfct));
+    return !known_unwanted(READ(c, skb, _nfct));
 }
 
 static __always_inline int table_returned(struct call *c)
@@ -14,27 +14,24 @@ static __always_inline int table_returned(struct call *c)
     struct xt_table *table = (void *)c->arg[2];
     u8 verdict = c->ret & 255;
     struct follow *e;
-    struct event *out;
+    struct reserved r;
     struct sight *s;
 
-    if (verdict == NF_STOLEN || known_unwanted(c->arg[0], READ(c, skb, _nfct)))
+    if (verdict == NF_STOLEN || known_unwanted(READ(c, skb, _nfct)))
         return 0;
     s = sight_of(c);
     e = follow_in_hook(c, skb, state, 0, s);
     if (!e || (verdict != NF_DROP && only_drops()))
         return 0;
-    out = reserve_event(e, EVENT_TABLE, c->arg[0]);
-    if (!out)
+    r = begin_hook_event(c, e, EVENT_TABLE, skb, s, state);
+    if (!r.out)
         return 0;
-    write_sight(c, out, skb, s);
-    write_state(c, out, state);
-    out->pf = READ(c, state, pf);
-    out->verdict = verdict;
+    r.out->verdict = verdict;
     if (verdict == NF_DROP)
-        write_rejection(out, c->arg[0]);
-    out->object = (u64)PEEK(table, private);
-    bpf_probe_read_kernel(&out->table, sizeof(out->table), &table->name);
-    submit_event(out);
+        write_rejection(r.out, c->arg[0]);
+    r.out->object = (u64)PEEK(table, private);
+    bpf_probe_read_kernel(&r.out->table, sizeof(r.out->table), &table->name);
+    submit_event(r);
     return 0;
 }
 

@@ -45,32 +45,36 @@ static __always_inline int nat_entered(struct call *c)
     u64 nfct = READ(c, skb, _nfct);
     struct net_device *dev;
     struct follow *e;
-    struct event *out;
+    struct reserved r;
     struct sight *s;
 
-    if (known_unwanted(c->arg[0], nfct) || only_drops())
+    if (known_unwanted(nfct) || only_drops())
         return 0;
     s = sight_of(c);
     if (!s)
         return 0;
     s->nfct = nfct;
     dev = READ(c, skb, dev);
+    e = already_followed(c->arg[0]);
     s->netns = netns_of(c, READ(c, ct, ct_net_net));
-    s->in = s->out = 0;
+    s->in = e ? e->told.in : 0; /* not known here: those of the hook */
+    s->out = e ? e->told.out : 0;
+    s->pf = 0;
     s->returned = 0;
     s->by_loopback = dev && (READ(c, dev, flags) & IFF_LOOPBACK);
-    s->hook = hook_of_rewrite(already_followed(c->arg[0]), source, READ(c, skb, skb_iif));
-    e = look(c, skb, s) ? follow(c->arg[0], s) : 0;
-    out = e ? reserve_event(e, EVENT_NAT, c->arg[0]) : 0;
-    if (!out)
+    s->hook = hook_of_rewrite(e, source, READ(c, skb, skb_iif));
+    e = follow(c, skb, s, 0);
+    if (!e)
         return 0;
-    write_sight(c, out, skb, s);
-    out->pf = s->packet.tuple.family == 4 ? 2 : 10;
-    out->verdict = NF_ACCEPT;
-    out->manip = !source | reply << 1;
+    r = begin_event(c, e, EVENT_NAT, skb, s, 0, 0);
+    if (!r.out)
+        return 0;
+    r.out->pf = s->packet.tuple.family == 4 ? 2 : 10;
+    r.out->verdict = NF_ACCEPT;
+    r.out->manip = !source | reply << 1;
     if (source != reply && is_masquerade(ct))
-        out->flags |= FLAG_MASQ;
-    submit_event(out);
+        r.out->flags |= FLAG_MASQ;
+    submit_event(r);
     return 0;
 }
 PROBE_ENTRY(nat)
@@ -81,7 +85,7 @@ PROBE_ENTRY(nat)
 static __always_inline int nat_hook_keep(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
-    return !known_unwanted(c->arg[0], READ(c, skb, _nfct));
+    return !known_unwanted(READ(c, skb, _nfct));
 }
 
 static __always_inline int nat_hook_returned(struct call *c)
@@ -90,18 +94,15 @@ static __always_inline int nat_hook_returned(struct call *c)
     u8 verdict = c->ret & 255;
     struct sight *s = sight_of(c);
     struct follow *e = follow_in_hook(c, skb, (void *)c->arg[1], 0, s);
-    struct event *out;
+    struct reserved r;
 
     if (!e || (verdict != NF_DROP && only_drops()))
         return 0;
-    out = reserve_event(e, EVENT_NAT_HOOK, c->arg[0]);
-    if (!out)
+    r = begin_hook_event(c, e, EVENT_NAT_HOOK, skb, s, (void *)c->arg[1]);
+    if (!r.out)
         return 0;
-    write_sight(c, out, skb, s);
-    write_state(c, out, (void *)c->arg[1]);
-    out->pf = READ(c, (struct nf_hook_state *)c->arg[1], pf);
-    out->verdict = verdict;
-    submit_event(out);
+    r.out->verdict = verdict;
+    submit_event(r);
     return 0;
 }
 PROBE_RETURN(nat_hook)

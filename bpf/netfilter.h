@@ -5,13 +5,6 @@
 
 enum { NF_DROP, NF_ACCEPT, NF_STOLEN, NF_QUEUE, NF_REPEAT };
 
-struct hook_state {
-    u32 netns;
-    u32 in, out;
-    u8 hook, pf;
-    u8 by_loopback;
-};
-
 #define IFF_LOOPBACK 8
 
 /* NFPROTO_IPV4 or NFPROTO_IPV6. A bridge has hooks of its own numbering, through which a packet goes as well. */
@@ -20,47 +13,36 @@ static __always_inline int is_ip(u8 pf)
     return pf == 2 || pf == 10;
 }
 
-static __always_inline void read_state(struct call *c, struct hook_state *to, struct nf_hook_state *state)
-{
-    struct net_device *in = READ(c, state, in), *out = READ(c, state, out);
-
-    to->hook = READ(c, state, hook);
-    to->pf = READ(c, state, pf);
-    to->netns = netns_of(c, READ(c, state, net));
-    to->in = in ? READ(c, in, ifindex) : 0;
-    to->out = out ? READ(c, out, ifindex) : 0;
-    to->by_loopback = in && (READ(c, in, flags) & IFF_LOOPBACK);
-}
-
-static __always_inline void write_state(struct call *c, struct event *out, struct nf_hook_state *state)
-{
-    struct net_device *in = READ(c, state, in), *outdev = READ(c, state, out);
-
-    if (in)
-        bpf_probe_read_kernel(&out->in_name, sizeof(out->in_name), &in->name);
-    if (outdev)
-        bpf_probe_read_kernel(&out->out_name, sizeof(out->out_name), &outdev->name);
-}
-
 /* The entry of a packet inside a hook (or, with returned = 1, just after). Fills *s. */
 static __always_inline struct follow *follow_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
                                                      u8 returned, struct sight *s)
 {
-    struct hook_state h;
+    struct net_device *in, *out;
 
     if (!s)
         return 0;
-    s->nfct = READ(c, skb, _nfct);
-    read_state(c, &h, state);
-    if (!is_ip(h.pf))
+    s->pf = READ(c, state, pf);
+    if (!is_ip(s->pf))
         return 0;
-    s->netns = h.netns;
-    s->in = h.in;
-    s->out = h.out;
-    s->hook = h.hook;
-    s->by_loopback = h.by_loopback;
+    s->nfct = READ(c, skb, _nfct);
+    s->netns = netns_of(c, READ(c, state, net));
+    s->hook = READ(c, state, hook);
     s->returned = returned;
-    return look(c, skb, s) ? follow((u64)skb, s) : 0;
+    if (!(s->nfct & NFCT_POINTER) && passed_over((u64)skb, s->netns, s->pf, stage_of(s->hook, returned)))
+        return 0;
+    in = READ(c, state, in);
+    out = READ(c, state, out);
+    s->in = in ? READ(c, in, ifindex) : 0;
+    s->out = out ? READ(c, out, ifindex) : 0;
+    s->by_loopback = in && (READ(c, in, flags) & IFF_LOOPBACK);
+    return follow(c, skb, s, !returned);
+}
+
+/* An event of a packet inside a hook. */
+static __always_inline struct reserved begin_hook_event(struct call *c, struct follow *e, u8 kind, struct sk_buff *skb,
+                                                        struct sight *s, struct nf_hook_state *state)
+{
+    return begin_event(c, e, kind, skb, s, READ(c, state, in), READ(c, state, out));
 }
 
 /* A packet that is gone: tell the verdict if its entry says it got no further than this hook. (A bridge hook that calls
@@ -68,26 +50,31 @@ static __always_inline struct follow *follow_in_hook(struct call *c, struct sk_b
 static __always_inline void write_gone(struct call *c, u64 skb, struct nf_hook_state *state, u8 verdict)
 {
     struct follow *e = already_followed(skb);
-    struct hook_state h;
-    struct event *out;
+    u8 hook = READ(c, state, hook);
+    struct net_device *in, *out;
+    struct reserved r;
 
-    if (!e)
+    if (!e || e->netns != netns_of(c, READ(c, state, net)) || e->stage > stage_of(hook, 0) || (verdict == NF_DROP && !e->dead))
         return;
-    read_state(c, &h, state);
-    if (e->netns != h.netns || e->stage > stage_of(h.hook, 0) || (verdict == NF_DROP && !e->dead))
+    e->stage = stage_of(hook, 1);
+    r = reserve_whole(e, EVENT_HOOK);
+    if (!r.out)
         return;
-    e->stage = stage_of(h.hook, 1);
-    out = reserve_event(e, EVENT_HOOK, skb);
-    if (!out)
-        return;
-    out->hook = h.hook;
-    out->pf = h.pf;
-    out->verdict = verdict;
-    out->flags |= FLAG_NO_HEADER;
-    out->in_ifindex = h.in;
-    out->out_ifindex = h.out;
-    write_state(c, out, state);
-    submit_event(out);
+    in = READ(c, state, in);
+    out = READ(c, state, out);
+    r.out->hook = hook;
+    r.out->pf = READ(c, state, pf);
+    r.out->verdict = verdict;
+    r.out->flags |= FLAG_NO_HEADER;
+    if (in) {
+        r.out->in_ifindex = READ(c, in, ifindex);
+        write_name(c, r.whole->in_name, in);
+    }
+    if (out) {
+        r.out->out_ifindex = READ(c, out, ifindex);
+        write_name(c, r.whole->out_name, out);
+    }
+    submit_event(r);
 }
 
 /* arg: skb, state */
@@ -96,7 +83,7 @@ static __always_inline int hook_keep(struct call *c)
     struct nf_hook_state *state = (void *)c->arg[1];
     struct sk_buff *skb = (void *)c->arg[0];
 
-    return is_ip(READ(c, state, pf)) && !known_unwanted(c->arg[0], READ(c, skb, _nfct));
+    return is_ip(READ(c, state, pf)) && !known_unwanted(READ(c, skb, _nfct));
 }
 
 static __always_inline int hook_returned(struct call *c)
@@ -104,8 +91,8 @@ static __always_inline int hook_returned(struct call *c)
     struct sk_buff *skb = (void *)c->arg[0];
     struct nf_hook_state *state = (void *)c->arg[1];
     int ret = c->ret;
+    struct reserved r;
     struct follow *e;
-    struct event *out;
     struct sight *s;
 
     if (!is_ip(READ(c, state, pf)))
@@ -114,20 +101,17 @@ static __always_inline int hook_returned(struct call *c)
         write_gone(c, c->arg[0], state, ret < 0 ? NF_DROP : NF_STOLEN);
         return 0;
     }
-    if (known_unwanted(c->arg[0], READ(c, skb, _nfct)))
+    if (known_unwanted(READ(c, skb, _nfct)))
         return 0;
     s = sight_of(c);
     e = follow_in_hook(c, skb, state, 1, s);
     if (!e || only_drops())
         return 0;
-    out = reserve_event(e, EVENT_HOOK, c->arg[0]);
-    if (!out)
+    r = begin_hook_event(c, e, EVENT_HOOK, skb, s, state);
+    if (!r.out)
         return 0;
-    write_sight(c, out, skb, s);
-    write_state(c, out, state);
-    out->pf = READ(c, state, pf);
-    out->verdict = NF_ACCEPT;
-    submit_event(out);
+    r.out->verdict = NF_ACCEPT;
+    submit_event(r);
     return 0;
 }
 

@@ -14,7 +14,7 @@ static __always_inline int chain_keep(struct call *c)
 {
     struct nft_pktinfo *pkt = (void *)c->arg[0];
     struct sk_buff *skb = READ(c, pkt, skb);
-    return !known_unwanted((u64)skb, READ(c, skb, _nfct));
+    return !known_unwanted(READ(c, skb, _nfct));
 }
 
 static __always_inline int chain_returned(struct call *c)
@@ -26,29 +26,29 @@ static __always_inline int chain_returned(struct call *c)
     u8 verdict = c->ret & 255;
     struct nft_table *table;
     struct follow *e;
-    struct event *out;
+    struct reserved r;
     struct sight *s;
 
-    if (verdict == NF_STOLEN || known_unwanted((u64)skb, READ(c, skb, _nfct)))
+    if (verdict == NF_STOLEN || known_unwanted(READ(c, skb, _nfct)))
         return 0;
     s = sight_of(c);
+    if (s)
+        s->whole = 1; /* for the chain's name */
     e = follow_in_hook(c, skb, state, 0, s);
     if (!e || (verdict != NF_DROP && only_drops()))
         return 0;
-    out = reserve_event(e, EVENT_CHAIN, (u64)skb);
-    if (!out)
+    r = begin_hook_event(c, e, EVENT_CHAIN, skb, s, state);
+    if (!r.out)
         return 0;
-    write_sight(c, out, skb, s);
-    write_state(c, out, state);
-    out->pf = READ(c, state, pf);
-    out->verdict = verdict;
+    r.out->verdict = verdict;
     if (verdict == NF_DROP)
-        write_rejection(out, (u64)skb);
-    out->object = c->arg[1];
+        write_rejection(r.out, (u64)skb);
+    r.out->object = c->arg[1];
     table = PEEK(chain, table);
-    bpf_probe_read_kernel_str(&out->table, sizeof(out->table), PEEK(table, name));
-    bpf_probe_read_kernel_str(&out->chain, sizeof(out->chain), PEEK(chain, name));
-    submit_event(out);
+    bpf_probe_read_kernel_str(&r.out->table, sizeof(r.out->table), PEEK(table, name));
+    if (r.whole)
+        bpf_probe_read_kernel_str(&r.whole->chain, sizeof(r.whole->chain), PEEK(chain, name));
+    submit_event(r);
     return 0;
 }
 

@@ -41,11 +41,9 @@ static __always_inline int has_ports(u8 protocol)
     return protocol == TCP || protocol == UDP || protocol == SCTP || protocol == UDPLITE || protocol == DCCP;
 }
 
-/* Fills p from the transport header at `at`; p->tuple.protocol is set. */
-static __always_inline void parse_transport(struct packet *p, const void *at)
+/* Fills p from the transport header, h; p->tuple.protocol is set. */
+static __always_inline void parse_transport(struct packet *p, const u8 *h)
 {
-    u8 h[16] __attribute__((aligned(8))) = {};
-    bpf_probe_read_kernel(h, sizeof(h), at);
     p->tuple.has_ports = has_ports(p->tuple.protocol);
     if (p->tuple.protocol == TCP) {
         p->seq = bpf_ntohl(*(u32 *)(h + 4));
@@ -71,54 +69,63 @@ static __always_inline int is_extension(u8 next)
     return next == 0 || next == 43 || next == 44 || next == 60;
 }
 
-/* Fills *p from the skb's network header. Returns 0 when it holds no IP packet. */
-static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, struct packet *p)
+/* The IP header and the first 16 bytes behind it, which are in one piece unless there are options or extensions. The
+ * read may go beyond the packet's end, never beyond its buffer: struct skb_shared_info lies behind the data. */
+#define RAW_BYTES 56
+
+/* Fills *p from the skb's network header, by way of raw. Returns 0 when it holds no IP packet. */
+static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, struct packet *p, u8 *raw)
 {
-    u8 h[40] __attribute__((aligned(8))) = {};
     void *at = READ(c, skb, head);
+    u32 transport;
 
     at += READ(c, skb, network_header);
-    bpf_probe_read_kernel(h, sizeof(h), at);
+    if (bpf_probe_read_kernel(raw, RAW_BYTES, at))
+        return 0;
     __builtin_memset(p, 0, sizeof(*p));
-    if (h[0] >> 4 == 4) {
-        u16 fragment = bpf_ntohs(*(u16 *)(h + 6));
+    if (raw[0] >> 4 == 4) {
         p->tuple.family = 4;
-        p->length = bpf_ntohs(*(u16 *)(h + 2));
-        p->ident = bpf_ntohs(*(u16 *)(h + 4));
-        p->tuple.protocol = h[9];
-        map_ipv4(&p->tuple.src, *(u32 *)(h + 12));
-        map_ipv4(&p->tuple.dst, *(u32 *)(h + 16));
-        if (fragment & 0x1fff) {
+        p->length = bpf_ntohs(*(u16 *)(raw + 2));
+        p->ident = bpf_ntohs(*(u16 *)(raw + 4));
+        p->tuple.protocol = raw[9];
+        map_ipv4(&p->tuple.src, *(u32 *)(raw + 12));
+        map_ipv4(&p->tuple.dst, *(u32 *)(raw + 16));
+        if (bpf_ntohs(*(u16 *)(raw + 6)) & 0x1fff) {
             p->fragment = 1;
             return 1;
         }
-        at += (h[0] & 15) * 4;
-    } else if (h[0] >> 4 == 6) {
-        u8 next = h[6];
+        transport = (raw[0] & 15) * 4;
+        if (transport == 20) {
+            parse_transport(p, raw + 20);
+            return 1;
+        }
+    } else if (raw[0] >> 4 == 6) {
+        u8 next = raw[6];
         p->tuple.family = 6;
-        p->length = 40 + bpf_ntohs(*(u16 *)(h + 4));
-        p->tuple.src = *(union address *)(h + 8);
-        p->tuple.dst = *(union address *)(h + 24);
-        at += 40;
+        p->length = 40 + bpf_ntohs(*(u16 *)(raw + 4));
+        p->tuple.src = *(union address *)(raw + 8);
+        p->tuple.dst = *(union address *)(raw + 24);
+        transport = 40;
 #pragma clang loop unroll(disable)
         for (int i = 0; i < 4; i++) {
             u8 ext[8] = {};
             if (!is_extension(next))
                 break;
-            bpf_probe_read_kernel(ext, sizeof(ext), at);
+            bpf_probe_read_kernel(ext, sizeof(ext), at + transport);
             if (next == 44 && (bpf_ntohs(*(u16 *)(ext + 2)) & 0xfff8)) {
                 p->tuple.protocol = ext[0];
                 p->fragment = 1;
                 return 1;
             }
-            at += next == 44 ? 8 : (ext[1] + 1) * 8;
+            transport += next == 44 ? 8 : (ext[1] + 1) * 8;
             next = ext[0];
         }
         p->tuple.protocol = next;
     } else {
         return 0;
     }
-    parse_transport(p, at);
+    if (bpf_probe_read_kernel(raw, 16, at + transport) == 0)
+        parse_transport(p, raw);
     return 1;
 }
 

@@ -80,25 +80,17 @@ struct call {
  * fexit sees arguments and return value at once. A kretprobe sees only the return value, so a kprobe keeps the arguments
  * until then: under the stack address of the call, never under the pid, because softirqs run on top of any process and
  * the idle task of every CPU is pid 0. row_keep() says whether this call is worth keeping. A kretprobe can be missed
- * (no free instance), so kept[] minus returned[] is what the user is told was missed. */
+ * (no free instance), so kept minus returned (tally.h) is what the user is told was missed. */
 struct kept_call {
     struct call call;
 };
 BPF_TABLE("lru_hash", u64, struct kept_call, kept_calls, 4096);
-BPF_PERCPU_ARRAY(kept, u64, 32);
-BPF_PERCPU_ARRAY(returned, u64, 32);
-
-static __always_inline void count(u64 *cell)
-{
-    if (cell)
-        *cell += 1;
-}
 
 static __always_inline int keep(u64 stack, struct call *call)
 {
     struct kept_call k = {.call = *call};
     kept_calls.update(&stack, &k);
-    count(kept.lookup(&k.call.number));
+    count_kept(k.call.number);
     return 0;
 }
 
@@ -111,7 +103,7 @@ static __always_inline int take_kept(u64 stack, int row, struct call *call)
         return 0;
     *call = k->call;
     kept_calls.delete(&stack);
-    count(returned.lookup(&row));
+    count_returned(row);
     return 1;
 }
 

@@ -12,11 +12,12 @@ static __always_inline u64 socket_inode(struct call *c, struct sock *sk)
 
 #define TCP_LISTEN 10
 
-static __always_inline void write_queues(struct call *c, struct event *out, struct sock *sk)
+/* whole: a whole event. */
+static __always_inline void write_queues(struct call *c, struct event *whole, struct sock *sk)
 {
-    out->accept_len = READ(c, sk, sk_ack_backlog);
-    out->accept_max = READ(c, sk, sk_max_ack_backlog);
-    out->syn_len = PEEK((struct inet_connection_sock *)sk, icsk_accept_queue_qlen_counter);
+    whole->accept_len = READ(c, sk, sk_ack_backlog);
+    whole->accept_max = READ(c, sk, sk_max_ack_backlog);
+    whole->syn_len = PEEK((struct inet_connection_sock *)sk, icsk_accept_queue_qlen_counter);
 }
 
 /* arg: sock, skb */
@@ -25,22 +26,27 @@ static __always_inline int socket_entered(struct call *c)
     struct sock *sk = (void *)c->arg[0];
     struct sk_buff *skb = (void *)c->arg[1];
     struct follow *e;
-    struct event *out;
+    struct reserved r;
     struct sight *s = sight_of(c);
+    u8 state = READ(c, sk, __sk_common_skc_state);
 
+    if (s)
+        s->whole = state == TCP_LISTEN;
     e = follow_outside(c, skb, s);
-    if (e)
-        e->flags |= FLAG_AT_SOCKET;
-    out = e && !only_drops() ? reserve_event(e, EVENT_SOCKET, c->arg[1]) : 0;
-    if (!out)
+    if (!e)
         return 0;
-    write_sight(c, out, skb, s);
-    out->verdict = NF_ACCEPT;
-    out->state = READ(c, sk, __sk_common_skc_state);
-    out->object = socket_inode(c, sk);
-    if (out->state == TCP_LISTEN && s->packet.tuple.protocol == TCP)
-        write_queues(c, out, sk);
-    submit_event(out);
+    e->flags |= FLAG_AT_SOCKET;
+    if (only_drops())
+        return 0;
+    r = begin_event(c, e, EVENT_SOCKET, skb, s, 0, 0);
+    if (!r.out)
+        return 0;
+    r.out->verdict = NF_ACCEPT;
+    r.out->state = state;
+    r.out->object = socket_inode(c, sk);
+    if (r.whole && state == TCP_LISTEN && s->packet.tuple.protocol == TCP)
+        write_queues(c, r.whole, sk);
+    submit_event(r);
     return 0;
 }
 

@@ -13,19 +13,19 @@ static __always_inline int write_handshake(struct call *c, u8 kind, u8 verdict, 
 {
     struct sock *sk = (void *)c->arg[0];
     struct follow *e = already_followed(c->arg[1]);
-    struct event *out;
+    struct reserved r;
 
     if (!e || e->dead || (!final && only_drops()))
         return 0;
-    out = reserve_event(e, kind, c->arg[1]);
-    if (!out)
+    r = reserve_whole(e, kind);
+    if (!r.out)
         return 0;
-    out->flags |= FLAG_NO_HEADER;
-    out->verdict = verdict;
-    out->object = socket_inode(c, sk);
-    out->state = READ(c, sk, __sk_common_skc_state);
-    write_queues(c, out, sk);
-    submit_event(out);
+    r.out->flags |= FLAG_NO_HEADER;
+    r.out->verdict = verdict;
+    r.out->object = socket_inode(c, sk);
+    r.out->state = READ(c, sk, __sk_common_skc_state);
+    write_queues(c, r.whole, sk);
+    submit_event(r);
     return 0;
 }
 

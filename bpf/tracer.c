@@ -8,10 +8,12 @@
 #include "plan.h"
 #include "event.h"
 
+#include "tally.h"
 #include "probe.h"
 #include "packet.h"
 #include "conntrack.h"
 #include "filter.h"
+#include "unwanted.h"
 #include "follow.h"
 #include "emit.h"
 

@@ -187,9 +187,7 @@ def test_rulesets_in_use(tmp_path: Path) -> None:
         "  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n"
         "TCP  0A600001:01BB rr \n  -> C0A8380A:192B      Masq    1      0          0         \nUDP  0A60000A:0035 rr \n"
     )
-    root = machine(
-        tmp_path, proc__net__ip_tables_names="nat\nfilter\n", proc__net__ip6_tables_names="", proc__net__ip_vs=ipvs
-    )
+    root = machine(tmp_path, proc__net__ip_tables_names="nat\nfilter\n", proc__net__ip6_tables_names="", proc__net__ip_vs=ipvs)
     facts = {f.subject: f for f in backends.gather(root, True, False, lambda: ["ip kube-proxy", "inet lab"])}
     assert facts["iptables legacy"].text == "filter, nat"
     assert facts["ip6tables legacy"].text == "no tables"

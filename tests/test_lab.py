@@ -1,4 +1,5 @@
 """The lab runner, without booting: tables, image names, formats, command lines, a stand-in for QEMU."""
+
 from __future__ import annotations
 
 import itertools
@@ -45,6 +46,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 # ---------------------------------------------------------------- tables
 
+
 def test_kernel_rows_are_complete() -> None:
     assert kernels.names() == ["5.10", "6.1", "6.12", "7.2"]
     assert set(kernels.DEFAULT_BUILD) <= set(kernels.names())
@@ -66,6 +68,7 @@ def test_package_lists(suite: str) -> None:
 
 
 # ---------------------------------------------------------------- image names and the cache
+
 
 def test_root_image_is_renamed_when_its_packages_change(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {suite: rootfs.image(suite).path for suite in ("bookworm", "trixie")}
@@ -100,7 +103,8 @@ def test_an_image_is_built_once_and_replaces_older_ones(own_cache: Path) -> None
     image.ensure()
     assert len(built) == 1
     assert sorted(path.name for path in own_cache.glob("root-*")) == [
-        "root-x-1111111111.ext4", "root-xy-0000000000.ext4",
+        "root-x-1111111111.ext4",
+        "root-xy-0000000000.ext4",
     ]
     assert not built[0].exists()
 
@@ -137,6 +141,7 @@ def test_two_builds_at_once_build_once() -> None:
 
 
 # ---------------------------------------------------------------- formats
+
 
 def bzimage_like(payload: bytes, size: int) -> bytes:
     """A file with a bzImage's header (two set-up sectors) around a payload that unpacks to `size` bytes."""
@@ -187,14 +192,20 @@ def members(archive: bytes) -> dict[str, tuple[int, bytes]]:
 
 
 def test_cpio_archive() -> None:
-    archive = cpio.archive([
-        cpio.directory("bin"), cpio.file("bin/x", b"12345", 0o755), cpio.symlink("bin/sh", "x"),
-        cpio.file("e", b""),
-    ])
+    archive = cpio.archive(
+        [
+            cpio.directory("bin"),
+            cpio.file("bin/x", b"12345", 0o755),
+            cpio.symlink("bin/sh", "x"),
+            cpio.file("e", b""),
+        ]
+    )
     assert len(archive) % 512 == 0
     assert members(archive) == {
-        "bin": (stat.S_IFDIR | 0o755, b""), "bin/x": (stat.S_IFREG | 0o755, b"12345"),
-        "bin/sh": (stat.S_IFLNK | 0o777, b"x"), "e": (stat.S_IFREG | 0o644, b""),
+        "bin": (stat.S_IFDIR | 0o755, b""),
+        "bin/x": (stat.S_IFREG | 0o755, b"12345"),
+        "bin/sh": (stat.S_IFLNK | 0o777, b"x"),
+        "e": (stat.S_IFREG | 0o644, b""),
     }
 
 
@@ -274,7 +285,7 @@ def test_environment() -> None:
 
 def test_environment_survives_the_shell(tmp_path: Path) -> None:
     script = tmp_path / "environment"
-    script.write_bytes(guestfiles.exports({"A": "it's $HOME\n*", "B": ""}) + b"printf '%s|' \"$A\" \"$B\"")
+    script.write_bytes(guestfiles.exports({"A": "it's $HOME\n*", "B": ""}) + b'printf \'%s|\' "$A" "$B"')
     out = subprocess.run(["sh", str(script)], stdout=subprocess.PIPE, check=True).stdout
     assert out == b"it's $HOME\n*||"
 
@@ -296,8 +307,15 @@ def test_guest_scripts_parse(name: str) -> None:
 # ---------------------------------------------------------------- the machine's command line
 
 MACHINE = Machine(
-    name="lab-6.1", kernel=Path("/k/vmlinux"), initrd=Path("/t/initrd"), root=Path("/c/ro,ot"),
-    modules=Path("/k/modules"), accel=Accel("tcg", 2_400_000), memory=1024, cpus=3, append="quiet",
+    name="lab-6.1",
+    kernel=Path("/k/vmlinux"),
+    initrd=Path("/t/initrd"),
+    root=Path("/c/ro,ot"),
+    modules=Path("/k/modules"),
+    accel=Accel("tcg", 2_400_000),
+    memory=1024,
+    cpus=3,
+    append="quiet",
 )
 WIRES = Wires(status=10, output=(11, 12), console=Path("/t/console"), share=Path("/t/share"))
 
@@ -337,6 +355,7 @@ def test_command_line_with_kvm_without_share_interactive() -> None:
 
 # ---------------------------------------------------------------- a run, with a stand-in for QEMU
 
+
 def test_status_lines() -> None:
     status = boot.Status()
     status.feed(b"boot 4.")
@@ -359,9 +378,7 @@ initrd = open(sys.argv[sys.argv.index("-initrd") + 1], "rb").read()
 """
 
 
-def run_fake(
-    body: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch, timeout: float | None = 20.0
-) -> boot.Outcome:
+def run_fake(body: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch, timeout: float | None = 20.0) -> boot.Outcome:
     """A run in which `body` (Python) stands for the machine."""
     kernel = kernels.find("6.1")
     image = kernelimage.image(kernel).path
@@ -419,6 +436,7 @@ def test_a_dead_machine_shows_its_console(own_cache: Path, monkeypatch: pytest.M
 
 # ---------------------------------------------------------------- the command
 
+
 def test_command_follows_two_dashes() -> None:
     options, command = cli.parse(["run", "--kernel=6.1", "--mem=512", "--", "sh", "-c", "x", "--", "--mem"])
     assert (options.action, options.kernel, options.mem) == ("run", ["6.1"], 512)
@@ -426,10 +444,18 @@ def test_command_follows_two_dashes() -> None:
     assert options.share == Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize("argv", [
-    [], ["boot"], ["run", "--kernel", "6.1"], ["run", "--", "true"], ["run", "--kernel", "6.2", "--", "true"],
-    ["run", "--kernel", "6.1", "--kernel", "6.12", "--", "true"], ["list", "--", "true"],
-])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["boot"],
+        ["run", "--kernel", "6.1"],
+        ["run", "--", "true"],
+        ["run", "--kernel", "6.2", "--", "true"],
+        ["run", "--kernel", "6.1", "--kernel", "6.12", "--", "true"],
+        ["list", "--", "true"],
+    ],
+)
 def test_wrong_usage_is_status_2(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.parse(argv)

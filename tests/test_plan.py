@@ -226,8 +226,8 @@ def test_kprobe_only_when_asked(tmp_path: Path) -> None:
 def test_header(tmp_path: Path) -> None:
     k = kernel("6.12", tmp_path, without=("nf_nat",))
     rows, _ = plan.plan(k.types, k.symbols, NEW, verbose=False)
-    lines = plan.header(rows, 4096).splitlines()
-    assert lines[0] == "#define RING_PAGES 4096"
+    lines = plan.header(rows, 4096, 2).splitlines()
+    assert lines[:2] == ["#define RING_PAGES 4096", "#define CPUS 2"]
     assert "#define WAY_hook FEXIT" in lines
     assert "#define PROGRAM_hook kretfunc__vmlinux__nf_hook_slow" in lines
     assert "#define ARGS_table4(GET, ctx) { GET(ctx, 2), GET(ctx, 3), GET(ctx, 1) }" in lines
@@ -243,7 +243,7 @@ def test_header(tmp_path: Path) -> None:
 def test_header_of_an_old_kernel(tmp_path: Path) -> None:
     k = kernel("5.10", tmp_path)
     rows, _ = plan.plan(k.types, k.symbols, NONE, verbose=False)
-    text = plan.header([r for r in rows if r.probe.name != "synack4"], 8)
+    text = plan.header([r for r in rows if r.probe.name != "synack4"], 8, 2)
     assert "#define ARGS_drop(GET, ctx) { GET(ctx, 1), GET(ctx, 2), 0 }\n" in text
     assert "DROP_REASONS" not in text
     assert "#define SYNACK_SEEN 0\n" in text
@@ -251,7 +251,7 @@ def test_header_of_an_old_kernel(tmp_path: Path) -> None:
 
 def test_the_table_itself() -> None:
     names = [p.name for p in PROBES]
-    assert len(set(names)) == len(names) <= 32, "bpf/probe.h counts calls in arrays of 32 rows"
+    assert len(set(names)) == len(names) <= 32, "bpf/follow.h has sights for 32 rows"
     assert {p.at for p in PROBES} == {ENTRY, RETURN, TRACEPOINT}
     assert {p.name for p in PROBES if p.needed} == {"hook", "drop"}
     for p in PROBES:

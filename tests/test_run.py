@@ -59,7 +59,7 @@ class Given:
         self.turns, self._losses, self.turn = list(turns), losses or {}, 0
         self.ask: Callable[[], object] = lambda: None
 
-    def drain(self) -> npt.NDArray[Any]:
+    def events(self) -> npt.NDArray[Any]:
         self.turn += 1
         if not self.turns:
             self.ask()

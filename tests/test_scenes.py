@@ -91,18 +91,14 @@ def test_every_hashed_chain_follows_from_its_service_and_endpoint(name: str) -> 
         elif (rule["target"] or "").startswith(("KUBE-SVC-", "KUBE-EXT-")):
             assert rule["target"] == hashed(rule["target"][:9], service, proto[1])
             explained.add(rule["target"])
-    declared = {
-        c for chains, _ in tables(name).values() for c in chains if re.match("KUBE-(SVC|SEP|EXT)-", c)
-    }
+    declared = {c for chains, _ in tables(name).values() for c in chains if re.match("KUBE-(SVC|SEP|EXT)-", c)}
     # from 1.24 on the jump KUBE-EXT-x -> KUBE-SVC-x has no comment: the same 16 characters say it
     assert explained == declared
 
 
 @pytest.mark.parametrize("name", FULL)
 def test_external_chain_leads_to_the_service_chain_of_the_same_hash(name: str) -> None:
-    jumps = [
-        r for r in all_rules(name) if r["chain"].startswith("KUBE-EXT-") and r["target"] != "KUBE-MARK-MASQ"
-    ]
+    jumps = [r for r in all_rules(name) if r["chain"].startswith("KUBE-EXT-") and r["target"] != "KUBE-MARK-MASQ"]
     assert all(r["target"] == r["chain"].replace("EXT", "SVC") for r in jumps)
     assert len(jumps) == (0 if name == "http-proxy-1.20" else 2)
 

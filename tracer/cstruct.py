@@ -16,9 +16,7 @@ import numpy as np
 from tracer import bpf_text
 
 _SCALARS = {"u8": "u1", "u16": "<u2", "u32": "<u4", "u64": "<u8"}
-_FIELD = re.compile(
-    r"(?:struct\s+)?(?P<type>\w+)\s+(?P<name>\w+)(?:\[(?P<count>\w+)\])?;[ \t]*(?:/\*(?P<doc>.*?)\*/)?", re.S
-)
+_FIELD = re.compile(r"(?:struct\s+)?(?P<type>\w+)\s+(?P<name>\w+)(?:\[(?P<count>\w+)\])?;[ \t]*(?:/\*(?P<doc>.*?)\*/)?", re.S)
 _MEMBER = re.compile(r"(?P<name>\w+)\s*=\s*(?P<value>\d+)")
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 
@@ -35,7 +33,7 @@ def _body(text: str, kind: str, name: str) -> str:
 
 
 def _defines(text: str) -> dict[str, int]:
-    return {m[1]: int(m[2]) for m in re.finditer(r"^#define (\w+) (\d+)\s*$", text, re.M)}
+    return {m[1]: int(m[2]) for m in re.finditer(r"^#define (\w+) (\d+)\s*(?:/\*.*)?$", text, re.M)}
 
 
 def _dtype(text: str, name: str) -> np.dtype[Any]:
@@ -61,6 +59,12 @@ def _dtype(text: str, name: str) -> np.dtype[Any]:
 def dtype(file: str, name: str) -> np.dtype[Any]:
     """numpy type of `struct name` in bpf/`file`; 16-byte u8 arrays (addresses) become V16, char arrays S."""
     return _dtype(bpf_text.read(file), name)
+
+
+@cache
+def define(file: str, name: str) -> int:
+    """The number that `#define name` stands for in bpf/`file`."""
+    return _defines(bpf_text.read(file))[name]
 
 
 @cache

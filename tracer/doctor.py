@@ -149,9 +149,7 @@ def _libraries(load: Callable[[], ModuleType]) -> tuple[Abilities | None, list[F
     return can, [found, Fact("fentry", "degraded", f"this kernel or bcc has none: {_SLOWER}")]
 
 
-def probes(
-    types: KernelTypes, symbols: Symbols, can: Abilities | None, modules: set[str], has_ipv6: bool
-) -> list[Fact]:
+def probes(types: KernelTypes, symbols: Symbols, can: Abilities | None, modules: set[str], has_ipv6: bool) -> list[Fact]:
     """A fact for each row of the probe table, in its order. can: None when it is not known how to attach."""
     planned, refused = plan(types, symbols, can or Abilities(False, False), verbose=True)
     facts = {row.probe.name: _without(row, modules, has_ipv6) for row in refused}

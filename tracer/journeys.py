@@ -73,6 +73,7 @@ class Journeys:
 
     def _packet(self, identity: int, events: list[Event]) -> Packet:
         events.sort(key=lambda e: e.time)
+        events = _completed(events)
         first = next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), events[0])
         hops = self._follow_header(events)
         packet = Packet(
@@ -129,15 +130,26 @@ class Journeys:
 
     def _untracked(self, events: list[Event]) -> str:
         """What it means that the packet had no conntrack entry after PREROUTING: "INVALID", "UNTRACKED", or "" if it had."""
-        late = [
-            e for e in events if e.kind in (Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.hook in (1, 2, 4)
-        ]
+        late = [e for e in events if e.kind in (Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.hook in (1, 2, 4)]
         late = [e for e in late if not e.flags & Flag.FLAG_NO_HEADER]
         if not late or late[-1].flags & Flag.FLAG_HAS_CT:
             return ""
         if late[-1].ct_info == 7:
             return "UNTRACKED"
         return "INVALID" if late[-1].netns in self._tracked else ""
+
+
+def _completed(events: list[Event]) -> list[Event]:
+    """Short events with what they left out. Where the whole event they refer to was lost, their header is unknown."""
+    whole: Event | None = None
+    out = []
+    for e in events:
+        if e.flags & Flag.FLAG_SAME:
+            e = record.completed(e, whole) if whole else e._replace(flags=e.flags | Flag.FLAG_NO_HEADER)
+        elif not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
+            whole = e
+        out.append(e)
+    return out
 
 
 def _family_of(ends: Endpoints) -> str:

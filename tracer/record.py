@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from tracer import cstruct
@@ -19,6 +20,10 @@ from tracer.model import Endpoints
 DTYPE = cstruct.dtype("event.h", "event")
 Kind: Any = cstruct.enum("event.h", "event_kind")
 Flag: Any = cstruct.enum("event.h", "event_flag")
+
+SLOT = cstruct.define("event.h", "SHORT_EVENT") + 8
+"""Bytes of a ring slot: a short event behind its ring header."""
+_WHOLE, _DISCARDED = DTYPE.itemsize, 1 << 30
 
 _Event: Any = namedtuple("_Event", DTYPE.names or ())  # type: ignore[misc]
 Event = Any
@@ -34,6 +39,36 @@ TCP_STATES = (
     "LISTEN", "CLOSING", "NEW_SYN_RECV",
 )  # fmt: skip
 _MAPPED = b"\0" * 10 + b"\xff\xff"
+
+
+def unpack(slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+    """The events in ring slots (rows of SLOT bytes, from tracer/kernel/ring.py), in order, as an array of `struct event`.
+
+    Of a short event (Flag.FLAG_SAME) the fields from `joint1` on are zero.
+    """
+    lengths = slots[:, :4].view("<u4").ravel()
+    starts = np.flatnonzero((lengths != 0) & (lengths < _DISCARDED))
+    out = np.zeros(len(starts), DTYPE)
+    fields = out.view(np.uint8).reshape(len(starts), _WHOLE)
+    fields[:, : SLOT - 8] = slots[starts, 8:]
+    whole = np.flatnonzero(lengths[starts] == _WHOLE)
+    for n in range(1, (_WHOLE + 8) // SLOT):
+        fields[whole, n * SLOT - 8 : (n + 1) * SLOT - 8] = slots[starts[whole] + n]
+    return out
+
+
+def count(slots: npt.NDArray[np.uint8]) -> int:
+    """How many events begin in these ring slots."""
+    return int(np.count_nonzero(slots[:, :4].view("<u4")))
+
+
+_OWN = (DTYPE.names or ()).index("protocol")
+
+
+def completed(short: Event, whole: Event) -> Event:
+    """A short event with the fields it left out, from the packet's last whole one."""
+    e: Event = _Event._make((*short[:_OWN], *whole[_OWN:]))
+    return e._replace(flags=e.flags | whole.flags & Flag.FLAG_FRAGMENT)
 
 
 def events(batch: npt.NDArray[Any]) -> Iterator[Event]:

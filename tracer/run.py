@@ -68,7 +68,7 @@ class Run:
 
     def _turn(self, over: Callable[[int], list[Packet]]) -> None:
         now = time.monotonic_ns()
-        self._journeys.add(self._session.drain())
+        self._journeys.add(self._session.events())
         losses = self._session.losses()
         if losses:
             self._journeys.doubt()

@@ -50,9 +50,7 @@ def _where(hop: Hop) -> str:
 
 def rejected(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in hops if h.verdict == "REJECT"), None)
-    return (
-        (f"REJECTED in {hop.table}/{hop.chain or hop.hook} with {hop.reject}{_where(hop)}", "rejected") if hop else None
-    )
+    return (f"REJECTED in {hop.table}/{hop.chain or hop.hook} with {hop.reject}{_where(hop)}", "rejected") if hop else None
 
 
 def dropped_by_rules(packet: Packet, hops: list[Hop]) -> Ending:

@@ -29,6 +29,5 @@ def test_same_datagram_again_and_again(watch: Watch) -> None:
             assert traffic.udp_ask(sport=40404).outcome == "answered"
     assert len(seen.packets) == 80
     assert {
-        len([h for h in p.hops if h.what == "hook" and h.hook == "PREROUTING" and h.netns == "node"])
-        for p in seen.packets
+        len([h for h in p.hops if h.what == "hook" and h.hook == "PREROUTING" and h.netns == "node"]) for p in seen.packets
     } == {1}

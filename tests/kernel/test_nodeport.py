@@ -69,9 +69,7 @@ def test_every_packet_is_as_tcpdump_saw_it(
     there = [p for p in seen.packets if from_client(p, client)]
     back = [p for p in seen.packets if not from_client(p, client)]
     on_client, in_pods = Counter(pcap.read(outside)), Counter(s for path in inside for s in pcap.read(path))
-    assert on_client == Counter(
-        [as_seen(p, before(p), True) for p in there] + [as_seen(p, after(p), True) for p in back]
-    )
+    assert on_client == Counter([as_seen(p, before(p), True) for p in there] + [as_seen(p, after(p), True) for p in back])
     assert in_pods == Counter([as_seen(p, after(p), True) for p in there] + [as_seen(p, before(p), True) for p in back])
     for packet in there:
         assert [h.nat.kind for h in packet.hops if h.nat] == ["DNAT", "MASQUERADE"]

@@ -69,9 +69,7 @@ def test_conntrack_invalid(watch: Watch) -> None:
     assert {p.tcp_flags for p in seen.packets} == {"SYN ACK"}
 
 
-@pytest.mark.parametrize(
-    ("addr", "protocol"), [(topology.NODE4, "TCP"), (topology.NODE6, "TCP"), (topology.NODE4, "UDP")]
-)
+@pytest.mark.parametrize(("addr", "protocol"), [(topology.NODE4, "TCP"), (topology.NODE6, "TCP"), (topology.NODE4, "UDP")])
 def test_no_listener(watch: Watch, addr: str, protocol: str) -> None:
     ask = traffic.tcp_connect if protocol == "TCP" else traffic.udp_ask
     with watch(Filter(ports=(9123,))) as seen:
@@ -101,6 +99,4 @@ def test_full_accept_queue(watch: Watch) -> None:
     attempts = syns(seen.packets)
     assert attempts and {p.verdict for p in attempts} == {"SYN dropped: accept queue 3/2 in pod-a"}
     told = attempts[0].handshake
-    assert (
-        told and told.accepted is False and told.accept_queue_full and (told.accept_queue, told.accept_limit) == (3, 2)
-    )
+    assert told and told.accepted is False and told.accept_queue_full and (told.accept_queue, told.accept_limit) == (3, 2)

@@ -51,7 +51,7 @@ class Watch:
             time.sleep(SETTLE_SECONDS)
         finally:
             self.session.set_filter(NOTHING)
-        journeys.add(self.session.drain())
+        journeys.add(self.session.events())
         seen.losses = self.session.losses()
         self.lost += sum(loss.count for loss in seen.losses)
         if seen.losses:

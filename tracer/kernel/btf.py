@@ -155,9 +155,7 @@ class Btf:
             return None
         kind = self.plain(found[1])
         target = self.plain(kind.size) if kind.kind == PTR else None
-        return Field(
-            found[0] // 8, self.size_of(found[1]), kind.kind, target.name if target and target.kind == STRUCT else ""
-        )
+        return Field(found[0] // 8, self.size_of(found[1]), kind.kind, target.name if target and target.kind == STRUCT else "")
 
     def structure_size(self, name: str) -> int | None:
         t = self.find(name, STRUCT)

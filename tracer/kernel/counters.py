@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+
+import numpy as np
 
 from tracer import cstruct
 from tracer.kernel.plan import Planned
@@ -21,28 +24,39 @@ class Loss:
     why: str
 
 
-class Counters:
-    """Reads the loss counters and tells what has been added since the last reading."""
+MISSES_SECONDS = 0.1
+"""How often the kernel is asked for skipped programs, one question a program. A packet is over only after a longer silence
+(tracer/journeys.py), so it is known in time that something of it may be missing."""
 
-    def __init__(self, program: Program, rows: list[Planned]) -> None:
+
+class Counters:
+    """Reads the loss counters and tells what has been added since the last reading. cpus: as given to plan.header."""
+
+    def __init__(self, program: Program, rows: list[Planned], cpus: int) -> None:
         self._program, self._rows = program, rows
         self._kinds = {k.value: k.name[6:].lower() for k in cstruct.enum("event.h", "event_kind")}
         self._known: dict[tuple[str, int, str], int] = {}
+        tally = cstruct.dtype("tally.h", "tally")
+        self._map = mmap.mmap(program.bpf[b"tallies"].map_fd, cpus * tally.itemsize, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._tallies = np.frombuffer(self._map, tally, cpus)
+        self._kept = [row for row in rows if row.way == "KRETPROBE"]
+        self._asked = 0.0
 
     def _totals(self) -> Iterator[Loss]:
-        bpf = self._program.bpf
-        for kind, counts in _per_cpu(bpf[b"lost"]):
-            for cpu, count in enumerate(counts):
-                yield Loss(self._kinds.get(kind, str(kind)), cpu, count, "the ring buffer was full")
-        returned = dict(_per_cpu(bpf[b"returned"]))
-        kept = dict(_per_cpu(bpf[b"kept"]))
-        for row in self._rows:
-            if row.way == "KRETPROBE":
-                # A call may be under way on each CPU, so a small difference is no loss.
-                missed = sum(kept[row.number]) - sum(returned[row.number])
-                yield Loss(row.probe.name, -1, max(0, missed - len(kept[row.number])), "its return was missed")
-            fd = self._program.functions[row.probe.name].fd
-            yield Loss(row.probe.name, -1, self._program.recursion_misses(fd), "another probe was running")
+        lost = self._tallies["lost"]
+        if lost.any():
+            for cpu, kind in np.argwhere(lost):
+                yield Loss(self._kinds.get(int(kind), str(kind)), int(cpu), int(lost[cpu, kind]), "the ring buffer was full")
+        if self._kept:
+            # A call may be under way on each CPU, so a small difference is no loss.
+            missed = self._tallies["kept"].sum(0).astype(int) - self._tallies["returned"].sum(0) - len(self._tallies)
+            for row in self._kept:
+                yield Loss(row.probe.name, -1, max(0, int(missed[row.number])), "its return was missed")
+        if time.monotonic() - self._asked >= MISSES_SECONDS:
+            self._asked = time.monotonic()
+            for row in self._rows:
+                fd = self._program.functions[row.probe.name].fd
+                yield Loss(row.probe.name, -1, self._program.recursion_misses(fd), "another probe was running")
 
     def read(self) -> list[Loss]:
         """New losses since the last call."""
@@ -55,8 +69,6 @@ class Counters:
                 new.append(Loss(total.probe, total.cpu, added, total.why))
         return new
 
-
-def _per_cpu(table: Any) -> Iterator[tuple[int, list[int]]]:
-    """Index and one value per CPU of each element of a per-CPU array."""
-    for key, values in table.items():
-        yield int(key.value), [int(v) for v in values]
+    def close(self) -> None:
+        del self._tallies
+        self._map.close()

@@ -145,10 +145,10 @@ def _position(wanted: str, parameters: list[tuple[str, str]]) -> int | None:
     return None
 
 
-def header(planned: list[Planned], ring_pages: int) -> str:
-    """The text of plan.h: what bpf/probe.h needs to know of each row."""
+def header(planned: list[Planned], ring_pages: int, cpus: int) -> str:
+    """The text of plan.h: what bpf/probe.h needs to know of each row. cpus: as many as the kernel may number."""
     rows = {p.probe.name: p for p in planned}
-    lines = [f"#define RING_PAGES {ring_pages}"]
+    lines = [f"#define RING_PAGES {ring_pages}", f"#define CPUS {cpus}"]
     for number, probe in enumerate(PROBES):
         name, row = probe.name, rows.get(probe.name)
         lines.append(f"#define WAY_{name} {row.way if row else 'OFF'}\n#define NUMBER_{name} {number}")

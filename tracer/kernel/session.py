@@ -6,12 +6,14 @@ import os
 import resource
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from tracer import cstruct
+from tracer import record
 from tracer.errors import NoProbe, NotRoot
 from tracer.filters import Filter
 from tracer.kernel import filter_maps, layouts, plan
@@ -49,6 +51,11 @@ def require_root() -> None:
         raise NotRoot("Tracing needs root: run it with sudo.")
 
 
+def possible_cpus() -> int:
+    """As many as the kernel may ever number, from 0: "0-7" is 8."""
+    return int(Path("/sys/devices/system/cpu/possible").read_text().replace(",", "-").split("-")[-1]) + 1
+
+
 def choose(kernel: Kernel, can: Abilities, verbose: bool, only: str = "") -> tuple[list[Planned], list[Refused]]:
     """The plan for this kernel. only = "kprobe": do without fentry, as on a kernel that has none.
 
@@ -74,7 +81,8 @@ class Session:
         bcc = load_bcc()
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         planned, refused = choose(kernel, abilities(bcc), verbose, only)
-        headers = {"structs.h": layouts.header(kernel.types), "plan.h": plan.header(planned, ring_bytes // PAGE)}
+        cpus = possible_cpus()
+        headers = {"structs.h": layouts.header(kernel.types), "plan.h": plan.header(planned, ring_bytes // PAGE, cpus)}
         began = time.monotonic()
         self._program = Program(bcc, headers)
         try:
@@ -83,9 +91,8 @@ class Session:
             self.planned, also = self._program.attach(planned)
             self.refused = refused + also
             self.compile_seconds, self.attach_seconds = compiled - began, time.monotonic() - compiled
-            record = cstruct.dtype("event.h", "event")
-            self._ring = Ring(self._program.bpf[b"events"].map_fd, ring_bytes, record)
-            self._counters = Counters(self._program, self.planned)
+            self._ring = Ring(self._program.bpf[b"events"].map_fd, ring_bytes, record.SLOT)
+            self._counters = Counters(self._program, self.planned, cpus)
         except BaseException:
             self._program.close()
             raise
@@ -94,9 +101,13 @@ class Session:
         """Changes the filter of the running probes."""
         filter_maps.write(self._program.bpf, wanted)
 
-    def drain(self) -> npt.NDArray[Any]:
-        """All events written since the last call, as an array of `struct event` (bpf/event.h)."""
+    def drain(self) -> npt.NDArray[np.uint8]:
+        """The ring slots written since the last call; record.unpack makes events of them."""
         return self._ring.drain()
+
+    def events(self) -> npt.NDArray[Any]:
+        """All events written since the last call, as an array of `struct event` (bpf/event.h)."""
+        return record.unpack(self._ring.drain())
 
     def losses(self) -> list[Loss]:
         """What was lost since the last call."""
@@ -104,6 +115,7 @@ class Session:
 
     def close(self) -> None:
         self._ring.close()
+        self._counters.close()
         self._program.close()
 
     def __enter__(self) -> Session:

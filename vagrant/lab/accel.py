@@ -1,4 +1,5 @@
 """KVM or emulation? Found out by booting, once per boot of this machine: /dev/kvm may open and not work."""
+
 from __future__ import annotations
 
 import ctypes

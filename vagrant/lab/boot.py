@@ -1,4 +1,5 @@
 """One run: start the machine, stream its output, collect the command's status, leave nothing behind."""
+
 from __future__ import annotations
 
 import os
@@ -92,9 +93,11 @@ def run(request: Request) -> Outcome:
         program = host.find("qemu-system-x86_64") or "qemu-system-x86_64"
         with complaints.open("wb") as log:
             vm = host.spawn(
-                qemu.command_line(machine, wires, program), pass_fds=writers,
+                qemu.command_line(machine, wires, program),
+                pass_fds=writers,
                 # an interactive machine uses our terminal, and must be in its session for that
-                own_session=not request.shell, stdin=None if request.shell else subprocess.DEVNULL,
+                own_session=not request.shell,
+                stdin=None if request.shell else subprocess.DEVNULL,
                 output=None if request.shell else log,
             )
         stack.callback(host.stop, vm)
@@ -110,8 +113,11 @@ def run(request: Request) -> Outcome:
             return Outcome(status.status, status.booted, seconds)
         if not in_time:
             return Outcome(TIMED_OUT, status.booted, seconds, f"time-out after {request.timeout:g} s")
-        problem = "\n".join(filter(None, ("the machine ended without a status; its console:",
-                                          host.tail(console, 40), host.tail(complaints, 10))))
+        problem = "\n".join(
+            filter(
+                None, ("the machine ended without a status; its console:", host.tail(console, 40), host.tail(complaints, 10))
+            )
+        )
         return Outcome(VM_DIED, status.booted, seconds, problem)
 
 
@@ -121,14 +127,23 @@ def _machine(request: Request, scratch: Path) -> qemu.Machine:
     image = kernelimage.image(kernel).path
     environment = guestfiles.environment(kernel.name, kernel.userspace, terminal=guestfiles.own_terminal())
     told = guestfiles.archive(
-        request.command, environment, share=request.shared is not None, shell=request.shell,
+        request.command,
+        environment,
+        share=request.shared is not None,
+        shell=request.shell,
     )
     initrd = scratch / "initrd"
     initrd.write_bytes((image / kernelimage.INITRD).read_bytes() + told)
     return qemu.Machine(
-        name=f"lab-{kernel.name}", kernel=image / kernelimage.KERNEL, initrd=initrd,
-        root=rootfs.image(kernel.userspace).path, modules=image / kernelimage.MODULES,
-        accel=request.accel, memory=request.memory, cpus=request.cpus, append=request.append,
+        name=f"lab-{kernel.name}",
+        kernel=image / kernelimage.KERNEL,
+        initrd=initrd,
+        root=rootfs.image(kernel.userspace).path,
+        modules=image / kernelimage.MODULES,
+        accel=request.accel,
+        memory=request.memory,
+        cpus=request.cpus,
+        append=request.append,
     )
 
 
@@ -172,7 +187,7 @@ def _write(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         try:
-            view = view[os.write(descriptor, view):]
+            view = view[os.write(descriptor, view) :]
         except BlockingIOError:
             with selectors.DefaultSelector() as selector:
                 selector.register(descriptor, selectors.EVENT_WRITE)

@@ -1,4 +1,5 @@
 """Takes the ELF kernel out of a bzImage. QEMU boots it by PVH: no decompression in the emulator."""
+
 from __future__ import annotations
 
 import lzma

@@ -1,4 +1,5 @@
 """Where images live: named by a hash of what defines them, built once and atomically, old ones deleted."""
+
 from __future__ import annotations
 
 import fcntl

@@ -1,4 +1,5 @@
 """The command line of the lab."""
+
 from __future__ import annotations
 
 import argparse
@@ -42,18 +43,27 @@ def parser() -> argparse.ArgumentParser:
     """The parser for everything before `--`."""
     known = ", ".join(kernels.names())
     top = argparse.ArgumentParser(
-        prog="lab", usage=USAGE, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="lab",
+        usage=USAGE,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Run a command as root on a real Debian kernel in a throw-away virtual machine.",
     )
     top.add_argument("action", choices=ACTIONS, metavar="build | run | shell | list")
-    top.add_argument("--kernel", action="append", choices=kernels.names(), metavar="K",
-                     help=f"{known}; build: may be repeated ({', '.join(kernels.DEFAULT_BUILD)})")
+    top.add_argument(
+        "--kernel",
+        action="append",
+        choices=kernels.names(),
+        metavar="K",
+        help=f"{known}; build: may be repeated ({', '.join(kernels.DEFAULT_BUILD)})",
+    )
     run = top.add_argument_group("options of run and shell")
     run.add_argument("--share", type=Path, default=REPOSITORY, metavar="DIR", help="(this repository)")
     run.add_argument("--mem", type=int, default=2048, metavar="MB", help="guest memory (2048)")
     run.add_argument("--cpus", type=int, default=2, metavar="N", help="virtual CPUs (2)")
-    run.add_argument("--timeout", type=float, metavar="S",
-                     help="kill the machine S seconds after power-on, 0: never (run: 600, shell: 0)")
+    run.add_argument(
+        "--timeout", type=float, metavar="S", help="kill the machine S seconds after power-on, 0: never (run: 600, shell: 0)"
+    )
     run.add_argument("--console", type=Path, metavar="FILE", help="keep the kernel's console output (run)")
     run.add_argument("--append", default="", metavar="STR", help="more kernel options")
     run.add_argument("--time", action="store_true", help="print boot time, total time, CPU time on stderr")
@@ -113,18 +123,29 @@ def start(options: argparse.Namespace, command: list[str]) -> int:
     kernel = kernels.find(options.kernel[0])
     ensure(kernel)
     timeout = options.timeout if options.timeout is not None else RUN_TIMEOUT if command else 0.0
-    outcome = boot.run(boot.Request(
-        kernel=kernel, command=tuple(command) or SHELL, accel=accel.choose(kernel), shared=shared,
-        memory=options.mem, cpus=options.cpus, timeout=timeout or None, append=options.append,
-        console=options.console, shell=not command,
-    ))
+    outcome = boot.run(
+        boot.Request(
+            kernel=kernel,
+            command=tuple(command) or SHELL,
+            accel=accel.choose(kernel),
+            shared=shared,
+            memory=options.mem,
+            cpus=options.cpus,
+            timeout=timeout or None,
+            append=options.append,
+            console=options.console,
+            shell=not command,
+        )
+    )
     if outcome.problem:
         print(f"lab: {outcome.problem}", file=sys.stderr)
     if options.time:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         booted = "never" if outcome.booted is None else f"{outcome.booted:.2f} s"
-        print(f"lab: boot to command {booted}, whole run {outcome.seconds:.2f} s, "
-              f"CPU {usage.ru_utime + usage.ru_stime:.1f} s", file=sys.stderr)
+        print(
+            f"lab: boot to command {booted}, whole run {outcome.seconds:.2f} s, CPU {usage.ru_utime + usage.ru_stime:.1f} s",
+            file=sys.stderr,
+        )
     return outcome.status
 
 

@@ -1,4 +1,5 @@
 """Writes cpio archives (newc), the format of an initrd. Archives may simply be concatenated."""
+
 from __future__ import annotations
 
 import stat

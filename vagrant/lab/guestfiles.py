@@ -2,6 +2,7 @@
 
 The init scripts travel here too, so a change in them needs no new image.
 """
+
 from __future__ import annotations
 
 import os
@@ -23,14 +24,16 @@ PASSED = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES")
 def archive(command: Sequence[str], environment: Mapping[str, str], *, share: bool, shell: bool) -> bytes:
     """The archive for one boot."""
     options = f"MODE={'shell' if shell else 'run'}\nSHARE={int(share)}\n"
-    return cpio.archive([
-        cpio.file("init", (GUEST / "init").read_bytes(), 0o755),
-        cpio.directory("lab"),
-        cpio.file("lab/init2", (GUEST / "init2").read_bytes(), 0o755),
-        cpio.file("lab/options", options.encode()),
-        cpio.file("lab/environment", exports(environment)),
-        cpio.file("lab/command", script(command)),
-    ])
+    return cpio.archive(
+        [
+            cpio.file("init", (GUEST / "init").read_bytes(), 0o755),
+            cpio.directory("lab"),
+            cpio.file("lab/init2", (GUEST / "init2").read_bytes(), 0o755),
+            cpio.file("lab/options", options.encode()),
+            cpio.file("lab/environment", exports(environment)),
+            cpio.file("lab/command", script(command)),
+        ]
+    )
 
 
 def script(command: Sequence[str]) -> bytes:
@@ -49,8 +52,15 @@ def environment(
 ) -> dict[str, str]:
     """The guest command's environment. `terminal`: the size of the host's terminal, None if there is none."""
     result = {
-        "PATH": PATH, "HOME": "/root", "USER": "root", "LOGNAME": "root", "SHELL": "/bin/bash",
-        "LANG": "C.UTF-8", "TERM": "dumb", "LAB_KERNEL": kernel, "LAB_SUITE": suite,
+        "PATH": PATH,
+        "HOME": "/root",
+        "USER": "root",
+        "LOGNAME": "root",
+        "SHELL": "/bin/bash",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "LAB_KERNEL": kernel,
+        "LAB_SUITE": suite,
     }
     if terminal is not None:
         result["TERM"] = host.get("TERM", "dumb")

@@ -1,4 +1,5 @@
 """What the lab needs of this machine: programs, and child processes that cannot outlive it."""
+
 from __future__ import annotations
 
 import contextlib
@@ -63,7 +64,7 @@ def static_busybox() -> Path:
 
 def is_dynamic(elf: bytes) -> bool:
     """Whether a 64-bit ELF file asks for a dynamic loader."""
-    table, = struct.unpack_from("<Q", elf, 0x20)
+    (table,) = struct.unpack_from("<Q", elf, 0x20)
     size, count = struct.unpack_from("<HH", elf, 0x36)
     return any(struct.unpack_from("<I", elf, table + i * size)[0] == PT_INTERP for i in range(count))
 
@@ -89,8 +90,15 @@ def spawn(
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     return subprocess.Popen(
-        argv, stdin=stdin, stdout=output, stderr=output, pass_fds=pass_fds, start_new_session=own_session,
-        preexec_fn=die_with_parent, env=env, cwd=cwd,
+        argv,
+        stdin=stdin,
+        stdout=output,
+        stderr=output,
+        pass_fds=pass_fds,
+        start_new_session=own_session,
+        preexec_fn=die_with_parent,
+        env=env,
+        cwd=cwd,
     )
 
 
@@ -102,9 +110,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait(5)
 
 
-def run(
-    argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> None:
+def run(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
     """Run a build step, its output appended to `log`; LabError with the log's end if it fails.
 
     An exception meanwhile (Ctrl-C) ends the step and everything that it started.
@@ -113,8 +119,9 @@ def run(
     with log.open("ab") as sink:
         sink.write(f"$ {' '.join(argv)}\n".encode())
         sink.flush()
-        process = spawn([find(argv[0]) or argv[0], *argv[1:]], output=sink, cwd=cwd,
-                        env={**os.environ, "PATH": path, **(env or {})})
+        process = spawn(
+            [find(argv[0]) or argv[0], *argv[1:]], output=sink, cwd=cwd, env={**os.environ, "PATH": path, **(env or {})}
+        )
         try:
             status = process.wait()
         except BaseException:

@@ -1,4 +1,5 @@
 """Kernel, modules and initrd, out of Debian's kernel packages. No headers, no System.map."""
+
 from __future__ import annotations
 
 import lzma
@@ -83,7 +84,10 @@ def download(kernel: Kernel, scratch: Path, log: Path) -> list[Path]:
     host.run(["apt-get", "-qq", "update"], log=log, env=env)
     depends = subprocess.run(
         ["apt-cache", "depends", "--recurse", "--important", META_PACKAGE],
-        env={**os.environ, **env}, capture_output=True, text=True, check=False,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     wanted = kernel_packages(depends.stdout)
     if not wanted:
@@ -129,6 +133,7 @@ def destination(member: str) -> str | None:
 
 def decompress(modules: Path) -> None:
     """Turn every .ko.xz into .ko: under emulation modprobe is much faster on these."""
+
     def one(path: Path) -> None:
         path.with_suffix("").write_bytes(lzma.decompress(path.read_bytes()))
         path.unlink()
@@ -140,13 +145,15 @@ def decompress(modules: Path) -> None:
 def initrd(modules: Path) -> bytes:
     """The part of the initrd that is the same at every boot: busybox, the first modules and their order."""
     order = load_order((modules / "modules.dep").read_text(), INITRD_MODULES)
-    return cpio.archive([
-        *(cpio.directory(name) for name in ("bin", "modules", "proc", "sys", "dev", "new")),
-        cpio.file("bin/busybox", host.static_busybox().read_bytes(), 0o755),
-        cpio.symlink("bin/sh", "busybox"),
-        *(cpio.file(f"modules/{PurePosixPath(path).name}", (modules / path).read_bytes()) for path in order),
-        cpio.file("modules/order", "".join(f"{PurePosixPath(path).name}\n" for path in order).encode()),
-    ])
+    return cpio.archive(
+        [
+            *(cpio.directory(name) for name in ("bin", "modules", "proc", "sys", "dev", "new")),
+            cpio.file("bin/busybox", host.static_busybox().read_bytes(), 0o755),
+            cpio.symlink("bin/sh", "busybox"),
+            *(cpio.file(f"modules/{PurePosixPath(path).name}", (modules / path).read_bytes()) for path in order),
+            cpio.file("modules/order", "".join(f"{PurePosixPath(path).name}\n" for path in order).encode()),
+        ]
+    )
 
 
 def load_order(modules_dep: str, wanted: tuple[str, ...]) -> list[str]:

@@ -1,4 +1,5 @@
 """The kernels the lab can boot: one row each."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

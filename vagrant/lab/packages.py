@@ -2,6 +2,7 @@
 
 Recommended packages are left out, and so are kernel headers: the tracer has to work without them.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass

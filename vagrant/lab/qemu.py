@@ -1,4 +1,5 @@
 """The virtual machine's command line. Pure: no file is touched here."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,8 +11,16 @@ from pathlib import Path
 CPU = "max,la57=off,cx16=off"
 
 KERNEL_OPTIONS = (
-    "console=ttyS0", "loglevel=4", "panic=-1", "oops=panic", "mitigations=off", "nokaslr", "no5lvl",
-    "random.trust_cpu=on", "audit=0", "apparmor=0",
+    "console=ttyS0",
+    "loglevel=4",
+    "panic=-1",
+    "oops=panic",
+    "mitigations=off",
+    "nokaslr",
+    "no5lvl",
+    "random.trust_cpu=on",
+    "audit=0",
+    "apparmor=0",
 )
 
 
@@ -59,15 +68,37 @@ class Wires:
 def command_line(machine: Machine, wires: Wires, program: str = "qemu-system-x86_64") -> list[str]:
     """The complete argument list. The pipes' descriptors must be inherited."""
     argv = [
-        program, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-name", machine.name,
-        "-M", "pc,usb=off,vmport=off,hpet=off" + (",memory-backend=mem" if wires.share else ""),
-        "-accel", "tcg,thread=multi,tb-size=512" if machine.accel.name == "tcg" else machine.accel.name,
-        "-cpu", CPU, "-smp", str(machine.cpus), "-m", str(machine.memory),
-        "-kernel", str(machine.kernel), "-initrd", str(machine.initrd), "-append", kernel_options(machine),
+        program,
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-no-reboot",
+        "-name",
+        machine.name,
+        "-M",
+        "pc,usb=off,vmport=off,hpet=off" + (",memory-backend=mem" if wires.share else ""),
+        "-accel",
+        "tcg,thread=multi,tb-size=512" if machine.accel.name == "tcg" else machine.accel.name,
+        "-cpu",
+        CPU,
+        "-smp",
+        str(machine.cpus),
+        "-m",
+        str(machine.memory),
+        "-kernel",
+        str(machine.kernel),
+        "-initrd",
+        str(machine.initrd),
+        "-append",
+        kernel_options(machine),
         # snapshot: what a run writes to its root is gone afterwards, and runs may share the image
-        "-drive", f"file={_quote(machine.root)},if=virtio,format=raw,snapshot=on,cache=unsafe",
-        "-drive", f"file={_quote(machine.modules)},if=virtio,format=raw,readonly=on,cache=unsafe",
-        "-device", "virtio-serial-pci",
+        "-drive",
+        f"file={_quote(machine.root)},if=virtio,format=raw,snapshot=on,cache=unsafe",
+        "-drive",
+        f"file={_quote(machine.modules)},if=virtio,format=raw,readonly=on,cache=unsafe",
+        "-device",
+        "virtio-serial-pci",
         *_port("status", wires.status),
     ]
     if wires.output is None:
@@ -77,9 +108,12 @@ def command_line(machine: Machine, wires: Wires, program: str = "qemu-system-x86
         argv += ["-chardev", f"file,id=console,path={_quote(wires.console)}", "-serial", "chardev:console"]
     if wires.share is not None:  # Debian's cloud kernels have no 9P; virtiofs wants the guest's memory shared
         argv += [
-            "-object", f"memory-backend-memfd,id=mem,size={machine.memory}M,share=on",
-            "-chardev", f"socket,id=share,path={_quote(wires.share)}",
-            "-device", "vhost-user-fs-pci,chardev=share,tag=share",
+            "-object",
+            f"memory-backend-memfd,id=mem,size={machine.memory}M,share=on",
+            "-chardev",
+            f"socket,id=share,path={_quote(wires.share)}",
+            "-device",
+            "vhost-user-fs-pci,chardev=share,tag=share",
         ]
     return argv
 
@@ -95,9 +129,12 @@ def kernel_options(machine: Machine) -> str:
 def _port(name: str, descriptor: int) -> Sequence[str]:
     """A virtio-serial port that writes to an inherited pipe."""
     return (
-        "-add-fd", f"fd={descriptor},set={descriptor}",
-        "-chardev", f"file,id={name},path=/dev/fdset/{descriptor},append=on",
-        "-device", f"virtserialport,chardev={name},name={name}",
+        "-add-fd",
+        f"fd={descriptor},set={descriptor}",
+        "-chardev",
+        f"file,id={name},path=/dev/fdset/{descriptor},append=on",
+        "-device",
+        f"virtserialport,chardev={name},name={name}",
     )
 
 

@@ -1,4 +1,5 @@
 """The guest's Debian root: an ext4 image made by mmdebstrap. Each boot writes to a snapshot of it."""
+
 from __future__ import annotations
 
 import os
@@ -48,14 +49,27 @@ def mmdebstrap(suite: str, root: Path) -> list[str]:
     In namespaces of its own: whatever kills it, neither a process nor a mount below `root` outlives it.
     """
     return [
-        "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-        "mmdebstrap", "--quiet", "--mode=root", "--variant=apt", "--architectures=amd64", "--components=main",
-        "--format=directory", f"--include={','.join(packages.for_suite(suite))}",
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "mmdebstrap",
+        "--quiet",
+        "--mode=root",
+        "--variant=apt",
+        "--architectures=amd64",
+        "--components=main",
+        "--format=directory",
+        f"--include={','.join(packages.for_suite(suite))}",
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE),
         '--aptopt=APT::Install-Recommends "false"',
         '--aptopt=Acquire::Languages "none"',
         '--aptopt=Acquire::Check-Valid-Until "false"',
-        suite, str(root), f"deb {mirror()}/debian {suite} main",
+        suite,
+        str(root),
+        f"deb {mirror()}/debian {suite} main",
     ]
 
 
@@ -81,7 +95,23 @@ def make_ext4(tree: Path, result: Path, *, spare_mb: int, log: Path) -> None:
     megabytes = size * 105 // 100 // 2**20 + 16 + spare_mb
     inodes = files + 2000 + 20 * spare_mb
     host.run(
-        ["mke2fs", "-q", "-t", "ext4", "-O", FEATURES, "-b", "4096", "-m", "0", "-N", str(inodes),
-         "-d", str(tree), str(result), f"{megabytes}M"],
+        [
+            "mke2fs",
+            "-q",
+            "-t",
+            "ext4",
+            "-O",
+            FEATURES,
+            "-b",
+            "4096",
+            "-m",
+            "0",
+            "-N",
+            str(inodes),
+            "-d",
+            str(tree),
+            str(result),
+            f"{megabytes}M",
+        ],
         log=log,
     )

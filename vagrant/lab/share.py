@@ -1,4 +1,5 @@
 """Shares a directory of the host with the guest: virtiofsd, either of its two implementations."""
+
 from __future__ import annotations
 
 import os
@@ -36,8 +37,7 @@ def served(directory: Path, scratch: Path) -> Iterator[Path]:
         # Listening before the daemon starts: no waiting for the socket, and no lock file left in /run.
         listener.bind(str(path))
         listener.listen(1)
-        process = host.spawn([daemon, *options(daemon, directory, listener.fileno())], output=log,
-                             pass_fds=[listener.fileno()])
+        process = host.spawn([daemon, *options(daemon, directory, listener.fileno())], output=log, pass_fds=[listener.fileno()])
     try:
         yield path
     finally:

@@ -12,14 +12,10 @@ from scenes.topology import CLIENT, NODE4
 
 def main() -> int:
     """0, or 1 if a request was not answered; 2 for a wrong command line."""
-    parser = argparse.ArgumentParser(
-        prog="scenes", description="A small Kubernetes node on this machine's root network."
-    )
+    parser = argparse.ArgumentParser(prog="scenes", description="A small Kubernetes node on this machine's root network.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="build the node, restore a ruleset, start the pods' servers")
-    up.add_argument(
-        "ruleset", nargs="?", default="http-proxy", choices=[n for n in rules.names() if "proxy" in n]
-    )
+    up.add_argument("ruleset", nargs="?", default="http-proxy", choices=[n for n in rules.names() if "proxy" in n])
     up.add_argument("--backend", default="legacy", choices=rules.BACKENDS)
     up.add_argument("--extra", action="append", default=[], metavar="NAME", help="a ruleset to add to it")
     verbs.add_parser("down", help="remove all of it")

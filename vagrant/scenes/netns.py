@@ -120,9 +120,7 @@ class Child(Generic[T]):
             os.waitpid(self.pid, 0)
 
 
-def _run_child(
-    ns: str | None, work: Callable[[], T], comm: str, log: Path | None, keep: set[int], pipe: int
-) -> NoReturn:
+def _run_child(ns: str | None, work: Callable[[], T], comm: str, log: Path | None, keep: set[int], pipe: int) -> NoReturn:
     """The child's whole life: its result, or its traceback, goes to `pipe`."""
     status = 1
     try:

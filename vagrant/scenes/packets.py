@@ -54,9 +54,7 @@ def send_tcp(
                     target.packed,
                 )
             else:
-                head = struct.pack(
-                    "!IHBB16s16s", 6 << 28, len(tcp), socket.IPPROTO_TCP, 64, source.packed, target.packed
-                )
+                head = struct.pack("!IHBB16s16s", 6 << 28, len(tcp), socket.IPPROTO_TCP, 64, source.packed, target.packed)
             sock.sendto(head + tcp, (dst, 0))
 
 
@@ -65,11 +63,7 @@ def _tcp(src: bytes, dst: bytes, sport: int, dport: int, seq: int, flags: int) -
     ack = 1 if flags & ACK else 0
     bare = struct.pack("!HHIIBBHHH", sport, dport, seq, ack, 5 << 4, flags, 64240, 0, 0)
     # the 32-bit length and protocol of IPv6's pseudo header sum up to the same as IPv4's
-    total = (
-        sum(struct.unpack(f"!{(2 * len(src) + len(bare)) // 2}H", src + dst + bare))
-        + socket.IPPROTO_TCP
-        + len(bare)
-    )
+    total = sum(struct.unpack(f"!{(2 * len(src) + len(bare)) // 2}H", src + dst + bare)) + socket.IPPROTO_TCP + len(bare)
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return bare[:16] + struct.pack("!H", ~total & 0xFFFF) + bare[18:]

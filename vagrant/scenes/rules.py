@@ -91,9 +91,7 @@ def flush() -> None:
         _run([_tool(family, "legacy", "restore")], "".join(_empty(t) for t in tables))
         prefix = "iptable" if family == 4 else "ip6table"
         # a table that cannot be unloaded is empty all the same
-        subprocess.run(
-            ["/sbin/rmmod", *(f"{prefix}_{t}" for t in tables)], stderr=subprocess.DEVNULL, check=False
-        )
+        subprocess.run(["/sbin/rmmod", *(f"{prefix}_{t}" for t in tables)], stderr=subprocess.DEVNULL, check=False)
     if Path("/sys/module/nf_tables").exists():
         _run([_which("nft"), "flush", "ruleset"])
     if Path("/sys/module/nfnetlink_acct").exists():

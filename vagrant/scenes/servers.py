@@ -148,9 +148,7 @@ def _accept(selector: selectors.BaseSelector, tcp: socket.socket, name: str) -> 
     except BlockingIOError:
         return  # the peer has reset it meanwhile
     conn.setblocking(False)
-    selector.register(
-        conn, selectors.EVENT_READ, partial(_answer, selector, conn, f"{name} from {_text(peer)}\n")
-    )
+    selector.register(conn, selectors.EVENT_READ, partial(_answer, selector, conn, f"{name} from {_text(peer)}\n"))
 
 
 def _answer(selector: selectors.BaseSelector, conn: socket.socket, line: str) -> None:

@@ -48,9 +48,7 @@ class Pod:
     addr6: str
 
 
-PODS = tuple(
-    Pod(f"pod-{x}", f"veth-{x}", f"10.244.0.{n}", f"fd00:10:244::{n}") for n, x in enumerate("abc", start=11)
-)
+PODS = tuple(Pod(f"pod-{x}", f"veth-{x}", f"10.244.0.{n}", f"fd00:10:244::{n}") for n, x in enumerate("abc", start=11))
 
 
 class Node:
@@ -100,9 +98,7 @@ class Node:
             # without a route no ClusterIP gets as far as the rules; the machine's own default comes first
             _default_route(ipr, CLIENT4, CLIENT6, priority=4096)
             for pod in self.pods:
-                ipr.link(
-                    "add", ifname=pod.host_end, kind="veth", peer={"ifname": "eth0", "net_ns_fd": pod.name}
-                )
+                ipr.link("add", ifname=pod.host_end, kind="veth", peer={"ifname": "eth0", "net_ns_fd": pod.name})
                 ipr.link("set", index=if_nametoindex(pod.host_end), master=if_nametoindex(BRIDGE), state="up")
                 # a pod may reach itself through its own Service
                 ipr.brport("set", index=if_nametoindex(pod.host_end), mode=1)

@@ -66,14 +66,10 @@ def http_get(
     sport: int = 0,
 ) -> Reply:
     """GET / from addr:port; `timeout` seconds for the connection, and again for the answer."""
-    return _ask(
-        socket.SOCK_STREAM, addr, port, ns, timeout, sport, f"GET / HTTP/1.1\r\nHost: {addr}\r\n\r\n".encode()
-    )
+    return _ask(socket.SOCK_STREAM, addr, port, ns, timeout, sport, f"GET / HTTP/1.1\r\nHost: {addr}\r\n\r\n".encode())
 
 
-def tcp_connect(
-    addr: str, port: int, *, ns: str | None = CLIENT, timeout: float = 3.0, sport: int = 0
-) -> Reply:
+def tcp_connect(addr: str, port: int, *, ns: str | None = CLIENT, timeout: float = 3.0, sport: int = 0) -> Reply:
     """Connect and close at once: "connected", or why not."""
     return _ask(socket.SOCK_STREAM, addr, port, ns, timeout, sport, None)
 

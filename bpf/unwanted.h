@@ -1,0 +1,100 @@
+/* A packet nobody wants must cost next to nothing.
+ *
+ * When a connection is known and does not match the filter, the answer holds for all its packets: each CPU remembers the
+ * connections it has just decided against, and every program leaves after that one look-up. Conntrack entries are used
+ * again too, so an answer is good for a tick or two, which is shorter than any entry's time-out; and a connection that
+ * is wanted takes the answer away that its entry's last user left. ICMP errors about a connection are asked each time: their
+ * own addresses are not the connection's.
+ *
+ * A packet without a connection has only its address, which says nothing by itself. But where it was decided against in
+ * PREROUTING or OUTPUT, the same address a moment later in a later hook of the same namespace and CPU is the same packet. */
+
+#define UNWANTED_CONNECTIONS 64
+
+struct unwanted {
+    struct {
+        u64 nfct;
+        u64 until; /* jiffies */
+    } connection[UNWANTED_CONNECTIONS];
+    u64 skb;
+    u64 until;
+    u32 netns;
+    u8 pf;
+    u8 stage;
+    u8 spare[2];
+};
+
+BPF_PERCPU_ARRAY(unwanted, struct unwanted, 1);
+
+enum { PREROUTING, INPUT, FORWARD, OUTPUT, POSTROUTING, NO_HOOK = 255 };
+
+/* Where in its way through one namespace a packet is: even inside the hook, odd once the hook has returned. */
+static __always_inline u8 stage_of(u8 hook, u8 returned)
+{
+    u8 rank = hook == POSTROUTING ? 2 : hook == INPUT || hook == FORWARD ? 1 : 0;
+    return rank * 2 + returned;
+}
+
+/* Entries lie 256 bytes apart or more. */
+static __always_inline u32 place_of(u64 nfct)
+{
+    return (nfct >> 8 ^ nfct >> 14) & (UNWANTED_CONNECTIONS - 1);
+}
+
+static __always_inline struct unwanted *unwanted_here(void)
+{
+    int zero = 0;
+    return unwanted.lookup(&zero);
+}
+
+/* True when this CPU has just decided against this connection. nfct: skb->_nfct. */
+static __always_inline int known_unwanted(u64 nfct)
+{
+    struct unwanted *u = unwanted_here();
+    u32 place = place_of(nfct);
+    return u && nfct & NFCT_POINTER && u->connection[place].nfct == nfct && bpf_jiffies64() <= u->connection[place].until;
+}
+
+/* True when this CPU has just decided against this packet, which has no connection, in an earlier hook. */
+static __always_inline int passed_over(u64 skb, u32 netns, u8 pf, u8 stage)
+{
+    struct unwanted *u = unwanted_here();
+    if (!u || u->skb != skb || u->netns != netns || u->pf != pf || stage <= u->stage || bpf_jiffies64() > u->until)
+        return 0;
+    u->stage = stage;
+    return 1;
+}
+
+static __always_inline void remember_unwanted(u64 nfct)
+{
+    struct unwanted *u = unwanted_here();
+    u32 place = place_of(nfct), info = nfct & ~NFCT_POINTER;
+    if (!u || info == IP_CT_RELATED || info == IP_CT_RELATED_REPLY)
+        return;
+    u->connection[place].nfct = nfct;
+    u->connection[place].until = bpf_jiffies64() + 1;
+}
+
+static __always_inline void pass_over(u64 skb, u32 netns, u8 pf, u8 stage)
+{
+    struct unwanted *u = unwanted_here();
+    if (!u)
+        return;
+    u->skb = skb;
+    u->netns = netns;
+    u->pf = pf;
+    u->stage = stage;
+    u->until = bpf_jiffies64() + 1;
+}
+
+static __always_inline void forget_unwanted(u64 skb, u64 nfct)
+{
+    struct unwanted *u = unwanted_here();
+    u32 place = place_of(nfct);
+    if (!u)
+        return;
+    if ((u->connection[place].nfct & NFCT_POINTER) == (nfct & NFCT_POINTER))
+        u->connection[place].nfct = 0;
+    if (u->skb == skb)
+        u->skb = 0;
+}
