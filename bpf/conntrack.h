@@ -6,10 +6,6 @@
 /* enum ip_conntrack_info */
 enum { IP_CT_RELATED = 1, IP_CT_NEW = 2, IP_CT_RELATED_REPLY = 4 };
 
-struct flow {
-    struct tuple orig, reply;
-};
-
 #ifdef HAVE_nf_conn
 /* The destination address is only 4-aligned in its tuple, and the verifier wants stack accesses aligned. */
 static __always_inline void copy_parts(union address *to, const u8 *from)
@@ -40,16 +36,16 @@ static __always_inline void read_tuple(struct tuple *to, const u8 *hash)
     }
 }
 
-/* Fills *f; returns 0 when the packet has no conntrack entry. nfct is skb->_nfct. */
-static __always_inline int read_flow(u64 nfct, struct flow *f)
+/* Fills both tuples, original and reply; returns 0 when the packet has no conntrack entry. nfct is skb->_nfct. */
+static __always_inline int read_flow(u64 nfct, struct tuple *tuples)
 {
     struct nf_conn *ct = (void *)(nfct & NFCT_POINTER);
     u8 hash[2 * SIZEOF_nf_conntrack_tuple_hash] __attribute__((aligned(8)));
 
     if (!ct || bpf_probe_read_kernel(hash, sizeof(hash), &ct->tuplehash))
         return 0;
-    read_tuple(&f->orig, hash);
-    read_tuple(&f->reply, hash + SIZEOF_nf_conntrack_tuple_hash);
+    read_tuple(&tuples[0], hash);
+    read_tuple(&tuples[1], hash + SIZEOF_nf_conntrack_tuple_hash);
     return 1;
 }
 
@@ -76,7 +72,7 @@ static __always_inline int is_settled(u64 nfct)
     return 0;
 }
 
-static __always_inline int read_flow(u64 nfct, struct flow *f)
+static __always_inline int read_flow(u64 nfct, struct tuple *tuples)
 {
     return 0;
 }

@@ -83,17 +83,17 @@ static __always_inline void write_sight(struct event *out, struct follow *e, str
     out->seq = s->packet.seq;
     out->ack = s->packet.ack;
     out->ident = s->packet.ident;
-    out->protocol = s->packet.tuple.protocol;
+    out->protocol = s->tuple[HEADER].protocol;
     out->tcp_flags = s->packet.tcp_flags;
     if (s->packet.fragment)
         out->flags |= FLAG_FRAGMENT;
-    write_tuple(out->src, out->dst, &out->sport, &out->dport, &s->packet.tuple);
+    write_tuple(out->src, out->dst, &out->sport, &out->dport, &s->tuple[HEADER]);
     if (s->has_flow) {
-        write_tuple(out->orig_src, out->orig_dst, &out->orig_sport, &out->orig_dport, &s->flow.orig);
-        write_tuple(out->reply_src, out->reply_dst, &out->reply_sport, &out->reply_dport, &s->flow.reply);
+        write_tuple(out->orig_src, out->orig_dst, &out->orig_sport, &out->orig_dport, &s->tuple[ORIG]);
+        write_tuple(out->reply_src, out->reply_dst, &out->reply_sport, &out->reply_dport, &s->tuple[REPLY]);
         out->zone = zone_of(s->nfct);
     }
-    told->header = header_sum(&s->packet.tuple);
+    told->header = header_sum(&s->tuple[HEADER]);
     told->nfct = (s->has_flow || !(s->nfct & NFCT_POINTER)) && is_settled(s->nfct) ? s->nfct : UNSETTLED;
     told->netns = s->netns;
     told->in = s->in;

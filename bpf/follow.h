@@ -42,16 +42,18 @@ struct follow {
 
 BPF_TABLE("lru_hash", u64, struct follow, followed, 32768);
 
+enum { HEADER, ORIG, REPLY };
+
 /* What is known of a packet at a probe. */
 struct sight {
+    struct tuple tuple[3]; /* HEADER, ORIG, REPLY; the last two only if has_flow */
     struct packet packet;
-    struct flow flow;
     u64 nfct;
     u32 netns;
     u32 in, out;   /* interface numbers */
     u8 has_flow;
     u8 whole;      /* set by the probe: its event has fields that a short one has not */
-    u8 same;       /* nothing new since the packet's last whole event; flow, and in a table run packet, are not filled */
+    u8 same;       /* nothing new since the packet's last whole event; ORIG and REPLY, in a table run also HEADER and packet, are old */
     u8 hook;
     u8 pf;
     u8 returned;   /* the hook has returned */
@@ -75,9 +77,11 @@ static __always_inline int filter_wants(struct filter *f, struct sight *s)
         return 0;
     if (f->ifindex && !(f->if_netns == s->netns && (f->ifindex == s->in || f->ifindex == s->out)))
         return 0;
-    if (tuple_wanted(f, &s->packet.tuple))
-        return 1;
-    return s->has_flow && (tuple_wanted(f, &s->flow.orig) || tuple_wanted(f, &s->flow.reply));
+#pragma clang loop unroll(disable)
+    for (int i = HEADER; i <= (s->has_flow ? REPLY : HEADER); i++)
+        if (tuple_wanted(f, &s->tuple[i]))
+            return 1;
+    return 0;
 }
 
 static __always_inline int same_signs(struct follow *e, struct sight *s)
@@ -167,13 +171,13 @@ static __always_inline struct follow *follow(struct call *c, struct sk_buff *skb
         s->same = 1;
         return move_on(e, s);
     }
-    if (!parse_packet(c, skb, &s->packet, s->raw))
+    if (!parse_packet(c, skb, &s->packet, &s->tuple[HEADER], s->raw))
         return 0;
     going = e && goes_on(e, s);
-    s->same = going && may_be_short(e, s) && same_place(&e->told, s) && e->told.header == header_sum(&s->packet.tuple);
+    s->same = going && may_be_short(e, s) && same_place(&e->told, s) && e->told.header == header_sum(&s->tuple[HEADER]);
     if (s->same)
         return move_on(e, s);
-    s->has_flow = read_flow(s->nfct, &s->flow);
+    s->has_flow = read_flow(s->nfct, &s->tuple[ORIG]);
     if (going)
         return move_on(e, s);
     f = filters.lookup(&zero);

@@ -69,12 +69,13 @@ static __always_inline int nat_entered(struct call *c)
     r = begin_event(c, e, EVENT_NAT, skb, s, 0, 0);
     if (!r.out)
         return 0;
-    r.out->pf = s->packet.tuple.family == 4 ? 2 : 10;
+    r.out->pf = s->tuple[HEADER].family == 4 ? 2 : 10;
     r.out->verdict = NF_ACCEPT;
     r.out->manip = !source | reply << 1;
     if (source != reply && is_masquerade(ct))
         r.out->flags |= FLAG_MASQ;
     submit_event(r);
+    e->told.netns = 0; /* the header is about to change */
     return 0;
 }
 PROBE_ENTRY(nat)

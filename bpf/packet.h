@@ -20,7 +20,6 @@ struct tuple {
 };
 
 struct packet {
-    struct tuple tuple;
     u32 seq, ack;
     u32 length;   /* from the IP header on */
     u32 sign;     /* survives NAT, differs from packet to packet: sequence number, or first bytes of the payload */
@@ -41,11 +40,11 @@ static __always_inline int has_ports(u8 protocol)
     return protocol == TCP || protocol == UDP || protocol == SCTP || protocol == UDPLITE || protocol == DCCP;
 }
 
-/* Fills p from the transport header, h; p->tuple.protocol is set. */
-static __always_inline void parse_transport(struct packet *p, const u8 *h)
+/* Fills *p and *t from the transport header, h; t->protocol is set. */
+static __always_inline void parse_transport(struct packet *p, struct tuple *t, const u8 *h)
 {
-    p->tuple.has_ports = has_ports(p->tuple.protocol);
-    if (p->tuple.protocol == TCP) {
+    t->has_ports = has_ports(t->protocol);
+    if (t->protocol == TCP) {
         p->seq = bpf_ntohl(*(u32 *)(h + 4));
         p->ack = bpf_ntohl(*(u32 *)(h + 8));
         p->tcp_flags = h[13];
@@ -53,12 +52,12 @@ static __always_inline void parse_transport(struct packet *p, const u8 *h)
     } else {
         p->sign = *(u32 *)(h + 8);
     }
-    if (p->tuple.has_ports) {
-        p->tuple.sport = bpf_ntohs(*(u16 *)h);
-        p->tuple.dport = bpf_ntohs(*(u16 *)(h + 2));
-    } else if (p->tuple.protocol == ICMP || p->tuple.protocol == ICMPV6) {
-        p->tuple.sport = bpf_ntohs(*(u16 *)(h + 4));
-        p->tuple.dport = h[0] << 8 | h[1];
+    if (t->has_ports) {
+        t->sport = bpf_ntohs(*(u16 *)h);
+        t->dport = bpf_ntohs(*(u16 *)(h + 2));
+    } else if (t->protocol == ICMP || t->protocol == ICMPV6) {
+        t->sport = bpf_ntohs(*(u16 *)(h + 4));
+        t->dport = h[0] << 8 | h[1];
         p->sign ^= *(u16 *)(h + 6);
     }
 }
@@ -73,8 +72,9 @@ static __always_inline int is_extension(u8 next)
  * read may go beyond the packet's end, never beyond its buffer: struct skb_shared_info lies behind the data. */
 #define RAW_BYTES 56
 
-/* Fills *p from the skb's network header, by way of raw. Returns 0 when it holds no IP packet. */
-static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, struct packet *p, u8 *raw)
+/* Fills *p and *t from the skb's network header, by way of raw. Returns 0 when it holds no IP packet. */
+static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, struct packet *p, struct tuple *t,
+                                                 u8 *raw)
 {
     void *at = READ(c, skb, head);
     u32 transport;
@@ -83,28 +83,29 @@ static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, str
     if (bpf_probe_read_kernel(raw, RAW_BYTES, at))
         return 0;
     __builtin_memset(p, 0, sizeof(*p));
+    __builtin_memset(t, 0, sizeof(*t));
     if (raw[0] >> 4 == 4) {
-        p->tuple.family = 4;
+        t->family = 4;
         p->length = bpf_ntohs(*(u16 *)(raw + 2));
         p->ident = bpf_ntohs(*(u16 *)(raw + 4));
-        p->tuple.protocol = raw[9];
-        map_ipv4(&p->tuple.src, *(u32 *)(raw + 12));
-        map_ipv4(&p->tuple.dst, *(u32 *)(raw + 16));
+        t->protocol = raw[9];
+        map_ipv4(&t->src, *(u32 *)(raw + 12));
+        map_ipv4(&t->dst, *(u32 *)(raw + 16));
         if (bpf_ntohs(*(u16 *)(raw + 6)) & 0x1fff) {
             p->fragment = 1;
             return 1;
         }
         transport = (raw[0] & 15) * 4;
         if (transport == 20) {
-            parse_transport(p, raw + 20);
+            parse_transport(p, t, raw + 20);
             return 1;
         }
     } else if (raw[0] >> 4 == 6) {
         u8 next = raw[6];
-        p->tuple.family = 6;
+        t->family = 6;
         p->length = 40 + bpf_ntohs(*(u16 *)(raw + 4));
-        p->tuple.src = *(union address *)(raw + 8);
-        p->tuple.dst = *(union address *)(raw + 24);
+        t->src = *(union address *)(raw + 8);
+        t->dst = *(union address *)(raw + 24);
         transport = 40;
 #pragma clang loop unroll(disable)
         for (int i = 0; i < 4; i++) {
@@ -113,19 +114,19 @@ static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, str
                 break;
             bpf_probe_read_kernel(ext, sizeof(ext), at + transport);
             if (next == 44 && (bpf_ntohs(*(u16 *)(ext + 2)) & 0xfff8)) {
-                p->tuple.protocol = ext[0];
+                t->protocol = ext[0];
                 p->fragment = 1;
                 return 1;
             }
             transport += next == 44 ? 8 : (ext[1] + 1) * 8;
             next = ext[0];
         }
-        p->tuple.protocol = next;
+        t->protocol = next;
     } else {
         return 0;
     }
     if (bpf_probe_read_kernel(raw, 16, at + transport) == 0)
-        parse_transport(p, raw);
+        parse_transport(p, t, raw);
     return 1;
 }
 

@@ -44,7 +44,7 @@ static __always_inline int socket_entered(struct call *c)
     r.out->verdict = NF_ACCEPT;
     r.out->state = state;
     r.out->object = socket_inode(c, sk);
-    if (r.whole && state == TCP_LISTEN && s->packet.tuple.protocol == TCP)
+    if (r.whole && state == TCP_LISTEN && s->tuple[HEADER].protocol == TCP)
         write_queues(c, r.whole, sk);
     submit_event(r);
     return 0;

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.builders import NODE, OTHER_POD, POD, SECOND, Ends, Trail, hops, packet, packets, turned
 from tracer.journeys import QUIET_NS, Journeys
 from tracer.model import Endpoints, Evidence, Flow, Handshake, Hop, Nat, Packet, Socket
+from tracer.record import DTYPE, Flag, Kind
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -36,8 +40,48 @@ def answer(identity: int = 2 << 8, start: int = SECOND + 100_000) -> Trail:
     return t.nat("POSTROUTING", 2, turned(CLIENT)).hook("POSTROUTING")
 
 
+def shortened(batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same events as the kernel writes them: short where they would repeat the last whole one. None after a rewrite."""
+    names = [n for n in DTYPE.names or ()]
+    told = names[names.index("protocol") :]
+    out, whole, rewritten = batch.copy(), None, False
+    for row in out:
+        bare = row["flags"] & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE)
+        if not bare and not rewritten and whole is not None and all(row[n] == whole[n] for n in told):
+            row["flags"] |= Flag.FLAG_SAME
+            for name in told:
+                row[name] = np.zeros((), DTYPE[name])
+        elif not bare:
+            whole = row.copy()
+        rewritten = row["kind"] == Kind.EVENT_NAT
+    return out
+
+
 def rewrites(p: Packet) -> list[tuple[str, Endpoints, Endpoints, Evidence]]:
     return [(h.nat.kind, h.nat.before, h.nat.after, h.evidence) for h in p.hops if h.nat]
+
+
+def test_short_events_say_the_same() -> None:
+    batch = np.concatenate([node_port().batch, answer().batch])
+    fewer = shortened(batch)
+    assert np.count_nonzero(fewer["flags"] & Flag.FLAG_SAME) == 5
+    told = []
+    for rows in (batch, fewer):
+        journeys = Journeys(hops())
+        journeys.add(rows)
+        told.append(journeys.rest())
+    assert told[0] == told[1]
+
+
+def test_a_short_event_whose_whole_one_was_lost_has_no_header() -> None:
+    rows = shortened(node_port().batch)
+    short = np.flatnonzero(rows["flags"] & Flag.FLAG_SAME)[0]
+    journeys = Journeys(hops())
+    journeys.add(rows[short:])
+    (p,) = journeys.rest()
+    assert not p.complete
+    assert p.endpoints == Endpoints(*HALF), "as the next whole event has it"
+    assert [h.nat.kind for h in p.hops if h.nat] == ["MASQUERADE"], "what the DNAT made of it is not known"
 
 
 def test_a_syn_to_a_node_port() -> None:

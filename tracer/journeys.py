@@ -73,7 +73,7 @@ class Journeys:
 
     def _packet(self, identity: int, events: list[Event]) -> Packet:
         events.sort(key=lambda e: e.time)
-        events = _completed(events)
+        unbroken, events = _unbroken(events), _completed(events) or events
         first = next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), events[0])
         hops = self._follow_header(events)
         packet = Packet(
@@ -89,7 +89,7 @@ class Journeys:
             seq=first.seq,
             flow=self._flow(events),
             hops=hops,
-            complete=_unbroken(events) and identity not in self._doubtful,
+            complete=unbroken and identity not in self._doubtful,
         )
         self._doubtful.discard(identity)
         packet.verdict, packet.outcome = verdict.judge(packet, self._untracked(events))
@@ -140,11 +140,14 @@ class Journeys:
 
 
 def _completed(events: list[Event]) -> list[Event]:
-    """Short events with what they left out. Where the whole event they refer to was lost, their header is unknown."""
+    """Short events with what they left out. Where the whole event they refer to was lost, their header is unknown, and so is
+    what a rewrite made of it."""
     whole: Event | None = None
     out = []
     for e in events:
         if e.flags & Flag.FLAG_SAME:
+            if not whole and e.kind == Kind.EVENT_NAT:
+                continue
             e = record.completed(e, whole) if whole else e._replace(flags=e.flags | Flag.FLAG_NO_HEADER)
         elif not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
             whole = e

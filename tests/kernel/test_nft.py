@@ -1,0 +1,56 @@
+"""The same node with its rules in nftables: iptables-nft's tables and a native one."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from scenes import rules, topology, traffic
+from tests.kernel.watching import Watch
+from tracer.filters import Filter
+
+NATIVE = """table inet guard {
+    chain from-outside { type filter hook input priority 10; policy accept; tcp dport 9555 drop; }
+}"""
+
+
+@pytest.fixture
+def nft(watch: Watch) -> Iterator[None]:
+    rules.flush()
+    rules.restore("http-proxy", "http-proxy-v6", backend="nft")
+    yield
+    rules.flush()
+    rules.restore("http-proxy", "http-proxy-v6")
+
+
+def test_chains_of_iptables_nft(watch: Watch, nft: None) -> None:
+    with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
+        assert traffic.http_get().outcome == "answered"
+    syn = seen.packets[0]
+    assert syn.verdict.startswith("SYN answered by pid "), syn.verdict
+    chains = [(h.netns, h.hook, h.table, h.chain, h.verdict) for h in syn.hops if h.what == "chain"]
+    for hook, table, chain in (
+        ("PREROUTING", "ip nat", "PREROUTING"), ("FORWARD", "ip filter", "FORWARD"), ("POSTROUTING", "ip nat", "POSTROUTING"),
+    ):  # fmt: skip
+        assert ("node", hook, table, chain, "ACCEPT") in chains, chains
+    assert [h.nat.kind for h in syn.hops if h.nat] == ["DNAT", "MASQUERADE"]
+    later = [h for p in seen.packets[1:] for h in p.hops if h.table == "ip nat"]
+    assert not later, "conntrack translates what follows"
+
+
+def test_rejected_by_iptables_nft(watch: Watch, nft: None) -> None:
+    with watch(Filter(ports=(traffic.NODEPORT_LONELY,))) as seen:
+        assert traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY).outcome == "refused"
+    refused = [p for p in seen.packets if p.tcp_flags == "SYN"]
+    assert [p.verdict for p in refused] == ["REJECTED in ip filter/INPUT with icmp-port-unreachable"]
+
+
+def test_dropped_by_a_native_chain(watch: Watch, nft: None) -> None:
+    subprocess.run(["nft", "-f", "-"], input=NATIVE, text=True, check=True)
+    with watch(Filter(ports=(9555,))) as seen:
+        assert traffic.tcp_connect(topology.NODE4, 9555, timeout=0.5).outcome == "timeout"
+        assert traffic.tcp_connect(topology.NODE6, 9555, timeout=0.5).outcome == "timeout"
+    assert {p.family for p in seen.packets} == {"IPv4", "IPv6"}
+    assert {p.verdict for p in seen.packets} == {"DROPPED in inet guard/from-outside"}
