@@ -1,6 +1,6 @@
 """Boots one virtual machine, runs every benchmark in it, then what can be done natively; prints tables and ratios.
 
-    python3 bench/run.py [--clock instructions|time] [--rounds N] [--seconds S] [PART]...
+    python3 bench/run.py [--clock instructions|time] [--rounds N] [--seconds S] [--only WORDS] [PART]...
 
 PART: startup, drain, costs, throughput; all of them unless named. The clock is real time where KVM works; in an emulator
 it counts instructions (bench/counted.py), unless told otherwise. Results: build/bench/results.json. Exit status 1 when a
@@ -46,12 +46,12 @@ def usual_clock() -> str:
     return "time" if accel.choose(kernels.find(KERNEL)).name == "kvm" else "instructions"
 
 
-def in_machine(lab: Path, rounds: int, seconds: float, parts: list[str]) -> dict[str, Any]:
+def in_machine(lab: Path, rounds: int, seconds: float, only: str, parts: list[str]) -> dict[str, Any]:
     """The guest's results. Raises SystemExit when the machine left none."""
     result = ROOT / OUT / "guest.json"
     result.unlink(missing_ok=True)
     machine = ["run", "--kernel", KERNEL, "--mem", str(MEMORY), "--timeout", str(TIME_LIMIT)]
-    python = ["env", "PYTHONPATH=.:vagrant", "PYTHONDONTWRITEBYTECODE=1", "python3"]
+    python = ["env", "PYTHONPATH=.:vagrant", "PYTHONDONTWRITEBYTECODE=1", f"BENCH_ONLY={only}", "python3"]
     words = [*python, "-m", "bench.inside", str(OUT), str(rounds), str(seconds), *parts]
     status = subprocess.run([sys.executable, str(lab), *machine, "--", *words], check=False).returncode
     if not result.exists():
@@ -87,13 +87,14 @@ def main() -> int:
     options.add_argument("--clock", choices=sorted(CLOCKS))
     options.add_argument("--rounds", type=int, help="of throughput (instructions: 3, time: 5)")
     options.add_argument("--seconds", type=float, help="of guest time measured of each blast (0.4, 3)")
+    options.add_argument("--only", default="", help="of throughput: tools whose name has these words in it")
     options.add_argument("parts", nargs="*", metavar="PART", help="startup, drain, costs, throughput (all)")
     given = options.parse_args()
     (ROOT / OUT).mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     clock = given.clock or usual_clock()
     words, lab, rounds, seconds = CLOCKS[clock]
-    results = in_machine(lab, given.rounds or rounds, given.seconds or seconds, given.parts)
+    results = in_machine(lab, given.rounds or rounds, given.seconds or seconds, given.only, given.parts)
     results["clock"] = f"{clock} ({words})"
     if "startup" in results:
         kernel = str(OUT / "kernel")

@@ -10,10 +10,12 @@ one after it: what the host does meanwhile then cancels, as far as it changes sl
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -140,15 +142,15 @@ def one_round(untraced: Variant, variants: Sequence[Variant], seconds: float) ->
         before = after
 
 
-def all_variants(fentry: Tracer, kprobe: Tracer) -> list[Variant]:
+def all_variants(tracer: Callable[[str], Tracer]) -> list[Variant]:
     other, ours = f"port {OTHER_PORT}", ("--all-kmods", "--filter-func", tools.our_functions())
     return [
-        Variant("k8snet-trace, other port", lambda: fentry.on(other)),
-        Variant("k8snet-trace, every packet", lambda: fentry.on("everything")),
+        Variant("k8snet-trace, other port", lambda: tracer("").on(other)),
+        Variant("k8snet-trace, every packet", lambda: tracer("").on("everything")),
         Variant("tcpdump, other port", tools.tcpdump("-w", "/dev/null", *other.split())),
-        Variant("tcpdump, every packet", tools.tcpdump("-w", "/tmp/bench.pcap")),
-        Variant("k8snet-trace kprobes, other port", lambda: kprobe.on(other)),
-        Variant("k8snet-trace kprobes, every packet", lambda: kprobe.on("everything")),
+        Variant("tcpdump, every packet", tools.tcpdump("-w", str(tools.SCRATCH / "bench.pcap"))),
+        Variant("k8snet-trace kprobes, other port", lambda: tracer("kprobe").on(other)),
+        Variant("k8snet-trace kprobes, every packet", lambda: tracer("kprobe").on("everything")),
         Variant("pwru, our functions, other port", tools.pwru(*ours, *other.split()), slow=True),
         Variant("pwru, our functions, every packet", tools.pwru(*ours), slow=True),
         Variant("pwru, all functions, other port", tools.pwru(*other.split()), slow=True),
@@ -159,10 +161,15 @@ def all_variants(fentry: Tracer, kprobe: Tracer) -> list[Variant]:
 def run(rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
     """All variants, `rounds` times; what each did. Needs flow() around it."""
     with ExitStack() as stack:
-        tracers = [Tracer(""), Tracer("kprobe")]
-        for tracer in tracers:
-            stack.callback(tracer.close)
-        untraced, variants = Variant("untraced", tools.nothing), all_variants(*tracers)
+
+        @cache
+        def tracer(way: str) -> Tracer:
+            made = Tracer(way)
+            stack.callback(made.close)
+            return made
+
+        only = os.environ.get("BENCH_ONLY", "")
+        untraced, variants = Variant("untraced", tools.nothing), [v for v in all_variants(tracer) if only in v.name]
         for turn in range(rounds):
             one_round(untraced, in_turn(variants, turn), seconds)
             say(f"throughput: round {turn + 1} of {rounds}")

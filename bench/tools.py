@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -19,7 +18,8 @@ from tracer.kernel.probes import PROBES, TRACEPOINT
 
 OTHER_PORT = 9
 """A port that the measured traffic does not have."""
-SCRATCH = Path("/tmp")
+SCRATCH = Path("/dev/shm")
+"""Memory: no file system's work is measured."""
 READY_SECONDS = 120.0
 """How long a tool may take to be ready: pwru reads all of BTF first, which takes long on an emulated CPU."""
 
@@ -43,11 +43,11 @@ class Running:
 
     @property
     def cpu_seconds(self) -> float:
-        """User and system time it has used so far, seconds."""
+        """Time its threads have been on a CPU so far, seconds."""
         if not self.process:
             return 0.0
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        threads = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(t.read_text().split()[0]) for t in threads) / 1e9
 
 
 Starter = Callable[[], AbstractContextManager[Running]]

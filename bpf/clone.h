@@ -28,6 +28,7 @@ static __always_inline int clone_returned(struct call *c)
     f.told.netns = 0;
     f.until = bpf_jiffies64() + COPY_TICKS;
     followed.update(&copy, &f);
+    is_followed_now(copy);
     return 0;
 }
 

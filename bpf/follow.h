@@ -15,12 +15,12 @@
  *   - what a socket has taken passes no hook any more.
  *   - elsewhere (socket, drop), and for a copy just made, those same signs decide. */
 
-/* The last whole event of a packet: while this stays so, its next events can be short. */
+/* The last whole event of a packet, and the rewrite told since: while this stays so, its next events can be short. */
 struct told {
     u64 header; /* header_sum of the tuple */
     u64 nfct;   /* UNSETTLED while the connection's tuples may still change */
     u32 netns;
-    u32 in, out;
+    u32 in, out; /* whose names were told */
     u32 spare;
 };
 
@@ -41,6 +41,34 @@ struct follow {
 };
 
 BPF_TABLE("lru_hash", u64, struct follow, followed, 32768);
+
+/* Which addresses may be in `followed` at all: when a packet was last begun at one of this hash, in jiffies. Looking here first
+ * spares most packets the look-up there. A packet that waits longer than this in a queue begins anew. */
+#define RECENT_PLACES 4096
+#define RECENT_TICKS 30000
+BPF_ARRAY(recent, u64, RECENT_PLACES);
+
+static __always_inline u64 *recent_of(u64 skb)
+{
+    int place = (skb >> 8 ^ skb >> 20) & (RECENT_PLACES - 1);
+    return recent.lookup(&place);
+}
+
+static __always_inline void is_followed_now(u64 skb)
+{
+    u64 *when = recent_of(skb);
+    if (when)
+        *when = bpf_jiffies64();
+}
+
+/* The entry of a packet, whether or not it still speaks of this one. */
+static __always_inline struct follow *already_followed(u64 skb)
+{
+    u64 *when = recent_of(skb);
+    if (!when || bpf_jiffies64() - *when > RECENT_TICKS)
+        return 0;
+    return followed.lookup(&skb);
+}
 
 enum { HEADER, ORIG, REPLY };
 
@@ -132,7 +160,7 @@ static __always_inline int may_be_short(struct follow *e, struct sight *s)
 
 static __always_inline int same_place(struct told *told, struct sight *s)
 {
-    return told->netns == s->netns && told->nfct == s->nfct && told->in == s->in && told->out == s->out;
+    return told->netns == s->netns && told->nfct == s->nfct && (!s->in || told->in == s->in) && (!s->out || told->out == s->out);
 }
 
 static __always_inline struct follow *begin(u64 skb, struct sight *s)
@@ -143,8 +171,41 @@ static __always_inline struct follow *begin(u64 skb, struct sight *s)
     e.sign = s->packet.sign;
     e.ident = s->packet.ident;
     followed.update(&skb, &e);
+    is_followed_now(skb);
     forget_unwanted(skb, s->nfct);
     return followed.lookup(&skb);
+}
+
+/* False when the ports of a packet without options or extensions are not wanted, which settles it if it has no connection:
+ * the cheapest look there is. */
+static __always_inline int wanted_at_a_glance(struct call *c, struct sk_buff *skb, struct filter *f)
+{
+    struct {
+        u8 ip[20];
+        u16 sport, dport;
+    } h __attribute__((aligned(8)));
+    void *at = READ(c, skb, head);
+    struct port_set *set;
+    int zero = 0;
+
+    if (!f->ports)
+        return 1;
+    at += READ(c, skb, network_header);
+    if (bpf_probe_read_kernel(&h, sizeof(h), at) || h.ip[0] != 0x45)
+        return 1;
+    set = ports.lookup(&zero);
+    return !set || port_wanted(set, bpf_ntohs(h.sport)) || port_wanted(set, bpf_ntohs(h.dport));
+}
+
+/* The filter has said no: remember that as far as it holds for later packets or hooks. */
+static __always_inline void decide_against(u64 skb, struct sight *s, struct filter *f)
+{
+    if (f->packet_bound)
+        return;
+    if (!(s->nfct & NFCT_POINTER) && s->hook != NO_HOOK)
+        pass_over(skb, s->netns, s->pf, stage_of(s->hook, s->returned));
+    else if (s->has_flow && is_settled(s->nfct))
+        remember_unwanted(s->nfct);
 }
 
 static __always_inline struct follow *move_on(struct follow *e, struct sight *s)
@@ -163,13 +224,20 @@ static __always_inline struct follow *move_on(struct follow *e, struct sight *s)
 static __always_inline struct follow *follow(struct call *c, struct sk_buff *skb, struct sight *s, u8 unseen)
 {
     u64 key = (u64)skb;
-    struct follow *e = followed.lookup(&key);
-    struct filter *f;
+    struct follow *e = already_followed(key);
     int zero = 0, going;
+    struct filter *f = filters.lookup(&zero);
 
     if (unseen && may_be_short(e, s) && steps_on(e, s) && same_place(&e->told, s)) {
         s->same = 1;
         return move_on(e, s);
+    }
+    if (!f)
+        return 0;
+    s->has_flow = 0;
+    if (!e && !(s->nfct & NFCT_POINTER) && !wanted_at_a_glance(c, skb, f)) {
+        decide_against(key, s, f);
+        return 0;
     }
     if (!parse_packet(c, skb, &s->packet, &s->tuple[HEADER], s->raw))
         return 0;
@@ -180,18 +248,10 @@ static __always_inline struct follow *follow(struct call *c, struct sk_buff *skb
     s->has_flow = read_flow(s->nfct, &s->tuple[ORIG]);
     if (going)
         return move_on(e, s);
-    f = filters.lookup(&zero);
-    if (!f)
-        return 0;
     if (!filter_wants(f, s)) {
         if (e)
             followed.delete(&key);
-        if (f->packet_bound)
-            return 0;
-        if (s->has_flow && is_settled(s->nfct))
-            remember_unwanted(s->nfct);
-        else if (!s->has_flow && s->hook != NO_HOOK)
-            pass_over(key, s->netns, s->pf, stage_of(s->hook, s->returned));
+        decide_against(key, s, f);
         return 0;
     }
     e = begin(key, s);
@@ -214,10 +274,4 @@ static __always_inline struct follow *follow_outside(struct call *c, struct sk_b
     s->in = dev ? READ(c, dev, ifindex) : 0;
     s->out = 0;
     return follow(c, skb, s, 0);
-}
-
-/* The entry of a packet that a probe deep inside another one's call sees; the signs were checked there. */
-static __always_inline struct follow *already_followed(u64 skb)
-{
-    return followed.lookup(&skb);
 }

@@ -36,6 +36,23 @@ static __always_inline u8 hook_of_rewrite(struct follow *e, int source, u32 rece
     return received_by && e && e->stage <= stage_of(INPUT, 0) ? INPUT : POSTROUTING;
 }
 
+/* What the header will be, for the next event to be a short one if it is just that. */
+static __always_inline void tell_rewrite(struct follow *e, struct sight *s, int source, int reply)
+{
+    struct tuple t = s->tuple[HEADER], *other = &s->tuple[reply ? ORIG : REPLY];
+
+    if (s->same && !read_flow(s->nfct, &s->tuple[ORIG]))
+        return;
+    if (source) {
+        t.src = other->dst;
+        t.sport = other->dport;
+    } else {
+        t.dst = other->src;
+        t.dport = other->sport;
+    }
+    e->told.header = header_sum(&t);
+}
+
 /* arg: skb, ct, what is rewritten (0 source, 1 destination), direction (0 original, 1 reply) */
 static __always_inline int nat_entered(struct call *c)
 {
@@ -67,15 +84,17 @@ static __always_inline int nat_entered(struct call *c)
     if (!e)
         return 0;
     r = begin_event(c, e, EVENT_NAT, skb, s, 0, 0);
-    if (!r.out)
+    if (!r.out) {
+        e->told.netns = 0;
         return 0;
+    }
     r.out->pf = s->tuple[HEADER].family == 4 ? 2 : 10;
     r.out->verdict = NF_ACCEPT;
     r.out->manip = !source | reply << 1;
     if (source != reply && is_masquerade(ct))
         r.out->flags |= FLAG_MASQ;
     submit_event(r);
-    e->told.netns = 0; /* the header is about to change */
+    tell_rewrite(e, s, source, reply);
     return 0;
 }
 PROBE_ENTRY(nat)

@@ -47,6 +47,10 @@ def event(kind: str, **given: Any) -> npt.NDArray[Any]:
         if ends:
             row[prefix + "src"], row[prefix + "dst"] = raw(ends[0]), raw(ends[2])
             row[prefix + "sport"], row[prefix + "dport"] = ends[1], ends[3]
+    for way in ("in", "out"):
+        iface = given.get(way + "_name")
+        if iface:
+            row[way + "_ifindex"] = 2 + sum(iface if isinstance(iface, bytes) else iface.encode())
     for name, value in given.items():
         row[name] = value.encode() if isinstance(value, str) else value
     return out

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracer import record
-from tracer.model import Drop, Endpoints, Evidence, Handshake, Hop, Nat, Socket
+from tracer.model import Drop, Evidence, Handshake, Hop, Nat, Socket
 from tracer.names import Namespaces, Processes
 from tracer.record import Event, Flag, Kind
 
@@ -122,14 +122,9 @@ def _verdict_of_rules(e: Event) -> dict[str, Any]:
 
 
 def rewrite(e: Event) -> Nat:
-    """What NAT makes of the header: the tuple of the connection's other direction, turned around."""
-    before = record.header(e)
+    """What NAT makes of the header."""
+    before, after = record.header(e), record.header(record.rewritten(e))
     destination, in_reply = e.manip & 1, e.manip & 2
-    target = (record.original(e) if in_reply else record.reply(e)).reversed
-    if destination:
-        after = Endpoints(before.src, before.sport, target.dst, target.dport)
-    else:
-        after = Endpoints(target.src, target.sport, before.dst, before.dport)
     masquerade = e.flags & Flag.FLAG_MASQ
     # In the reply direction the source was the original destination, so a rewritten source undoes a DNAT.
     of_destination = bool(destination) != bool(in_reply)

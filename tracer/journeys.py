@@ -151,6 +151,8 @@ def _completed(events: list[Event]) -> list[Event]:
             e = record.completed(e, whole) if whole else e._replace(flags=e.flags | Flag.FLAG_NO_HEADER)
         elif not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
             whole = e
+        if whole and e.kind == Kind.EVENT_NAT and not e.flags & Flag.FLAG_CLONE:
+            whole = record.rewritten(e)
         out.append(e)
     return out
 

@@ -68,7 +68,19 @@ _OWN = (DTYPE.names or ()).index("protocol")
 def completed(short: Event, whole: Event) -> Event:
     """A short event with the fields it left out, from the packet's last whole one."""
     e: Event = _Event._make((*short[:_OWN], *whole[_OWN:]))
-    return e._replace(flags=e.flags | whole.flags & Flag.FLAG_FRAGMENT)
+    names = {name: b"" for name, there in (("in_name", e.in_ifindex), ("out_name", e.out_ifindex)) if not there}
+    return e._replace(flags=e.flags | whole.flags & Flag.FLAG_FRAGMENT, **names)
+
+
+def rewritten(e: Event) -> Event:
+    """A NAT event with the header that the rewrite makes: from the tuple of the connection's other direction, turned around."""
+    src, sport, dst, dport = (
+        (e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport)
+        if e.manip & 2
+        else (e.reply_src, e.reply_sport, e.reply_dst, e.reply_dport)
+    )
+    after: Event = e._replace(dst=src, dport=sport) if e.manip & 1 else e._replace(src=dst, sport=dport)
+    return after
 
 
 def events(batch: npt.NDArray[Any]) -> Iterator[Event]:
