@@ -21,6 +21,9 @@ from lab import cli, qemu
 ACCEL = ["-accel", "tcg,thread=single,tb-size=512", "-icount", "shift=0"]
 """shift=0: one instruction is 2^0 ns."""
 TSC_KHZ = 1_000_000
+WITHOUT = ",erms=off,fsrm=off"
+"""`rep movsb` would count as one instruction a byte, where a real CPU moves a cache line at a time. Without these two features
+kernel and C library copy by ordinary moves."""
 
 _command_line = qemu.command_line
 
@@ -28,6 +31,7 @@ _command_line = qemu.command_line
 def command_line(machine: qemu.Machine, wires: qemu.Wires, program: str = "qemu-system-x86_64") -> list[str]:
     """In place of lab's own."""
     argv = _command_line(replace(machine, accel=qemu.Accel("tcg", TSC_KHZ), cpus=1), wires, program)
+    argv[argv.index("-cpu") + 1] += WITHOUT
     at = argv.index("-accel")
     return [*argv[:at], *ACCEL, *argv[at + 2 :]]
 

@@ -126,6 +126,8 @@ def measure(variant: Variant, seconds: float) -> float:
 def in_turn(variants: Sequence[Variant], turn: int) -> list[Variant]:
     """Those that take part in round `turn` (from 0), each round in another order."""
     taking_part = [v for v in variants if not v.error and not (v.slow and turn % 3)]
+    if not taking_part:
+        raise ToolFailed("no tool could be measured: " + "; ".join(v.error for v in variants))
     first = turn % len(taking_part)
     return taking_part[first:] + taking_part[:first]
 

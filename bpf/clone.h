@@ -17,9 +17,10 @@ static __always_inline int clone_returned(struct call *c)
 {
     u64 skb = c->arg[0], copy = c->ret;
     struct follow *e = already_followed(skb);
+    struct sight *s = sight_of(c);
     struct follow f;
 
-    if (!e || !copy || e->dead)
+    if (!e || !s || !copy || e->dead)
         return 0;
     f = *e;
     f.flags |= FLAG_CLONE;
@@ -28,7 +29,7 @@ static __always_inline int clone_returned(struct call *c)
     f.told.netns = 0;
     f.until = bpf_jiffies64() + COPY_TICKS;
     followed.update(&copy, &f);
-    is_followed_now(copy);
+    followed_now(copy, s);
     return 0;
 }
 

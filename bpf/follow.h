@@ -48,25 +48,9 @@ BPF_TABLE("lru_hash", u64, struct follow, followed, 32768);
 #define RECENT_TICKS 30000
 BPF_ARRAY(recent, u64, RECENT_PLACES);
 
-static __always_inline u64 *recent_of(u64 skb)
-{
-    int place = (skb >> 8 ^ skb >> 20) & (RECENT_PLACES - 1);
-    return recent.lookup(&place);
-}
-
-static __always_inline void is_followed_now(u64 skb)
-{
-    u64 *when = recent_of(skb);
-    if (when)
-        *when = bpf_jiffies64();
-}
-
 /* The entry of a packet, whether or not it still speaks of this one. */
 static __always_inline struct follow *already_followed(u64 skb)
 {
-    u64 *when = recent_of(skb);
-    if (!when || bpf_jiffies64() - *when > RECENT_TICKS)
-        return 0;
     return followed.lookup(&skb);
 }
 
@@ -77,6 +61,7 @@ struct sight {
     struct tuple tuple[3]; /* HEADER, ORIG, REPLY; the last two only if has_flow */
     struct packet packet;
     u64 nfct;
+    u64 address;   /* of the skb, see recent_of */
     u32 netns;
     u32 in, out;   /* interface numbers */
     u8 has_flow;
@@ -115,6 +100,29 @@ static __always_inline int filter_wants(struct filter *f, struct sight *s)
 static __always_inline int same_signs(struct follow *e, struct sight *s)
 {
     return e->ident == s->packet.ident && e->sign == s->packet.sign;
+}
+
+/* A number again of what the verifier takes for a pointer: it lets none be computed with, but forgets when it has been stored. */
+static __always_inline u64 *recent_of(u64 skb, struct sight *s)
+{
+    int place;
+
+    *(volatile u64 *)&s->address = skb;
+    place = (*(volatile u64 *)&s->address >> 8 ^ *(volatile u64 *)&s->address >> 20) & (RECENT_PLACES - 1);
+    return recent.lookup(&place);
+}
+
+static __always_inline struct follow *followed_lately(u64 skb, struct sight *s)
+{
+    u64 *when = recent_of(skb, s);
+    return when && bpf_jiffies64() - *when <= RECENT_TICKS ? already_followed(skb) : 0;
+}
+
+static __always_inline void followed_now(u64 skb, struct sight *s)
+{
+    u64 *when = recent_of(skb, s);
+    if (when)
+        *when = bpf_jiffies64();
 }
 
 /* Is this the next step of e's packet through one namespace? */
@@ -171,7 +179,7 @@ static __always_inline struct follow *begin(u64 skb, struct sight *s)
     e.sign = s->packet.sign;
     e.ident = s->packet.ident;
     followed.update(&skb, &e);
-    is_followed_now(skb);
+    followed_now(skb, s);
     forget_unwanted(skb, s->nfct);
     return followed.lookup(&skb);
 }
@@ -224,7 +232,7 @@ static __always_inline struct follow *move_on(struct follow *e, struct sight *s)
 static __always_inline struct follow *follow(struct call *c, struct sk_buff *skb, struct sight *s, u8 unseen)
 {
     u64 key = (u64)skb;
-    struct follow *e = already_followed(key);
+    struct follow *e = followed_lately(key, s);
     int zero = 0, going;
     struct filter *f = filters.lookup(&zero);
 
