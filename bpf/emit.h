@@ -104,10 +104,18 @@ static __always_inline void write_sight(struct event *out, struct follow *e, str
 static __always_inline struct reserved begin_event(struct call *c, struct follow *e, u8 kind, struct sk_buff *skb,
                                                    struct sight *s, struct net_device *in, struct net_device *out)
 {
-    struct reserved r = s->same ? reserve_short(e, kind) : reserve_whole(e, kind);
+    struct reserved r;
 
-    if (!r.out)
-        return r;
+    /* Checked where it was reserved: older verifiers follow an impossible second "no room" into a leak of what there is. */
+    if (s->same) {
+        r = reserve_short(e, kind);
+        if (!r.out)
+            return r;
+    } else {
+        r = reserve_whole(e, kind);
+        if (!r.out)
+            return r;
+    }
     r.out->hook = s->hook;
     r.out->pf = s->pf;
     r.out->netns = s->netns;
