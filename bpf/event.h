@@ -66,7 +66,8 @@ struct event {
     u8 ct_info;        /* enum ip_conntrack_info */
     u8 manip;          /* NAT: 0 source 1 destination, +2 in the reply direction */
     u8 state;          /* SOCKET: TCP state of the socket */
-    u8 spare[6];       /* zero */
+    u8 steps;          /* TABLE: what is known of its rules; see steps.h */
+    u8 spare[5];       /* zero */
     u8 src[16];        /* source address */
     u8 dst[16];        /* destination address */
     u8 orig_src[16];   /* conntrack, original direction */

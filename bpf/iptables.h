@@ -16,6 +16,7 @@ static __always_inline int table_returned(struct call *c)
     struct follow *e;
     struct event *out;
     struct sight *s;
+    struct run *run = end_run(c->arg[0]);
 
     if (verdict == NF_STOLEN || known_unwanted(c->arg[0], READ(c, skb, _nfct)))
         return 0;
@@ -34,6 +35,7 @@ static __always_inline int table_returned(struct call *c)
         write_rejection(out, c->arg[0]);
     out->object = (u64)PEEK(table, private);
     bpf_probe_read_kernel(&out->table, sizeof(out->table), &table->name);
+    write_steps(run, out);
     submit_event(out);
     return 0;
 }

@@ -7,6 +7,7 @@
 #include "structs.h"
 #include "plan.h"
 #include "event.h"
+#include "steps.h"
 
 #include "probe.h"
 #include "packet.h"
@@ -17,6 +18,8 @@
 
 #include "netfilter.h"
 #include "reject.h"
+#include "ruleset.h"
+#include "rule.h"
 #include "iptables.h"
 #include "nftables.h"
 #include "nat.h"

@@ -70,7 +70,7 @@ def test_event_fields() -> None:
         "time": ("<u8", 0), "netns": ("<u4", 32), "hop": ("<u2", 76), "kind": ("|u1", 96), "src": ("|V16", 112),
         "table": ("|S32", 240),
     }  # fmt: skip
-    assert fields["spare"][0].shape == (6,)
+    assert fields["spare"][0].shape == (5,)
     assert dtype.itemsize == 304
     assert dtype.itemsize % 8 == 0, "ring buffer records are padded to 8 bytes"
 

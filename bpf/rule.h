@@ -1,0 +1,255 @@
+/* Which rule of a legacy table acted: what the table's match and target functions were asked, in order.
+ *
+ * ipt_do_table calls them through pointers, with (skb, par). par->matchinfo and par->targinfo point into the table's rules,
+ * so their distance from the first rule says which rule was looked at: it is the same in the copy of the rules that user
+ * space reads. What calls no function (an address, an interface, a plain ACCEPT) is computed there, from these steps.
+ *
+ * They run for every rule looked at, for every packet. So a table's entry notes its packet for this CPU, unless it is known
+ * that nobody wants it, and they leave at once for any other. Nothing is written before the table returns and its event is.
+ *
+ * A REJECT sends its answer inside of its table's run, and TEE its copy: so there is room for a second run on a CPU. */
+
+#define STEPS_KEPT 96 /* two records */
+#define NOWHERE 0x3fffffff
+#define JUMPS_KEPT 7
+
+enum { STEP_FALSE, STEP_TRUE, STEP_UNKNOWN, STEP_TARGET };
+
+#if defined(HAVE_xt_action_param) && defined(HAVE_xt_table_info)
+_Static_assert(sizeof(struct steps) == sizeof(struct event), "one size");
+_Static_assert(__builtin_offsetof(struct steps, kind) == __builtin_offsetof(struct event, kind), "kind");
+
+struct run {
+    u64 skb;     /* 0 = none */
+    u64 private; /* struct xt_table_info of the table */
+    u64 until;   /* jiffies: when its return must have been missed */
+    u32 mark;
+    u32 count;   /* steps taken, kept or not */
+    u32 jumps[JUMPS_KEPT];
+    u32 steps[128];
+};
+
+struct runs {
+    struct run run[2];
+    u64 asked; /* a match function is running: 1 + the run it belongs to */
+};
+
+BPF_PERCPU_ARRAY(table_runs, struct runs, 1);
+
+/* arg: skb, table */
+static __always_inline int table_begin_entered(struct call *c)
+{
+    struct sk_buff *skb = (void *)c->arg[0];
+    struct xt_table *table = (void *)c->arg[1];
+    struct runs *runs;
+    struct run *r;
+    int zero = 0;
+
+    if (known_unwanted(c->arg[0], READ(c, skb, _nfct)))
+        return 0;
+    runs = table_runs.lookup(&zero);
+    if (!runs)
+        return 0;
+    r = &runs->run[0];
+    if (r->skb && r->skb != c->arg[0] && bpf_jiffies64() <= r->until)
+        r = &runs->run[1];
+    r->skb = c->arg[0];
+    r->private = (u64)PEEK(table, private);
+    r->until = bpf_jiffies64() + 2;
+    r->mark = READ(c, skb, mark);
+    r->count = 0;
+    return 0;
+}
+#define table4_begin_entered table_begin_entered
+#define table6_begin_entered table_begin_entered
+PROBE_ENTRY(table4_begin)
+PROBE_ENTRY(table6_begin)
+
+static __always_inline struct runs *runs_here(void)
+{
+    int zero = 0;
+    return table_runs.lookup(&zero);
+}
+
+/* Ends the run of this packet's table. What it noted stays until the next one begins; NULL if nothing was noted. */
+static __always_inline struct run *end_run(u64 skb)
+{
+    struct runs *runs = runs_here();
+    struct run *r;
+
+    if (!runs)
+        return 0;
+    r = runs->run[0].skb == skb ? &runs->run[0] : &runs->run[1];
+    if (r->skb != skb)
+        return 0;
+    r->skb = 0;
+    return r;
+}
+
+/* An address in the rules of this run, as words of 8 bytes from the first rule. */
+static __always_inline u32 place_of(struct run *r, u64 address)
+{
+    u64 at = (address - r->private - OFFSET_xt_table_info_entries) >> 3;
+    return at < NOWHERE ? at : NOWHERE;
+}
+
+static __always_inline void note_step(struct run *r, u64 info, u32 what)
+{
+    u32 n = r->count++;
+
+    if (n < STEPS_KEPT)
+        r->steps[n & 127] = place_of(r, info) << 2 | what;
+}
+
+static __always_inline int match_asked(u64 skb, u64 info, u32 what)
+{
+    struct runs *runs = runs_here();
+
+    if (!runs)
+        return 0;
+    if (runs->run[0].skb == skb) {
+        note_step(&runs->run[0], info, what);
+        runs->asked = what == STEP_UNKNOWN;
+    } else if (runs->run[1].skb == skb) {
+        note_step(&runs->run[1], info, what);
+        runs->asked = what == STEP_UNKNOWN ? 2 : 0;
+    }
+    return 0;
+}
+
+/* The kretprobe's half: the match function that was asked last on this CPU has answered. */
+static __always_inline int match_answered(u32 answer)
+{
+    struct runs *runs = runs_here();
+    struct run *r;
+    u32 last;
+
+    if (!runs || !runs->asked)
+        return 0;
+    r = runs->asked == 1 ? &runs->run[0] : &runs->run[1];
+    runs->asked = 0;
+    last = r->count - 1;
+    if (last < STEPS_KEPT && (r->steps[last & 127] & 3) == STEP_UNKNOWN)
+        r->steps[last & 127] = (r->steps[last & 127] & ~3) | (answer & 255 ? STEP_TRUE : STEP_FALSE);
+    return 0;
+}
+
+/* The rules jumped from to get here; what stands above the current depth is left from earlier. */
+static __always_inline void note_jumps(struct run *r)
+{
+    struct xt_table_info *private = (void *)r->private;
+    u64 stacks = (u64)PEEK(private, jumpstack), stack = 0, jumps[JUMPS_KEPT] = {};
+
+    if (stacks)
+        bpf_probe_read_kernel(&stack, sizeof(stack), (void *)(stacks + 8 * bpf_get_smp_processor_id()));
+    if (stack)
+        bpf_probe_read_kernel(&jumps, sizeof(jumps), (void *)stack);
+#pragma unroll
+    for (int i = 0; i < JUMPS_KEPT; i++)
+        r->jumps[i] = place_of(r, jumps[i]);
+}
+
+static __always_inline int target_asked(u64 skb, u64 info)
+{
+    struct runs *runs = runs_here();
+
+    if (!runs)
+        return 0;
+    if (runs->run[0].skb == skb) {
+        note_step(&runs->run[0], info, STEP_TARGET);
+        note_jumps(&runs->run[0]);
+    } else if (runs->run[1].skb == skb) {
+        note_step(&runs->run[1], info, STEP_TARGET);
+        note_jumps(&runs->run[1]);
+    }
+    return 0;
+}
+
+/* Where the verifier knows the type of par, its field is a plain load. */
+#define INFO(par) (u64)(*(void *volatile *)&((struct xt_action_param *)(par))->matchinfo)
+#define MATCH_FEXIT(program)                                                                                           \
+    int program(u64 *ctx)                                                                                              \
+    {                                                                                                                  \
+        return match_asked(ctx[0], INFO(ctx[1]), ctx[2] & 255 ? STEP_TRUE : STEP_FALSE);                               \
+    }
+#define TARGET_FENTRY(program)                                                                                         \
+    int program(u64 *ctx)                                                                                              \
+    {                                                                                                                  \
+        return target_asked(ctx[0], INFO(ctx[1]));                                                                     \
+    }
+#define MATCH_KPROBE(program)                                                                                          \
+    int program(struct pt_regs *ctx)                                                                                   \
+    {                                                                                                                  \
+        return match_asked(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo),     \
+                           STEP_UNKNOWN);                                                                              \
+    }
+#define MATCH_KRETPROBE(program)                                                                                       \
+    int program(struct pt_regs *ctx)                                                                                   \
+    {                                                                                                                  \
+        return match_answered(PT_REGS_RC(ctx));                                                                        \
+    }
+#define TARGET_KPROBE(program)                                                                                         \
+    int program(struct pt_regs *ctx)                                                                                   \
+    {                                                                                                                  \
+        return target_asked(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo));   \
+    }
+
+#include "acts.h"
+
+/* One record of steps, from number `first` on. When there is no room it is counted as lost. */
+static __always_inline void write_record(struct run *r, struct event *table, u32 first)
+{
+    int index = EVENT_STEPS;
+    struct steps *out = events.ringbuf_reserve(sizeof(struct steps));
+
+    if (!out) {
+        count(lost.lookup(&index));
+        return;
+    }
+    __builtin_memset(out, 0, sizeof(*out));
+    out->time = table->time;
+    out->packet = table->packet;
+    out->skb = table->skb;
+    out->object = r->private;
+    out->netns = table->netns;
+    out->mark = r->mark;
+    out->count = r->count;
+    out->first = first;
+    out->hop = table->hop;
+    out->cpu = table->cpu;
+    out->kind = EVENT_STEPS;
+    out->flags = table->flags;
+    out->hook = table->hook;
+    out->pf = table->pf;
+    bpf_probe_read_kernel(out->jumps, sizeof(out->jumps), r->jumps);
+    bpf_probe_read_kernel(out->steps, sizeof(out->steps), &r->steps[first]);
+    events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+}
+
+/* Writes what the run noted, and into the table's event how much that is. */
+static __always_inline void write_steps(struct run *r, struct event *table)
+{
+    if (!r)
+        return;
+    table->steps = STEPS_WATCHED | (r->private != table->object ? STEPS_REPLACED : 0);
+    if (!r->count)
+        return;
+    table->steps += 1;
+    write_record(r, table, 0);
+    if (r->count > STEPS_IN_RECORD) {
+        table->steps += 1;
+        write_record(r, table, STEPS_IN_RECORD);
+    }
+}
+#else
+struct run {
+    u64 skb;
+};
+static __always_inline struct run *end_run(u64 skb)
+{
+    return 0;
+}
+static __always_inline void write_steps(struct run *r, struct event *table)
+{
+}
+#endif
