@@ -16,10 +16,14 @@ from tracer import record, verdict
 from tracer.hops import Hops
 from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet
 from tracer.record import Event, Flag, Kind
+from tracer.rules.hits import Hits
 
 QUIET_NS = 150_000_000
 """A packet is over when nothing has happened to it for so long. Neighbour look-ups and queues can take longer: the rest then
 comes as a second packet of the same identity."""
+
+WAIT_NS = 10_000_000_000
+"""So much longer a packet is kept open while rules that acted on it are being read."""
 
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
 
@@ -28,10 +32,19 @@ class Journeys:
     """Open packets by identity.
 
     wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. tracking: namespaces (inodes) known to use
-    conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over.
+    conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over. rules: tells which
+    rules acted; without it no hop has a walk.
     """
 
-    def __init__(self, hops: Hops, wall_offset: int = 0, tracking: Iterable[int] = (), quiet: int = QUIET_NS) -> None:
+    def __init__(
+        self,
+        hops: Hops,
+        wall_offset: int = 0,
+        tracking: Iterable[int] = (),
+        quiet: int = QUIET_NS,
+        rules: Hits | None = None,
+    ) -> None:
+        self._rules = rules or Hits()
         self._hops, self._offset, self._quiet = hops, wall_offset, quiet
         self._open: dict[int, list[Event]] = {}
         self._last: dict[int, int] = {}
@@ -42,6 +55,7 @@ class Journeys:
 
     def add(self, batch: npt.NDArray[Any]) -> None:
         """Takes a batch of events in the order the kernel wrote them."""
+        batch = self._rules.take(batch)
         self.events += len(batch)
         opened, last = self._open, self._last
         for e in record.events(batch):
@@ -51,10 +65,17 @@ class Journeys:
     def doubt(self) -> None:
         """Events were lost: no open packet may be called complete."""
         self._doubtful.update(self._open)
+        self._rules.doubt()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether rules that acted on open packets are being read."""
+        return any(self._rules.waits(events) for events in self._open.values())
 
     def finished(self, now: int) -> list[Packet]:
         """Packets that have been quiet long enough, oldest first. now: ns, CLOCK_MONOTONIC, taken before the last drain."""
-        return self._close([p for p, time in self._last.items() if now - time > self._quiet])
+        quiet = [p for p, time in self._last.items() if now - time > self._quiet]
+        return self._close([p for p in quiet if now - self._last[p] > WAIT_NS or not self._rules.waits(self._open[p])])
 
     def rest(self) -> list[Packet]:
         """All packets still open, oldest first; they are over now."""
@@ -91,6 +112,7 @@ class Journeys:
             complete=_unbroken(events) and identity not in self._doubtful,
         )
         self._doubtful.discard(identity)
+        self._rules.over(identity)
         packet.verdict, packet.outcome = verdict.judge(packet, self._untracked(events))
         return packet
 
@@ -100,7 +122,7 @@ class Journeys:
         expected: Endpoints | None = None
         announced = -1
         for e in events:
-            hop = self._hops.make(e)
+            hop = self._rules.explain(e, self._hops.make(e))
             if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT):
                 seen = record.header(e)
                 if announced >= 0 and seen == expected:
@@ -129,9 +151,7 @@ class Journeys:
 
     def _untracked(self, events: list[Event]) -> str:
         """What it means that the packet had no conntrack entry after PREROUTING: "INVALID", "UNTRACKED", or "" if it had."""
-        late = [
-            e for e in events if e.kind in (Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.hook in (1, 2, 4)
-        ]
+        late = [e for e in events if e.kind in (Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.hook in (1, 2, 4)]
         late = [e for e in late if not e.flags & Flag.FLAG_NO_HEADER]
         if not late or late[-1].flags & Flag.FLAG_HAS_CT:
             return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from tracer import cli, doctor, render
@@ -15,6 +15,9 @@ from tracer.journeys import Journeys
 from tracer.kernel.plan import Refused
 from tracer.kernel.session import Kernel, Session, require_root
 from tracer.names import Namespaces, Processes, tracking
+from tracer.rules.hits import Hits
+from tracer.rules.legacy import Legacy
+from tracer.rules.reader import Reader, Wanted
 from tracer.run import Limits, Run, Stop, start, status, write_ready
 
 
@@ -37,8 +40,10 @@ def trace(
     with Session(kernel, wanted, verbose, only=attach) as session:
         stop, command = Stop(), None
         try:
-            hops = Hops(Namespaces(), Processes(), kernel.drop_reasons(), kernel.symbols.containing)
-            journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking())
+            namespaces = Namespaces()
+            hops = Hops(namespaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
+            rules = explaining(namespaces, session.acts)
+            journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
             run = Run(session, journeys, output, Limits(count, duration, wanted.drops_only))
             output.begin(full or missed(session.refused), _said(sys.argv[1:]), kernel.release)
             if ready_file:
@@ -55,6 +60,15 @@ def trace(
                 command.terminate()
                 command.wait()
     return status(run.totals, bool(cmd))
+
+
+def explaining(namespaces: Namespaces, acts: Container[tuple[str, str, int, str]]) -> Hits:
+    """What explains hits by rules; the legacy tables that are there now are read at once, in the background."""
+    legacy = Legacy(Reader(namespaces.path), lambda act: act in acts)
+    for netns in namespaces.named():
+        for family in ("ip", "ip6"):
+            legacy.ask(Wanted(netns, family, ""))
+    return Hits(legacy)
 
 
 def missed(refused: Sequence[Refused]) -> list[Fact]:

@@ -12,8 +12,10 @@ from tracer.hops import Hops
 from tracer.journeys import Journeys
 from tracer.kernel.counters import Loss
 from tracer.kernel.session import Kernel, Session
+from tracer.main import explaining
 from tracer.model import Packet
 from tracer.names import Namespaces, Processes, tracking
+from tracer.run import POLL_SECONDS, RULES_SECONDS
 
 SETTLE_SECONDS = 0.4
 """After the last packet: time for what the kernel does on its own, closing ACKs among it."""
@@ -43,8 +45,9 @@ class Watch:
         seen = Seen()
         self.session.drain()
         self.session.losses()
-        hops = Hops(Namespaces(), Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
-        journeys = Journeys(hops, tracking=tracking())
+        namespaces = Namespaces()
+        hops = Hops(namespaces, Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
+        journeys = Journeys(hops, tracking=tracking(), rules=explaining(namespaces, self.session.acts))
         self.session.set_filter(wanted)
         try:
             yield seen
@@ -52,6 +55,10 @@ class Watch:
         finally:
             self.session.set_filter(NOTHING)
         journeys.add(self.session.drain())
+        last = time.monotonic() + RULES_SECONDS
+        while journeys.waiting and time.monotonic() < last:
+            time.sleep(POLL_SECONDS)
+            journeys.add(self.session.drain())
         seen.losses = self.session.losses()
         self.lost += sum(loss.count for loss in seen.losses)
         if seen.losses:
