@@ -21,5 +21,7 @@ def acted(visits: Sequence[Visit]) -> list[Visit]:
 
 
 def words(visit: Visit) -> str:
-    """The rule's text; of a policy, what it says."""
-    return visit.rule.text if visit.rule else f"policy {visit.verdict}"
+    """The rule's text, or what it does if iptables-save told none; of a policy, what it says."""
+    if not visit.rule:
+        return f"policy {visit.verdict}"
+    return visit.rule.text or f"{visit.rule.target or 'counts'} (its text could not be read)"

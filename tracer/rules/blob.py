@@ -129,7 +129,7 @@ def _entries(family: str, blob: bytes) -> Iterator[Entry]:
     at, (size, offsets) = 0, _SHAPES[family]
     while at < len(blob):
         target_offset, next_offset = struct.unpack_from("<HH", blob, at + offsets)
-        if target_offset < size or next_offset <= target_offset:
+        if target_offset < size or next_offset <= target_offset or at + next_offset > len(blob):
             raise BadBlob(f"an entry at {at} ends before it begins")
         header, goto = (_header4 if family == "ip" else _header6)(blob, at)
         matches, place = [], at + size

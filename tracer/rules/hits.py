@@ -22,16 +22,21 @@ from tracer.rules.model import Walk
 from tracer.rules.steps import Noted
 
 CONNECTIONS_KEPT = 65536
+NEW = 2
+"""Of event.ct_info: no packet of this connection has left yet."""
 BEFORE = Walk(undecided="decided before tracing began")
 LOST = Walk(undecided="the packet that decided was not seen: events were lost")
 
 
 @dataclass(frozen=True)
 class _Decided:
-    """A connection's translation on one side: by which packet, and its walk through the nat table."""
+    """A connection's translation on one side: by which packet, and its walk through the nat table.
+
+    walk: None = no legacy table was asked, so something else translates here.
+    """
 
     packet: int
-    walk: Walk
+    walk: Walk | None
 
 
 class Hits:
@@ -71,9 +76,13 @@ class Hits:
             return replace(hop, walk=walk)
         if e.kind == Kind.EVENT_NAT:
             # In the reply direction a rewritten source undoes a DNAT.
-            decided = self._connections.get(_connection(e, bool(e.manip & 1) != bool(e.manip & 2)))
-            walk = decided.walk if decided else LOST if self._lost else BEFORE
-            return replace(hop, walk=walk, from_conntrack=not decided or decided.packet != e.packet)
+            connection = _connection(e, bool(e.manip & 1) != bool(e.manip & 2))
+            decided = self._connections.get(connection)
+            if not decided and e.ct_info == NEW:
+                decided = _Decided(e.packet, None)
+                self._remember(connection, decided)
+            caused = decided.walk if decided else LOST if self._lost else BEFORE
+            return replace(hop, walk=caused, from_conntrack=not decided or decided.packet != e.packet)
         return hop
 
     def over(self, packet: int) -> None:

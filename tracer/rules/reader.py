@@ -97,7 +97,7 @@ class Reader:
             try:
                 with sockopt.entered(path):
                     found = _read_here(wanted)
-            except (OSError, BadBlob, saved.NotTheSame) as e:
+            except (OSError, BadBlob) as e:
                 why = f"they could not be read ({e})"
                 continue
             if found:
@@ -106,13 +106,20 @@ class Reader:
 
 
 def _read_here(wanted: Wanted) -> tuple[Table, dict[int, Rule]] | None:
-    """The table in this thread's namespace; None when it changed meanwhile. Raises OSError, BadBlob, NotTheSame."""
+    """The table in this thread's namespace; None when it changed meanwhile. Raises OSError, BadBlob."""
     family, name = wanted.family, wanted.table
     if name not in sockopt.present(family):
         raise OSError(f"there is no table {name} any more")
     table, blob = sockopt.read(family, name)
-    text = sockopt.save(family, name)
+    try:
+        text = sockopt.save(family, name)
+    except OSError:
+        text = None
     _, after = sockopt.read(family, name)
     if without_counters(family, blob) != without_counters(family, after):
         return None
-    return table, saved.join(table, text)
+    try:
+        return table, saved.join(table, text)
+    except saved.NotTheSame:
+        # An iptables-save that does not know these rules well enough: they are the same, but have no text.
+        return table, saved.join(table, None)
