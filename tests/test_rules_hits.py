@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.blobs import R, build
 from tests.builders import NODE, Ends, Trail, hops, turned
-from tests.test_rules_legacy import READER, Shelf, legacy, looked
+from tests.test_rules_legacy import READER, Shelf, legacy
 from tracer.journeys import Journeys
 from tracer.model import Packet
 from tracer.rules.hits import BEFORE, LOST, Hits
@@ -110,4 +110,3 @@ def test_without_rules_no_hop_has_a_walk() -> None:
     journeys = Journeys(hops())
     journeys.add(first().batch)
     assert told(journeys.rest()[0]) == []
-    assert looked(1).family == "ip"

@@ -83,7 +83,8 @@ class Legacy:
         look = self._last_look.get(change.thread)
         if look:
             wanted = Wanted(look.netns, look.family, look.table)
-            if wanted in self._known:
+            # One may be under way; what is asked for besides will be read as it is then.
+            if wanted in self._known and self._pending[wanted] < 2:
                 self._start(wanted)
 
     def _alive(self, address: int) -> Life:

@@ -27,6 +27,12 @@ NEIGHBOURS = range(130, 144)
 _NUMBERS = {"ICMP": 1, "TCP": 6, "UDP": 17, "ICMPv6": 58}
 
 
+def load_modules() -> None:
+    """Loads what random rules may need: probes are attached to what is there when they are."""
+    for module in MODULES.split():
+        subprocess.run(["modprobe", "-q", module], check=False)
+
+
 class Truth:
     """The kernel's account is what nf_log writes to the log."""
 
@@ -37,8 +43,7 @@ class Truth:
         self.overruns = 0
 
     def prepare(self) -> None:
-        for module in MODULES.split():
-            subprocess.run(["modprobe", "-q", module], check=False)
+        load_modules()
         subprocess.run(["dmesg", "-n", "1"], check=True)
         for family, logger in ((2, "nf_log_ipv4"), (10, "nf_log_ipv6")):
             Path(f"/proc/sys/net/netfilter/nf_log/{family}").write_text(logger)
