@@ -7,8 +7,10 @@
  * They run for every rule looked at, for every packet. So a table's entry notes its packet for this CPU, unless it is known
  * that nobody wants it, and they leave at once for any other. Nothing is written before the table returns and its event is.
  *
- * A REJECT sends its answer inside of its table's run, and TEE its copy: so there is room for a second run on a CPU. */
+ * A REJECT sends its answer inside of its table's run, and TEE its copy. And ipt_do_table ends with local_bh_enable, which lets
+ * softirqs carry other packets through their tables before the probe of its return runs. So a CPU has room for several runs. */
 
+#define RUNS 4
 #define STEPS_KEPT 96 /* two records */
 #define NOWHERE 0x3fffffff
 #define JUMPS_KEPT 7
@@ -20,42 +22,59 @@ _Static_assert(sizeof(struct steps) == sizeof(struct event), "one size");
 _Static_assert(__builtin_offsetof(struct steps, kind) == __builtin_offsetof(struct event, kind), "kind");
 
 struct run {
-    u64 skb;     /* 0 = none */
     u64 private; /* struct xt_table_info of the table */
-    u64 until;   /* jiffies: when its return must have been missed */
     u32 mark;
-    u32 count;   /* steps taken, kept or not */
+    u32 count; /* steps taken, kept or not */
     u32 jumps[JUMPS_KEPT];
     u32 steps[128];
 };
 
+/* What every call looks at first is in one cache line. */
 struct runs {
-    struct run run[2];
-    u64 asked; /* a match function is running: 1 + the run it belongs to */
+    u64 skb[RUNS]; /* whose run it is, 0 = none */
+    u64 asked;     /* a match function is running: 1 + the number of its run */
+    u64 until[RUNS]; /* jiffies: when a run's return must have been missed */
+    struct run run[RUNS];
 };
 
 BPF_PERCPU_ARRAY(table_runs, struct runs, 1);
+
+static __always_inline struct runs *runs_here(void)
+{
+    int zero = 0;
+    return table_runs.lookup(&zero);
+}
+
+/* The run of this packet on this CPU, by its number; RUNS when there is none. */
+static __always_inline u32 run_of(struct runs *runs, u64 skb)
+{
+#pragma unroll
+    for (int i = 0; i < RUNS; i++)
+        if (runs->skb[i] == skb)
+            return i;
+    return RUNS;
+}
 
 /* arg: skb, table */
 static __always_inline int table_begin_entered(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
     struct xt_table *table = (void *)c->arg[1];
-    struct runs *runs;
+    struct runs *runs = runs_here();
+    u64 now = bpf_jiffies64();
+    u32 free = RUNS - 1;
     struct run *r;
-    int zero = 0;
 
-    if (known_unwanted(c->arg[0], READ(c, skb, _nfct)))
+    if (!runs || known_unwanted(c->arg[0], READ(c, skb, _nfct)))
         return 0;
-    runs = table_runs.lookup(&zero);
-    if (!runs)
-        return 0;
-    r = &runs->run[0];
-    if (r->skb && r->skb != c->arg[0] && bpf_jiffies64() <= r->until)
-        r = &runs->run[1];
-    r->skb = c->arg[0];
+#pragma unroll
+    for (int i = RUNS - 1; i >= 0; i--)
+        if (!runs->skb[i] || runs->skb[i] == c->arg[0] || now > runs->until[i])
+            free = i;
+    runs->skb[free & (RUNS - 1)] = c->arg[0];
+    runs->until[free & (RUNS - 1)] = now + 25;
+    r = &runs->run[free & (RUNS - 1)];
     r->private = (u64)PEEK(table, private);
-    r->until = bpf_jiffies64() + 2;
     r->mark = READ(c, skb, mark);
     r->count = 0;
     return 0;
@@ -65,25 +84,16 @@ static __always_inline int table_begin_entered(struct call *c)
 PROBE_ENTRY(table4_begin)
 PROBE_ENTRY(table6_begin)
 
-static __always_inline struct runs *runs_here(void)
-{
-    int zero = 0;
-    return table_runs.lookup(&zero);
-}
-
 /* Ends the run of this packet's table. What it noted stays until the next one begins; NULL if nothing was noted. */
 static __always_inline struct run *end_run(u64 skb)
 {
     struct runs *runs = runs_here();
-    struct run *r;
+    u32 i = runs ? run_of(runs, skb) : RUNS;
 
-    if (!runs)
+    if (!runs || i >= RUNS)
         return 0;
-    r = runs->run[0].skb == skb ? &runs->run[0] : &runs->run[1];
-    if (r->skb != skb)
-        return 0;
-    r->skb = 0;
-    return r;
+    runs->skb[i] = 0;
+    return &runs->run[i];
 }
 
 /* An address in the rules of this run, as words of 8 bytes from the first rule. */
@@ -104,16 +114,12 @@ static __always_inline void note_step(struct run *r, u64 info, u32 what)
 static __always_inline int match_asked(u64 skb, u64 info, u32 what)
 {
     struct runs *runs = runs_here();
+    u32 i = runs ? run_of(runs, skb) : RUNS;
 
-    if (!runs)
+    if (!runs || i >= RUNS)
         return 0;
-    if (runs->run[0].skb == skb) {
-        note_step(&runs->run[0], info, what);
-        runs->asked = what == STEP_UNKNOWN;
-    } else if (runs->run[1].skb == skb) {
-        note_step(&runs->run[1], info, what);
-        runs->asked = what == STEP_UNKNOWN ? 2 : 0;
-    }
+    note_step(&runs->run[i], info, what);
+    runs->asked = what == STEP_UNKNOWN ? 1 + i : 0;
     return 0;
 }
 
@@ -126,7 +132,7 @@ static __always_inline int match_answered(u32 answer)
 
     if (!runs || !runs->asked)
         return 0;
-    r = runs->asked == 1 ? &runs->run[0] : &runs->run[1];
+    r = &runs->run[(runs->asked - 1) & (RUNS - 1)];
     runs->asked = 0;
     last = r->count - 1;
     if (last < STEPS_KEPT && (r->steps[last & 127] & 3) == STEP_UNKNOWN)
@@ -152,16 +158,12 @@ static __always_inline void note_jumps(struct run *r)
 static __always_inline int target_asked(u64 skb, u64 info)
 {
     struct runs *runs = runs_here();
+    u32 i = runs ? run_of(runs, skb) : RUNS;
 
-    if (!runs)
+    if (!runs || i >= RUNS)
         return 0;
-    if (runs->run[0].skb == skb) {
-        note_step(&runs->run[0], info, STEP_TARGET);
-        note_jumps(&runs->run[0]);
-    } else if (runs->run[1].skb == skb) {
-        note_step(&runs->run[1], info, STEP_TARGET);
-        note_jumps(&runs->run[1]);
-    }
+    note_step(&runs->run[i], info, STEP_TARGET);
+    note_jumps(&runs->run[i]);
     return 0;
 }
 
@@ -243,7 +245,7 @@ static __always_inline void write_steps(struct run *r, struct event *table)
 }
 #else
 struct run {
-    u64 skb;
+    u64 private;
 };
 static __always_inline struct run *end_run(u64 skb)
 {
