@@ -122,7 +122,7 @@ class Journeys:
         expected: Endpoints | None = None
         announced = -1
         for e in events:
-            hop = self._rules.explain(e, self._hops.make(e))
+            hop = self._hops.make(e, **self._rules.explain(e))
             if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT):
                 seen = record.header(e)
                 if announced >= 0 and seen == expected:

@@ -30,9 +30,8 @@ def main() -> int:
     truth = import_module(f"tests.kernel.truth.{options.backend}").Truth()
     with Node():
         truth.prepare()
-        kernel = Kernel.running()
-        with Session(kernel, NOTHING, only=options.attach) as session:
-            result = rounds(truth, kernel, session, options.packets, options.seed)
+        with Session(Kernel.running(), NOTHING, only=options.attach) as session:
+            result = rounds(truth, session, options.packets, options.seed)
     for text in result.examples[:20]:
         print(text)
     for why, times in result.undecided.most_common():

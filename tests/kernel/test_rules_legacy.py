@@ -42,7 +42,7 @@ def translation(packet: Packet, kind: str) -> Hop:
 def test_the_kernel_tells_the_same(watch: Watch, restored: None) -> None:
     truth = legacy.Truth()
     truth.prepare()
-    result = rounds(truth, watch.kernel, watch.session, PACKETS, seed=3)
+    result = rounds(truth, watch.session, PACKETS, seed=3)
     watch.lost += result.lost
     assert not truth.overruns
     assert result.mismatches == 0, "\n".join([str(result), *result.examples])

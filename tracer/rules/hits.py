@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracer.model import Hop
-from tracer.record import Event, Flag, Kind
+from tracer.record import HOOKS, Event, Flag, Kind
 from tracer.rules import steps
 from tracer.rules.legacy import Legacy
 from tracer.rules.model import Walk
 from tracer.rules.steps import Noted
 
 CONNECTIONS_KEPT = 65536
+DESTINATION_HOOKS = (HOOKS.index("PREROUTING"), HOOKS.index("OUTPUT"))
+"""Where the nat table changes destinations; elsewhere it changes sources."""
 NEW = 2
 """Of event.ct_info: no packet of this connection has left yet."""
 BEFORE = Walk(undecided="decided before tracing began")
@@ -65,15 +66,15 @@ class Hits:
         legacy = self._legacy
         return legacy is not None and any(legacy.waits(e) for e in events if e.kind == Kind.EVENT_TABLE)
 
-    def explain(self, e: Event, hop: Hop) -> Hop:
-        """The hop of an event, with the rules that acted. To be called in the order of a packet's events."""
+    def explain(self, e: Event) -> dict[str, Any]:
+        """The fields of an event's hop that tell which rules acted. To be called in the order of a packet's events."""
         if not self._legacy:
-            return hop
+            return {}
         if e.kind == Kind.EVENT_TABLE:
             walk = self._legacy.walk(e, self._noted.get(e.packet, {}).get((e.time, e.skb), []))
-            if hop.table == "nat" and e.flags & Flag.FLAG_HAS_CT:
-                self._remember(_connection(e, hop.hook in ("PREROUTING", "OUTPUT")), _Decided(e.packet, walk))
-            return replace(hop, walk=walk)
+            if e.flags & Flag.FLAG_HAS_CT and e.table.split(b"\0")[0] == b"nat":
+                self._remember(_connection(e, e.hook in DESTINATION_HOOKS), _Decided(e.packet, walk))
+            return {"walk": walk}
         if e.kind == Kind.EVENT_NAT:
             # In the reply direction a rewritten source undoes a DNAT.
             connection = _connection(e, bool(e.manip & 1) != bool(e.manip & 2))
@@ -82,8 +83,8 @@ class Hits:
                 decided = _Decided(e.packet, None)
                 self._remember(connection, decided)
             caused = decided.walk if decided else LOST if self._lost else BEFORE
-            return replace(hop, walk=caused, from_conntrack=not decided or decided.packet != e.packet)
-        return hop
+            return {"walk": caused, "from_conntrack": not decided or decided.packet != e.packet}
+        return {}
 
     def over(self, packet: int) -> None:
         """A packet has been explained: what was noted for it is no longer needed."""

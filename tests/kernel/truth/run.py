@@ -17,10 +17,9 @@ from typing import Protocol
 from tests.kernel.truth import packets
 from tracer import record
 from tracer.filters import Filter
-from tracer.hops import Hops
-from tracer.kernel.session import Kernel, Session
+from tracer.kernel.session import Session
 from tracer.main import explaining
-from tracer.names import Namespaces, Processes
+from tracer.names import Namespaces
 from tracer.record import Event, Kind
 from tracer.rules.hits import Hits
 from tracer.rules.model import Walk
@@ -69,18 +68,17 @@ class Result:
         return f"{told} mismatches={self.mismatches}"
 
 
-def rounds(truth: Truth, kernel: Kernel, session: Session, count: int, seed: int, each: int = 15) -> Result:
+def rounds(truth: Truth, session: Session, count: int, seed: int, each: int = 15) -> Result:
     """Sends `count` packets, `each` through a new set of random rules."""
     dice, result = random.Random(seed), Result()
     while result.packets < count:
         truth.restore(dice)
-        _round(truth, kernel, session, dice, min(each, count - result.packets), result)
+        _round(truth, session, dice, min(each, count - result.packets), result)
     return result
 
 
-def _round(truth: Truth, kernel: Kernel, session: Session, dice: random.Random, count: int, result: Result) -> None:
+def _round(truth: Truth, session: Session, dice: random.Random, count: int, result: Result) -> None:
     namespaces = Namespaces()
-    hops = Hops(namespaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
     session.drain()
     session.losses()
     truth.collect()
@@ -104,15 +102,15 @@ def _round(truth: Truth, kernel: Kernel, session: Session, dice: random.Random, 
         time.sleep(0.1)
         events += record.events(hits.take(session.drain()))
     result.lost += sum(loss.count for loss in session.losses())
-    _compare(truth, _walks(hits, hops, events, namespaces.node), result)
+    _compare(truth, _walks(hits, events, namespaces.node), result)
 
 
-def _walks(hits: Hits, hops: Hops, events: list[Event], netns: int) -> Iterator[tuple[Event, Walk]]:
+def _walks(hits: Hits, events: list[Event], netns: int) -> Iterator[tuple[Event, Walk]]:
     for e in sorted(events, key=lambda e: e.time):
         if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns == netns:
-            hop = hits.explain(e, hops.make(e))
-            if hop.walk:
-                yield e, hop.walk
+            walk = hits.explain(e).get("walk")
+            if walk:
+                yield e, walk
 
 
 def _compare(truth: Truth, walks: Iterator[tuple[Event, Walk]], result: Result) -> None:
