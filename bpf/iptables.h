@@ -17,6 +17,7 @@ static __always_inline int table_returned(struct call *c)
     struct follow *e;
     struct reserved r;
     struct sight *s;
+    struct run *run = end_run(c->arg[0]);
 
     if (verdict == NF_STOLEN || known_unwanted(READ(c, skb, _nfct)))
         return 0;
@@ -32,6 +33,7 @@ static __always_inline int table_returned(struct call *c)
         write_rejection(r.out, c->arg[0]);
     r.out->object = (u64)PEEK(table, private);
     bpf_probe_read_kernel(&r.out->table, sizeof(r.out->table), &table->name);
+    write_steps(run, r.out);
     submit_event(r);
     return 0;
 }

@@ -8,6 +8,7 @@
 #include "plan.h"
 #include "event.h"
 #include "nft_hit.h"
+#include "steps.h"
 
 #include "tally.h"
 #include "probe.h"
@@ -20,6 +21,8 @@
 
 #include "netfilter.h"
 #include "reject.h"
+#include "ruleset.h"
+#include "rule.h"
 #include "iptables.h"
 #include "nftables.h"
 #include "nft_rule.h"

@@ -41,8 +41,8 @@ class Hops:
             kind: getattr(self, "_" + kind.name.removeprefix("EVENT_").lower()) for kind in Kind if kind not in record.PARTS
         }
 
-    def make(self, e: Event) -> Hop:
-        """The hop that an event tells of."""
+    def make(self, e: Event, **more: Any) -> Hop:
+        """The hop that an event tells of. more: fields that others know."""
         return Hop(
             time=e.time,
             netns=self.namespaces.name(e.netns),
@@ -52,6 +52,7 @@ class Hops:
             mark=e.mark,
             clone=bool(e.flags & Flag.FLAG_CLONE),
             **self._makers[e.kind](e),
+            **more,
         )
 
     def _hook(self, e: Event) -> dict[str, Any]:

@@ -15,16 +15,15 @@ import numpy.typing as npt
 from tracer import record, verdict
 from tracer.hops import Hops
 from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet
-from tracer.record import Event, Flag, Kind, NftHit
-from tracer.rules import nft_hits
-from tracer.rules.nft_watch import NftWatch
+from tracer.record import Event, Flag, Kind
+from tracer.rules.hits import Hits
 
 QUIET_NS = 150_000_000
 """A packet is over when nothing has happened to it for so long. Neighbour look-ups and queues can take longer: the rest then
 comes as a second packet of the same identity."""
 
-RULES_NS = 3_000_000_000
-"""How long a packet waits for the rules it met to be read: thousands take a second or two."""
+WAIT_NS = 10_000_000_000
+"""So much longer a packet is kept open while rules that acted on it are being read."""
 
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
 
@@ -33,7 +32,8 @@ class Journeys:
     """Open packets by identity.
 
     wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. tracking: namespaces (inodes) known to use
-    conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over.
+    conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over. rules: tells which
+    rules acted; without it no hop has a walk.
     """
 
     def __init__(
@@ -42,9 +42,10 @@ class Journeys:
         wall_offset: int = 0,
         tracking: Iterable[int] = (),
         quiet: int = QUIET_NS,
-        nft: NftWatch | None = None,
+        rules: Hits | None = None,
     ) -> None:
-        self._hops, self._offset, self._quiet, self._nft = hops, wall_offset, quiet, nft
+        self._rules = rules or Hits()
+        self._hops, self._offset, self._quiet = hops, wall_offset, quiet
         self._open: dict[int, list[Event]] = {}
         self._last: dict[int, int] = {}
         self._doubtful: set[int] = set()
@@ -54,6 +55,7 @@ class Journeys:
 
     def add(self, batch: npt.NDArray[Any]) -> None:
         """Takes a batch of events in the order the kernel wrote them."""
+        batch = self._rules.take(batch)
         self.events += len(batch)
         opened, last = self._open, self._last
         for e in record.events(batch):
@@ -63,20 +65,21 @@ class Journeys:
     def doubt(self) -> None:
         """Events were lost: no open packet may be called complete."""
         self._doubtful.update(self._open)
+        self._rules.doubt()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether rules that acted on open packets are being read."""
+        return any(self._rules.waits(events) for events in self._open.values())
 
     def finished(self, now: int) -> list[Packet]:
         """Packets that have been quiet long enough, oldest first. now: ns, CLOCK_MONOTONIC, taken before the last drain."""
-        return self._close([p for p, time in self._last.items() if now - time > self._quiet and self._explained(p, now)])
+        quiet = [p for p, time in self._last.items() if now - time > self._quiet]
+        return self._close([p for p in quiet if now - self._last[p] > WAIT_NS or not self._rules.waits(self._open[p])])
 
     def rest(self) -> list[Packet]:
         """All packets still open, oldest first; they are over now."""
         return self._close(list(self._open))
-
-    def _explained(self, identity: int, now: int) -> bool:
-        """Whether the rules that acted on a packet have been read, or it has waited for them long enough."""
-        if self._nft is None or now - self._last[identity] > RULES_NS:
-            return True
-        return not any([self._nft.coming(*g) for g in nft_hits.generations(self._open[identity])])
 
     def _close(self, identities: Iterable[int]) -> list[Packet]:
         packets = []
@@ -97,7 +100,8 @@ class Journeys:
         events = _completed(events) or events
         first = next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), events[0])
         whole = _unbroken(records) and identity not in self._doubtful
-        hops = self._follow_header(events, nft_hits.runs(records) if self._nft else {}, whole)
+        self._rules.begin(records, whole)
+        hops = self._follow_header(events)
         packet = Packet(
             identity=identity,
             time=events[0].time + self._offset,
@@ -114,18 +118,17 @@ class Journeys:
             complete=whole,
         )
         self._doubtful.discard(identity)
+        self._rules.over(identity)
         packet.verdict, packet.outcome = verdict.judge(packet, self._untracked(events))
         return packet
 
-    def _follow_header(self, events: list[Event], runs: dict[int, list[NftHit]], whole: bool) -> list[Hop]:
+    def _follow_header(self, events: list[Event]) -> list[Hop]:
         """The hops, with each rewrite confirmed by the header seen next, and changes nobody announced added."""
         hops: list[Hop] = []
         expected: Endpoints | None = None
         announced = -1
         for e in events:
-            hop = self._hops.make(e)
-            if self._nft and runs.get(e.hop) and e.kind == Kind.EVENT_CHAIN:
-                hop = replace(hop, walk=nft_hits.walk(e, runs[e.hop], self._nft, whole))
+            hop = self._hops.make(e, **self._rules.explain(e))
             if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT):
                 seen = record.header(e)
                 if announced >= 0 and seen == expected:

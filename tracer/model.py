@@ -106,7 +106,7 @@ class Hop:
     time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "socket", "handshake" or "drop".
     hook: PREROUTING and so on, "" outside of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an
     nftables base chain. verdict: ACCEPT, DROP, REJECT, STOLEN, QUEUE, "" where there is none. reject: how it was answered.
-    walk: which of the table's or chain's rules acted, where that was watched.
+    walk: which rules acted; of a translation, those that decided it. from_conntrack: an earlier packet decided it.
     """
 
     time: int
@@ -127,6 +127,7 @@ class Hop:
     drop: Drop | None = None
     clone: bool = False
     walk: Walk | None = None
+    from_conntrack: bool = False
 
     @property
     def decisive(self) -> bool:

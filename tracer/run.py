@@ -18,6 +18,8 @@ from tracer.render.base import Output
 from tracer.verdict import BAD
 
 POLL_SECONDS = 0.05
+RULES_SECONDS = 5.0
+"""How long the end of a run may wait for rules that are being read."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,10 @@ class Run:
             if command and command.poll() is not None:
                 time.sleep(2 * POLL_SECONDS)
                 break
+            time.sleep(POLL_SECONDS)
+            self._turn(self._journeys.finished)
+        last = time.monotonic() + RULES_SECONDS
+        while self._journeys.waiting and not self._full and time.monotonic() < last:
             time.sleep(POLL_SECONDS)
             self._turn(self._journeys.finished)
         self._turn(lambda now: self._journeys.rest())

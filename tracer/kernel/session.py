@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tracer import record
 from tracer.errors import NoProbe, NotRoot
 from tracer.filters import Filter
-from tracer.kernel import filter_maps, layouts, plan
+from tracer.kernel import acts, filter_maps, layouts, plan
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.counters import Counters, Loss
 from tracer.kernel.plan import Abilities, Planned, Refused
@@ -72,7 +72,8 @@ def choose(kernel: Kernel, can: Abilities, verbose: bool, only: str = "") -> tup
 class Session:
     """Attached probes with a filter in force; a context manager.
 
-    planned, refused: rows that run and rows that do not. compile_seconds, attach_seconds: how long start took.
+    planned, refused: rows that run and rows that do not. acts: matches and targets of iptables that are watched.
+    compile_seconds, attach_seconds: how long start took.
     """
 
     def __init__(
@@ -82,8 +83,12 @@ class Session:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         planned, refused = choose(kernel, abilities(bcc), verbose, only)
         cpus = possible_cpus()
-        planned_text = plan.header(planned, ring_bytes // PAGE, cpus) + plan.addresses(kernel.symbols.variables)
-        headers = {"structs.h": layouts.header(kernel.types), "plan.h": planned_text}
+        rules = acts.plan(kernel.types, kernel.symbols, Abilities(False, False) if only == "kprobe" else abilities(bcc))
+        headers = {
+            "structs.h": layouts.header(kernel.types),
+            "plan.h": plan.header(planned, ring_bytes // PAGE, cpus) + plan.addresses(kernel.symbols.variables),
+            "acts.h": acts.header(rules),
+        }
         began = time.monotonic()
         self._program = Program(bcc, headers)
         try:
@@ -91,6 +96,7 @@ class Session:
             filter_maps.write(self._program.bpf, wanted)
             self.planned, also = self._program.attach(planned)
             self.refused = refused + also
+            self.acts = frozenset(act for row in self._program.watch(rules) for act in row.acts)
             self.compile_seconds, self.attach_seconds = compiled - began, time.monotonic() - compiled
             self._ring = Ring(self._program.bpf[b"events"].map_fd, ring_bytes, record.SLOT)
             self._counters = Counters(self._program, self.planned, cpus)

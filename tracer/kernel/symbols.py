@@ -19,6 +19,7 @@ class Symbols:
     def __init__(self, lines: Iterable[str]) -> None:
         self._modules: dict[str, str] = {}
         self.variables: dict[str, int] = {}
+        self._also: dict[str, tuple[str, ...]] = {}
         addressed: list[tuple[int, str]] = []
         for line in lines:
             address, kind, name, *module = line.split()
@@ -26,7 +27,9 @@ class Symbols:
                 self.variables[name] = int(address, 16)
             if kind not in "tTwW":
                 continue
-            self._modules.setdefault(name, module[0].strip("[]") if module else "vmlinux")
+            home = module[0].strip("[]") if module else "vmlinux"
+            if self._modules.setdefault(name, home) != home:
+                self._also[name] = (*self._also.get(name, ()), home)
             addressed.append((int(address, 16), name))
         self.loaded = frozenset(self._modules.values())
         addressed.sort()
@@ -41,6 +44,11 @@ class Symbols:
     def module_of(self, name: str) -> str | None:
         """ "vmlinux", a module's name, or None when there is no such function."""
         return self._modules.get(name)
+
+    def modules_of(self, name: str) -> tuple[str, ...]:
+        """All modules that have a function of that name; () when there is none."""
+        first = self._modules.get(name)
+        return (first, *self._also.get(name, ())) if first else ()
 
     def containing(self, address: int) -> str:
         """The function that an address lies in; "" when not known.

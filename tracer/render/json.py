@@ -15,7 +15,9 @@ from typing import Any
 from tracer import __version__
 from tracer.facts import Fact
 from tracer.model import Drop, Endpoints, Flow, Handshake, Hop, Packet, Socket, Totals
+from tracer.render._rules import path
 from tracer.render.base import Lost, Output
+from tracer.rules.model import Rule, Visit, Walk
 
 Object = dict[str, Any]
 
@@ -98,6 +100,10 @@ def _hop(hop: Hop, began: int) -> Object:
     ):
         if text:
             out[key] = text
+    if hop.walk:
+        out |= _walk(hop.walk)
+    if hop.from_conntrack:
+        out["from_conntrack"] = True
     if hop.nat:
         before, after = _endpoints(hop.nat.before), _endpoints(hop.nat.after)
         out["nat"] = {"kind": hop.nat.kind, "before": before, "after": after}
@@ -107,6 +113,39 @@ def _hop(hop: Hop, began: int) -> Object:
         out["socket"] = _socket(hop.socket)
     if hop.drop:
         out["drop"] = _drop(hop.drop)
+    return out
+
+
+def _walk(walk: Walk) -> Object:
+    """The rule that decided, and all that acted; or why that is not known."""
+    out: Object = {}
+    if walk.decision:
+        out["chain_path"] = path(walk.decision.path)
+        if walk.decision.rule:
+            out["rule"] = _rule(walk.decision.rule)
+    if walk.undecided:
+        out["undecided"] = walk.undecided
+    if walk.visits:
+        out["acted"] = [_visit(v) for v in walk.visits]
+    if walk.possible:
+        out["possible"] = [_rule(r) for r in walk.possible]
+    return out
+
+
+def _visit(visit: Visit) -> Object:
+    out: Object = {"chain_path": path(visit.path), "verdict": visit.verdict, "evidence": visit.evidence.value}
+    if visit.rule:
+        out["rule"] = _rule(visit.rule)
+    if visit.element:
+        out["element"] = visit.element
+    return out
+
+
+def _rule(rule: Rule) -> Object:
+    out: Object = {"chain": rule.chain, "number": rule.number, "text": rule.text}
+    for key, value in (("comment", rule.comment), ("target", rule.target), ("handle", rule.handle)):
+        if value:
+            out[key] = value
     return out
 
 

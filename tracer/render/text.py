@@ -21,6 +21,7 @@ from tracer import __version__
 from tracer.facts import Fact
 from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket, Totals
 from tracer.render._ink import KEEP, Ink, plain
+from tracer.render._rules import acted, words
 from tracer.render.base import Lost, Output
 from tracer.verdict import BAD, benign
 
@@ -146,6 +147,27 @@ class Text(Output):
             actor = ink("change", subject) if hop.nat else subject
             line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._remarks(hop)}"
             yield ink.fold(line, DETAIL)
+            for rule in self._rules(hop):
+                yield ink.fold(" " * DETAIL + rule, DETAIL + 2)
+
+    def _rules(self, hop: Hop) -> Iterator[str]:
+        """Which rules acted: the one that decided; with every hop, also those before it that did more than lead there."""
+        walk, ink = hop.walk, self._ink
+        if not walk:
+            return
+        before = f"from{KEEP}conntrack, " * hop.from_conntrack
+        if walk.undecided:
+            reason = plain(walk.undecided)
+            yield ink("doubt", before + (reason if reason.startswith("decided") else f"rule not known: {reason}"))
+            for rule in walk.possible:
+                yield ink("quiet", plain(f"  perhaps {rule.chain} {rule.number}: {rule.text}"))
+            return
+        visits = acted(walk.visits) if self.verbose and not hop.nat else [v for v in (walk.decision,) if v]
+        for visit in visits:
+            steps = " > ".join(f"{plain(p.chain)}{KEEP}{p.number or 'policy'}" for p in visit.path)
+            said = f"{before}decided{KEEP}by " * bool(before) + steps.replace(" > ", f"{KEEP}> ")
+            remark = "  " + ink("quiet", "(derived)") if visit.evidence is Evidence.DERIVED else ""
+            yield f"{ink('place', said)}: {plain(words(visit))}{remark}"
 
     def _act(self, hop: Hop) -> tuple[str, str]:
         """Who acted, and what it did."""
