@@ -1,6 +1,7 @@
 # make demo    from nothing to a traced NodePort on a real kernel
 # make test    lint, unit tests here, kernel tests in virtual machines
 # make bench   what tracing costs, side by side in one virtual machine
+# make owners  whose each rule of many real nodes is, compared with the API objects
 
 KERNELS ?= 6.1 6.12
 DEMO_KERNEL ?= 6.12
@@ -10,7 +11,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test bench setup clean
+.PHONY: demo test unit lint kernel-test bench owners setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 vagrant/scenes/demo.py
@@ -33,6 +34,9 @@ kernel-test: setup
 
 bench: setup
 	$(PYTHON) -m bench.run
+
+owners: setup
+	@$(PYTHON) -m tests.check_owners
 
 # What the machine needs: packages to build and boot the lab, and a virtual environment for the tools.
 setup: .venv/ready

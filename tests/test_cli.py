@@ -95,7 +95,7 @@ def test_version(run: Any) -> None:
     ("error", "status"),
     [
         (errors.BadOption, 2), (errors.NotRoot, 3), (errors.NoBtf, 4), (errors.NoBcc, 5), (errors.NoProbe, 6),
-        (errors.CompileFailed, 7), (errors.CommandNotFound, 127),
+        (errors.CompileFailed, 7), (errors.NoObjects, 8), (errors.NoSuchObject, 9), (errors.CommandNotFound, 127),
     ],
 )  # fmt: skip
 def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, error: type[TraceError], status: int) -> None:
@@ -108,7 +108,7 @@ def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, e
 
 def test_statuses_differ() -> None:
     kinds = TraceError.__subclasses__()
-    assert len({kind.status for kind in kinds}) == len(kinds) == 7
+    assert len({kind.status for kind in kinds}) == len(kinds) == 9
 
 
 @pytest.mark.parametrize("status", [0, 10, 11, 12])

@@ -1,0 +1,52 @@
+"""Everything that owners are found with: the objects of the API, and what the node itself tells without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tracer.kube.cni import Cache
+from tracer.kube.model import ServicePort, pod_text
+from tracer.kube.store import Store
+
+
+@dataclass(frozen=True)
+class Known:
+    """store: the API's objects, empty without one. sandboxes: libcni's result cache. local: this node's own addresses."""
+
+    store: Store = field(default_factory=Store)
+    sandboxes: Cache = field(default_factory=lambda: Cache(()))
+    local: frozenset[str] = frozenset()
+
+    def is_local(self, address: str) -> bool:
+        """Whether it is an address of this node itself."""
+        node = self.store.this_node()
+        return address in self.local or address.startswith("127.") or bool(node and address in node.addresses)
+
+    def pod_at(self, address: str) -> tuple[str, str, str] | None:
+        """(namespace, name, node) of the pod at this address; libcni's word comes before the API's, which can be behind."""
+        sandbox = self.sandboxes.at(address)
+        if sandbox:
+            found = self.store.pods.one((sandbox.namespace, sandbox.name))
+            return sandbox.namespace, sandbox.name, (found.node if found else "") or self.store.node
+        return self.store.pod_at(address)
+
+    def leads_to(self, address: str) -> str:
+        """What is at the other end of a DNAT: "pod default/web-a (node-1)", "node node-1", "" when nobody knows."""
+        pod = self.pod_at(address)
+        if pod:
+            return pod_text(*pod)
+        node = self.store.by_node_ip.one(address)
+        return f"node {node.name}" if node else ""
+
+    def service_at(self, address: str, port: int, protocol: str) -> tuple[ServicePort, str] | None:
+        """The service port that answers at this address, and as what: "cluster IP", "NodePort 30285" ...
+
+        A NodePort is meant only where the address is this node's own.
+        """
+        found = self.store.by_address.one((address, port, protocol))
+        if found:
+            return found
+        by_node = self.store.by_node_port.one((port, protocol))
+        if by_node and (self.is_local(address) or self.store.by_node_ip.all(address)):
+            return by_node, f"NodePort {port}"
+        return None
