@@ -149,7 +149,8 @@ def test_the_schema_refuses_what_the_contract_does_not_say(spoil: Any) -> None:
 def test_a_rule_and_its_owner_have_their_place() -> None:
     found = line(samples.rejected())
     rule = {"chain": "KUBE-SVC-A", "number": 3, "text": "-A KUBE-SVC-A -j REJECT"}
-    found["hops"][0] |= {"chain_path": ["OUTPUT", "KUBE-SVC-A"], "rule": rule, "owner": "Service default/web:http"}
+    owner = {"kind": "Service", "namespace": "default", "name": "web", "port": "http", "text": "Service default/web:http"}
+    found["hops"][0] |= {"chain_path": ["OUTPUT", "KUBE-SVC-A"], "rule": rule, "owner": owner}
     VALIDATOR.validate(found)
 
 

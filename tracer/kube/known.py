@@ -47,6 +47,10 @@ class Known:
         if found:
             return found
         by_node = self.store.by_node_port.one((port, protocol))
-        if by_node and (self.is_local(address) or self.store.by_node_ip.all(address)):
+        if (
+            by_node
+            and not self.store.by_service_ip.all(address)
+            and (self.is_local(address) or self.store.by_node_ip.all(address))
+        ):
             return by_node, f"NodePort {port}"
         return None

@@ -1,0 +1,63 @@
+"""Writes into a packet whose the rules and rewrites are that it met, and who its ends are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tracer.kube.ends import end_of, owner_of_rewrite
+from tracer.kube.known import Known
+from tracer.kube.marks import EMPTY, Trail
+from tracer.kube.model import Owner
+from tracer.model import Hop, Packet
+from tracer.rules.model import Ruleset
+
+RulesetOf = Callable[[Hop], Ruleset | None]
+
+_NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
+
+
+def explain(packet: Packet, known: Known, ruleset_of: RulesetOf = lambda hop: None) -> None:
+    """Sets the owners of the packet's hops and ends. ruleset_of: the rules that a hop's walk went through, if kept."""
+    protocol = packet.protocol.lower()
+    trail = Trail(known)
+    hops: list[Hop] = []
+    for hop in packet.hops:
+        owner = None
+        if hop.walk and not hop.clone:
+            owners = trail.table(hop.walk.visits, ruleset_of(hop) or EMPTY)
+            owner = owners[-1] if owners and hop.walk.decision else None
+        hops.append(replace(hop, owner=owner) if owner else hop)
+    for place, hop in enumerate(hops):
+        if hop.nat and not hop.owner and not hop.nat.kind.startswith("reverse"):
+            owner = _decided_nearby(hops, place) or owner_of_rewrite(hop.nat, protocol, known)
+            if owner:
+                hops[place] = replace(hop, owner=_leading(owner, hop.nat.after.dst, known))
+    packet.hops = hops
+    ends = packet.endpoints
+    packet.src_owner = end_of(ends.src, ends.sport, protocol, known)
+    packet.dst_owner = end_of(ends.dst, ends.dport, protocol, known)
+
+
+def _decided_nearby(hops: list[Hop], place: int) -> Owner | None:
+    """The owner of the rule that made this rewrite: the one that decided so in the same hook's nat table or chain."""
+    hop = hops[place]
+    for other in (*reversed(hops[:place]), *hops[place + 1 :]):
+        if (other.hook, other.netns, other.clone) == (hop.hook, hop.netns, hop.clone) and other.owner and other.walk:
+            decision = other.walk.decision
+            verdict = (decision.rule.target if decision and decision.rule else "") or (decision.verdict if decision else "")
+            if hop.nat and verdict in _NAT_VERDICTS and _same(verdict, hop.nat.kind):
+                return other.owner
+    return None
+
+
+def _leading(owner: Owner, address: str, known: Known) -> Owner:
+    """With where it leads, which a rule of several targets leaves open and the rewrite shows."""
+    if owner.kind != "Service" or owner.target:
+        return owner
+    return replace(owner, target=known.leads_to(address))
+
+
+def _same(verdict: str, kind: str) -> bool:
+    """Whether a rule of this verdict makes a rewrite of this kind."""
+    return {"REDIRECT": "DNAT"}.get(verdict, verdict) == kind or {verdict, kind} == {"SNAT", "MASQUERADE"}
