@@ -48,6 +48,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         (["--host", "10.0.0"], 2, r"'10\.0\.0' is no IP address or CIDR\."),
         (["--proto", "quic"], 2, r".*'quic' is not one of .*'tcp'.*"),
         (["--iface", "nosuch0"], 2, r"There is no interface 'nosuch0' here \(there are: .*\)\."),
+        (["--service", "Shop Cart"], 2, r"--service 'Shop Cart' is no name: write namespace/name or namespace/name:port\."),
+        (["--pod", "a/b:c"], 2, r"--pod 'a/b:c' is no name: write namespace/name\."),
+        (["--node-port", "70000"], 2, r"--node-port 70000 does not exist: ports go from 1 to 65535\."),
+        (["--service", "a/b", "--port", "1"], 2, r"--service, .* cannot be combined with --port or --host\."),
+        (["--pod", "a/b", "--no-kube"], 2, r"--service and --pod need Kubernetes' objects: leave --no-kube out\."),
+        (["--objects", "/no/file"], 8, r"--objects /no/file cannot be read: No such file or directory\."),
+        (["--kubeconfig", "/no/file"], 8, r"The kubeconfig /no/file cannot be read: No such file or directory\."),
         (["--netns", "nosuch"], 2, r"There is no network namespace 'nosuch' \(known: .*\)\."),
         (["--count", "-1"], 2, r".*-1 is not in the range.*"),
         (["-o", "xml"], 2, r".*'xml' is not one of 'text', 'json'\."),
@@ -82,7 +89,9 @@ def test_help_fits_on_a_screen(run: Any, args: list[str]) -> None:
 
 def test_help_names_every_option_and_the_other_command(run: Any) -> None:
     text = run("--help").out
-    for option in ("--port", "--host", "--proto", "-4", "-6", "--iface", "--netns", "--drops-only", "--count", "--duration",
+    for option in ("--port", "--host", "--service", "--pod", "--node-port", "--host-port",
+                   "--kubeconfig", "--objects", "--no-kube", "--proto", "-4", "-6",
+                   "--iface", "--netns", "--drops-only", "--count", "--duration",
                    "--output", "--verbose", "--attach", "--ready-file", "k8snet-trace doctor"):  # fmt: skip
         assert option in text, option
 
@@ -181,7 +190,7 @@ class Kernel:
     running = classmethod(lambda cls: cls())
 
 class Run:
-    def __init__(self, session, journeys, output, limits):
+    def __init__(self, session, journeys, output, limits, kube):
         self.output = output
     def follow(self, stop, command):
         self.output.summary(main.Run.totals)

@@ -69,16 +69,15 @@ class Client:
         self._access, self._seconds = access, answer_seconds
         self._connection: http.client.HTTPConnection | None = None
         self._stream: socket.socket | None = None
+        self._ended = False
 
-    def close(self) -> None:
-        """Ends the connection, also one that another thread is waiting on."""
-        connection, self._connection = self._connection, None
-        stream, self._stream = self._stream, None
+    def interrupt(self) -> None:
+        """Ends what is under way, for good; the thread that waits for an answer gets an OSError. For another thread."""
+        self._ended = True
+        stream = self._stream
         if stream:
             with suppress(OSError):
                 stream.shutdown(socket.SHUT_RDWR)
-        if connection:
-            connection.close()
 
     def list(self, resource: Resource) -> tuple[list[dict[str, Any]], str]:
         """All objects, and the version to watch from. Raises Refused, OSError, HTTPException, ValueError."""
@@ -94,23 +93,19 @@ class Client:
             query["continue"] = meta["continue"]
 
     def watch(self, resource: Resource, version: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(ADDED / MODIFIED / DELETED / BOOKMARK, object) until the server ends it. Raises as list does; 410 as Refused."""
+        """(ADDED / MODIFIED / DELETED / BOOKMARK, object) until the server ends it. Raises as list does; 410 as Refused.
+
+        The server has agreed when this returns; what goes wrong later is raised by the iterator.
+        """
         query = {
             "watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS),
         }  # fmt: skip
-        response = self._get(resource, query, SILENCE_SECONDS)
-        while line := response.readline():
-            if not line.strip():
-                continue
-            event = json.loads(line)
-            body = event.get("object") or {}
-            if event.get("type") == "ERROR":
-                raise Refused(int(body.get("code", 500)), str(body.get("message", "watch failed")))
-            yield str(event.get("type")), body
+        return _events(self._get(resource, query, SILENCE_SECONDS))
 
     def _get(self, resource: Resource, query: dict[str, str], seconds: float) -> http.client.HTTPResponse:
-        self.close()
         access = self._access
+        if self._connection:
+            self._connection.close()
         if resource.selector:
             query = {**query, "fieldSelector": resource.selector}
         if access.context:
@@ -121,15 +116,29 @@ class Client:
         headers = {"Accept": "application/json", "User-Agent": "k8snet-trace", **access.headers()}
         connection.request("GET", f"{access.path}{resource.path}?{urlencode(query)}", headers=headers)
         # http.client forgets the socket of a connection that the server means to close.
-        self._stream = connection.sock
+        self._stream = stream = connection.sock
+        if self._ended:
+            raise OSError("interrupted")
         response = connection.getresponse()
         if response.status != 200:
             raise Refused(response.status, _message(response.read(65536)) or response.reason)
-        if self._stream:
-            self._stream.settimeout(seconds)
+        if stream:
+            stream.settimeout(seconds)
             for option, value in _KEEPALIVE:
-                self._stream.setsockopt(*option, value)
+                stream.setsockopt(*option, value)
         return response
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
+    """One JSON object a line."""
+    while line := response.readline():
+        if not line.strip():
+            continue
+        event = json.loads(line)
+        body = event.get("object") or {}
+        if event.get("type") == "ERROR":
+            raise Refused(int(body.get("code", 500)), str(body.get("message", "watch failed")))
+        yield str(event.get("type")), body
 
 
 class _Tls(http.client.HTTPSConnection):

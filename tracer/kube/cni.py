@@ -57,6 +57,10 @@ class Cache:
         """Whose host port it is."""
         return [s for s in self._of.values() if any((h.port, h.protocol) == (port, protocol) for h in s.host_ports)]
 
+    def addresses(self, namespace: str, name: str) -> list[str]:
+        """The addresses of a pod's network."""
+        return [a for s in self._of.values() if (s.namespace, s.name) == (namespace, name) for a in s.addresses]
+
     def _find(self, index: dict[str, Sandbox], key: str) -> Sandbox | None:
         if key not in index and key not in self._missed:
             self._missed.add(key)

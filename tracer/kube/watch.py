@@ -53,7 +53,7 @@ class Watch:
         """Ends all threads; those that wait for an answer that does not come are left to end by themselves."""
         self._over.set()
         for one in list(self._clients):
-            one.close()
+            one.interrupt()
         for thread in self._threads:
             thread.join(0.5)
 
@@ -90,14 +90,14 @@ class Watch:
                     items, version = one.list(resource)
                     self._store.replace(resource.kind, items)
                     self._listed(kind)
-                for what, body in one.watch(resource, version):
-                    self._well(kind)
+                events = one.watch(resource, version)
+                self._well(kind)
+                for what, body in events:
                     version = str((body.get("metadata") or {}).get("resourceVersion", version))
                     if what in ("ADDED", "MODIFIED"):
                         self._store.apply(resource.kind, body)
                     elif what == "DELETED":
                         self._store.delete(resource.kind, body)
-                self._well(kind)
             except Refused as e:
                 gone, version = e.status == 410 and bool(version), ""
                 if e.status == 404 and len(resources) > 1:
