@@ -7,6 +7,7 @@ kind cniCacheV1, with the pod's namespace and name among the arguments. Source: 
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from tracer.kube.model import HostPort
 from tracer.kube.names import portmap_chain
 
 DIRECTORIES = (Path("/var/lib/cni/results"), Path("/var/lib/cni/cache/results"))
+
+LOOK_SECONDS = 1.0
+"""libcni writes its file after the plugin has written its rules, so a first look can come too early."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Sandbox:
 
 
 class Cache:
-    """The result cache in memory; a container that is not in it makes it look again, once for each.
+    """The result cache in memory; a container that is not in it makes it look again, but not more often than LOOK_SECONDS.
 
     of(container), of_chain(portmap's CNI-DN- chain) and at(address) are dictionary look-ups.
     """
@@ -39,7 +43,7 @@ class Cache:
         self._files: set[Path] = set()
         self._of: dict[str, Sandbox] = {}
         self._of_chain: dict[str, Sandbox] = {}
-        self._missed: set[str] = set()
+        self._looked = 0.0
         self._look()
 
     def of(self, container: str) -> Sandbox | None:
@@ -62,12 +66,12 @@ class Cache:
         return [a for s in self._of.values() if (s.namespace, s.name) == (namespace, name) for a in s.addresses]
 
     def _find(self, index: dict[str, Sandbox], key: str) -> Sandbox | None:
-        if key not in index and key not in self._missed:
-            self._missed.add(key)
+        if key not in index and time.monotonic() - self._looked > LOOK_SECONDS:
             self._look()
         return index.get(key)
 
     def _look(self) -> None:
+        self._looked = time.monotonic()
         for directory in self._directories:
             try:
                 paths = [p for p in directory.iterdir() if p not in self._files]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from ipaddress import ip_address, ip_network
-
 from tracer.kube.known import Known
 from tracer.kube.model import UNKNOWN, Owner
 from tracer.model import Nat
@@ -51,19 +48,10 @@ def _host_port(port: int, protocol: str, known: Known) -> Owner | None:
 
 def _elsewhere(address: str, known: Known) -> Owner:
     """Outside of the cluster, if the cluster is known; an address of a pod network that no pod has is nobody's."""
-    nodes = known.store.nodes.values()
-    for node in nodes:
-        if any(_within(address, cidr) for cidr in node.pod_cidrs):
-            return Owner("unknown", detail=f"in podCIDR of {node.name}", evidence="API: podCIDR")
-    return Owner("external", evidence="no node, pod or Service has it") if nodes else UNKNOWN
-
-
-@lru_cache(4096)
-def _within(address: str, cidr: str) -> bool:
-    try:
-        return ip_address(address) in ip_network(cidr, strict=False)
-    except ValueError:
-        return False
+    node = known.store.node_of_network(address)
+    if node:
+        return Owner("unknown", detail=f"in podCIDR of {node.name}", evidence="API: podCIDR")
+    return Owner("external", evidence="no node, pod or Service has it") if len(known.store.nodes) else UNKNOWN
 
 
 def owner_of_rewrite(nat: Nat, protocol: str, known: Known) -> Owner | None:

@@ -5,8 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tracer.kube.cni import Cache
-from tracer.kube.model import ServicePort, pod_text
+from tracer.kube.model import Owner, ServicePort, pod_text
 from tracer.kube.store import Store
+from tracer.rules.model import Rule, Ruleset
+
+MOST_REMEMBERED, MOST_RULESETS = 20_000, 16
+
+
+class Memory:
+    """Owners of rules that were asked for before; forgotten when the objects change, or the rulesets."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._rulesets: dict[int, Ruleset] = {}
+        self._owners: dict[tuple[int, Rule], Owner] = {}
+
+    def get(self, rule: Rule, ruleset: Ruleset, version: int) -> Owner | None:
+        """The owner as it was found in this very ruleset, by objects of this version."""
+        if version != self._version or self._rulesets.setdefault(id(ruleset), ruleset) is not ruleset:
+            self._forget(version)
+        return self._owners.get((id(ruleset), rule))
+
+    def put(self, rule: Rule, ruleset: Ruleset, owner: Owner) -> None:
+        if len(self._owners) >= MOST_REMEMBERED or len(self._rulesets) > MOST_RULESETS:
+            self._forget(self._version)
+        # Kept, so that its id is nobody else's.
+        self._rulesets[id(ruleset)] = ruleset
+        self._owners[id(ruleset), rule] = owner
+
+    def _forget(self, version: int) -> None:
+        self._owners.clear()
+        self._rulesets.clear()
+        self._version = version
 
 
 @dataclass(frozen=True)
@@ -16,6 +46,7 @@ class Known:
     store: Store = field(default_factory=Store)
     sandboxes: Cache = field(default_factory=lambda: Cache(()))
     local: frozenset[str] = frozenset()
+    memory: Memory = field(default_factory=Memory, compare=False, repr=False)
 
     def is_local(self, address: str) -> bool:
         """Whether it is an address of this node itself."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable
+from functools import lru_cache
+from ipaddress import ip_network
 from typing import Any
 
 from tracer.kube import objects
@@ -49,6 +51,8 @@ class Store:
         self.by_host_port: Index[tuple[int, str], Pod] = Index()
         self.nodes: Index[str, Node] = Index()
         self.by_node_ip: Index[str, Node] = Index()
+        self.by_pod_cidr: Index[str, Node] = Index()
+        self.pod_prefixes: Index[str, int] = Index()
         self._entries: dict[tuple[str, Name], list[Entry]] = {}
         self._service: dict[Name, tuple[ServicePort, ...]] = {}
         self._behind: dict[Name, dict[tuple[str, Name], list[tuple[PortName, Endpoint]]]] = {}
@@ -117,7 +121,10 @@ class Store:
         elif kind == "Node":
             node = objects.node(body)
             entries: list[Entry] = [(self.nodes, node.name, node)]
-            self._set(kind, name, entries + [(self.by_node_ip, a, node) for a in node.addresses])
+            entries += [(self.by_node_ip, a, node) for a in node.addresses]
+            entries += [(self.by_pod_cidr, c, node) for c in node.pod_cidrs]
+            entries += [(self.pod_prefixes, "", int(c.partition("/")[2] or 0)) for c in node.pod_cidrs]
+            self._set(kind, name, entries)
 
     def _behind_changed(self, kind: str, name: Name, body: Object) -> None:
         """A slice belongs to its Service; a slice that changed hands leaves the old one."""
@@ -204,5 +211,21 @@ class Store:
             return (pods[0].namespace, pods[0].name, pods[0].node) if len(pods) == 1 else None
         return None if self.by_node_ip.all(address) else self.endpoint_pods.one(address)
 
+    def node_of_network(self, address: str) -> Node | None:
+        """The node in whose podCIDR an address lies."""
+        for prefix in self.pod_prefixes.all(""):
+            found = self.by_pod_cidr.one(_network(address, prefix))
+            if found:
+                return found
+        return None
+
     def this_node(self) -> Node | None:
         return self.nodes.one(self.node) if self.node else None
+
+
+@lru_cache(8192)
+def _network(address: str, prefix: int) -> str:
+    try:
+        return str(ip_network((address, prefix), strict=False))
+    except ValueError:
+        return ""

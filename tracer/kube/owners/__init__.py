@@ -50,6 +50,16 @@ def owner_of(rule: Rule, ruleset: Ruleset, known: Known) -> Owner:
     The administrator's are those that nobody known wrote; unknown stays what cannot be told: a rule whose text is hidden from
     whoever read it, or one of a program that does not show for whom it wrote it.
     """
+    remembered = known.memory.get(rule, ruleset, known.store.version)
+    if remembered:
+        return remembered
+    found = _find(rule, ruleset, known)
+    if found.known:
+        known.memory.put(rule, ruleset, found)
+    return found
+
+
+def _find(rule: Rule, ruleset: Ruleset, known: Known) -> Owner:
     for _, find in finders():
         found = find(rule, ruleset, known)
         if found:

@@ -69,10 +69,10 @@ def _own(rule: Rule, known: Known, evidence: str) -> Owner:
     if name == "to subnet":
         detail = f"podCIDR {nets[1]}"
         node = known.store.this_node()
-        holders = [n.name for n in known.store.nodes.values() if nets[1] in n.pod_cidrs]
+        holder = known.store.by_pod_cidr.one(nets[1])
         if node and node.pod_cidrs:
             detail += "" if nets[1] in node.pod_cidrs else " (not this node's)"
             evidence += ", API: podCIDR"
-        elif holders:
-            detail += f" of {holders[0]}"
+        elif holder:
+            detail += f" of {holder.name}"
     return Owner("program", program=PROGRAM, detail=detail, evidence=evidence)
