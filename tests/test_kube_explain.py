@@ -11,7 +11,7 @@ from tracer.kube.ends import end_of, owner_of_rewrite
 from tracer.kube.explain import explain
 from tracer.kube.known import Known
 from tracer.kube.marks import Trail
-from tracer.model import Endpoints, Evidence, Hop, Nat, Packet
+from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet, Socket
 from tracer.rules.model import Place, Ruleset, Visit, Walk
 
 
@@ -163,3 +163,14 @@ def test_ends_without_the_api(tmp_path: Path) -> None:
     known = node("1.20.2-ipvs-nft", "S5-nodeport").known(tmp_path, with_api=False)
     said = [end_of(a, p, "tcp", known).text for a, p in (("10.224.0.222", 3306), ("192.168.56.10", 3306), ("8.8.8.8", 53))]
     assert said == ["pod default/mysql-b", "hostPort 3306 of pod default/mysql-b", "unknown"]
+
+
+def test_without_the_api_conntrack_and_namespaces_tell(tmp_path: Path) -> None:
+    one = packet([Hop(0, "socket", "cni-7", socket=Socket(1, "LISTEN", 7, "nginx"))], "172.30.1.1", 80)
+    one.netns = "cni-3"
+    explain(one, Known())
+    assert one.src_owner and one.dst_owner
+    assert [one.src_owner.text, one.dst_owner.text] == [f"unknown, in network namespace cni-{n}" for n in (3, 7)]
+    one.flow = Flow(one.endpoints, Endpoints("10.224.0.222", 3306, "192.168.56.1", 40000), "NEW", False, 0)
+    explain(one, node("1.20.2-ipvs-nft", "S5").known(tmp_path, with_api=False))
+    assert one.dst_owner and one.dst_owner.text == "unknown -> pod default/mysql-b"

@@ -197,6 +197,17 @@ def test_an_unknown_service_and_an_api_that_is_away(tmp_path: Path, monkeypatch:
     kube.close()
 
 
+def test_a_broken_kubeconfig_that_nobody_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").write_text("{")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with Kube(Source(), Words(), Filter()) as kube:
+        assert kube.notes() == [f"The kubeconfig {tmp_path}/config is no YAML. Names come from rules alone."]
+    with pytest.raises(NoObjects, match="is no YAML"):
+        Kube(Source(), Words(services=("a/b",)), Filter())
+    with Kube(Source(none=True), Words(), Filter()) as kube:
+        assert kube.notes() == []
+
+
 def test_objects_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "objects.json"
     path.write_text(json.dumps({"kind": "List", "items": OBJECTS}))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tracer.kube.ends import end_of, owner_of_rewrite
 from tracer.kube.known import Known
 from tracer.kube.marks import EMPTY, Trail
-from tracer.kube.model import Owner
+from tracer.kube.model import UNKNOWN, Owner
 from tracer.model import Hop, Packet
 from tracer.rules.model import Ruleset
 
@@ -37,6 +37,27 @@ def explain(packet: Packet, known: Known, ruleset_of: RulesetOf = lambda hop: No
     ends = packet.endpoints
     packet.src_owner = end_of(ends.src, ends.sport, protocol, known)
     packet.dst_owner = end_of(ends.dst, ends.dport, protocol, known)
+    if packet.src_owner == UNKNOWN:
+        packet.src_owner = _in_namespace(packet.netns)
+    if packet.dst_owner == UNKNOWN:
+        taken = next((h.netns for h in reversed(packet.hops) if h.socket and not h.clone), "")
+        packet.dst_owner = _by_connection(packet, known) or _in_namespace(taken)
+
+
+def _in_namespace(netns: str) -> Owner:
+    """Somebody in a namespace that is not the node's: a pod, but which one is not known."""
+    if netns in ("", "node"):
+        return UNKNOWN
+    return replace(UNKNOWN, detail=f"in network namespace {netns}", evidence="network namespace")
+
+
+def _by_connection(packet: Packet, known: Known) -> Owner | None:
+    """What conntrack tells of an address that nobody else knows: who answers in its place."""
+    flow = packet.flow
+    if not flow or flow.is_reply or (flow.reply.src, flow.reply.sport) == (flow.orig.dst, flow.orig.dport):
+        return None
+    answers = known.leads_to(flow.reply.src) or f"{flow.reply.src}:{flow.reply.sport}"
+    return replace(UNKNOWN, target=answers, evidence="conntrack")
 
 
 def _decided_nearby(hops: list[Hop], place: int) -> Owner | None:

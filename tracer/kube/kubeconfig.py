@@ -104,13 +104,13 @@ def in_cluster(environment: Any, account: Path = ACCOUNT) -> Access | None:
 
 def read(path: str) -> Access:
     """The current context of a kubeconfig. Raises NoObjects with one sentence about what is wrong."""
-    import yaml
-
     try:
-        body = yaml.load(Path(path).read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        body = _parse(Path(path).read_bytes())
     except OSError as e:
         raise NoObjects(f"The kubeconfig {path} cannot be read: {e.strerror}.") from e
-    except yaml.YAMLError as e:
+    except ImportError as e:
+        raise NoObjects(f"The kubeconfig {path} cannot be read without PyYAML: install python3-yaml.") from e
+    except ValueError as e:
         raise NoObjects(f"The kubeconfig {path} is no YAML.") from e
     try:
         contexts, current = _named(body, "contexts", "context"), body["current-context"]
@@ -121,6 +121,19 @@ def read(path: str) -> Access:
         raise NoObjects(f"The kubeconfig {path} names no usable cluster: {e} is missing or wrong.") from e
     except (OSError, ssl.SSLError, ValueError, binascii.Error) as e:
         raise NoObjects(f"The kubeconfig {path} names a certificate that cannot be used: {e}.") from e
+
+
+def _parse(text: bytes) -> Any:
+    """YAML, or JSON, which needs no library. Raises ValueError, ImportError."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        import yaml
+
+        try:
+            return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        except yaml.YAMLError as e:
+            raise ValueError from e
 
 
 def _named(body: Any, kind: str, of: str) -> dict[str, Any]:

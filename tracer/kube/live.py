@@ -12,6 +12,7 @@ from tracer.kube import kubeconfig, node, objects, wanted
 from tracer.kube.cni import DIRECTORIES, Cache
 from tracer.kube.explain import RulesetOf, explain
 from tracer.kube.known import Known
+from tracer.kube.kubeconfig import Access
 from tracer.kube.store import Store
 from tracer.kube.wanted import Words
 from tracer.kube.watch import Watch
@@ -52,7 +53,7 @@ class Kube:
             self.known.store.load(objects.read(source.objects))
             self.known.store.node = node.name_of_node(self.known.store, self.known.local)
         elif not source.none:
-            access = kubeconfig.find(source.kubeconfig or None)
+            access = self._access(source)
             if access:
                 self._watch = Watch(access, self.known.store, lambda store: node.name_of_node(store, self.known.local))
             elif words.need_names:
@@ -60,6 +61,16 @@ class Kube:
         self._have_all = bool(source.objects)
         if self._have_all:
             wanted.check(words, self.known)
+
+    def _access(self, source: Source) -> Access | None:
+        """How to reach the API. A file that nobody named and that cannot be used is worth a sentence, not the run."""
+        try:
+            return kubeconfig.find(source.kubeconfig or None)
+        except NoObjects as e:
+            if source.kubeconfig or self._words.need_names:
+                raise
+            self._notes.append(f"{e} Names come from rules alone.")
+            return None
 
     def start(self) -> None:
         """Begins to ask the API, and waits for it only if an option names an object. Raises NoObjects, NoSuchObject."""

@@ -151,7 +151,7 @@ class Text(Output):
     def _ends(self, packet: Packet) -> list[str]:
         """Who its ends are, when anything is known of one."""
         ends = packet.src_owner, packet.dst_owner
-        if not any(end and end.known for end in ends):
+        if not any(end and (end.known or end.detail or end.target) for end in ends):
             return []
         src, dst = (plain(end.text) if end else "unknown" for end in ends)
         return [self._ink.fold(" " * MARGIN + self._ink("place", f"{src} -> {dst}"), MARGIN)]
