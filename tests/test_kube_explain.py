@@ -174,3 +174,17 @@ def test_without_the_api_conntrack_and_namespaces_tell(tmp_path: Path) -> None:
     one.flow = Flow(one.endpoints, Endpoints("10.224.0.222", 3306, "192.168.56.1", 40000), "NEW", False, 0)
     explain(one, node("1.20.2-ipvs-nft", "S5").known(tmp_path, with_api=False))
     assert one.dst_owner and one.dst_owner.text == "unknown -> pod default/mysql-b"
+
+
+def test_a_service_without_endpoints_in_the_nftables_mode(tmp_path: Path) -> None:
+    """The element of netlink bears no comment, and reject-chain is for all: the API and the way there tell."""
+    one = node("1.36.2-nftables-nft", "S1")
+    rules = next(r for name, r in one.rulesets() if name == "nft.json")
+    way = (("filter-input", 1), ("nodeport-endpoints-check", 1))
+    for with_api, element in ((True, ""), (False, ' comment "default/lonely-web:http"')):
+        visits = [
+            visit(rules, "kube-proxy", *way, element=f"tcp . 30584{element} : goto reject-chain"),
+            visit(rules, "kube-proxy", *way, ("reject-chain", 1)),
+        ]
+        owners = Trail(one.known(tmp_path, with_api)).table(visits)
+        assert [o and o.text for o in owners] == ["Service default/lonely-web:http, NodePort 30584, no endpoints"] * 2

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes import node
+from tests import check_owners
+from tests.nodes import MODES, node, nodes
 from tracer.kube.known import Known
 from tracer.kube.model import Owner
 from tracer.kube.owners import finders, marks, owner_of
@@ -160,3 +161,15 @@ def test_writers_are_found_by_their_files() -> None:
     assert names == {"calico", "cilium", "docker", "flannel", "kube_proxy_iptables", "kube_proxy_ipvs", "kube_proxy_nftables",
                      "kube_router", "kubelet", "portmap"}  # fmt: skip
     assert marks()["KUBE-FIREWALL"] == "KUBE-MARK-DROP"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_rule_of_every_small_node(mode: str) -> None:
+    """As `make owners` does, without the large clusters."""
+    counts = {way: check_owners.Count() for way in check_owners.WAYS}
+    for one in nodes(mode):
+        if not one.scenario.startswith("big"):
+            check_owners.check(one, counts)
+    assert [line for count in counts.values() for line in count.wrong] == []
+    assert not counts["with the API"].unknown and not counts["with the API, comments hidden"].unknown
+    assert counts["with the API"].owned > 300

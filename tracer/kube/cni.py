@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracer.kube.index import Index
 from tracer.kube.model import HostPort
 from tracer.kube.names import portmap_chain
 
@@ -35,54 +37,62 @@ class Sandbox:
 class Cache:
     """The result cache in memory; a container that is not in it makes it look again, but not more often than LOOK_SECONDS.
 
-    of(container), of_chain(portmap's CNI-DN- chain) and at(address) are dictionary look-ups.
+    All questions are dictionary look-ups.
     """
 
     def __init__(self, directories: tuple[Path, ...] = DIRECTORIES) -> None:
         self._directories = directories
-        self._files: set[Path] = set()
-        self._of: dict[str, Sandbox] = {}
-        self._of_chain: dict[str, Sandbox] = {}
+        self._files: dict[Path, Sandbox | None] = {}
         self._looked = 0.0
         self._look()
 
     def of(self, container: str) -> Sandbox | None:
-        return self._find(self._of, container)
+        return self._one(("id", container))
 
     def of_chain(self, chain: str) -> Sandbox | None:
-        return self._find(self._of_chain, chain)
+        return self._one(("chain", chain))
 
     def at(self, address: str) -> Sandbox | None:
         """Who has the address. Two files of one address are no answer: the older may be left from a pod that is gone."""
-        found = [s for s in self._of.values() if address in s.addresses]
-        return found[0] if len(found) == 1 else None
+        return self._one(("address", address))
 
-    def host_port(self, port: int, protocol: str) -> list[Sandbox]:
+    def host_port(self, port: int, protocol: str) -> tuple[Sandbox, ...]:
         """Whose host port it is."""
-        return [s for s in self._of.values() if any((h.port, h.protocol) == (port, protocol) for h in s.host_ports)]
+        return self._find(("host port", f"{port}/{protocol}"))
 
     def addresses(self, namespace: str, name: str) -> list[str]:
         """The addresses of a pod's network."""
-        return [a for s in self._of.values() if (s.namespace, s.name) == (namespace, name) for a in s.addresses]
+        return [a for s in self._find(("pod", f"{namespace}/{name}")) for a in s.addresses]
 
-    def _find(self, index: dict[str, Sandbox], key: str) -> Sandbox | None:
-        if key not in index and time.monotonic() - self._looked > LOOK_SECONDS:
+    def _one(self, key: tuple[str, str]) -> Sandbox | None:
+        found = self._find(key)
+        return found[0] if len(found) == 1 else None
+
+    def _find(self, key: tuple[str, str]) -> tuple[Sandbox, ...]:
+        found = self._by.all(key)
+        if not found and self._directories and time.monotonic() - self._looked > LOOK_SECONDS:
             self._look()
-        return index.get(key)
+            found = self._by.all(key)
+        return found
 
     def _look(self) -> None:
+        """Reads the files that are new, and forgets those that are gone."""
         self._looked = time.monotonic()
+        there: list[Path] = []
         for directory in self._directories:
-            try:
-                paths = [p for p in directory.iterdir() if p not in self._files]
-            except OSError:
-                continue
-            for path in paths:
-                self._files.add(path)
-                found = read(path)
-                if found:
-                    self._of[found.container] = found
-                    self._of_chain[portmap_chain(found.network, found.container)] = found
+            with suppress(OSError):
+                there += directory.iterdir()
+        self._files = {path: self._files[path] if path in self._files else read(path) for path in there}
+        by: Index[tuple[str, str], Sandbox] = Index()
+        for one in filter(None, self._files.values()):
+            by.add(("id", one.container), one)
+            by.add(("chain", portmap_chain(one.network, one.container)), one)
+            by.add(("pod", f"{one.namespace}/{one.name}"), one)
+            for address in one.addresses:
+                by.add(("address", address), one)
+            for h in one.host_ports:
+                by.add(("host port", f"{h.port}/{h.protocol}"), one)
+        self._by = by
 
 
 def read(path: Path) -> Sandbox | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from weakref import ref
 
 from tracer.kube.cni import Cache
 from tracer.kube.model import Owner, ServicePort, pod_text
@@ -13,24 +14,24 @@ MOST_REMEMBERED, MOST_RULESETS = 20_000, 16
 
 
 class Memory:
-    """Owners of rules that were asked for before; forgotten when the objects change, or the rulesets."""
+    """Owners of rules that were asked for before; forgotten when the objects change, or a ruleset goes. Keeps no ruleset."""
 
     def __init__(self) -> None:
         self._version = -1
-        self._rulesets: dict[int, Ruleset] = {}
+        self._rulesets: dict[int, ref[Ruleset]] = {}
         self._owners: dict[tuple[int, Rule], Owner] = {}
 
     def get(self, rule: Rule, ruleset: Ruleset, version: int) -> Owner | None:
         """The owner as it was found in this very ruleset, by objects of this version."""
-        if version != self._version or self._rulesets.setdefault(id(ruleset), ruleset) is not ruleset:
+        known = self._rulesets.get(id(ruleset))
+        if version != self._version or (known and known() is not ruleset):
             self._forget(version)
         return self._owners.get((id(ruleset), rule))
 
     def put(self, rule: Rule, ruleset: Ruleset, owner: Owner) -> None:
         if len(self._owners) >= MOST_REMEMBERED or len(self._rulesets) > MOST_RULESETS:
             self._forget(self._version)
-        # Kept, so that its id is nobody else's.
-        self._rulesets[id(ruleset)] = ruleset
+        self._rulesets[id(ruleset)] = ref(ruleset)
         self._owners[id(ruleset), rule] = owner
 
     def _forget(self, version: int) -> None:
@@ -54,12 +55,14 @@ class Known:
         return address in self.local or address.startswith("127.") or bool(node and address in node.addresses)
 
     def pod_at(self, address: str) -> tuple[str, str, str] | None:
-        """(namespace, name, node) of the pod at this address; libcni's word comes before the API's, which can be behind."""
-        sandbox = self.sandboxes.at(address)
+        """(namespace, name, node) of the pod at this address; None when nobody knows, or libcni and the API disagree."""
+        sandbox, told = self.sandboxes.at(address), self.store.pod_at(address)
+        if sandbox and told and (sandbox.namespace, sandbox.name) != told[:2]:
+            return None
         if sandbox:
             found = self.store.pods.one((sandbox.namespace, sandbox.name))
             return sandbox.namespace, sandbox.name, (found.node if found else "") or self.store.node
-        return self.store.pod_at(address)
+        return told
 
     def leads_to(self, address: str) -> str:
         """What is at the other end of a DNAT: "pod default/web-a (node-1)", "node node-1", "" when nobody knows."""

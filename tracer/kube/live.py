@@ -40,8 +40,7 @@ class Kube:
         if source.none and words.need_names:
             raise BadOption("--service and --pod need Kubernetes' objects: leave --no-kube out.")
         self._words, self._base = words, base
-        local = frozenset() if source.none else node.local_addresses()
-        self.known = Known(Store(), Cache(DIRECTORIES), local or node.local_addresses())
+        self.known = Known(Store(), Cache(DIRECTORIES), node.local_addresses())
         self._ends: frozenset[wanted.End] = frozenset()
         self.current = base
         self._changed = threading.Event()

@@ -34,19 +34,24 @@ class Trail:
     def __init__(self, known: Known) -> None:
         self._known = known
         self._marks: list[_Mark] = []
+        self._met: dict[Place, Rule] = {}
+        self._chosen: dict[str, Owner] = {}
 
     def table(self, visits: Iterable[Visit], ruleset: Ruleset = EMPTY) -> list[Owner | None]:
         """The owner of each visit of one walk, causes included; None for a chain's policy.
 
-        ruleset: what the walk went through; without it, places on the way are known by their chains' names only.
+        ruleset: what the walk went through; without it, places on the way that no visit shows are known by their chains' names
+        only.
         """
         owners: list[Owner | None] = []
         opened = len(self._marks)
         led: list[Owner] = []
+        self._met, self._chosen = {}, {}
         for visit in visits:
             if visit.rule is None:
                 owners.append(None)
                 continue
+            self._met[visit.place] = visit.rule
             owner = self._owner(visit, visit.rule, ruleset, led)
             if owner.kind in ("Service", "Pod"):
                 led.append(owner)
@@ -63,13 +68,26 @@ class Trail:
         owner = owner_of(rule, ruleset, self._known)
         if visit.element:
             owner = owner_of_element(visit.element, self._known) or owner
-        way = [owner_of(r, ruleset, self._known) for r in _places(visit.path[:-1], rule, ruleset)]
+            self._chosen[visit.element.rpartition(" ")[2]] = owner
+        elif owner.kind == "program":
+            # A chain for all Services, such as reject-chain: the element that led here was for one.
+            owner = self._chosen.get(rule.chain, owner)
+        way = [owner_of(r, ruleset, self._known) for r in self._places(visit.path[:-1], rule, ruleset)]
         way = [o for o in [*led, *way] if o.kind in ("Service", "Pod")]
         led += [o for o in way if o not in led]
         if owner.kind in ("Service", "Pod") and not owner.detail:
             details = (o.detail for o in way if o.label == owner.label and o.detail)
             return replace(owner, detail=next(details, ""))
         return owner
+
+    def _places(self, path: tuple[Place, ...], rule: Rule, ruleset: Ruleset) -> Iterable[Rule]:
+        """The rules on the way, from the base chain down; one that is not known is a bare name."""
+        for place in path:
+            rules = ruleset.chain(rule.family, rule.table, place.chain)
+            if 0 < place.number <= len(rules):
+                yield rules[place.number - 1]
+            else:
+                yield self._met.get(place) or Rule(rule.family, rule.table, place.chain, place.number, "")
 
     def _note(self, bits: int, rule: Rule, led: list[Owner]) -> None:
         cleared = rule.chain in marks()
@@ -99,13 +117,3 @@ def _clause(owner: Owner, mark: _Mark) -> str:
         return f"marked by {mark.chain}{whom}"
     bits = f" {mark.bits:#x}" if mark.bits else ""
     return f"mark{bits} set by {mark.chain}{whom}"
-
-
-def _places(path: tuple[Place, ...], rule: Rule, ruleset: Ruleset) -> Iterable[Rule]:
-    """The rules on the way, from the base chain down; one that the ruleset does not have is a bare name."""
-    for place in path:
-        rules = ruleset.chain(rule.family, rule.table, place.chain)
-        if 0 < place.number <= len(rules):
-            yield rules[place.number - 1]
-        else:
-            yield Rule(rule.family, rule.table, place.chain, place.number, "")

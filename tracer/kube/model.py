@@ -71,7 +71,7 @@ def _program(owner: Owner) -> str:
 
 
 def _node(owner: Owner) -> str:
-    return _join(f"node {owner.label}", owner)
+    return _join(f"node {owner.label}" if owner.name else "this node", owner)
 
 
 def _administrator(owner: Owner) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tracer import __version__
 from tracer.facts import Fact
-from tracer.kube.model import Owner
+from tracer.kube.model import UNKNOWN, Owner
 from tracer.model import Drop, Endpoints, Flow, Handshake, Hop, Packet, Socket, Totals
 from tracer.render.base import Lost, Output
 
@@ -77,8 +77,9 @@ def packet_object(packet: Packet) -> Object:
     if packet.flow:
         out["flow"] = _flow(packet.flow)
     ends = {"src": packet.src_owner, "dst": packet.dst_owner}
-    if any(ends.values()):
-        out["ends"] = {end: _owner(owner) for end, owner in ends.items() if owner}
+    known = {end: _owner(owner) for end, owner in ends.items() if owner and owner != UNKNOWN}
+    if known:
+        out["ends"] = known
     out["hops"] = [_hop(hop, began) for hop in packet.hops]
     out["verdict"], out["outcome"], out["complete"] = packet.verdict, packet.outcome, packet.complete
     if packet.drop:

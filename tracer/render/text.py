@@ -149,9 +149,9 @@ class Text(Output):
             yield ink.fold(line, DETAIL)
 
     def _ends(self, packet: Packet) -> list[str]:
-        """Who its ends are, when anything is known of one."""
+        """Who its ends are, when that says more than their addresses do."""
         ends = packet.src_owner, packet.dst_owner
-        if not any(end and (end.known or end.detail or end.target) for end in ends):
+        if not any(end and end.kind in ("Service", "Pod", "external") for end in ends):
             return []
         src, dst = (plain(end.text) if end else "unknown" for end in ends)
         return [self._ink.fold(" " * MARGIN + self._ink("place", f"{src} -> {dst}"), MARGIN)]

@@ -9,6 +9,7 @@ Source: kubernetes pkg/proxy/iptables/proxier.go of 1.20, 1.24 and 1.36.
 from __future__ import annotations
 
 import re
+from weakref import ref
 
 from tracer.kube.known import Known
 from tracer.kube.model import Owner, ServicePort
@@ -119,14 +120,14 @@ def _by_ruleset(rule: Rule, ruleset: Ruleset) -> Found | None:
     return None
 
 
-_last: list[tuple[Ruleset, dict[str, ServicePort]]] = []
+_last: list[tuple[ref[Ruleset], dict[str, ServicePort]]] = []
 """The rulesets asked for last, and what their comments tell. A ruleset never changes, so each is gone through once."""
 
 
 def _told(ruleset: Ruleset) -> dict[str, ServicePort]:
     """The hash in a chain's name -> its service port. Large clusters have comments on the way into a Service only."""
     for known, told in _last:
-        if known is ruleset:
+        if known() is ruleset:
             return told
     told, ends = {}, []
     for rules in ruleset.chains.values():
@@ -138,7 +139,7 @@ def _told(ruleset: Ruleset) -> dict[str, ServicePort]:
             if inside and onward and onward[1] == "SEP":
                 ends.append((inside[2], onward[2]))
     told |= {end: told[service] for service, end in ends if service in told}
-    _last.insert(0, (ruleset, told))
+    _last.insert(0, (ref(ruleset), told))
     del _last[8:]
     return told
 

@@ -50,19 +50,30 @@ def owner_of_element(text: str, known: Known) -> Owner | None:
         named = read_nftables_name(chain.rstrip(","))
         if named:
             return _service(named, known, detail)
+    fate = "no endpoints" if "goto reject-chain" in text else "no local endpoints" if text.endswith(": drop") else ""
     said = _SAYS.search(text)
     label = service_in(said[1]) if said else None
-    if not label:
-        return None
-    fate = "no endpoints" if "goto reject-chain" in text else "no local endpoints" if text.endswith("drop") else ""
-    proto = node_port[1] if node_port else service_ip[2] if service_ip else "tcp"
-    port = ServicePort(*label, proto, 0)
-    return port.owner(", ".join(p for p in (detail, fate) if p), "comment of the map element", PROGRAM)
+    if label:
+        proto = node_port[1] if node_port else service_ip[2] if service_ip else "tcp"
+        found, evidence = ServicePort(*label, proto, 0), "comment of the map element"
+    else:
+        by_key = _by_key(node_port, service_ip, known)
+        if not by_key:
+            return None
+        found, evidence = by_key, "API: key of the map element"
+    return found.owner(", ".join(p for p in (detail, fate) if p), evidence, PROGRAM)
+
+
+def _by_key(node_port: re.Match[str] | None, service_ip: re.Match[str] | None, known: Known) -> ServicePort | None:
+    """The Service whose address or NodePort the element's key is: netlink gives elements without their comments."""
+    if node_port:
+        return known.store.by_node_port.one((int(node_port[2]), node_port[1]))
+    found = service_ip and known.store.by_address.one((service_ip[1], int(service_ip[3]), service_ip[2]))
+    return found[0] if found else None
 
 
 def _service(named: Named, known: Known, detail: str = "", target: str = "") -> Owner:
     if named.address and not target:
         target = known.leads_to(named.address)
-    return Owner(
-        "Service", named.namespace, named.name, named.port_name, PROGRAM, detail, target, "", "chain name"
-    )  # fmt: skip
+    owned = (named.namespace, named.name, named.port_name)
+    return Owner("Service", *owned, PROGRAM, detail, target, "", "chain name")
