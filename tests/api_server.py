@@ -7,7 +7,9 @@ forget (410), to break off watches, to die and to come back on the same port.
 from __future__ import annotations
 
 import json
+import ssl
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,9 +26,14 @@ Object = dict[str, Any]
 
 
 class ApiServer:
-    """refuse: kind -> status answered instead (403, 404, 500 ...). token: the only one believed, "" = any. pages: list size."""
+    """refuse: kind -> status answered instead (403, 404, 500 ...). token: the only one believed, "" = any. page: objects of a
+    list at once. slow: seconds before each answer. tls: to speak https.
+    """
 
-    def __init__(self, objects: Iterable[Object] = (), token: str = "", page: int = 2) -> None:
+    def __init__(
+        self, objects: Iterable[Object] = (), token: str = "", page: int = 2, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.slow, self._tls = 0.0, tls
         self.refuse: dict[str, int] = {}
         self.token, self.page = token, page
         self.asked: list[tuple[str, dict[str, str]]] = []
@@ -94,6 +101,8 @@ class ApiServer:
 
         self._server = Server(("127.0.0.1", self.port), Handler)
         self.port = self._server.server_address[1]
+        if self._tls:
+            self._server.socket = self._tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def die(self) -> None:
@@ -138,6 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         api, kind = self.api, PATHS.get(url.path, "")
         api.asked.append((url.path, query))
+        time.sleep(api.slow)
         if api.token and self.headers.get("Authorization") != f"Bearer {api.token}":
             return self._status(401, "Unauthorized")
         if not kind or kind in api.refuse:

@@ -74,7 +74,7 @@ def test_the_api_and_libcni_disagree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("more", [{"kind": "other"}, {"cniArgs": []}, {"cniArgs": None}, {"result": {"ips": [{}]}}])
 def test_files_that_name_no_pod(tmp_path: Path, more: dict[str, object]) -> None:
-    write(tmp_path, "c1", "web", "10.0.0.5", **more)
+    write(tmp_path, "c1", "web", "10.0.0.5", 0, **more)
     (tmp_path / "net-c2-eth0").write_text("{")
     (tmp_path / "directory").mkdir()
     assert Cache((tmp_path,)).of("c1") is None

@@ -54,6 +54,14 @@ def owner(text: str, table: str = "nat", known: Known | None = None, others: str
          "pod shop/web-a, chain KUBE-ROUTER-FORWARD (kube-router)"),
         ("nat", "-A DOCKER -i docker0 -j RETURN", "Docker DOCKER"),
         ("nat", "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE", "Docker"),
+        ("filter", "-A FORWARD -i docker0 ! -o docker0 -j ACCEPT", "Docker"),
+        ("filter", "-A FORWARD -i docker0 -p tcp -m tcp --dport 25 -j DROP", "the administrator"),
+        ("filter", "-A FORWARD -j ufw-before-forward", "ufw, chain ufw-before-forward"),
+        ("nat", "-A AWS-SNAT-CHAIN-0 -j RETURN", "Amazon VPC CNI, chain AWS-SNAT-CHAIN-0"),
+        ("filter", "-A CNI-ADMIN -j DROP", "the administrator CNI-ADMIN"),
+        ("nat", '-A POSTROUTING -s 10.1.0.3/32 -m comment --comment "name: \\"n\\" id: \\"i\\"" -j CNI-012345'
+         "6789abcdef01234567",
+         "CNI bridge, for whom is unknown"),
         ("filter", "-A DOCKER-USER -s 1.2.3.4/32 -j DROP", "the administrator DOCKER-USER"),
         ("filter", "-A DOCKER-USER -j RETURN", "Docker DOCKER-USER"),
         ("filter", "-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT", "the administrator"),
@@ -158,9 +166,17 @@ def test_hidden_text_is_unknown_not_the_administrators() -> None:
 
 def test_writers_are_found_by_their_files() -> None:
     names = {name for name, _ in finders()}
-    assert names == {"calico", "cilium", "docker", "flannel", "kube_proxy_iptables", "kube_proxy_ipvs", "kube_proxy_nftables",
-                     "kube_router", "kubelet", "portmap"}  # fmt: skip
+    assert names == {"calico", "cilium", "cni_bridge", "docker", "flannel",
+                     "kube_proxy_iptables", "kube_proxy_ipvs", "kube_proxy_nftables",
+                     "kube_router", "kubelet", "other_programs", "portmap"}  # fmt: skip
     assert marks()["KUBE-FIREWALL"] == "KUBE-MARK-DROP"
+
+
+def test_the_bridges_own_masquerade(tmp_path: Path) -> None:
+    one = node("1.36.2-iptables-nft", "S5")
+    container = next(c for c, pod in one.containers().items() if pod == "default/mysql-b")
+    rule = f'-A POSTROUTING -s 10.224.0.224/32 -m comment --comment "name: \\"azure\\" id: \\"{container}\\"" -j CNI-{"0" * 24}'
+    assert owner(rule, known=one.known(tmp_path)).text == "pod default/mysql-b, ipMasq (CNI bridge)"
 
 
 @pytest.mark.parametrize("mode", MODES)

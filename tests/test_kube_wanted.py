@@ -197,6 +197,19 @@ def test_an_unknown_service_and_an_api_that_is_away(tmp_path: Path, monkeypatch:
     kube.close()
 
 
+def test_a_slow_api_holds_up_only_who_asks_for_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.kube.live.PATIENCE", 0.1)
+    server = ApiServer(OBJECTS)
+    server.slow = 1.0
+    source = Source(kubeconfig=kubeconfig(tmp_path, server.port))
+    began = time.monotonic()
+    with Kube(source, Words(), Filter()):
+        assert time.monotonic() - began < 0.5
+    with pytest.raises(NoObjects, match="has not answered within"):
+        Kube(source, Words(services=("default/http-proxy",)), Filter()).start()
+    server.die()
+
+
 def test_a_broken_kubeconfig_that_nobody_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config").write_text("{")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))

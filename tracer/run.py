@@ -70,7 +70,6 @@ class Run:
 
     def _turn(self, over: Callable[[int], list[Packet]]) -> None:
         now = time.monotonic_ns()
-        self._ask_kube()
         self._journeys.add(self._session.drain())
         losses = self._session.losses()
         if losses:
@@ -81,6 +80,7 @@ class Run:
         for packet in over(now):
             self._print(packet)
         self.totals.events = self._journeys.events
+        self._ask_kube()
 
     def _ask_kube(self) -> None:
         """Says what it has to say, and follows an object whose addresses have changed."""

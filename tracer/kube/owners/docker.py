@@ -15,7 +15,14 @@ from tracer.rules.model import Rule, Ruleset
 PROGRAM = "Docker"
 TABLES = ("docker-bridges",)
 
-_BRIDGE = re.compile(r"(?:docker0|br-[0-9a-f]{12})\b")
+_BRIDGE = r"(docker0|br-[0-9a-f]{12})"
+_SHAPES = (
+    re.compile(rf"-s \S+ ! -o {_BRIDGE} -j MASQUERADE"),
+    re.compile(rf"-o {_BRIDGE} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
+    re.compile(rf"-i {_BRIDGE} ! -o \1 -j ACCEPT"),
+    re.compile(rf"-i {_BRIDGE} -o \1 -j (?:ACCEPT|DROP)"),
+)
+"""Its rules in iptables' own chains, word for word; another that names docker0 may be anybody's."""
 
 
 def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
@@ -29,8 +36,8 @@ def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
         return Owner("program", program=PROGRAM, detail=rule.chain, evidence="chain name")
     if rule.chain in BASE and _is_own(rule.target):
         return Owner("program", program=PROGRAM, detail=rule.target, evidence="chain it jumps to")
-    if rule.chain in ("FORWARD", "POSTROUTING") and _BRIDGE.search(rule.text):
-        return Owner("program", program=PROGRAM, evidence="interface name")
+    if rule.chain in ("FORWARD", "POSTROUTING") and any(s.fullmatch(rule.text) for s in _SHAPES):
+        return Owner("program", program=PROGRAM, evidence="shape of the rule")
     return None
 
 
