@@ -53,6 +53,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         (["--node-port", "70000"], 2, r"--node-port 70000 does not exist: ports go from 1 to 65535\."),
         (["--service", "a/b", "--port", "1"], 2, r"--service, .* cannot be combined with --port or --host\."),
         (["--pod", "a/b", "--no-kube"], 2, r"--service and --pod need Kubernetes' objects: leave --no-kube out\."),
+        (["--objects", "/no/file", "--no-kube"], 2, r"--objects, --kubeconfig and --no-kube exclude each other\."),
         (["--objects", "/no/file"], 8, r"--objects /no/file cannot be read: No such file or directory\."),
         (["--kubeconfig", "/no/file"], 8, r"The kubeconfig /no/file cannot be read: No such file or directory\."),
         (["--netns", "nosuch"], 2, r"There is no network namespace 'nosuch' \(known: .*\)\."),

@@ -66,6 +66,32 @@ def nat(kind: str, before: tuple[str, int], after: tuple[str, int]) -> Nat:
     return Nat(kind, Endpoints("192.168.56.1", 40000, *before), Endpoints("192.168.56.1", 40000, *after))
 
 
+@pytest.mark.parametrize("with_api", [True, False])
+def test_where_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) -> None:
+    """A walk shows the rules that acted; those that only led there are chains' names."""
+    one = node("1.36.2-iptables-nft", "S2-one")
+    rules = ruleset(one)
+    chain = "5DZI2HW7VHZLUOJ5"
+    led = (("PREROUTING", 1), ("KUBE-SERVICES", 3), ("KUBE-NODEPORTS", 2), (f"KUBE-EXT-{chain}", 1))
+    mark = visit(rules, "nat", *led, ("KUBE-MARK-MASQ", 1))
+    dnat = visit(rules, "nat", *led[:3], (f"KUBE-EXT-{chain}", 2), (f"KUBE-SVC-{chain}", 2), ("KUBE-SEP-66PQAUDBO7BH47NT", 2))
+    masquerade = visit(rules, "nat", ("POSTROUTING", 1), numbered(rules, "nat", "KUBE-POSTROUTING", "MASQUERADE"))
+    rewrite = nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))
+    told = packet(
+        [
+            Hop(0, "nat", "node", "PREROUTING", nat=rewrite, walk=Walk((mark, dnat))),
+            Hop(1, "table", "node", "POSTROUTING", "nat", walk=Walk((masquerade,))),
+        ]
+    )
+    explain(told, one.known(tmp_path, with_api))
+    said = [hop.owner.text if hop.owner else "" for hop in told.hops]
+    pod = " -> pod default/http-proxy-a (node-1)" if with_api else ""
+    assert said == [
+        f"Service default/http-proxy, NodePort 30285{pod}",
+        "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)",
+    ]
+
+
 @pytest.mark.parametrize("with_rules", [True, False])
 def test_a_drop_is_named_by_who_marked_it(with_rules: bool, tmp_path: Path) -> None:
     """Also from rules alone, and where the ruleset was not kept: the comment of the rule that jumped is in the visit's way."""

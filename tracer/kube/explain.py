@@ -27,10 +27,10 @@ def explain(packet: Packet, known: Known, ruleset_of: RulesetOf = lambda hop: No
         if hop.walk and not hop.clone:
             owners = trail.table(hop.walk.visits, ruleset_of(hop) or EMPTY)
             owner = owners[-1] if owners and hop.walk.decision else None
-        hops.append(replace(hop, owner=owner) if owner else hop)
+        hops.append(replace(hop, owner=_came_as(owner, hop, packet, known)) if owner else hop)
     for place, hop in enumerate(hops):
-        if hop.nat and not hop.owner and not hop.nat.kind.startswith("reverse"):
-            owner = _decided_nearby(hops, place) or owner_of_rewrite(hop.nat, protocol, known)
+        if hop.nat and not hop.nat.kind.startswith("reverse"):
+            owner = hop.owner or _decided_nearby(hops, place) or owner_of_rewrite(hop.nat, protocol, known)
             if owner:
                 hops[place] = replace(hop, owner=_leading(owner, hop.nat.after.dst, known))
     packet.hops = hops
@@ -70,6 +70,19 @@ def _decided_nearby(hops: list[Hop], place: int) -> Owner | None:
             if hop.nat and verdict in _NAT_VERDICTS and _same(verdict, hop.nat.kind):
                 return other.owner
     return None
+
+
+def _came_as(owner: Owner, hop: Hop, packet: Packet, known: Known) -> Owner:
+    """With what the packet took the Service for, where the rules on its way did not show it: by its address, or its port."""
+    walk = hop.walk
+    if owner.kind != "Service" or owner.detail or not walk or not walk.decision or hop.hook not in ("PREROUTING", "OUTPUT"):
+        return owner
+    before = hop.nat.before if hop.nat else packet.endpoints
+    at = known.service_at(before.dst, before.dport, packet.protocol.lower())
+    if at and at[0].label == owner.label:
+        return replace(owner, detail=at[1])
+    by_port = any(place.chain == "KUBE-NODEPORTS" for place in walk.decision.path)
+    return replace(owner, detail=f"NodePort {before.dport}") if by_port else owner
 
 
 def _leading(owner: Owner, address: str, known: Known) -> Owner:

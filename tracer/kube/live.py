@@ -39,6 +39,8 @@ class Kube:
             raise BadOption("--service, --pod, --node-port and --host-port cannot be combined with --port or --host.")
         if source.none and words.need_names:
             raise BadOption("--service and --pod need Kubernetes' objects: leave --no-kube out.")
+        if bool(source.objects) + bool(source.kubeconfig) + source.none > 1:
+            raise BadOption("--objects, --kubeconfig and --no-kube exclude each other.")
         self._words, self._base = words, base
         self.known = Known(Store(), Cache(DIRECTORIES), node.local_addresses())
         self._ends: frozenset[wanted.End] = frozenset()
