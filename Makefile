@@ -3,6 +3,7 @@
 # make ground-truth KERNEL=6.12 BACKEND=legacy PACKETS=300
 #              random rules and packets, rule by rule against the kernel's own trace
 # make bench   what tracing costs, side by side in one virtual machine
+# make owners  whose each rule of many real nodes is, compared with the API objects
 
 KERNELS ?= 6.1 6.12
 DEMO_KERNEL ?= 6.12
@@ -17,7 +18,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test ground-truth bench setup clean
+.PHONY: demo test unit lint kernel-test ground-truth bench owners setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 vagrant/scenes/demo.py
@@ -44,6 +45,9 @@ ground-truth: setup
 
 bench: setup
 	$(PYTHON) -m bench.run
+
+owners: setup
+	@$(PYTHON) -m tests.check_owners
 
 # What the machine needs: packages to build and boot the lab, and a virtual environment for the tools.
 setup: .venv/ready

@@ -15,6 +15,8 @@ from tracer.hops import Hops
 from tracer.journeys import Journeys
 from tracer.kernel.plan import Refused
 from tracer.kernel.session import Kernel, Session, require_root
+from tracer.kube.live import Kube, Source
+from tracer.kube.wanted import Words
 from tracer.names import Namespaces, Processes, tracking
 from tracer.rules import live
 from tracer.run import Limits, Run, Stop, start, status, write_ready
@@ -31,13 +33,14 @@ def trace(
     **options: Any,
 ) -> int:
     """One tracing run; returns the exit status. Raises TraceError before anything is attached if it cannot be done."""
-    wanted = cli.wanted(**options)
+    kube = _kube(options)
     require_root()
     output = render.find(form)(verbose=verbose)
     kernel = Kernel.running()
     full = doctor.gather() if verbose or form == "json" else []
     with ExitStack() as stack:
-        session = stack.enter_context(Session(kernel, wanted, verbose, only=attach))
+        stack.enter_context(kube)
+        session = stack.enter_context(Session(kernel, kube.filter(), verbose, only=attach))
         spaces = Namespaces()
         nft = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
         rules, why = stack.enter_context(live.watching(spaces, session.acts, nft is not None))
@@ -47,7 +50,7 @@ def trace(
         try:
             hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
             journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
-            run = Run(session, journeys, output, Limits(count, duration, wanted.drops_only))
+            run = Run(session, journeys, output, Limits(count, duration, kube.current.drops_only), kube)
             output.begin(full or missed(session.refused), _said(sys.argv[1:]), kernel.release)
             if ready_file:
                 write_ready(ready_file, os.getpid())
@@ -63,6 +66,13 @@ def trace(
                 command.terminate()
                 command.wait()
     return status(run.totals, bool(cmd))
+
+
+def _kube(options: dict[str, Any]) -> Kube:
+    """Takes the options that speak of Kubernetes out of the others, which make the filter."""
+    source = Source(options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"))
+    words = Words(*(options.pop(name) for name in ("services", "pods", "node_ports", "host_ports")))
+    return Kube(source, words, cli.wanted(**options))
 
 
 def missed(refused: Sequence[Refused]) -> list[Fact]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from json import JSONEncoder
 from typing import Any
 
 from tracer import __version__
 from tracer.facts import Fact
+from tracer.kube.model import UNKNOWN, Owner
 from tracer.model import Drop, Endpoints, Flow, Handshake, Hop, Packet, Socket, Totals
 from tracer.render._rules import path
 from tracer.render.base import Lost, Output
@@ -76,6 +78,10 @@ def packet_object(packet: Packet) -> Object:
         out["tcp_flags"], out["seq"] = packet.tcp_flags, packet.seq
     if packet.flow:
         out["flow"] = _flow(packet.flow)
+    ends = {"src": packet.src_owner, "dst": packet.dst_owner}
+    known = {end: _owner(owner) for end, owner in ends.items() if owner and owner != UNKNOWN}
+    if known:
+        out["ends"] = known
     out["hops"] = [_hop(hop, began) for hop in packet.hops]
     out["verdict"], out["outcome"], out["complete"] = packet.verdict, packet.outcome, packet.complete
     if packet.drop:
@@ -113,6 +119,8 @@ def _hop(hop: Hop, began: int) -> Object:
         out["socket"] = _socket(hop.socket)
     if hop.drop:
         out["drop"] = _drop(hop.drop)
+    if hop.owner:
+        out["owner"] = _owner(hop.owner)
     return out
 
 
@@ -147,6 +155,11 @@ def _rule(rule: Rule) -> Object:
         if value:
             out[key] = value
     return out
+
+
+def _owner(owner: Owner) -> Object:
+    """Its fields as they are called in the model, and the phrase that the text format shows."""
+    return {key: text for key, text in asdict(owner).items() if text} | {"text": owner.text}
 
 
 def _endpoints(ends: Endpoints) -> Object:

@@ -57,7 +57,8 @@ class Text(Output):
     def packet(self, packet: Packet) -> None:
         before = self._gone_before(packet)
         way = [] if before else self._way(packet)
-        self._write([self._header(packet), *way, self._end(packet, before), ""])
+        ends = [] if before else self._ends(packet)
+        self._write([self._header(packet), *ends, *way, self._end(packet, before), ""])
 
     def _gone_before(self, packet: Packet) -> int:
         """When, in ns since the epoch, a packet of the same connection and direction went exactly this way; 0 if none did.
@@ -145,7 +146,7 @@ class Text(Output):
             subject, detail = self._act(hop)
             subject = f"{subject:<{SUBJECT - 1}}"
             actor = ink("change", subject) if hop.nat else subject
-            line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._remarks(hop)}"
+            line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop)}"
             yield ink.fold(line, DETAIL)
             for rule in self._rules(hop):
                 yield ink.fold(" " * DETAIL + rule, DETAIL + 2)
@@ -168,6 +169,18 @@ class Text(Output):
             said = f"{before}decided{KEEP}by " * bool(before) + steps.replace(" > ", f"{KEEP}> ")
             remark = "  " + ink("quiet", "(derived)") if visit.evidence is Evidence.DERIVED else ""
             yield f"{ink('place', said)}: {plain(words(visit))}{remark}"
+
+    def _ends(self, packet: Packet) -> list[str]:
+        """Who its ends are, when that says more than their addresses do."""
+        ends = packet.src_owner, packet.dst_owner
+        if not any(end and end.kind in ("Service", "Pod", "external") for end in ends):
+            return []
+        src, dst = (plain(end.text) if end else "unknown" for end in ends)
+        return [self._ink.fold(" " * MARGIN + self._ink("place", f"{src} -> {dst}"), MARGIN)]
+
+    def _owner(self, hop: Hop) -> str:
+        """Whose the rule is that decided, or the rewrite."""
+        return "  " + self._ink("place", plain(hop.owner.text)) if hop.owner else ""
 
     def _act(self, hop: Hop) -> tuple[str, str]:
         """Who acted, and what it did."""
