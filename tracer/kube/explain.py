@@ -25,7 +25,7 @@ def explain(packet: Packet, known: Known, ruleset_of: RulesetOf = lambda hop: No
     for hop in packet.hops:
         owner = None
         if hop.walk and not hop.clone:
-            owners = trail.table(hop.walk.visits, ruleset_of(hop) or EMPTY)
+            owners = trail.table(hop.walk.visits, ruleset_of(hop) or hop.walk.ruleset or EMPTY)
             owner = owners[-1] if owners and hop.walk.decision else None
         hops.append(replace(hop, owner=_came_as(owner, hop, packet, known)) if owner else hop)
     for place, hop in enumerate(hops):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracer import record
 from tracer.record import Event, Flag
@@ -35,6 +35,7 @@ class Life:
     object: int
     died: int = 0
     reading: Reading | None = None
+    ruleset: Ruleset | None = None
     why: str = ""
     asked: int = 0
 
@@ -111,7 +112,7 @@ class Legacy:
             return
         life = self._of(looks[-1].object, reading.ended)
         if len(objects) == 1 and reading.table and (not life.died or life.died > reading.ended):
-            life.reading, life.why = reading, ""
+            life.reading, life.ruleset, life.why = reading, None, ""
         elif not life.died:
             life.why = reading.why
 
@@ -161,6 +162,8 @@ class Legacy:
             rules = life.reading.rules
             seen = Observed(steps, lost, jumps, self._watched)
             found = walk(life.reading.table, lambda entry: rules[entry.at], e.hook, verdict, packet, seen)
+            life.ruleset = life.ruleset or _ruleset(e.netns, [(life.reading, life.reading.table)])
+            found = replace(found, ruleset=life.ruleset)
             self._walks[key] = found
             if len(self._walks) > WALKS_KEPT:
                 self._walks.popitem(last=False)

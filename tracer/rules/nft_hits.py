@@ -120,7 +120,8 @@ def walk(chain: Event, hits: Sequence[NftHit], snapshots: Snapshots, whole: bool
     doubt = walker.doubt
     if not doubt and (not walker.ended or not _agrees(walker.visits[-1], hits[-1], chain)):
         doubt = "the rules that acted were not seen" if whole else "a part of what the rules did was lost"
-    return Walk(tuple(walker.visits), undecided=doubt)
+    snapshot = snapshots.find(hits[0].netns, hits[0].generation) if hits else None
+    return Walk(tuple(walker.visits), undecided=doubt, ruleset=snapshot.ruleset if snapshot else None)
 
 
 def generations(events: Iterable[Any]) -> set[tuple[int, int]]:
