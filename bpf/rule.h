@@ -17,7 +17,7 @@
 
 enum { STEP_FALSE, STEP_TRUE, STEP_UNKNOWN, STEP_TARGET };
 
-#if defined(HAVE_xt_action_param) && defined(HAVE_xt_table_info)
+#if RULE_STEPS
 _Static_assert(sizeof(struct steps) == sizeof(struct event), "one size");
 _Static_assert(__builtin_offsetof(struct steps, kind) == __builtin_offsetof(struct event, kind), "kind");
 _Static_assert(__builtin_offsetof(struct steps, joint1) == SHORT_EVENT, "slots");

@@ -73,6 +73,7 @@ def command() -> None:
     default="auto",
     help="auto takes fentry where it can, kprobe never.",
 )
+@click.option("--no-rules", is_flag=True, help="Verdicts only, not which rule decided: costs less.")
 @click.option("--ready-file", metavar="PATH", help="Written with our pid once the probes are on.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
 def trace(cmd: tuple[str, ...], **options: Any) -> int:

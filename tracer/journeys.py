@@ -97,7 +97,7 @@ class Journeys:
     def _packet(self, identity: int, records: list[Event]) -> Packet:
         records.sort(key=lambda e: e.time)
         events = [e for e in records if e.kind not in record.PARTS]
-        events = _completed(events) or events
+        events = completed(events) or events
         first = next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), events[0])
         whole = _unbroken(records) and identity not in self._doubtful
         self._rules.begin(records, whole)
@@ -166,7 +166,7 @@ class Journeys:
         return "INVALID" if late[-1].netns in self._tracked else ""
 
 
-def _completed(events: list[Event]) -> list[Event]:
+def completed(events: list[Event]) -> list[Event]:
     """Short events with what they left out. Where the whole event they refer to was lost, their header is unknown, and so is
     what a rewrite made of it."""
     whole: Event | None = None

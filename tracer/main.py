@@ -19,6 +19,7 @@ from tracer.kube.live import Kube, Source
 from tracer.kube.wanted import Words
 from tracer.names import Namespaces, Processes, tracking
 from tracer.rules import live
+from tracer.rules.hits import Hits
 from tracer.run import Limits, Run, Stop, start, status, write_ready
 
 
@@ -30,6 +31,7 @@ def trace(
     count: int,
     duration: float,
     ready_file: str | None,
+    no_rules: bool = False,
     **options: Any,
 ) -> int:
     """One tracing run; returns the exit status. Raises TraceError before anything is attached if it cannot be done."""
@@ -40,12 +42,9 @@ def trace(
     full = doctor.gather() if verbose or form == "json" else []
     with ExitStack() as stack:
         stack.enter_context(kube)
-        session = stack.enter_context(Session(kernel, kube.filter(), verbose, only=attach))
+        session = stack.enter_context(Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules))
         spaces = Namespaces()
-        nft = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
-        rules, why = stack.enter_context(live.watching(spaces, session.acts, nft is not None))
-        if nft and why:
-            session.refused.append(Refused(nft, why))
+        rules = Hits() if no_rules else _rules(session, spaces, stack)
         stop, command = Stop(), None
         try:
             hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
@@ -73,6 +72,15 @@ def _kube(options: dict[str, Any]) -> Kube:
     source = Source(options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"))
     words = Words(*(options.pop(name) for name in ("services", "pods", "node_ports", "host_ports")))
     return Kube(source, words, cli.wanted(**options))
+
+
+def _rules(session: Session, namespaces: Namespaces, stack: ExitStack) -> Hits:
+    """What explains hits by rules, until the stack unwinds."""
+    nft = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
+    hits, why = stack.enter_context(live.watching(namespaces, session.acts, nft is not None))
+    if nft and why:
+        session.refused.append(Refused(nft, why))
+    return hits
 
 
 def missed(refused: Sequence[Refused]) -> list[Fact]:

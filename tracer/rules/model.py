@@ -87,7 +87,7 @@ class Walk:
     """The way of one packet through one table run.
 
     visits: what acted, in order; the last one decided, unless `undecided`. possible: when it cannot be told which rule decided,
-    those that may have. undecided: why it cannot be told, as one clause; "" when it is known. ruleset: of which these rules are;
+    those that may have. undecided: why it cannot be told, as one clause; "" when it is known. ruleset: which these are of,
     None when it could not be read.
     """
 

@@ -1,7 +1,8 @@
 """Ground truth: what the kernel's own trace says of random rules and random packets, beside what the tracer says.
 
-    run      the rounds: rules, packets, both accounts, and the comparison      packets   random packets
-    legacy   legacy iptables: a file like this one for each back end
+    legacy, nft, nftables    a file for each back end of rules
+    run, packets             legacy: the rounds, and random packets; the kernel tells by its log
+    compare, trace, senders  nftables: the same; the kernel tells by netlink
 
-A back end is a module with one class, Truth (see run.py for what it does).
+tests/kernel/ground_truth.py runs them from the command line.
 """

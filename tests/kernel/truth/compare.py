@@ -17,7 +17,7 @@ from tests.kernel.truth import trace
 from tests.kernel.truth.senders import Sender
 from tracer import record
 from tracer.filters import Filter
-from tracer.journeys import _completed
+from tracer.journeys import completed
 from tracer.kernel.session import Kernel, Session
 from tracer.names import Namespaces
 from tracer.record import Event, Kind
@@ -60,7 +60,7 @@ def walks(batch: Any, netns: int, watch: NftWatch) -> Iterator[tuple[Event, Walk
     for events in packets.values():
         events.sort(key=lambda e: e.time)
         found = nft_hits.runs(events)
-        for e in _completed([e for e in events if e.kind not in record.PARTS]):
+        for e in completed([e for e in events if e.kind not in record.PARTS]):
             if e.kind == Kind.EVENT_CHAIN and e.netns == netns:
                 yield e, nft_hits.walk(e, found[e.hop], watch)
 

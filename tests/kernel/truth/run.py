@@ -17,6 +17,7 @@ from typing import Protocol
 from tests.kernel.truth import packets
 from tracer import record
 from tracer.filters import Filter
+from tracer.journeys import completed
 from tracer.kernel.session import Session
 from tracer.names import Namespaces
 from tracer.record import Event, Kind
@@ -92,21 +93,24 @@ def _round(truth: Truth, session: Session, dice: random.Random, count: int, resu
         result.packets += 1
         time.sleep(SETTLE_SECONDS)
         truth.collect()
-        events += record.events(hits.take(session.drain()))
+        events += record.events(hits.take(session.events()))
     time.sleep(4 * SETTLE_SECONDS)
     session.set_filter(NOTHING)
     truth.collect()
-    events += record.events(hits.take(session.drain()))
+    events += record.events(hits.take(session.events()))
     last = time.monotonic() + 20
     while hits.waits(events) and time.monotonic() < last:
         time.sleep(0.1)
-        events += record.events(hits.take(session.drain()))
+        events += record.events(hits.take(session.events()))
     result.lost += sum(loss.count for loss in session.losses())
     _compare(truth, _walks(hits, events, namespaces.node), result)
 
 
 def _walks(hits: Hits, events: list[Event], netns: int) -> Iterator[tuple[Event, Walk]]:
+    packets: dict[int, list[Event]] = {}
     for e in sorted(events, key=lambda e: e.time):
+        packets.setdefault(e.packet, []).append(e)
+    for e in sorted((e for own in packets.values() for e in completed(own)), key=lambda e: e.time):
         if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns == netns:
             walk = hits.explain(e).get("walk")
             if walk:
