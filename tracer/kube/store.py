@@ -6,8 +6,10 @@ is replaced, never changed.
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from ipaddress import ip_network
 from typing import Any
@@ -71,39 +73,44 @@ class Store:
 
     def load(self, bodies: Iterable[Object]) -> None:
         """Takes objects of all kinds, as a List has them."""
-        with self._lock:
+        with self._lock, _many():
             for body in objects.flatten(bodies):
                 if body.get("kind") in objects.KINDS:
                     self._apply(str(body["kind"]), body)
+            self._rebuild()
         self._changed()
 
     def apply(self, kind: str, body: Object) -> None:
-        """An object is there, or has changed."""
+        """It is there, or has changed."""
         with self._lock:
             self._apply(kind, body)
+            self._rebuild()
         self._changed()
 
     def delete(self, kind: str, body: Object) -> None:
         """An object is gone."""
         with self._lock:
             self._forget(kind, objects.key(body))
+            self._rebuild()
         self._changed()
 
     def replace(self, kind: str, bodies: Iterable[Object]) -> None:
         """What a new list of one kind says: whatever it does not have is gone."""
-        with self._lock:
+        with self._lock, _many():
             seen = set()
             for body in bodies:
                 seen.add(objects.key(body))
                 self._apply(kind, body)
             for name in [n for k, n in [*self._entries, *self._home] if k == kind and n not in seen]:
                 self._forget(kind, name)
+            self._rebuild()
         self._changed()
 
+    def _rebuild(self) -> None:
+        while self._touched:
+            self._build(self._touched.pop())
+
     def _changed(self) -> None:
-        with self._lock:
-            while self._touched:
-                self._build(self._touched.pop())
         self.version += 1
         for callback in self._callbacks:
             callback()
@@ -220,7 +227,20 @@ class Store:
         return None
 
     def this_node(self) -> Node | None:
-        return self.nodes.one(self.node) if self.node else None
+        return self.nodes.one(self.node)
+
+
+@contextmanager
+def _many() -> Iterator[None]:
+    """Thousands of objects would have Python search them for cycles again and again, and ever after: there are none."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was:
+            gc.enable()
 
 
 @lru_cache(8192)
