@@ -6,16 +6,14 @@ is replaced, never changed.
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from ipaddress import ip_network
 from typing import Any
 
 from tracer.kube import objects
-from tracer.kube.index import Index
+from tracer.kube.index import Index, no_cycles
 from tracer.kube.model import Endpoint, Node, Pod, ServicePort
 from tracer.kube.names import endpoint_hash, service_hash
 from tracer.kube.objects import Object, PortName
@@ -62,7 +60,7 @@ class Store:
         self._touched: set[Name] = set()
         self._lock = threading.RLock()
         self._callbacks: list[Callable[[], None]] = []
-        self.version = 0
+        self.version, self._differs = 0, False
 
     def __len__(self) -> int:
         return len(self._service) + len(self._home) + len(self.pods) + len(self.nodes)
@@ -73,7 +71,7 @@ class Store:
 
     def load(self, bodies: Iterable[Object]) -> None:
         """Takes objects of all kinds, as a List has them."""
-        with self._lock, _many():
+        with self._lock, no_cycles():
             for body in objects.flatten(bodies):
                 if body.get("kind") in objects.KINDS:
                     self._apply(str(body["kind"]), body)
@@ -96,7 +94,7 @@ class Store:
 
     def replace(self, kind: str, bodies: Iterable[Object]) -> None:
         """What a new list of one kind says: whatever it does not have is gone."""
-        with self._lock, _many():
+        with self._lock, no_cycles():
             seen = set()
             for body in bodies:
                 seen.add(objects.key(body))
@@ -111,6 +109,10 @@ class Store:
             self._build(self._touched.pop())
 
     def _changed(self) -> None:
+        """A node's heartbeat, for one, changes nothing that is kept here."""
+        if not self._differs:
+            return
+        self._differs = False
         self.version += 1
         for callback in self._callbacks:
             callback()
@@ -157,7 +159,11 @@ class Store:
 
     def _set(self, kind: str, name: Name, entries: list[Entry]) -> None:
         """Puts these index entries in place of those that the object had."""
-        had = self._entries.pop((kind, name), [])
+        had = self._entries.get((kind, name), [])
+        if had == entries:
+            return
+        self._differs = True
+        self._entries.pop((kind, name), None)
         for index, key, value in had:
             index.remove(key, value)
         for index, key, value in entries:
@@ -228,19 +234,6 @@ class Store:
 
     def this_node(self) -> Node | None:
         return self.nodes.one(self.node)
-
-
-@contextmanager
-def _many() -> Iterator[None]:
-    """Thousands of objects would have Python search them for cycles again and again, and ever after: there are none."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if was:
-            gc.enable()
 
 
 @lru_cache(8192)
