@@ -191,6 +191,17 @@ def test_ends_without_the_api(tmp_path: Path) -> None:
     assert said == ["pod default/mysql-b", "hostPort 3306 of pod default/mysql-b", "unknown"]
 
 
+def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
+    one = packet([Hop(0, "hook", "cni-3", "OUTPUT")], "127.0.0.1", 80)
+    one.endpoints, one.netns = Endpoints("127.0.0.1", 40000, "127.0.0.1", 80), "cni-3"
+    known = node("1.20.2-ipvs-nft", "S5").known(tmp_path)
+    explain(one, known)
+    assert one.src_owner and one.src_owner.text == "unknown, in network namespace cni-3"
+    one.netns = "node"
+    explain(one, known)
+    assert one.dst_owner and one.dst_owner.text == "node node-1"
+
+
 def test_without_the_api_conntrack_and_namespaces_tell(tmp_path: Path) -> None:
     one = packet([Hop(0, "socket", "cni-7", socket=Socket(1, "LISTEN", 7, "nginx"))], "172.30.1.1", 80)
     one.netns = "cni-3"

@@ -111,3 +111,16 @@ def test_a_real_cluster() -> None:
     assert store.by_endpoint_chain.one("3PDFFOCG7ZDSLXW5")
     assert store.pod_at("10.244.0.12") == ("default", "http-proxy-b", "node-1")
     assert {n.name for n in store.nodes.values()} == {"node-1", "node-2"}
+
+
+def test_what_changes_nothing_that_is_kept_is_no_change() -> None:
+    store, calls = Store(), []
+    store.on_change(lambda: calls.append(store.version))
+    beat = {"kind": "Node", "metadata": {"name": "n"}, "status": {"addresses": [], "conditions": [{"lastHeartbeatTime": 1}]}}
+    store.apply("Node", beat)
+    store.apply("Node", beat | {"metadata": {"name": "n", "resourceVersion": "2"}})
+    store.replace("Node", [beat])
+    store.delete("Service", service("never", "10.0.0.1"))
+    assert calls == [1]
+    store.replace("Node", [])
+    assert calls == [1, 2] and not store.nodes.values()

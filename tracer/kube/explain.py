@@ -37,6 +37,9 @@ def explain(packet: Packet, known: Known, ruleset_of: RulesetOf = lambda hop: No
     ends = packet.endpoints
     packet.src_owner = end_of(ends.src, ends.sport, protocol, known)
     packet.dst_owner = end_of(ends.dst, ends.dport, protocol, known)
+    if packet.netns != "node" and ends.dst.startswith(("127.", "::1")):
+        # Every namespace has a loopback of its own.
+        packet.src_owner = packet.dst_owner = UNKNOWN
     if packet.src_owner == UNKNOWN:
         packet.src_owner = _in_namespace(packet.netns)
     if packet.dst_owner == UNKNOWN:
@@ -66,8 +69,8 @@ def _decided_nearby(hops: list[Hop], place: int) -> Owner | None:
     for other in (*reversed(hops[:place]), *hops[place + 1 :]):
         if (other.hook, other.netns, other.clone) == (hop.hook, hop.netns, hop.clone) and other.owner and other.walk:
             decision = other.walk.decision
-            verdict = (decision.rule.target if decision and decision.rule else "") or (decision.verdict if decision else "")
-            if hop.nat and verdict in _NAT_VERDICTS and _same(verdict, hop.nat.kind):
+            done = {decision.verdict, decision.rule.target.upper() if decision.rule else ""} if decision else set()
+            if hop.nat and any(_same(verdict, hop.nat.kind) for verdict in done.intersection(_NAT_VERDICTS)):
                 return other.owner
     return None
 

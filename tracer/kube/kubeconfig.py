@@ -1,6 +1,7 @@
 """Where the API is and how to speak to it: a kubeconfig, or the account of the pod that this runs in.
 
-YAML is read by PyYAML, every distribution's python3-yaml. Client libraries were measured and left: docs/kubernetes.md.
+What only a few need (TLS, YAML by python3-yaml, programs that give tokens) is imported when it is needed. Client libraries
+were measured and left: docs/kubernetes.md.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ import base64
 import binascii
 import json
 import os
-import ssl
-import subprocess
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tracer.errors import NoObjects
+
+if TYPE_CHECKING:
+    import ssl
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_SECONDS = 60
@@ -62,6 +63,8 @@ class Access:
 
     def _run(self) -> str:
         """A credential plugin's token: client.authentication.k8s.io, as kubectl calls it."""
+        import subprocess
+
         try:
             done = subprocess.run(
                 self.command, env=os.environ | self.environment, capture_output=True, timeout=EXEC_SECONDS, check=True
@@ -98,6 +101,8 @@ def in_cluster(environment: Any, account: Path = ACCOUNT) -> Access | None:
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (account / "token").exists():
         return None
+    import ssl
+
     context = ssl.create_default_context(cafile=str(account / "ca.crt"))
     return Access("https", host, int(port), context=context, token_file=str(account / "token"))
 
@@ -119,7 +124,7 @@ def read(path: str) -> Access:
         return _access(cluster, user, Path(path).parent)
     except (KeyError, TypeError, AttributeError) as e:
         raise NoObjects(f"The kubeconfig {path} names no usable cluster: {e} is missing or wrong.") from e
-    except (OSError, ssl.SSLError, ValueError, binascii.Error) as e:
+    except (OSError, ValueError, binascii.Error) as e:
         raise NoObjects(f"The kubeconfig {path} names a certificate that cannot be used: {e}.") from e
 
 
@@ -144,6 +149,8 @@ def _access(cluster: Any, user: Any, folder: Path) -> Access:
     url = urlsplit(cluster["server"])
     context = None
     if url.scheme == "https":
+        import ssl
+
         authority = _data(cluster, "certificate-authority", folder)
         context = ssl.create_default_context(cadata=authority.decode() if authority else None)
         if cluster.get("insecure-skip-tls-verify"):
@@ -175,6 +182,8 @@ def _data(entry: Any, name: str, folder: Path) -> bytes:
 
 def _client_certificate(context: ssl.SSLContext, user: Any, folder: Path) -> None:
     """ssl takes files only; what stands in the kubeconfig lies in one for that moment, readable by us alone."""
+    import tempfile
+
     certificate, key = _data(user, "client-certificate", folder), _data(user, "client-key", folder)
     if certificate and key:
         with tempfile.NamedTemporaryFile() as both:

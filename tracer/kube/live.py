@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from tracer.errors import BadOption, NoObjects, NoSuchObject
 from tracer.filters import Filter
@@ -15,8 +16,10 @@ from tracer.kube.known import Known
 from tracer.kube.kubeconfig import Access
 from tracer.kube.store import Store
 from tracer.kube.wanted import Words
-from tracer.kube.watch import Watch
 from tracer.model import Packet
+
+if TYPE_CHECKING:
+    from tracer.kube.watch import Watch
 
 PATIENCE = 10.0
 """Seconds to wait for the API when an option names an object. Nothing else ever waits for it."""
@@ -56,6 +59,8 @@ class Kube:
         elif not source.none:
             access = self._access(source)
             if access:
+                from tracer.kube.watch import Watch
+
                 self._watch = Watch(access, self.known.store, lambda store: node.name_of_node(store, self.known.local))
             elif words.need_names:
                 raise NoObjects("--service and --pod need Kubernetes' objects: give --kubeconfig FILE or --objects FILE.")

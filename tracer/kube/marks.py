@@ -96,7 +96,8 @@ class Trail:
 
     def _with_cause(self, owner: Owner, rule: Rule, ruleset: Ruleset) -> Owner:
         setter = marks().get(rule.chain)
-        if not setter or rule.target in ("RETURN", "MARK") or not (mark_tested(rule) or rule.target == "MASQUERADE"):
+        ends = rule.target.upper()
+        if not setter or ends in ("RETURN", "MARK") or not (mark_tested(rule) or ends == "MASQUERADE"):
             return owner
         tested = mark_tested(rule) or _bits_of(rule, ruleset)
         for mark in reversed(self._marks):

@@ -13,7 +13,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from tracer.kube import objects
-from tracer.kube.index import Index
+from tracer.kube.index import Index, no_cycles
 from tracer.kube.model import Endpoint, Node, Pod, ServicePort
 from tracer.kube.names import endpoint_hash, service_hash
 from tracer.kube.objects import Object, PortName
@@ -60,7 +60,7 @@ class Store:
         self._touched: set[Name] = set()
         self._lock = threading.RLock()
         self._callbacks: list[Callable[[], None]] = []
-        self.version = 0
+        self.version, self._differs = 0, False
 
     def __len__(self) -> int:
         return len(self._service) + len(self._home) + len(self.pods) + len(self.nodes)
@@ -71,39 +71,48 @@ class Store:
 
     def load(self, bodies: Iterable[Object]) -> None:
         """Takes objects of all kinds, as a List has them."""
-        with self._lock:
+        with self._lock, no_cycles():
             for body in objects.flatten(bodies):
                 if body.get("kind") in objects.KINDS:
                     self._apply(str(body["kind"]), body)
+            self._rebuild()
         self._changed()
 
     def apply(self, kind: str, body: Object) -> None:
-        """An object is there, or has changed."""
+        """It is there, or has changed."""
         with self._lock:
             self._apply(kind, body)
+            self._rebuild()
         self._changed()
 
     def delete(self, kind: str, body: Object) -> None:
         """An object is gone."""
         with self._lock:
             self._forget(kind, objects.key(body))
+            self._rebuild()
         self._changed()
 
     def replace(self, kind: str, bodies: Iterable[Object]) -> None:
         """What a new list of one kind says: whatever it does not have is gone."""
-        with self._lock:
+        with self._lock, no_cycles():
             seen = set()
             for body in bodies:
                 seen.add(objects.key(body))
                 self._apply(kind, body)
             for name in [n for k, n in [*self._entries, *self._home] if k == kind and n not in seen]:
                 self._forget(kind, name)
+            self._rebuild()
         self._changed()
 
+    def _rebuild(self) -> None:
+        while self._touched:
+            self._build(self._touched.pop())
+
     def _changed(self) -> None:
-        with self._lock:
-            while self._touched:
-                self._build(self._touched.pop())
+        """A node's heartbeat, for one, changes nothing that is kept here."""
+        if not self._differs:
+            return
+        self._differs = False
         self.version += 1
         for callback in self._callbacks:
             callback()
@@ -150,7 +159,11 @@ class Store:
 
     def _set(self, kind: str, name: Name, entries: list[Entry]) -> None:
         """Puts these index entries in place of those that the object had."""
-        had = self._entries.pop((kind, name), [])
+        had = self._entries.get((kind, name), [])
+        if had == entries:
+            return
+        self._differs = True
+        self._entries.pop((kind, name), None)
         for index, key, value in had:
             index.remove(key, value)
         for index, key, value in entries:
@@ -220,7 +233,7 @@ class Store:
         return None
 
     def this_node(self) -> Node | None:
-        return self.nodes.one(self.node) if self.node else None
+        return self.nodes.one(self.node)
 
 
 @lru_cache(8192)
