@@ -25,7 +25,9 @@ def explain(packet: Packet, known: Known, ruleset_of: RulesetOf = lambda hop: No
     for hop in packet.hops:
         owner = None
         if hop.walk and not hop.clone:
-            owners = trail.table(hop.walk.visits, ruleset_of(hop) or hop.walk.ruleset or EMPTY)
+            # What conntrack repeats was decided by an earlier packet, with the marks of that one.
+            of = Trail(known) if hop.from_conntrack else trail
+            owners = of.table(hop.walk.visits, ruleset_of(hop) or hop.walk.ruleset or EMPTY)
             owner = owners[-1] if owners and hop.walk.decision else None
         hops.append(replace(hop, owner=_came_as(owner, hop, packet, known)) if owner else hop)
     for place, hop in enumerate(hops):
