@@ -12,13 +12,6 @@
 #define NF_VERDICT_MASK 0xff
 #define REGISTERS_AFTER_VERDICT 16
 
-#define PEEK_BITS(p, name)                                                                                             \
-    ({                                                                                                                 \
-        u64 bits_ = 0;                                                                                                 \
-        bpf_probe_read_kernel(&bits_, (SHIFT_##name + WIDTH_##name + 7) / 8, (void *)(p) + OFFSET_##name);             \
-        bits_ >> SHIFT_##name & ((1ULL << WIDTH_##name) - 1);                                                          \
-    })
-
 struct nft_run {
     u64 skb;
     u64 chain;
@@ -54,15 +47,6 @@ static __always_inline u64 nft_handle(u64 rule)
     return PEEK_BITS(rule, nft_rule_dp_handle);
 #elif defined(HAVE_nft_rule_handle)
     return PEEK_BITS(rule, nft_rule_handle);
-#else
-    return 0;
-#endif
-}
-
-static __always_inline u8 nft_family(struct nft_table *table)
-{
-#ifdef WIDTH_nft_table_family
-    return PEEK_BITS(table, nft_table_family);
 #else
     return 0;
 #endif

@@ -9,6 +9,23 @@
 #define CHAIN_STATE(c, pkt) ((struct nf_hook_state *)READ(c, pkt, xt_state))
 #endif
 
+#define PEEK_BITS(p, name)                                                                                             \
+    ({                                                                                                                 \
+        u64 bits_ = 0;                                                                                                 \
+        bpf_probe_read_kernel(&bits_, (SHIFT_##name + WIDTH_##name + 7) / 8, (void *)(p) + OFFSET_##name);             \
+        bits_ >> SHIFT_##name & ((1ULL << WIDTH_##name) - 1);                                                          \
+    })
+
+/* NFPROTO_* of a table. */
+static __always_inline u8 nft_family(struct nft_table *table)
+{
+#ifdef WIDTH_nft_table_family
+    return PEEK_BITS(table, nft_table_family);
+#else
+    return 0;
+#endif
+}
+
 /* arg: packet info, chain */
 static __always_inline int chain_keep(struct call *c)
 {
@@ -45,6 +62,7 @@ static __always_inline int chain_returned(struct call *c)
         write_rejection(r.out, (u64)skb);
     r.out->object = c->arg[1];
     table = PEEK(chain, table);
+    r.out->state = nft_family(table);
     bpf_probe_read_kernel_str(&r.out->table, sizeof(r.out->table), PEEK(table, name));
     if (r.whole)
         bpf_probe_read_kernel_str(&r.whole->chain, sizeof(r.whole->chain), PEEK(chain, name));

@@ -62,7 +62,8 @@ class Hops:
         return {"what": "table", "table": _text(e.table), **_verdict_of_rules(e)}
 
     def _chain(self, e: Event) -> dict[str, Any]:
-        names = {"table": _text(e.table), "chain": _text(e.chain)}
+        table = f"{record.NFT_FAMILIES.get(e.state, '')} {_text(e.table)}".strip()
+        names = {"table": table, "chain": _text(e.chain)}
         return {"what": "chain", **names, **_verdict_of_rules(e)}
 
     def _nat(self, e: Event) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tracer.model import Evidence
-from tracer.record import Event, Flag, Kind, NftHit, Trace
+from tracer.record import NFT_FAMILIES, Event, Flag, Kind, NftHit, Trace
 from tracer.rules.model import Place, Rule, Visit, Walk
 from tracer.rules.nft import Snapshot
 
@@ -19,7 +19,6 @@ CONTINUE, JUMP, GOTO, RETURN = -1, -3, -4, -5
 VERDICT_MASK, STOLEN = 0xFF, 2
 UNKNOWN = -1
 """The number of a rule whose place in the chain is not known."""
-FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 _REGISTERS = 64
 _VERDICTS = {0: "DROP", 1: "ACCEPT", 2: "STOLEN", 3: "QUEUE"}
 _MARKED = frozenset({"ACCEPT", "DROP", "RETURN", "QUEUE"})
@@ -107,7 +106,7 @@ class _Walker:
                 return other.rules[key], Evidence.DERIVED, ""
         why = "could not be read in time" if snapshot is None else "did not hold it"
         self.doubt = self.doubt or f"the rules of generation {hit.generation} {why}"
-        rule = Rule(FAMILIES.get(hit.family, ""), self.table, self.chain, UNKNOWN, "", "", _text(hit.to), hit.handle)
+        rule = Rule(NFT_FAMILIES.get(hit.family, ""), self.table, self.chain, UNKNOWN, "", "", _text(hit.to), hit.handle)
         return rule, Evidence.OBSERVED, ""
 
 
