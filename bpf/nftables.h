@@ -38,8 +38,8 @@ static __always_inline int chain_keep(struct call *c)
 static __always_inline void write_chain(struct event *out, struct event *whole, struct nft_chain *chain)
 {
     struct nft_table *table = PEEK(chain, table);
-    out->state = nft_family(table);
 
+    out->state = nft_family(table);
     out->object = (u64)chain;
     bpf_probe_read_kernel_str(&out->table, sizeof(out->table), PEEK(table, name));
     if (whole)
