@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from tests.builders import NODE, SECOND, Ends, Trail, hops
 from tests.test_nft_hits import TABLE, Held, snapshot
-from tracer.journeys import QUIET_NS, RULES_NS, Journeys
+from tracer.journeys import QUIET_NS, WAIT_NS, Journeys
 from tracer.model import Packet
 from tracer.record import DTYPE, HIT_DTYPE, Kind, Trace
+from tracer.rules.hits import Hits
 from tracer.rules.nft import Snapshot
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -49,20 +50,20 @@ def trail() -> Trail:
     t = Trail(CLIENT)
     hit(t, 101, -1)
     hit(t, 102, 1)
-    t.add("CHAIN", hook="PREROUTING", table="nat", chain="PREROUTING", object=BASE)
-    t.add("CHAIN", hook="PREROUTING", table="raw", chain="PREROUTING", object=BASE + 8)
+    t.add("CHAIN", hook="PREROUTING", table="nat", chain="PREROUTING", state=2, object=BASE)
+    t.add("CHAIN", hook="PREROUTING", table="raw", chain="PREROUTING", state=2, object=BASE + 8)
     return t.hook("PREROUTING")
 
 
 def packets(batch: npt.NDArray[Any], rules: Rules | None) -> list[Packet]:
-    journeys = Journeys(hops(), nft=rules)
+    journeys = Journeys(hops(), rules=Hits(nft=rules))
     journeys.add(batch)
     return journeys.rest()
 
 
 def test_a_chains_hop_has_its_walk() -> None:
     (packet,) = packets(trail().batch, Rules(snapshot()))
-    assert [(h.what, h.table) for h in packet.hops] == [("chain", "nat"), ("chain", "raw"), ("hook", "")]
+    assert [(h.what, h.table) for h in packet.hops] == [("chain", "ip nat"), ("chain", "ip raw"), ("hook", "")]
     walk = packet.hops[0].walk
     assert walk and [v.place.number for v in walk.visits] == [1, 2] and walk.undecided == ""
     assert [h.walk for h in packet.hops[1:]] == [None, None]
@@ -72,7 +73,7 @@ def test_a_chains_hop_has_its_walk() -> None:
 def test_a_hit_that_was_lost_leaves_a_gap() -> None:
     t = Trail(CLIENT)
     hit(t, 101, -1)
-    t.lose().add("CHAIN", hook="PREROUTING", table="nat", chain="PREROUTING", object=BASE)
+    t.lose().add("CHAIN", hook="PREROUTING", table="nat", chain="PREROUTING", state=2, object=BASE)
     (packet,) = packets(t.batch, Rules(snapshot()))
     assert not packet.complete
     assert packet.hops[0].walk and packet.hops[0].walk.undecided == "a part of what the rules did was lost"
@@ -91,7 +92,7 @@ def test_hits_alone_are_no_packet() -> None:
 
 def test_a_packet_waits_for_its_rules() -> None:
     rules = Rules(reading=True)
-    journeys = Journeys(hops(), nft=rules)
+    journeys = Journeys(hops(), rules=Hits(nft=rules))
     t = trail()
     journeys.add(t.batch)
     quiet = t.time + QUIET_NS
@@ -102,9 +103,9 @@ def test_a_packet_waits_for_its_rules() -> None:
 
 
 def test_but_not_for_ever() -> None:
-    journeys = Journeys(hops(), nft=Rules(reading=True))
+    journeys = Journeys(hops(), rules=Hits(nft=Rules(reading=True)))
     t = trail()
     journeys.add(t.batch)
-    assert journeys.finished(t.time + RULES_NS - SECOND) == []
-    (packet,) = journeys.finished(t.time + RULES_NS)
+    assert journeys.finished(t.time + WAIT_NS - SECOND) == []
+    (packet,) = journeys.finished(t.time + WAIT_NS)
     assert packet.hops[0].walk and packet.hops[0].walk.undecided.endswith("could not be read in time")

@@ -69,7 +69,7 @@ def path(walk: Walk | None) -> str:
 
 def test_the_rules_of_a_service(watch: Watch, nodeport: NftWatch) -> None:
     syn = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
-    nat = {h.chain: h.walk for h in syn.hops if h.what == "chain" and h.table == "nat" and h.netns == "node"}
+    nat = {h.chain: h.walk for h in syn.hops if h.what == "chain" and h.table == "ip nat" and h.netns == "node"}
     steps = path(nat["PREROUTING"]).split(" > ")
     assert [s.split()[0].split("-")[:2] for s in steps] == [
         ["PREROUTING"], ["KUBE", "SERVICES"], ["KUBE", "NODEPORTS"], ["KUBE", "EXT"], ["KUBE", "SVC"], ["KUBE", "SEP"],
@@ -98,7 +98,7 @@ def test_rules_that_change_under_way(watch: Watch, nodeport: NftWatch) -> None:
     after = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
 
     def first(packet: Packet) -> str:
-        walk = next(h.walk for h in packet.hops if h.chain == "PREROUTING" and h.table == "nat")
+        walk = next(h.walk for h in packet.hops if h.chain == "PREROUTING" and h.table == "ip nat")
         return path(walk).split(" > ")[0]
 
     assert (first(before), first(after)) == ("PREROUTING 1", "PREROUTING 2")

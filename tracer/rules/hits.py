@@ -18,7 +18,6 @@ from tracer.record import HOOKS, Event, Flag, Kind, NftHit
 from tracer.rules import nft_hits, steps
 from tracer.rules.legacy import Legacy
 from tracer.rules.model import Walk
-from tracer.rules.nft_watch import NftWatch
 from tracer.rules.steps import Noted
 
 CONNECTIONS_KEPT = 65536
@@ -45,7 +44,7 @@ class _Decided:
 class Hits:
     """What rules did to packets. legacy, nft: None = this run cannot tell."""
 
-    def __init__(self, legacy: Legacy | None = None, nft: NftWatch | None = None) -> None:
+    def __init__(self, legacy: Legacy | None = None, nft: nft_hits.Reading | None = None) -> None:
         self._legacy, self._nft = legacy, nft
         self._noted: dict[int, dict[int, list[Noted]]] = {}
         self._runs: dict[int, list[NftHit]] = {}
