@@ -39,10 +39,10 @@ def trace(
     full = doctor.gather() if verbose or form == "json" else []
     with Session(kernel, wanted, verbose, only=attach) as session:
         stop, command = Stop(), None
+        namespaces = Namespaces()
+        rules = explaining(namespaces, session.acts)
         try:
-            namespaces = Namespaces()
             hops = Hops(namespaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
-            rules = explaining(namespaces, session.acts)
             journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
             run = Run(session, journeys, output, Limits(count, duration, wanted.drops_only))
             output.begin(full or missed(session.refused), _said(sys.argv[1:]), kernel.release)
@@ -56,6 +56,7 @@ def trace(
             return 0
         finally:
             stop.restore()
+            rules.close()
             if command and command.poll() is None:
                 command.terminate()
                 command.wait()

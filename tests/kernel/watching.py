@@ -47,7 +47,8 @@ class Watch:
         self.session.losses()
         namespaces = Namespaces()
         hops = Hops(namespaces, Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
-        journeys = Journeys(hops, tracking=tracking(), rules=explaining(namespaces, self.session.acts))
+        rules = explaining(namespaces, self.session.acts)
+        journeys = Journeys(hops, tracking=tracking(), rules=rules)
         self.session.set_filter(wanted)
         try:
             yield seen
@@ -64,3 +65,4 @@ class Watch:
         if seen.losses:
             journeys.doubt()
         seen.packets = journeys.rest()
+        rules.close()
