@@ -23,7 +23,7 @@ from tracer import __version__
 from tracer.facts import Fact
 from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket, Totals
 from tracer.render._ink import KEEP, Ink, plain
-from tracer.render._rules import acted, words
+from tracer.render._rules import rule_lines
 from tracer.render.base import Lost, Output
 from tracer.verdict import BAD, benign
 
@@ -151,34 +151,8 @@ class Text(Output):
             actor = ink("change", subject) if hop.nat else subject
             line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._remarks(hop)}"
             yield ink.fold(line, DETAIL)
-            for rule in self._rules(hop):
+            for rule in rule_lines(hop, self.verbose, ink):
                 yield ink.fold(" " * RULE + rule, RULE + 4)
-
-    def _rules(self, hop: Hop) -> Iterator[str]:
-        """Which rules acted: the one that decided; with every hop, also those before it that did more than lead there."""
-        walk, ink = hop.walk, self._ink
-        if not walk:
-            return
-        before = "from conntrack, " * hop.from_conntrack
-        if walk.undecided:
-            reason = plain(walk.undecided)
-            yield ink("doubt", before + (reason if reason.startswith("decided") else f"rule not known: {reason}"))
-            for rule in walk.possible:
-                yield ink("quiet", plain(f"  perhaps {rule.chain} {rule.number}: {rule.text}"))
-            return
-        visits = acted(walk.visits) if self.verbose and not hop.nat else [v for v in (walk.decision,) if v]
-        for visit in visits:
-            remark = "  " + ink("quiet", "(derived)") if visit.evidence is Evidence.DERIVED else ""
-            # The first packet's line tells the whole way.
-            places = visit.path[-1:] if before and not self.verbose else visit.path
-            steps = f"{KEEP}> ".join(f"{plain(p.chain)}{KEEP}{p.number or 'policy'}" for p in places)
-            said = words(visit.rule) if visit.rule else ""
-            if before:
-                yield f"{before}decided by {ink('place', steps)}{': ' * bool(said)}{plain(said)}{remark}"
-            else:
-                yield f"{ink('place', steps)}{remark}"
-                if said:
-                    yield "  " + plain(said)
 
     def _act(self, hop: Hop) -> tuple[str, str]:
         """Who acted, and what it did."""
