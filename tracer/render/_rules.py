@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from tracer.rules.model import Place, Visit
+from tracer.model import Evidence, Hop
+from tracer.render._ink import KEEP, Ink, plain
+from tracer.rules.model import Place, Rule, Visit
 
 PASSED = frozenset({"", "JUMP", "GOTO"})
 """What a rule does that only leads on: the path tells of it."""
@@ -20,8 +22,33 @@ def acted(visits: Sequence[Visit]) -> list[Visit]:
     return [v for v in visits if v.verdict not in PASSED]
 
 
-def words(visit: Visit) -> str:
-    """The rule's text, or what it does if iptables-save told none; of a policy, what it says."""
-    if not visit.rule:
-        return f"policy {visit.verdict}"
-    return visit.rule.text or f"{visit.rule.target or 'counts'} (its text could not be read)"
+def words(rule: Rule) -> str:
+    """The rule's text, or what it does if iptables-save told none."""
+    return rule.text or f"{rule.target or 'counts'} (its text could not be read)"
+
+
+def rule_lines(hop: Hop, verbose: bool, ink: Ink) -> Iterator[str]:
+    """Which rules acted, for people: the one that decided; verbose: also those before it that did more than lead there."""
+    walk = hop.walk
+    if not walk:
+        return
+    before = "from conntrack, " * hop.from_conntrack
+    if walk.undecided:
+        reason = plain(walk.undecided)
+        yield ink("doubt", before + (reason if reason.startswith("decided") else f"rule not known: {reason}"))
+        for rule in walk.possible:
+            yield ink("quiet", plain(f"  perhaps {rule.chain} {rule.number}: {rule.text}"))
+        return
+    visits = acted(walk.visits) if verbose and not hop.nat else [v for v in (walk.decision,) if v]
+    for visit in visits:
+        remark = "  " + ink("quiet", "(derived)") if visit.evidence is Evidence.DERIVED else ""
+        # The first packet's line tells the whole way.
+        places = visit.path[-1:] if before and not verbose else visit.path
+        steps = f"{KEEP}> ".join(f"{plain(p.chain)}{KEEP}{p.number or 'policy'}" for p in places)
+        said = plain(words(visit.rule)) if visit.rule else ""
+        if before:
+            yield f"{before}decided by {ink('place', steps)}{': ' * bool(said)}{said}{remark}"
+        else:
+            yield f"{ink('place', steps)}{remark}"
+            if said:
+                yield "  " + said

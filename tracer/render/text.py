@@ -2,6 +2,8 @@
 
     14:03:22.118  TCP 192.168.56.1:40812 -> 192.168.56.10:30285  SYN  60 B  node eth0  NEW
         +0.01 ms  PREROUTING  DNAT         192.168.56.10:30285 -> 10.244.0.11:8080
+                    PREROUTING 1 > KUBE-SERVICES 4 > KUBE-NODEPORTS 2 > KUBE-SVC-X 2 > KUBE-SEP-Y 2
+                      -p tcp -m comment --comment "default/http-proxy" -m tcp -j DNAT --to-destination 10.244.0.11:8080
         +0.03 ms  POSTROUTING MASQUERADE   192.168.56.1:40812 -> 10.244.0.1:23711
               =>  forwarded to cni0
 
@@ -21,7 +23,7 @@ from tracer import __version__
 from tracer.facts import Fact
 from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket, Totals
 from tracer.render._ink import KEEP, Ink, plain
-from tracer.render._rules import acted, words
+from tracer.render._rules import rule_lines
 from tracer.render.base import Lost, Output
 from tracer.verdict import BAD, benign
 
@@ -29,6 +31,8 @@ TIME, HOOK, SUBJECT = 12, 12, 13
 """Columns: a time, right-aligned, and two blanks; a hook; what acted there; then the rest."""
 MARGIN = TIME + 2
 DETAIL = MARGIN + HOOK + SUBJECT
+RULE = MARGIN + 2
+"""A rule and the way to it are long: they begin further left."""
 
 WAYS = 4096
 """So many ways of packets are remembered, to say of the next one that it went the same."""
@@ -148,27 +152,8 @@ class Text(Output):
             actor = ink("change", subject) if hop.nat else subject
             line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop)}"
             yield ink.fold(line, DETAIL)
-            for rule in self._rules(hop):
-                yield ink.fold(" " * DETAIL + rule, DETAIL + 2)
-
-    def _rules(self, hop: Hop) -> Iterator[str]:
-        """Which rules acted: the one that decided; with every hop, also those before it that did more than lead there."""
-        walk, ink = hop.walk, self._ink
-        if not walk:
-            return
-        before = f"from{KEEP}conntrack, " * hop.from_conntrack
-        if walk.undecided:
-            reason = plain(walk.undecided)
-            yield ink("doubt", before + (reason if reason.startswith("decided") else f"rule not known: {reason}"))
-            for rule in walk.possible:
-                yield ink("quiet", plain(f"  perhaps {rule.chain} {rule.number}: {rule.text}"))
-            return
-        visits = acted(walk.visits) if self.verbose and not hop.nat else [v for v in (walk.decision,) if v]
-        for visit in visits:
-            steps = " > ".join(f"{plain(p.chain)}{KEEP}{p.number or 'policy'}" for p in visit.path)
-            said = f"{before}decided{KEEP}by " * bool(before) + steps.replace(" > ", f"{KEEP}> ")
-            remark = "  " + ink("quiet", "(derived)") if visit.evidence is Evidence.DERIVED else ""
-            yield f"{ink('place', said)}: {plain(words(visit))}{remark}"
+            for rule in rule_lines(hop, self.verbose, ink):
+                yield ink.fold(" " * RULE + rule, RULE + 4)
 
     def _ends(self, packet: Packet) -> list[str]:
         """Who its ends are, when that says more than their addresses do."""

@@ -107,6 +107,11 @@ class Hits:
         self._connections.clear()
         self._lost = True
 
+    def close(self) -> None:
+        """Ends the reading of rules; what has been read stays known."""
+        if self._legacy:
+            self._legacy.close()
+
     def _remember(self, connection: object, decided: _Decided) -> None:
         self._connections[connection] = decided
         self._connections.move_to_end(connection)

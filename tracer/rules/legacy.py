@@ -169,6 +169,10 @@ class Legacy:
                 self._walks.popitem(last=False)
         return found
 
+    def close(self) -> None:
+        """Ends the reader's thread."""
+        self._reader.close()
+
     def rulesets(self) -> list[Ruleset]:
         """The rules in force, as far as they have been read: one ruleset a namespace."""
         tables: dict[int, list[tuple[Reading, Table]]] = {}

@@ -23,7 +23,9 @@ def watching(namespaces: Namespaces, acts: Container[tuple[str, str, int, str]],
                 watch = stack.enter_context(nft_live.watching(namespaces.own))
             except nft_live.Unwatched as e:
                 why = str(e)
-        yield Hits(legacy_rules(namespaces, acts), watch), why
+        hits = Hits(legacy_rules(namespaces, acts), watch)
+        stack.callback(hits.close)
+        yield hits, why
 
 
 def legacy_rules(namespaces: Namespaces, acts: Container[tuple[str, str, int, str]]) -> Legacy:

@@ -49,7 +49,7 @@ class Reader:
     """A thread that reads what it is asked for, in order. path: where to find a namespace by its inode, None = nowhere."""
 
     def __init__(self, path: Callable[[int], Path | None]) -> None:
-        self._path = path
+        self._path, self._closing = path, False
         self._asked: queue.SimpleQueue[Wanted | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Reading] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="rules", daemon=True)
@@ -68,11 +68,13 @@ class Reader:
                 return readings
 
     def close(self) -> None:
+        """Waits for what is being read; what else was asked for is not read any more."""
+        self._closing = True
         self._asked.put(None)
         self._thread.join(timeout=5)
 
     def _work(self) -> None:
-        while (wanted := self._asked.get()) is not None:
+        while (wanted := self._asked.get()) is not None and not self._closing:
             for table in [] if wanted.table else self._tables(wanted):
                 self._done.put(self._read(Wanted(wanted.netns, wanted.family, table)))
             self._done.put(self._read(wanted) if wanted.table else Reading(wanted, 0, 0, 0))

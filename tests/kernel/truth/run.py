@@ -103,6 +103,7 @@ def _round(truth: Truth, session: Session, dice: random.Random, count: int, resu
         time.sleep(0.1)
         events += record.events(hits.take(session.events()))
     result.lost += sum(loss.count for loss in session.losses())
+    hits.close()
     _compare(truth, _walks(hits, events, namespaces.node), result)
 
 
