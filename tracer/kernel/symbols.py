@@ -1,8 +1,8 @@
 """Kernel symbols: which functions exist, in which module, and which function an address lies in.
 
-Source: /proc/kallsyms. Addresses in it are 0 for readers without CAP_SYSLOG; names are still true then. It tells where a function
-begins, not where it ends: an address in a module that was loaded later would be taken for a neighbour's. So the addresses are
-read again when the modules have changed.
+Source: /proc/kallsyms. Addresses in it are 0 for readers without CAP_SYSLOG; names are still true then. It tells where a
+function begins, not where it ends: an address in a module that was loaded later would be taken for a neighbour's. So the
+addresses are read again when the modules have changed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ VARIABLES = frozenset({"nf_tables_net_id"})
 """The variables that `bpf/` reads by address: ADDRESS_name in C."""
 
 
+FAR = 1 << 16
+"""No function of the kernel is as long as this, in bytes."""
 CHECK_SECONDS = 1.0
 """How often it is looked whether modules have changed, when an address in one is asked for."""
 
@@ -94,7 +96,7 @@ class Symbols:
         Compiler suffixes (`.part.0`, `.constprop.0`, `.cold`) are cut: they say how, not what.
         """
         at = bisect_right(self._addresses, address) - 1
-        if at >= 0 and self._in_module[at]:
+        if at >= 0 and (self._in_module[at] or address - self._addresses[at] >= FAR):
             self._refresh()
             at = bisect_right(self._addresses, address) - 1
         if at < 0 or not self._addresses[at]:
