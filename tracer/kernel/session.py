@@ -105,7 +105,8 @@ class Session:
             filter_maps.write(self._program.bpf, wanted)
             self.planned, also = self._program.attach(planned)
             self.refused = refused + also
-            self.acts = frozenset(act for row in self._program.watch(watched) for act in row.acts)
+            self.watched = self._program.watch(watched)
+            self.acts = frozenset(act for row in self.watched for act in row.acts)
             self.compile_seconds, self.attach_seconds = compiled - began, time.monotonic() - compiled
             self._ring = Ring(self._program.bpf[b"events"].map_fd, ring_bytes, record.SLOT)
             self._counters = Counters(self._program, self.planned, cpus)
