@@ -23,6 +23,7 @@ enum event_kind {
     EVENT_ACCEPT = 8,   /* the handshake's last ACK made a socket, or not: tcp_v4_syn_recv_sock returned */
     EVENT_REQUEST = 9,  /* a segment met a half-open connection: tcp_check_req returned */
     EVENT_DROP = 10,    /* the packet was freed as dropped: skb:kfree_skb */
+    EVENT_NFT_RULE = 12, /* an nftables rule acted: struct nft_hit in nft_hit.h */
 };
 
 enum event_flag {

@@ -7,6 +7,7 @@
 #include "structs.h"
 #include "plan.h"
 #include "event.h"
+#include "nft_hit.h"
 
 #include "tally.h"
 #include "probe.h"
@@ -21,6 +22,7 @@
 #include "reject.h"
 #include "iptables.h"
 #include "nftables.h"
+#include "nft_rule.h"
 #include "nat.h"
 #include "socket.h"
 #include "tcp.h"

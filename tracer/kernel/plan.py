@@ -8,6 +8,7 @@ the arguments too and costs about half of a kprobe with a kretprobe (docs/perfor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tracer.kernel.btf import KernelTypes
@@ -143,6 +144,11 @@ def _position(wanted: str, parameters: list[tuple[str, str]]) -> int | None:
         if len(places) >= int(which or 1):
             return places[int(which or 1) - 1]
     return None
+
+
+def addresses(variables: Mapping[str, int]) -> str:
+    """More of plan.h: ADDRESS_name of each kernel variable that is read by its address."""
+    return "".join(f"#define ADDRESS_{name} {address:#x}ULL\n" for name, address in sorted(variables.items()))
 
 
 def header(planned: list[Planned], ring_pages: int, cpus: int) -> str:

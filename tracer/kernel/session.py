@@ -82,7 +82,8 @@ class Session:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         planned, refused = choose(kernel, abilities(bcc), verbose, only)
         cpus = possible_cpus()
-        headers = {"structs.h": layouts.header(kernel.types), "plan.h": plan.header(planned, ring_bytes // PAGE, cpus)}
+        planned_text = plan.header(planned, ring_bytes // PAGE, cpus) + plan.addresses(kernel.symbols.variables)
+        headers = {"structs.h": layouts.header(kernel.types), "plan.h": planned_text}
         began = time.monotonic()
         self._program = Program(bcc, headers)
         try:

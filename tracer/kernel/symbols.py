@@ -10,14 +10,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
+VARIABLES = frozenset({"nf_tables_net_id"})
+"""The variables that `bpf/` reads by address: ADDRESS_name in C."""
+
+
 class Symbols:
-    """Functions of the running kernel. loaded: modules that have any."""
+    """Functions of the running kernel. loaded: modules that have any. variables: addresses of those wanted that exist."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._modules: dict[str, str] = {}
+        self.variables: dict[str, int] = {}
         addressed: list[tuple[int, str]] = []
         for line in lines:
             address, kind, name, *module = line.split()
+            if name in VARIABLES and kind in "bBdDrR" and int(address, 16):
+                self.variables[name] = int(address, 16)
             if kind not in "tTwW":
                 continue
             self._modules.setdefault(name, module[0].strip("[]") if module else "vmlinux")
