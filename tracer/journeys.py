@@ -15,11 +15,16 @@ import numpy.typing as npt
 from tracer import record, verdict
 from tracer.hops import Hops
 from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet
-from tracer.record import Event, Flag, Kind
+from tracer.record import Event, Flag, Kind, NftHit
+from tracer.rules import nft_hits
+from tracer.rules.nft_watch import NftWatch
 
 QUIET_NS = 150_000_000
 """A packet is over when nothing has happened to it for so long. Neighbour look-ups and queues can take longer: the rest then
 comes as a second packet of the same identity."""
+
+RULES_NS = 3_000_000_000
+"""How long a packet waits for the rules it met to be read: thousands take a second or two."""
 
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
 
@@ -31,8 +36,15 @@ class Journeys:
     conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over.
     """
 
-    def __init__(self, hops: Hops, wall_offset: int = 0, tracking: Iterable[int] = (), quiet: int = QUIET_NS) -> None:
-        self._hops, self._offset, self._quiet = hops, wall_offset, quiet
+    def __init__(
+        self,
+        hops: Hops,
+        wall_offset: int = 0,
+        tracking: Iterable[int] = (),
+        quiet: int = QUIET_NS,
+        nft: NftWatch | None = None,
+    ) -> None:
+        self._hops, self._offset, self._quiet, self._nft = hops, wall_offset, quiet, nft
         self._open: dict[int, list[Event]] = {}
         self._last: dict[int, int] = {}
         self._doubtful: set[int] = set()
@@ -54,28 +66,38 @@ class Journeys:
 
     def finished(self, now: int) -> list[Packet]:
         """Packets that have been quiet long enough, oldest first. now: ns, CLOCK_MONOTONIC, taken before the last drain."""
-        return self._close([p for p, time in self._last.items() if now - time > self._quiet])
+        return self._close([p for p, time in self._last.items() if now - time > self._quiet and self._explained(p, now)])
 
     def rest(self) -> list[Packet]:
         """All packets still open, oldest first; they are over now."""
         return self._close(list(self._open))
 
+    def _explained(self, identity: int, now: int) -> bool:
+        """Whether the rules that acted on a packet have been read, or it has waited for them long enough."""
+        if self._nft is None or now - self._last[identity] > RULES_NS:
+            return True
+        return not any([self._nft.coming(*g) for g in nft_hits.generations(self._open[identity])])
+
     def _close(self, identities: Iterable[int]) -> list[Packet]:
         packets = []
         for identity in identities:
             del self._last[identity]
-            packets.append(self._packet(identity, self._open.pop(identity)))
+            records = self._open.pop(identity)
+            if any(e.kind not in record.PARTS for e in records):
+                packets.append(self._packet(identity, records))
         packets.sort(key=lambda p: p.time)
         for packet in packets:
             self._number += 1
             packet.number = self._number
         return packets
 
-    def _packet(self, identity: int, events: list[Event]) -> Packet:
-        events.sort(key=lambda e: e.time)
-        unbroken, events = _unbroken(events), _completed(events) or events
+    def _packet(self, identity: int, records: list[Event]) -> Packet:
+        records.sort(key=lambda e: e.time)
+        events = [e for e in records if e.kind not in record.PARTS]
+        events = _completed(events) or events
         first = next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), events[0])
-        hops = self._follow_header(events)
+        whole = _unbroken(records) and identity not in self._doubtful
+        hops = self._follow_header(events, nft_hits.runs(records) if self._nft else {}, whole)
         packet = Packet(
             identity=identity,
             time=events[0].time + self._offset,
@@ -89,19 +111,21 @@ class Journeys:
             seq=first.seq,
             flow=self._flow(events),
             hops=hops,
-            complete=unbroken and identity not in self._doubtful,
+            complete=whole,
         )
         self._doubtful.discard(identity)
         packet.verdict, packet.outcome = verdict.judge(packet, self._untracked(events))
         return packet
 
-    def _follow_header(self, events: list[Event]) -> list[Hop]:
+    def _follow_header(self, events: list[Event], runs: dict[int, list[NftHit]], whole: bool) -> list[Hop]:
         """The hops, with each rewrite confirmed by the header seen next, and changes nobody announced added."""
         hops: list[Hop] = []
         expected: Endpoints | None = None
         announced = -1
         for e in events:
             hop = self._hops.make(e)
+            if self._nft and runs.get(e.hop) and e.kind == Kind.EVENT_CHAIN:
+                hop = replace(hop, walk=nft_hits.walk(e, runs[e.hop], self._nft, whole))
             if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT):
                 seen = record.header(e)
                 if announced >= 0 and seen == expected:

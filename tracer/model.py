@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracer.rules.model import Walk
 
 
 class Evidence(StrEnum):
@@ -102,6 +106,7 @@ class Hop:
     time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "socket", "handshake" or "drop".
     hook: PREROUTING and so on, "" outside of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an
     nftables base chain. verdict: ACCEPT, DROP, REJECT, STOLEN, QUEUE, "" where there is none. reject: how it was answered.
+    walk: which of the table's or chain's rules acted, where that was watched.
     """
 
     time: int
@@ -121,6 +126,7 @@ class Hop:
     socket: Socket | None = None
     drop: Drop | None = None
     clone: bool = False
+    walk: Walk | None = None
 
     @property
     def decisive(self) -> bool:

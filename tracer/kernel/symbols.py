@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from pathlib import Path
 
-
 VARIABLES = frozenset({"nf_tables_net_id"})
 """The variables that `bpf/` reads by address: ADDRESS_name in C."""
 

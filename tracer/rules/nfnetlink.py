@@ -86,7 +86,8 @@ class Nfnetlink:
     def dump(self, message: int, family: int = 0, attrs: bytes = b"") -> list[Message]:
         """All objects of a kind. Raises Interrupted when they changed under way."""
         self._sock.send(_message(NFTABLES << 8 | message, F_REQUEST | F_DUMP, family, 0, attrs))
-        out, interrupted = [], False
+        out: list[Message] = []
+        interrupted = False
         while True:
             for kind, flags, body in self._receive():
                 interrupted |= bool(flags & F_DUMP_INTERRUPTED)
