@@ -68,30 +68,44 @@ static __always_inline u8 nft_family(struct nft_table *table)
 #endif
 }
 
-/* The packet's entry, looked for at the first call of a run; NULL when nobody wants it. ended = 1 at the last call. */
+/* The packet's entry, looked for at the first call of a run; NULL when nobody wants it. gone = 1: the packet may have been
+ * freed. ended = 1 at the last call. */
 static __always_inline struct follow *follow_in_run(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
                                                     u64 chain, u8 gone, u8 ended)
 {
     int zero = 0;
     struct nft_run *run = nft_runs.lookup(&zero);
-    struct follow *e;
-    int known;
+    struct follow *e = 0;
 
     if (!run)
         return 0;
-    known = run->info == c->arg[0] && run->skb == (u64)skb && run->chain == chain;
-    if (known) {
-        e = run->packet ? already_followed((u64)skb) : 0;
+    if (run->info == c->arg[0] && run->skb == (u64)skb && run->chain == chain) {
+        if (run->packet)
+            e = already_followed((u64)skb);
         if (e && e->packet != run->packet)
             e = 0;
-    } else {
-        e = gone || known_unwanted((u64)skb, READ(c, skb, _nfct)) ? 0 : follow_in_hook(c, skb, state, 0, sight_of(c));
+    } else if (!gone) {
+        e = follow_in_hook(c, skb, state, 0, sight_of(c));
     }
     run->info = ended ? 0 : c->arg[0];
     run->skb = (u64)skb;
     run->chain = chain;
     run->packet = e ? e->packet : 0;
     return e;
+}
+
+/* What only a whole record has: what a map was asked for, and where a jump leads. */
+static __always_inline void write_nft_choice(struct nft_hit *out, struct nft_verdict *verdict, struct nft_table *table, int code)
+{
+    struct nft_chain *to;
+
+    bpf_probe_read_kernel(&out->registers, sizeof(out->registers), (void *)verdict + REGISTERS_AFTER_VERDICT);
+    bpf_probe_read_kernel_str(&out->table, sizeof(out->table), PEEK(table, name));
+    if (code == NFT_JUMP || code == NFT_GOTO) {
+        to = PEEK(verdict, chain);
+        out->to_handle = PEEK(to, handle);
+        bpf_probe_read_kernel_str(&out->to, sizeof(out->to), PEEK(to, name));
+    }
 }
 
 /* arg: trace info, packet info, verdict, rule, type; the middle three are 0 where the trace info holds them */
@@ -105,9 +119,9 @@ static __always_inline int nft_rule_entered(struct call *c)
     struct nft_base_chain *base;
     struct nf_hook_state *state;
     struct nft_table *table;
-    struct nft_chain *to;
     struct sk_buff *skb;
     struct nft_hit *out;
+    struct reserved r;
     struct follow *e;
     int code, ended;
 
@@ -115,6 +129,9 @@ static __always_inline int nft_rule_entered(struct call *c)
     if (!pkt)
         pkt = READ(c, info, pkt);
 #endif
+    skb = READ(c, pkt, skb);
+    if (known_unwanted(READ(c, skb, _nfct)))
+        return 0;
 #ifdef HAVE_nft_traceinfo_verdict
     if (!verdict)
         verdict = (void *)READ(c, info, verdict);
@@ -125,19 +142,29 @@ static __always_inline int nft_rule_entered(struct call *c)
 #endif
     base = (void *)PEEK(info, basechain);
     chain = (u64)base + OFFSET_nft_base_chain_chain;
-    skb = READ(c, pkt, skb);
     state = CHAIN_STATE(c, pkt);
     code = PEEK(verdict, code);
     policy = PEEK(base, policy);
     ended = trace == TRACE_POLICY || (trace == TRACE_RULE && code >= 0);
     decision = trace == TRACE_POLICY ? policy : ended ? code & NF_VERDICT_MASK : NF_ACCEPT;
+    if (trace == TRACE_POLICY || (trace == TRACE_RETURN && code == NFT_CONTINUE))
+        rule = 0;
 
     e = follow_in_run(c, skb, state, chain, decision == NF_STOLEN, ended);
     if (!e || (decision != NF_DROP && only_drops()))
         return 0;
-    out = (void *)reserve_event(e, EVENT_NFT_RULE, (u64)skb);
-    if (!out)
-        return 0;
+    table = PEEK((struct nft_chain *)chain, table);
+    if (rule && code != NFT_CONTINUE) {
+        r = reserve_whole(e, EVENT_NFT_RULE);
+        if (!r.out)
+            return 0;
+        write_nft_choice((void *)r.out, verdict, table, code);
+    } else {
+        r = reserve_short(e, EVENT_NFT_RULE);
+        if (!r.out)
+            return 0;
+    }
+    out = (void *)r.out;
     out->object = chain;
     out->hook = READ(c, state, hook);
     out->pf = READ(c, state, pf);
@@ -145,22 +172,12 @@ static __always_inline int nft_rule_entered(struct call *c)
     out->trace = trace;
     out->policy = policy;
     out->code = code;
-    if (decision != NF_STOLEN)
-        out->mark = READ(c, skb, mark);
-    table = PEEK((struct nft_chain *)chain, table);
+    out->handle = nft_handle(rule);
     out->table_handle = PEEK(table, handle);
     out->family = nft_family(table);
-    bpf_probe_read_kernel_str(&out->table, sizeof(out->table), PEEK(table, name));
-    if (trace != TRACE_POLICY && !(trace == TRACE_RETURN && code == NFT_CONTINUE)) {
-        out->handle = nft_handle(rule);
-        bpf_probe_read_kernel(&out->registers, sizeof(out->registers), (void *)verdict + REGISTERS_AFTER_VERDICT);
-        if (code == NFT_JUMP || code == NFT_GOTO) {
-            to = PEEK(verdict, chain);
-            out->to_handle = PEEK(to, handle);
-            bpf_probe_read_kernel_str(&out->to, sizeof(out->to), PEEK(to, name));
-        }
-    }
-    submit_event((void *)out);
+    if (decision != NF_STOLEN)
+        out->mark = READ(c, skb, mark);
+    submit_event(r);
     return 0;
 }
 

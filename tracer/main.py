@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from tracer import cli, doctor, render
@@ -15,6 +16,8 @@ from tracer.journeys import Journeys
 from tracer.kernel.plan import Refused
 from tracer.kernel.session import Kernel, Session, require_root
 from tracer.names import Namespaces, Processes, tracking
+from tracer.rules import nft_live
+from tracer.rules.nft_watch import NftWatch
 from tracer.run import Limits, Run, Stop, start, status, write_ready
 
 
@@ -34,11 +37,14 @@ def trace(
     output = render.find(form)(verbose=verbose)
     kernel = Kernel.running()
     full = doctor.gather() if verbose or form == "json" else []
-    with Session(kernel, wanted, verbose, only=attach) as session:
+    with ExitStack() as stack:
+        session = stack.enter_context(Session(kernel, wanted, verbose, only=attach))
+        spaces = Namespaces()
+        nft = _nft_rules(session, spaces.own, stack)
         stop, command = Stop(), None
         try:
-            hops = Hops(Namespaces(), Processes(), kernel.drop_reasons(), kernel.symbols.containing)
-            journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking())
+            hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
+            journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), nft=nft)
             run = Run(session, journeys, output, Limits(count, duration, wanted.drops_only))
             output.begin(full or missed(session.refused), _said(sys.argv[1:]), kernel.release)
             if ready_file:
@@ -55,6 +61,17 @@ def trace(
                 command.terminate()
                 command.wait()
     return status(run.totals, bool(cmd))
+
+
+def _nft_rules(session: Session, own: int, stack: ExitStack) -> NftWatch | None:
+    """Has the kernel tell which nftables rules act, until the stack unwinds; None where it cannot."""
+    rows = [row for row in session.planned if row.probe.name == "nft_rule"]
+    if rows:
+        try:
+            return stack.enter_context(nft_live.watching(own))
+        except nft_live.Unwatched as e:
+            session.refused.append(Refused(rows[0].probe, str(e)))
+    return None
 
 
 def missed(refused: Sequence[Refused]) -> list[Fact]:

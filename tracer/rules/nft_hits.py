@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tracer.model import Evidence
-from tracer.record import Event, Kind, NftHit, Trace
+from tracer.record import Event, Flag, Kind, NftHit, Trace
 from tracer.rules.model import Place, Rule, Visit, Walk
 from tracer.rules.nft import Snapshot
 
@@ -39,9 +39,9 @@ def runs(events: Iterable[Any]) -> dict[int, list[NftHit]]:
     out: dict[int, list[NftHit]] = {}
     for e in events:
         if e.kind == Kind.EVENT_NFT_RULE:
-            open_runs.setdefault((e.skb, e.object), []).append(e)
+            open_runs.setdefault((e.flags & Flag.FLAG_CLONE, e.object), []).append(e)
         elif e.kind == Kind.EVENT_CHAIN:
-            out[e.hop] = open_runs.pop((e.skb, e.object), [])
+            out[e.hop] = open_runs.pop((e.flags & Flag.FLAG_CLONE, e.object), [])
     return out
 
 
@@ -56,8 +56,8 @@ class _Frame:
 class _Walker:
     """One run under way."""
 
-    def __init__(self, base: str, snapshots: Snapshots) -> None:
-        self.chain, self._snapshots = base, snapshots
+    def __init__(self, table: str, base: str, snapshots: Snapshots) -> None:
+        self.table, self.chain, self._snapshots = table, base, snapshots
         self.frames: list[_Frame] = []
         self.visits: list[Visit] = []
         self.doubt = ""
@@ -106,15 +106,14 @@ class _Walker:
                 return other.rules[key], Evidence.DERIVED, ""
         why = "could not be read in time" if snapshot is None else "did not hold it"
         self.doubt = self.doubt or f"the rules of generation {hit.generation} {why}"
-        table = _text(hit.table)
-        rule = Rule(FAMILIES.get(hit.family, ""), table, self.chain, UNKNOWN, "", "", _text(hit.to), hit.handle)
+        rule = Rule(FAMILIES.get(hit.family, ""), self.table, self.chain, UNKNOWN, "", "", _text(hit.to), hit.handle)
         return rule, Evidence.OBSERVED, ""
 
 
 def walk(chain: Event, hits: Sequence[NftHit], snapshots: Snapshots, whole: bool = True) -> Walk:
     """The walk of one run. chain: the EVENT_CHAIN that ended it. whole: False when records of the packet were lost: then a run
     without an end is no wonder."""
-    walker = _Walker(_text(chain.chain), snapshots)
+    walker = _Walker(_text(chain.table), _text(chain.chain), snapshots)
     for hit in hits:
         walker.take(hit)
     doubt = walker.doubt
