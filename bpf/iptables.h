@@ -1,5 +1,6 @@
 /* iptables tables: ipt_do_table and ip6t_do_table run one table of one hook and return its verdict. */
 
+#ifdef HAVE_xt_table
 /* arg: skb, state, table */
 static __always_inline int table_keep(struct call *c)
 {
@@ -41,3 +42,4 @@ static __always_inline int table_returned(struct call *c)
 #define table6_returned table_returned
 PROBE_RETURN(table4)
 PROBE_RETURN(table6)
+#endif

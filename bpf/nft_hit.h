@@ -7,8 +7,8 @@
 
 enum nft_trace_kind {
     TRACE_POLICY = 1, /* the base chain's policy; there is no rule */
-    TRACE_RETURN = 2, /* a rule said return, or (code NFT_CONTINUE) the chain had come to its end */
-    TRACE_RULE = 3,   /* a rule matched */
+    TRACE_RETURN = 2, /* a rule said return, or the chain had come to its end: then code is NFT_CONTINUE and handle 0 */
+    TRACE_RULE = 3,   /* a rule matched. Newer kernels say this for TRACE_RETURN too: look at code and handle */
 };
 
 struct nft_hit {

@@ -189,7 +189,7 @@ class Run:
 
 main.require_root = lambda: None
 main.Kernel, main.Run = Kernel, Run
-main.Session = lambda *args, **options: nullcontext(SimpleNamespace(refused=[]))
+main.Session = lambda *args, **options: nullcontext(SimpleNamespace(planned=[], refused=[]))
 cli.main(["--port", "80"])
 """
 

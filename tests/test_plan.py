@@ -23,7 +23,7 @@ OLD, NEW = Abilities(fentry=True, module_fentry=False), Abilities(fentry=True, m
 NONE = Abilities(fentry=False, module_fentry=False)
 STRUCTS = {
     "nf_conn": "nf_conntrack", "xt_table": "x_tables", "nft_pktinfo": "nf_tables", "nft_chain": "nf_tables",
-    "nft_table": "nf_tables",
+    "nft_table": "nf_tables", "nft_traceinfo": "nf_tables", "nft_verdict": "nf_tables", "nft_base_chain": "nf_tables",
 }  # fmt: skip
 
 
@@ -94,12 +94,15 @@ POSITIONS = {
     "clone": (1,), "copy": (1,), "pcopy": (1,), "tap": (1,), "tap_ring": (1,),
 }  # fmt: skip
 """Where the arguments are since 5.16, by row."""
+NFT_RULE = {"6.1": (1, 0, 0, 0, 3), "6.12": (4, 1, 2, 3, 5)}
+"""The trace info held packet, verdict and rule until 6.4."""
 
 
 @pytest.mark.parametrize("version", ["6.1", "6.12"])
 def test_every_row_runs(version: str, tmp_path: Path) -> None:
     k = kernel(version, tmp_path)
-    assert {name: row.positions for name, row in planned(k, NEW).items()} == POSITIONS
+    positions = {**POSITIONS, "nft_rule": NFT_RULE[version]}
+    assert {name: row.positions for name, row in planned(k, NEW).items()} == positions
     assert refused(k, NEW) == {}
     assert not any(row.assumed for row in planned(k, NEW).values())
 

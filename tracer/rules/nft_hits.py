@@ -70,7 +70,7 @@ class _Walker:
             self.visits.append(Visit((place,), None, _VERDICTS.get(hit.policy, ""), Evidence.OBSERVED))
             self.ended = True
             return
-        if hit.trace == Trace.TRACE_RETURN and code == CONTINUE:
+        if hit.handle == 0 and code == CONTINUE:
             self._back()
             return
         rule, evidence, lookup = self._rule(hit)

@@ -25,6 +25,7 @@ from tracer.rules.model import Visit, Walk
 from tracer.rules.nft_watch import NftWatch
 
 PACKETS_A_RULESET = 25
+SHOWN, SHOWN_CHARACTERS = 6, 1500
 Account = tuple[str, str, trace.Header, tuple[trace.Step, ...]]
 """Of one run: family of the hook, table, header, steps."""
 
@@ -124,8 +125,8 @@ class Bench:
 
     def _object(self, what: str) -> None:
         self.mismatches += 1
-        if self.mismatches <= 20:
-            print(what, file=sys.stderr)
+        if self.mismatches <= SHOWN:
+            print(what[:SHOWN_CHARACTERS], file=sys.stderr)
 
 
 @contextmanager

@@ -134,11 +134,11 @@ def check(e: Event, walk: Walk) -> str:
         rule = visit.rule
         if (
             rule
-            and rule.table != "nftrace"
+            and rule.table != "truth"
             and (not rule.comment.startswith(f"{rule.table} rule ") or rule.comment.count('"') != 2)
         ):
             return f"comment {rule.comment!r} of {rule.chain} {rule.number}"
-        if rule and rule.table != "nftrace" and rule.comment.split(":")[0] + ":" not in rule.text:
+        if rule and rule.table != "truth" and rule.comment.split(":")[0] + ":" not in rule.text:
             return f"text {rule.text!r} of {rule.chain} {rule.number}"
     return ""
 

@@ -14,14 +14,13 @@ from tracer.rules.nfnetlink import Message, Nfnetlink, attributes, number, text
 
 FAMILIES = {1: "inet", 2: "ip", 10: "ip6"}
 _GROUP, _TRACE = 9, 17
-_POLICY, _RETURN, _RULE = 1, 2, 3
-_CONTINUE = 0xFFFFFFFF
+_POLICY = 1
 _WORDS = {0: "DROP", 1: "ACCEPT", 2: "STOLEN", 3: "QUEUE", 0xFFFFFFFF: "CONTINUE", 0xFFFFFFFB: "RETURN"}
 _JUMPS = {0xFFFFFFFD: "JUMP", 0xFFFFFFFC: "GOTO"}
 _WITH_PORTS = (6, 17)
 
-TABLE = "nftrace"
-ON = """table inet nftrace {
+TABLE = "truth"
+ON = """table inet truth {
   chain pre { type filter hook prerouting priority -500; meta nftrace set 1; }
   chain out { type filter hook output priority -500; meta nftrace set 1; }
 }
@@ -112,7 +111,7 @@ def _step(a: dict[int, bytes]) -> Step | None:
         return chain, 0, _WORDS[number(a.get(16))]
     verdict = attributes(a.get(5, b""))
     code = number(verdict.get(1))
-    if kind == _RETURN and code == _CONTINUE:
+    if 3 not in a:
         return None
     word = f"{_JUMPS[code]} {text(verdict.get(2))}" if code in _JUMPS else _WORDS.get(code, "QUEUE")
     return chain, number(a.get(3)), word
