@@ -43,7 +43,8 @@ Saves = Callable[[str, str], Mapping[str, list[Saved]]]
 def join(dump: Dump, inode: int, listed: Texts, saved: Saves) -> Snapshot:
     """A snapshot from what the kernel dumped and the two sources of text, each asked by family and table.
 
-    A chain's saved rules are taken when they are as many as the kernel has; else, and for native tables, nft's listing.
+    A chain's saved rules are taken when they are as many as the kernel has, and no comment differs; else, and for native
+    tables, nft's listing.
     """
     chains: dict[ChainKey, tuple[Rule, ...]] = {}
     by_handle: dict[tuple[int, int], Rule] = {}
@@ -55,7 +56,9 @@ def join(dump: Dump, inode: int, listed: Texts, saved: Saves) -> Snapshot:
         family, table, name = key
         handle = dump.tables.get((family, table), 0)
         saves = of_iptables.get((family, table), {}).get(name, [])
-        if len(saves) != len(chain.rules) and (family, table) not in of_nft:
+        if not _agree(saves, chain):
+            saves = []
+        if chain.rules and not saves and (family, table) not in of_nft:
             of_nft[family, table] = listed(family, table)
         rules = _rules(key, chain, saves, of_nft.get((family, table), {}))
         chains[key] = rules
@@ -70,12 +73,17 @@ def join(dump: Dump, inode: int, listed: Texts, saved: Saves) -> Snapshot:
     return Snapshot(ruleset, dump.generation, by_handle, names, lookups)
 
 
+def _agree(saves: list[Saved], chain: DumpedChain) -> bool:
+    """Whether the saved rules are those of the chain, one for one, as far as can be seen."""
+    pairs = list(zip(saves, chain.rules, strict=False))
+    return len(saves) == len(chain.rules) and all(not r.comment or r.comment == s.comment for s, r in pairs)
+
+
 def _rules(key: ChainKey, chain: DumpedChain, saves: list[Saved], listed: Mapping[int, str]) -> tuple[Rule, ...]:
     family, table, name = key
     out = []
-    by_order = len(saves) == len(chain.rules)
     for place, rule in enumerate(chain.rules):
-        save = saves[place] if by_order else None
+        save = saves[place] if saves else None
         words = save.text if save else listed.get(rule.handle, "")
         target = (save.target if save else "") or rule.target
         comment = (save.comment if save else "") or rule.comment

@@ -15,6 +15,7 @@ TOOL_SECONDS = 60
 _HANDLE = re.compile(r"^(?P<text>.*?) # handle (?P<handle>\d+)$", re.S)
 _CHAIN = re.compile(r"^\tchain (?P<name>\S+) \{")
 _COMMENT = re.compile(r' -m comment --comment (?:"((?:[^"\\]|\\.)*)"|(\S+))')
+_COUNTERS = re.compile(r"^\[\d+:\d+\] ")
 _TARGET = re.compile(r" -[jg] (\S+)")
 
 
@@ -28,9 +29,10 @@ class Saved:
 
 
 def saved(text: str) -> dict[str, list[Saved]]:
-    """The rules of each chain of one table, from what iptables-save prints for it."""
+    """The rules of each chain of one table, from what iptables-save prints for it, with or without counters."""
     out: dict[str, list[Saved]] = {}
     for line in text.splitlines():
+        line = _COUNTERS.sub("", line)
         if line.startswith(":"):
             out.setdefault(line[1:].split(" ", 1)[0], [])
         elif line.startswith("-A "):
