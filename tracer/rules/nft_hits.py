@@ -78,10 +78,11 @@ class _Walker:
             self.doubt = self.doubt or f"rule {hit.handle} is in {rule.chain}, and the walk was seen in {self.chain}"
         place = Place(self.chain, rule.number)
         path = (*(f.place for f in self.frames), place)
-        self.visits.append(Visit(path, rule, _verdict(code, rule, hit), evidence, lookup))
-        if code in (JUMP, GOTO):
+        to = _to(hit, self._snapshots) if code in (JUMP, GOTO) else ""
+        self.visits.append(Visit(path, rule, _verdict(code, rule, to), evidence, lookup))
+        if to:
             self.frames.append(_Frame(place, code == JUMP))
-            self.chain = _to(hit, self._snapshots)
+            self.chain = to
         elif code == RETURN:
             self._back()
         elif code >= 0:
@@ -148,10 +149,10 @@ def _to(hit: NftHit, snapshots: Snapshots) -> str:
     return known if known.startswith(name) else name
 
 
-def _verdict(code: int, rule: Rule, hit: NftHit) -> str:
+def _verdict(code: int, rule: Rule, to: str) -> str:
     """What a rule did, in a word: its target where that says more than the kernel's verdict."""
     if code in (JUMP, GOTO):
-        return f"{'JUMP' if code == JUMP else 'GOTO'} {_text(hit.to)}"
+        return f"{'JUMP' if code == JUMP else 'GOTO'} {to}"
     if code == RETURN:
         return "RETURN"
     if code == CONTINUE:

@@ -17,9 +17,10 @@ from tests.kernel.truth import trace
 from tests.kernel.truth.senders import Sender
 from tracer import record
 from tracer.filters import Filter
+from tracer.journeys import _completed
 from tracer.kernel.session import Kernel, Session
 from tracer.names import Namespaces
-from tracer.record import Event, Flag, Kind
+from tracer.record import Event, Kind
 from tracer.rules import nft_hits, nft_live
 from tracer.rules.model import Visit, Walk
 from tracer.rules.nft_watch import NftWatch
@@ -47,20 +48,14 @@ def _steps(walk: Walk) -> tuple[trace.Step, ...]:
 
 
 def walks(batch: Any, netns: int, watch: NftWatch) -> Iterator[tuple[Event, Walk]]:
-    """Every chain run in this namespace, with its walk. The header of a short event is the packet's last whole one."""
+    """Every chain run in this namespace, with its walk."""
     packets: dict[int, list[Any]] = {}
     for e in record.events(batch):
         packets.setdefault(e.packet, []).append(e)
     for events in packets.values():
         events.sort(key=lambda e: e.time)
-        found, whole = nft_hits.runs(events), None
-        for e in events:
-            if e.kind in record.PARTS:
-                continue
-            if e.flags & Flag.FLAG_SAME and whole:
-                e = record.completed(e, whole)
-            elif not e.flags & Flag.FLAG_NO_HEADER:
-                whole = e
+        found = nft_hits.runs(events)
+        for e in _completed([e for e in events if e.kind not in record.PARTS]):
             if e.kind == Kind.EVENT_CHAIN and e.netns == netns:
                 yield e, nft_hits.walk(e, found[e.hop], watch)
 
