@@ -2,8 +2,8 @@
  *
  * It has the two sizes of struct event and its joints, so that both fit the slots of one ring, and the fields of both that
  * have one name stand at one place: time, packet, object, netns, mark, hop, kind, flags, hook, pf. `kind` is EVENT_NFT_RULE and
- * tells them apart. Short (FLAG_SAME) when a rule only went on, and for ends of chains and policies. A run of nft_do_chain
- * writes any number of these and then one EVENT_CHAIN with the same object. */
+ * tells them apart. Ends of chains and policies, where no rule acted, are short (FLAG_SAME). A run of nft_do_chain writes any
+ * number of these and then one EVENT_CHAIN with the same object. */
 
 enum nft_trace_kind {
     TRACE_POLICY = 1, /* the base chain's policy; there is no rule */

@@ -114,7 +114,7 @@ static __always_inline int nft_rule_entered(struct call *c)
     struct nft_traceinfo *info = (void *)c->arg[0];
     struct nft_pktinfo *pkt = (void *)c->arg[1];
     struct nft_verdict *verdict = (void *)c->arg[2];
-    u64 rule = c->arg[3], chain;
+    u64 rule = c->arg[3], chain, handle;
     u8 trace = c->arg[4], policy, decision;
     struct nft_base_chain *base;
     struct nf_hook_state *state;
@@ -147,14 +147,13 @@ static __always_inline int nft_rule_entered(struct call *c)
     policy = PEEK(base, policy);
     ended = trace == TRACE_POLICY || (trace == TRACE_RULE && code >= 0);
     decision = trace == TRACE_POLICY ? policy : ended ? code & NF_VERDICT_MASK : NF_ACCEPT;
-    if (trace == TRACE_POLICY || (trace == TRACE_RETURN && code == NFT_CONTINUE))
-        rule = 0;
-
     e = follow_in_run(c, skb, state, chain, decision == NF_STOLEN, ended);
     if (!e || (decision != NF_DROP && only_drops()))
         return 0;
     table = PEEK((struct nft_chain *)chain, table);
-    if (rule && code != NFT_CONTINUE) {
+    /* Behind the last rule of a chain stands one without a handle, which older kernels say has returned. */
+    handle = trace == TRACE_POLICY || (trace == TRACE_RETURN && code == NFT_CONTINUE) ? 0 : nft_handle(rule);
+    if (handle) {
         r = reserve_whole(e, EVENT_NFT_RULE);
         if (!r.out)
             return 0;
@@ -172,7 +171,7 @@ static __always_inline int nft_rule_entered(struct call *c)
     out->trace = trace;
     out->policy = policy;
     out->code = code;
-    out->handle = nft_handle(rule);
+    out->handle = handle;
     out->table_handle = PEEK(table, handle);
     out->family = nft_family(table);
     if (decision != NF_STOLEN)

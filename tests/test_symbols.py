@@ -21,6 +21,13 @@ ffffffffc0300000 d data_of_a_module\t[nf_nat]
 """
 
 
+def test_variables_that_are_read_by_address() -> None:
+    lines = ["ffffffffc0400000 d nf_tables_net_id\t[nf_tables]\n", "ffffffffc0400008 d other\t[nf_tables]\n"]
+    assert Symbols(lines).variables == {"nf_tables_net_id": 0xFFFFFFFFC0400000}
+    hidden = Symbols(["0000000000000000 d nf_tables_net_id\t[nf_tables]\n"])
+    assert hidden.variables == {}, "no address without the right to see it"
+
+
 @pytest.fixture
 def symbols() -> Symbols:
     return Symbols(LINES.splitlines(keepends=True))

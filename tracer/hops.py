@@ -38,9 +38,7 @@ class Hops:
         self._reasons, self._function = drop_reasons, function
         self._listeners: dict[tuple[int, str, int], int] = {}
         self._makers: dict[int, Callable[[Event], dict[str, Any]]] = {
-            kind: getattr(self, "_" + kind.name.removeprefix("EVENT_").lower())
-            for kind in Kind
-            if kind not in record.PARTS
+            kind: getattr(self, "_" + kind.name.removeprefix("EVENT_").lower()) for kind in Kind if kind not in record.PARTS
         }
 
     def make(self, e: Event) -> Hop:
