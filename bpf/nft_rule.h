@@ -9,6 +9,7 @@
 #define NFT_CONTINUE (-1)
 #define NFT_JUMP (-3)
 #define NFT_GOTO (-4)
+#define NFT_LAST_CODE (-5)
 #define NF_VERDICT_MASK 0xff
 #define REGISTERS_AFTER_VERDICT 16
 
@@ -44,6 +45,12 @@ static __always_inline u32 nft_generation(struct net *net)
 #else
     return 0;
 #endif
+}
+
+/* NF_ACCEPT and the like; NF_QUEUE has the queue's number in its upper half, and may look negative. */
+static __always_inline int is_final(u32 code)
+{
+    return code < (u32)NFT_LAST_CODE;
 }
 
 static __always_inline u64 nft_handle(u64 rule)
@@ -145,7 +152,7 @@ static __always_inline int nft_rule_entered(struct call *c)
     state = CHAIN_STATE(c, pkt);
     code = PEEK(verdict, code);
     policy = PEEK(base, policy);
-    ended = trace == TRACE_POLICY || (trace == TRACE_RULE && code >= 0);
+    ended = trace == TRACE_POLICY || (trace == TRACE_RULE && is_final(code));
     decision = trace == TRACE_POLICY ? policy : ended ? code & NF_VERDICT_MASK : NF_ACCEPT;
     e = follow_in_run(c, skb, state, chain, decision == NF_STOLEN, ended);
     if (!e || (decision != NF_DROP && only_drops()))

@@ -141,6 +141,7 @@ def test_verdicts_in_words() -> None:
     held = Held(replace(rules, rules={(TABLE, 101): reject}))
     assert walk(hit(101, 0), verdict=0, held=held).visits[0].verdict == "REJECT"
     assert walk(hit(109, 3 | 5 << 16), verdict=3).visits[0].verdict == "QUEUE"
+    assert walk(hit(109, 3 | 65535 << 16), verdict=3).visits[0].verdict == "QUEUE"
 
 
 def test_a_generation_that_nobody_read() -> None:

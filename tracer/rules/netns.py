@@ -9,6 +9,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -64,19 +65,22 @@ def current() -> int:
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def open_inode(inode: int) -> int:
-    """A descriptor of the namespace with this inode. Raises LookupError when no name and no process leads to it."""
+def find(inode: int) -> Path:
+    """A file that leads to the namespace with this inode. Raises LookupError when no name and no process does."""
     paths = [Path("/proc/self/ns/net"), Path("/proc/1/ns/net")]
     paths += [entry for directory in NAMED if directory.is_dir() for entry in directory.iterdir()]
     paths += [Path(f"/proc/{pid}/ns/net") for pid in os.listdir("/proc") if pid.isdigit()]
     for path in paths:
-        try:
-            if path.stat().st_ino != inode:
-                continue
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if os.fstat(fd).st_ino == inode:
-                return fd
-            os.close(fd)
-        except OSError:
-            continue
+        with suppress(OSError):
+            if path.stat().st_ino == inode:
+                return path
     raise LookupError(inode)
+
+
+def open_path(path: Path, inode: int) -> int:
+    """A descriptor of the namespace that a file leads to. OSError; LookupError when that is another one by now."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if os.fstat(fd).st_ino != inode:
+        os.close(fd)
+        raise LookupError(inode)
+    return fd

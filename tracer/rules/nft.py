@@ -3,7 +3,8 @@ the kernel, texts from the tools."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tracer.rules import netns, nft_dump, nft_text
@@ -91,22 +92,22 @@ def _rules(key: ChainKey, chain: DumpedChain, saves: list[Saved], listed: Mappin
     return tuple(out)
 
 
-def _read(inode: int) -> Snapshot:
+def _read(inode: int, known: Container[int]) -> tuple[int, Snapshot | None]:
     with Nfnetlink() as nfnetlink:
         for _ in range(TRIES):
-            try:
-                dump = nft_dump.read(nfnetlink)
-                snapshot = join(dump, inode, nft_text.list_table, nft_text.save_table)
-                if nft_dump.generation(nfnetlink) == dump.generation:
-                    return snapshot
-            except (Interrupted, OSError):
-                continue
+            with suppress(Interrupted, OSError):
+                now = nft_dump.generation(nfnetlink)
+                if now in known:
+                    return now, None
+                snapshot = join(nft_dump.read(nfnetlink), inode, nft_text.list_table, nft_text.save_table)
+                if nft_dump.generation(nfnetlink) == snapshot.number:
+                    return snapshot.number, snapshot
     raise Changing
 
 
-def read(fd: int, inode: int) -> Snapshot:
-    """The rules now in force in the namespace that a descriptor leads to. inode: its number.
+def read_new(fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
+    """The generation in force in the namespace that a descriptor leads to, and its rules unless it is a known one.
 
-    Raises Changing when they never held still; OSError.
+    inode: the namespace's number. Raises Changing when the rules never held still; OSError when it cannot be entered.
     """
-    return netns.inside(fd, lambda: _read(inode))
+    return netns.inside(fd, lambda: _read(inode, known))

@@ -134,7 +134,8 @@ def _agrees(last: Visit, hit: NftHit, chain: Event) -> bool:
 
 
 def _signed(code: int) -> int:
-    return code - (1 << 32) if code >> 31 else code
+    """NFT_CONTINUE to NFT_RETURN are negative; NF_QUEUE with a high queue number only looks so."""
+    return code - (1 << 32) if code >= (1 << 32) + RETURN else code
 
 
 def _text(name: bytes) -> str:

@@ -28,5 +28,5 @@ def watching(inode: int) -> Iterator[NftWatch]:
         except OSError as e:
             raise Unwatched(f"the kernel refused a namespace to turn rule tracing on from ({e.strerror})") from e
         watch = stack.enter_context(NftWatch())
-        watch.want(inode, FIRST_SECONDS)
+        watch.poll(inode, FIRST_SECONDS)
         yield watch

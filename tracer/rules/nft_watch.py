@@ -1,8 +1,10 @@
 """Keeps the nftables snapshots of the namespaces that packets are seen in, read in a thread of its own, once a generation.
 
-The generation is asked for ten times a second, one small message each. The kernel can announce changes too (NFNLGRP_NFTABLES),
-but then it builds a message for every rule of every change, on the node's time; and what a hit needs is its own generation's
-number, which it carries.
+The namespace that a run begins with is asked for its generation ten times a second, one small message each, so that its rules
+are known before packets meet them. Others are read when a hit names a generation that is not known yet. The kernel can announce
+changes too (NFNLGRP_NFTABLES), but then it builds a message for every rule of every change, on the node's time.
+
+No descriptor of a namespace is kept: it would keep the namespace of a pod that is gone.
 """
 
 from __future__ import annotations
@@ -10,11 +12,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import OrderedDict
 from contextlib import suppress
+from pathlib import Path
 
-from tracer.rules import netns, nft, nft_dump
-from tracer.rules.nfnetlink import Nfnetlink
+from tracer.rules import netns, nft
 from tracer.rules.nft import Changing, Snapshot
 
 PAUSE_SECONDS = 0.1
@@ -23,45 +24,51 @@ KEPT = 16
 
 
 class _Namespace:
-    """One namespace that is watched. gone: nothing leads to it, or its rules cannot be read."""
+    """One namespace. polled: looked at also when nobody asks. seen: the generation in force when it was last looked at.
+    asked: the latest generation that a hit named. gone: nothing leads to it, or its rules cannot be read."""
 
     def __init__(self, inode: int) -> None:
-        self.inode, self.gone = inode, False
-        self.snapshots: OrderedDict[int, Snapshot] = OrderedDict()
-        self.seen = 0
-        self.next_read = 0.0
-        self._fd = -1
-        self._socket: Nfnetlink | None = None
+        self.inode, self.gone, self.polled = inode, False, False
+        self.snapshots: dict[int, Snapshot] = {}
+        self.seen = self.asked = 0
+        self._path: Path | None = None
+        self._next_read = 0.0
 
-    def open(self) -> None:
-        self._fd = netns.open_inode(self.inode)
-        self._socket = netns.inside(self._fd, Nfnetlink)
+    def coming(self, generation: int) -> bool:
+        """Whether that generation may still be read: nobody has seen a later one in force."""
+        return not self.gone and generation not in self.snapshots and generation >= self.seen
+
+    @property
+    def due(self) -> bool:
+        return not self.gone and (self.polled or (self.asked > 0 and self.coming(self.asked)))
 
     def look(self) -> None:
-        """Reads the rules if they have changed. After a reading that took long there is a pause as long."""
-        if self._socket is None:
-            self.open()
-        assert self._socket is not None
-        now = nft_dump.generation(self._socket)
-        if now in self.snapshots or time.monotonic() < self.next_read:
-            self.seen = now
-            return
-        began = time.monotonic()
-        with suppress(Changing):
-            snapshot = nft.read(self._fd, self.inode)
-            self.snapshots[snapshot.number] = snapshot
-            now = snapshot.number
-        self.next_read = 2 * time.monotonic() - began
-        self.seen = now
-        while len(self.snapshots) > KEPT:
-            self.snapshots.popitem(last=False)
+        """Reads the rules if they have changed. After a reading that took long there is a pause as long.
 
-    def close(self) -> None:
-        if self._socket:
-            self._socket.close()
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._socket, self._fd = None, -1
+        Raises OSError, LookupError.
+        """
+        if time.monotonic() < self._next_read:
+            return
+        fd = self._open()
+        try:
+            began = time.monotonic()
+            with suppress(Changing):
+                self.seen, snapshot = nft.read_new(fd, self.inode, self.snapshots)
+                if snapshot:
+                    self.snapshots[snapshot.number] = snapshot
+                    self._next_read = 2 * time.monotonic() - began
+        finally:
+            os.close(fd)
+        while len(self.snapshots) > KEPT:
+            del self.snapshots[next(iter(self.snapshots))]
+
+    def _open(self) -> int:
+        """A descriptor, by the way that led there last time if it still does."""
+        if self._path:
+            with suppress(OSError, LookupError):
+                return netns.open_path(self._path, self.inode)
+        self._path = netns.find(self.inode)
+        return netns.open_path(self._path, self.inode)
 
 
 class NftWatch:
@@ -78,19 +85,18 @@ class NftWatch:
         self._thread = threading.Thread(target=self._run, name="nft rules", daemon=True)
         self._thread.start()
 
-    def want(self, inode: int, seconds: float = 0) -> None:
-        """Watches a namespace from now on. seconds: how long to wait for its first snapshot."""
+    def poll(self, inode: int, seconds: float = 0) -> None:
+        """Looks at a namespace again and again from now on. seconds: how long to wait for its first snapshot."""
         space = self._space(inode)
+        space.polled = True
+        self._wake.set()
         until = time.monotonic() + seconds
         while not space.snapshots and not space.gone and time.monotonic() < until:
             time.sleep(0.01)
 
     def _space(self, inode: int) -> _Namespace:
         with self._lock:
-            if inode not in self._namespaces:
-                self._namespaces[inode] = _Namespace(inode)
-                self._wake.set()
-            return self._namespaces[inode]
+            return self._namespaces.setdefault(inode, _Namespace(inode))
 
     def find(self, inode: int, generation: int) -> Snapshot | None:
         """The snapshot of that generation; None when there is none (yet)."""
@@ -98,29 +104,30 @@ class NftWatch:
 
     def near(self, inode: int) -> list[Snapshot]:
         """All snapshots of a namespace, the newest first."""
-        space = self._space(inode)
-        with self._lock:
-            return list(reversed(space.snapshots.values()))
+        return list(self._space(inode).snapshots.values())[::-1]
 
     def coming(self, inode: int, generation: int) -> bool:
-        """Whether that generation may still be read: it is in force, or nobody has looked since it came."""
+        """Whether that generation is not there yet, but may still be read; if so, it will be tried."""
         space = self._space(inode)
-        return not space.gone and generation not in space.snapshots and (space.seen <= generation)
+        if not space.coming(generation):
+            return False
+        space.asked = max(space.asked, generation)
+        self._wake.set()
+        return True
 
     def _run(self) -> None:
         while not self._ended:
             with self._lock:
-                spaces = [s for s in self._namespaces.values() if not s.gone]
-            for space in spaces:
+                due = [space for space in self._namespaces.values() if space.due]
+            for space in due:
                 try:
                     space.look()
                 except (OSError, LookupError):
                     space.gone = True
-                    space.close()
             self._wake.wait(self._pause)
-            self._wake.clear()
-        for space in self._namespaces.values():
-            space.close()
+            if self._wake.is_set():
+                self._wake.clear()
+                time.sleep(0.01)
 
     def close(self) -> None:
         self._ended = True

@@ -26,7 +26,7 @@ from tracer.rules.model import Visit, Walk
 from tracer.rules.nft_watch import NftWatch
 
 PACKETS_A_RULESET = 25
-SHOWN, SHOWN_CHARACTERS = 6, 1500
+SHOWN, SHOWN_CHARACTERS = 30, 300
 Account = tuple[str, trace.Header, tuple[trace.Step, ...]]
 """Of one run: table, header, steps."""
 
