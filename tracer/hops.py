@@ -117,7 +117,8 @@ def _verdict_of_rules(e: Event) -> dict[str, Any]:
         return {"verdict": record.verdict(e)}
     if e.reason == TCP_RESET:
         return {"verdict": "REJECT", "reject": "tcp-reset"}
-    names = ICMP_UNREACHABLE if record.family(e) == "IPv4" else ICMP6_UNREACHABLE
+    family = {2: "IPv4", 10: "IPv6"}.get(e.pf) or record.family(e)  # the packet may be gone, and its header with it
+    names = ICMP_UNREACHABLE if family == "IPv4" else ICMP6_UNREACHABLE
     return {"verdict": "REJECT", "reject": names.get(e.reason, f"icmp code {e.reason}")}
 
 

@@ -29,7 +29,7 @@ from tracer.rules import nft_live
 from tracer.rules.model import Walk
 from tracer.rules.nft_watch import NftWatch
 
-PACKETS = 50
+PACKETS = 25
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -20,7 +20,7 @@ from tracer.filters import Filter
 from tracer.journeys import _completed
 from tracer.kernel.session import Kernel, Session
 from tracer.names import Namespaces
-from tracer.record import Event, Kind
+from tracer.record import Event, Flag, Kind
 from tracer.rules import nft_hits, nft_live
 from tracer.rules.model import Visit, Walk
 from tracer.rules.nft_watch import NftWatch
@@ -45,24 +45,26 @@ def _did(visit: Visit) -> str:
     word = visit.verdict
     if visit.rule is None or word.startswith(("JUMP ", "GOTO ")) or word in ("ACCEPT", "DROP", "RETURN", "CONTINUE"):
         return word
-    return {"REJECT": "DROP", "MARK": "CONTINUE"}.get(word, "ACCEPT")
+    return {"REJECT": "DROP", "MARK": "CONTINUE", "CONNMARK": "CONTINUE"}.get(word, "ACCEPT")
 
 
 def _steps(walk: Walk) -> tuple[trace.Step, ...]:
     return tuple((v.place.chain, v.rule.handle if v.rule else 0, _did(v)) for v in walk.visits)
 
 
-def walks(batch: Any, netns: int, watch: NftWatch) -> Iterator[tuple[Event, Walk]]:
-    """Every chain run in this namespace, with its walk."""
+def walks(batch: Any, netns: int, watch: NftWatch) -> Iterator[tuple[Event, Event, Walk]]:
+    """Every chain run in this namespace, with its walk; before it the event that shows the packet's header."""
     packets: dict[int, list[Any]] = {}
     for e in record.events(batch):
         packets.setdefault(e.packet, []).append(e)
     for events in packets.values():
         events.sort(key=lambda e: e.time)
-        found = nft_hits.runs(events)
+        found, seen = nft_hits.runs(events), None
         for e in _completed([e for e in events if e.kind not in record.PARTS]):
-            if e.kind == Kind.EVENT_CHAIN and e.netns == netns:
-                yield e, nft_hits.walk(e, found[e.hop], watch)
+            if not e.flags & Flag.FLAG_NO_HEADER:
+                seen = e
+            if e.kind == Kind.EVENT_CHAIN and e.netns == netns and seen:
+                yield seen, e, nft_hits.walk(e, found[e.hop], watch)
 
 
 class Bench:
@@ -110,15 +112,17 @@ class Bench:
             assert time.monotonic() < until, "the ruleset was not read"
             time.sleep(0.02)
 
-    def _compare(self, true: list[trace.Run], found: list[tuple[Event, Walk]], check: Callable[[Event, Walk], str]) -> None:
+    def _compare(
+        self, true: list[trace.Run], found: list[tuple[Event, Event, Walk]], check: Callable[[Event, Walk], str]
+    ) -> None:
         said: Counter[Account] = Counter((r.table, r.header, tuple(r.steps)) for r in true if not _neighbours(r.header))
         ours: Counter[Account] = Counter()
-        for e, walk in found:
+        for seen, e, walk in found:
             table = e.table.split(b"\0")[0].decode()
-            if _neighbours(_header(e)):
+            if _neighbours(_header(seen)):
                 continue
-            ours[table, _header(e), _steps(walk)] += 1
-            wrong = walk.undecided or check(e, walk)
+            ours[table, _header(seen), _steps(walk)] += 1
+            wrong = walk.undecided or check(seen, walk)
             if wrong:
                 self._object(f"{wrong}: {walk}")
         for account in (said - ours).elements():
