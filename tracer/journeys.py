@@ -17,7 +17,6 @@ from tracer.hops import Hops
 from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet
 from tracer.record import Event, Flag, Kind, NftHit
 from tracer.rules import nft_hits
-from tracer.rules.nft_watch import NftWatch
 
 QUIET_NS = 150_000_000
 """A packet is over when nothing has happened to it for so long. Neighbour look-ups and queues can take longer: the rest then
@@ -33,7 +32,8 @@ class Journeys:
     """Open packets by identity.
 
     wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. tracking: namespaces (inodes) known to use
-    conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over.
+    conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over. nft:
+    where the nftables rules that acted are found; without it no hop has a walk.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Journeys:
         wall_offset: int = 0,
         tracking: Iterable[int] = (),
         quiet: int = QUIET_NS,
-        nft: NftWatch | None = None,
+        nft: nft_hits.Reading | None = None,
     ) -> None:
         self._hops, self._offset, self._quiet, self._nft = hops, wall_offset, quiet, nft
         self._open: dict[int, list[Event]] = {}

@@ -33,6 +33,12 @@ class Snapshots(Protocol):
     def near(self, inode: int) -> list[Snapshot]: ...
 
 
+class Reading(Snapshots, Protocol):
+    """The same while rules are still being read."""
+
+    def coming(self, inode: int, generation: int) -> bool: ...
+
+
 def runs(events: Iterable[Any]) -> dict[int, list[NftHit]]:
     """The records of each run, by the hop number of the EVENT_CHAIN that ended it. events: of one packet, in order of time."""
     open_runs: dict[tuple[int, int], list[NftHit]] = {}
