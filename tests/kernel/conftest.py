@@ -7,6 +7,7 @@ filter it needs on the running probes. The scene, a node with kube-proxy's rules
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ TRIES = 3
 @pytest.fixture(scope="session")
 def node() -> Iterator[None]:
     """A node with kube-proxy's rules, three pods and a client; every kernel module the probes watch is loaded."""
+    subprocess.run(["nft", "list", "ruleset"], check=True, stdout=subprocess.DEVNULL)  # loads nf_tables
     with scene.scene():
         yield
 

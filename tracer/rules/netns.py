@@ -42,7 +42,7 @@ class _Call(Generic[T]):
             self._error = e
 
     def __call__(self) -> T:
-        thread = threading.Thread(target=self._run, name="netns")
+        thread = threading.Thread(target=self._run, name="netns", daemon=True)
         thread.start()
         thread.join()
         if self._error:

@@ -19,6 +19,8 @@ from tracer.rules import netns, nft
 from tracer.rules.nft import Changing, Snapshot
 
 PAUSE_SECONDS = 0.1
+END_SECONDS = 1.0
+"""How long the end of a run waits for a reading under way; the thread dies with the process."""
 KEPT = 16
 """Snapshots a namespace."""
 
@@ -132,7 +134,7 @@ class NftWatch:
     def close(self) -> None:
         self._ended = True
         self._wake.set()
-        self._thread.join()
+        self._thread.join(END_SECONDS)
 
     def __enter__(self) -> NftWatch:
         return self
