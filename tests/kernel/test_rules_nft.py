@@ -119,7 +119,7 @@ HELD = SWITCH + "with watching(Namespaces().own):\n    print('on', flush=True)\n
 def state() -> dict[str, str]:
     """Rules, namespaces, modules and BPF objects of the node."""
     commands = {
-        "rules": "nft -a -s list ruleset; iptables-nft-save; ip6tables-nft-save",
+        "rules": "nft -a -s list ruleset; (iptables-nft-save; ip6tables-nft-save) | sed 's/\\[[0-9:]*\\]//'",
         "namespaces": "ip netns; lsns -t net -n -o NS,PATH | sort",
         "modules": "lsmod | cut -d' ' -f1 | sort",
         "bpf": "bpftool prog show | grep -c ''; bpftool map show | grep -c ''; bpftool link show | grep -c ''",
