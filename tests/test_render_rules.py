@@ -58,7 +58,7 @@ def test_a_policy() -> None:
 
 def test_from_conntrack() -> None:
     later = explained(WALK, from_conntrack=True)
-    assert rules(later) == [f"from conntrack, decided by KUBE-SEP-X 1: {TEXT}"]
+    assert rules(later) == ["from conntrack, decided by KUBE-SEP-X 1"]
     way = "PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1"
     assert rules(later, verbose=True) == [f"from conntrack, decided by {way}: {TEXT}"]
     before = Walk(undecided="decided before tracing began")

@@ -42,10 +42,10 @@ def rule_lines(hop: Hop, verbose: bool, ink: Ink) -> Iterator[str]:
     visits = acted(walk.visits) if verbose and not hop.nat else [v for v in (walk.decision,) if v]
     for visit in visits:
         remark = "  " + ink("quiet", "(derived)") if visit.evidence is Evidence.DERIVED else ""
-        # The first packet's line tells the whole way.
+        # The first packet's lines tell the whole way, and the rule.
         places = visit.path[-1:] if before and not verbose else visit.path
         steps = f"{KEEP}> ".join(f"{plain(p.chain)}{KEEP}{p.number or 'policy'}" for p in places)
-        said = plain(words(visit.rule)) if visit.rule else ""
+        said = plain(words(visit.rule)) if visit.rule and (verbose or not before) else ""
         if before:
             yield f"{before}decided by {ink('place', steps)}{': ' * bool(said)}{said}{remark}"
         else:
