@@ -1,16 +1,24 @@
 # make demo    from nothing to a traced NodePort on a real kernel
 # make test    lint, unit tests here, kernel tests in virtual machines
+# make ground-truth KERNEL=6.12 BACKEND=legacy PACKETS=300
+#              random rules and packets, rule by rule against the kernel's own trace
 # make bench   what tracing costs, side by side in one virtual machine
+# make owners  whose each rule of many real nodes is, compared with the API objects
 
 KERNELS ?= 6.1 6.12
 DEMO_KERNEL ?= 6.12
 # Ways to attach that the kernel tests go through: auto takes fentry where it can, kprobe never does; auto,kprobe: both.
 ATTACH ?= auto
+# The ground truth: which kernel, which back end (a file of tests/kernel/truth), how many packets, which random numbers.
+KERNEL ?= 6.12
+BACKEND ?= legacy
+PACKETS ?= 300
+SEED ?= 1
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test bench setup clean
+.PHONY: demo test unit lint kernel-test ground-truth bench owners setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 vagrant/scenes/demo.py
@@ -31,8 +39,15 @@ kernel-test: setup
 			python3 -m pytest -p no:cacheprovider -W ignore::DeprecationWarning:bcc tests/kernel || exit 1; \
 	done
 
+ground-truth: setup
+	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/ground_truth.py \
+		--backend $(BACKEND) --packets $(PACKETS) --seed $(SEED)
+
 bench: setup
 	$(PYTHON) -m bench.run
+
+owners: setup
+	@$(PYTHON) -m tests.check_owners
 
 # What the machine needs: packages to build and boot the lab, and a virtual environment for the tools.
 setup: .venv/ready

@@ -149,6 +149,8 @@ def all_variants(tracer: Callable[[str], Tracer]) -> list[Variant]:
     return [
         Variant("k8snet-trace, other port", lambda: tracer("").on(other)),
         Variant("k8snet-trace, every packet", lambda: tracer("").on("everything")),
+        Variant("k8snet-trace --no-rules, other port", lambda: tracer("no-rules").on(other)),
+        Variant("k8snet-trace --no-rules, every packet", lambda: tracer("no-rules").on("everything")),
         Variant("tcpdump, other port", tools.tcpdump("-w", "/dev/null", *other.split())),
         Variant("tcpdump, every packet", tools.tcpdump("-w", str(tools.SCRATCH / "bench.pcap"))),
         Variant("k8snet-trace kprobes, other port", lambda: tracer("kprobe").on(other)),

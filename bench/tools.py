@@ -63,7 +63,7 @@ class Tracer:
     """k8snet-trace in its own process (bench/worker.py); its probes are on only inside the blocks of on()."""
 
     def __init__(self, way: str) -> None:
-        """way: "" for the ways the tracer chooses, "kprobe" for those of a kernel without fentry."""
+        """way: "" as the tracer chooses, "no-rules" without hits of rules, "kprobe" as on a kernel without fentry."""
         file = SCRATCH / f"bench-events-{way or 'fentry'}"
         command = [sys.executable, "-m", "bench.worker", way, str(file)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

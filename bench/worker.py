@@ -1,6 +1,6 @@
 """The tracer as one of the compared tools: a Session in a process of its own, as the command is.
 
-Started as `python3 -m bench.worker WAY FILE` (WAY: "" or "kprobe"); reads one command a line on stdin and answers each
+Started as `python3 -m bench.worker WAY FILE` (WAY: "", "no-rules" or "kprobe"); reads a command a line on stdin, answers each
 with one line of JSON on stdout, the first line without being asked, when the probes are ready:
 
     port N       probes on, filter: port N
@@ -23,7 +23,6 @@ from typing import Any
 
 from tracer import record
 from tracer.filters import Filter
-from tracer.kernel.plan import Planned
 from tracer.kernel.session import Kernel, Session
 from tracer.run import POLL_SECONDS
 
@@ -31,29 +30,36 @@ RUN_TIME_NS, RUN_COUNT = 24, 25
 """Places of these two in struct bpf_prog_info (include/uapi/linux/bpf.h), counted in 8 bytes."""
 
 
-def detach(program: Any, rows: list[Planned]) -> None:
-    """Takes the rows' programs off their functions and keeps them loaded. program: tracer.kernel.program.Program."""
-    bpf = program.bpf
-    for row in rows:
-        name, event = row.program.encode(), row.symbol.encode()
-        if row.way == "RAWTP":
-            bpf.detach_raw_tracepoint(event)
-        elif row.way == "FENTRY":
-            bpf.detach_kfunc(fn_name=name)
-        elif row.way == "FEXIT":
-            bpf.detach_kretfunc(fn_name=name)
-        elif row.way == "KPROBE":
-            bpf.detach_kprobe(event=event, fn_name=name)
-        else:
-            bpf.detach_kretprobe(event=event, fn_name=name)
-            bpf.detach_kprobe(event=event, fn_name=b"enter_" + name)
+def detach(session: Session) -> None:
+    """Takes the programs off their functions and keeps them loaded."""
+    bpf: Any = session._program.bpf
+    for row in session.planned:
+        detach_one(bpf, row.program.encode(), row.symbol.encode(), row.way)
+        if row.way == "KRETPROBE":
+            bpf.detach_kprobe(event=row.symbol.encode(), fn_name=b"enter_" + row.program.encode())
+    for watched in session.watched:
+        for program, way in watched.programs:
+            detach_one(bpf, program.encode(), watched.symbol.encode(), way)
+
+
+def detach_one(bpf: Any, name: bytes, event: bytes, way: str) -> None:
+    if way == "RAWTP":
+        bpf.detach_raw_tracepoint(event)
+    elif way == "FENTRY":
+        bpf.detach_kfunc(fn_name=name)
+    elif way == "FEXIT":
+        bpf.detach_kretfunc(fn_name=name)
+    elif way == "KPROBE":
+        bpf.detach_kprobe(event=event, fn_name=name)
+    else:
+        bpf.detach_kretprobe(event=event, fn_name=name)
 
 
 class Worker:
     """file: where events of `everything` go; it starts empty each time the probes go on."""
 
     def __init__(self, way: str, file: Path) -> None:
-        self._session = Session(Kernel.running(), Filter(), only=way)
+        self._session = Session(Kernel.running(), Filter(), only=way.replace("no-rules", ""), rules=way != "no-rules")
         self._program: Any = self._session._program
         self._file, self._attached = file, True
         self._out = file.open("wb")
@@ -64,6 +70,7 @@ class Worker:
         self._session.set_filter(wanted)
         if not self._attached:
             self._program.attach(self._session.planned)
+            self._program.watch(self._session.watched)
             self._attached = True
         self._session.drain()
         self._session.losses()
@@ -92,7 +99,7 @@ class Worker:
         return {symbols.get(n) or entries.get(n) or n: v for n, v in found.items()}
 
     def off(self) -> dict[str, Any]:
-        detach(self._program, self._session.planned)
+        detach(self._session)
         self._attached = False
         self.turn()
         return {"events": self._events, "lost": self._lost, "why": self._why, "bytes": self._out.tell()}

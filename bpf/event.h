@@ -23,6 +23,7 @@ enum event_kind {
     EVENT_ACCEPT = 8,   /* the handshake's last ACK made a socket, or not: tcp_v4_syn_recv_sock returned */
     EVENT_REQUEST = 9,  /* a segment met a half-open connection: tcp_check_req returned */
     EVENT_DROP = 10,    /* the packet was freed as dropped: skb:kfree_skb */
+    EVENT_NFT_RULE = 12, /* an nftables rule acted: struct nft_hit in nft_hit.h */
 };
 
 enum event_flag {
@@ -54,7 +55,8 @@ struct event {
     u8 verdict;        /* HOOK, TABLE, CHAIN: NF_* verdict; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 unknown */
     u8 ct_info;        /* enum ip_conntrack_info */
     u8 manip;          /* NAT: 0 source 1 destination, +2 in the reply direction */
-    u8 state;          /* SOCKET: TCP state of the socket */
+    u8 state;          /* SOCKET: TCP state of the socket; TABLE: what is known of its rules, see steps.h;
+                          CHAIN: family of the table, 1 inet 2 ip 10 ip6 */
     char table[32];    /* TABLE, CHAIN: table name */
     u8 protocol;       /* 6 TCP, 17 UDP, 1 ICMP, 58 ICMPv6, 132 SCTP ... */
     u8 tcp_flags;      /* FIN 1 SYN 2 RST 4 PSH 8 ACK 16 */

@@ -1,5 +1,6 @@
 /* iptables tables: ipt_do_table and ip6t_do_table run one table of one hook and return its verdict. */
 
+#ifdef HAVE_xt_table
 /* arg: skb, state, table */
 static __always_inline int table_keep(struct call *c)
 {
@@ -16,6 +17,7 @@ static __always_inline int table_returned(struct call *c)
     struct follow *e;
     struct reserved r;
     struct sight *s;
+    struct run *run = end_run(c->arg[0]);
 
     if (verdict == NF_STOLEN || known_unwanted(READ(c, skb, _nfct)))
         return 0;
@@ -31,6 +33,7 @@ static __always_inline int table_returned(struct call *c)
         write_rejection(r.out, c->arg[0]);
     r.out->object = (u64)PEEK(table, private);
     bpf_probe_read_kernel(&r.out->table, sizeof(r.out->table), &table->name);
+    write_steps(run, r.out);
     submit_event(r);
     return 0;
 }
@@ -41,3 +44,4 @@ static __always_inline int table_returned(struct call *c)
 #define table6_returned table_returned
 PROBE_RETURN(table4)
 PROBE_RETURN(table6)
+#endif

@@ -9,12 +9,63 @@
 #define CHAIN_STATE(c, pkt) ((struct nf_hook_state *)READ(c, pkt, xt_state))
 #endif
 
+#define PEEK_BITS(p, name)                                                                                             \
+    ({                                                                                                                 \
+        u64 bits_ = 0;                                                                                                 \
+        bpf_probe_read_kernel(&bits_, (SHIFT_##name + WIDTH_##name + 7) / 8, (void *)(p) + OFFSET_##name);             \
+        bits_ >> SHIFT_##name & ((1ULL << WIDTH_##name) - 1);                                                          \
+    })
+
+/* NFPROTO_* of a table. */
+static __always_inline u8 nft_family(struct nft_table *table)
+{
+#ifdef WIDTH_nft_table_family
+    return PEEK_BITS(table, nft_table_family);
+#else
+    return 0;
+#endif
+}
+
 /* arg: packet info, chain */
 static __always_inline int chain_keep(struct call *c)
 {
     struct nft_pktinfo *pkt = (void *)c->arg[0];
     struct sk_buff *skb = READ(c, pkt, skb);
     return !known_unwanted(READ(c, skb, _nfct));
+}
+
+/* Table and chain, by name; whole = 0 for a short event, which has no room for the chain's. */
+static __always_inline void write_chain(struct event *out, struct event *whole, struct nft_chain *chain)
+{
+    struct nft_table *table = PEEK(chain, table);
+
+    out->state = nft_family(table);
+    out->object = (u64)chain;
+    bpf_probe_read_kernel_str(&out->table, sizeof(out->table), PEEK(table, name));
+    if (whole)
+        bpf_probe_read_kernel_str(&whole->chain, sizeof(whole->chain), PEEK(chain, name));
+}
+
+/* Since 6.7 nft_do_chain frees a packet that it drops, and returns "stolen" with an error in the upper half (kernel: "netfilter:
+ * make nftables drops visible in net dropmonitor"). The packet is gone; its entry says whether it was this one. */
+static __always_inline void write_dropped(struct call *c, u64 skb, struct nf_hook_state *state)
+{
+    struct follow *e = already_followed(skb);
+    u8 hook = READ(c, state, hook);
+    struct reserved r;
+
+    if (!e || !e->dead || e->netns != netns_of(c, READ(c, state, net)) || e->stage > stage_of(hook, 0))
+        return;
+    r = reserve_whole(e, EVENT_CHAIN);
+    if (!r.out)
+        return;
+    r.out->hook = hook;
+    r.out->pf = READ(c, state, pf);
+    r.out->verdict = NF_DROP;
+    r.out->flags |= FLAG_NO_HEADER;
+    write_rejection(r.out, skb);
+    write_chain(r.out, r.whole, (void *)c->arg[1]);
+    submit_event(r);
 }
 
 static __always_inline int chain_returned(struct call *c)
@@ -24,12 +75,16 @@ static __always_inline int chain_returned(struct call *c)
     struct sk_buff *skb = READ(c, pkt, skb);
     struct nf_hook_state *state = CHAIN_STATE(c, pkt);
     u8 verdict = c->ret & 255;
-    struct nft_table *table;
     struct follow *e;
     struct reserved r;
     struct sight *s;
 
-    if (verdict == NF_STOLEN || known_unwanted(READ(c, skb, _nfct)))
+    if (verdict == NF_STOLEN) {
+        if ((u32)c->ret >> 16)
+            write_dropped(c, (u64)skb, state);
+        return 0;
+    }
+    if (known_unwanted(READ(c, skb, _nfct)))
         return 0;
     s = sight_of(c);
     if (s)
@@ -43,11 +98,7 @@ static __always_inline int chain_returned(struct call *c)
     r.out->verdict = verdict;
     if (verdict == NF_DROP)
         write_rejection(r.out, (u64)skb);
-    r.out->object = c->arg[1];
-    table = PEEK(chain, table);
-    bpf_probe_read_kernel_str(&r.out->table, sizeof(r.out->table), PEEK(table, name));
-    if (r.whole)
-        bpf_probe_read_kernel_str(&r.whole->chain, sizeof(r.whole->chain), PEEK(chain, name));
+    write_chain(r.out, r.whole, chain);
     submit_event(r);
     return 0;
 }

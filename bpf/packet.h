@@ -49,6 +49,8 @@ static __always_inline void parse_transport(struct packet *p, struct tuple *t, c
         p->ack = bpf_ntohl(*(u32 *)(h + 8));
         p->tcp_flags = h[13];
         p->sign = p->seq ^ p->ack;
+    } else if (t->protocol == SCTP) {
+        p->sign = *(u32 *)(h + 4) ^ *(u32 *)(h + 12); /* between them is a checksum, which NAT changes */
     } else {
         p->sign = *(u32 *)(h + 8);
     }

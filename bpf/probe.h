@@ -30,7 +30,7 @@ static __always_inline u64 seventh_argument(struct pt_regs *ctx)
 #define PT_REGS_PARM7(ctx) seventh_argument(ctx)
 
 struct call {
-    u64 arg[4]; /* the arguments the row names, in that order */
+    u64 arg[5]; /* the arguments the row names, in that order */
     u64 ret;    /* only after the function returned */
     int number; /* of the row */
     int direct; /* the verifier knows the arguments' types */

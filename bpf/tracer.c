@@ -7,6 +7,8 @@
 #include "structs.h"
 #include "plan.h"
 #include "event.h"
+#include "nft_hit.h"
+#include "steps.h"
 
 #include "tally.h"
 #include "probe.h"
@@ -19,8 +21,11 @@
 
 #include "netfilter.h"
 #include "reject.h"
+#include "ruleset.h"
+#include "rule.h"
 #include "iptables.h"
 #include "nftables.h"
+#include "nft_rule.h"
 #include "nat.h"
 #include "socket.h"
 #include "tcp.h"

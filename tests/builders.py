@@ -182,6 +182,11 @@ class BtfBuilder:
         tail = b"".join(struct.pack("<III", self.string(n), t, at * 8) for n, (t, at) in members.items())
         return self.add(kind, name, len(members), size, tail)
 
+    def bit_fields(self, name: str, size: int, members: dict[str, tuple[int, int, int]]) -> int:
+        """A structure of bit fields. members: type, offset and width in bits, by name."""
+        tail = b"".join(struct.pack("<III", self.string(n), t, at | width << 24) for n, (t, at, width) in members.items())
+        return self.add(4, name, len(members), size, tail, flag=True)
+
     def union(self, name: str, size: int, members: dict[str, int]) -> int:
         return self.struct(name, size, {n: (t, 0) for n, t in members.items()}, 5)
 

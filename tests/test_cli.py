@@ -48,6 +48,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         (["--host", "10.0.0"], 2, r"'10\.0\.0' is no IP address or CIDR\."),
         (["--proto", "quic"], 2, r".*'quic' is not one of .*'tcp'.*"),
         (["--iface", "nosuch0"], 2, r"There is no interface 'nosuch0' here \(there are: .*\)\."),
+        (["--service", "Shop Cart"], 2, r"--service 'Shop Cart' is no name: write namespace/name or namespace/name:port\."),
+        (["--pod", "a/b:c"], 2, r"--pod 'a/b:c' is no name: write namespace/name\."),
+        (["--node-port", "70000"], 2, r"--node-port 70000 does not exist: ports go from 1 to 65535\."),
+        (["--service", "a/b", "--port", "1"], 2, r"--service, .* cannot be combined with --port or --host\."),
+        (["--pod", "a/b", "--no-kube"], 2, r"--service and --pod need Kubernetes' objects: leave --no-kube out\."),
+        (["--objects", "/no/file", "--no-kube"], 2, r"--objects, --kubeconfig and --no-kube exclude each other\."),
+        (["--objects", "/no/file"], 8, r"--objects /no/file cannot be read: No such file or directory\."),
+        (["--kubeconfig", "/no/file"], 8, r"The kubeconfig /no/file cannot be read: No such file or directory\."),
         (["--netns", "nosuch"], 2, r"There is no network namespace 'nosuch' \(known: .*\)\."),
         (["--count", "-1"], 2, r".*-1 is not in the range.*"),
         (["-o", "xml"], 2, r".*'xml' is not one of 'text', 'json'\."),
@@ -75,14 +83,16 @@ def test_help_fits_on_a_screen(run: Any, args: list[str]) -> None:
     ended: Ended = run(*args)
     assert (ended.status, ended.err) == (0, "")
     lines = ended.out.splitlines()
-    assert len(lines) <= 40
+    assert len(lines) <= 42
     assert max(map(len, lines)) <= 100
     assert lines[0].startswith("Usage: k8snet-trace ")
 
 
 def test_help_names_every_option_and_the_other_command(run: Any) -> None:
     text = run("--help").out
-    for option in ("--port", "--host", "--proto", "-4", "-6", "--iface", "--netns", "--drops-only", "--count", "--duration",
+    for option in ("--port", "--host", "--service", "--pod", "--node-port", "--host-port",
+                   "--kubeconfig", "--objects", "--no-kube", "--proto", "-4", "-6",
+                   "--iface", "--netns", "--drops-only", "--count", "--duration",
                    "--output", "--verbose", "--attach", "--ready-file", "k8snet-trace doctor"):  # fmt: skip
         assert option in text, option
 
@@ -95,7 +105,7 @@ def test_version(run: Any) -> None:
     ("error", "status"),
     [
         (errors.BadOption, 2), (errors.NotRoot, 3), (errors.NoBtf, 4), (errors.NoBcc, 5), (errors.NoProbe, 6),
-        (errors.CompileFailed, 7), (errors.CommandNotFound, 127),
+        (errors.CompileFailed, 7), (errors.NoObjects, 8), (errors.NoSuchObject, 9), (errors.CommandNotFound, 127),
     ],
 )  # fmt: skip
 def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, error: type[TraceError], status: int) -> None:
@@ -108,7 +118,7 @@ def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, e
 
 def test_statuses_differ() -> None:
     kinds = TraceError.__subclasses__()
-    assert len({kind.status for kind in kinds}) == len(kinds) == 7
+    assert len({kind.status for kind in kinds}) == len(kinds) == 9
 
 
 @pytest.mark.parametrize("status", [0, 10, 11, 12])
@@ -181,7 +191,7 @@ class Kernel:
     running = classmethod(lambda cls: cls())
 
 class Run:
-    def __init__(self, session, journeys, output, limits):
+    def __init__(self, session, journeys, output, limits, kube):
         self.output = output
     def follow(self, stop, command):
         self.output.summary(main.Run.totals)
@@ -189,7 +199,7 @@ class Run:
 
 main.require_root = lambda: None
 main.Kernel, main.Run = Kernel, Run
-main.Session = lambda *args, **options: nullcontext(SimpleNamespace(refused=[]))
+main.Session = lambda *args, **options: nullcontext(SimpleNamespace(planned=[], refused=[], acts=()))
 cli.main(["--port", "80"])
 """
 

@@ -74,6 +74,13 @@ def test_event_fields() -> None:
     assert dtype.itemsize % 8 == 0, "ring buffer records are padded to 8 bytes"
 
 
+def test_a_hit_has_what_it_shares_with_an_event_at_one_place() -> None:
+    hit, event = cstruct.dtype("nft_hit.h", "nft_hit"), cstruct.dtype("event.h", "event")
+    assert hit.itemsize == event.itemsize and hit.fields and event.fields
+    shared = ("time", "packet", "object", "netns", "mark", "hop", "kind", "flags", "hook", "pf", "joint1", "joint2")
+    assert {name: hit.fields[name][:2] for name in shared} == {name: event.fields[name][:2] for name in shared}
+
+
 def test_the_joints_lie_where_slots_begin() -> None:
     fields = cstruct.dtype("event.h", "event").fields
     short = cstruct.define("event.h", "SHORT_EVENT")
@@ -94,9 +101,9 @@ def test_enums() -> None:
     kinds = cstruct.enum("event.h", "event_kind")
     assert [k.name for k in kinds] == [
         "EVENT_HOOK", "EVENT_TABLE", "EVENT_CHAIN", "EVENT_NAT", "EVENT_NAT_HOOK", "EVENT_SOCKET", "EVENT_SYN",
-        "EVENT_ACCEPT", "EVENT_REQUEST", "EVENT_DROP",
+        "EVENT_ACCEPT", "EVENT_REQUEST", "EVENT_DROP", "EVENT_NFT_RULE",
     ]  # fmt: skip
-    assert [k.value for k in kinds] == list(range(1, 11))
+    assert [k.value for k in kinds] == [*range(1, 11), 12]
     assert max(kinds) < 16, "bpf/emit.h counts lost events in an array of 16"
     flags = [f.value for f in cstruct.enum("event.h", "event_flag")]
     assert sorted(flags) == [1 << i for i in range(len(flags))]

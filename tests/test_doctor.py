@@ -18,7 +18,8 @@ from tracer.kernel.probes import PROBES, TRACEPOINT
 from tracer.kernel.symbols import Symbols
 
 ALL = Abilities(fentry=True, module_fentry=True)
-FUNCTIONS = {p.symbols[-1]: p for p in PROBES if p.at != TRACEPOINT}
+# Where two rows watch a function, the one that wants more of it.
+FUNCTIONS = {p.symbols[-1]: p for p in sorted(PROBES, key=lambda p: len(p.args)) if p.at != TRACEPOINT}
 
 
 class FakeBtf:

@@ -132,6 +132,23 @@ def test_structures_of_modules(tmp_path: Path, vmlinux: BtfBuilder) -> None:
     assert "#define ENUM_NF_CT_EXT_NAT 1\n" in text
 
 
+def test_bit_fields_are_numbers_only(tmp_path: Path, vmlinux: BtfBuilder) -> None:
+    """struct nft_rule_dp: is_last in 1 bit, dlen in 12, handle in 42."""
+    b = BtfBuilder(vmlinux)
+    u64 = b.integer("u64x", 8)
+    b.bit_fields("nft_rule_dp", 8, {"is_last": (u64, 0, 1), "dlen": (u64, 1, 12), "handle": (u64, 13, 42)})
+    text = header(tmp_path, vmlinux, nf_tables=b)
+    assert block(text, "nft_rule_dp") == []
+    for line in (
+        "HAVE_nft_rule_dp_handle",
+        "OFFSET_nft_rule_dp_handle 1",
+        "SHIFT_nft_rule_dp_handle 5",
+        "WIDTH_nft_rule_dp_handle 42",
+    ):
+        assert f"#define {line}\n" in text
+    assert "__builtin_offsetof(struct nft_rule_dp" not in text
+
+
 def test_a_field_that_this_kernel_was_built_without(tmp_path: Path, vmlinux: BtfBuilder) -> None:
     text = header(tmp_path, vmlinux, nf_conntrack=conntrack(vmlinux, nfproto=False))
     assert "#define HAVE_nf_conn\n" in text

@@ -23,7 +23,8 @@ OLD, NEW = Abilities(fentry=True, module_fentry=False), Abilities(fentry=True, m
 NONE = Abilities(fentry=False, module_fentry=False)
 STRUCTS = {
     "nf_conn": "nf_conntrack", "xt_table": "x_tables", "nft_pktinfo": "nf_tables", "nft_chain": "nf_tables",
-    "nft_table": "nf_tables",
+    "nft_table": "nf_tables", "nft_traceinfo": "nf_tables", "nft_verdict": "nf_tables", "nft_base_chain": "nf_tables",
+    "xt_table_info": "x_tables", "xt_action_param": "x_tables",
 }  # fmt: skip
 
 
@@ -88,18 +89,22 @@ def refused(k: Kernel, can: Abilities, verbose: bool = True) -> dict[str, str]:
 
 
 POSITIONS = {
-    "hook": (1, 2), "table4": (2, 3, 1), "table6": (2, 3, 1), "chain": (1, 2), "nat": (1, 2, 3, 4), "nat_hook": (2, 3),
+    "hook": (1, 2), "table4": (2, 3, 1), "table6": (2, 3, 1), "table4_begin": (2, 1), "table6_begin": (2, 1),
+    "table_found": (1, 2), "table_replaced": (1,), "chain": (1, 2), "nat": (1, 2, 3, 4), "nat_hook": (2, 3),
     "unreach4": (1, 2), "unreach6": (2, 3), "reset4": (3,), "reset6": (3,), "socket": (1, 2), "synack4": (7,),
     "synack6": (7,), "syn": (3, 4), "accept4": (1, 2), "accept6": (1, 2), "request": (1, 2), "drop": (1, 2, 3),
     "clone": (1,), "copy": (1,), "pcopy": (1,), "tap": (1,), "tap_ring": (1,),
 }  # fmt: skip
 """Where the arguments are since 5.16, by row."""
+NFT_RULE = {"6.1": (1, 0, 0, 0, 3), "6.12": (4, 1, 2, 3, 5)}
+"""The trace info held packet, verdict and rule until 6.4."""
 
 
 @pytest.mark.parametrize("version", ["6.1", "6.12"])
 def test_every_row_runs(version: str, tmp_path: Path) -> None:
     k = kernel(version, tmp_path)
-    assert {name: row.positions for name, row in planned(k, NEW).items()} == POSITIONS
+    positions = {**POSITIONS, "nft_rule": NFT_RULE[version]}
+    assert {name: row.positions for name, row in planned(k, NEW).items()} == positions
     assert refused(k, NEW) == {}
     assert not any(row.assumed for row in planned(k, NEW).values())
 
@@ -120,7 +125,9 @@ def test_5_10_modules_have_no_btf(tmp_path: Path) -> None:
     found = planned(kernel("5.10", tmp_path, ("nf_conn", "xt_table")), NEW)
     assert (found["table4"].positions, found["table4"].way) == ((1, 2, 3), "KRETPROBE")
     assert (found["nat"].positions, found["nat"].way) == ((1, 2, 3, 4), "KPROBE")
-    assert {name for name, row in found.items() if row.assumed} == {"table4", "table6", "nat", "nat_hook"}
+    assert {name for name, row in found.items() if row.assumed} == {
+        "table4", "table6", "table_found", "table_replaced", "nat", "nat_hook",
+    }  # fmt: skip
     assert (found["nat_hook"].positions, found["nat_hook"].symbol) == ((2, 3), "nf_nat_inet_fn")
     assert (found["hook"].way, found["hook"].assumed) == ("FEXIT", False)
     assert found["drop"].positions == (1, 2, 0), "no drop reasons before 5.17"
@@ -187,6 +194,7 @@ def test_rows_of_missing_modules_are_refused_one_by_one(tmp_path: Path) -> None:
     why = refused(kernel("6.12", tmp_path, without=("nf_nat", "ip_tables")), NEW)
     assert why == {
         "table4": "module ip_tables is not loaded",
+        "table4_begin": "module ip_tables is not loaded",
         "nat": "module nf_nat is not loaded",
         "nat_hook": "module nf_nat is not loaded",
     }
@@ -196,6 +204,7 @@ def test_a_loaded_module_without_the_function_is_told_apart(tmp_path: Path) -> N
     k = kernel("6.12", tmp_path, without=("nf_nat_manip_pkt", "skb_clone", "ip_tables"))
     assert refused(k, NEW) == {
         "table4": "module ip_tables is not loaded",
+        "table4_begin": "module ip_tables is not loaded",
         "nat": "nf_nat has no function nf_nat_manip_pkt",
         "clone": "the kernel has no function skb_clone",
     }

@@ -102,3 +102,14 @@ def test_hooks_and_verdicts() -> None:
     assert record.hook(one("DROP")) == ""
     told = [record.verdict(one(verdict=n)) for n in (0, 1, 2, 3, 4, 255)]
     assert told == ["DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "255"]
+
+
+def test_rows_have_the_fields_of_their_kind() -> None:
+    batch = np.concatenate([event("HOOK", hop=1), event("DROP", hop=2), event("CHAIN", hop=3)])
+    hit = np.zeros(1, record.HIT_DTYPE)
+    hit[0]["kind"], hit[0]["handle"], hit[0]["to"] = record.Kind.EVENT_NFT_RULE, 42, b"next"
+    batch[1:2] = hit.view(record.DTYPE)
+    first, second, third = record.events(batch)
+    assert (first.hop, third.hop, third.kind) == (1, 3, record.Kind.EVENT_CHAIN)
+    assert (second.kind, second.handle, second.to) == (record.Kind.EVENT_NFT_RULE, 42, b"next")
+    assert not hasattr(second, "src") and not hasattr(first, "handle")

@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import re
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from tests import sample_packets as samples
 from tracer import __version__, render
 from tracer.facts import Fact
+from tracer.kube.model import Owner
 from tracer.model import Endpoints, Flow, Handshake, Packet, Socket, Totals
 from tracer.render.json import Json, rfc3339
 
@@ -149,8 +151,23 @@ def test_the_schema_refuses_what_the_contract_does_not_say(spoil: Any) -> None:
 def test_a_rule_and_its_owner_have_their_place() -> None:
     found = line(samples.rejected())
     rule = {"chain": "KUBE-SVC-A", "number": 3, "text": "-A KUBE-SVC-A -j REJECT"}
-    found["hops"][0] |= {"chain_path": ["OUTPUT", "KUBE-SVC-A"], "rule": rule, "owner": "Service default/web:http"}
+    owner = {"kind": "Service", "namespace": "default", "name": "web", "port": "http", "text": "Service default/web:http"}
+    found["hops"][0] |= {"chain_path": "OUTPUT 1 > KUBE-SVC-A 3", "rule": rule, "owner": owner}
     VALIDATOR.validate(found)
+
+
+def test_owners_of_hops_and_ends() -> None:
+    found = samples.node_port()
+    owner = Owner("Service", "default", "http-proxy", "http", "kube-proxy", "NodePort 30285", evidence="comment")
+    found.hops[2] = replace(found.hops[2], owner=owner)
+    found.dst_owner = owner
+    said = line(found)
+    VALIDATOR.validate(said)
+    assert said["hops"][2]["owner"] == said["ends"]["dst"] == {
+        "kind": "Service", "namespace": "default", "name": "http-proxy", "port": "http", "program": "kube-proxy",
+        "detail": "NodePort 30285", "evidence": "comment", "text": "Service default/http-proxy:http, NodePort 30285",
+    }  # fmt: skip
+    assert "src" not in said["ends"]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e["type"])

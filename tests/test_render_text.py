@@ -16,6 +16,7 @@ from tests import sample_packets as samples
 from tracer import render
 from tracer.errors import BadOption
 from tracer.facts import Fact
+from tracer.kube.model import Owner
 from tracer.model import Drop, Endpoints, Nat, Packet, Socket, Totals
 from tracer.render.text import Text
 
@@ -68,6 +69,20 @@ def test_a_node_port_request() -> None:
         "          =>  SYN answered by pid 4242 nginx in pod http-proxy",
         "",
     ]
+
+
+def test_owners_of_hops_and_ends() -> None:
+    found = samples.node_port()
+    service = Owner("Service", "default", "http-proxy", "http", "kube-proxy", "NodePort 30285", "pod default/web-a (node-1)")
+    found.hops[2] = replace(found.hops[2], owner=service)
+    found.src_owner, found.dst_owner = Owner("external"), replace(service, target="")
+    lines = written(found)
+    assert lines[1] == " " * 14 + "external -> Service default/http-proxy:http, NodePort 30285"
+    assert lines[2].endswith(
+        "-> 10.244.0.11:8080  Service default/http-proxy:http, NodePort 30285 -> pod default/web-a (node-1)"
+    )
+    found.src_owner = found.dst_owner = Owner("unknown")
+    assert "unknown" not in written(found)[1], "nothing is said of nothing"
 
 
 def test_verbose_shows_every_hop() -> None:

@@ -21,6 +21,13 @@ ffffffffc0300000 d data_of_a_module\t[nf_nat]
 """
 
 
+def test_variables_that_are_read_by_address() -> None:
+    lines = ["ffffffffc0400000 d nf_tables_net_id\t[nf_tables]\n", "ffffffffc0400008 d other\t[nf_tables]\n"]
+    assert Symbols(lines).variables == {"nf_tables_net_id": 0xFFFFFFFFC0400000}
+    hidden = Symbols(["0000000000000000 d nf_tables_net_id\t[nf_tables]\n"])
+    assert hidden.variables == {}, "no address without the right to see it"
+
+
 @pytest.fixture
 def symbols() -> Symbols:
     return Symbols(LINES.splitlines(keepends=True))
@@ -61,3 +68,17 @@ def test_running_reads_a_file(tmp_path: Path) -> None:
     assert Symbols.running(path).module_of("ipt_do_table") == "ip_tables"
     with pytest.raises(FileNotFoundError):
         Symbols.running(tmp_path / "missing")
+
+
+def test_a_module_that_was_loaded_later(tmp_path: Path) -> None:
+    kallsyms, modules = tmp_path / "kallsyms", tmp_path / "modules"
+    kallsyms.write_text(LINES)
+    modules.write_text("ip_tables 28672 1 - Live 0xffffffffc0100000\n")
+    symbols = Symbols.running(kallsyms, modules)
+    later = 0xFFFFFFFFC0180010
+    assert symbols.containing(later) == "ipt_do_table", "nothing else is known there"
+    kallsyms.write_text(LINES + "ffffffffc0180000 t nft_do_chain\t[nf_tables]\n")
+    modules.write_text(modules.read_text() + "nf_tables 28672 1 - Live 0xffffffffc0180000\n")
+    symbols._checked = 0.0
+    assert symbols.containing(later) == "nft_do_chain"
+    assert symbols.module_of("nft_do_chain") is None, "what can be watched was decided at the start"

@@ -14,7 +14,7 @@ from tracer.filters import PROTOCOLS, Filter, parse_host
 EXAMPLES = """\b
 Examples:
   k8snet-trace --port 30285                  everything that happens to that NodePort
-  k8snet-trace --host 10.244.0.0/16 --drops-only
+  k8snet-trace --service shop/cart:http --drops-only
   k8snet-trace --port 30285 -- curl -m 2 http://192.168.56.10:30285/
   k8snet-trace doctor                        what works on this node, and what does not
 
@@ -47,26 +47,34 @@ def command() -> None:
     type=int,
     multiple=True,
     metavar="PORT",
-    help="Source, destination, or either end of the connection's NAT. May be repeated.",
+    help="Either end, before or after NAT; repeatable.",
 )
 @click.option("--host", "hosts", multiple=True, metavar="CIDR", help="Address or network, matched like --port.")
-@click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), help="Protocol of the packet or its connection.")
+@click.option("--service", "services", multiple=True, metavar="NS/NAME[:PORT]", help="A Service, wherever it is asked for.")
+@click.option("--pod", "pods", multiple=True, metavar="NS/NAME", help="A pod's own address.")
+@click.option("--node-port", "node_ports", type=int, multiple=True, metavar="PORT", help="A NodePort on this node.")
+@click.option("--host-port", "host_ports", type=int, multiple=True, metavar="PORT", help="A hostPort of this node's pods.")
+@click.option("--kubeconfig", metavar="FILE", help="How to reach the Kubernetes API.")
+@click.option("--objects", metavar="FILE", help="Instead: what `kubectl get -A -o json` said.")
+@click.option("--no-kube", is_flag=True, help="Ask no API: names from rules alone.")
+@click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), metavar="PROTO", help="tcp, udp, sctp, icmp or icmpv6.")
 @click.option("-4", "family", flag_value=4, type=int, help="IPv4 only.")
 @click.option("-6", "family", flag_value=6, type=int, help="IPv6 only.")
 @click.option("--iface", metavar="NAME", help="Follow what passes this interface here.")
-@click.option("--netns", metavar="NAME", help="Follow what passes it: node, a name, pid:N, a path.")
-@click.option("--drops-only", is_flag=True, help="Only packets that did not get where they should.")
+@click.option("--netns", metavar="NAME", help="What passes it: node, a name, pid:N, a path.")
+@click.option("--drops-only", is_flag=True, help="Only what did not get where it should.")
 @click.option("-n", "--count", type=click.IntRange(0), default=0, metavar="N", help="Stop after N packets.")
 @click.option("--duration", type=click.FloatRange(0), default=0, metavar="S", help="Stop after S seconds.")
 @click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
-@click.option("-v", "--verbose", is_flag=True, help="Every hook and table, not only what decided something.")
+@click.option("-v", "--verbose", is_flag=True, help="Every hook and table, not only decisions.")
 @click.option(
     "--attach",
     type=click.Choice(["auto", "kprobe"]),
     default="auto",
-    help="How to attach: auto takes fentry where the kernel has it, kprobe never does.",
+    help="auto takes fentry where it can, kprobe never.",
 )
-@click.option("--ready-file", metavar="PATH", help="Written once the probes are on; holds this process's number.")
+@click.option("--no-rules", is_flag=True, help="Verdicts only, not which rule decided: costs less.")
+@click.option("--ready-file", metavar="PATH", help="Written with our pid once the probes are on.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
 def trace(cmd: tuple[str, ...], **options: Any) -> int:
     """Print each matching packet's way through this node: hooks, tables, NAT, sockets, drops.

@@ -48,6 +48,18 @@ class CompileFailed(TraceError):
     status = 7
 
 
+class NoObjects(TraceError):
+    """Kubernetes' objects cannot be read where an option needs them: a kubeconfig, --objects FILE, or the API itself."""
+
+    status = 8
+
+
+class NoSuchObject(TraceError):
+    """An option names a Service, a pod or a port that Kubernetes does not have."""
+
+    status = 9
+
+
 class CommandNotFound(TraceError):
     """The command after `--` could not be started."""
 

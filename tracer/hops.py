@@ -38,11 +38,11 @@ class Hops:
         self._reasons, self._function = drop_reasons, function
         self._listeners: dict[tuple[int, str, int], int] = {}
         self._makers: dict[int, Callable[[Event], dict[str, Any]]] = {
-            kind: getattr(self, "_" + kind.name.removeprefix("EVENT_").lower()) for kind in Kind
+            kind: getattr(self, "_" + kind.name.removeprefix("EVENT_").lower()) for kind in Kind if kind not in record.PARTS
         }
 
-    def make(self, e: Event) -> Hop:
-        """The hop that an event tells of."""
+    def make(self, e: Event, **more: Any) -> Hop:
+        """The hop that an event tells of. more: fields that others know."""
         return Hop(
             time=e.time,
             netns=self.namespaces.name(e.netns),
@@ -52,6 +52,7 @@ class Hops:
             mark=e.mark,
             clone=bool(e.flags & Flag.FLAG_CLONE),
             **self._makers[e.kind](e),
+            **more,
         )
 
     def _hook(self, e: Event) -> dict[str, Any]:
@@ -61,7 +62,8 @@ class Hops:
         return {"what": "table", "table": _text(e.table), **_verdict_of_rules(e)}
 
     def _chain(self, e: Event) -> dict[str, Any]:
-        names = {"table": _text(e.table), "chain": _text(e.chain)}
+        table = f"{record.NFT_FAMILIES.get(e.state, '')} {_text(e.table)}".strip()
+        names = {"table": table, "chain": _text(e.chain)}
         return {"what": "chain", **names, **_verdict_of_rules(e)}
 
     def _nat(self, e: Event) -> dict[str, Any]:
@@ -117,7 +119,8 @@ def _verdict_of_rules(e: Event) -> dict[str, Any]:
         return {"verdict": record.verdict(e)}
     if e.reason == TCP_RESET:
         return {"verdict": "REJECT", "reject": "tcp-reset"}
-    names = ICMP_UNREACHABLE if record.family(e) == "IPv4" else ICMP6_UNREACHABLE
+    family = {2: "IPv4", 10: "IPv6"}.get(e.pf) or record.family(e)  # the packet may be gone, and its header with it
+    names = ICMP_UNREACHABLE if family == "IPv4" else ICMP6_UNREACHABLE
     return {"verdict": "REJECT", "reject": names.get(e.reason, f"icmp code {e.reason}")}
 
 

@@ -16,10 +16,14 @@ from tracer import record, verdict
 from tracer.hops import Hops
 from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet
 from tracer.record import Event, Flag, Kind
+from tracer.rules.hits import Hits
 
 QUIET_NS = 150_000_000
 """A packet is over when nothing has happened to it for so long. Neighbour look-ups and queues can take longer: the rest then
 comes as a second packet of the same identity."""
+
+WAIT_NS = 10_000_000_000
+"""So much longer a packet is kept open while rules that acted on it are being read."""
 
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
 
@@ -28,10 +32,19 @@ class Journeys:
     """Open packets by identity.
 
     wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. tracking: namespaces (inodes) known to use
-    conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over.
+    conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over. rules: tells which
+    rules acted; without it no hop has a walk.
     """
 
-    def __init__(self, hops: Hops, wall_offset: int = 0, tracking: Iterable[int] = (), quiet: int = QUIET_NS) -> None:
+    def __init__(
+        self,
+        hops: Hops,
+        wall_offset: int = 0,
+        tracking: Iterable[int] = (),
+        quiet: int = QUIET_NS,
+        rules: Hits | None = None,
+    ) -> None:
+        self._rules = rules or Hits()
         self._hops, self._offset, self._quiet = hops, wall_offset, quiet
         self._open: dict[int, list[Event]] = {}
         self._last: dict[int, int] = {}
@@ -42,6 +55,7 @@ class Journeys:
 
     def add(self, batch: npt.NDArray[Any]) -> None:
         """Takes a batch of events in the order the kernel wrote them."""
+        batch = self._rules.take(batch)
         self.events += len(batch)
         opened, last = self._open, self._last
         for e in record.events(batch):
@@ -51,10 +65,17 @@ class Journeys:
     def doubt(self) -> None:
         """Events were lost: no open packet may be called complete."""
         self._doubtful.update(self._open)
+        self._rules.doubt()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether rules that acted on open packets are being read."""
+        return any(self._rules.waits(events) for events in self._open.values())
 
     def finished(self, now: int) -> list[Packet]:
         """Packets that have been quiet long enough, oldest first. now: ns, CLOCK_MONOTONIC, taken before the last drain."""
-        return self._close([p for p, time in self._last.items() if now - time > self._quiet])
+        quiet = [p for p, time in self._last.items() if now - time > self._quiet]
+        return self._close([p for p in quiet if now - self._last[p] > WAIT_NS or not self._rules.waits(self._open[p])])
 
     def rest(self) -> list[Packet]:
         """All packets still open, oldest first; they are over now."""
@@ -64,17 +85,22 @@ class Journeys:
         packets = []
         for identity in identities:
             del self._last[identity]
-            packets.append(self._packet(identity, self._open.pop(identity)))
+            records = self._open.pop(identity)
+            if any(e.kind not in record.PARTS for e in records):
+                packets.append(self._packet(identity, records))
         packets.sort(key=lambda p: p.time)
         for packet in packets:
             self._number += 1
             packet.number = self._number
         return packets
 
-    def _packet(self, identity: int, events: list[Event]) -> Packet:
-        events.sort(key=lambda e: e.time)
-        unbroken, events = _unbroken(events), _completed(events) or events
+    def _packet(self, identity: int, records: list[Event]) -> Packet:
+        records.sort(key=lambda e: e.time)
+        events = [e for e in records if e.kind not in record.PARTS]
+        events = completed(events) or events
         first = next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), events[0])
+        whole = _unbroken(records) and identity not in self._doubtful
+        self._rules.begin(records, whole)
         hops = self._follow_header(events)
         packet = Packet(
             identity=identity,
@@ -89,9 +115,10 @@ class Journeys:
             seq=first.seq,
             flow=self._flow(events),
             hops=hops,
-            complete=unbroken and identity not in self._doubtful,
+            complete=whole,
         )
         self._doubtful.discard(identity)
+        self._rules.over(identity)
         packet.verdict, packet.outcome = verdict.judge(packet, self._untracked(events))
         return packet
 
@@ -101,7 +128,7 @@ class Journeys:
         expected: Endpoints | None = None
         announced = -1
         for e in events:
-            hop = self._hops.make(e)
+            hop = self._hops.make(e, **self._rules.explain(e))
             if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT):
                 seen = record.header(e)
                 if announced >= 0 and seen == expected:
@@ -139,7 +166,7 @@ class Journeys:
         return "INVALID" if late[-1].netns in self._tracked else ""
 
 
-def _completed(events: list[Event]) -> list[Event]:
+def completed(events: list[Event]) -> list[Event]:
     """Short events with what they left out. Where the whole event they refer to was lost, their header is unknown, and so is
     what a rewrite made of it."""
     whole: Event | None = None

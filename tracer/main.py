@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from tracer import cli, doctor, render
@@ -14,7 +15,11 @@ from tracer.hops import Hops
 from tracer.journeys import Journeys
 from tracer.kernel.plan import Refused
 from tracer.kernel.session import Kernel, Session, require_root
+from tracer.kube.live import Kube, Source
+from tracer.kube.wanted import Words
 from tracer.names import Namespaces, Processes, tracking
+from tracer.rules import live
+from tracer.rules.hits import Hits
 from tracer.run import Limits, Run, Stop, start, status, write_ready
 
 
@@ -26,20 +31,25 @@ def trace(
     count: int,
     duration: float,
     ready_file: str | None,
+    no_rules: bool = False,
     **options: Any,
 ) -> int:
     """One tracing run; returns the exit status. Raises TraceError before anything is attached if it cannot be done."""
-    wanted = cli.wanted(**options)
+    kube = _kube(options)
     require_root()
     output = render.find(form)(verbose=verbose)
     kernel = Kernel.running()
     full = doctor.gather() if verbose or form == "json" else []
-    with Session(kernel, wanted, verbose, only=attach) as session:
+    with ExitStack() as stack:
+        stack.enter_context(kube)
+        session = stack.enter_context(Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules))
+        spaces = Namespaces()
+        rules = Hits() if no_rules else _rules(session, spaces, stack)
         stop, command = Stop(), None
         try:
-            hops = Hops(Namespaces(), Processes(), kernel.drop_reasons(), kernel.symbols.containing)
-            journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking())
-            run = Run(session, journeys, output, Limits(count, duration, wanted.drops_only))
+            hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
+            journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
+            run = Run(session, journeys, output, Limits(count, duration, kube.current.drops_only), kube)
             output.begin(full or missed(session.refused), _said(sys.argv[1:]), kernel.release)
             if ready_file:
                 write_ready(ready_file, os.getpid())
@@ -55,6 +65,22 @@ def trace(
                 command.terminate()
                 command.wait()
     return status(run.totals, bool(cmd))
+
+
+def _kube(options: dict[str, Any]) -> Kube:
+    """Takes the options that speak of Kubernetes out of the others, which make the filter."""
+    source = Source(options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"))
+    words = Words(*(options.pop(name) for name in ("services", "pods", "node_ports", "host_ports")))
+    return Kube(source, words, cli.wanted(**options))
+
+
+def _rules(session: Session, namespaces: Namespaces, stack: ExitStack) -> Hits:
+    """What explains hits by rules, until the stack unwinds."""
+    nft = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
+    hits, why = stack.enter_context(live.watching(namespaces, session.acts, nft is not None))
+    if nft and why:
+        session.refused.append(Refused(nft, why))
+    return hits
 
 
 def missed(refused: Sequence[Refused]) -> list[Fact]:

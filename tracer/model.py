@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracer.kube.model import Owner
+    from tracer.rules.model import Walk
 
 
 class Evidence(StrEnum):
@@ -102,6 +107,8 @@ class Hop:
     time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "socket", "handshake" or "drop".
     hook: PREROUTING and so on, "" outside of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an
     nftables base chain. verdict: ACCEPT, DROP, REJECT, STOLEN, QUEUE, "" where there is none. reject: how it was answered.
+    walk: which rules acted; of a translation, those that decided it. from_conntrack: an earlier packet decided it. owner: whose
+    the rule is that decided, or the rewrite; None when nobody asked.
     """
 
     time: int
@@ -121,6 +128,9 @@ class Hop:
     socket: Socket | None = None
     drop: Drop | None = None
     clone: bool = False
+    walk: Walk | None = None
+    from_conntrack: bool = False
+    owner: Owner | None = None
 
     @property
     def decisive(self) -> bool:
@@ -136,7 +146,8 @@ class Packet:
 
     number: the order in which packets ended. identity: of the kernel side, unique in a run. time: of the first hop, ns
     since the epoch. verdict: how it ended, in words; outcome: the same as one word (see tracer/verdict.py). complete: False
-    when a part of its way was lost; nothing may be concluded from what is absent then.
+    when a part of its way was lost; nothing may be concluded from what is absent then. src_owner, dst_owner: who its
+    ends are, None when nobody asked.
     """
 
     identity: int
@@ -155,6 +166,8 @@ class Packet:
     outcome: str = ""
     complete: bool = True
     number: int = 0
+    src_owner: Owner | None = None
+    dst_owner: Owner | None = None
 
     @property
     def drop(self) -> Drop | None:

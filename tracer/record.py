@@ -29,7 +29,16 @@ _Event: Any = namedtuple("_Event", DTYPE.names or ())  # type: ignore[misc]
 Event = Any
 """A row of a batch; fields by name, addresses as 16 bytes, names as bytes."""
 
+HIT_DTYPE = cstruct.dtype("nft_hit.h", "nft_hit")
+Trace: Any = cstruct.enum("nft_hit.h", "nft_trace_kind")
+_NftHit: Any = namedtuple("_NftHit", HIT_DTYPE.names or ())  # type: ignore[misc]
+NftHit = Any
+"""A row whose kind is EVENT_NFT_RULE: the fields of struct nft_hit (bpf/nft_hit.h)."""
+PARTS = frozenset({Kind.EVENT_NFT_RULE})
+"""Kinds that are no hop of their own: they tell more of the hop that comes after them."""
+
 HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
+NFT_FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 VERDICTS = ("DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "STOP")
 PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 33: "DCCP", 47: "GRE", 58: "ICMPv6", 132: "SCTP", 136: "UDPLITE"}
 WITH_PORTS = frozenset({6, 17, 33, 132, 136})
@@ -84,8 +93,16 @@ def rewritten(e: Event) -> Event:
 
 
 def events(batch: npt.NDArray[Any]) -> Iterator[Event]:
-    """The rows of a batch, one at a time."""
-    return map(_Event._make, batch.tolist())
+    """The rows of a batch, one at a time, each with the fields of its kind."""
+    hits = batch["kind"] == Kind.EVENT_NFT_RULE
+    if not hits.any():
+        return map(_Event._make, batch.tolist())
+    rows: list[Any] = [None] * len(batch)
+    for make, dtype, chosen in ((_Event._make, DTYPE, ~hits), (_NftHit._make, HIT_DTYPE, hits)):
+        places = np.flatnonzero(chosen)
+        for place, row in zip(places.tolist(), batch[places].view(dtype).tolist(), strict=True):
+            rows[place] = make(row)
+    return iter(rows)
 
 
 @lru_cache(maxsize=65536)

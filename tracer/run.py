@@ -13,11 +13,14 @@ from types import FrameType
 from tracer.errors import BadOption, CommandNotFound
 from tracer.journeys import Journeys
 from tracer.kernel.session import Session
+from tracer.kube.live import Kube
 from tracer.model import Packet, Totals
 from tracer.render.base import Output
 from tracer.verdict import BAD
 
 POLL_SECONDS = 0.05
+RULES_SECONDS = 5.0
+"""How long the end of a run may wait for rules that are being read."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,11 @@ class Stop:
 
 
 class Run:
-    """Joins a session, the journeys and an output."""
+    """Joins a session, the journeys and an output; and Kubernetes' names, if there are any."""
 
-    def __init__(self, session: Session, journeys: Journeys, output: Output, limits: Limits) -> None:
+    def __init__(self, session: Session, journeys: Journeys, output: Output, limits: Limits, kube: Kube | None = None) -> None:
         self._session, self._journeys, self._output, self._limits = session, journeys, output, limits
+        self._kube = kube
         self.totals = Totals()
         self._full = False
 
@@ -61,6 +65,10 @@ class Run:
             if command and command.poll() is not None:
                 time.sleep(2 * POLL_SECONDS)
                 break
+            time.sleep(POLL_SECONDS)
+            self._turn(self._journeys.finished)
+        last = time.monotonic() + RULES_SECONDS
+        while self._journeys.waiting and not self._full and time.monotonic() < last:
             time.sleep(POLL_SECONDS)
             self._turn(self._journeys.finished)
         self._turn(lambda now: self._journeys.rest())
@@ -78,10 +86,24 @@ class Run:
         for packet in over(now):
             self._print(packet)
         self.totals.events = self._journeys.events
+        self._ask_kube()
+
+    def _ask_kube(self) -> None:
+        """Says what it has to say, and follows an object whose addresses have changed."""
+        if self._kube:
+            for note in self._kube.notes():
+                self._output.note(note)
+            new = self._kube.new_filter()
+            if new:
+                self._session.set_filter(new)
 
     def _print(self, packet: Packet) -> None:
         if self._full or (self._limits.drops_only and packet.outcome not in BAD):
             return
+        if self._kube:
+            if not self._kube.wants(packet):
+                return
+            self._kube.explain(packet)
         totals = self.totals
         totals.packets += 1
         totals.incomplete += not packet.complete

@@ -7,6 +7,7 @@ filter it needs on the running probes. The scene, a node with kube-proxy's rules
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "vagrant")]
 
 from scenes import scene  # noqa: E402
+from tests.kernel.truth import legacy  # noqa: E402
 from tests.kernel.watching import NOTHING, Watch  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
 
@@ -26,6 +28,8 @@ TRIES = 3
 @pytest.fixture(scope="session")
 def node() -> Iterator[None]:
     """A node with kube-proxy's rules, three pods and a client; every kernel module the probes watch is loaded."""
+    legacy.load_modules()
+    subprocess.run(["nft", "list", "ruleset"], check=True, stdout=subprocess.DEVNULL)  # loads nf_tables
     with scene.scene():
         yield
 

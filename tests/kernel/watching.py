@@ -14,6 +14,8 @@ from tracer.kernel.counters import Loss
 from tracer.kernel.session import Kernel, Session
 from tracer.model import Packet
 from tracer.names import Namespaces, Processes, tracking
+from tracer.rules import live
+from tracer.run import POLL_SECONDS, RULES_SECONDS
 
 SETTLE_SECONDS = 0.4
 """After the last packet: time for what the kernel does on its own, closing ACKs among it."""
@@ -38,22 +40,29 @@ class Watch:
         self.lost = 0
 
     @contextmanager
-    def __call__(self, wanted: Filter) -> Iterator[Seen]:
-        """Traces with this filter during the block."""
+    def __call__(self, wanted: Filter, nft: bool = False) -> Iterator[Seen]:
+        """Traces with this filter during the block. nft: also which rules of nftables act, which costs every packet."""
         seen = Seen()
         self.session.drain()
         self.session.losses()
-        hops = Hops(Namespaces(), Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
-        journeys = Journeys(hops, tracking=tracking())
-        self.session.set_filter(wanted)
-        try:
-            yield seen
-            time.sleep(SETTLE_SECONDS)
-        finally:
-            self.session.set_filter(NOTHING)
-        journeys.add(self.session.events())
-        seen.losses = self.session.losses()
-        self.lost += sum(loss.count for loss in seen.losses)
-        if seen.losses:
-            journeys.doubt()
-        seen.packets = journeys.rest()
+        namespaces = Namespaces()
+        hops = Hops(namespaces, Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
+        with_nft = nft and any(row.probe.name == "nft_rule" for row in self.session.planned)
+        with live.watching(namespaces, self.session.acts, with_nft) as (rules, _):
+            journeys = Journeys(hops, tracking=tracking(), rules=rules)
+            self.session.set_filter(wanted)
+            try:
+                yield seen
+                time.sleep(SETTLE_SECONDS)
+            finally:
+                self.session.set_filter(NOTHING)
+            journeys.add(self.session.events())
+            last = time.monotonic() + RULES_SECONDS
+            while journeys.waiting and time.monotonic() < last:
+                time.sleep(POLL_SECONDS)
+                journeys.add(self.session.events())
+            seen.losses = self.session.losses()
+            self.lost += sum(loss.count for loss in seen.losses)
+            if seen.losses:
+                journeys.doubt()
+            seen.packets = journeys.rest()

@@ -37,12 +37,17 @@ class Type:
 
 @dataclass(frozen=True)
 class Field:
-    """A structure's field: offset and size in bytes; `target` names the structure a pointer leads to."""
+    """A structure's field: offset and size in bytes; `target` names the structure a pointer leads to.
+
+    width: of a bit field, in bits, 0 for any other. shift: where in the byte at `offset` it begins.
+    """
 
     offset: int
     size: int
     kind: int
     target: str
+    shift: int = 0
+    width: int = 0
 
 
 class Btf:
@@ -127,24 +132,24 @@ class Btf:
             return self.size_of(element) * int(count)
         return t.size
 
-    def _members(self, t: Type) -> Iterator[tuple[str, int, int]]:
+    def _members(self, t: Type) -> Iterator[tuple[str, int, int, int]]:
         for i in range(t.vlen):
             name, member, offset = struct.unpack_from("<III", t.btf._data, t.at + 12 * i)
-            yield t.btf.string(name), member, offset & 0xFFFFFF if t.flag else offset
+            yield t.btf.string(name), member, offset & 0xFFFFFF if t.flag else offset, offset >> 24 if t.flag else 0
 
-    def _descend(self, t: Type, path: list[str]) -> tuple[int, int] | None:
-        """(bit offset, type number) of a dotted path, also through nameless structs and unions."""
-        for name, member, bits in self._members(t):
+    def _descend(self, t: Type, path: list[str]) -> tuple[int, int, int] | None:
+        """(bit offset, type number, width of a bit field) of a dotted path, also through nameless structs and unions."""
+        for name, member, bits, width in self._members(t):
             if name == path[0]:
                 if len(path) == 1:
-                    return bits, member
+                    return bits, member, width
                 found = self._descend(self.plain(member), path[1:])
             elif not name and self.plain(member).kind in (STRUCT, UNION):
                 found = self._descend(self.plain(member), path)
             else:
                 continue
             if found:
-                return bits + found[0], found[1]
+                return bits + found[0], found[1], found[2]
         return None
 
     def field(self, name: str, path: str) -> Field | None:
@@ -155,7 +160,9 @@ class Btf:
             return None
         kind = self.plain(found[1])
         target = self.plain(kind.size) if kind.kind == PTR else None
-        return Field(found[0] // 8, self.size_of(found[1]), kind.kind, target.name if target and target.kind == STRUCT else "")
+        leads_to = target.name if target and target.kind == STRUCT else ""
+        shift = found[0] % 8 if found[2] else 0
+        return Field(found[0] // 8, self.size_of(found[1]), kind.kind, leads_to, shift, found[2])
 
     def structure_size(self, name: str) -> int | None:
         t = self.find(name, STRUCT)

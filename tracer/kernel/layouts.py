@@ -2,7 +2,8 @@
 
 A row names a structure, the module whose BTF knows it if vmlinux's does not, and the fields read. A dotted path goes into
 embedded structures and becomes one flat name (`ns.inum` is `ns_inum` in C). What a kernel does not have is left out, and
-HAVE_struct_field is only defined for what is there: C tests presence, never a version.
+HAVE_struct_field is only defined for what is there: C tests presence, never a version. A bit field has no place in a C
+structure of another compiler, so it is declared by numbers only: its byte, shift and width.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Layout:
 LAYOUTS = (
     Layout("sk_buff", "head network_header protocol dev sk mark skb_iif _nfct"),
     Layout("net_device", "ifindex flags name nd_net.net"),
-    Layout("net", "ns.inum"),
+    Layout("net", "ns.inum nft.base_seq gen"),
     Layout("nf_hook_state", "hook pf in out net"),
     Layout("sock", "__sk_common.skc_net.net __sk_common.skc_state sk_socket sk_ack_backlog sk_max_ack_backlog"),
     Layout("inet_connection_sock", "icsk_accept_queue.qlen.counter"),
@@ -43,9 +44,17 @@ LAYOUTS = (
     Layout("nf_ct_ext", "offset", "nf_conntrack", needed=False),
     Layout("nf_conn_nat", "masq_index", "nf_nat", needed=False),
     Layout("xt_table", "name private", "x_tables", needed=False),
+    Layout("xt_table_info", "jumpstack entries", "x_tables", needed=False),
+    Layout("xt_action_param", "matchinfo", "x_tables", needed=False),
     Layout("nft_pktinfo", "skb state xt.state", "nf_tables", needed=False),
-    Layout("nft_chain", "table name", "nf_tables", needed=False),
-    Layout("nft_table", "name", "nf_tables", needed=False),
+    Layout("nft_chain", "table name handle", "nf_tables", needed=False),
+    Layout("nft_base_chain", "policy chain", "nf_tables", needed=False),
+    Layout("nft_table", "name handle family", "nf_tables", needed=False),
+    Layout("nft_traceinfo", "pkt basechain rule verdict", "nf_tables", needed=False),
+    Layout("nft_verdict", "code chain", "nf_tables", needed=False),
+    Layout("nft_rule_dp", "handle", "nf_tables", needed=False),
+    Layout("nft_rule", "handle", "nf_tables", needed=False),
+    Layout("nftables_pernet", "base_seq", "nf_tables", needed=False),
     Layout("pt_regs", "di si dx cx r8 r9 ax sp bp ip regs pc", needed=False),
 )
 """pt_regs serves x86 and arm64: each has only its own fields."""
@@ -106,6 +115,8 @@ def _declare(name: str, field: Field) -> str:
 def _struct(name: str, fields: dict[str, Field], size: int) -> str:
     """One structure: its fields in order of offset, padding between, and an assertion for each offset."""
     lines, end = [], 0
+    bit_fields = {field: at for field, at in fields.items() if at.width}
+    fields = {field: at for field, at in fields.items() if not at.width}
     for field, at in sorted(fields.items(), key=lambda item: item[1].offset):
         if at.offset > end:
             lines.append(f"    u8 before_{field}[{at.offset - end}];\n")
@@ -115,5 +126,9 @@ def _struct(name: str, fields: dict[str, Field], size: int) -> str:
         f'_Static_assert(__builtin_offsetof(struct {name}, {field}) == {at.offset}, "{name}.{field}");\n'
         f"#define HAVE_{name}_{field}\n#define OFFSET_{name}_{field} {at.offset}\n"
         for field, at in fields.items()
+    ) + "".join(
+        f"#define HAVE_{name}_{field}\n#define OFFSET_{name}_{field} {at.offset}\n"
+        f"#define SHIFT_{name}_{field} {at.shift}\n#define WIDTH_{name}_{field} {at.width}\n"
+        for field, at in bit_fields.items()
     )
     return f"struct {name} {{\n{''.join(lines)}}};\n#define HAVE_{name}\n#define SIZEOF_{name} {size}\n{facts}"

@@ -8,6 +8,7 @@ the arguments too and costs about half of a kprobe with a kretprobe (docs/perfor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tracer.kernel.btf import KernelTypes
@@ -75,12 +76,14 @@ def can_run(probe: Probe, types: KernelTypes, symbols: Symbols) -> str:
     return ""
 
 
-def plan(types: KernelTypes, symbols: Symbols, can: Abilities, verbose: bool) -> tuple[list[Planned], list[Refused]]:
-    """Splits the probe table into rows that run and rows that do not; verbose-only rows are left out unless asked for."""
+def plan(
+    types: KernelTypes, symbols: Symbols, can: Abilities, verbose: bool, rules: bool = True
+) -> tuple[list[Planned], list[Refused]]:
+    """Splits the probe table into rows that run and rows that do not; those of verbose and rules only when asked for."""
     planned: list[Planned] = []
     refused: list[Refused] = []
     for probe in PROBES:
-        if probe.verbose and not verbose:
+        if (probe.verbose and not verbose) or (probe.rules and not rules):
             continue
         why = can_run(probe, types, symbols)
         row = None if why else _choose(probe, types, symbols, can)
@@ -145,6 +148,11 @@ def _position(wanted: str, parameters: list[tuple[str, str]]) -> int | None:
     return None
 
 
+def addresses(variables: Mapping[str, int]) -> str:
+    """More of plan.h: ADDRESS_name of each kernel variable that is read by its address."""
+    return "".join(f"#define ADDRESS_{name} {address:#x}ULL\n" for name, address in sorted(variables.items()))
+
+
 def header(planned: list[Planned], ring_pages: int, cpus: int) -> str:
     """The text of plan.h: what bpf/probe.h needs to know of each row. cpus: as many as the kernel may number."""
     rows = {p.probe.name: p for p in planned}
@@ -156,6 +164,7 @@ def header(planned: list[Planned], ring_pages: int, cpus: int) -> str:
             args = ", ".join(f"GET(ctx, {p})" if p else "0" for p in row.positions)
             lines.append(f"#define PROGRAM_{name} {row.program}\n#define ARGS_{name}(GET, ctx) {{ {args} }}")
             lines.append(f"#define RETURN_{name} {row.parameters + 1}\n#define DIRECT_{name} {int(row.way in DIRECT)}")
+    lines.append(f"#define RULE_STEPS {int('table4_begin' in rows or 'table6_begin' in rows)}")
     lines.append(f"#define SYNACK_SEEN {int('synack4' in rows)}")
     if "drop" in rows and rows["drop"].positions[2]:
         lines.append("#define DROP_REASONS")

@@ -16,7 +16,8 @@ class Probe:
 
     symbols: functions to try in order. args: types of the wanted arguments, in the order the C takes them.
     fallback: the positions (from 1) of those arguments where the kernel has no BTF for the function's module.
-    needed: the run cannot go on without it. verbose: only attached when every hook is asked for.
+    needed: the run cannot go on without it. verbose: only attached when every hook is asked for. rules: only attached when it
+    is asked which rules acted.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Probe:
     module: str = ""
     needed: bool = False
     verbose: bool = False
+    rules: bool = False
     requires: tuple[str, ...] = field(default=())
 
 
@@ -42,8 +44,25 @@ PROBES = (
           "iptables tables and their verdicts", (1, 2, 3), "ip_tables", requires=("xt_table",)),
     Probe("table6", ("ip6t_do_table",), RETURN, ("sk_buff *", "nf_hook_state *", "xt_table *|void *"),
           "ip6tables tables and their verdicts", (1, 2, 3), "ip6_tables", requires=("xt_table",)),
+    Probe("table4_begin", ("ipt_do_table",), ENTRY, ("sk_buff *", "xt_table *|void *"),
+          "rules of iptables that acted", (1, 3), "ip_tables", rules=True,
+          requires=("xt_table", "xt_table_info", "xt_action_param")),
+    Probe("table6_begin", ("ip6t_do_table",), ENTRY, ("sk_buff *", "xt_table *|void *"),
+          "rules of ip6tables that acted", (1, 3), "ip6_tables", rules=True,
+          requires=("xt_table", "xt_table_info", "xt_action_param")),
+    Probe("table_found", ("xt_find_table_lock",), RETURN, ("net *", "unsigned char"), "generations of iptables rules",
+          (1, 2), "x_tables", rules=True, requires=("xt_table",)),
+    Probe("table_replaced", ("xt_replace_table",), RETURN, ("xt_table *",), "replacements of iptables rules",
+          (1,), "x_tables", rules=True, requires=("xt_table",)),
     Probe("chain", ("nft_do_chain",), RETURN, ("nft_pktinfo *", "void *"),
           "nftables base chains and their verdicts", (1, 2), "nf_tables", requires=("nft_pktinfo", "nft_chain", "nft_table")),
+    # Called for every rule that matched once nft_trace_enabled is on (tracer/rules/nft_switch.py). The trace info held packet,
+    # verdict and rule until 6.4 ("netfilter: nf_tables: don't store pktinfo in traceinfo structure" and the commits after it);
+    # rules are made of nft_rule_dp since 5.17 ("netfilter: nf_tables: add rule blob layout").
+    Probe("nft_rule", ("__nft_trace_packet",), ENTRY,
+          ("nft_traceinfo *", "nft_pktinfo *|", "nft_verdict *|", "nft_rule_dp *|nft_rule *|", "enum nft_trace_types"),
+          "which rule of nftables decided", (1, 0, 0, 0, 3), "nf_tables",
+          rules=True, requires=("nft_pktinfo", "nft_chain", "nft_table", "nft_traceinfo", "nft_verdict", "nft_base_chain")),
     Probe("nat", ("nf_nat_manip_pkt",), ENTRY, ("sk_buff *", "nf_conn *", "enum nf_nat_manip_type", "enum ip_conntrack_dir"),
           "address translation, before and after", (1, 2, 3, 4), "nf_nat", requires=("nf_conn",)),
     # nf_nat_ipv4_fn became static, and mostly inlined into its callers, with kernel commit 3bf195ae6037 ("netfilter: nat:

@@ -17,6 +17,7 @@ from typing import Any
 from tracer import bpf_text
 from tracer.errors import CompileFailed, NoBcc, NoProbe
 from tracer.kernel import stub
+from tracer.kernel.acts import Watched
 from tracer.kernel.plan import Abilities, Planned, Refused
 
 
@@ -90,6 +91,28 @@ class Program:
                     raise NoProbe(f"Tracing needs {row.symbol}, and {why}.") from e
                 refused.append(Refused(row.probe, why))
         return attached, refused
+
+    def watch(self, rows: list[Watched]) -> list[Watched]:
+        """Attaches to the functions of matches and targets; returns those that work. A match by kprobe needs both its ends."""
+        return [row for row in rows if self._watch(row)]
+
+    def _watch(self, row: Watched) -> bool:
+        kinds, bpf = self._bcc.BPF, self.bpf
+        for program, way in row.programs:
+            name, symbol = program.encode(), row.symbol.encode()
+            try:
+                bpf.load_func(name, kinds.KPROBE if "KPROBE" in way or "KRETPROBE" in way else kinds.TRACING)
+                if way == "FENTRY":
+                    bpf.attach_kfunc(fn_name=name)
+                elif way == "FEXIT":
+                    bpf.attach_kretfunc(fn_name=name)
+                elif way == "KPROBE":
+                    bpf.attach_kprobe(event=symbol, fn_name=name)
+                else:
+                    bpf.attach_kretprobe(event=symbol, fn_name=name)
+            except Exception:
+                return False
+        return True
 
     def _attach(self, row: Planned) -> None:
         bpf, kinds = self.bpf, self._bcc.BPF

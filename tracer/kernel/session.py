@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tracer import record
 from tracer.errors import NoProbe, NotRoot
 from tracer.filters import Filter
-from tracer.kernel import filter_maps, layouts, plan
+from tracer.kernel import acts, filter_maps, layouts, plan
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.counters import Counters, Loss
 from tracer.kernel.plan import Abilities, Planned, Refused
@@ -56,13 +56,15 @@ def possible_cpus() -> int:
     return int(Path("/sys/devices/system/cpu/possible").read_text().replace(",", "-").split("-")[-1]) + 1
 
 
-def choose(kernel: Kernel, can: Abilities, verbose: bool, only: str = "") -> tuple[list[Planned], list[Refused]]:
+def choose(
+    kernel: Kernel, can: Abilities, verbose: bool, only: str = "", rules: bool = True
+) -> tuple[list[Planned], list[Refused]]:
     """The plan for this kernel. only = "kprobe": do without fentry, as on a kernel that has none.
 
     Raises NoProbe when a row that every run needs is refused.
     """
     can = Abilities(False, False) if only == "kprobe" else can
-    planned, refused = plan.plan(kernel.types, kernel.symbols, can, verbose)
+    planned, refused = plan.plan(kernel.types, kernel.symbols, can, verbose, rules)
     for row in refused:
         if row.probe.needed:
             raise NoProbe(f"Tracing cannot go without {row.probe.tells}, and {row.why}.")
@@ -72,17 +74,30 @@ def choose(kernel: Kernel, can: Abilities, verbose: bool, only: str = "") -> tup
 class Session:
     """Attached probes with a filter in force; a context manager.
 
-    planned, refused: rows that run and rows that do not. compile_seconds, attach_seconds: how long start took.
+    rules: watch which rules act. planned, refused: rows that run and rows that do not. acts: matches and targets of iptables
+    that are watched. compile_seconds, attach_seconds: how long start took.
     """
 
     def __init__(
-        self, kernel: Kernel, wanted: Filter, verbose: bool = False, only: str = "", ring_bytes: int = RING_BYTES
+        self,
+        kernel: Kernel,
+        wanted: Filter,
+        verbose: bool = False,
+        only: str = "",
+        ring_bytes: int = RING_BYTES,
+        rules: bool = True,
     ) -> None:
         bcc = load_bcc()
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        planned, refused = choose(kernel, abilities(bcc), verbose, only)
+        can = Abilities(False, False) if only == "kprobe" else abilities(bcc)
+        planned, refused = choose(kernel, can, verbose, only, rules)
         cpus = possible_cpus()
-        headers = {"structs.h": layouts.header(kernel.types), "plan.h": plan.header(planned, ring_bytes // PAGE, cpus)}
+        watched = acts.plan(kernel.types, kernel.symbols, can) if rules else []
+        headers = {
+            "structs.h": layouts.header(kernel.types),
+            "plan.h": plan.header(planned, ring_bytes // PAGE, cpus) + plan.addresses(kernel.symbols.variables),
+            "acts.h": acts.header(watched),
+        }
         began = time.monotonic()
         self._program = Program(bcc, headers)
         try:
@@ -90,6 +105,8 @@ class Session:
             filter_maps.write(self._program.bpf, wanted)
             self.planned, also = self._program.attach(planned)
             self.refused = refused + also
+            self.watched = self._program.watch(watched)
+            self.acts = frozenset(act for row in self.watched for act in row.acts)
             self.compile_seconds, self.attach_seconds = compiled - began, time.monotonic() - compiled
             self._ring = Ring(self._program.bpf[b"events"].map_fd, ring_bytes, record.SLOT)
             self._counters = Counters(self._program, self.planned, cpus)

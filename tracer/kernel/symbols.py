@@ -1,40 +1,94 @@
 """Kernel symbols: which functions exist, in which module, and which function an address lies in.
 
-Source: /proc/kallsyms. Addresses in it are 0 for readers without CAP_SYSLOG; names are still true then.
+Source: /proc/kallsyms. Addresses in it are 0 for readers without CAP_SYSLOG; names are still true then. It tells where a
+function begins, not where it ends: an address in a module that was loaded later would be taken for a neighbour's. So the
+addresses are read again when the modules have changed.
 """
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+VARIABLES = frozenset({"nf_tables_net_id"})
+"""The variables that `bpf/` reads by address: ADDRESS_name in C."""
+
+
+FAR = 1 << 16
+"""No function of the kernel is as long as this, in bytes."""
+CHECK_SECONDS = 1.0
+"""How often it is looked whether modules have changed, when an address in one is asked for."""
 
 
 class Symbols:
-    """Functions of the running kernel. loaded: modules that have any."""
+    """Functions of the running kernel. loaded: modules that have any. variables: addresses of those wanted that exist."""
 
     def __init__(self, lines: Iterable[str]) -> None:
+        self._again: Callable[[], Iterable[str]] | None = None
+        self._fingerprint: Callable[[], str] = str
+        self._seen, self._checked = "", 0.0
+        self._read(lines)
+
+    def _read(self, lines: Iterable[str]) -> None:
         self._modules: dict[str, str] = {}
-        addressed: list[tuple[int, str]] = []
+        self.variables: dict[str, int] = {}
+        self._also: dict[str, tuple[str, ...]] = {}
+        addressed: list[tuple[int, str, bool]] = []
         for line in lines:
             address, kind, name, *module = line.split()
+            if name in VARIABLES and kind in "bBdDrR" and int(address, 16):
+                self.variables[name] = int(address, 16)
             if kind not in "tTwW":
                 continue
-            self._modules.setdefault(name, module[0].strip("[]") if module else "vmlinux")
-            addressed.append((int(address, 16), name))
+            home = module[0].strip("[]") if module else "vmlinux"
+            if self._modules.setdefault(name, home) != home:
+                self._also[name] = (*self._also.get(name, ()), home)
+            addressed.append((int(address, 16), name, bool(module)))
         self.loaded = frozenset(self._modules.values())
         addressed.sort()
-        self._addresses = [a for a, _ in addressed]
-        self._names = [n for _, n in addressed]
+        self._addresses = [a for a, _, _ in addressed]
+        self._names = [n for _, n, _ in addressed]
+        self._in_module = [m for _, _, m in addressed]
 
     @classmethod
-    def running(cls, path: Path = Path("/proc/kallsyms")) -> Symbols:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            return cls(lines)
+    def running(cls, path: Path = Path("/proc/kallsyms"), modules: Path = Path("/proc/modules")) -> Symbols:
+        """Those of this machine. modules: what tells that modules have come or gone."""
+
+        def lines() -> list[str]:
+            return path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+        def fingerprint() -> str:
+            # Name and address: the rest are counters.
+            rows = [line.split() for line in modules.read_text().splitlines()] if modules.exists() else []
+            return " ".join(f"{row[0]}@{row[5]}" for row in rows)
+
+        seen = fingerprint()
+        symbols = cls(lines())
+        symbols._again, symbols._fingerprint, symbols._seen = lines, fingerprint, seen
+        return symbols
+
+    def _refresh(self) -> None:
+        now = time.monotonic()
+        if self._again and now - self._checked > CHECK_SECONDS:
+            self._checked = now
+            seen = self._fingerprint()
+            if seen != self._seen:
+                self._seen = seen
+                loaded, modules, also, variables = self.loaded, self._modules, self._also, self.variables
+                self._read(self._again())
+                # What could be watched was decided at the start.
+                self.loaded, self._modules, self._also, self.variables = loaded, modules, also, variables
 
     def module_of(self, name: str) -> str | None:
         """ "vmlinux", a module's name, or None when there is no such function."""
         return self._modules.get(name)
+
+    def modules_of(self, name: str) -> tuple[str, ...]:
+        """All modules that have a function of that name; () when there is none."""
+        first = self._modules.get(name)
+        return (first, *self._also.get(name, ())) if first else ()
 
     def containing(self, address: int) -> str:
         """The function that an address lies in; "" when not known.
@@ -42,6 +96,9 @@ class Symbols:
         Compiler suffixes (`.part.0`, `.constprop.0`, `.cold`) are cut: they say how, not what.
         """
         at = bisect_right(self._addresses, address) - 1
+        if at >= 0 and (self._in_module[at] or address - self._addresses[at] >= FAR):
+            self._refresh()
+            at = bisect_right(self._addresses, address) - 1
         if at < 0 or not self._addresses[at]:
             return ""
         return self._names[at].split(".")[0]

@@ -8,14 +8,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from json import JSONEncoder
 from typing import Any
 
 from tracer import __version__
 from tracer.facts import Fact
+from tracer.kube.model import UNKNOWN, Owner
 from tracer.model import Drop, Endpoints, Flow, Handshake, Hop, Packet, Socket, Totals
+from tracer.render._rules import path
 from tracer.render.base import Lost, Output
+from tracer.rules.model import Rule, Visit, Walk
 
 Object = dict[str, Any]
 
@@ -74,6 +78,10 @@ def packet_object(packet: Packet) -> Object:
         out["tcp_flags"], out["seq"] = packet.tcp_flags, packet.seq
     if packet.flow:
         out["flow"] = _flow(packet.flow)
+    ends = {"src": packet.src_owner, "dst": packet.dst_owner}
+    known = {end: _owner(owner) for end, owner in ends.items() if owner and owner != UNKNOWN}
+    if known:
+        out["ends"] = known
     out["hops"] = [_hop(hop, began) for hop in packet.hops]
     out["verdict"], out["outcome"], out["complete"] = packet.verdict, packet.outcome, packet.complete
     if packet.drop:
@@ -98,6 +106,10 @@ def _hop(hop: Hop, began: int) -> Object:
     ):
         if text:
             out[key] = text
+    if hop.walk:
+        out |= _walk(hop.walk)
+    if hop.from_conntrack:
+        out["from_conntrack"] = True
     if hop.nat:
         before, after = _endpoints(hop.nat.before), _endpoints(hop.nat.after)
         out["nat"] = {"kind": hop.nat.kind, "before": before, "after": after}
@@ -107,7 +119,47 @@ def _hop(hop: Hop, began: int) -> Object:
         out["socket"] = _socket(hop.socket)
     if hop.drop:
         out["drop"] = _drop(hop.drop)
+    if hop.owner:
+        out["owner"] = _owner(hop.owner)
     return out
+
+
+def _walk(walk: Walk) -> Object:
+    """The rule that decided, and all that acted; or why that is not known."""
+    out: Object = {}
+    if walk.decision:
+        out["chain_path"] = path(walk.decision.path)
+        if walk.decision.rule:
+            out["rule"] = _rule(walk.decision.rule)
+    if walk.undecided:
+        out["undecided"] = walk.undecided
+    if walk.visits:
+        out["acted"] = [_visit(v) for v in walk.visits]
+    if walk.possible:
+        out["possible"] = [_rule(r) for r in walk.possible]
+    return out
+
+
+def _visit(visit: Visit) -> Object:
+    out: Object = {"chain_path": path(visit.path), "verdict": visit.verdict, "evidence": visit.evidence.value}
+    if visit.rule:
+        out["rule"] = _rule(visit.rule)
+    if visit.element:
+        out["element"] = visit.element
+    return out
+
+
+def _rule(rule: Rule) -> Object:
+    out: Object = {"chain": rule.chain, "number": rule.number, "text": rule.text}
+    for key, value in (("comment", rule.comment), ("target", rule.target), ("handle", rule.handle)):
+        if value:
+            out[key] = value
+    return out
+
+
+def _owner(owner: Owner) -> Object:
+    """Its fields as they are called in the model, and the phrase that the text format shows."""
+    return {key: text for key, text in asdict(owner).items() if text} | {"text": owner.text}
 
 
 def _endpoints(ends: Endpoints) -> Object:

@@ -2,6 +2,8 @@
 
     14:03:22.118  TCP 192.168.56.1:40812 -> 192.168.56.10:30285  SYN  60 B  node eth0  NEW
         +0.01 ms  PREROUTING  DNAT         192.168.56.10:30285 -> 10.244.0.11:8080
+                    PREROUTING 1 > KUBE-SERVICES 4 > KUBE-NODEPORTS 2 > KUBE-SVC-X 2 > KUBE-SEP-Y 2
+                      -p tcp -m comment --comment "default/http-proxy" -m tcp -j DNAT --to-destination 10.244.0.11:8080
         +0.03 ms  POSTROUTING MASQUERADE   192.168.56.1:40812 -> 10.244.0.1:23711
               =>  forwarded to cni0
 
@@ -21,6 +23,7 @@ from tracer import __version__
 from tracer.facts import Fact
 from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket, Totals
 from tracer.render._ink import KEEP, Ink, plain
+from tracer.render._rules import rule_lines
 from tracer.render.base import Lost, Output
 from tracer.verdict import BAD, benign
 
@@ -28,6 +31,8 @@ TIME, HOOK, SUBJECT = 12, 12, 13
 """Columns: a time, right-aligned, and two blanks; a hook; what acted there; then the rest."""
 MARGIN = TIME + 2
 DETAIL = MARGIN + HOOK + SUBJECT
+RULE = MARGIN + 2
+"""A rule and the way to it are long: they begin further left."""
 
 WAYS = 4096
 """So many ways of packets are remembered, to say of the next one that it went the same."""
@@ -56,7 +61,8 @@ class Text(Output):
     def packet(self, packet: Packet) -> None:
         before = self._gone_before(packet)
         way = [] if before else self._way(packet)
-        self._write([self._header(packet), *way, self._end(packet, before), ""])
+        ends = [] if before else self._ends(packet)
+        self._write([self._header(packet), *ends, *way, self._end(packet, before), ""])
 
     def _gone_before(self, packet: Packet) -> int:
         """When, in ns since the epoch, a packet of the same connection and direction went exactly this way; 0 if none did.
@@ -144,8 +150,22 @@ class Text(Output):
             subject, detail = self._act(hop)
             subject = f"{subject:<{SUBJECT - 1}}"
             actor = ink("change", subject) if hop.nat else subject
-            line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._remarks(hop)}"
+            line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop)}"
             yield ink.fold(line, DETAIL)
+            for rule in rule_lines(hop, self.verbose, ink):
+                yield ink.fold(" " * RULE + rule, RULE + 4)
+
+    def _ends(self, packet: Packet) -> list[str]:
+        """Who its ends are, when that says more than their addresses do."""
+        ends = packet.src_owner, packet.dst_owner
+        if not any(end and end.kind in ("Service", "Pod", "external") for end in ends):
+            return []
+        src, dst = (plain(end.text) if end else "unknown" for end in ends)
+        return [self._ink.fold(" " * MARGIN + self._ink("place", f"{src} -> {dst}"), MARGIN)]
+
+    def _owner(self, hop: Hop) -> str:
+        """Whose the rule is that decided, or the rewrite."""
+        return "  " + self._ink("place", plain(hop.owner.text)) if hop.owner else ""
 
     def _act(self, hop: Hop) -> tuple[str, str]:
         """Who acted, and what it did."""

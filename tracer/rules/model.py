@@ -87,12 +87,14 @@ class Walk:
     """The way of one packet through one table run.
 
     visits: what acted, in order; the last one decided, unless `undecided`. possible: when it cannot be told which rule decided,
-    those that may have. undecided: why it cannot be told, as one clause; "" when it is known.
+    those that may have. undecided: why it cannot be told, as one clause; "" when it is known. ruleset: which these are of,
+    None when it could not be read.
     """
 
     visits: tuple[Visit, ...] = ()
     possible: tuple[Rule, ...] = ()
     undecided: str = ""
+    ruleset: Ruleset | None = field(default=None, compare=False, repr=False)
 
     @property
     def decision(self) -> Visit | None:

@@ -29,7 +29,8 @@ HEAD = """\
                                                             └─▶ c 10.244.0.13:8080
                      [bold]NodePort 30584[/]  default/lonely-web     [red]no endpoints[/]
 """
-SETTLE = 0.6
+QUIET_SECONDS, LONGEST_SECONDS = 1.0, 15.0
+"""How long nothing must come before the tracer has told all; how long that may take."""
 
 
 def say(console: Console, command: str, answer: str) -> None:
@@ -39,7 +40,7 @@ def say(console: Console, command: str, answer: str) -> None:
 def main() -> int:
     console = Console(highlight=False)
     head = HEAD.format(release=os.uname().release, client=topology.CLIENT4, node=topology.NODE4)
-    console.print(head)
+    console.print(head, soft_wrap=True)
     console.print("[dim]building the node and compiling the probes; an emulated machine takes its time ...[/]")
     with scene.scene(), tempfile.TemporaryDirectory() as directory:
         return watch(console, Path(directory))
@@ -62,9 +63,15 @@ def watch(console: Console, directory: Path) -> int:
             time.sleep(0.1)
 
         def show() -> None:
-            time.sleep(SETTLE)
             sys.stdout.flush()
-            os.write(1, source.read())
+            began = last = time.monotonic()
+            told = False
+            while time.monotonic() - began < LONGEST_SECONDS and not (told and time.monotonic() - last > QUIET_SECONDS):
+                time.sleep(0.1)
+                new = source.read()
+                if new:
+                    os.write(1, new)
+                    told, last = True, time.monotonic()
 
         for _ in range(2):
             reply = traffic.http_get(topology.NODE4, traffic.NODEPORT_HTTP)
@@ -74,8 +81,8 @@ def watch(console: Console, directory: Path) -> int:
         say(console, f"curl http://{topology.NODE4}:{traffic.NODEPORT_LONELY}/", f"connection {reply.outcome}")
         show()
         tracer.terminate()
-        status = tracer.wait()
         console.rule("[dim]Ctrl-C[/]", align="left", style="dim")
+        status = tracer.wait()
         show()
     return status
 

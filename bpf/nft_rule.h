@@ -1,0 +1,175 @@
+/* Which nftables rules acted: __nft_trace_packet is called for each, for the end of each chain, and for the policy.
+ *
+ * It is, once the static key nft_trace_enabled is on, for every packet, before it looks at skb->nf_trace; the key is turned
+ * on from a network namespace of our own (tracer/rules/nft_switch.py). A run may be the first that is seen of a packet, so
+ * the first call of a run decides whether the packet is followed; `nft_runs` remembers that for the rest of the run. */
+
+#if defined(HAVE_nft_traceinfo) && defined(HAVE_nft_base_chain_chain) && defined(HAVE_nft_verdict)
+
+#define NFT_CONTINUE (-1)
+#define NFT_JUMP (-3)
+#define NFT_GOTO (-4)
+#define NFT_LAST_CODE (-5)
+#define NF_VERDICT_MASK 0xff
+#define REGISTERS_AFTER_VERDICT 16
+
+struct nft_run {
+    u64 skb;
+    u64 chain;
+    u64 info;   /* on the stack of this very run */
+    u64 packet; /* 0 = nobody wants it */
+};
+BPF_PERCPU_ARRAY(nft_runs, struct nft_run, 1);
+
+/* The generation of the namespace's ruleset: newer kernels have it in struct net, others in what nf_tables keeps for each
+ * namespace, which net_generic() finds by the module's number. */
+static __always_inline u32 nft_generation(struct net *net)
+{
+#if defined(HAVE_net_nft_base_seq)
+    return PEEK(net, nft_base_seq);
+#elif defined(HAVE_nftables_pernet_base_seq) && defined(HAVE_net_gen) && defined(ADDRESS_nf_tables_net_id)
+    struct nftables_pernet *own = 0;
+    u64 generic = (u64)PEEK(net, gen);
+    u32 id = 0;
+
+    bpf_probe_read_kernel(&id, sizeof(id), (void *)ADDRESS_nf_tables_net_id);
+    bpf_probe_read_kernel(&own, sizeof(own), (void *)(generic + id * sizeof(u64)));
+    return own ? PEEK(own, base_seq) : 0;
+#else
+    return 0;
+#endif
+}
+
+/* NF_ACCEPT and the like; NF_QUEUE has the queue's number in its upper half, and may look negative. */
+static __always_inline int is_final(u32 code)
+{
+    return code < (u32)NFT_LAST_CODE;
+}
+
+static __always_inline u64 nft_handle(u64 rule)
+{
+    if (!rule)
+        return 0;
+#if defined(HAVE_nft_rule_dp_handle)
+    return PEEK_BITS(rule, nft_rule_dp_handle);
+#elif defined(HAVE_nft_rule_handle)
+    return PEEK_BITS(rule, nft_rule_handle);
+#else
+    return 0;
+#endif
+}
+
+/* The packet's entry, looked for at the first call of a run; NULL when nobody wants it. gone = 1: the packet may have been
+ * freed. ended = 1 at the last call. */
+static __always_inline struct follow *follow_in_run(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
+                                                    u64 chain, u8 gone, u8 ended)
+{
+    int zero = 0;
+    struct nft_run *run = nft_runs.lookup(&zero);
+    struct follow *e = 0;
+
+    if (!run)
+        return 0;
+    if (run->info == c->arg[0] && run->skb == (u64)skb && run->chain == chain) {
+        if (run->packet)
+            e = already_followed((u64)skb);
+        if (e && e->packet != run->packet)
+            e = 0;
+    } else if (!gone) {
+        e = follow_in_hook(c, skb, state, 0, sight_of(c));
+    }
+    run->info = ended ? 0 : c->arg[0];
+    run->skb = (u64)skb;
+    run->chain = chain;
+    run->packet = e ? e->packet : 0;
+    return e;
+}
+
+/* What only a whole record has: what a map was asked for, and where a jump leads. */
+static __always_inline void write_nft_choice(struct nft_hit *out, struct nft_verdict *verdict, struct nft_table *table, int code)
+{
+    struct nft_chain *to;
+
+    bpf_probe_read_kernel(&out->registers, sizeof(out->registers), (void *)verdict + REGISTERS_AFTER_VERDICT);
+    bpf_probe_read_kernel_str(&out->table, sizeof(out->table), PEEK(table, name));
+    if (code == NFT_JUMP || code == NFT_GOTO) {
+        to = PEEK(verdict, chain);
+        out->to_handle = PEEK(to, handle);
+        bpf_probe_read_kernel_str(&out->to, sizeof(out->to), PEEK(to, name));
+    }
+}
+
+/* arg: trace info, packet info, verdict, rule, type; the middle three are 0 where the trace info holds them */
+static __always_inline int nft_rule_entered(struct call *c)
+{
+    struct nft_traceinfo *info = (void *)c->arg[0];
+    struct nft_pktinfo *pkt = (void *)c->arg[1];
+    struct nft_verdict *verdict = (void *)c->arg[2];
+    u64 rule = c->arg[3], chain, handle;
+    u8 trace = c->arg[4], policy, decision;
+    struct nft_base_chain *base;
+    struct nf_hook_state *state;
+    struct nft_table *table;
+    struct sk_buff *skb;
+    struct nft_hit *out;
+    struct reserved r;
+    struct follow *e;
+    int code, ended;
+
+#ifdef HAVE_nft_traceinfo_pkt
+    if (!pkt)
+        pkt = READ(c, info, pkt);
+#endif
+    skb = READ(c, pkt, skb);
+    if (known_unwanted(READ(c, skb, _nfct)))
+        return 0;
+#ifdef HAVE_nft_traceinfo_verdict
+    if (!verdict)
+        verdict = (void *)READ(c, info, verdict);
+#endif
+#ifdef HAVE_nft_traceinfo_rule
+    if (!rule)
+        rule = (u64)PEEK(info, rule);
+#endif
+    base = (void *)PEEK(info, basechain);
+    chain = (u64)base + OFFSET_nft_base_chain_chain;
+    state = CHAIN_STATE(c, pkt);
+    code = PEEK(verdict, code);
+    policy = PEEK(base, policy);
+    ended = trace == TRACE_POLICY || (trace == TRACE_RULE && is_final(code));
+    decision = trace == TRACE_POLICY ? policy : ended ? code & NF_VERDICT_MASK : NF_ACCEPT;
+    e = follow_in_run(c, skb, state, chain, decision == NF_STOLEN, ended);
+    if (!e || (decision != NF_DROP && only_drops()))
+        return 0;
+    table = PEEK((struct nft_chain *)chain, table);
+    /* Behind the last rule of a chain stands one without a handle, which older kernels say has returned. */
+    handle = trace == TRACE_POLICY || (trace == TRACE_RETURN && code == NFT_CONTINUE) ? 0 : nft_handle(rule);
+    if (handle) {
+        r = reserve_whole(e, EVENT_NFT_RULE);
+        if (!r.out)
+            return 0;
+        write_nft_choice((void *)r.out, verdict, table, code);
+    } else {
+        r = reserve_short(e, EVENT_NFT_RULE);
+        if (!r.out)
+            return 0;
+    }
+    out = (void *)r.out;
+    out->object = chain;
+    out->hook = READ(c, state, hook);
+    out->pf = READ(c, state, pf);
+    out->generation = nft_generation(READ(c, state, net));
+    out->trace = trace;
+    out->policy = policy;
+    out->code = code;
+    out->handle = handle;
+    out->table_handle = PEEK(table, handle);
+    out->family = nft_family(table);
+    if (decision != NF_STOLEN)
+        out->mark = READ(c, skb, mark);
+    submit_event(r);
+    return 0;
+}
+
+PROBE_ENTRY(nft_rule)
+#endif

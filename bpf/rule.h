@@ -1,0 +1,283 @@
+/* Which rule of a legacy table acted: what the table's match and target functions were asked, in order.
+ *
+ * ipt_do_table calls them through pointers, with (skb, par). par->matchinfo and par->targinfo point into the table's rules,
+ * so their distance from the first rule says which rule was looked at: it is the same in the copy of the rules that user
+ * space reads. What calls no function (an address, an interface, a plain ACCEPT) is computed there, from these steps.
+ *
+ * They run for every rule looked at, for every packet. So a table's entry notes its packet for this CPU, unless it is known
+ * that nobody wants it, and they leave at once for any other. Nothing is written before the table returns and its event is.
+ *
+ * A REJECT sends its answer inside of its table's run, and TEE its copy. And ipt_do_table ends with local_bh_enable, which lets
+ * softirqs carry other packets through their tables before the probe of its return runs. So a CPU has room for several runs. */
+
+#define RUNS 4
+#define STEPS_KEPT 104 /* two records */
+#define NOWHERE 0x3fffffff
+#define JUMPS_KEPT 7
+
+enum { STEP_FALSE, STEP_TRUE, STEP_UNKNOWN, STEP_TARGET };
+
+#if RULE_STEPS
+_Static_assert(sizeof(struct steps) == sizeof(struct event), "one size");
+_Static_assert(__builtin_offsetof(struct steps, kind) == __builtin_offsetof(struct event, kind), "kind");
+_Static_assert(__builtin_offsetof(struct steps, joint1) == SHORT_EVENT, "slots");
+_Static_assert(__builtin_offsetof(struct steps, joint2) == __builtin_offsetof(struct event, joint2), "slots");
+
+struct run {
+    u64 private; /* struct xt_table_info of the table */
+    u32 mark;
+    u32 count; /* steps taken, kept or not */
+    u32 jumps[JUMPS_KEPT];
+    u32 steps[128];
+};
+
+/* What every call looks at first is in one cache line. */
+struct runs {
+    u64 skb[RUNS]; /* whose run it is, 0 = none */
+    u64 asked;     /* a match function is running: 1 + the number of its run */
+    u64 until[RUNS]; /* jiffies: when a run's return must have been missed */
+    struct run run[RUNS];
+};
+
+BPF_PERCPU_ARRAY(table_runs, struct runs, 1);
+
+static __always_inline struct runs *runs_here(void)
+{
+    int zero = 0;
+    return table_runs.lookup(&zero);
+}
+
+/* The run of this packet on this CPU, by its number; RUNS when there is none. */
+static __always_inline u32 run_of(struct runs *runs, u64 skb)
+{
+#pragma unroll
+    for (int i = 0; i < RUNS; i++)
+        if (runs->skb[i] == skb)
+            return i;
+    return RUNS;
+}
+
+/* arg: skb, table */
+static __always_inline int table_begin_entered(struct call *c)
+{
+    struct sk_buff *skb = (void *)c->arg[0];
+    struct xt_table *table = (void *)c->arg[1];
+    struct runs *runs = runs_here();
+    u64 now = bpf_jiffies64();
+    u32 free = RUNS - 1;
+    struct run *r;
+
+    if (!runs || known_unwanted(READ(c, skb, _nfct)))
+        return 0;
+#pragma unroll
+    for (int i = RUNS - 1; i >= 0; i--)
+        if (!runs->skb[i] || runs->skb[i] == c->arg[0] || now > runs->until[i])
+            free = i;
+    runs->skb[free & (RUNS - 1)] = c->arg[0];
+    runs->until[free & (RUNS - 1)] = now + 25;
+    r = &runs->run[free & (RUNS - 1)];
+    r->private = (u64)PEEK(table, private);
+    r->mark = READ(c, skb, mark);
+    r->count = 0;
+    return 0;
+}
+#define table4_begin_entered table_begin_entered
+#define table6_begin_entered table_begin_entered
+PROBE_ENTRY(table4_begin)
+PROBE_ENTRY(table6_begin)
+
+/* Ends the run of this packet's table. What it noted stays until the next one begins; NULL if nothing was noted. */
+static __always_inline struct run *end_run(u64 skb)
+{
+    struct runs *runs = runs_here();
+    u32 i = runs ? run_of(runs, skb) : RUNS;
+
+    if (!runs || i >= RUNS)
+        return 0;
+    runs->skb[i] = 0;
+    return &runs->run[i];
+}
+
+/* An address in the rules of this run, as words of 8 bytes from the first rule. */
+static __always_inline u32 step_place(struct run *r, u64 address)
+{
+    u64 at = (address - r->private - OFFSET_xt_table_info_entries) >> 3;
+    return at < NOWHERE ? at : NOWHERE;
+}
+
+static __always_inline void note_step(struct run *r, u64 info, u32 what)
+{
+    u32 n = r->count++;
+
+    if (n < STEPS_KEPT)
+        r->steps[n & 127] = step_place(r, info) << 2 | what;
+}
+
+static __always_inline int match_asked(u64 skb, u64 info, u32 what)
+{
+    struct runs *runs = runs_here();
+    u32 i = runs ? run_of(runs, skb) : RUNS;
+
+    if (!runs || i >= RUNS)
+        return 0;
+    note_step(&runs->run[i], info, what);
+    runs->asked = what == STEP_UNKNOWN ? 1 + i : 0;
+    return 0;
+}
+
+/* The kretprobe's half: the match function that was asked last on this CPU has answered. */
+static __always_inline int match_answered(u32 answer)
+{
+    struct runs *runs = runs_here();
+    struct run *r;
+    u32 last;
+
+    if (!runs || !runs->asked)
+        return 0;
+    r = &runs->run[(runs->asked - 1) & (RUNS - 1)];
+    runs->asked = 0;
+    last = r->count - 1;
+    if (last < STEPS_KEPT && (r->steps[last & 127] & 3) == STEP_UNKNOWN)
+        r->steps[last & 127] = (r->steps[last & 127] & ~3) | (answer & 255 ? STEP_TRUE : STEP_FALSE);
+    return 0;
+}
+
+/* The rules jumped from to get here; what stands above the current depth is left from earlier. */
+static __always_inline void note_jumps(struct run *r)
+{
+    struct xt_table_info *private = (void *)r->private;
+    u64 stacks = (u64)PEEK(private, jumpstack), stack = 0, jumps[JUMPS_KEPT] = {};
+
+    if (stacks)
+        bpf_probe_read_kernel(&stack, sizeof(stack), (void *)(stacks + 8 * bpf_get_smp_processor_id()));
+    if (stack)
+        bpf_probe_read_kernel(&jumps, sizeof(jumps), (void *)stack);
+#pragma unroll
+    for (int i = 0; i < JUMPS_KEPT; i++)
+        r->jumps[i] = step_place(r, jumps[i]);
+}
+
+static __always_inline int target_asked(u64 skb, u64 info)
+{
+    struct runs *runs = runs_here();
+    u32 i = runs ? run_of(runs, skb) : RUNS;
+
+    if (!runs || i >= RUNS)
+        return 0;
+    note_step(&runs->run[i], info, STEP_TARGET);
+    note_jumps(&runs->run[i]);
+    return 0;
+}
+
+/* Where the verifier knows the type of par, its field is a plain load. */
+#define INFO(par) (u64)(*(void *volatile *)&((struct xt_action_param *)(par))->matchinfo)
+#define MATCH_FEXIT(program)                                                                                           \
+    int program(u64 *ctx)                                                                                              \
+    {                                                                                                                  \
+        return match_asked(ctx[0], INFO(ctx[1]), ctx[2] & 255 ? STEP_TRUE : STEP_FALSE);                               \
+    }
+#define TARGET_FENTRY(program)                                                                                         \
+    int program(u64 *ctx)                                                                                              \
+    {                                                                                                                  \
+        return target_asked(ctx[0], INFO(ctx[1]));                                                                     \
+    }
+#define MATCH_KPROBE(program)                                                                                          \
+    int program(struct pt_regs *ctx)                                                                                   \
+    {                                                                                                                  \
+        return match_asked(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo),     \
+                           STEP_UNKNOWN);                                                                              \
+    }
+#define MATCH_KRETPROBE(program)                                                                                       \
+    int program(struct pt_regs *ctx)                                                                                   \
+    {                                                                                                                  \
+        return match_answered(PT_REGS_RC(ctx));                                                                        \
+    }
+#define TARGET_KPROBE(program)                                                                                         \
+    int program(struct pt_regs *ctx)                                                                                   \
+    {                                                                                                                  \
+        return target_asked(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo));   \
+    }
+
+#include "acts.h"
+
+/* What every record of steps begins with. */
+static __always_inline void write_run(struct steps *out, struct run *r, struct event *table, u32 first)
+{
+    out->time = table->time;
+    out->packet = table->packet;
+    out->object = r->private;
+    out->netns = table->netns;
+    out->mark = r->mark;
+    out->count = r->count;
+    out->first = first;
+    out->spare = 0;
+    out->hop = table->hop;
+    out->kind = EVENT_STEPS;
+    out->flags = table->flags;
+    out->hook = table->hook;
+    out->pf = table->pf;
+    out->spare_2[0] = out->spare_2[1] = 0;
+    bpf_probe_read_kernel(out->jumps, sizeof(out->jumps), r->jumps);
+    bpf_probe_read_kernel(out->steps_1, sizeof(out->steps_1), &r->steps[first]);
+}
+
+/* One record of steps, from number `first` on. When there is no room it is counted as lost. */
+static __always_inline void write_record(struct run *r, struct event *table, u32 first)
+{
+    struct steps *out = events.ringbuf_reserve(sizeof(struct steps));
+
+    if (!out) {
+        count_lost(EVENT_STEPS);
+        return;
+    }
+    write_run(out, r, table, first);
+    out->joint1 = 0;
+    out->joint2 = 0;
+    bpf_probe_read_kernel(out->steps_2, sizeof(out->steps_2), &r->steps[first + 4]);
+    bpf_probe_read_kernel(out->steps_3, sizeof(out->steps_3), &r->steps[first + 28]);
+    events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline void write_short_record(struct run *r, struct event *table)
+{
+    struct steps *out = events.ringbuf_reserve(SHORT_EVENT);
+
+    if (!out) {
+        count_lost(EVENT_STEPS);
+        return;
+    }
+    write_run(out, r, table, 0);
+    events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+}
+
+/* Writes what the run noted, and into the table's event how much that is. */
+static __always_inline void write_steps(struct run *r, struct event *table)
+{
+    if (!r)
+        return;
+    table->state = STEPS_WATCHED | (r->private != table->object ? STEPS_REPLACED : 0);
+    if (!r->count)
+        return;
+    table->state += 1;
+    if (r->count <= STEPS_IN_SHORT) {
+        write_short_record(r, table);
+        return;
+    }
+    write_record(r, table, 0);
+    if (r->count > STEPS_IN_RECORD) {
+        table->state += 1;
+        write_record(r, table, STEPS_IN_RECORD);
+    }
+}
+#else
+struct run {
+    u64 private;
+};
+static __always_inline struct run *end_run(u64 skb)
+{
+    return 0;
+}
+static __always_inline void write_steps(struct run *r, struct event *table)
+{
+}
+#endif

@@ -1,0 +1,70 @@
+/* When the rules of a legacy table change: which copy of them a reader got, and when a copy came into force.
+ *
+ * Every user of a table (iptables, iptables-save, this program) looks it up first, and the rules it then reads are those the
+ * table had: xt_find_table_lock holds the lock until they have been copied out. So a reader knows by its own look-ups which
+ * rule blob it has read, and by the replacements how long that address stood for these rules. */
+
+_Static_assert(sizeof(struct ruleset) == SHORT_EVENT, "one slot");
+_Static_assert(__builtin_offsetof(struct ruleset, kind) == __builtin_offsetof(struct event, kind), "kind");
+
+static __always_inline struct ruleset *reserve_ruleset(struct xt_table *table)
+{
+    struct ruleset *out = events.ringbuf_reserve(sizeof(struct ruleset));
+
+    if (!out) {
+        count_lost(EVENT_RULESET);
+        return 0;
+    }
+    __builtin_memset(out, 0, sizeof(*out));
+    out->time = bpf_ktime_get_ns();
+    out->object = (u64)PEEK(table, private);
+    out->thread = bpf_get_current_pid_tgid();
+    out->kind = EVENT_RULESET;
+    out->hook = NO_HOOK;
+    bpf_probe_read_kernel(&out->table, sizeof(out->table), &table->name);
+    return out;
+}
+
+/* arg: namespace, family; returns the table, or an error as pointer */
+static __always_inline int table_found_keep(struct call *c)
+{
+    return 1;
+}
+
+static __always_inline int table_found_returned(struct call *c)
+{
+    struct net *net = (void *)c->arg[0];
+    struct ruleset *out;
+
+    if (!c->ret || c->ret > -4096ULL)
+        return 0;
+    out = reserve_ruleset((void *)c->ret);
+    if (!out)
+        return 0;
+    out->netns = PEEK(net, ns_inum);
+    out->pf = c->arg[1];
+    events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+    return 0;
+}
+PROBE_RETURN(table_found)
+
+/* arg: table; returns the blob that was replaced, or nothing when it was not */
+static __always_inline int table_replaced_keep(struct call *c)
+{
+    return 1;
+}
+
+static __always_inline int table_replaced_returned(struct call *c)
+{
+    struct ruleset *out;
+
+    if (!c->ret)
+        return 0;
+    out = reserve_ruleset((void *)c->arg[0]);
+    if (!out)
+        return 0;
+    out->before = c->ret;
+    events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+    return 0;
+}
+PROBE_RETURN(table_replaced)

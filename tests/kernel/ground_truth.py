@@ -1,0 +1,49 @@
+"""Random rules, random packets, and the kernel's own trace to compare with; in the lab, as root:
+
+    python3 tests/kernel/ground_truth.py --backend legacy --packets 300
+
+The last line is packets=… rules=… mismatches=…; the exit status is 0 when there is no mismatch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "vagrant")]
+
+from scenes.topology import Node  # noqa: E402
+from tests.kernel.truth.run import NOTHING, rounds  # noqa: E402
+from tracer.kernel.session import Kernel, Session  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--backend", default="legacy", help="a module of tests/kernel/truth")
+    parser.add_argument("--packets", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--attach", default="auto", choices=("auto", "kprobe"))
+    options = parser.parse_args()
+    module = import_module(f"tests.kernel.truth.{options.backend}")
+    if hasattr(module, "run"):
+        seen, rules, mismatches = module.run(options.packets, options.seed)
+        print(f"packets={seen} rules={rules} mismatches={mismatches}")
+        return 1 if mismatches or not rules else 0
+    truth = module.Truth()
+    with Node():
+        truth.prepare()
+        with Session(Kernel.running(), NOTHING, only=options.attach) as session:
+            result = rounds(truth, session, options.packets, options.seed)
+    for text in result.examples[:20]:
+        print(text)
+    for why, times in result.undecided.most_common():
+        print(f"undecided {times} times: {why}")
+    print(result)
+    return 1 if result.mismatches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

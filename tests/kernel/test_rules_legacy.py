@@ -1,0 +1,137 @@
+"""Which rule of legacy iptables: the kernel's trace agrees, kube-proxy's rules are named, and nothing on the node changes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scenes import rules, topology, traffic
+from scenes.netns import entered
+from tests.kernel.truth import legacy
+from tests.kernel.truth.run import rounds
+from tests.kernel.watching import Watch
+from tracer.filters import Filter
+from tracer.model import Evidence, Hop, Packet
+from tracer.rules.hits import BEFORE
+from tracer.rules.legacy import GONE
+
+PACKETS = 60
+
+
+@pytest.fixture
+def restored(watch: Watch) -> Iterator[None]:
+    """Puts the plain rules back, and no others."""
+    yield
+    rules.flush()
+    rules.restore("http-proxy", "http-proxy-v6")
+
+
+def path(hop: Hop) -> str:
+    assert hop.walk, hop
+    assert hop.walk.decision, hop.walk.undecided
+    return " > ".join(f"{p.chain} {p.number}" for p in hop.walk.decision.path)
+
+
+def translation(packet: Packet, kind: str) -> Hop:
+    return next(h for h in packet.hops if h.nat and h.nat.kind == kind)
+
+
+def test_the_kernel_tells_the_same(watch: Watch, restored: None) -> None:
+    truth = legacy.Truth()
+    truth.prepare()
+    result = rounds(truth, watch.session, PACKETS, seed=3)
+    watch.lost += result.lost
+    assert not truth.overruns
+    assert result.mismatches == 0, "\n".join([str(result), *result.examples])
+    assert result.undecided.total() == 0, result.undecided
+    assert result.rules > PACKETS and result.evidence["observed"] and result.evidence["derived"], str(result)
+
+
+@pytest.mark.parametrize("address", [topology.NODE4, topology.NODE6])
+def test_the_way_to_a_pod(watch: Watch, address: str) -> None:
+    with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
+        assert traffic.http_get(address).outcome == "answered"
+    syn, *later = seen.packets
+    hop = translation(syn, "DNAT")
+    chains = [step.split()[0] for step in path(hop).split(" > ")]
+    assert chains[:3] == ["PREROUTING", "KUBE-SERVICES", "KUBE-NODEPORTS"]
+    assert chains[-1].startswith("KUBE-SEP-") and chains[-2].startswith("KUBE-SVC-")
+    assert hop.walk and hop.walk.decision and hop.walk.decision.rule and hop.nat
+    rule = hop.walk.decision.rule
+    assert rule.target == "DNAT" and f"--to-destination {rule_address(hop)}" in rule.text
+    assert "default/http-proxy" in rule.comment
+    assert hop.walk.decision.evidence is Evidence.OBSERVED and not hop.from_conntrack
+    assert [v.verdict for v in hop.walk.visits if v.verdict not in ("JUMP", "RETURN")] == ["MARK", "DNAT"]
+    assert path(translation(syn, "MASQUERADE")).startswith("POSTROUTING")
+    for packet in later:
+        reply = packet.flow is not None and packet.flow.is_reply
+        again = translation(packet, "reverse DNAT" if reply else "DNAT")
+        assert again.from_conntrack and path(again) == path(hop)
+
+
+def rule_address(hop: Hop) -> str:
+    assert hop.nat
+    ends = hop.nat.after
+    return f"[{ends.dst}]:{ends.dport}" if ":" in ends.dst else f"{ends.dst}:{ends.dport}"
+
+
+def test_a_connection_from_before(watch: Watch) -> None:
+    with traffic.connections(topology.NODE4, traffic.NODEPORT_HTTP, 1) as (sock,):
+        with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
+            sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            sock.recv(1000)
+        walks = [h.walk for p in seen.packets for h in p.hops if h.nat]
+    assert walks and {w for w in walks if w} == {BEFORE}
+
+
+def test_a_reject_is_named(watch: Watch) -> None:
+    with watch(Filter(ports=(traffic.NODEPORT_LONELY,))) as seen:
+        assert traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY).outcome == "refused"
+    hop = next(h for h in seen.packets[0].hops if h.verdict == "REJECT")
+    assert path(hop).startswith("INPUT") and "KUBE-EXTERNAL-SERVICES 1" in path(hop)
+    assert hop.walk and hop.walk.decision and hop.walk.decision.rule
+    assert "has no endpoints" in hop.walk.decision.rule.comment
+
+
+def test_a_policy_is_named(watch: Watch, restored: None) -> None:
+    rules.restore("http-proxy", "http-proxy-v6", extra=["policy-drop-forward"])
+    with watch(Filter(ports=(9999,))) as seen:
+        assert traffic.tcp_connect(topology.PODS[0].addr4, 9999, timeout=0.5).outcome == "timeout"
+    hop = next(h for h in seen.packets[0].hops if h.what == "table" and h.verdict == "DROP")
+    assert path(hop) == "FORWARD 0"
+
+
+def test_rules_replaced_between_two_packets(watch: Watch, restored: None) -> None:
+    """Each packet is explained by the rules of its moment; those of a moment too short to read are said to be gone."""
+    with watch(Filter(ports=(9997,))) as seen:
+        traffic.tcp_connect(topology.NODE4, 9997, timeout=0.5)
+        for port in (9996, 9997):
+            add = ["iptables-legacy", "-I", "INPUT", "-p", "tcp", "--dport", str(port), "-j", "DROP"]
+            subprocess.run(add, check=True)
+            traffic.tcp_connect(topology.NODE4, 9997, timeout=0.3)
+    inputs = [h for p in seen.packets for h in p.hops if h.what == "table" and h.table == "filter" and h.hook == "INPUT"]
+    told = {h.walk.undecided or path(h) for h in inputs if h.walk}
+    assert told <= {"INPUT 0", "INPUT 1", GONE} and "INPUT 1" in told, told
+    assert all(path(h) == "INPUT 1" for h in inputs if h.verdict == "DROP")
+
+
+def saved() -> list[str]:
+    """All rules without counters, the tables of each namespace, and the modules."""
+    commands = ("iptables-legacy-save", "ip6tables-legacy-save")
+    texts = [subprocess.run([c], capture_output=True, text=True, check=True).stdout for c in commands]
+    lines = [line for text in texts for line in text.splitlines() if line[0] in "*-"]
+    for name in (None, topology.CLIENT, *(p.name for p in topology.PODS)):
+        with entered(name):
+            lines += [Path(f"/proc/thread-self/net/{family}_tables_names").read_text() for family in ("ip", "ip6")]
+    return lines + sorted(line.split()[0] for line in Path("/proc/modules").read_text().splitlines())
+
+
+def test_nothing_changes(watch: Watch) -> None:
+    before = saved()
+    with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
+        traffic.http_get()
+    assert any(h.walk and h.walk.visits for p in seen.packets for h in p.hops)
+    assert saved() == before

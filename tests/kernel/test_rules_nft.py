@@ -1,0 +1,148 @@
+"""Which rules of nftables acted: the tracer's walks equal the kernel's own trace, and the node is as it was.
+
+The probes are attached once; each test puts its own rules in force.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from scenes import rules, scene, traffic
+from tests.kernel.conftest import ROOT
+from tests.kernel.truth import nft, nftables
+from tests.kernel.watching import NOTHING, SETTLE_SECONDS, Watch
+from tracer.filters import Filter
+from tracer.hops import Hops
+from tracer.journeys import Journeys
+from tracer.model import Packet
+from tracer.names import Namespaces, Processes
+from tracer.rules import nft_live
+from tracer.rules.hits import Hits
+from tracer.rules.model import Walk
+from tracer.rules.nft_watch import NftWatch
+
+PACKETS = 25
+
+
+@pytest.fixture(scope="module", autouse=True)
+def put_back(node: None) -> Iterator[None]:
+    """The scene that other tests expect is there again when these are done."""
+    yield
+    scene.up()
+
+
+@pytest.fixture
+def nodeport(watch: Watch) -> Iterator[NftWatch]:
+    """kube-proxy's rules by iptables-nft, and the kernel telling which of them act."""
+    with scene.scene(backend="nft"), nft_live.watching(Namespaces().own) as live:
+        yield live
+
+
+def packets(watch: Watch, live: NftWatch, port: int) -> list[Packet]:
+    """What was seen of the requests of one block, each hop with its walk."""
+    hops = Hops(Namespaces(), Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
+    journeys = Journeys(hops, rules=Hits(nft=live))
+    watch.session.drain()
+    watch.session.set_filter(Filter(ports=(port,)))
+    traffic.http_get(port=port)
+    time.sleep(SETTLE_SECONDS)
+    watch.session.set_filter(NOTHING)
+    journeys.add(watch.session.events())
+    losses = watch.session.losses()
+    watch.lost += sum(loss.count for loss in losses)
+    return journeys.rest()
+
+
+def path(walk: Walk | None) -> str:
+    assert walk and walk.decision, walk
+    return " > ".join(f"{place.chain} {place.number}" for place in walk.decision.path)
+
+
+def test_the_rules_of_a_service(watch: Watch, nodeport: NftWatch) -> None:
+    syn = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
+    nat = {h.chain: h.walk for h in syn.hops if h.what == "chain" and h.table == "ip nat" and h.netns == "node"}
+    steps = path(nat["PREROUTING"]).split(" > ")
+    assert [s.split()[0].split("-")[:2] for s in steps] == [
+        ["PREROUTING"], ["KUBE", "SERVICES"], ["KUBE", "NODEPORTS"], ["KUBE", "EXT"], ["KUBE", "SVC"], ["KUBE", "SEP"],
+    ]  # fmt: skip
+    decision = nat["PREROUTING"].decision if nat["PREROUTING"] else None
+    assert decision and decision.rule and decision.verdict == "DNAT"
+    assert "-j DNAT --to-destination 10.244.0.1" in decision.rule.text and "default/http-proxy" in decision.rule.comment
+    assert path(nat["POSTROUTING"]).startswith("POSTROUTING 1 > KUBE-POSTROUTING ")
+    marked = [v for v in (nat["PREROUTING"].visits if nat["PREROUTING"] else ()) if v.verdict == "MARK"]
+    assert [v.place.chain for v in marked] == ["KUBE-MARK-MASQ"]
+
+
+def test_every_run_of_a_chain_has_its_walk(watch: Watch, nodeport: NftWatch) -> None:
+    seen = packets(watch, nodeport, traffic.NODEPORT_HTTP)
+    runs = [h for p in seen for h in p.hops if h.what == "chain"]
+    assert len(runs) > 20
+    assert not [h for h in runs if not h.walk or h.walk.undecided or not h.walk.visits]
+
+
+def test_rules_that_change_under_way(watch: Watch, nodeport: NftWatch) -> None:
+    """Handles are new after a change; numbers are those of the new rules."""
+    before = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
+    subprocess.run(["iptables-nft", "-t", "nat", "-I", "PREROUTING", "1", "-p", "tcp", "-m", "comment", "--comment", "new"],
+                   check=True)  # fmt: skip
+    time.sleep(2)
+    after = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
+
+    def first(packet: Packet) -> str:
+        walk = next(h.walk for h in packet.hops if h.chain == "PREROUTING" and h.table == "ip nat")
+        return path(walk).split(" > ")[0]
+
+    assert (first(before), first(after)) == ("PREROUTING 1", "PREROUTING 2")
+
+
+@pytest.mark.parametrize("backend", [nft, nftables])
+def test_walks_equal_the_kernels_trace(watch: Watch, backend: ModuleType) -> None:
+    scene.down()
+    count, acted, mismatches = backend.run(PACKETS, seed=7, session=watch.session)
+    watch.session.set_filter(NOTHING)
+    assert count == PACKETS and acted > PACKETS and mismatches == 0
+
+
+SWITCH = "import time; from tracer.rules.nft_live import watching; from tracer.names import Namespaces\n"
+HELD = SWITCH + "with watching(Namespaces().own):\n    print('on', flush=True)\n    time.sleep(600)\n"
+
+
+def state() -> dict[str, str]:
+    """Rules, namespaces, modules and BPF objects of the node."""
+    commands = {
+        "rules": "nft -a -s list ruleset; (iptables-nft-save; ip6tables-nft-save) | sed 's/\\[[0-9:]*\\]//'",
+        "namespaces": "ip netns; lsns -t net -n -o NS,PATH | sort",
+        "modules": "lsmod | cut -d' ' -f1 | sort",
+        "bpf": "bpftool prog show | grep -c ''; bpftool map show | grep -c ''; bpftool link show | grep -c ''",
+    }
+    run = {k: subprocess.run(c, shell=True, capture_output=True, text=True).stdout for k, c in commands.items()}
+    return {k: "\n".join(line for line in text.splitlines() if not line.startswith("#")) for k, text in run.items()}
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_the_node_is_as_it_was(node: None, end: signal.Signals) -> None:
+    """While the rules are being read and after the reader was killed: nothing is left, not even the namespace."""
+    rules.flush()
+    rules.restore("http-proxy", "http-proxy-v6", backend="nft")
+    before = state()
+    process = subprocess.Popen([sys.executable, "-c", HELD], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                               env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})  # fmt: skip
+    assert process.stdout and process.stdout.readline() == "on\n"
+    assert Path(f"/proc/{process.pid}").exists()
+    assert {k: v for k, v in state().items() if k != "namespaces"} == {k: v for k, v in before.items() if k != "namespaces"}
+    process.send_signal(end)
+    process.wait(10)
+    until = time.monotonic() + 10
+    while state() != before and time.monotonic() < until:
+        time.sleep(0.5)
+    assert state() == before
+    scene.down()

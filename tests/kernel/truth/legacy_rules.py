@@ -1,0 +1,127 @@
+"""Random legacy rulesets: nested chains, goto, inversion, and the matches that Kubernetes rules have, and some more."""
+
+from __future__ import annotations
+
+import random
+
+from scenes import topology
+from tests.kernel.truth.packets import PORTS
+
+HOOKS = {
+    "raw": ("PREROUTING", "OUTPUT"),
+    "mangle": ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"),
+    "nat": ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"),
+    "filter": ("INPUT", "FORWARD", "OUTPUT"),
+}
+DEPTH = 4
+
+
+def make(dice: random.Random, v6: bool) -> str:
+    """The text of all tables, as iptables-restore takes it."""
+    return "".join(_table(dice, table, v6) for table in HOOKS)
+
+
+def _table(dice: random.Random, table: str, v6: bool) -> str:
+    # In nat, what a chain may hold depends on the hooks it is reached from.
+    groups = (HOOKS[table],) if table != "nat" else (("PREROUTING", "OUTPUT"), ("INPUT", "POSTROUTING"))
+    heads, lines = [], []
+    for hooks in groups:
+        chains = [f"{'AB'[groups.index(hooks)]}{level}{x}" for level in range(DEPTH) for x in "xy"]
+        for hook in hooks:
+            policy = "DROP" if table == "filter" and dice.random() < 0.2 else "ACCEPT"
+            heads.append(f":{hook} {policy} [0:0]")
+            if table == "raw":
+                lines.append(f"-A {hook} -j TRACE")
+            lines += [_rule(dice, table, hook, hooks, chains, v6) for _ in range(dice.randrange(1, 5))]
+        for chain in chains:
+            heads.append(f":{chain} - [0:0]")
+            deeper = [c for c in chains if c[1] > chain[1]]
+            lines += [_rule(dice, table, chain, hooks, deeper, v6) for _ in range(dice.randrange(0, 5))]
+    return "\n".join([f"*{table}", *heads, *lines, "COMMIT"]) + "\n"
+
+
+def _rule(dice: random.Random, table: str, chain: str, hooks: tuple[str, ...], chains: list[str], v6: bool) -> str:
+    protocol = dice.choice(("tcp", "udp", "tcp", "udp", "icmp", "")) if dice.random() < 0.5 else ""
+    parts = [f"-A {chain}", *_address(dice, hooks, chain, v6)]
+    if protocol:
+        inverted = "! " if dice.random() < 0.1 else ""
+        name = "ipv6-icmp" if v6 and protocol == "icmp" else protocol
+        parts.append(f"{inverted}-p {name}")
+        if not inverted and dice.random() < 0.6:
+            parts.append(_transport(dice, protocol, v6))
+    parts += [_match(dice, table, v6) for _ in range(dice.choice((0, 0, 1, 1, 2)))]
+    return " ".join(p for p in (*parts, _target(dice, table, hooks, chains, protocol if "! -p" not in parts else "", v6)) if p)
+
+
+def _address(dice: random.Random, hooks: tuple[str, ...], chain: str, v6: bool) -> list[str]:
+    nets = (
+        ("fd00:56::/64", "fd00:10:244::/64", f"{topology.PODS[1].addr6}/128", "fd00::/16") if v6
+        else ("192.168.56.0/24", "10.244.0.0/24", f"{topology.PODS[1].addr4}/32", "10.0.0.0/8")
+    )  # fmt: skip
+    parts = []
+    for option in ("-s", "-d"):
+        if dice.random() < 0.15:
+            parts.append(f"{dice.choice(('', '! '))}{option} {dice.choice(nets)}")
+    faces = []
+    if chain in ("PREROUTING", "INPUT", "FORWARD"):
+        faces.append("-i")
+    if chain in ("FORWARD", "OUTPUT", "POSTROUTING"):
+        faces.append("-o")
+    for option in faces:
+        if dice.random() < 0.15:
+            parts.append(f"{dice.choice(('', '! '))}{option} {dice.choice(('eth0', 'eth+', 'cni0', 'lo', 'veth+'))}")
+    return parts
+
+
+def _transport(dice: random.Random, protocol: str, v6: bool) -> str:
+    no = dice.choice(("", "", "! "))
+    if protocol == "icmp":
+        name = "icmp6 --icmpv6-type" if v6 else "icmp --icmp-type"
+        kind = dice.choice(("echo-request", "echo-reply", "destination-unreachable"))
+        return f"-m {name.split()[0]} {no}{name.split()[1]} {kind}"
+    if dice.random() < 0.3:
+        ports = ",".join(str(p) for p in sorted(dice.sample(PORTS, 2))) + dice.choice(("", ",1000:2000", ",10000:10050"))
+        return f"-m multiport {no}{dice.choice(('--dports', '--sports', '--ports'))} {ports}"
+    if protocol == "tcp" and dice.random() < 0.3:
+        return f"-m tcp {no}--tcp-flags {dice.choice(('SYN,RST,ACK SYN', 'FIN,ACK ACK', 'RST RST'))}"
+    return f"-m {protocol} {no}--dport {dice.choice(PORTS)}" + dice.choice(("", "", " --sport 10000:60000"))
+
+
+def _match(dice: random.Random, table: str, v6: bool) -> str:
+    no = dice.choice(("", "! "))
+    kinds = [
+        f'-m comment --comment "rule {dice.randrange(1000)} of default/http-proxy:http"',
+        f"-m mark {no}--mark {dice.choice(('0x4000/0x4000', '0x1', '0x0/0x8000'))}",
+        f"-m statistic --mode random {no}--probability {dice.choice(('0.33', '0.5', '0.9'))}",
+        "-m statistic --mode nth --every 2 --packet 0",
+        f"-m limit --limit {dice.choice(('1/sec', '5/sec'))} --limit-burst {dice.randrange(1, 4)}",
+        f"-m length {no}--length {dice.choice(('0:60', '61:100', '40'))}",
+        f"-m addrtype {no}--dst-type LOCAL",
+        f"-m pkttype {no}--pkt-type unicast",
+    ]
+    if table != "raw":
+        kinds.append(f"-m conntrack {no}--ctstate {dice.choice(('NEW', 'RELATED,ESTABLISHED', 'INVALID', 'NEW,RELATED'))}")
+        kinds.append(f"-m conntrack {no}--ctstate {dice.choice(('DNAT', 'SNAT', 'RELATED,ESTABLISHED,DNAT'))}")
+        kinds.append(f"-m state --state {dice.choice(('NEW', 'ESTABLISHED'))}")
+    return dice.choice(kinds)
+
+
+def _target(dice: random.Random, table: str, hooks: tuple[str, ...], chains: list[str], protocol: str, v6: bool) -> str:
+    kinds = ["-j RETURN", "-j ACCEPT", ""]
+    if table != "nat":
+        kinds += ["-j DROP"] * (2 if table == "filter" else 1)
+    kinds += [f"-j {dice.choice(chains)}", f"-j {dice.choice(chains)}", f"-j {dice.choice(chains)}",
+              f"-g {dice.choice(chains)}"] if chains else []  # fmt: skip
+    if table in ("mangle", "nat"):
+        kinds.append(f"-j MARK --set-xmark {dice.choice(('0x4000/0x4000', '0x0/0x1', '0x1/0xffffffff'))}")
+    if table == "mangle":
+        kinds.append(dice.choice(("-j CONNMARK --save-mark", "-j CONNMARK --restore-mark")))
+    if table == "filter":
+        kinds.append("-j REJECT")
+    if table == "nat" and "PREROUTING" in hooks and protocol in ("tcp", "udp"):
+        pod = dice.choice(topology.PODS)
+        kinds += [f"-j DNAT --to-destination {f'[{pod.addr6}]' if v6 else pod.addr4}:8080"] * 4
+    if table == "nat" and "POSTROUTING" in hooks:
+        gateway = topology.GATEWAY6 if v6 else topology.GATEWAY4
+        kinds += [f"-j SNAT --to-source {gateway}"] * 2
+    return dice.choice(kinds)

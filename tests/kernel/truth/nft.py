@@ -1,0 +1,148 @@
+"""Random rulesets of iptables-nft, both families: nested chains, goto, negation, comments, matches of all kinds, NAT."""
+
+from __future__ import annotations
+
+from random import Random
+
+from scenes import rules
+from scenes.topology import CLIENT4, CLIENT6, DRAIN4, DRAIN6, NODE4, NODE6, PODS
+from tests.kernel.truth import compare
+from tests.kernel.truth.senders import PORTS
+from tracer.kernel.session import Session
+from tracer.record import Event
+from tracer.rules.model import Walk
+
+ADDRESSES = {
+    4: (NODE4, CLIENT4, "192.168.56.0/24", DRAIN4, "203.0.113.0/25", PODS[0].addr4, "10.244.0.0/16", "0.0.0.0/1"),
+    6: (NODE6, CLIENT6, "fd00:56::/64", DRAIN6, "fd00:113::/64", PODS[0].addr6, "fd00:10:244::/64", "::/1"),
+}
+HOOKS = {
+    "raw": ("PREROUTING", "OUTPUT"),
+    "mangle": ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"),
+    "nat": ("PREROUTING", "POSTROUTING"),
+    "filter": ("INPUT", "FORWARD", "OUTPUT"),
+}
+CHAINS, RULES = 4, 5
+_MAY_REJECT = 0.3
+
+
+def _not(random: Random) -> str:
+    return "! " if random.random() < 0.25 else ""
+
+
+def _ports(random: Random) -> str:
+    first, last = sorted(random.sample(PORTS, 2))
+    return random.choice([str(first), f"{first}:{last}"])
+
+
+def _protocol(random: Random, family: int) -> list[str]:
+    word = random.choice(["tcp", "udp", "icmp" if family == 4 else "ipv6-icmp"])
+    if word.endswith("icmp"):
+        return [f"{_not(random)}-p {word}"]
+    out = [f"-p {word}"]
+    kind = random.randrange(4)
+    if kind == 1:
+        out.append(f"-m {word} {_not(random)}--dport {_ports(random)}")
+    elif kind == 2:
+        ports = ",".join(str(p) for p in sorted(random.sample(PORTS, 3)))
+        out.append(f"-m multiport {_not(random)}--dports {ports}")
+    elif kind == 3 and word == "tcp":
+        out.append(f"-m tcp {_not(random)}--tcp-flags SYN,RST,ACK SYN")
+    return out
+
+
+def matches(random: Random, family: int, table: str, hook: str, comment: str) -> str:
+    """Some matches, in words; `comment` is always among them."""
+    out = []
+    if random.random() < 0.3:
+        out.append(f"{_not(random)}-s {random.choice(ADDRESSES[family])}")
+    if random.random() < 0.4:
+        out.append(f"{_not(random)}-d {random.choice(ADDRESSES[family])}")
+    if random.random() < 0.15 and hook in ("PREROUTING", "INPUT", "FORWARD"):
+        out.append(f"{_not(random)}-i {random.choice(['eth+', 'cni0', 'lo'])}")
+    if random.random() < 0.5:
+        out += _protocol(random, family)
+    if random.random() < 0.2 and table != "raw":
+        out.append(
+            f"-m conntrack {_not(random)}--ctstate {random.choice(['NEW', 'ESTABLISHED', 'RELATED,ESTABLISHED', 'INVALID'])}"
+        )
+    if random.random() < 0.2:
+        out.append(f"-m mark {_not(random)}--mark {random.choice(['0x1/0x1', '0x4000/0x4000', '0x0'])}")
+    if random.random() < 0.15:
+        out.append(f"-m statistic --mode {random.choice(['random --probability 0.5', 'nth --every 2 --packet 0'])}")
+    if random.random() < 0.15:
+        out.append(f"-m addrtype --dst-type {random.choice(['LOCAL', 'UNICAST'])}")
+    return " ".join([*out, f'-m comment --comment "{comment}"'])
+
+
+def target(random: Random, family: int, table: str, hook: str, below: list[str]) -> str:
+    """What a rule does; below: the chains it may jump to."""
+    choices = ["-j ACCEPT", "-j RETURN", "", "-j MARK --set-xmark 0x1/0x1", "-j MARK --set-xmark 0x4000/0x4000"]
+    if table in ("raw", "nat"):
+        choices = ["-j ACCEPT", "-j RETURN", ""]
+    if table != "nat" and random.random() < 0.3:
+        choices.append("-j DROP")
+    if table == "filter" and random.random() < _MAY_REJECT:
+        with_ = "icmp-port-unreachable" if family == 4 else "icmp6-port-unreachable"
+        choices.append(f"-j REJECT --reject-with {with_}")
+    if table == "mangle" and hook == "PREROUTING":
+        choices.append("-j CONNMARK --restore-mark")
+    if table == "nat":
+        choices += [_nat(random, family, hook)] * 2
+    if below and random.random() < 0.6:
+        return f"-{random.choice('jjg')} {random.choice(below)}"
+    return random.choice(choices)
+
+
+def _nat(random: Random, family: int, hook: str) -> str:
+    pod = random.choice(PODS)
+    if hook == "PREROUTING":
+        return f"-j DNAT --to-destination {pod.addr4 if family == 4 else pod.addr6}"
+    return "-j MASQUERADE"
+
+
+def ruleset(random: Random, family: int) -> str:
+    """The text of all tables, as iptables-save writes it. Every rule has a comment of its own."""
+    lines, number = [], 0
+    for table, hooks in HOOKS.items():
+        lines.append(f"*{table}")
+        body = []
+        for hook in hooks:
+            policy = "DROP" if table in ("filter", "mangle") and random.random() < 0.1 else "ACCEPT"
+            lines.append(f":{hook} {policy} [0:0]")
+            names = [f"{hook[:4]}-{table}-{n}" for n in range(CHAINS)]
+            lines += [f":{name} - [0:0]" for name in names]
+            for place, chain in enumerate([hook, *names]):
+                for _ in range(random.randrange(RULES + 1)):
+                    number += 1
+                    words = matches(random, family, table, hook, f'{table} rule {number}: \\"it\\"')
+                    body.append(f"-A {chain} {words} {target(random, family, table, hook, names[place:])}".rstrip())
+        # the DNAT target needs a protocol before it can take ports, and an iptables rule is refused as a whole: none are given
+        lines += [*body, "COMMIT"]
+    return "\n".join(lines) + "\n"
+
+
+def restore(random: Random) -> None:
+    """Puts random rules of both families in force."""
+    for family in (4, 6):
+        rules.restore_text(ruleset(random, family), family, "nft")
+
+
+def check(e: Event, walk: Walk) -> str:
+    """What is wrong with the texts of a walk; "" when nothing is. Each rule of iptables has its own comment."""
+    for visit in walk.visits:
+        rule = visit.rule
+        if (
+            rule
+            and rule.table != "truth"
+            and (not rule.comment.startswith(f"{rule.table} rule ") or rule.comment.count('"') != 2)
+        ):
+            return f"comment {rule.comment!r} of {rule.chain} {rule.number}"
+        if rule and rule.table != "truth" and rule.comment.split(":")[0] + ":" not in rule.text:
+            return f"text {rule.text!r} of {rule.chain} {rule.number}"
+    return ""
+
+
+def run(packets: int, seed: int, session: Session | None = None) -> tuple[int, int, int]:
+    """Packets compared, rules that acted on them, and what did not agree."""
+    return compare.run(packets, seed, restore, check, session)

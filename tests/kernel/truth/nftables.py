@@ -1,0 +1,206 @@
+"""Random native nftables rulesets: families ip, ip6 and inet, jumps and gotos, sets, verdict maps, numgen, marks, NAT."""
+
+from __future__ import annotations
+
+import subprocess
+from random import Random
+
+from scenes.topology import CLIENT4, DRAIN4, DRAIN6, NODE4, NODE6, PODS
+from tests.kernel.truth import compare
+from tests.kernel.truth.senders import PORTS
+from tracer import record
+from tracer.kernel.session import Session
+from tracer.record import Event
+from tracer.rules.model import Walk
+
+CHAINS, RULES = 5, 6
+HOOKS = ("prerouting", "input", "forward", "output", "postrouting")
+ADDRESSES = {
+    "ip": (NODE4, DRAIN4, "203.0.113.77", PODS[0].addr4, PODS[1].addr4, CLIENT4),
+    "ip6": (NODE6, DRAIN6, "fd00:113::77", PODS[0].addr6, PODS[1].addr6),
+}
+PRIORITIES = {"prerouting": (-300, -150, -150, -10), "output": (-300, -150, -10), "postrouting": (-150, 10)}
+
+
+def _verdict(random: Random, below: list[str]) -> str:
+    choices = ["accept", "return", "continue", *(["drop"] if random.random() < 0.3 else [])]
+    if below:
+        choices += [f"{random.choice(['jump', 'goto'])} {random.choice(below)}"] * 4
+    return random.choice(choices)
+
+
+def _map(random: Random, keys: list[str], below: list[str]) -> str:
+    chosen = random.sample(keys, min(len(keys), random.randrange(2, 9)))
+    return "{ " + ", ".join(f"{key} : {_verdict(random, below)}" for key in chosen) + " }"
+
+
+class Table:
+    """One table in the making: chains, and the named sets and maps its rules use."""
+
+    def __init__(self, random: Random, family: str, name: str) -> None:
+        self.random, self.family, self.name = random, family, name
+        self.objects: list[str] = []
+        self.chains: list[str] = []
+        self.rules = 0
+
+    def _ip(self) -> str:
+        return self.family if self.family != "inet" else self.random.choice(["ip", "ip6"])
+
+    def _match(self) -> str:
+        random, ip = self.random, self._ip()
+        no = "!= " if random.random() < 0.25 else ""
+        addresses = ", ".join(random.sample(ADDRESSES[ip], 3))
+        ports = ", ".join(str(p) for p in random.sample(PORTS, 3))
+        low, high = sorted(random.sample(PORTS, 2))
+        return random.choice([
+            "", "", f"{ip} daddr {no}{random.choice(ADDRESSES[ip])}", f"{ip} saddr {no}{{ {addresses} }}",
+            f"{ip} daddr @{self._set(ip)}", f"tcp dport {no}{{ {ports} }}", f"udp dport {no}{low}-{high}",
+            f"meta l4proto {random.choice(['tcp', 'udp', '{ icmp, ipv6-icmp }'])}",
+            f"ct state {random.choice(['new', 'established', 'invalid'])}",
+            f"meta mark & 0x3 == {random.randrange(4)}", "numgen random mod 2 0", "numgen inc mod 3 1",
+            'iifname "eth*"', "fib daddr type local",
+        ])  # fmt: skip
+
+    def _set(self, ip: str) -> str:
+        name = f"s{len(self.objects)}"
+        elements = ", ".join(self.random.sample(ADDRESSES[ip], 3))
+        kind = "ipv4_addr" if ip == "ip" else "ipv6_addr"
+        self.objects.append(f"  set {name} {{ type {kind}; elements = {{ {elements} }} }}")
+        return name
+
+    def _vmap(self, below: list[str]) -> str:
+        """A rule that ends in a verdict map, named or not."""
+        random, ip = self.random, self._ip()
+        kind = random.randrange(6)
+        address = "ipv4_addr" if ip == "ip" else "ipv6_addr"
+        if kind == 0:
+            keys = [f"{a} . {p} . {port}" for a in ADDRESSES[ip] for p in ("tcp", "udp") for port in PORTS]
+            name = self._named(f"{address} . inet_proto . inet_service", random.sample(keys, 60), below)
+            return f"{ip} daddr . meta l4proto . th dport vmap @{name}"
+        if kind == 1:
+            keys = [f"{p} . {port}" for p in ("tcp", "udp") for port in PORTS]
+            return f"meta l4proto . th dport vmap @{self._named('inet_proto . inet_service', keys, below)}"
+        if kind == 2:
+            return f"{ip} daddr vmap {_map(random, list(ADDRESSES[ip]), below)}"
+        if kind == 3:
+            cuts = sorted(random.sample(range(1, 60000), 4))
+            ranges = [f"{cuts[0]}-{cuts[1]}", f"{cuts[1] + 1}-{cuts[2]}", f"{cuts[3]}-65535"]
+            return f"{random.choice(['tcp', 'udp'])} dport vmap {_map(random, ranges, below)}"
+        if kind == 4:
+            return f"numgen random mod 4 vmap {_map(random, ['0', '1', '2', '3'], below)}"
+        return f"meta l4proto vmap {_map(random, ['tcp', 'udp', 'icmp', 'ipv6-icmp'], below)}"
+
+    def _named(self, kind: str, keys: list[str], below: list[str]) -> str:
+        name = f"m{len(self.objects)}"
+        elements = ", ".join(f"{key} : {_verdict(self.random, below)}" for key in keys)
+        self.objects.append(f"  map {name} {{ type {kind} : verdict; elements = {{ {elements} }} }}")
+        return name
+
+    def rule(self, hook: str, below: list[str]) -> str:
+        random = self.random
+        self.rules += 1
+        comment = f' comment "rule {self.rules} # handle 7"' if random.random() < 0.5 else ""
+        if random.random() < 0.35:
+            return self._vmap(below) + comment
+        statements = [_verdict(random, below), "counter", "meta mark set meta mark | 0x1", "meta mark set 0x2"]
+        if hook in ("input", "forward", "output"):
+            statements.append("reject")
+        return f"{self._match()} {random.choice(statements)}".strip() + comment
+
+    def chain(self, name: str, header: str, hook: str, below: list[str]) -> None:
+        rules = "".join(f"    {self.rule(hook, below)}\n" for _ in range(self.random.randrange(RULES + 1)))
+        self.chains.append(f"  chain {name} {{\n{header}{rules}  }}")
+
+    def text(self) -> str:
+        # A chain must be there before a map leads to it.
+        names = "".join(f"  chain {c.split()[1]} {{ }}\n" for c in self.chains if "type " not in c)
+        head = f"table {self.family} {self.name} {{\n"
+        return head + names + "}\n" + head + "\n".join([*self.objects, *self.chains]) + "\n}\n"
+
+
+def _table(random: Random, family: str, name: str) -> str:
+    table = Table(random, family, name)
+    for hook in HOOKS:
+        names = [f"{hook}-{n}" for n in range(CHAINS)]
+        for n, chain in enumerate(names):
+            table.chain(chain, "", hook, names[n + 1 :])
+        priority = random.choice(PRIORITIES.get(hook, (-10, 0, 0, 10)))
+        policy = "drop" if random.random() < 0.1 else "accept"
+        table.chain(f"base-{hook}", f"    type filter hook {hook} priority {priority}; policy {policy};\n", hook, names)
+    return table.text()
+
+
+def _nat(random: Random, family: str) -> str:
+    pods = [p.addr4 if family == "ip" else p.addr6 for p in PODS]
+    to = random.choice([
+        random.choice(pods),
+        "numgen random mod 3 map { " + ", ".join(f"{n} : {pod}" for n, pod in enumerate(pods)) + " }",
+    ])  # fmt: skip
+    node = ADDRESSES[family][0]
+    services = (
+        "{ " + f"{node} . tcp . 80 : goto pick, {node} . udp . 53 : goto pick, {node} . tcp . 30285 : jump mark-it" + " }"
+    )
+    kind = "ipv4_addr" if family == "ip" else "ipv6_addr"
+    return f"""table {family} nat-{family} {{
+  chain mark-it {{ meta mark set meta mark | 0x4000; }}
+  chain pick {{
+    jump mark-it
+    dnat to {to}
+  }}
+  map services {{ type {kind} . inet_proto . inet_service : verdict; elements = {services} }}
+  chain pre {{
+    type nat hook prerouting priority {random.choice([-100, -99])};
+    {family} daddr . meta l4proto . th dport vmap @services
+    tcp dport 443 dnat to {random.choice(pods)} comment "direct"
+  }}
+  chain post {{ type nat hook postrouting priority 100; meta mark & 0x4000 == 0x4000 masquerade; }}
+}}
+"""
+
+
+def ruleset(random: Random) -> str:
+    """The text of five tables."""
+    tables = [("ip", "t4"), ("ip6", "t6"), ("inet", "t46")]
+    random.shuffle(tables)
+    return "".join([*(_table(random, *t) for t in tables), _nat(random, "ip"), _nat(random, "ip6")])
+
+
+def restore(random: Random) -> None:
+    """Puts random rules in force."""
+    text = ruleset(random)
+    done = subprocess.run(["nft", "-f", "-"], input=text, text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"nft refused: {done.stderr[:2000]}\n{text}")
+
+
+def check(e: Event, walk: Walk) -> str:
+    """What is wrong with texts and elements of a walk; "" when nothing is."""
+    for visit in walk.visits:
+        rule = visit.rule
+        if rule is None:
+            continue
+        if not rule.text:
+            return f"no text for {rule.chain} {rule.number}"
+        if " vmap " in f" {rule.text} ":
+            wrong = _wrong_element(e, rule.text, visit.verdict, visit.element)
+            if wrong:
+                return wrong
+    return ""
+
+
+def _wrong_element(e: Event, text: str, verdict: str, element: str) -> str:
+    """Checks the element of a verdict map against the packet and the verdict."""
+    key, _, did = element.partition(" : ")
+    if did.upper().split() != verdict.upper().split():
+        return f"element {element!r} of {text[:60]!r} and verdict {verdict!r}"
+    words = {"meta l4proto": {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp"}.get(e.protocol, ""), "th dport": str(e.dport),
+             "ip daddr": record.address(e.dst), "ip6 daddr": record.address(e.dst)}  # fmt: skip
+    asked = text.split(" vmap ")[0].split(" . ")
+    if all(word in words for word in asked) and key != " . ".join(words[word] for word in asked):
+        return f"element {element!r} of {text[:60]!r} for {record.header(e)}"
+    return ""
+
+
+def run(packets: int, seed: int, session: Session | None = None) -> tuple[int, int, int]:
+    """Packets compared, rules that acted on them, and what did not agree."""
+    return compare.run(packets, seed, restore, check, session)

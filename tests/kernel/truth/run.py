@@ -1,0 +1,139 @@
+"""Rounds of random rules and packets, and the comparison of the kernel's account with the tracer's.
+
+Both accounts are lists of places, (chain, number), by what identifies a packet in a table: a packet has ports of its own, so
+its header, table and interfaces do, and all runs of that table by that packet are compared as one list.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tests.kernel.truth import packets
+from tracer import record
+from tracer.filters import Filter
+from tracer.journeys import completed
+from tracer.kernel.session import Session
+from tracer.names import Namespaces
+from tracer.record import Event, Kind
+from tracer.rules.hits import Hits
+from tracer.rules.live import legacy_rules
+from tracer.rules.model import Walk
+
+Key = tuple[object, ...]
+Places = list[tuple[str, int]]
+Account = dict[Key, Places]
+EVERYTHING, NOTHING = Filter(), Filter(ports=(1,))
+SETTLE_SECONDS = 0.06
+
+
+class Truth(Protocol):
+    """One back end."""
+
+    def prepare(self) -> None:
+        """Loads what must be there when the probes are attached, and makes the kernel tell its trace."""
+
+    def restore(self, dice: random.Random) -> None:
+        """Puts random rules in place of all others, in the node's namespace."""
+
+    def collect(self) -> None:
+        """Takes what the kernel has told since the last call."""
+
+    def account(self) -> Account:
+        """What the kernel told since this was last called. A policy is number 0."""
+
+    def visited(self, e: Event, walk: Walk) -> tuple[Key, Places] | None:
+        """The same of one event with its walk; None when the kernel tells nothing of it."""
+
+
+@dataclass
+class Result:
+    """packets: sent. rules: places compared. undecided: walks of which it was said that they are not known, by reason."""
+
+    packets: int = 0
+    rules: int = 0
+    mismatches: int = 0
+    lost: int = 0
+    undecided: Counter[str] = field(default_factory=Counter)
+    evidence: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        seen = " ".join(f"{k}={n}" for k, n in sorted(self.evidence.items()))
+        told = f"packets={self.packets} rules={self.rules} {seen} lost={self.lost} undecided={self.undecided.total()}"
+        return f"{told} mismatches={self.mismatches}"
+
+
+def rounds(truth: Truth, session: Session, count: int, seed: int, each: int = 15) -> Result:
+    """Sends `count` packets, `each` through a new set of random rules."""
+    dice, result = random.Random(seed), Result()
+    while result.packets < count:
+        truth.restore(dice)
+        _round(truth, session, dice, min(each, count - result.packets), result)
+    return result
+
+
+def _round(truth: Truth, session: Session, dice: random.Random, count: int, result: Result) -> None:
+    namespaces = Namespaces()
+    session.drain()
+    session.losses()
+    truth.collect()
+    truth.account()
+    hits = Hits(legacy_rules(namespaces, session.acts))
+    events: list[Event] = []
+    session.set_filter(EVERYTHING)
+    for _ in range(count):
+        with suppress(PermissionError):
+            packets.send(dice)
+        result.packets += 1
+        time.sleep(SETTLE_SECONDS)
+        truth.collect()
+        events += record.events(hits.take(session.events()))
+    time.sleep(4 * SETTLE_SECONDS)
+    session.set_filter(NOTHING)
+    truth.collect()
+    events += record.events(hits.take(session.events()))
+    last = time.monotonic() + 20
+    while hits.waits(events) and time.monotonic() < last:
+        time.sleep(0.1)
+        events += record.events(hits.take(session.events()))
+    result.lost += sum(loss.count for loss in session.losses())
+    hits.close()
+    _compare(truth, _walks(hits, events, namespaces.node), result)
+
+
+def _walks(hits: Hits, events: list[Event], netns: int) -> Iterator[tuple[Event, Walk]]:
+    packets: dict[int, list[Event]] = {}
+    for e in sorted(events, key=lambda e: e.time):
+        packets.setdefault(e.packet, []).append(e)
+    for e in sorted((e for own in packets.values() for e in completed(own)), key=lambda e: e.time):
+        if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns == netns:
+            walk = hits.explain(e).get("walk")
+            if walk:
+                yield e, walk
+
+
+def _compare(truth: Truth, walks: Iterator[tuple[Event, Walk]], result: Result) -> None:
+    ours: Account = {}
+    unknown: set[Key] = set()
+    for e, walk in walks:
+        visited = truth.visited(e, walk)
+        if visited is None:
+            continue
+        if walk.undecided:
+            unknown.add(visited[0])
+            result.undecided[walk.undecided] += 1
+        result.evidence.update(v.evidence.value for v in walk.visits)
+        ours.setdefault(visited[0], []).extend(visited[1])
+    told = truth.account()
+    for key in told.keys() | ours.keys():
+        here, there = ours.get(key, []), told.get(key, [])
+        result.rules += len(there)
+        if here != there and key not in unknown:
+            result.mismatches += 1
+            result.examples.append(f"{key}\n    kernel {there}\n    tracer {here}")

@@ -1,0 +1,129 @@
+"""nftables' own trace, read from its netlink messages: which rules the kernel says acted on each packet."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tracer.rules.nfnetlink import Message, Nfnetlink, attributes, number, text
+
+FAMILIES = {1: "inet", 2: "ip", 10: "ip6"}
+_GROUP, _TRACE = 9, 17
+_POLICY = 1
+_WORDS = {0: "DROP", 1: "ACCEPT", 2: "STOLEN", 3: "QUEUE", 0xFFFFFFFF: "CONTINUE", 0xFFFFFFFB: "RETURN"}
+_JUMPS = {0xFFFFFFFD: "JUMP", 0xFFFFFFFC: "GOTO"}
+_WITH_PORTS = (6, 17)
+
+TABLE = "truth"
+ON = """table inet truth {
+  chain pre { type filter hook prerouting priority -500; meta nftrace set 1; }
+  chain out { type filter hook output priority -500; meta nftrace set 1; }
+}
+"""
+"""The kernel traces every packet from its first hook on."""
+
+Step = tuple[str, int, str]
+"""Chain, handle of the rule (0: the policy), what it did."""
+Header = tuple[str, str, int, int, int]
+"""Source, destination, protocol, source port or ICMP id, destination port or ICMP type << 8 | code."""
+
+
+@dataclass
+class Run:
+    """One run of one base chain over one packet."""
+
+    family: str
+    table: str
+    header: Header
+    steps: list[Step] = field(default_factory=list)
+
+
+def _address(raw: bytes) -> str:
+    return str(ipaddress.ip_address(raw))
+
+
+def header(network: bytes, transport: bytes) -> Header:
+    """Who speaks to whom, from the first bytes of both headers."""
+    if network[0] >> 4 == 4:
+        src, dst, protocol = network[12:16], network[16:20], network[9]
+    else:
+        src, dst, protocol = network[8:24], network[24:40], network[6]
+    sport = dport = 0
+    if protocol in _WITH_PORTS:
+        sport, dport = struct.unpack_from(">HH", transport)
+    elif protocol in (1, 58):
+        kind, code, _, ident = struct.unpack_from(">BBHH", transport)
+        echo = kind in ((8, 0) if protocol == 1 else (128, 129))
+        sport, dport = ident if echo else 0, kind << 8 | code
+    return _address(src), _address(dst), protocol, sport, dport
+
+
+class Listener:
+    """The messages of this namespace's trace. lost: the kernel could not deliver some, so nothing may be concluded."""
+
+    def __init__(self) -> None:
+        self._socket = Nfnetlink(_GROUP, 64 << 20)
+        self._open: dict[tuple[int, int, str], Run] = {}
+        self.lost = False
+
+    def read(self, seconds: float) -> list[Run]:
+        """All runs that have come, once nothing more has for so long."""
+        runs: list[Run] = []
+        while True:
+            try:
+                messages = self._socket.listen(seconds)
+            except OSError as e:
+                if e.errno != errno.ENOBUFS:
+                    raise
+                self.lost = True
+                continue
+            if not messages:
+                return runs
+            for message in messages:
+                if message[0] == _TRACE:
+                    self._take(message, runs)
+
+    def _take(self, message: Message, runs: list[Run]) -> None:
+        _, family, raw = message
+        a = attributes(raw)
+        key = number(a.get(6)), family, text(a.get(1))
+        if 8 in a:  # the first message of a run has the headers
+            run = Run(FAMILIES.get(family, str(family)), key[2], header(a[8], a.get(9, b"").ljust(8, b"\0")))
+            self._open[key] = run
+            runs.append(run)
+        step = _step(a)
+        if step and key in self._open:
+            self._open[key].steps.append(step)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _step(a: dict[int, bytes]) -> Step | None:
+    """What a message tells; None for the end of a chain, where no rule acted."""
+    kind, chain = number(a.get(4)), text(a.get(2))
+    if kind == _POLICY:
+        return chain, 0, _WORDS[number(a.get(16))]
+    verdict = attributes(a.get(5, b""))
+    code = number(verdict.get(1))
+    if 3 not in a:
+        return None
+    word = f"{_JUMPS[code]} {text(verdict.get(2))}" if code in _JUMPS else _WORDS.get(code, "QUEUE")
+    return chain, number(a.get(3)), word
+
+
+@contextmanager
+def listening() -> Iterator[Listener]:
+    """The kernel traces all packets of this namespace within the block."""
+    subprocess.run(["nft", "-f", "-"], input=ON, text=True, check=True)
+    listener = Listener()
+    try:
+        yield listener
+    finally:
+        listener.close()
+        subprocess.run(["nft", "delete", "table", "inet", TABLE], check=False, stderr=subprocess.DEVNULL)

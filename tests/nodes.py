@@ -1,0 +1,94 @@
+"""What real nodes had in them: rulesets, ipvs, API objects and CNI caches, for each version and mode of kube-proxy.
+
+tests/data/nodes/VERSION-MODE-BACKEND.tar.xz has SCENARIO/FILE; read as text, and kept in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tracer.kube.cni import Cache
+from tracer.kube.known import Known
+from tracer.kube.store import Store
+from tracer.rules import nftjson, save
+from tracer.rules.model import Ruleset
+
+DATA = Path(__file__).parent / "data" / "nodes"
+MODES = tuple(sorted(p.name.removesuffix(".tar.xz") for p in DATA.glob("*.tar.xz")))
+
+
+@dataclass
+class Node:
+    """One scenario of one mode. files: text by path."""
+
+    mode: str
+    scenario: str
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.files["objects.json"])["items"]
+        return found
+
+    def rulesets(self) -> Iterator[tuple[str, Ruleset]]:
+        """Each way its rules were written down: the name of the file, and what was read from it."""
+        for name, family, backend in (
+            ("iptables-save", "ip", "legacy"),
+            ("ip6tables-save", "ip6", "legacy"),
+            ("iptables-nft-save", "ip", "nft"),
+        ):
+            if name in self.files:
+                yield name, save.parse(self.files[name], family, backend)
+        text = self.files.get("nft.json", "")
+        comments = self.netlink_comments()
+        if '"rule"' in text:
+            if comments:
+                yield "nft.json + netlink comments", nftjson.parse(text, comments)[0]
+            yield "nft.json", nftjson.parse(text)[0]
+
+    def maps(self) -> dict[tuple[str, str, str], nftjson.NftMap]:
+        text = self.files.get("nft.json", "")
+        return nftjson.parse(text)[1] if '"map"' in text else {}
+
+    def netlink_comments(self) -> dict[nftjson.Handle, str]:
+        lines = self.files.get("nft-netlink-rules.jsonl", "").splitlines()
+        rows = [json.loads(line) for line in lines]
+        return {(f, t, c, h): comment for f, t, c, h, comment, _ in rows if comment}
+
+    def known(self, folder: Path, with_api: bool = True) -> Known:
+        """What a tracer on that node knows; folder: where the CNI cache is put."""
+        for name, text in self.files.items():
+            if "cache/results/" in name:
+                (folder / Path(name).name).write_text(text)
+        store = Store("node-1" if with_api else "")
+        if with_api:
+            store.load(self.objects)
+        return Known(store, Cache((folder,)), frozenset({"192.168.56.10", "127.0.0.1"}))
+
+    def containers(self) -> dict[str, str]:
+        """Container id -> ns/name of its pod, as the lab noted it."""
+        lines = self.files.get("cni/containers.txt", "").splitlines()
+        return {line.split()[0]: line.split()[1] for line in lines if line.strip()}
+
+
+@cache
+def nodes(mode: str) -> tuple[Node, ...]:
+    """The scenarios of a mode."""
+    found: dict[str, Node] = {}
+    with tarfile.open(DATA / f"{mode}.tar.xz") as archive:
+        for member in archive:
+            _, scenario, path = member.name.split("/", 2)
+            reader = archive.extractfile(member)
+            if reader:
+                found.setdefault(scenario, Node(mode, scenario)).files[path] = reader.read().decode()
+    return tuple(found[name] for name in sorted(found))
+
+
+def node(mode: str, scenario: str) -> Node:
+    return next(n for n in nodes(mode) if n.scenario == scenario)

@@ -1,0 +1,76 @@
+"""Which match and target functions are watched, and by which programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.builders import BtfBuilder
+from tracer.kernel import acts
+from tracer.kernel.btf import KernelTypes
+from tracer.kernel.plan import Abilities
+from tracer.kernel.symbols import Symbols
+
+FUNCTIONS = {
+    "xt_nat": ("xt_dnat_target_v2",), "xt_statistic": ("statistic_mt",), "ipt_REJECT": ("reject_tg",),
+    "ip6t_REJECT": ("reject_tg6",), "ipt_rpfilter": ("rpfilter_mt",), "ip6t_rpfilter": ("rpfilter_mt",),
+}  # fmt: skip
+MODERN, OLD = Abilities(True, True), Abilities(True, False)
+
+
+def planned(directory: Path, can: Abilities, wrong: str = "") -> dict[tuple[str, str], acts.Watched]:
+    vmlinux = BtfBuilder()
+    skb, par = (vmlinux.pointer(vmlinux.struct(n, 8, {})) for n in ("sk_buff", "xt_action_param"))
+    (directory / "vmlinux").write_bytes(vmlinux.blob())
+    lines = []
+    for module, names in FUNCTIONS.items():
+        b = BtfBuilder(vmlinux)
+        for name in names:
+            b.function(name, {"skb": skb, "par": par} if name != wrong else {"par": par, "skb": skb})
+            lines.append(f"0000000000000000 t {name}\t[{module}]")
+        (directory / module).write_bytes(b.blob())
+    found = acts.plan(KernelTypes(directory), Symbols(lines), can)
+    return {(row.module, row.symbol): row for row in found}
+
+
+def test_fentry_has_a_program_for_each(tmp_path: Path) -> None:
+    found = planned(tmp_path, MODERN)
+    assert found["xt_nat", "xt_dnat_target_v2"].programs == (("kfunc__xt_nat__xt_dnat_target_v2", "FENTRY"),)
+    assert found["xt_statistic", "statistic_mt"].programs == (("kretfunc__xt_statistic__statistic_mt", "FEXIT"),)
+    assert found["xt_nat", "xt_dnat_target_v2"].acts == (("target", "DNAT", 2, "ip"), ("target", "DNAT", 2, "ip6"))
+    assert found["ipt_REJECT", "reject_tg"].acts == (("target", "REJECT", 0, "ip"),)
+    assert found["ip6t_REJECT", "reject_tg6"].acts == (("target", "REJECT", 0, "ip6"),)
+
+
+def test_kprobes_share_three(tmp_path: Path) -> None:
+    found = planned(tmp_path, OLD)
+    assert {program for row in found.values() for program in row.programs} == {
+        ("on_match", "KPROBE"), ("on_match_answer", "KRETPROBE"), ("on_target", "KPROBE"),
+    }  # fmt: skip
+    text = acts.header(list(found.values()))
+    assert sorted(text.splitlines()) == [
+        "MATCH_KPROBE(on_match)", "MATCH_KRETPROBE(on_match_answer)", "TARGET_KPROBE(on_target)",
+    ]  # fmt: skip
+
+
+def test_a_name_that_two_modules_share(tmp_path: Path) -> None:
+    """A kprobe could not tell which; a program of fentry names its module."""
+    found = planned(tmp_path, MODERN)
+    assert found["ipt_rpfilter", "rpfilter_mt"].acts == (("match", "rpfilter", 0, "ip"),)
+    assert found["ip6t_rpfilter", "rpfilter_mt"].acts == (("match", "rpfilter", 0, "ip6"),)
+    assert not [key for key in planned(tmp_path, OLD) if key[1] == "rpfilter_mt"]
+
+
+def test_other_arguments_than_known_are_left_alone(tmp_path: Path) -> None:
+    assert ("xt_statistic", "statistic_mt") not in planned(tmp_path, MODERN, wrong="statistic_mt")
+
+
+def test_nothing_loaded(tmp_path: Path) -> None:
+    (tmp_path / "vmlinux").write_bytes(BtfBuilder().blob())
+    assert acts.plan(KernelTypes(tmp_path), Symbols([]), MODERN) == []
+    assert "MATCH" not in acts.header([])
+
+
+def test_each_name_and_revision_once() -> None:
+    for kind, text in (("match", acts.MATCHES), ("target", acts.TARGETS)):
+        named = [act for _, act in acts.rows(kind, text)]
+        assert len(named) == len(set(named))

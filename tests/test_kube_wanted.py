@@ -1,0 +1,240 @@
+"""--service, --pod, --node-port and --host-port: what they mean, and how the meaning is kept current while tracing."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.api_server import ApiServer
+from tests.nodes import node
+from tracer.errors import BadOption, NoObjects, NoSuchObject
+from tracer.filters import Filter, parse_host
+from tracer.journeys import Journeys
+from tracer.kube import wanted
+from tracer.kube.known import Known
+from tracer.kube.live import Kube, Source
+from tracer.kube.store import Store
+from tracer.kube.wanted import NOBODY, Words, ends, kernel_filter, matches
+from tracer.model import Endpoints, Flow, Packet
+from tracer.render.text import Text
+from tracer.run import Limits, Run
+
+OBJECTS = node("1.36.2-iptables-nft", "S2-three").objects
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Known:
+    return node("1.36.2-iptables-nft", "S2-three").known(tmp_path)
+
+
+def addresses(found: Filter) -> set[str]:
+    return {str(h.network_address) for h in found.hosts}
+
+
+def test_a_service_is_its_addresses_its_node_port_and_its_endpoints(known: Known) -> None:
+    found = ends(Words(services=("default/http-proxy",)), known)
+    pods = {(f"10.244.0.1{n}", 8080, "tcp") for n in (1, 2, 3)}
+    assert found == {("172.30.253.123", 8080, "tcp"), ("", 30285, "tcp"), *pods}
+    to_kernel = kernel_filter(Filter(family=4), found, known)
+    assert (to_kernel.ports, to_kernel.family) == ((8080, 30285), 4)
+    assert addresses(to_kernel) >= {"172.30.253.123", "192.168.56.10", "10.244.0.11", "10.244.0.12", "10.244.0.13"}
+
+
+def test_a_port_of_a_service_by_name_or_number(known: Known) -> None:
+    for word in ("default/kubernetes:https", "kubernetes:443", "kubernetes"):
+        assert ("172.30.0.1", 443, "tcp") in ends(Words(services=(word,)), known)
+    with pytest.raises(NoSuchObject, match=r"^Service default/kubernetes has no port http \(it has: https\)\.$"):
+        wanted.check(Words(services=("default/kubernetes:http",)), known)
+
+
+def test_a_pod_is_its_address_on_any_port(known: Known) -> None:
+    found = ends(Words(pods=("default/http-proxy-b",)), known)
+    assert found == {("10.244.0.12", 0, "")}
+    assert kernel_filter(Filter(), found, known) == Filter(hosts=(parse_host("10.244.0.12"),))
+
+
+def test_a_host_port_is_known_without_the_api(tmp_path: Path) -> None:
+    known = node("1.36.2-iptables-nft", "S5").known(tmp_path, with_api=False)
+    assert ends(Words(host_ports=(3306,)), known) == {("", 3306, ""), ("10.224.0.224", 3306, "tcp")}
+    wanted.check(Words(host_ports=(3306,)), known)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (Words(services=("shop/http-proxy",)), "There is no Service shop/http-proxy (there is default/http-proxy)."),
+        (Words(services=("shop/cart",)), "There is no Service shop/cart."),
+        (Words(pods=("shop/web",)), "There is no pod shop/web on this node or behind a Service."),
+        (Words(node_ports=(31000,)), "No Service has NodePort 31000."),
+        (Words(host_ports=(81,)), "No pod of this node has hostPort 81."),
+    ],
+)
+def test_what_is_not_there_is_one_sentence(words: Words, sentence: str, known: Known) -> None:
+    with pytest.raises(NoSuchObject) as e:
+        wanted.check(words, known)
+    assert (str(e.value), e.value.status) == (sentence, 9)
+
+
+def test_an_object_without_addresses_lets_nothing_pass(known: Known) -> None:
+    assert kernel_filter(Filter(), frozenset(), known).hosts == (NOBODY,)
+
+
+def test_more_hosts_than_the_kernel_takes_are_left_to_user_space() -> None:
+    many = frozenset((f"10.1.{n >> 8}.{n & 255}", 80, "tcp") for n in range(300))
+    assert kernel_filter(Filter(), many, Known()) == Filter(ports=(80,))
+
+
+def packet(src: tuple[str, int], dst: tuple[str, int], orig: tuple[str, int] | None = None) -> Packet:
+    found = Packet(1, 0, "node", "eth0", "IPv4", "TCP", Endpoints(*src, *dst))
+    if orig:
+        before, after = Endpoints(*src, *orig), Endpoints(*dst, *src)
+        found.flow = Flow(before, after, "NEW", False, 0)
+    return found
+
+
+def test_pairs_are_looked_at_again_in_user_space(known: Known) -> None:
+    found = ends(Words(services=("default/http-proxy",)), known)
+    client = ("192.168.56.1", 40000)
+    for dst in (("192.168.56.10", 30285), ("172.30.253.123", 8080), ("10.244.0.12", 8080)):
+        assert matches(packet(client, dst), found, known), dst
+        assert matches(packet(dst, client), found, known), dst
+    for dst in (("192.168.56.10", 8080), ("172.30.253.123", 30285), ("10.244.0.12", 30285), ("192.168.56.99", 30285)):
+        assert not matches(packet(client, dst), found, known), dst
+    assert matches(packet(client, ("10.9.9.9", 1), orig=("192.168.56.10", 30285)), found, known), "by its connection"
+
+
+class Session:
+    """Stands for the kernel side."""
+
+    def __init__(self) -> None:
+        self.filters: list[Filter] = []
+
+    def set_filter(self, found: Filter) -> None:
+        self.filters.append(found)
+
+    def events(self) -> Any:
+        return np.zeros(0)
+
+    def losses(self) -> list[Any]:
+        return []
+
+
+class Nothing(Journeys):
+    def __init__(self) -> None:
+        self.events = 0
+
+    def add(self, batch: Any) -> None:
+        pass
+
+    def finished(self, now: int) -> list[Packet]:
+        return []
+
+
+def kubeconfig(path: Path, port: int) -> str:
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "l", "user": "u"}}],
+        "clusters": [{"name": "l", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [],
+    }
+    (path / "config").write_text(json.dumps(config))
+    return str(path / "config")
+
+
+def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_NAME", "node-1")
+    server = ApiServer(OBJECTS)
+    source = Source(kubeconfig=kubeconfig(tmp_path, server.port))
+    session = Session()
+    with open(tmp_path / "err", "w") as err, Kube(source, Words(services=("default/http-proxy",)), Filter()) as kube:
+        assert "10.244.0.12" in addresses(kube.filter())
+        run = Run(session, Nothing(), Text(err=err), Limits(), kube)  # type: ignore[arg-type]
+        slices = next(o for o in OBJECTS if o["kind"] == "EndpointSlice" and o["metadata"]["name"].startswith("http-proxy"))
+        changed = json.loads(json.dumps(slices))
+        changed["endpoints"][1]["addresses"] = ["10.244.0.99"]
+        server.put(changed)
+        turn_until(run, lambda: session.filters and "10.244.0.99" in addresses(session.filters[-1]))
+        assert "10.244.0.12" not in addresses(session.filters[-1])
+        server.remove("Service", "default", "http-proxy")
+        turn_until(run, lambda: session.filters[-1].hosts == (NOBODY,))
+        time.sleep(0.05)
+        run._turn(lambda now: [])
+    said = (tmp_path / "err").read_text().splitlines()
+    assert said == ["There is no Service default/http-proxy."]
+    server.die()
+
+
+def turn_until(run: Run, true: Any) -> None:
+    end = time.monotonic() + 5
+    while not true():
+        assert time.monotonic() < end
+        run._turn(lambda now: [])
+        time.sleep(0.01)
+
+
+def test_an_unknown_service_and_an_api_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ApiServer(OBJECTS)
+    source = Source(kubeconfig=kubeconfig(tmp_path, server.port))
+    with (
+        pytest.raises(NoSuchObject, match="There is no Service shop/cart"),
+        Kube(source, Words(services=("shop/cart",)), Filter()),
+    ):
+        pass
+    server.die()
+    monkeypatch.setattr("tracer.kube.live.PATIENCE", 0.2)
+    with pytest.raises(NoObjects, match=r"does not answer \(Connection refused\)"):
+        Kube(source, Words(services=("shop/cart",)), Filter()).start()
+    kube = Kube(source, Words(node_ports=(30285,)), Filter())
+    began = time.monotonic()
+    kube.start()
+    assert time.monotonic() - began < 0.1, "a port needs no name"
+    assert kube.filter().ports == (30285,)
+    kube.close()
+
+
+def test_a_slow_api_holds_up_only_who_asks_for_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.kube.live.PATIENCE", 0.1)
+    server = ApiServer(OBJECTS)
+    server.slow = 1.0
+    source = Source(kubeconfig=kubeconfig(tmp_path, server.port))
+    began = time.monotonic()
+    with Kube(source, Words(), Filter()):
+        assert time.monotonic() - began < 0.5
+    with pytest.raises(NoObjects, match="has not answered within"):
+        Kube(source, Words(services=("default/http-proxy",)), Filter()).start()
+    server.die()
+
+
+def test_a_broken_kubeconfig_that_nobody_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").write_text("{")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with Kube(Source(), Words(), Filter()) as kube:
+        assert kube.notes() == [f"The kubeconfig {tmp_path}/config is no YAML. Names come from rules alone."]
+    with pytest.raises(NoObjects, match="is no YAML"):
+        Kube(Source(), Words(services=("a/b",)), Filter())
+    with Kube(Source(none=True), Words(), Filter()) as kube:
+        assert kube.notes() == []
+
+
+def test_objects_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "objects.json"
+    path.write_text(json.dumps({"kind": "List", "items": OBJECTS}))
+    kube = Kube(Source(objects=str(path)), Words(services=("default/http-proxy",)), Filter())
+    assert "172.30.253.123" in addresses(kube.filter())
+    for text, sentence in (("{", "is no JSON"), ("{}", "has no Service")):
+        path.write_text(text)
+        with pytest.raises(NoObjects, match=sentence):
+            Kube(Source(objects=str(path)), Words(), Filter())
+
+
+def test_words_that_cannot_be() -> None:
+    for words in ({"services": ("a/b/c",)}, {"pods": ("a/b:c",)}, {"node_ports": (0,)}, {"host_ports": (65536,)}):
+        with pytest.raises(BadOption):
+            Words(**words)
+    assert not Words() and Words(node_ports=(1,)) and not Words(node_ports=(1,)).need_names
+    assert Store().version == 0

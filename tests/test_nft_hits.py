@@ -1,0 +1,188 @@
+"""The walk of a packet through a chain, from the records that the kernel writes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.builders import NODE
+from tracer import record
+from tracer.model import Evidence
+from tracer.record import Kind, Trace
+from tracer.rules import nft_hits
+from tracer.rules.model import Place, Rule, Ruleset, Walk
+from tracer.rules.nft import Snapshot
+from tracer.rules.nft_maps import Element, VerdictMap
+
+CONTINUE, JUMP, GOTO, RETURN = -1, -3, -4, -5
+TABLE, BASE = 5, 0xFFFF0000
+CHAINS = {
+    "PREROUTING": (11, [101, 102]), "SERVICES": (12, [103, 104]), "MARK": (13, [105]), "SVC": (14, [106, 107]),
+    "SEP": (15, [108]), "MAPPED": (16, [109]),
+}  # fmt: skip
+"""Handle of the chain, and of its rules in order."""
+TARGETS = {
+    101: "SERVICES",
+    102: "MAPPED",
+    103: "MARK",
+    104: "SVC",
+    105: "MARK",
+    106: "RETURN",
+    107: "SEP",
+    108: "DNAT",
+    109: "",
+}
+MAP = VerdictMap(12 << 6 | 13, 8, (Element(b"\x06\0\0\0\x76\x4d\0\0", "goto SEP"), Element(b"\x11\0\0\0\0\x35\0\0", "drop")))
+
+
+def snapshot(number: int = 7, without: tuple[int, ...] = ()) -> Snapshot:
+    chains = {
+        ("ip", "nat", name): tuple(
+            Rule("ip", "nat", name, place, f"text {handle}", "", TARGETS[handle], handle)
+            for place, handle in enumerate(handles, 1)
+            if handle not in without
+        )
+        for name, (_, handles) in CHAINS.items()
+    }
+    rules = {(TABLE, rule.handle): rule for rules in chains.values() for rule in rules}
+    names = {(TABLE, handle): name for name, (handle, _) in CHAINS.items()}
+    return Snapshot(Ruleset("nft", NODE, str(number), chains), number, rules, names, {(TABLE, 109): (MAP, 0)})
+
+
+class Held:
+    """Snapshots that have been read."""
+
+    def __init__(self, *snapshots: Snapshot) -> None:
+        self._snapshots = snapshots
+
+    def find(self, inode: int, generation: int) -> Snapshot | None:
+        return next((s for s in self._snapshots if s.number == generation and inode == NODE), None)
+
+    def near(self, inode: int) -> list[Snapshot]:
+        return [s for s in self._snapshots if inode == NODE]
+
+
+def hit(handle: int, code: int, to: str = "", trace: str = "RULE", generation: int = 7, **more: Any) -> Any:
+    fields = {
+        "kind": Kind.EVENT_NFT_RULE, "object": BASE, "netns": NODE, "generation": generation, "handle": handle,
+        "code": code & 0xFFFFFFFF, "trace": Trace["TRACE_" + trace], "table_handle": TABLE, "family": 2, "policy": 1,
+        "to": to.encode(), "to_handle": CHAINS[to][0] if to in CHAINS else 0, "registers": b"", "flags": 0,
+    }  # fmt: skip
+    return record._NftHit(**{**dict.fromkeys(record._NftHit._fields, 0), **fields, **more})
+
+
+def end() -> Any:
+    return hit(0, CONTINUE, trace="RETURN")
+
+
+def policy(verdict: int = 1) -> Any:
+    return hit(0, CONTINUE, trace="POLICY", policy=verdict)
+
+
+def chain(verdict: int = 1, **more: Any) -> Any:
+    fields = {"kind": Kind.EVENT_CHAIN, "object": BASE, "netns": NODE, "verdict": verdict, "table": b"nat",
+              "chain": b"PREROUTING", "flags": 0}  # fmt: skip
+    return record._Event(**{**dict.fromkeys(record._Event._fields, 0), **fields, **more})
+
+
+def walk(*hits: Any, verdict: int = 1, held: Held | None = None, whole: bool = True) -> Walk:
+    return nft_hits.walk(chain(verdict), hits, held or Held(snapshot()), whole)
+
+
+def paths(w: Walk) -> list[str]:
+    return [" > ".join(f"{p.chain} {p.number}" for p in v.path) + ": " + v.verdict for v in w.visits]
+
+
+def test_the_way_to_a_service() -> None:
+    w = walk(
+        hit(101, JUMP, "SERVICES"), hit(103, JUMP, "MARK"), hit(105, CONTINUE), end(), hit(104, GOTO, "SVC"),
+        hit(107, JUMP, "SEP"), hit(108, 1),
+    )  # fmt: skip
+    assert paths(w) == [
+        "PREROUTING 1: JUMP SERVICES",
+        "PREROUTING 1 > SERVICES 1: JUMP MARK",
+        "PREROUTING 1 > SERVICES 1 > MARK 1: MARK",
+        "PREROUTING 1 > SERVICES 2: GOTO SVC",
+        "PREROUTING 1 > SERVICES 2 > SVC 2: JUMP SEP",
+        "PREROUTING 1 > SERVICES 2 > SVC 2 > SEP 1: DNAT",
+    ]
+    assert w.undecided == "" and w.decision and w.decision.rule and w.decision.rule.text == "text 108"
+    assert {v.evidence for v in w.visits} == {Evidence.OBSERVED}
+
+
+def test_a_goto_is_not_come_back_to() -> None:
+    """After SVC, whose end is reached, the walk goes on behind the jump into SERVICES."""
+    w = walk(hit(101, JUMP, "SERVICES"), hit(104, GOTO, "SVC"), end(), hit(102, JUMP, "MAPPED"), end(), policy())
+    assert paths(w)[2:] == ["PREROUTING 2: JUMP MAPPED", "PREROUTING 0: ACCEPT"]
+
+
+@pytest.mark.parametrize("trace", ["RETURN", "RULE"])
+def test_return_is_told_in_two_ways(trace: str) -> None:
+    """Newer kernels call a return a rule like any other, and the end of a chain too."""
+    over = hit(0, CONTINUE, trace=trace)
+    w = walk(hit(101, JUMP, "SERVICES"), hit(104, JUMP, "SVC"), hit(106, RETURN, trace=trace), over, over, policy(0), verdict=0)
+    assert paths(w)[2:] == ["PREROUTING 1 > SERVICES 2 > SVC 1: RETURN", "PREROUTING 0: DROP"]
+    assert w.decision and w.decision.rule is None and not w.undecided
+
+
+def test_the_element_of_a_verdict_map() -> None:
+    w = walk(hit(102, JUMP, "MAPPED"), hit(109, GOTO, "SEP", registers=b"\x06\0\0\0\x76\x4d"), hit(108, 1))
+    assert w.visits[1].element == "tcp . 30285 : goto SEP"
+    w = walk(hit(102, JUMP, "MAPPED"), hit(109, 0, registers=b"\x11\0\0\0\0\x35"), verdict=0)
+    assert (w.visits[1].element, w.visits[1].verdict) == ("udp . 53 : drop", "DROP")
+    assert walk(hit(102, JUMP, "MAPPED"), hit(109, 0), verdict=0).visits[1].element == ""
+
+
+def test_verdicts_in_words() -> None:
+    rules = snapshot()
+    reject = replace(rules.rules[TABLE, 101], target="REJECT")
+    held = Held(replace(rules, rules={(TABLE, 101): reject}))
+    assert walk(hit(101, 0), verdict=0, held=held).visits[0].verdict == "REJECT"
+    assert walk(hit(109, 3 | 5 << 16), verdict=3).visits[0].verdict == "QUEUE"
+    assert walk(hit(109, 3 | 65535 << 16), verdict=3).visits[0].verdict == "QUEUE"
+
+
+def test_a_generation_that_nobody_read() -> None:
+    w = walk(hit(101, JUMP, "SERVICES", generation=8), hit(104, 1, generation=8), held=Held())
+    assert w.undecided == "the rules of generation 8 could not be read in time" and w.decision is None
+    assert [(v.place, v.rule and v.rule.handle) for v in w.visits] == [
+        (Place("PREROUTING", nft_hits.UNKNOWN), 101),
+        (Place("SERVICES", nft_hits.UNKNOWN), 104),
+    ]
+
+
+def test_a_neighbouring_generation_knows_the_rule() -> None:
+    """A handle is never given twice, so the text is the rule's; its place may have moved."""
+    w = walk(hit(101, JUMP, "SERVICES", generation=8), hit(104, 1, generation=8))
+    assert not w.undecided and [v.evidence for v in w.visits] == [Evidence.DERIVED] * 2
+    assert w.decision and w.decision.rule and w.decision.rule.text == "text 104"
+
+
+def test_a_rule_that_is_not_in_its_generation() -> None:
+    w = walk(hit(101, 1), held=Held(snapshot(without=(101,))))
+    assert w.undecided == "the rules of generation 7 did not hold it"
+
+
+def test_records_that_do_not_fit_together() -> None:
+    assert walk(hit(103, 1)).undecided == "rule 103 is in SERVICES, and the walk was seen in PREROUTING"
+    assert walk(hit(101, JUMP, "SERVICES")).undecided == "the rules that acted were not seen"
+    assert walk(hit(101, JUMP, "SERVICES"), whole=False).undecided == "a part of what the rules did was lost"
+    assert walk(hit(101, 1), verdict=0).undecided == "the rules that acted were not seen"
+    assert walk(whole=False).undecided
+
+
+def test_runs_are_told_apart_by_their_chain() -> None:
+    other: dict[str, Any] = {"object": BASE + 8}
+    first, second, third = hit(101, 1), hit(102, 1, **other), hit(104, 1)
+    found = nft_hits.runs([first, chain(hop=4), second, chain(hop=6, **other), third, chain(hop=8), chain(hop=9)])
+    assert found == {4: [first], 6: [second], 8: [third], 9: []}
+
+
+def test_a_chain_name_that_was_cut_short() -> None:
+    long = "service-" + "x" * 200
+    rules = snapshot()
+    held = Held(replace(rules, chains={**rules.chains, (TABLE, 99): long}))
+    w = walk(hit(101, JUMP, long[:95], to_handle=99), end(), policy(), held=held)
+    assert w.visits[0].verdict == "JUMP " + long

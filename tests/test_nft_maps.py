@@ -1,0 +1,117 @@
+"""Verdict maps: which element answers for a key, and how it is written."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+
+from tracer.rules.nfnetlink import attribute
+from tracer.rules.nft_maps import CATCH_ALL, INTERVAL_END, Element, VerdictMap, element
+
+IPV4, IPV6, PROTOCOL, SERVICE, MARK = 7, 8, 12, 13, 19
+
+
+def concatenated(*types: int) -> int:
+    out = 0
+    for kind in types:
+        out = out << 6 | kind
+    return out
+
+
+def key(*parts: object) -> bytes:
+    """Each part in registers of four bytes, as the kernel compares them: address, protocol number, (port,)."""
+    out = b""
+    for part in parts:
+        raw = part if isinstance(part, bytes) else b""
+        if isinstance(part, str):
+            raw = socket.inet_pton(socket.AF_INET6 if ":" in part else socket.AF_INET, part)
+        elif isinstance(part, int):
+            raw = struct.pack("B", part)
+        elif isinstance(part, tuple):
+            raw = struct.pack(">H", *part)
+        out += raw + b"\0" * (-len(raw) % 4)
+    return out
+
+
+SERVICES = VerdictMap(
+    concatenated(IPV4, PROTOCOL, SERVICE),
+    12,
+    (
+        Element(key("172.30.0.1", 6, (443,)), "goto service-A"),
+        Element(key("172.30.0.1", 17, (53,)), "goto service-B"),
+        Element(b"", "drop", flags=CATCH_ALL),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (key("172.30.0.1", 6, (443,)), "172.30.0.1 . tcp . 443 : goto service-A"),
+        (key("172.30.0.1", 17, (53,)), "172.30.0.1 . udp . 53 : goto service-B"),
+        (key("172.30.0.1", 17, (54,)), "* : drop"),
+    ],
+)
+def test_concatenated_keys(asked: bytes, said: str) -> None:
+    found = SERVICES.find(asked)
+    assert found and SERVICES.write(found) == said
+
+
+def ranges() -> VerdictMap:
+    """10-20 and 21-30, side by side, and 100-200; as the kernel keeps them: begins and ends."""
+
+    def port(number: int) -> bytes:
+        return struct.pack(">H", number)
+
+    return VerdictMap(
+        SERVICE,
+        2,
+        (
+            Element(port(0), "", flags=INTERVAL_END),
+            Element(port(10), "accept"),
+            Element(port(21), "", flags=INTERVAL_END),
+            Element(port(21), "jump a"),
+            Element(port(31), "", flags=INTERVAL_END),
+            Element(port(100), "drop"),
+            Element(port(201), "", flags=INTERVAL_END),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("port", "said"),
+    [(10, "10-20 : accept"), (15, "10-20 : accept"), (20, "10-20 : accept"), (21, "21-30 : jump a"), (30, "21-30 : jump a"),
+     (31, ""), (9, ""), (150, "100-200 : drop"), (200, "100-200 : drop"), (201, "")],
+)  # fmt: skip
+def test_ranges(port: int, said: str) -> None:
+    verdicts = ranges()
+    found = verdicts.find(struct.pack(">H", port))
+    assert (verdicts.write(found) if found else "") == said
+
+
+def test_ranges_of_concatenated_keys() -> None:
+    verdicts = VerdictMap(
+        concatenated(IPV4, SERVICE), 8, (Element(key("10.0.0.0", (80,)), "accept", key("10.0.0.255", (90,))),)
+    )
+    assert verdicts.find(key("10.0.0.7", (91,))) is None
+    found = verdicts.find(key("10.0.0.7", (85,)))
+    assert found and verdicts.write(found) == "10.0.0.0 . 80-10.0.0.255 . 90 : accept"
+
+
+def test_other_types() -> None:
+    six = VerdictMap(IPV6, 16, (Element(key("fd00::1"), "accept"),))
+    assert six.write(six.elements[0]) == "fd00::1 : accept"
+    mark = VerdictMap(MARK, 4, (Element(struct.pack("<I", 0x4000), "return"),))
+    assert mark.write(mark.elements[0]) == "0x00004000 : return"
+    unknown = VerdictMap(63, 4, (Element(b"\x01\x02\x03\x04", "accept"),))
+    assert unknown.write(unknown.elements[0]) == "0x01020304 : accept"
+
+
+def test_an_element_from_netlink() -> None:
+    verdict = attribute(2, [attribute(1, 0xFFFFFFFC), attribute(2, "service-A")])
+    raw = attribute(1, [attribute(1, b"\0\x50")]) + attribute(2, [verdict])
+    assert element(raw) == Element(b"\0\x50", "goto service-A")
+    end = attribute(1, [attribute(1, b"\0\x51")]) + attribute(3, INTERVAL_END)
+    assert element(end) == Element(b"\0\x51", "", b"", INTERVAL_END)

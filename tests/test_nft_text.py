@@ -1,0 +1,84 @@
+"""Texts of rules: what `nft -a list` and `iptables-nft-save` printed on a node with kube-proxy and portmap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracer.rules import nft_text
+from tracer.rules.nft_text import Saved, listed, saved, saved_rule
+
+DATA = Path(__file__).parent / "data/nft"
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, str]:
+    """nft's listing by table: "ip kube-proxy"."""
+    text = (DATA / "nftables.txt").read_text()
+    parts = text.split("\ntable ")
+    return {part.removeprefix("table ").split(" {")[0]: part for part in parts}
+
+
+def test_each_rule_by_its_handle(tables: dict[str, str]) -> None:
+    rules = listed(tables["ip kube-proxy"])
+    assert rules[53] == "ip daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports"
+    assert rules[44] == "reject"
+    assert rules[51].endswith('comment "masquerade clusterIP traffic from outside cluster"')
+    assert rules[28] == rules[27] == "jump services"
+
+
+def test_only_rules_are_told(tables: dict[str, str]) -> None:
+    """Tables, chains, sets and maps have handles too; a chain has a type and a comment."""
+    rules = listed(tables["ip kube-proxy"])
+    assert 34 not in rules and 49 not in rules and 43 not in rules and 14 not in rules
+    assert not [text for text in rules.values() if "hook" in text or text.startswith("comment")]
+    assert all(text and "# handle" not in text for text in rules.values())
+
+
+def test_a_rule_on_several_lines_is_one() -> None:
+    text = (
+        "table ip x { # handle 1\n\tchain c { # handle 1\n"
+        '\t\tcomment "a chain"\n'
+        "\t\ttype filter hook input priority filter; policy accept;\n"
+        "\t\ttcp dport vmap { 22 : accept, 80 : drop,\n\t\t\t\t  443 : jump y } # handle 5\n"
+        '\t\tcounter comment "# handle 9" # handle 6\n'
+        "\t}\n}\n"
+    )
+    assert listed(text) == {5: "tcp dport vmap { 22 : accept, 80 : drop, 443 : jump y }", 6: 'counter comment "# handle 9"'}
+
+
+@pytest.mark.parametrize(
+    ("text", "comment", "target"),
+    [
+        ("-m comment --comment plain -j ACCEPT", "plain", "ACCEPT"),
+        ('-p tcp -m comment --comment "with words -j DROP" -g NEXT', "with words -j DROP", "NEXT"),
+        ('-m comment --comment "dnat name: \\"net\\" id: \\"0a\\"" -j CNI-DN-1', 'dnat name: "net" id: "0a"', "CNI-DN-1"),
+        ("-j DNAT --to-destination 10.0.0.1:80", "", "DNAT"),
+        ("-m statistic --mode nth", "", ""),
+        ("", "", ""),
+    ],
+)
+def test_a_saved_rule(text: str, comment: str, target: str) -> None:
+    assert saved_rule(text) == Saved(text, comment, target)
+
+
+def test_saved_rules_by_chain_in_order() -> None:
+    text = "*nat\n:PREROUTING ACCEPT [0:0]\n:EMPTY - [0:0]\n-A PREROUTING -j ONE\n-A PREROUTING -j TWO\n-A LATE\nCOMMIT\n"
+    rules = saved(text)
+    assert [r.target for r in rules["PREROUTING"]] == ["ONE", "TWO"]
+    assert rules["EMPTY"] == [] and [r.text for r in rules["LATE"]] == [""]
+
+
+def test_a_tool_that_is_missing_or_fails_says_nothing() -> None:
+    assert nft_text.run("k8snet-no-such-tool") is None
+    assert nft_text.run("false") is None
+    assert nft_text.run("echo", "a") == "a\n"
+
+
+def test_only_tables_of_iptables_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(nft_text, "run", lambda *command: asked.append(command))
+    for family, table in (("ip", "kube-proxy"), ("inet", "filter"), ("ip", "nat"), ("ip6", "filter")):
+        nft_text.save_table(family, table)
+    assert asked == [("iptables-nft-save", "-t", "nat"), ("ip6tables-nft-save", "-t", "filter")]

@@ -1,0 +1,115 @@
+"""Reading rules in the background: once a generation, when asked, and not for ever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Iterator
+from pathlib import Path
+
+import pytest
+
+from tracer.rules import netns, nft
+from tracer.rules.model import Ruleset
+from tracer.rules.nft import Changing, Snapshot
+from tracer.rules.nft_watch import KEPT, NftWatch
+
+
+class Kernel:
+    """The rules of a namespace; each reading is counted."""
+
+    def __init__(self) -> None:
+        self.generation, self.readings, self.looks, self.restless = 1, 0, 0, False
+
+    def read_new(self, fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
+        self.looks += 1
+        if self.restless:
+            raise Changing
+        if self.generation in known:
+            return self.generation, None
+        self.readings += 1
+        snapshot = Snapshot(Ruleset("nft", inode, str(self.generation), {}), self.generation, {}, {})
+        return self.generation, snapshot
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    kernel = Kernel()
+    monkeypatch.setattr(nft, "read_new", kernel.read_new)
+    return kernel
+
+
+@pytest.fixture
+def watch() -> Iterator[NftWatch]:
+    with NftWatch(pause=0.01) as w:
+        yield w
+
+
+OWN = Path("/proc/self/ns/net").stat().st_ino
+
+
+def wait(ready: Callable[[], object], seconds: float = 5) -> bool:
+    until = time.monotonic() + seconds
+    while not ready() and time.monotonic() < until:
+        time.sleep(0.005)
+    return bool(ready())
+
+
+def test_each_generation_is_read_once(kernel: Kernel, watch: NftWatch) -> None:
+    watch.poll(OWN, seconds=5)
+    assert watch.find(OWN, 1) and watch.find(OWN, 2) is None
+    kernel.generation = 2
+    assert wait(lambda: watch.find(OWN, 2))
+    looks = kernel.looks
+    assert wait(lambda: kernel.looks > looks + 2) and kernel.readings == 2
+    assert [s.number for s in watch.near(OWN)] == [2, 1]
+
+
+def test_other_namespaces_are_read_when_a_hit_asks(kernel: Kernel, watch: NftWatch) -> None:
+    assert watch.find(OWN, 1) is None
+    time.sleep(0.05)
+    assert kernel.looks == 0, "nobody asked"
+    assert watch.coming(OWN, 1)
+    assert wait(lambda: watch.find(OWN, 1)) and not watch.coming(OWN, 1)
+    looks = kernel.looks
+    time.sleep(0.05)
+    assert kernel.looks == looks
+
+
+def test_a_generation_that_has_passed_does_not_come(kernel: Kernel, watch: NftWatch) -> None:
+    kernel.generation = 5
+    assert watch.coming(OWN, 4), "nobody has looked yet"
+    assert wait(lambda: watch.find(OWN, 5))
+    assert not watch.coming(OWN, 4) and watch.coming(OWN, 6)
+
+
+def test_a_namespace_that_is_gone(kernel: Kernel, watch: NftWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(inode: int) -> Path:
+        raise LookupError(inode)
+
+    monkeypatch.setattr(netns, "find", nothing)
+    assert watch.coming(999, 1)
+    assert wait(lambda: not watch.coming(999, 1))
+    assert kernel.looks == 0
+
+
+def test_rules_that_never_hold_still(kernel: Kernel, watch: NftWatch) -> None:
+    kernel.restless = True
+    watch.poll(OWN)
+    assert wait(lambda: kernel.looks > 2) and watch.near(OWN) == []
+    kernel.restless = False
+    assert wait(lambda: watch.find(OWN, 1))
+
+
+def test_old_snapshots_are_dropped(kernel: Kernel, watch: NftWatch) -> None:
+    for kernel.generation in range(1, KEPT + 4):
+        assert watch.coming(OWN, kernel.generation) and wait(lambda: watch.find(OWN, kernel.generation))
+    assert wait(lambda: len(watch.near(OWN)) == KEPT)
+    assert watch.near(OWN)[0].number == KEPT + 3
+
+
+def test_a_way_that_leads_elsewhere_by_now() -> None:
+    assert netns.find(OWN)
+    with pytest.raises(LookupError):
+        netns.open_path(Path("/proc/self/ns/net"), OWN + 1)
+    with pytest.raises(LookupError):
+        netns.find(1)

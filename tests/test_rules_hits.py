@@ -1,0 +1,112 @@
+"""Packets get the rules that acted on them; later packets of a connection, the one that translated the first."""
+
+from __future__ import annotations
+
+from tests.blobs import R, build
+from tests.builders import NODE, Ends, Trail, hops, turned
+from tests.test_rules_legacy import READER, Shelf, legacy
+from tracer.journeys import Journeys
+from tracer.model import Packet
+from tracer.rules.hits import BEFORE, LOST, Hits
+from tracer.rules.legacy import Legacy
+from tracer.rules.reader import Reading, Wanted
+from tracer.rules.saved import join
+from tracer.rules.steps import WATCHED, Looked
+
+CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
+HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
+INSIDE: Ends = ("10.244.0.1", 23711, "10.244.0.11", 8080)
+NAT = Wanted(NODE, "ip", "nat")
+
+
+def traced() -> tuple[Journeys, Hits, Legacy, Shelf]:
+    node, shelf = legacy()
+    rules = Hits(node)
+    return Journeys(hops(), quiet=0, rules=rules), rules, node, shelf
+
+
+def read(node: Legacy, shelf: Shelf) -> None:
+    # Without the kernel side a DNAT would be refuted, so plain rules stand for it.
+    table = build({"PREROUTING": [R("A")], "POSTROUTING": [], "A": [R("ACCEPT")]}, name="nat").table()
+    shelf.ready.append(Reading(NAT, READER, 100, 200, table, join(table, None)))
+    node.note([])
+    node.note([Looked(110, READER, NODE, "ip", "nat", 0x1000)])
+
+
+def first(packet: int = 1 << 8) -> Trail:
+    trail = Trail(CLIENT, packet, orig=CLIENT, reply=turned(INSIDE), ct_info=2, pf=2)
+    trail.table("PREROUTING", "nat", object=0x1000, state=WATCHED)
+    trail.nat("PREROUTING", 1, HALF)
+    return trail.hook("PREROUTING")
+
+
+def reply(packet: int = 2 << 8) -> Trail:
+    trail = Trail(turned(INSIDE), packet, start=2_000_000_000, orig=CLIENT, reply=turned(INSIDE), ct_info=3, pf=2)
+    return trail.nat("POSTROUTING", 2, turned(HALF)).hook("POSTROUTING")
+
+
+def told(packet: Packet) -> list[tuple[str, str, bool]]:
+    return [
+        (h.what, h.walk.undecided or " > ".join(f"{p.chain} {p.number}" for p in h.walk.visits[-1].path), h.from_conntrack)
+        for h in packet.hops
+        if h.walk
+    ]
+
+
+def test_a_translation_is_told_by_the_rule_that_decided() -> None:
+    journeys, _, node, shelf = traced()
+    journeys.add(first().batch)
+    read(node, shelf)
+    (packet,) = journeys.finished(3_000_000_000)
+    path = "PREROUTING 1 > A 1"
+    assert told(packet) == [("table", path, False), ("nat", path, False)]
+    journeys.add(reply().batch)
+    (answer,) = journeys.finished(3_000_000_000)
+    assert told(answer) == [("nat", path, True)]
+
+
+def test_a_connection_from_before() -> None:
+    journeys, *_ = traced()
+    journeys.add(reply().batch)
+    (answer,) = journeys.rest()
+    assert told(answer) == [("nat", BEFORE.undecided, True)]
+
+
+def test_after_a_loss_nothing_is_concluded() -> None:
+    journeys, _, node, shelf = traced()
+    journeys.add(first().batch)
+    read(node, shelf)
+    journeys.finished(3_000_000_000)
+    journeys.doubt()
+    journeys.add(reply().batch)
+    assert told(journeys.rest()[0]) == [("nat", LOST.undecided, True)]
+
+
+def test_what_no_legacy_table_translates() -> None:
+    """nftables or IPVS may: that no table was asked is no reason to name one."""
+    journeys, *_ = traced()
+    new = Trail(CLIENT, orig=CLIENT, reply=turned(INSIDE), ct_info=2, pf=2).nat("PREROUTING", 1, HALF).hook("PREROUTING")
+    journeys.add(new.batch)
+    journeys.add(reply().batch)
+    assert [told(p) for p in journeys.rest()] == [[], []]
+
+
+def test_a_packet_waits_for_its_rules() -> None:
+    journeys, _, node, shelf = traced()
+    journeys.add(first().batch)
+    assert journeys.waiting and journeys.finished(2_000_000_000) == []
+    read(node, shelf)
+    assert not journeys.waiting and len(journeys.finished(2_000_000_000)) == 1
+
+
+def test_not_for_ever() -> None:
+    journeys, *_ = traced()
+    journeys.add(first().batch)
+    (packet,) = journeys.finished(60_000_000_000)
+    assert told(packet)[0][1] == "the rules have not been read"
+
+
+def test_without_rules_no_hop_has_a_walk() -> None:
+    journeys = Journeys(hops())
+    journeys.add(first().batch)
+    assert told(journeys.rest()[0]) == []

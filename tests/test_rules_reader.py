@@ -1,0 +1,101 @@
+"""The reader's thread: what it hands back for what it could and could not read."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.blobs import R, build
+from tracer.rules import reader, sockopt
+from tracer.rules.blob import Table
+from tracer.rules.reader import Reader, Reading, Wanted
+
+FILTER = Wanted(7, "ip", "filter")
+TEXT = ":INPUT ACCEPT\n-A INPUT -j DROP\n"
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """A machine's rules; a list is what one reading after the other finds."""
+    known: dict[str, object] = {"tables": ["filter"], "rules": [[R("DROP")]], "text": TEXT}
+
+    def read(family: str, table: str) -> tuple[Table, bytes]:
+        found = known["rules"]
+        assert isinstance(found, list)
+        blob = build({"INPUT": found.pop(0) if len(found) > 1 else found[0]}, family, table)
+        return blob.table(), blob.data
+
+    def save(family: str, table: str) -> object:
+        if known["text"] is OSError:
+            raise OSError("no")
+        return known["text"]
+
+    @contextmanager
+    def entered(path: Path) -> Iterator[None]:
+        if path == Path("/gone"):
+            raise OSError("gone")
+        yield
+
+    monkeypatch.setattr(sockopt, "read", read)
+    monkeypatch.setattr(sockopt, "save", save)
+    monkeypatch.setattr(sockopt, "entered", entered)
+    monkeypatch.setattr(sockopt, "present", lambda family: known["tables"])
+    return known
+
+
+def ask(*wanted: Wanted, path: str | None = "/here", count: int = 1) -> list[Reading]:
+    it = Reader(lambda inode: Path(path) if path else None)
+    for one in wanted:
+        it.ask(one)
+    found: list[Reading] = []
+    until = time.monotonic() + 5
+    while len(found) < count and time.monotonic() < until:
+        found += it.done()
+        time.sleep(0.005)
+    it.close()
+    assert not [t for t in threading.enumerate() if t.name == "rules"]
+    return found
+
+
+def test_rules_with_their_text(node: dict[str, object]) -> None:
+    (one,) = ask(FILTER)
+    assert one.table and not one.why and one.began < one.ended
+    assert [(r.chain, r.number, r.text) for r in one.rules.values()] == [("INPUT", 1, "-j DROP")]
+
+
+def test_all_tables_that_are_there(node: dict[str, object]) -> None:
+    everything = Wanted(7, "ip", "")
+    assert [r.wanted for r in ask(everything, count=2)] == [FILTER, everything]
+    node["tables"] = []
+    assert [r.wanted for r in ask(everything)] == [everything]
+
+
+def test_rules_that_changed_meanwhile_are_read_again(node: dict[str, object]) -> None:
+    node["rules"] = [[R("ACCEPT")], [R("DROP")], [R("DROP")]]
+    (one,) = ask(FILTER)
+    assert [r.target for r in one.rules.values()] == ["DROP"]
+
+
+def test_rules_that_change_all_the_time(node: dict[str, object]) -> None:
+    node["rules"] = [[R("DROP")], [R("ACCEPT")]] * reader.TRIES
+    (one,) = ask(FILTER)
+    assert (one.table, one.why) == (None, "they changed while they were read")
+
+
+@pytest.mark.parametrize("text", [None, OSError, ":INPUT ACCEPT\n-A INPUT -j ACCEPT\n"])
+def test_without_a_text_the_rules_are_known_all_the_same(node: dict[str, object], text: object) -> None:
+    node["text"] = text
+    (one,) = ask(FILTER)
+    assert [(r.target, r.text) for r in one.rules.values()] == [("DROP", "")]
+
+
+def test_what_is_not_there(node: dict[str, object]) -> None:
+    assert ask(FILTER, path=None)[0].why == "the network namespace is gone"
+    assert "gone" in ask(FILTER, path="/gone")[0].why
+    node["tables"] = ["nat"]
+    assert "there is no table filter any more" in ask(FILTER)[0].why

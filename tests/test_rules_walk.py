@@ -1,0 +1,173 @@
+"""The walk through a table: computed where it can be, held to what was observed, and never guessed."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import replace
+
+import pytest
+
+from tests.blobs import R, build
+from tracer.model import Evidence
+from tracer.rules.blob import Table
+from tracer.rules.matches import Seen
+from tracer.rules.model import Walk
+from tracer.rules.saved import join
+from tracer.rules.walk import FALSE, TARGET, TRUE, UNKNOWN, Observed, walk
+
+STATISTIC, LIMIT = ("statistic", 0, bytes(24)), ("limit", 0, bytes(40))
+COMMENT = ("comment", 0, b"hello".ljust(256, b"\0"))
+UNSEEN = ("bpf", 1, bytes(24))
+WATCHED = {
+    ("match", "statistic", 0, "ip"),
+    ("match", "limit", 0, "ip"),
+    ("target", "DNAT", 2, "ip"),
+    ("target", "MARK", 2, "ip"),
+}
+
+
+def number(address: str) -> int:
+    return int.from_bytes(socket.inet_aton(address), "big")
+
+
+def face(name: str) -> int:
+    return int.from_bytes(name.encode().ljust(16, b"\0"), "big")
+
+
+PACKET = Seen("ip", number("10.0.0.1"), number("10.0.0.2"), face("eth0"), 0, 6, sport=4000, dport=80, tcp_flags=2)
+
+
+def tcp(dport: int) -> tuple[str, int, bytes]:
+    return "tcp", 0, struct.pack("<HHHHBBBB", 0, 0xFFFF, dport, dport, 0, 0, 0, 0)
+
+
+def dnat() -> R:
+    return R("DNAT", data=bytes(40), revision=2)
+
+
+def mark(value: int, mask: int = 0xFFFFFFFF) -> R:
+    return R("MARK", data=struct.pack("<II", value, mask), revision=2)
+
+
+def marked(value: int) -> tuple[str, int, bytes]:
+    return "mark", 1, struct.pack("<IIB", value, 0xFFFFFFFF, 0)
+
+
+def went(
+    table: Table, *steps: tuple[int, int], verdict: str = "ACCEPT", hook: int = 1, packet: Seen = PACKET, lost: int = 0,
+    jumps: tuple[int, ...] = (),
+) -> Walk:  # fmt: skip
+    rules = join(table, None)
+    seen = Observed(steps, lost, jumps, lambda act: act in WATCHED)
+    return walk(table, lambda e: rules[e.at], hook, verdict, packet, seen)
+
+
+def places(w: Walk) -> list[str]:
+    assert not w.undecided, w.undecided
+    return [" > ".join(f"{p.chain} {p.number}" for p in v.path) + f" {v.verdict}".rstrip() for v in w.visits]
+
+
+def test_plain_rules_are_derived() -> None:
+    table = build({
+        "INPUT": [R("DROP", src="10.9.0.0/16"), R("A", src="10.0.0.0/8", inverted=0), R("DROP")],
+        "A": [R("DROP", in_face="eth1"), R("B", protocol=6, matches=(tcp(80),)), R("ACCEPT", protocol=6)],
+        "B": [R(""), R("RETURN", in_face="eth+"), R("DROP")],
+    }).table()  # fmt: skip
+    w = went(table)
+    assert places(w) == [
+        "INPUT 2 JUMP",
+        "INPUT 2 > A 2 JUMP",
+        "INPUT 2 > A 2 > B 1",
+        "INPUT 2 > A 2 > B 2 RETURN",
+        "INPUT 2 > A 3 ACCEPT",
+    ]
+    assert {v.evidence for v in w.visits} == {Evidence.DERIVED}
+    assert w.decision and w.decision.rule and (w.decision.rule.chain, w.decision.rule.number) == ("A", 3)
+
+
+def test_a_policy_is_number_0() -> None:
+    table = build({"INPUT": [R("ACCEPT", dst="1.2.3.4")]}, policies={"INPUT": "DROP"}).table()
+    w = went(table, verdict="DROP")
+    assert places(w) == ["INPUT 0 DROP"]
+    assert w.visits[0].rule is None
+
+
+def test_goto_returns_to_the_caller_of_its_chain() -> None:
+    table = build({"INPUT": [R("A"), R("ACCEPT")], "A": [R("B", goto=True), R("DROP")], "B": [R("")]}).table()
+    assert places(went(table)) == ["INPUT 1 JUMP", "INPUT 1 > A 1 GOTO", "INPUT 1 > B 1", "INPUT 2 ACCEPT"]
+
+
+def test_observed_matches_lead_the_way() -> None:
+    table = build({
+        "INPUT": [R("A", matches=(STATISTIC, COMMENT)), R("A", matches=(STATISTIC,)), R("DROP")], "A": [dnat()],
+    }).table()  # fmt: skip
+    first, second = (e.matches[0].at for e in table.chains["INPUT"][:2])
+    target = table.chains["A"][0].target.at
+    w = went(table, (first, FALSE), (second, TRUE), (target, TARGET))
+    assert places(w) == ["INPUT 2 JUMP", "INPUT 2 > A 1 DNAT"]
+    assert [v.evidence for v in w.visits] == [Evidence.OBSERVED, Evidence.OBSERVED]
+
+
+def test_what_a_match_answered_follows_from_what_came_next() -> None:
+    """A kretprobe can be missed: the target that was called next tells all the same."""
+    table = build({"INPUT": [R("DNAT", data=bytes(40), revision=2, matches=(LIMIT,)), R("ACCEPT")]}).table()
+    rule = table.chains["INPUT"][0]
+    assert places(went(table, (rule.matches[0].at, UNKNOWN), (rule.target.at, TARGET))) == ["INPUT 1 DNAT"]
+    assert places(went(table, (rule.matches[0].at, UNKNOWN))) == ["INPUT 2 ACCEPT"]
+
+
+def test_what_could_be_either_is_not_guessed() -> None:
+    table = build({"INPUT": [R("ACCEPT", matches=(UNSEEN,)), R("ACCEPT")]}).table()
+    w = went(table)
+    assert w.undecided == "match bpf of rule 1 of INPUT was not observed and cannot be computed"
+    assert [r.number for r in w.possible] == [2, 1] or [r.number for r in w.possible] == [1, 2]
+    assert w.decision is None
+
+
+def test_the_verdict_decides_what_was_not_seen() -> None:
+    table = build({"INPUT": [R("DROP", matches=(UNSEEN,)), R("ACCEPT")]}).table()
+    assert places(went(table)) == ["INPUT 2 ACCEPT"]
+    assert places(went(table, verdict="DROP")) == ["INPUT 1 DROP"]
+
+
+def test_the_jumps_that_were_seen_choose_between_ways() -> None:
+    table = build({"INPUT": [R("A", matches=(UNSEEN,)), R("A")], "A": [dnat()]}).table()
+    one, two = (e.at for e in table.chains["INPUT"])
+    target = (table.chains["A"][0].target.at, TARGET)
+    assert went(table, target).undecided
+    assert places(went(table, target, jumps=(two, 77))) == ["INPUT 2 JUMP", "INPUT 2 > A 1 DNAT"]
+    assert places(went(table, target, jumps=(one, 77))) == ["INPUT 1 JUMP", "INPUT 1 > A 1 DNAT"]
+
+
+@pytest.mark.parametrize("steps", [(), ((8, TARGET),), ((8, TRUE), (8, TRUE))])
+def test_what_contradicts_is_not_explained(steps: tuple[tuple[int, int], ...]) -> None:
+    table = build({"INPUT": [dnat()]}).table()
+    assert went(table, *steps).undecided == "no way through these rules agrees with what was observed"
+
+
+def test_a_verdict_that_no_rule_gives() -> None:
+    assert went(build({"INPUT": [R("ACCEPT")]}).table(), verdict="DROP").undecided
+    assert went(build({"INPUT": []}).table(), hook=3).undecided
+
+
+def test_marks_are_followed() -> None:
+    table = build({"INPUT": [mark(0x4000, 0x4000), R("DROP", matches=(marked(0x4001),)), R("ACCEPT")]}).table()
+    step = (table.chains["INPUT"][0].target.at, TARGET)
+    assert places(went(table, step)) == ["INPUT 1 MARK", "INPUT 3 ACCEPT"]
+    assert places(went(table, step, packet=replace(PACKET, mark=1), verdict="DROP")) == ["INPUT 1 MARK", "INPUT 2 DROP"]
+
+
+def test_steps_that_found_no_room() -> None:
+    table = build({"INPUT": [R("", matches=(STATISTIC,)), R("", matches=(STATISTIC,)), R("ACCEPT")]}).table()
+    first = table.chains["INPUT"][0].matches[0].at
+    assert (
+        went(table, (first, TRUE), lost=1).undecided
+        == "match statistic of rule 2 of INPUT was not observed and cannot be computed"
+    )
+    assert places(went(table, (first, TRUE), (table.chains["INPUT"][1].matches[0].at, FALSE)))[0] == "INPUT 1"
+
+
+def test_too_many_ways() -> None:
+    rules = [R("", matches=(UNSEEN,)) for _ in range(400)]
+    assert went(build({"INPUT": rules}, policies={"INPUT": "DROP"}).table(), verdict="ACCEPT").undecided

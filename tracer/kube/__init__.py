@@ -1,0 +1,1 @@
+"""Kubernetes' words: the objects of the API, and whose a rule, an address or a port is."""

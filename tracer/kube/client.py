@@ -1,0 +1,161 @@
+"""List and watch over HTTP, with nothing but Python's own http.client: what client-go calls a reflector asks for.
+
+Source of the rules: "API Concepts" of the Kubernetes documentation: lists in pages with `continue`, watches from the list's
+resourceVersion, bookmarks, and 410 Gone when a version is too old.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from tracer.kube.kubeconfig import Access
+
+PAGE = 500
+"""Objects a page of a list."""
+WATCH_SECONDS = 300
+"""The server ends a watch after so long, and it is begun again."""
+SILENCE_SECONDS = WATCH_SECONDS + 30
+ANSWER_SECONDS = 15
+_KEEPALIVE = (
+    ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 20),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), 10),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPCNT), 3),
+)
+"""A server that vanishes without a word is noticed within a minute, though a watch may be silent for longer."""
+
+
+class Refused(Exception):
+    """The server answered, but not with what was asked for. status: of HTTP, or of the Status object in a watch."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A collection. kind: of its objects. path: below the server's URL. selector: a field selector, "" for all."""
+
+    kind: str
+    path: str
+    selector: str = ""
+
+
+SERVICES = Resource("Service", "/api/v1/services")
+SLICES = Resource("EndpointSlice", "/apis/discovery.k8s.io/v1/endpointslices")
+SLICES_BETA = Resource("EndpointSlice", "/apis/discovery.k8s.io/v1beta1/endpointslices")
+ENDPOINTS = Resource("Endpoints", "/api/v1/endpoints")
+NODES = Resource("Node", "/api/v1/nodes")
+
+
+def pods_of(node: str) -> Resource:
+    """The pods of one node."""
+    return Resource("Pod", "/api/v1/pods", f"spec.nodeName={node}")
+
+
+class Client:
+    """One connection at a time to one API server. Errors of the network are OSError or http.client.HTTPException."""
+
+    def __init__(self, access: Access, answer_seconds: float = ANSWER_SECONDS) -> None:
+        self._access, self._seconds = access, answer_seconds
+        self._connection: http.client.HTTPConnection | None = None
+        self._stream: socket.socket | None = None
+        self._ended = False
+
+    def interrupt(self) -> None:
+        """Ends what is under way, for good; the thread that waits for an answer gets an OSError. For another thread."""
+        self._ended = True
+        stream = self._stream
+        if stream:
+            with suppress(OSError):
+                stream.shutdown(socket.SHUT_RDWR)
+
+    def list(self, resource: Resource) -> tuple[list[dict[str, Any]], str]:
+        """All objects, and the version to watch from. Raises Refused, OSError, HTTPException, ValueError."""
+        items: list[dict[str, Any]] = []
+        query: dict[str, str] = {"limit": str(PAGE)}
+        while True:
+            response = self._get(resource, query, self._seconds)
+            body = json.loads(response.read())
+            items += body.get("items") or ()
+            meta = body.get("metadata") or {}
+            if not meta.get("continue"):
+                return items, str(meta.get("resourceVersion", ""))
+            query["continue"] = meta["continue"]
+
+    def watch(self, resource: Resource, version: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(ADDED / MODIFIED / DELETED / BOOKMARK, object) until the server ends it. Raises as list does; 410 as Refused.
+
+        The server has agreed when this returns; what goes wrong later is raised by the iterator.
+        """
+        query = {
+            "watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS),
+        }  # fmt: skip
+        return _events(self._get(resource, query, SILENCE_SECONDS))
+
+    def _get(self, resource: Resource, query: dict[str, str], seconds: float) -> http.client.HTTPResponse:
+        access = self._access
+        if self._connection:
+            self._connection.close()
+        if resource.selector:
+            query = {**query, "fieldSelector": resource.selector}
+        if access.context:
+            connection: http.client.HTTPConnection = _Tls(access, self._seconds)
+        else:
+            connection = http.client.HTTPConnection(access.host, access.port, timeout=self._seconds)
+        self._connection = connection
+        headers = {"Accept": "application/json", "User-Agent": "k8snet-trace", **access.headers()}
+        connection.request("GET", f"{access.path}{resource.path}?{urlencode(query)}", headers=headers)
+        # http.client forgets the socket of a connection that the server means to close.
+        self._stream = stream = connection.sock
+        if self._ended:
+            raise OSError("interrupted")
+        response = connection.getresponse()
+        if response.status != 200:
+            raise Refused(response.status, _message(response.read(65536)) or response.reason)
+        if stream:
+            stream.settimeout(seconds)
+            for option, value in _KEEPALIVE:
+                stream.setsockopt(*option, value)
+        return response
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
+    """One JSON object a line."""
+    while line := response.readline():
+        if not line.strip():
+            continue
+        event = json.loads(line)
+        body = event.get("object") or {}
+        if event.get("type") == "ERROR":
+            raise Refused(int(body.get("code", 500)), str(body.get("message", "watch failed")))
+        yield str(event.get("type")), body
+
+
+class _Tls(http.client.HTTPSConnection):
+    """With the name that the kubeconfig wants the certificate to have, if it names one."""
+
+    def __init__(self, access: Access, seconds: float) -> None:
+        super().__init__(access.host, access.port, timeout=seconds, context=access.context)
+        self._name = access.server_name or access.host
+        self._tls = access.context or ssl.create_default_context()
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name)
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body).get("message", ""))
+    except (ValueError, AttributeError):
+        return ""

@@ -1,0 +1,115 @@
+"""Which pod a container id belongs to, from libcni's result cache: no API and no container runtime is asked.
+
+libcni (of containerd, CRI-O, podman) writes a file NETWORK-CONTAINERID-INTERFACE for each container it has connected, JSON of
+kind cniCacheV1, with the pod's namespace and name among the arguments. Source: containernetworking/cni, libcni/api.go.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracer.kube.index import Index
+from tracer.kube.model import HostPort
+from tracer.kube.names import portmap_chain
+
+DIRECTORIES = (Path("/var/lib/cni/results"), Path("/var/lib/cni/cache/results"))
+
+LOOK_SECONDS = 1.0
+"""libcni writes its file after the plugin has written its rules, so a first look can come too early."""
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A pod's network as a CNI plugin made it. container: the id of the pod's sandbox. addresses: without their prefix."""
+
+    container: str
+    network: str
+    namespace: str
+    name: str
+    addresses: tuple[str, ...] = ()
+    host_ports: tuple[HostPort, ...] = ()
+
+
+class Cache:
+    """The result cache in memory; a container that is not in it makes it look again, but not more often than LOOK_SECONDS.
+
+    All questions are dictionary look-ups.
+    """
+
+    def __init__(self, directories: tuple[Path, ...] = DIRECTORIES) -> None:
+        self._directories = directories
+        self._files: dict[Path, Sandbox | None] = {}
+        self._looked = 0.0
+        self._look()
+
+    def of(self, container: str) -> Sandbox | None:
+        return self._one(("id", container))
+
+    def of_chain(self, chain: str) -> Sandbox | None:
+        return self._one(("chain", chain))
+
+    def at(self, address: str) -> Sandbox | None:
+        """Who has the address. Two files of one address are no answer: the older may be left from a pod that is gone."""
+        return self._one(("address", address))
+
+    def host_port(self, port: int, protocol: str) -> tuple[Sandbox, ...]:
+        """Whose host port it is."""
+        return self._find(("host port", f"{port}/{protocol}"))
+
+    def addresses(self, namespace: str, name: str) -> list[str]:
+        """The addresses of a pod's network."""
+        return [a for s in self._find(("pod", f"{namespace}/{name}")) for a in s.addresses]
+
+    def _one(self, key: tuple[str, str]) -> Sandbox | None:
+        found = self._find(key)
+        return found[0] if len(found) == 1 else None
+
+    def _find(self, key: tuple[str, str]) -> tuple[Sandbox, ...]:
+        found = self._by.all(key)
+        if not found and self._directories and time.monotonic() - self._looked > LOOK_SECONDS:
+            self._look()
+            found = self._by.all(key)
+        return found
+
+    def _look(self) -> None:
+        """Reads the files that are new, and forgets those that are gone."""
+        self._looked = time.monotonic()
+        there: list[Path] = []
+        for directory in self._directories:
+            with suppress(OSError):
+                there += directory.iterdir()
+        self._files = {path: self._files[path] if path in self._files else read(path) for path in there}
+        by: Index[tuple[str, str], Sandbox] = Index()
+        for one in filter(None, self._files.values()):
+            by.add(("id", one.container), one)
+            by.add(("chain", portmap_chain(one.network, one.container)), one)
+            by.add(("pod", f"{one.namespace}/{one.name}"), one)
+            for address in one.addresses:
+                by.add(("address", address), one)
+            for h in one.host_ports:
+                by.add(("host port", f"{h.port}/{h.protocol}"), one)
+        self._by = by
+
+
+def read(path: Path) -> Sandbox | None:
+    """One file of the cache; None when it is none, or names no pod."""
+    try:
+        body = json.loads(path.read_bytes())
+        if body.get("kind") != "cniCacheV1":
+            return None
+        args = {name: value for name, value in body.get("cniArgs") or ()}
+        namespace, name = args["K8S_POD_NAMESPACE"], args["K8S_POD_NAME"]
+        ips = (body.get("result") or {}).get("ips") or ()
+        mappings = (body.get("capabilityArgs") or {}).get("portMappings") or ()
+        ports = tuple(
+            HostPort(int(m["hostPort"]), int(m["containerPort"]), m.get("protocol", "tcp").lower(), m.get("hostIP", ""))
+            for m in mappings
+        )
+        addresses = tuple(ip["address"].partition("/")[0] for ip in ips)
+        return Sandbox(body["containerId"], body["networkName"], namespace, name, addresses, ports)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,102 @@
+"""Writes into a packet whose the rules and rewrites are that it met, and who its ends are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tracer.kube.ends import end_of, owner_of_rewrite
+from tracer.kube.known import Known
+from tracer.kube.marks import EMPTY, Trail
+from tracer.kube.model import UNKNOWN, Owner
+from tracer.model import Hop, Packet
+from tracer.rules.model import Ruleset
+
+RulesetOf = Callable[[Hop], Ruleset | None]
+
+_NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
+
+
+def explain(packet: Packet, known: Known, ruleset_of: RulesetOf = lambda hop: None) -> None:
+    """Sets the owners of the packet's hops and ends. ruleset_of: the rules that a hop's walk went through, if kept."""
+    protocol = packet.protocol.lower()
+    trail = Trail(known)
+    hops: list[Hop] = []
+    for hop in packet.hops:
+        owner = None
+        if hop.walk and not hop.clone:
+            # What conntrack repeats was decided by an earlier packet, with the marks of that one.
+            of = Trail(known) if hop.from_conntrack else trail
+            owners = of.table(hop.walk.visits, ruleset_of(hop) or hop.walk.ruleset or EMPTY)
+            owner = owners[-1] if owners and hop.walk.decision else None
+        hops.append(replace(hop, owner=_came_as(owner, hop, packet, known)) if owner else hop)
+    for place, hop in enumerate(hops):
+        if hop.nat and not hop.nat.kind.startswith("reverse"):
+            owner = hop.owner or _decided_nearby(hops, place) or owner_of_rewrite(hop.nat, protocol, known)
+            if owner:
+                hops[place] = replace(hop, owner=_leading(owner, hop.nat.after.dst, known))
+    packet.hops = hops
+    ends = packet.endpoints
+    packet.src_owner = end_of(ends.src, ends.sport, protocol, known)
+    packet.dst_owner = end_of(ends.dst, ends.dport, protocol, known)
+    if packet.netns != "node" and ends.dst.startswith(("127.", "::1")):
+        # Every namespace has a loopback of its own.
+        packet.src_owner = packet.dst_owner = UNKNOWN
+    if packet.src_owner == UNKNOWN:
+        packet.src_owner = _in_namespace(packet.netns)
+    if packet.dst_owner == UNKNOWN:
+        taken = next((h.netns for h in reversed(packet.hops) if h.socket and not h.clone), "")
+        packet.dst_owner = _by_connection(packet, known) or _in_namespace(taken)
+
+
+def _in_namespace(netns: str) -> Owner:
+    """Somebody in a namespace that is not the node's: a pod, but which one is not known."""
+    if netns in ("", "node"):
+        return UNKNOWN
+    return replace(UNKNOWN, detail=f"in network namespace {netns}", evidence="network namespace")
+
+
+def _by_connection(packet: Packet, known: Known) -> Owner | None:
+    """What conntrack tells of an address that nobody else knows: who answers in its place."""
+    flow = packet.flow
+    if not flow or flow.is_reply or (flow.reply.src, flow.reply.sport) == (flow.orig.dst, flow.orig.dport):
+        return None
+    answers = known.leads_to(flow.reply.src) or f"{flow.reply.src}:{flow.reply.sport}"
+    return replace(UNKNOWN, target=answers, evidence="conntrack")
+
+
+def _decided_nearby(hops: list[Hop], place: int) -> Owner | None:
+    """The owner of the rule that made this rewrite: the one that decided so in the same hook's nat table or chain."""
+    hop = hops[place]
+    for other in (*reversed(hops[:place]), *hops[place + 1 :]):
+        if (other.hook, other.netns, other.clone) == (hop.hook, hop.netns, hop.clone) and other.owner and other.walk:
+            decision = other.walk.decision
+            done = {decision.verdict, decision.rule.target.upper() if decision.rule else ""} if decision else set()
+            if hop.nat and any(_same(verdict, hop.nat.kind) for verdict in done.intersection(_NAT_VERDICTS)):
+                return other.owner
+    return None
+
+
+def _came_as(owner: Owner, hop: Hop, packet: Packet, known: Known) -> Owner:
+    """With what the packet took the Service for, where the rules on its way did not show it: by its address, or its port."""
+    walk = hop.walk
+    if owner.kind != "Service" or owner.detail or not walk or not walk.decision or hop.hook not in ("PREROUTING", "OUTPUT"):
+        return owner
+    before = hop.nat.before if hop.nat else packet.endpoints
+    at = known.service_at(before.dst, before.dport, packet.protocol.lower())
+    if at and at[0].label == owner.label:
+        return replace(owner, detail=at[1])
+    by_port = any(place.chain == "KUBE-NODEPORTS" for place in walk.decision.path)
+    return replace(owner, detail=f"NodePort {before.dport}") if by_port else owner
+
+
+def _leading(owner: Owner, address: str, known: Known) -> Owner:
+    """With where it leads, which a rule of several targets leaves open and the rewrite shows."""
+    if owner.kind != "Service" or owner.target:
+        return owner
+    return replace(owner, target=known.leads_to(address))
+
+
+def _same(verdict: str, kind: str) -> bool:
+    """Whether a rule of this verdict makes a rewrite of this kind."""
+    return {"REDIRECT": "DNAT"}.get(verdict, verdict) == kind or {verdict, kind} == {"SNAT", "MASQUERADE"}

@@ -1,0 +1,149 @@
+"""Kubernetes during one run: from a file, from the API, or not at all; what a run asks of it, and nothing more."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tracer.errors import BadOption, NoObjects, NoSuchObject
+from tracer.filters import Filter
+from tracer.kube import kubeconfig, node, objects, wanted
+from tracer.kube.cni import DIRECTORIES, Cache
+from tracer.kube.explain import RulesetOf, explain
+from tracer.kube.known import Known
+from tracer.kube.kubeconfig import Access
+from tracer.kube.store import Store
+from tracer.kube.wanted import Words
+from tracer.model import Packet
+
+if TYPE_CHECKING:
+    from tracer.kube.watch import Watch
+
+PATIENCE = 10.0
+"""Seconds to wait for the API when an option names an object. Nothing else ever waits for it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where objects come from. objects: a file of `kubectl get -o json`. kubeconfig: a file, "" = the usual places."""
+
+    objects: str = ""
+    kubeconfig: str = ""
+    none: bool = False
+
+
+class Kube:
+    """Names for one run. Made before anything is attached; raises NoObjects for files that cannot be used."""
+
+    def __init__(self, source: Source, words: Words, base: Filter) -> None:
+        if words and (base.ports or base.hosts):
+            raise BadOption("--service, --pod, --node-port and --host-port cannot be combined with --port or --host.")
+        if source.none and words.need_names:
+            raise BadOption("--service and --pod need Kubernetes' objects: leave --no-kube out.")
+        if bool(source.objects) + bool(source.kubeconfig) + source.none > 1:
+            raise BadOption("--objects, --kubeconfig and --no-kube exclude each other.")
+        self._words, self._base = words, base
+        self.known = Known(Store(), Cache(DIRECTORIES), node.local_addresses())
+        self._ends: frozenset[wanted.End] = frozenset()
+        self.current = base
+        self._changed = threading.Event()
+        self._watch: Watch | None = None
+        self._notes: list[str] = []
+        self._said: set[str] = set()
+        self.ruleset_of: RulesetOf = lambda hop: None
+        if source.objects:
+            self.known.store.load(objects.read(source.objects))
+            self.known.store.node = node.name_of_node(self.known.store, self.known.local)
+        elif not source.none:
+            access = self._access(source)
+            if access:
+                from tracer.kube.watch import Watch
+
+                self._watch = Watch(access, self.known.store, lambda store: node.name_of_node(store, self.known.local))
+            elif words.need_names:
+                raise NoObjects("--service and --pod need Kubernetes' objects: give --kubeconfig FILE or --objects FILE.")
+        self._have_all = bool(source.objects)
+        if self._have_all:
+            wanted.check(words, self.known)
+
+    def _access(self, source: Source) -> Access | None:
+        """How to reach the API. A file that nobody named and that cannot be used is worth a sentence, not the run."""
+        try:
+            return kubeconfig.find(source.kubeconfig or None)
+        except NoObjects as e:
+            if source.kubeconfig or self._words.need_names:
+                raise
+            self._notes.append(f"{e} Names come from rules alone.")
+            return None
+
+    def start(self) -> None:
+        """Begins to ask the API, and waits for it only if an option names an object. Raises NoObjects, NoSuchObject."""
+        self.known.store.on_change(self._changed.set)
+        if self._watch:
+            self._watch.start()
+            if self._words.need_names:
+                self._have_all = self._watch.wait(PATIENCE)
+                if not self._have_all or self._watch.troubled:
+                    why = self._watch.troubled or f"The Kubernetes API has not answered within {PATIENCE:.0f} s."
+                    self._watch.close()
+                    raise NoObjects(f"--service and --pod need the Kubernetes API. {why}")
+                try:
+                    wanted.check(self._words, self.known)
+                except NoSuchObject:
+                    self._watch.close()
+                    raise
+
+    def filter(self) -> Filter:
+        """What the kernel is to let pass now; kept as `current`."""
+        if self._words:
+            self._ends = wanted.ends(self._words, self.known)
+            self.current = wanted.kernel_filter(self._base, self._ends, self.known)
+        return self.current
+
+    def new_filter(self) -> Filter | None:
+        """The filter to put in the place of the current one; None while that is still right."""
+        if not self._words or not self._changed.is_set():
+            return None
+        self._changed.clear()
+        before, new = self.current, self.filter()
+        if not self._have_all and self._watch and self._watch.wait(0):
+            self._have_all = True
+        if self._have_all:
+            self._miss()
+        return new if new != before else None
+
+    def _miss(self) -> None:
+        """Says once that something asked for is not there, or not any more."""
+        try:
+            wanted.check(self._words, self.known)
+            self._said.clear()
+        except NoSuchObject as e:
+            if str(e) not in self._said:
+                self._said.add(str(e))
+                self._notes.append(str(e))
+
+    def wants(self, packet: Packet) -> bool:
+        """Whether the packet is one that was asked for; the kernel lets a few more pass."""
+        return not self._words or wanted.matches(packet, self._ends, self.known)
+
+    def explain(self, packet: Packet) -> None:
+        """Writes owners into the packet."""
+        explain(packet, self.known, self.ruleset_of)
+
+    def notes(self) -> list[str]:
+        """What the user should be told since the last call, a sentence each."""
+        told, self._notes = self._notes, []
+        return told + (self._watch.notes() if self._watch else [])
+
+    def close(self) -> None:
+        if self._watch:
+            self._watch.close()
+
+    def __enter__(self) -> Kube:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,120 @@
+"""Marks carry a cause from one table to the next: who set the mark that a later rule acts on, and for whom.
+
+KUBE-MARK-MASQ is jumped to for one Service; the MASQUERADE happens later, in KUBE-POSTROUTING, which names none. The packet is
+what joins them. The same with KUBE-MARK-DROP and KUBE-FIREWALL, and with portmap's chains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tracer.kube.known import Known
+from tracer.kube.model import Owner
+from tracer.kube.owners import marks, owner_of
+from tracer.kube.owners.kube_proxy_nftables import owner_of_element
+from tracer.kube.owners.rule_text import mark_set, mark_tested
+from tracer.rules.model import Place, Rule, Ruleset, Visit
+
+EMPTY = Ruleset("", 0, "", {})
+
+
+@dataclass
+class _Mark:
+    """A mark set on the packet. chain: that of the rule which set it. owner: for whom, None when it cannot be told (yet)."""
+
+    bits: int
+    chain: str
+    owner: Owner | None
+
+
+class Trail:
+    """What one packet met so far. Give it the packet's visits in order, table by table."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._marks: list[_Mark] = []
+        self._met: dict[Place, Rule] = {}
+        self._chosen: dict[str, Owner] = {}
+
+    def table(self, visits: Iterable[Visit], ruleset: Ruleset = EMPTY) -> list[Owner | None]:
+        """The owner of each visit of one walk, causes included; None for a chain's policy.
+
+        ruleset: what the walk went through; without it, places on the way that no visit shows are known by their chains' names
+        only.
+        """
+        owners: list[Owner | None] = []
+        opened = len(self._marks)
+        led: list[Owner] = []
+        self._met, self._chosen = {}, {}
+        for visit in visits:
+            if visit.rule is None:
+                owners.append(None)
+                continue
+            self._met[visit.place] = visit.rule
+            owner = self._owner(visit, visit.rule, ruleset, led)
+            if owner.kind in ("Service", "Pod"):
+                led.append(owner)
+                for mark in self._marks[opened:]:
+                    mark.owner = mark.owner or owner
+            bits = mark_set(visit.rule)
+            if bits or visit.verdict == "MARK":
+                self._note(bits, visit.rule, led)
+            owners.append(self._with_cause(owner, visit.rule, ruleset))
+        return owners
+
+    def _owner(self, visit: Visit, rule: Rule, ruleset: Ruleset, led: list[Owner]) -> Owner:
+        """The rule's owner, with what the way to it tells: as what the packet came to the Service."""
+        owner = owner_of(rule, ruleset, self._known)
+        if visit.element:
+            owner = owner_of_element(visit.element, self._known) or owner
+            self._chosen[visit.element.rpartition(" ")[2]] = owner
+        elif owner.kind == "program":
+            # A chain for all Services, such as reject-chain: the element that led here was for one.
+            owner = self._chosen.get(rule.chain, owner)
+        way = [owner_of(r, ruleset, self._known) for r in self._places(visit.path[:-1], rule, ruleset)]
+        way = [o for o in [*led, *way] if o.kind in ("Service", "Pod")]
+        led += [o for o in way if o not in led]
+        if owner.kind in ("Service", "Pod") and not owner.detail:
+            details = (o.detail for o in way if o.label == owner.label and o.detail)
+            return replace(owner, detail=next(details, ""))
+        return owner
+
+    def _places(self, path: tuple[Place, ...], rule: Rule, ruleset: Ruleset) -> Iterable[Rule]:
+        """The rules on the way, from the base chain down; one that is not known is a bare name."""
+        for place in path:
+            rules = ruleset.chain(rule.family, rule.table, place.chain)
+            if 0 < place.number <= len(rules):
+                yield rules[place.number - 1]
+            else:
+                yield self._met.get(place) or Rule(rule.family, rule.table, place.chain, place.number, "")
+
+    def _note(self, bits: int, rule: Rule, led: list[Owner]) -> None:
+        cleared = rule.chain in marks()
+        if not cleared:
+            self._marks.append(_Mark(bits, rule.chain, led[-1] if led else None))
+
+    def _with_cause(self, owner: Owner, rule: Rule, ruleset: Ruleset) -> Owner:
+        setter = marks().get(rule.chain)
+        ends = rule.target.upper()
+        if not setter or ends in ("RETURN", "MARK") or not (mark_tested(rule) or ends == "MASQUERADE"):
+            return owner
+        tested = mark_tested(rule) or _bits_of(rule, ruleset)
+        for mark in reversed(self._marks):
+            if mark.chain == setter or (mark.bits and mark.bits & tested):
+                return replace(owner, cause=_clause(owner, mark))
+        return owner
+
+
+def _bits_of(rule: Rule, ruleset: Ruleset) -> int:
+    """The bits that the rules before it in its chain look at: KUBE-POSTROUTING returns unless the mark is there."""
+    before = ruleset.chain(rule.family, rule.table, rule.chain)[: rule.number - 1]
+    return next((bits for bits in map(mark_tested, before) if bits), 0)
+
+
+def _clause(owner: Owner, mark: _Mark) -> str:
+    whom = f" for {mark.owner.label}" if mark.owner else ""
+    if owner.program == "kubelet":
+        return f"marked by {mark.chain}{whom}"
+    bits = f" {mark.bits:#x}" if mark.bits else ""
+    return f"mark{bits} set by {mark.chain}{whom}"

@@ -1,0 +1,138 @@
+"""From the API's JSON to the nouns of tracer/kube/model.py: only what owners need is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tracer.errors import NoObjects
+from tracer.kube.model import Endpoint, HostPort, Node, Pod, ServicePort
+
+Object = dict[str, Any]
+
+KINDS = ("Service", "EndpointSlice", "Endpoints", "Pod", "Node")
+"""What is read of a list; anything else in it is passed over."""
+
+
+def key(body: Object) -> tuple[str, str]:
+    """(namespace, name); namespace "" for a node."""
+    meta = body.get("metadata") or {}
+    return str(meta.get("namespace", "")), str(meta.get("name", ""))
+
+
+def service_ports(body: Object) -> tuple[ServicePort, ...]:
+    """The ports of a Service; () for an ExternalName, from which kube-proxy makes nothing."""
+    spec, (namespace, name) = body.get("spec") or {}, key(body)
+    if spec.get("type") == "ExternalName":
+        return ()
+    addresses = spec.get("clusterIPs") or [spec.get("clusterIP", "")]
+    ingress = ((body.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
+    return tuple(
+        ServicePort(
+            namespace,
+            name,
+            port.get("name", ""),
+            port.get("protocol", "TCP").lower(),
+            int(port["port"]),
+            int(port.get("nodePort", 0)),
+            int(spec.get("healthCheckNodePort", 0)),
+            tuple(a for a in addresses if a and a != "None"),
+            tuple(spec.get("externalIPs") or ()),
+            tuple(i["ip"] for i in ingress if i.get("ip")),
+        )
+        for port in spec.get("ports") or ()
+    )
+
+
+PortName = tuple[str, str]
+"""Name of a service port, and its protocol."""
+
+
+def slice_endpoints(body: Object) -> tuple[tuple[str, str], list[tuple[PortName, Endpoint]]]:
+    """The Service an EndpointSlice belongs to, and its endpoints by port."""
+    namespace, _ = key(body)
+    service = ((body.get("metadata") or {}).get("labels") or {}).get("kubernetes.io/service-name", "")
+    found = []
+    for end in body.get("endpoints") or ():
+        ready = (end.get("conditions") or {}).get("ready") is not False
+        node = end.get("nodeName") or (end.get("topology") or {}).get("kubernetes.io/hostname", "")
+        for port in body.get("ports") or ():
+            if port.get("port"):
+                name = (port.get("name") or "", (port.get("protocol") or "TCP").lower())
+                pod = _pod_of(end.get("targetRef"))
+                found += [(name, Endpoint(a, int(port["port"]), pod, node, ready)) for a in end.get("addresses") or ()]
+    return (namespace, service), found
+
+
+def endpoints_endpoints(body: Object) -> tuple[tuple[str, str], list[tuple[PortName, Endpoint]]]:
+    """The same from an Endpoints object, which bears its Service's name."""
+    found = []
+    for subset in body.get("subsets") or ():
+        for port in subset.get("ports") or ():
+            name = (port.get("name", ""), port.get("protocol", "TCP").lower())
+            for addresses, ready in ((subset.get("addresses"), True), (subset.get("notReadyAddresses"), False)):
+                found += [
+                    (name, Endpoint(a["ip"], int(port["port"]), _pod_of(a.get("targetRef")), a.get("nodeName") or "", ready))
+                    for a in addresses or ()
+                ]
+    return key(body), found
+
+
+def _pod_of(reference: Object | None) -> tuple[str, str]:
+    if not reference or reference.get("kind") != "Pod":
+        return "", ""
+    return reference.get("namespace", ""), reference.get("name", "")
+
+
+def pod(body: Object) -> Pod | None:
+    """A pod; None when it has ended, for its address may be another's by now."""
+    spec, state = body.get("spec") or {}, body.get("status") or {}
+    if state.get("phase") in ("Succeeded", "Failed"):
+        return None
+    addresses = tuple(a["ip"] for a in state.get("podIPs") or () if a.get("ip")) or tuple(filter(None, [state.get("podIP")]))
+    ports = [p for c in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())] for p in c.get("ports") or ()]
+    host_ports = tuple(
+        HostPort(int(p["hostPort"]), int(p["containerPort"]), (p.get("protocol") or "TCP").lower(), _host(p.get("hostIP")))
+        for p in ports
+        if p.get("hostPort")
+    )
+    numbers = tuple(dict.fromkeys(int(p["containerPort"]) for p in ports if p.get("containerPort")))
+    return Pod(*key(body), spec.get("nodeName") or "", addresses, bool(spec.get("hostNetwork")), host_ports, numbers)
+
+
+def _host(address: str | None) -> str:
+    return "" if address in (None, "0.0.0.0", "::") else str(address)
+
+
+def node(body: Object) -> Node:
+    """A node with its addresses; its host name is none of them."""
+    spec, state = body.get("spec") or {}, body.get("status") or {}
+    addresses = tuple(a["address"] for a in state.get("addresses") or () if a["type"].endswith("IP"))
+    cidrs = spec.get("podCIDRs") or [spec.get("podCIDR", "")]
+    return Node(key(body)[1], addresses, tuple(c for c in cidrs if c))
+
+
+def read(path: str) -> list[Object]:
+    """The objects in a file that `kubectl get ... -o json` wrote. Raises NoObjects."""
+    try:
+        body = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as e:
+        raise NoObjects(f"--objects {path} cannot be read: {e.strerror}.") from e
+    except ValueError as e:
+        raise NoObjects(f"--objects {path} is no JSON: {e}. It takes what `kubectl get -A -o json` writes.") from e
+    found = list(flatten([body]))
+    if not any(o.get("kind") in KINDS for o in found):
+        raise NoObjects(f"--objects {path} has no Service, EndpointSlice, Pod or Node in it.")
+    return found
+
+
+def flatten(bodies: Iterable[Any]) -> Iterator[Object]:
+    """The objects, those of lists among them."""
+    for body in bodies:
+        if isinstance(body, dict):
+            if "items" in body:
+                yield from flatten({"kind": str(body.get("kind", "")).removesuffix("List"), **i} for i in body["items"] or ())
+            else:
+                yield body

@@ -1,0 +1,37 @@
+"""The CNI plugins bridge and ptp with ipMasq, and the plugin firewall: chains CNI-<hash>, CNI-FORWARD, CNI-ADMIN.
+
+As with portmap, the comment bears the sandbox's id. What stands in CNI-ADMIN is the administrator's.
+Source: containernetworking/plugins, pkg/ip/ipmasq_iptables_linux.go, pkg/utils/utils.go, plugins/meta/firewall/iptables.go.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tracer.kube.known import Known
+from tracer.kube.model import Owner
+from tracer.kube.owners.rule_text import BASE
+from tracer.rules.model import Rule, Ruleset
+
+BRIDGE, FIREWALL = "CNI bridge", "CNI firewall"
+
+_CHAIN = re.compile(r"CNI-[0-9a-f]{24}")
+_ID = re.compile(r'^name: "[^"]*" id: "([^"]+)"$')
+
+
+def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+    if _CHAIN.fullmatch(rule.chain) or (rule.chain in BASE and _CHAIN.fullmatch(rule.target)):
+        return _of_pod(rule, known)
+    if rule.chain == "CNI-ADMIN":
+        return Owner("administrator", detail=rule.chain, evidence="chain name")
+    if rule.chain == "CNI-FORWARD" or (rule.chain in BASE and rule.target in ("CNI-FORWARD", "CNI-ADMIN")):
+        return Owner("program", program=FIREWALL, detail="CNI-FORWARD", evidence="chain name")
+    return None
+
+
+def _of_pod(rule: Rule, known: Known) -> Owner:
+    found = _ID.search(rule.comment)
+    sandbox = known.sandboxes.of(found[1]) if found else None
+    if not sandbox:
+        return Owner("unknown", program=BRIDGE, evidence="chain name")
+    return Owner("Pod", sandbox.namespace, sandbox.name, "", BRIDGE, "ipMasq", "", "", "CNI result cache")

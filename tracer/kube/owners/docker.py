@@ -1,0 +1,45 @@
+"""Docker: chains DOCKER and DOCKER-*. What stands in DOCKER-USER is the administrator's, but for Docker's last RETURN.
+
+Source: moby libnetwork/iptables, daemon/libnetwork/drivers/bridge.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tracer.kube.known import Known
+from tracer.kube.model import Owner
+from tracer.kube.owners.rule_text import BASE
+from tracer.rules.model import Rule, Ruleset
+
+PROGRAM = "Docker"
+TABLES = ("docker-bridges",)
+
+_BRIDGE = r"(docker0|br-[0-9a-f]{12})"
+_SHAPES = (
+    re.compile(rf"-s \S+ ! -o {_BRIDGE} -j MASQUERADE"),
+    re.compile(rf"-o {_BRIDGE} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
+    re.compile(rf"-i {_BRIDGE} ! -o \1 -j ACCEPT"),
+    re.compile(rf"-i {_BRIDGE} -o \1 -j (?:ACCEPT|DROP)"),
+)
+"""Its rules in iptables' own chains, word for word; another that names docker0 may be anybody's."""
+
+
+def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+    if rule.table in TABLES:
+        return Owner("program", program=PROGRAM, detail=f"table {rule.table}", evidence="table name")
+    if rule.chain == "DOCKER-USER":
+        last = rule.text in ("-j RETURN", "return") and rule.number == len(ruleset.chain(rule.family, rule.table, rule.chain))
+        mine = Owner("program", program=PROGRAM, detail=rule.chain, evidence="chain name")
+        return mine if last else Owner("administrator", detail=rule.chain, evidence="chain name")
+    if _is_own(rule.chain):
+        return Owner("program", program=PROGRAM, detail=rule.chain, evidence="chain name")
+    if rule.chain in BASE and _is_own(rule.target):
+        return Owner("program", program=PROGRAM, detail=rule.target, evidence="chain it jumps to")
+    if rule.chain in ("FORWARD", "POSTROUTING") and any(s.fullmatch(rule.text) for s in _SHAPES):
+        return Owner("program", program=PROGRAM, evidence="shape of the rule")
+    return None
+
+
+def _is_own(chain: str) -> bool:
+    return chain == "DOCKER" or chain.startswith("DOCKER-")

@@ -1,0 +1,177 @@
+"""kube-proxy in iptables mode, legacy and nft back end, 1.20 to 1.36.
+
+A rule says whose it is in its comment ("ns/name:port cluster IP") or in the hash of its chain's or its target's name; where
+both do, they must agree. Rules without a comment (the last of KUBE-EXT-, all behind KUBE-SVC- in a large cluster) are reached
+from rules that have one, or the API knows the hash, the cluster IP or the NodePort.
+Source: kubernetes pkg/proxy/iptables/proxier.go of 1.20, 1.24 and 1.36.
+"""
+
+from __future__ import annotations
+
+import re
+from weakref import ref
+
+from tracer.kube.known import Known
+from tracer.kube.model import Owner, ServicePort
+from tracer.kube.names import IPTABLES_CHAIN, service_hash
+from tracer.kube.owners.rule_text import destination, destination_ports, dnat_target, from_base, protocol
+from tracer.rules.model import Rule, Ruleset
+
+PROGRAM = "kube-proxy"
+
+COMMON = frozenset({
+    "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD", "KUBE-PROXY-FIREWALL", "KUBE-POSTROUTING",
+    "KUBE-MARK-MASQ", "KUBE-PROXY-CANARY",
+})  # fmt: skip
+"""Chains for all Services together."""
+
+FOR_SERVICES = frozenset({"KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-FIREWALL"})
+"""Those of them whose rules are, one by one, for one Service."""
+
+MARKS = {"KUBE-POSTROUTING": "KUBE-MARK-MASQ", "KUBE-FORWARD": "KUBE-MARK-MASQ"}
+
+_NAMED = re.compile(
+    r"(?:(?:masquerade|pod|masquerade LOCAL|route LOCAL|other) traffic (?:for|to) |Balancing rule \d+ for )?"
+    r"(?P<label>(?P<ns>[a-z0-9-]+)/(?P<name>[a-z0-9.-]+)(?::(?P<port>[a-z0-9-]+))?)"
+    r"(?P<rest>$| (?:cluster IP|external IP|loadbalancer IP|LB IP|has no endpoints|has no local endpoints|-> \S+|"
+    r"external destinations|traffic not accepted by|will be dropped by|health check node port|to service chain).*)"
+)
+_WAYS = {
+    "cluster IP": "cluster IP",
+    "external IP": "external IP",
+    "loadbalancer IP": "load balancer IP",
+    "LB IP": "load balancer IP",
+}
+
+
+def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+    if IPTABLES_CHAIN.fullmatch(rule.chain):
+        return _of_service(rule, ruleset, known)
+    if rule.chain in FOR_SERVICES:
+        if rule.target in COMMON - {"KUBE-MARK-MASQ"}:
+            return Owner("program", program=PROGRAM, detail=rule.chain, evidence="chain name")
+        if rule.target in ("KUBE-NODE-PORT", "KUBE-LOAD-BALANCER") or "--match-set" in rule.text or 'match "set"' in rule.text:
+            return None
+        return _of_service(rule, ruleset, known)
+    if rule.chain in COMMON and "--match-set" not in rule.text and 'match "set"' not in rule.text:
+        return Owner("program", program=PROGRAM, detail=rule.chain, evidence="chain name")
+    if from_base(rule, COMMON):
+        return Owner("program", program=PROGRAM, detail=rule.target, evidence="chain it jumps to")
+    return None
+
+
+def service_in(comment: str) -> tuple[str, str, str] | None:
+    """(namespace, name, port name) that a comment of kube-proxy names; None when it names none."""
+    found = _NAMED.fullmatch(comment)
+    return (found["ns"], found["name"], found["port"] or "") if found else None
+
+
+def _of_service(rule: Rule, ruleset: Ruleset, known: Known) -> Owner:
+    found = _by_hash(rule, known) or _by_comment(rule) or _by_ruleset(rule, ruleset) or _by_address(rule, known)
+    if not found:
+        return Owner("unknown", program=PROGRAM, evidence="chain name")
+    port, evidence = found
+    end = dnat_target(rule)
+    target = known.leads_to(end[0]) if end else ""
+    if not end and rule.chain.startswith("KUBE-SEP-"):
+        behind = known.store.by_endpoint_chain.one(rule.chain[9:])
+        target = known.leads_to(behind[1].address) if behind and rule.target == "DNAT" else ""
+    return port.owner(detail(rule, port), evidence, PROGRAM, target)
+
+
+Found = tuple[ServicePort, str]
+
+
+def _by_hash(rule: Rule, known: Known) -> Found | None:
+    """By the API's Services: each has its hash, and so has each endpoint."""
+    for chain in (rule.chain, rule.target):
+        match = IPTABLES_CHAIN.fullmatch(chain)
+        if match and match[1] == "SEP":
+            behind = known.store.by_endpoint_chain.one(match[2])
+            if behind:
+                return behind[0], "API: chain hash"
+        elif match:
+            port = known.store.by_chain.one(match[2])
+            if port:
+                return port, "API: chain hash"
+    return None
+
+
+def _by_comment(rule: Rule) -> Found | None:
+    named = service_in(rule.comment)
+    if not named:
+        return None
+    port = ServicePort(*named, protocol(rule) or "tcp", 0)
+    for chain in (rule.chain, rule.target):
+        match = IPTABLES_CHAIN.fullmatch(chain)
+        if match and match[1] != "SEP":
+            agree = [p for p in ("tcp", "udp", "sctp") if service_hash(port.label, p) == match[2]]
+            return (ServicePort(*named, agree[0], 0), "comment, chain hash") if agree else None
+    return port, "comment"
+
+
+def _by_ruleset(rule: Rule, ruleset: Ruleset) -> Found | None:
+    """By the comments of other rules: of its chain, of those that jump to its chain, and on from there."""
+    told = _told(ruleset)
+    for chain in (rule.chain, rule.target):
+        match = IPTABLES_CHAIN.fullmatch(chain)
+        if match and match[2] in told:
+            return told[match[2]], "comment of another rule"
+    return None
+
+
+_last: list[tuple[ref[Ruleset], dict[str, ServicePort]]] = []
+"""The rulesets asked for last, and what their comments tell. A ruleset never changes, so each is gone through once."""
+
+
+def _told(ruleset: Ruleset) -> dict[str, ServicePort]:
+    """The hash in a chain's name -> its service port. Large clusters have comments on the way into a Service only."""
+    for known, told in _last:
+        if known() is ruleset:
+            return told
+    told, ends = {}, []
+    for rules in ruleset.chains.values():
+        for rule in rules:
+            inside, onward = IPTABLES_CHAIN.fullmatch(rule.chain), IPTABLES_CHAIN.fullmatch(rule.target)
+            found = _by_comment(rule) if rule.comment and (inside or onward) else None
+            if found:
+                told |= {match[2]: found[0] for match in (inside, onward) if match}
+            if inside and onward and onward[1] == "SEP":
+                ends.append((inside[2], onward[2]))
+    told |= {end: told[service] for service, end in ends if service in told}
+    _last.insert(0, (ref(ruleset), told))
+    del _last[8:]
+    return told
+
+
+def _by_address(rule: Rule, known: Known) -> Found | None:
+    ports, proto = destination_ports(rule), protocol(rule)
+    if rule.chain not in FOR_SERVICES or len(ports) != 1 or not proto:
+        return None
+    address = destination(rule)
+    if address and not address.startswith("127."):
+        found = known.store.by_address.one((address, ports[0], proto))
+        return (found[0], "API: address and port") if found else None
+    if rule.table == "filter" and rule.chain == "KUBE-NODEPORTS":
+        health = known.store.by_health_port.all(ports[0])
+        return (health[0], "API: health check port") if len({(p.namespace, p.name) for p in health}) == 1 else None
+    port = known.store.by_node_port.one((ports[0], proto))
+    return (port, "API: NodePort") if port else None
+
+
+def detail(rule: Rule, port: ServicePort) -> str:
+    """What of the Service the rule is for: "cluster IP", "NodePort 30285, no endpoints"."""
+    named = _NAMED.fullmatch(rule.comment)
+    rest = named["rest"].strip() if named else ""
+    said = [way for words, way in _WAYS.items() if rest.startswith(words)]
+    ports = destination_ports(rule)
+    if not said and ports and rule.chain in FOR_SERVICES:
+        if rule.table == "filter" and rule.chain == "KUBE-NODEPORTS":
+            said = [f"health check port {ports[0]}"]
+        elif not destination(rule) or destination(rule).startswith("127."):
+            said = [f"NodePort {ports[0]}"]
+    if rest.startswith("has no "):
+        said.append(rest.removeprefix("has "))
+    if rest.startswith(("traffic not accepted", "will be dropped")):
+        said.append("outside loadBalancerSourceRanges")
+    return ", ".join(dict.fromkeys(said))

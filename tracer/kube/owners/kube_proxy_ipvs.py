@@ -1,0 +1,44 @@
+"""kube-proxy in ipvs mode: a few rules that ask ipsets, for all Services at once, and virtual servers that bear no name.
+
+Whose a virtual server is, only the API knows: it has its address and port, and nothing else.
+Source: kubernetes pkg/proxy/ipvs/proxier.go, ipset.go.
+"""
+
+from __future__ import annotations
+
+from tracer.kube.known import Known
+from tracer.kube.model import Owner
+from tracer.kube.owners.rule_text import from_base
+from tracer.rules.model import Rule, Ruleset
+
+PROGRAM = "kube-proxy"
+
+OWN = frozenset({
+    "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER", "KUBE-SOURCE-RANGES-FIREWALL",
+})  # fmt: skip
+SHARED = frozenset({"KUBE-SERVICES", "KUBE-POSTROUTING", "KUBE-NODEPORTS"})
+"""Chains that the iptables mode has too; here their rules ask ipsets."""
+
+
+def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+    asks_set = "--match-set KUBE-" in rule.text or 'xt match "set"' in rule.text
+    mine = rule.chain in OWN or (rule.chain in SHARED and (asks_set or rule.target in OWN))
+    # kubelet's KUBE-FIREWALL is in the filter table.
+    mine = mine or (rule.table == "nat" and rule.chain == "KUBE-FIREWALL")
+    if mine:
+        return Owner("program", program=PROGRAM, detail=rule.chain, evidence="chain name")
+    if from_base(rule, OWN) or (rule.table == "nat" and from_base(rule, frozenset({"KUBE-FIREWALL"}))):
+        return Owner("program", program=PROGRAM, detail=rule.target, evidence="chain it jumps to")
+    return None
+
+
+def owner_of_virtual_server(address: str, port: int, protocol: str, known: Known) -> Owner:
+    """Whose a virtual server is: by cluster, external or load balancer IP; a NodePort has one on every local address."""
+    store = known.store
+    found = store.by_address.one((address, port, protocol))
+    if found:
+        return found[0].owner(found[1], "API: address and port", PROGRAM)
+    by_node = store.by_node_port.one((port, protocol))
+    if by_node and not store.by_service_ip.all(address):
+        return by_node.owner(f"NodePort {port}", "API: NodePort", PROGRAM)
+    return Owner("unknown", program="IPVS", evidence="a virtual server bears no name")

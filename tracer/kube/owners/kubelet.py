@@ -1,0 +1,25 @@
+"""kubelet: marks of its own, and the firewall that drops what bears them. Source: pkg/kubelet/kubelet_network_linux.go."""
+
+from __future__ import annotations
+
+from tracer.kube.known import Known
+from tracer.kube.model import Owner
+from tracer.kube.owners.rule_text import from_base
+from tracer.rules.model import Rule, Ruleset
+
+PROGRAM = "kubelet"
+
+OWN = frozenset({"KUBE-MARK-DROP", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"})
+FIREWALL = frozenset({"KUBE-FIREWALL"})
+"""In the filter table; the one in nat is kube-proxy's, in ipvs mode."""
+
+MARKS = {"KUBE-FIREWALL": "KUBE-MARK-DROP"}
+
+
+def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+    own = OWN | FIREWALL if rule.table == "filter" else OWN
+    if rule.chain in own:
+        return Owner("program", program=PROGRAM, detail=rule.chain, evidence="chain name")
+    if from_base(rule, own):
+        return Owner("program", program=PROGRAM, detail=rule.target, evidence="chain it jumps to")
+    return None

@@ -1,0 +1,164 @@
+"""Keeps a store as the API has it, in threads of their own: tracing never waits for them, and goes on whatever befalls them.
+
+One thread a collection: list, then watch from there; begin again when the server ends the watch, list again when it says 410
+Gone. Trouble is said once, in one sentence, and so is its end.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from tracer.kube import client
+from tracer.kube.client import Client, Refused, Resource
+from tracer.kube.kubeconfig import Access
+from tracer.kube.store import Store
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds between attempts, doubled each time."""
+
+ENDPOINT_KINDS = (client.SLICES, client.SLICES_BETA, client.ENDPOINTS)
+"""In order of preference: a cluster too old for the first has one of the others."""
+
+WORDS = {"Service": "services", "EndpointSlice": "endpointslices", "Endpoints": "endpoints", "Pod": "pods", "Node": "nodes"}
+
+NameOfNode = Callable[[Store], str]
+
+
+class Watch:
+    """Follows Services, what stands behind them, Nodes and this node's Pods.
+
+    name_of_node: finds this node in the store once nodes are known (or not: the store is empty then); "" = cannot be told.
+    """
+
+    def __init__(self, access: Access, store: Store, name_of_node: NameOfNode, pause: float = FIRST_PAUSE) -> None:
+        self._access, self._store, self._name, self._pause = access, store, name_of_node, pause
+        self._over = threading.Event()
+        self._clients: list[Client] = []
+        self._threads: list[threading.Thread] = []
+        self._told: deque[str] = deque()
+        self._trouble: dict[str, str] = {}
+        self._missing = {"Service", "EndpointSlice", "Node", "Pod"}
+        self._complete, self._lock = threading.Event(), threading.Lock()
+
+    def start(self) -> None:
+        """Returns at once."""
+        for resources in ((client.SERVICES,), ENDPOINT_KINDS, (client.NODES,)):
+            self._thread(resources)
+
+    def close(self) -> None:
+        """Ends all threads; those that wait for an answer that does not come are left to end by themselves."""
+        self._over.set()
+        for one in list(self._clients):
+            one.interrupt()
+        for thread in self._threads:
+            thread.join(0.5)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether all collections have been listed, or refused, within so many seconds."""
+        return self._complete.wait(seconds)
+
+    def notes(self) -> list[str]:
+        """What the user should be told since the last call."""
+        told = []
+        while self._told:
+            told.append(self._told.popleft())
+        return told
+
+    @property
+    def troubled(self) -> str:
+        """What is wrong now; "" when nothing is."""
+        return next(iter(self._trouble.values()), "")
+
+    def _thread(self, resources: Sequence[Resource]) -> None:
+        one = Client(self._access)
+        self._clients.append(one)
+        name = f"kube-{resources[0].kind}"
+        thread = threading.Thread(target=self._follow, args=(one, list(resources)), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _follow(self, one: Client, resources: list[Resource]) -> None:
+        version, pause, kind = "", self._pause, resources[0].kind
+        while not self._over.is_set():
+            resource, began = resources[0], time.monotonic()
+            try:
+                if not version:
+                    items, version = one.list(resource)
+                    self._store.replace(resource.kind, items)
+                    self._listed(kind)
+                events = one.watch(resource, version)
+                self._well(kind)
+                for what, body in events:
+                    version = str((body.get("metadata") or {}).get("resourceVersion", version))
+                    if what in ("ADDED", "MODIFIED"):
+                        self._store.apply(resource.kind, body)
+                    elif what == "DELETED":
+                        self._store.delete(resource.kind, body)
+            except Refused as e:
+                gone, version = e.status == 410 and bool(version), ""
+                if e.status == 404 and len(resources) > 1:
+                    resources.pop(0)
+                    continue
+                if not gone:
+                    self._refused(kind, e)
+            except (OSError, http.client.HTTPException, ValueError) as e:
+                self._away(kind, e)
+            # A server that ends each watch at once is not to be asked in a loop.
+            pause = self._pause if time.monotonic() - began > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
+            self._over.wait(pause if self._trouble.get(kind) else self._pause)
+
+    def _listed(self, kind: str) -> None:
+        self._well(kind)
+        self._have(kind)
+
+    def _have(self, kind: str) -> None:
+        """A collection is there, or will not come: the pods are asked for when it is known whose."""
+        with self._lock:
+            first = kind in self._missing
+            self._missing.discard(kind)
+            if kind == "Node" and first:
+                self._store.node = self._store.node or self._name(self._store)
+                if self._store.node:
+                    self._thread((client.pods_of(self._store.node),))
+                else:
+                    self._told.append("Which node this is cannot be told: set NODE_NAME to have its pods named.")
+                    self._missing.discard("Pod")
+            if not self._missing:
+                self._complete.set()
+
+    def _well(self, kind: str) -> None:
+        with self._lock:
+            if self._trouble.pop(kind, None) and not self._trouble:
+                self._told.append("The Kubernetes API answers again.")
+
+    def _refused(self, kind: str, e: Refused) -> None:
+        words = WORDS[kind]
+        if e.status == 401:
+            self._access.renew()
+            self._say(kind, "The Kubernetes API does not know this account (401: expired token?): names may be old or missing.")
+        elif e.status == 403:
+            self._say(kind, f"The Kubernetes API does not let this account list {words} (403): {words} may go unnamed.")
+            self._have(kind)
+        else:
+            self._say(kind, f"The Kubernetes API answered {e.status} when asked for {words}: names may be old or missing.")
+
+    def _away(self, kind: str, e: Exception) -> None:
+        if self._over.is_set():
+            return
+        why = (e.strerror if isinstance(e, OSError) and e.strerror else str(e)) or type(e).__name__
+        where = f"{self._access.host}:{self._access.port}"
+        self._say(kind, f"The Kubernetes API at {where} does not answer ({why}): names may be old or missing.")
+
+    def _say(self, kind: str, sentence: str) -> None:
+        """Says it, unless it is what is already known to be wrong, with this collection or another."""
+        with self._lock:
+            known = sentence in self._trouble.values()
+            # One outage has many faces (refused, reset, timed out): after the first it is still the same.
+            same = "does not answer" in sentence and any("does not answer" in t for t in self._trouble.values())
+            self._trouble[kind] = sentence
+            if not (known or same):
+                self._told.append(sentence)

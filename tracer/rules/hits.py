@@ -1,0 +1,129 @@
+"""Joins packets and rules: the walk of each table run, and which rule a connection's translation came from.
+
+Only the first packet of a connection is asked of the nat table; its later packets, and the replies, are rewritten by what
+conntrack remembers. So the rule is remembered here by the connection's original tuple, zone and namespace.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracer.record import HOOKS, Event, Flag, Kind, NftHit
+from tracer.rules import nft_hits, steps
+from tracer.rules.legacy import Legacy
+from tracer.rules.model import Walk
+from tracer.rules.steps import Noted
+
+CONNECTIONS_KEPT = 65536
+DESTINATION_HOOKS = (HOOKS.index("PREROUTING"), HOOKS.index("OUTPUT"))
+"""Where the nat table changes destinations; elsewhere it changes sources."""
+TRANSLATIONS = frozenset({"dnat", "snat", "masquerade", "redirect", "netmap"})
+NEW = 2
+"""Of event.ct_info: no packet of this connection has left yet."""
+BEFORE = Walk(undecided="decided before tracing began")
+LOST = Walk(undecided="the packet that decided was not seen: events were lost")
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """A connection's translation on one side: by which packet, and its walk through the nat table.
+
+    walk: None = no rules that are watched were asked, so something else translates here.
+    """
+
+    packet: int
+    walk: Walk | None
+
+
+class Hits:
+    """What rules did to packets. legacy, nft: None = this run cannot tell."""
+
+    def __init__(self, legacy: Legacy | None = None, nft: nft_hits.Reading | None = None) -> None:
+        self._legacy, self._nft = legacy, nft
+        self._noted: dict[int, dict[int, list[Noted]]] = {}
+        self._runs: dict[int, list[NftHit]] = {}
+        self._whole = True
+        self._connections: OrderedDict[object, _Decided] = OrderedDict()
+        self._lost = False
+
+    def take(self, batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Takes out of a batch what is not an event; returns the events. To be called for every drain, also an empty one."""
+        events, rows, rulesets = steps.split(batch)
+        if self._legacy:
+            for packet, time, noted in steps.noted(rows):
+                self._noted.setdefault(packet, {}).setdefault(time, []).append(noted)
+            self._legacy.note(steps.changes(rulesets))
+            tables = events[events["kind"] == Kind.EVENT_TABLE]
+            for at in np.unique(tables["object"], return_index=True)[1] if len(tables) else ():
+                self._legacy.want(steps.event(tables[at]))
+        return events
+
+    def waits(self, records: Sequence[Any]) -> bool:
+        """Whether rules that acted on a packet are being read. records: its events and hits."""
+        legacy, nft = self._legacy, self._nft
+        if legacy and any([legacy.waits(e) for e in records if e.kind == Kind.EVENT_TABLE]):
+            return True
+        return nft is not None and any([nft.coming(*g) for g in nft_hits.generations(records)])
+
+    def begin(self, records: Sequence[Any], whole: bool) -> None:
+        """A packet is about to be explained. records: its events and hits, in order. whole: nothing of it was lost."""
+        self._runs, self._whole = nft_hits.runs(records) if self._nft else {}, whole
+
+    def explain(self, e: Event) -> dict[str, Any]:
+        """The fields of an event's hop that tell which rules acted. To be called in the order of a packet's events."""
+        if self._legacy and e.kind == Kind.EVENT_TABLE:
+            walk = self._legacy.walk(e, self._noted.get(e.packet, {}).get(e.time, []))
+            if e.flags & Flag.FLAG_HAS_CT and e.table.split(b"\0")[0] == b"nat":
+                self._remember(_connection(e, e.hook in DESTINATION_HOOKS), _Decided(e.packet, walk))
+            return {"walk": walk}
+        if self._nft and e.kind == Kind.EVENT_CHAIN and self._runs.get(e.hop):
+            walk = nft_hits.walk(e, self._runs[e.hop], self._nft, self._whole)
+            if e.flags & Flag.FLAG_HAS_CT and translates(walk):
+                self._remember(_connection(e, e.hook in DESTINATION_HOOKS), _Decided(e.packet, walk))
+            return {"walk": walk}
+        if (self._legacy or self._nft) and e.kind == Kind.EVENT_NAT:
+            # In the reply direction a rewritten source undoes a DNAT.
+            connection = _connection(e, bool(e.manip & 1) != bool(e.manip & 2))
+            decided = self._connections.get(connection)
+            if not decided and e.ct_info == NEW:
+                decided = _Decided(e.packet, None)
+                self._remember(connection, decided)
+            caused = decided.walk if decided else LOST if self._lost else BEFORE
+            return {"walk": caused, "from_conntrack": not decided or decided.packet != e.packet}
+        return {}
+
+    def over(self, packet: int) -> None:
+        """A packet has been explained: what was noted for it is no longer needed."""
+        self._noted.pop(packet, None)
+
+    def doubt(self) -> None:
+        """Events were lost: a connection may be another one by now."""
+        self._connections.clear()
+        self._lost = True
+
+    def close(self) -> None:
+        """Ends the reading of rules; what has been read stays known."""
+        if self._legacy:
+            self._legacy.close()
+
+    def _remember(self, connection: object, decided: _Decided) -> None:
+        self._connections[connection] = decided
+        self._connections.move_to_end(connection)
+        if len(self._connections) > CONNECTIONS_KEPT:
+            self._connections.popitem(last=False)
+
+
+def translates(walk: Walk) -> bool:
+    """Whether a walk through an nftables chain ended in a translation."""
+    last = walk.visits[-1] if walk.visits else None
+    return bool(last and last.rule and last.rule.target.lower() in TRANSLATIONS)
+
+
+def _connection(e: Event, destination: bool) -> object:
+    return (destination, e.netns, e.zone, e.protocol, e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport)

@@ -1,0 +1,113 @@
+"""The nftables rules of a network namespace at one generation, native ones and those of iptables-nft: order and handles from
+the kernel, texts from the tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tracer.rules import netns, nft_dump, nft_text
+from tracer.rules.model import ChainKey, Rule, Ruleset
+from tracer.rules.nfnetlink import Interrupted, Nfnetlink
+from tracer.rules.nft_dump import Dump, DumpedChain
+from tracer.rules.nft_maps import VerdictMap
+from tracer.rules.nft_text import Saved
+
+TRIES = 4
+
+
+class Changing(Exception):
+    """The rules changed each time they were being read."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The rules of one namespace at one generation, and the ways to find one.
+
+    A handle is never given twice in a table, nor a table's in a namespace: both together name a rule across generations.
+    rules: by the table's handle and the rule's. chains: names by the table's handle and the chain's. tables: handle by family
+    and name. lookups: of the rules that look their verdict up, the map and where its key stands.
+    """
+
+    ruleset: Ruleset
+    number: int
+    rules: Mapping[tuple[int, int], Rule]
+    chains: Mapping[tuple[int, int], str]
+    lookups: Mapping[tuple[int, int], tuple[VerdictMap, int]] = field(default_factory=dict)
+
+
+Texts = Callable[[str, str], Mapping[int, str]]
+Saves = Callable[[str, str], Mapping[str, list[Saved]]]
+
+
+def join(dump: Dump, inode: int, listed: Texts, saved: Saves) -> Snapshot:
+    """A snapshot from what the kernel dumped and the two sources of text, each asked by family and table.
+
+    A chain's saved rules are taken when they are as many as the kernel has, and no comment differs; else, and for native
+    tables, nft's listing.
+    """
+    chains: dict[ChainKey, tuple[Rule, ...]] = {}
+    by_handle: dict[tuple[int, int], Rule] = {}
+    names: dict[tuple[int, int], str] = {}
+    lookups: dict[tuple[int, int], tuple[VerdictMap, int]] = {}
+    of_iptables = {table: saved(*table) for table in dump.tables}
+    of_nft: dict[tuple[str, str], Mapping[int, str]] = {}
+    for key, chain in dump.chains.items():
+        family, table, name = key
+        handle = dump.tables.get((family, table), 0)
+        saves = of_iptables.get((family, table), {}).get(name, [])
+        if not _agree(saves, chain):
+            saves = []
+        if chain.rules and not saves and (family, table) not in of_nft:
+            of_nft[family, table] = listed(family, table)
+        rules = _rules(key, chain, saves, of_nft.get((family, table), {}))
+        chains[key] = rules
+        names[handle, chain.handle] = name
+        for rule, dumped in zip(rules, chain.rules, strict=True):
+            by_handle[handle, rule.handle] = rule
+            found = dump.maps.get((family, table, dumped.lookup[0])) if dumped.lookup else None
+            if found and dumped.lookup:
+                lookups[handle, rule.handle] = found, dumped.lookup[1]
+    policies = {key: chain.policy for key, chain in dump.chains.items() if chain.policy}
+    ruleset = Ruleset("nft", inode, str(dump.generation), chains, policies)
+    return Snapshot(ruleset, dump.generation, by_handle, names, lookups)
+
+
+def _agree(saves: list[Saved], chain: DumpedChain) -> bool:
+    """Whether the saved rules are those of the chain, one for one, as far as can be seen."""
+    pairs = list(zip(saves, chain.rules, strict=False))
+    return len(saves) == len(chain.rules) and all(not r.comment or r.comment == s.comment for s, r in pairs)
+
+
+def _rules(key: ChainKey, chain: DumpedChain, saves: list[Saved], listed: Mapping[int, str]) -> tuple[Rule, ...]:
+    family, table, name = key
+    out = []
+    for place, rule in enumerate(chain.rules):
+        save = saves[place] if saves else None
+        words = save.text if save else listed.get(rule.handle, "")
+        target = (save.target if save else "") or rule.target
+        comment = (save.comment if save else "") or rule.comment
+        out.append(Rule(family, table, name, place + 1, words, comment, target, rule.handle))
+    return tuple(out)
+
+
+def _read(inode: int, known: Container[int]) -> tuple[int, Snapshot | None]:
+    with Nfnetlink() as nfnetlink:
+        for _ in range(TRIES):
+            with suppress(Interrupted, OSError):
+                now = nft_dump.generation(nfnetlink)
+                if now in known:
+                    return now, None
+                snapshot = join(nft_dump.read(nfnetlink), inode, nft_text.list_table, nft_text.save_table)
+                if nft_dump.generation(nfnetlink) == snapshot.number:
+                    return snapshot.number, snapshot
+    raise Changing
+
+
+def read_new(fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
+    """The generation in force in the namespace that a descriptor leads to, and its rules unless it is a known one.
+
+    inode: the namespace's number. Raises Changing when the rules never held still; OSError when it cannot be entered.
+    """
+    return netns.inside(fd, lambda: _read(inode, known))

@@ -1,0 +1,144 @@
+"""What the kernel itself says about its nftables rules: tables, chains, rules in order with their handles, verdict maps.
+
+It does not say a rule as its user would write it (tracer/rules/nft_text.py), but it is the order and the handles that hits are
+joined by, and it has what the tools hide: the comment of a rule of iptables-nft, and the elements of an unnamed map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tracer.rules.model import ChainKey
+from tracer.rules.nfnetlink import Nfnetlink, attribute, attributes, items, number, text
+from tracer.rules.nft_maps import Element, VerdictMap, element
+
+FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
+NUMBERS = {name: number for number, name in FAMILIES.items()}
+GETTABLE, GETCHAIN, GETRULE, GETSET, GETSETELEM, GETGEN = 1, 4, 7, 10, 13, 16
+DROP, ACCEPT, RETURN = 0, 1, 0xFFFFFFFB
+_VERDICT_TYPE = 0xFFFFFF00
+_VERDICT_REGISTER = 0
+_VERDICTS = {DROP: "DROP", ACCEPT: "ACCEPT", RETURN: "RETURN", 3: "QUEUE"}
+_SIMPLE_TARGETS = {"masq": "MASQUERADE", "redir": "REDIRECT", "reject": "REJECT", "queue": "QUEUE", "tproxy": "TPROXY",
+                   "log": "LOG", "notrack": "NOTRACK", "dup": "DUP", "fwd": "FWD"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DumpedRule:
+    """One rule. target: as Rule.target. lookup: the set its verdict is looked up in, and which byte of the registers the key
+    begins at; None when it has no verdict map."""
+
+    handle: int
+    comment: str = ""
+    target: str = ""
+    lookup: tuple[str, int] | None = None
+
+
+@dataclass
+class DumpedChain:
+    """One chain. policy: "" when it is no base chain."""
+
+    handle: int
+    policy: str = ""
+    rules: list[DumpedRule] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Dump:
+    """Everything of one generation. tables: their handles by family and name. maps: by family, table and name."""
+
+    generation: int
+    tables: Mapping[tuple[str, str], int]
+    chains: Mapping[ChainKey, DumpedChain]
+    maps: Mapping[ChainKey, VerdictMap]
+
+
+def generation(nfnetlink: Nfnetlink) -> int:
+    """The number of the ruleset that is in force."""
+    return number(attributes(nfnetlink.get(GETGEN)[2]).get(1))
+
+
+def read(nfnetlink: Nfnetlink) -> Dump:
+    """Raises Interrupted when the rules changed under way (or OSError): try again."""
+    now = generation(nfnetlink)
+    tables: dict[tuple[str, str], int] = {}
+    chains: dict[ChainKey, DumpedChain] = {}
+    for _, family, raw in nfnetlink.dump(GETTABLE):
+        a = attributes(raw)
+        tables[FAMILIES.get(family, str(family)), text(a.get(1))] = number(a.get(4))
+    for _, family, raw in nfnetlink.dump(GETCHAIN):
+        a = attributes(raw)
+        policy = _VERDICTS.get(number(a[5]), "") if 5 in a else "ACCEPT" if 4 in a else ""
+        key = FAMILIES.get(family, str(family)), text(a.get(1)), text(a.get(3))
+        chains[key] = DumpedChain(number(a.get(2)), policy)
+    for _, family, raw in nfnetlink.dump(GETRULE):
+        a = attributes(raw)
+        key = FAMILIES.get(family, str(family)), text(a.get(1)), text(a.get(2))
+        if key in chains:
+            chains[key].rules.append(dumped_rule(a))
+    return Dump(now, tables, chains, _maps(nfnetlink))
+
+
+def _maps(nfnetlink: Nfnetlink) -> dict[ChainKey, VerdictMap]:
+    out: dict[ChainKey, VerdictMap] = {}
+    for _, family, raw in nfnetlink.dump(GETSET):
+        a = attributes(raw)
+        if number(a.get(6)) != _VERDICT_TYPE:
+            continue
+        table, name = text(a.get(1)), text(a.get(2))
+        elements: list[Element] = []
+        for _, _, part in nfnetlink.dump(GETSETELEM, family, attribute(1, table) + attribute(2, name)):
+            elements += [element(e) for _, e in items(attributes(part).get(3, b""))]
+        key_type, key_length = number(a.get(4)), number(a.get(5))
+        out[FAMILIES.get(family, str(family)), table, name] = VerdictMap(key_type, key_length, tuple(elements))
+    return out
+
+
+def comment_of(userdata: bytes) -> str:
+    """The comment that nft keeps with a rule or an element: type, length, value; type 0 is the comment."""
+    at = 0
+    while at + 2 <= len(userdata):
+        kind, length = userdata[at], userdata[at + 1]
+        if kind == 0:
+            return text(userdata[at + 2 : at + 2 + length])
+        at += 2 + length
+    return ""
+
+
+def dumped_rule(a: Mapping[int, bytes]) -> DumpedRule:
+    """A rule from its attributes (NFTA_RULE_*)."""
+    comment, target, lookup = comment_of(a.get(7, b"")), "", None
+    for _, raw in items(a.get(4, b"")):
+        expression = attributes(raw)
+        name = text(expression.get(1))
+        data = attributes(expression.get(2, b"")) if name in _TOLD_MORE else {}
+        if name == "match" and text(data.get(1)) == "comment":
+            comment = text(data.get(3, b"").split(b"\0")[0])
+        elif name == "lookup":
+            if 3 in data and number(data[3]) == _VERDICT_REGISTER:
+                lookup = text(data.get(1)), _place(number(data.get(2)))
+        else:
+            target = _target(name, data) or target
+    return DumpedRule(number(a.get(3)), comment, target, lookup)
+
+
+_TOLD_MORE = frozenset({"match", "target", "immediate", "lookup", "nat", "meta", "ct"})
+
+
+def _target(name: str, data: Mapping[int, bytes]) -> str:
+    if name == "target":
+        return text(data.get(1))
+    if name == "immediate" and 1 in data and number(data[1]) == _VERDICT_REGISTER:
+        verdict = attributes(attributes(data.get(2, b"")).get(2, b""))
+        return text(verdict[2]) if 2 in verdict else _VERDICTS.get(number(verdict.get(1)) & 0xFFFFFFFF, "")
+    if name == "nat":
+        return "DNAT" if number(data.get(1)) == 1 else "SNAT"
+    if name == "meta" and 3 in data and number(data.get(2)) == 3:
+        return "MARK"
+    return _SIMPLE_TARGETS.get(name, "")
+
+
+def _place(register: int) -> int:
+    """Where, in bytes after the verdict register, a register begins: four of 16 bytes (1-4), or sixteen of 4 (8-23)."""
+    return (register - 1) * 16 if register < 8 else (register - 8) * 4

@@ -1,0 +1,143 @@
+"""Keeps the nftables snapshots of the namespaces that packets are seen in, read in a thread of its own, once a generation.
+
+The namespace that a run begins with is asked for its generation ten times a second, one small message each, so that its rules
+are known before packets meet them. Others are read when a hit names a generation that is not known yet. The kernel can announce
+changes too (NFNLGRP_NFTABLES), but then it builds a message for every rule of every change, on the node's time.
+
+No descriptor of a namespace is kept: it would keep the namespace of a pod that is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tracer.rules import netns, nft
+from tracer.rules.nft import Changing, Snapshot
+
+PAUSE_SECONDS = 0.1
+END_SECONDS = 1.0
+"""How long the end of a run waits for a reading under way; the thread dies with the process."""
+KEPT = 16
+"""Snapshots a namespace."""
+
+
+class _Namespace:
+    """One namespace. polled: looked at also when nobody asks. seen: the generation in force when it was last looked at.
+    asked: the latest generation that a hit named. gone: nothing leads to it, or its rules cannot be read."""
+
+    def __init__(self, inode: int) -> None:
+        self.inode, self.gone, self.polled = inode, False, False
+        self.snapshots: dict[int, Snapshot] = {}
+        self.seen = self.asked = 0
+        self._path: Path | None = None
+        self._next_read = 0.0
+
+    def coming(self, generation: int) -> bool:
+        """Whether that generation may still be read: nobody has seen a later one in force."""
+        return not self.gone and generation not in self.snapshots and generation >= self.seen
+
+    @property
+    def due(self) -> bool:
+        return not self.gone and (self.polled or (self.asked > 0 and self.coming(self.asked)))
+
+    def look(self) -> None:
+        """Reads the rules if they have changed. After a reading that took long there is a pause as long.
+
+        Raises OSError, LookupError.
+        """
+        if time.monotonic() < self._next_read:
+            return
+        fd = self._open()
+        try:
+            began = time.monotonic()
+            with suppress(Changing):
+                self.seen, snapshot = nft.read_new(fd, self.inode, self.snapshots)
+                if snapshot:
+                    self.snapshots[snapshot.number] = snapshot
+                    self._next_read = 2 * time.monotonic() - began
+        finally:
+            os.close(fd)
+        while len(self.snapshots) > KEPT:
+            del self.snapshots[next(iter(self.snapshots))]
+
+    def _open(self) -> int:
+        """A descriptor, by the way that led there last time if it still does."""
+        if self._path:
+            with suppress(OSError, LookupError):
+                return netns.open_path(self._path, self.inode)
+        self._path = netns.find(self.inode)
+        return netns.open_path(self._path, self.inode)
+
+
+class NftWatch:
+    """Snapshots by namespace and generation; a context manager that ends its thread.
+
+    Only for kernels that have nf_tables loaded: asking another one would load it.
+    """
+
+    def __init__(self, pause: float = PAUSE_SECONDS) -> None:
+        self._pause = pause
+        self._namespaces: dict[int, _Namespace] = {}
+        self._lock = threading.Lock()
+        self._wake, self._ended = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="nft rules", daemon=True)
+        self._thread.start()
+
+    def poll(self, inode: int, seconds: float = 0) -> None:
+        """Looks at a namespace again and again from now on. seconds: how long to wait for its first snapshot."""
+        space = self._space(inode)
+        space.polled = True
+        self._wake.set()
+        until = time.monotonic() + seconds
+        while not space.snapshots and not space.gone and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _space(self, inode: int) -> _Namespace:
+        with self._lock:
+            return self._namespaces.setdefault(inode, _Namespace(inode))
+
+    def find(self, inode: int, generation: int) -> Snapshot | None:
+        """The snapshot of that generation; None when there is none (yet)."""
+        return self._space(inode).snapshots.get(generation)
+
+    def near(self, inode: int) -> list[Snapshot]:
+        """All snapshots of a namespace, the newest first."""
+        return list(self._space(inode).snapshots.values())[::-1]
+
+    def coming(self, inode: int, generation: int) -> bool:
+        """Whether that generation is not there yet, but may still be read; if so, it will be tried."""
+        space = self._space(inode)
+        if not space.coming(generation):
+            return False
+        space.asked = max(space.asked, generation)
+        self._wake.set()
+        return True
+
+    def _run(self) -> None:
+        while not self._ended:
+            with self._lock:
+                due = [space for space in self._namespaces.values() if space.due]
+            for space in due:
+                try:
+                    space.look()
+                except (OSError, LookupError):
+                    space.gone = True
+            self._wake.wait(self._pause)
+            if self._wake.is_set():
+                self._wake.clear()
+                time.sleep(0.01)
+
+    def close(self) -> None:
+        self._ended = True
+        self._wake.set()
+        self._thread.join(END_SECONDS)
+
+    def __enter__(self) -> NftWatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

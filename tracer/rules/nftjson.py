@@ -1,0 +1,108 @@
+"""Reads what `nft -j list ruleset` prints into a Ruleset and its maps.
+
+nft hides the content of iptables-nft's matches and targets: a comment is no more than {"xt": {"name": "comment"}}. Whoever
+has them from elsewhere (netlink gives them) hands them in by handle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracer.rules.model import ChainKey, Rule, Ruleset
+from tracer.rules.nfttext import expression, operand
+
+Handle = tuple[str, str, str, int]
+"""family, table, chain, handle of a rule."""
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of a map. key: its parts as nft writes them. verdict: "goto service-...", "drop". comment: "" if none."""
+
+    key: tuple[str, ...]
+    verdict: str
+    comment: str = ""
+
+    @property
+    def text(self) -> str:
+        """As nft writes it: tcp . 30420 comment "2048-game/service-2048" : drop."""
+        return " . ".join(self.key) + (f' comment "{self.comment}"' if self.comment else "") + f" : {self.verdict}"
+
+
+@dataclass(frozen=True)
+class NftMap:
+    """A map; elements by key. comment: of the map itself."""
+
+    family: str
+    table: str
+    name: str
+    comment: str = ""
+    elements: Mapping[tuple[str, ...], Element] = field(default_factory=dict)
+
+
+def parse(
+    text: str, comments: Mapping[Handle, str] | None = None, netns: int = 0, generation: str = ""
+) -> tuple[Ruleset, dict[tuple[str, str, str], NftMap]]:
+    """The ruleset, and its maps by (family, table, name). comments: those that nft does not show. Raises ValueError."""
+    chains: dict[ChainKey, list[Rule]] = {}
+    policies: dict[ChainKey, str] = {}
+    maps: dict[tuple[str, str, str], NftMap] = {}
+    for entry in json.loads(text)["nftables"]:
+        ((kind, body),) = entry.items()
+        if kind == "chain":
+            key = (body["family"], body["table"], body["name"])
+            chains.setdefault(key, [])
+            if "policy" in body:
+                policies[key] = body["policy"].upper()
+        elif kind == "rule":
+            rules = chains.setdefault((body["family"], body["table"], body["chain"]), [])
+            rules.append(_rule(body, len(rules) + 1, comments or {}))
+        elif kind == "map":
+            found = _map(body)
+            maps[found.family, found.table, found.name] = found
+    return Ruleset("nft", netns, generation, {key: tuple(rules) for key, rules in chains.items()}, policies), maps
+
+
+def _rule(body: dict[str, Any], number: int, comments: Mapping[Handle, str]) -> Rule:
+    handle: Handle = (body["family"], body["table"], body["chain"], body["handle"])
+    comment: str = body.get("comment") or comments.get(handle, "")
+    parts = [expression(e) for e in body["expr"]]
+    text = " ".join(p for p in parts if p)
+    if comment:
+        text = text.replace('xt match "comment"', f'comment "{comment}"') if 'xt match "comment"' in text else (
+            f'{text} comment "{comment}"'
+        )  # fmt: skip
+    return Rule(*handle[:3], number, text, comment, _target(body["expr"]), body["handle"])
+
+
+def _target(expressions: list[dict[str, Any]]) -> str:
+    """Where the last statement leads: a chain, or what it does, in the words of iptables."""
+    for e in reversed(expressions):
+        ((kind, body),) = e.items()
+        if kind in ("jump", "goto"):
+            return str(body["target"])
+        if kind == "xt" and body.get("type") == "target":
+            return str(body["name"])
+        if kind in ("accept", "drop", "return", "reject", "masquerade", "dnat", "snat", "redirect", "queue"):
+            return str(kind).upper()
+        if kind == "mangle" and body["key"] == {"meta": {"key": "mark"}}:
+            return "MARK"
+    return ""
+
+
+def _map(body: dict[str, Any]) -> NftMap:
+    elements = {}
+    for entry in body.get("elem", []):
+        if not isinstance(entry, list):
+            continue
+        key, value = entry
+        comment = ""
+        if isinstance(key, dict) and "elem" in key:
+            key, comment = key["elem"]["val"], key["elem"].get("comment", "")
+        parts = tuple(operand(p) for p in key["concat"]) if isinstance(key, dict) and "concat" in key else (operand(key),)
+        verdict = expression(value) if isinstance(value, dict) and "concat" not in value else operand(value)
+        elements[parts] = Element(parts, verdict, comment)
+    return NftMap(body["family"], body["table"], body["name"], body.get("comment", ""), elements)

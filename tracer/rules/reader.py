@@ -1,0 +1,127 @@
+"""Reads legacy rules in a thread of its own, beside the tracing.
+
+What was read is one generation: the same blob before and after iptables-save printed it. Which generation that is, the
+kernel side tells (tracer/rules/legacy.py).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tracer.rules import saved, sockopt
+from tracer.rules.blob import BadBlob, Table, without_counters
+from tracer.rules.model import Rule
+
+TRIES = 3
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A table to read. netns: inode. table: "" = all that are there, each a reading of its own, and one for this at the end."""
+
+    netns: int
+    family: str
+    table: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What came of it. thread: the kernel's number of the thread that read, from `began` to `ended` (ns, CLOCK_MONOTONIC).
+
+    table: None when it could not be read, and `why` says why not. rules: by offset in the blob.
+    """
+
+    wanted: Wanted
+    thread: int
+    began: int
+    ended: int
+    table: Table | None = None
+    rules: dict[int, Rule] = field(default_factory=dict)
+    why: str = ""
+
+
+class Reader:
+    """A thread that reads what it is asked for, in order. path: where to find a namespace by its inode, None = nowhere."""
+
+    def __init__(self, path: Callable[[int], Path | None]) -> None:
+        self._path, self._closing = path, False
+        self._asked: queue.SimpleQueue[Wanted | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Reading] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="rules", daemon=True)
+        self._thread.start()
+
+    def ask(self, wanted: Wanted) -> None:
+        self._asked.put(wanted)
+
+    def done(self) -> list[Reading]:
+        """What has been read since the last call."""
+        readings = []
+        while True:
+            try:
+                readings.append(self._done.get_nowait())
+            except queue.Empty:
+                return readings
+
+    def close(self) -> None:
+        """Waits for what is being read; what else was asked for is not read any more."""
+        self._closing = True
+        self._asked.put(None)
+        self._thread.join(timeout=5)
+
+    def _work(self) -> None:
+        while (wanted := self._asked.get()) is not None and not self._closing:
+            for table in [] if wanted.table else self._tables(wanted):
+                self._done.put(self._read(Wanted(wanted.netns, wanted.family, table)))
+            self._done.put(self._read(wanted) if wanted.table else Reading(wanted, 0, 0, 0))
+
+    def _tables(self, wanted: Wanted) -> list[str]:
+        path = self._path(wanted.netns)
+        try:
+            with sockopt.entered(path or Path("/nowhere")):
+                return sockopt.present(wanted.family)
+        except OSError:
+            return []
+
+    def _read(self, wanted: Wanted) -> Reading:
+        why = "they changed while they were read"
+        thread = threading.get_native_id()
+        began = time.monotonic_ns()
+        path = self._path(wanted.netns)
+        if path is None:
+            return Reading(wanted, thread, began, began, why="the network namespace is gone")
+        for _ in range(TRIES):
+            began = time.monotonic_ns()
+            try:
+                with sockopt.entered(path):
+                    found = _read_here(wanted)
+            except (OSError, BadBlob) as e:
+                why = f"they could not be read ({e})"
+                continue
+            if found:
+                return Reading(wanted, thread, began, time.monotonic_ns(), *found)
+        return Reading(wanted, thread, began, time.monotonic_ns(), why=why)
+
+
+def _read_here(wanted: Wanted) -> tuple[Table, dict[int, Rule]] | None:
+    """The table in this thread's namespace; None when it changed meanwhile. Raises OSError, BadBlob."""
+    family, name = wanted.family, wanted.table
+    if name not in sockopt.present(family):
+        raise OSError(f"there is no table {name} any more")
+    table, blob = sockopt.read(family, name)
+    try:
+        text = sockopt.save(family, name)
+    except OSError:
+        text = None
+    _, after = sockopt.read(family, name)
+    if without_counters(family, blob) != without_counters(family, after):
+        return None
+    try:
+        return table, saved.join(table, text)
+    except saved.NotTheSame:
+        # An iptables-save that does not know these rules well enough: they are the same, but have no text.
+        return table, saved.join(table, None)

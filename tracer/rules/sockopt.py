@@ -1,0 +1,110 @@
+"""Reads legacy tables of one network namespace, changing nothing: no module is loaded, no table made.
+
+Asking for a table that is not there would load its module and make it, so only tables that the namespace lists are asked for.
+Structures: struct ipt_getinfo and ipt_get_entries, the same for ip6tables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tracer.rules.blob import Table, decode
+
+GET_INFO, GET_ENTRIES = 64, 65
+_LEVELS = {"ip": (socket.AF_INET, socket.IPPROTO_IP), "ip6": (socket.AF_INET6, socket.IPPROTO_IPV6)}
+_INFO = struct.Struct("<32sI5I5III")
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def entered(namespace: Path) -> Iterator[None]:
+    """The calling thread, and no other, is in that network namespace within the block. Raises OSError."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _enter(namespace)
+        try:
+            yield
+        finally:
+            _setns(home)
+    finally:
+        os.close(home)
+
+
+def _enter(namespace: Path) -> None:
+    there = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _setns(there)
+    finally:
+        os.close(there)
+
+
+def _setns(fd: int) -> None:
+    # os.setns came with Python 3.12.
+    if _libc.setns(fd, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+def present(family: str) -> list[str]:
+    """Names of the tables that the calling thread's namespace has."""
+    path = Path(f"/proc/thread-self/net/{family}_tables_names")
+    try:
+        return path.read_text(encoding="ascii").split()
+    except OSError:
+        return []
+
+
+def read(family: str, table: str) -> tuple[Table, bytes]:
+    """A table of the calling thread's namespace, decoded, and its blob. It must be present. Raises OSError, BadBlob."""
+    kind, level = _LEVELS[family]
+    with socket.socket(kind, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as s:
+        for _ in range(5):
+            info = _INFO.unpack(_ask(s, level, GET_INFO, table.encode().ljust(_INFO.size, b"\0")))
+            valid, entries, underflows, size = info[1], info[2:7], info[7:12], info[13]
+            request = struct.pack("<32sII", table.encode(), size, 0) + bytes(size)
+            try:
+                blob = _ask(s, level, GET_ENTRIES, request)[40:]
+            except BlockingIOError:
+                continue  # replaced since its size was asked for
+            hooks = [h for h in range(5) if valid >> h & 1]
+            decoded = decode(family, table, blob, {h: entries[h] for h in hooks}, {h: underflows[h] for h in hooks})
+            return decoded, blob
+    raise BlockingIOError(f"table {table} changes all the time")
+
+
+def _ask(s: socket.socket, level: int, option: int, request: bytes) -> bytes:
+    buffer = ctypes.create_string_buffer(request, len(request))
+    length = ctypes.c_uint32(len(request))
+    if _libc.getsockopt(s.fileno(), level, option, buffer, ctypes.byref(length)) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return buffer.raw[: length.value]
+
+
+def save(family: str, table: str) -> str | None:
+    """What iptables-save of the legacy back end prints of a table; None when this machine has none.
+
+    It is told not to load modules. Raises OSError.
+    """
+    names = ("iptables-legacy-save", "iptables-save") if family == "ip" else ("ip6tables-legacy-save", "ip6tables-save")
+    for name in names:
+        program = shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin")
+        if not program or (name == names[1] and "nf_tables" in _run(program, "-V")):
+            continue
+        return _run(program, "-M", "/bin/true", "-t", table)
+    return None
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise OSError(done.returncode, f"{command[0]}: {done.stderr.strip()}")
+    return done.stdout

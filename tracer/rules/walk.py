@@ -1,0 +1,210 @@
+"""The walk of one packet through one legacy table: computed rule by rule, held to what was observed.
+
+From the base chain's first rule on, every rule either matches or not. The address part, and matches that can be computed, are.
+What a match function answered, and that a target function was called, was observed, in order: a rule whose function ought to
+have been called next, and was not, refutes the way that leads there. Where a match was neither computed nor observed both ways
+are followed. So whatever remains agrees with all observations and with the verdict the table returned; the answer counts
+only if one way remains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tracer.model import Evidence
+from tracer.rules.blob import RETURN, Entry, Ext, Table
+from tracer.rules.matches import Seen, compute, header_matches, mark_after
+from tracer.rules.model import Place, Rule, Visit, Walk
+
+FALSE, TRUE, UNKNOWN, TARGET = range(4)
+RULES_TO_TRY = 100_000
+"""Rules looked at before a search is given up."""
+CONTINUE = ""
+
+ENDS = {
+    "DNAT": ("ACCEPT", "DROP"), "SNAT": ("ACCEPT", "DROP"), "MASQUERADE": ("ACCEPT", "DROP"), "REDIRECT": ("ACCEPT", "DROP"),
+    "NETMAP": ("ACCEPT", "DROP"), "REJECT": ("DROP",), "NFQUEUE": ("QUEUE", CONTINUE), "MARK": (CONTINUE,), "LOG": (CONTINUE,),
+    "NFLOG": (CONTINUE,), "TRACE": (CONTINUE,), "CONNMARK": (CONTINUE,), "CT": (CONTINUE,), "NOTRACK": (CONTINUE,),
+    "SET": (CONTINUE,), "CLASSIFY": (CONTINUE,), "TEE": (CONTINUE,), "CHECKSUM": (CONTINUE,), "RATEEST": (CONTINUE,),
+    "AUDIT": (CONTINUE,), "SECMARK": (CONTINUE,), "CONNSECMARK": (CONTINUE,), "HMARK": (CONTINUE,),
+    "TCPMSS": (CONTINUE, "DROP"), "DSCP": (CONTINUE, "DROP"), "TOS": (CONTINUE, "DROP"), "TTL": (CONTINUE, "DROP"),
+    "HL": (CONTINUE, "DROP"), "ECN": (CONTINUE, "DROP"),
+}  # fmt: skip
+"""What a target function may return; any of all for one not listed."""
+_ANY = (CONTINUE, "ACCEPT", "DROP", "QUEUE")
+
+
+Way = tuple[tuple[tuple[int, ...], int, str, bool], ...]
+"""Of each rule that acted: the rules jumped from, its own offset, what it did, whether that was observed."""
+PLAIN = frozenset({"", "JUMP", "GOTO", "RETURN", "ACCEPT", "DROP", "QUEUE"})
+"""What rules do without a target function."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was seen of a table run. steps: (offset in the blob, FALSE, TRUE, UNKNOWN or TARGET), in order.
+
+    lost: steps that are missing at the end. jumps: offsets of the rules jumped from at the last target, stale ones behind.
+    watched: says of a match or target (kind, name, revision, family) whether its function is.
+    """
+
+    steps: tuple[tuple[int, int], ...]
+    lost: int
+    jumps: tuple[int, ...]
+    watched: Callable[[tuple[str, str, int, str]], bool]
+
+
+@dataclass(frozen=True)
+class _State:
+    """A way so far. at: the next rule; stack: offsets of the rules jumped from; step: the next one not accounted for."""
+
+    at: int
+    stack: tuple[int, ...]
+    step: int
+    mark: int | None
+    visits: Way
+
+
+RuleOf = Callable[[Entry], Rule]
+
+
+def walk(table: Table, rule: RuleOf, hook: int, verdict: str, packet: Seen, seen: Observed) -> Walk:
+    """The way of `packet` through the table at `hook`, which returned `verdict` ("ACCEPT", "DROP", "QUEUE")."""
+    if hook not in table.hooks:
+        return Walk(undecided=f"the rules of table {table.name} that were read have no such hook")
+    search = _Search(table, hook, verdict, packet, seen)
+    ways = search.ways()
+    if search.given_up:
+        return Walk(undecided="there are too many ways through these rules")
+    if not ways:
+        return Walk(undecided="no way through these rules agrees with what was observed")
+    if len(ways) > 1:
+        ways = [w for w in ways if _jumped(w, seen)] or ways
+    if len(ways) > 1:
+        last = {w[-1][1]: None for w in ways if w}
+        possible = tuple(rule(e) for e in map(table.entries.__getitem__, last) if e.number)
+        return Walk(possible=possible, undecided=f"{search.unseen or 'a match'} was not observed and cannot be computed")
+    return Walk(tuple(_visit(table, rule, *v) for v in ways[0]))
+
+
+def _jumped(way: Way, seen: Observed) -> bool:
+    """Whether the way's last observed target was reached by the jumps that were seen."""
+    stack = next((v[0] for v in reversed(way) if v[3] and v[2] not in PLAIN), ())
+    return len(stack) > len(seen.jumps) or stack == seen.jumps[: len(stack)]
+
+
+def _visit(table: Table, rule: RuleOf, stack: tuple[int, ...], at: int, verdict: str, observed: bool) -> Visit:
+    entries = [table.entries[o] for o in (*stack, at)]
+    path = tuple(Place(e.chain, e.number) for e in entries)
+    acted = entries[-1]
+    evidence = Evidence.OBSERVED if observed else Evidence.DERIVED
+    return Visit(path, rule(acted) if acted.number else None, verdict, evidence)
+
+
+class _Search:
+    def __init__(self, table: Table, hook: int, verdict: str, packet: Seen, seen: Observed) -> None:
+        self.table, self.hook, self.verdict, self.packet, self.seen = table, hook, verdict, packet, seen
+        self.given_up, self.unseen, self._tried = False, "", 0
+        self._watched: dict[tuple[str, str, int], bool] = {}
+
+    def ways(self) -> list[Way]:
+        """All ways that agree with what was observed; no more than a few are looked for."""
+        found: dict[Way, None] = {}
+        open_ways = [_State(self.table.hooks[self.hook], (), 0, self.packet.mark, ())]
+        while open_ways and len(found) < 8 and not self.given_up:
+            for end in self._follow(open_ways.pop(), open_ways):
+                found[end] = None
+        return list(found)
+
+    def _follow(self, state: _State, fork: list[_State]) -> Iterator[Way]:
+        """Goes on from a state until the table is done or the way is refuted; other ways are put into fork."""
+        entries, packet = self.table.entries, self.packet
+        at, stack, step, mark, visits = state.at, state.stack, state.step, state.mark, state.visits
+        while True:
+            self._tried += 1
+            if self._tried > RULES_TO_TRY:
+                self.given_up = True
+                return
+            e = entries[at]
+            if not header_matches(e.header, packet):
+                at = e.next
+                continue
+            matched: bool | None = True
+            observed = False
+            for match in e.matches:
+                matched, step, seen = self._match(match, step, mark)
+                observed = observed or seen
+                if matched is None:
+                    if step < 0:
+                        return
+                    # Not known: the way where it is false goes on from the next rule.
+                    self.unseen = self.unseen or f"match {match.name} of rule {e.number} of {e.chain}"
+                    fork.append(_State(e.next, stack, step, mark, visits))
+                    continue
+                if not matched:
+                    break
+            if matched is False:
+                at = e.next
+                continue
+            verdict = e.verdict
+            if verdict is None:
+                step = self._target(e.target, step)
+                if step < 0:
+                    return
+                done = (stack, at, e.target.name, self._is_watched("target", e.target))
+                mark = mark_after(e.target, mark)
+                ends = ENDS.get(e.target.name, _ANY)
+                if self.verdict in ends and self._complete(step):
+                    yield (*visits, done)
+                if CONTINUE not in ends:
+                    return
+                visits, at = (*visits, done), e.next
+            elif verdict >= 0:
+                name = "" if verdict == e.next else "GOTO" if e.goto else "JUMP"
+                visits = (*visits, (stack, at, name, observed))
+                if verdict != e.next and not e.goto:
+                    stack = (*stack, at)
+                at = verdict
+            elif verdict == RETURN:
+                if e.number:
+                    visits = (*visits, (stack, at, "RETURN", observed))
+                if stack:
+                    at, stack = entries[stack[-1]].next, stack[:-1]
+                else:
+                    at = self.table.underflows[self.hook]
+            else:
+                name = self.table.target_name(e)
+                if name == self.verdict and self._complete(step):
+                    yield (*visits, (stack, at, name, observed))
+                return
+
+    def _match(self, match: Ext, step: int, mark: int | None) -> tuple[bool | None, int, bool]:
+        """(what it answered, the next step, whether that was observed). Step -1: it ought to have been asked and was not."""
+        if not self._is_watched("match", match):
+            return compute(match, self.packet, mark), step, False
+        steps = self.seen.steps
+        if step >= len(steps):
+            return None, (step if self.seen.lost else -1), False
+        at, what = steps[step]
+        if at != match.at or what == TARGET:
+            return None, -1, False
+        return (None if what == UNKNOWN else what == TRUE), step + 1, what != UNKNOWN
+
+    def _target(self, target: Ext, step: int) -> int:
+        if not self._is_watched("target", target):
+            return step
+        steps = self.seen.steps
+        if step >= len(steps):
+            return step if self.seen.lost else -1
+        return step + 1 if steps[step] == (target.at, TARGET) else -1
+
+    def _complete(self, step: int) -> bool:
+        """Every step seen is accounted for."""
+        return step == len(self.seen.steps)
+
+    def _is_watched(self, kind: str, ext: Ext) -> bool:
+        key = (kind, ext.name, ext.revision)
+        if key not in self._watched:
+            self._watched[key] = self.seen.watched((*key, self.table.family))
+        return self._watched[key]
