@@ -13,10 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests import nftjson
 from tracer.kube.cni import Cache
 from tracer.kube.known import Known
 from tracer.kube.store import Store
-from tracer.rules import nftjson, save
+from tracer.rules import save
 from tracer.rules.model import Ruleset
 
 DATA = Path(__file__).parent / "data" / "nodes"

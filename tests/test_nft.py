@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from tracer.rules.model import Rule
 from tracer.rules.nft import Snapshot, join
 from tracer.rules.nft_dump import Dump, DumpedChain, DumpedRule
 from tracer.rules.nft_maps import Element, VerdictMap
-from tracer.rules.nft_text import Saved, saved
+from tracer.rules.nft_text import saved
 
 DATA = Path(__file__).parent / "data/nft"
 TABLES = {("ip", "filter"): 2, ("ip", "nat"): 5}
 
 
-def saves() -> dict[tuple[str, str], dict[str, list[Saved]]]:
+def saves() -> dict[tuple[str, str], dict[str, tuple[Rule, ...]]]:
     parts = (DATA / "iptables.save").read_text().split("\n*")
     return {("ip", part.split("\n")[0].lstrip("*")): saved(part) for part in parts}
 
@@ -67,7 +68,7 @@ def test_numbers_count_from_one_in_each_chain(snapshot: Snapshot) -> None:
 
 def test_a_chain_that_does_not_agree_is_told_by_nft() -> None:
     short = saves()
-    short["ip", "nat"]["KUBE-SERVICES"].pop()
+    short["ip", "nat"]["KUBE-SERVICES"] = short["ip", "nat"]["KUBE-SERVICES"][:-1]
     asked: Counter[tuple[str, ...]] = Counter()
 
     def listed(*table: str) -> dict[int, str]:
@@ -84,7 +85,7 @@ def test_a_chain_that_does_not_agree_is_told_by_nft() -> None:
 
 def test_comments_that_differ_mean_that_the_order_is_not_the_same() -> None:
     turned = saves()
-    turned["ip", "nat"]["KUBE-SERVICES"].reverse()
+    turned["ip", "nat"]["KUBE-SERVICES"] = turned["ip", "nat"]["KUBE-SERVICES"][::-1]
     snapshot = join(dump(), 100, lambda *_: {}, lambda *table: turned.get(table, {}))
     assert snapshot.rules[5, 214].text == ""
     assert snapshot.rules[5, 214].comment.startswith("kubernetes service nodeports")

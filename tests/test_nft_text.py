@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracer.rules import nft_text
-from tracer.rules.nft_text import Saved, listed, saved, saved_rule
+from tracer.rules.nft_text import listed, saved
 
 DATA = Path(__file__).parent / "data/nft"
 
@@ -48,26 +48,11 @@ def test_a_rule_on_several_lines_is_one() -> None:
     assert listed(text) == {5: "tcp dport vmap { 22 : accept, 80 : drop, 443 : jump y }", 6: 'counter comment "# handle 9"'}
 
 
-@pytest.mark.parametrize(
-    ("text", "comment", "target"),
-    [
-        ("-m comment --comment plain -j ACCEPT", "plain", "ACCEPT"),
-        ('-p tcp -m comment --comment "with words -j DROP" -g NEXT', "with words -j DROP", "NEXT"),
-        ('-m comment --comment "dnat name: \\"net\\" id: \\"0a\\"" -j CNI-DN-1', 'dnat name: "net" id: "0a"', "CNI-DN-1"),
-        ("-j DNAT --to-destination 10.0.0.1:80", "", "DNAT"),
-        ("-m statistic --mode nth", "", ""),
-        ("", "", ""),
-    ],
-)
-def test_a_saved_rule(text: str, comment: str, target: str) -> None:
-    assert saved_rule(text) == Saved(text, comment, target)
-
-
 def test_saved_rules_by_chain_in_order() -> None:
     text = "*nat\n:PREROUTING ACCEPT [0:0]\n:EMPTY - [0:0]\n-A PREROUTING -j ONE\n-A PREROUTING -j TWO\n-A LATE\nCOMMIT\n"
     rules = saved(text)
     assert [r.target for r in rules["PREROUTING"]] == ["ONE", "TWO"]
-    assert rules["EMPTY"] == [] and [r.text for r in rules["LATE"]] == [""]
+    assert rules["EMPTY"] == () and [r.text for r in rules["LATE"]] == [""]
 
 
 def test_a_tool_that_is_missing_or_fails_says_nothing() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests import nftjson
+from tests.nfttext import expression, operand
 from tests.nodes import node
-from tracer.rules import nftjson
-from tracer.rules.nfttext import expression, operand
 
 S1 = node("1.36.2-nftables-nft", "S1")
 S4 = node("1.30.3-nftables-nft", "S4")

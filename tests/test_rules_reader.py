@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.blobs import R, build
-from tracer.rules import reader, sockopt
+from tracer.rules import netns, reader, sockopt
 from tracer.rules.blob import Table
 from tracer.rules.reader import Reader, Reading, Wanted
 
@@ -43,7 +43,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
     monkeypatch.setattr(sockopt, "read", read)
     monkeypatch.setattr(sockopt, "save", save)
-    monkeypatch.setattr(sockopt, "entered", entered)
+    monkeypatch.setattr(netns, "entered", entered)
     monkeypatch.setattr(sockopt, "present", lambda family: known["tables"])
     return known
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.nodes import node
 from tracer.rules import save
 
@@ -50,3 +52,18 @@ def test_every_line_of_a_real_node_comes_back() -> None:
     rules = save.parse(text)
     lines = [line.partition("] -A ")[2] for line in text.splitlines() if "-A " in line]
     assert sorted(lines) == sorted(f"{r.chain} {r.text}" for chain in rules.chains.values() for r in chain)
+
+
+@pytest.mark.parametrize(
+    ("text", "comment", "target"),
+    [
+        ("-m comment --comment plain -j ACCEPT", "plain", "ACCEPT"),
+        ('-p tcp -m comment --comment "with words -j DROP" -g NEXT', "with words -j DROP", "NEXT"),
+        ('-m comment --comment "dnat name: \\"net\\" id: \\"0a\\"" -j CNI-DN-1', 'dnat name: "net" id: "0a"', "CNI-DN-1"),
+        ("-j DNAT --to-destination 10.0.0.1:80", "", "DNAT"),
+        ("-m statistic --mode nth", "", ""),
+        ("", "", ""),
+    ],
+)
+def test_a_saved_rule(text: str, comment: str, target: str) -> None:
+    assert (save.comment(text), save.target(text)) == (comment, target)

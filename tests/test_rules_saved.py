@@ -46,11 +46,3 @@ def test_without_a_text() -> None:
 def test_another_table_is_noticed(old: str, new: str) -> None:
     with pytest.raises(saved.NotTheSame):
         saved.join(build(CHAINS).table(), TEXT.replace(old, new) if old in TEXT else "")
-
-
-@pytest.mark.parametrize(
-    ("text", "comment"),
-    [("-j A", ""), ("--comment short -j A", "short"), ('--comment "a \\"b\\" c" -j A', 'a "b" c'), ('--comment "" -j A', "")],
-)
-def test_comment(text: str, comment: str) -> None:
-    assert saved.comment(text) == comment

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -53,6 +53,25 @@ class _Call(Generic[T]):
 def inside(fd: int, work: Callable[[], T]) -> T:
     """The result of `work` in the namespace that a descriptor leads to; also processes it starts run there. OSError."""
     return _Call(lambda: _checked(_libc.setns(fd, CLONE_NEWNET), "setns"), work)()
+
+
+@contextmanager
+def entered(path: Path) -> Iterator[None]:
+    """The calling thread, and no other, is in the namespace that a file leads to within the block. Raises OSError."""
+    home = current()
+    try:
+        there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # os.setns came with Python 3.12.
+            _checked(_libc.setns(there, CLONE_NEWNET), "setns")
+        finally:
+            os.close(there)
+        try:
+            yield
+        finally:
+            _checked(_libc.setns(home, CLONE_NEWNET), "setns")
+    finally:
+        os.close(home)
 
 
 def inside_new(work: Callable[[], T]) -> T:

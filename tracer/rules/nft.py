@@ -3,7 +3,7 @@ the kernel, texts from the tools."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -12,7 +12,6 @@ from tracer.rules.model import ChainKey, Rule, Ruleset
 from tracer.rules.nfnetlink import Interrupted, Nfnetlink
 from tracer.rules.nft_dump import Dump, DumpedChain
 from tracer.rules.nft_maps import VerdictMap
-from tracer.rules.nft_text import Saved
 
 TRIES = 4
 
@@ -38,7 +37,7 @@ class Snapshot:
 
 
 Texts = Callable[[str, str], Mapping[int, str]]
-Saves = Callable[[str, str], Mapping[str, list[Saved]]]
+Saves = Callable[[str, str], Mapping[str, Sequence[Rule]]]
 
 
 def join(dump: Dump, inode: int, listed: Texts, saved: Saves) -> Snapshot:
@@ -56,9 +55,9 @@ def join(dump: Dump, inode: int, listed: Texts, saved: Saves) -> Snapshot:
     for key, chain in dump.chains.items():
         family, table, name = key
         handle = dump.tables.get((family, table), 0)
-        saves = of_iptables.get((family, table), {}).get(name, [])
+        saves = of_iptables.get((family, table), {}).get(name, ())
         if not _agree(saves, chain):
-            saves = []
+            saves = ()
         if chain.rules and not saves and (family, table) not in of_nft:
             of_nft[family, table] = listed(family, table)
         rules = _rules(key, chain, saves, of_nft.get((family, table), {}))
@@ -74,13 +73,13 @@ def join(dump: Dump, inode: int, listed: Texts, saved: Saves) -> Snapshot:
     return Snapshot(ruleset, dump.generation, by_handle, names, lookups)
 
 
-def _agree(saves: list[Saved], chain: DumpedChain) -> bool:
+def _agree(saves: Sequence[Rule], chain: DumpedChain) -> bool:
     """Whether the saved rules are those of the chain, one for one, as far as can be seen."""
     pairs = list(zip(saves, chain.rules, strict=False))
     return len(saves) == len(chain.rules) and all(not r.comment or r.comment == s.comment for s, r in pairs)
 
 
-def _rules(key: ChainKey, chain: DumpedChain, saves: list[Saved], listed: Mapping[int, str]) -> tuple[Rule, ...]:
+def _rules(key: ChainKey, chain: DumpedChain, saves: Sequence[Rule], listed: Mapping[int, str]) -> tuple[Rule, ...]:
     family, table, name = key
     out = []
     for place, rule in enumerate(chain.rules):

@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+
+from tracer.rules import save
+from tracer.rules.model import Rule
 
 IPTABLES_TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
 SAVE = {"ip": "iptables-nft-save", "ip6": "ip6tables-nft-save"}
@@ -14,39 +16,11 @@ PATH = "/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin"
 TOOL_SECONDS = 60
 _HANDLE = re.compile(r"^(?P<text>.*?) # handle (?P<handle>\d+)$", re.S)
 _CHAIN = re.compile(r"^\tchain (?P<name>\S+) \{")
-_COMMENT = re.compile(r' -m comment --comment (?:"((?:[^"\\]|\\.)*)"|(\S+))')
-_COUNTERS = re.compile(r"^\[\d+:\d+\] ")
-_TARGET = re.compile(r" -[jg] (\S+)")
 
 
-@dataclass(frozen=True)
-class Saved:
-    """A rule as iptables-save prints it, without "-A CHAIN". target: what follows -j or -g, "" when nothing does."""
-
-    text: str
-    comment: str
-    target: str
-
-
-def saved(text: str) -> dict[str, list[Saved]]:
+def saved(text: str) -> dict[str, tuple[Rule, ...]]:
     """The rules of each chain of one table, from what iptables-save prints for it, with or without counters."""
-    out: dict[str, list[Saved]] = {}
-    for line in text.splitlines():
-        line = _COUNTERS.sub("", line)
-        if line.startswith(":"):
-            out.setdefault(line[1:].split(" ", 1)[0], [])
-        elif line.startswith("-A "):
-            _, chain, *rest = line.split(" ", 2)
-            out.setdefault(chain, []).append(saved_rule(rest[0] if rest else ""))
-    return out
-
-
-def saved_rule(text: str) -> Saved:
-    """One rule, from what follows "-A CHAIN"."""
-    found = _COMMENT.search(" " + text)
-    comment = re.sub(r"\\(.)", r"\1", found[1]) if found and found[1] is not None else found[2] if found else ""
-    target = _TARGET.search(_COMMENT.sub("", " " + text))
-    return Saved(text, comment, target[1] if target else "")
+    return {chain: rules for (_, _, chain), rules in save.parse(text).chains.items()}
 
 
 def listed(text: str) -> dict[int, str]:
@@ -104,7 +78,7 @@ def list_table(family: str, table: str) -> dict[int, str]:
     return listed(run("nft", "-s", "-a", "list", "table", family, table) or "")
 
 
-def save_table(family: str, table: str) -> dict[str, list[Saved]]:
+def save_table(family: str, table: str) -> dict[str, tuple[Rule, ...]]:
     """saved() of a table of this namespace; {} when it is none of iptables', or the tool is missing or fails."""
     if family not in SAVE or table not in IPTABLES_TABLES:
         return {}

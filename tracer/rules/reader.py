@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracer.rules import saved, sockopt
+from tracer.rules import netns, saved, sockopt
 from tracer.rules.blob import BadBlob, Table, without_counters
 from tracer.rules.model import Rule
 
@@ -82,7 +82,7 @@ class Reader:
     def _tables(self, wanted: Wanted) -> list[str]:
         path = self._path(wanted.netns)
         try:
-            with sockopt.entered(path or Path("/nowhere")):
+            with netns.entered(path or Path("/nowhere")):
                 return sockopt.present(wanted.family)
         except OSError:
             return []
@@ -97,7 +97,7 @@ class Reader:
         for _ in range(TRIES):
             began = time.monotonic_ns()
             try:
-                with sockopt.entered(path):
+                with netns.entered(path):
                     found = _read_here(wanted)
             except (OSError, BadBlob) as e:
                 why = f"they could not be read ({e})"

@@ -12,8 +12,6 @@ import shutil
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from tracer.rules.blob import Table, decode
@@ -21,36 +19,7 @@ from tracer.rules.blob import Table, decode
 GET_INFO, GET_ENTRIES = 64, 65
 _LEVELS = {"ip": (socket.AF_INET, socket.IPPROTO_IP), "ip6": (socket.AF_INET6, socket.IPPROTO_IPV6)}
 _INFO = struct.Struct("<32sI5I5III")
-_CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-@contextmanager
-def entered(namespace: Path) -> Iterator[None]:
-    """The calling thread, and no other, is in that network namespace within the block. Raises OSError."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _enter(namespace)
-        try:
-            yield
-        finally:
-            _setns(home)
-    finally:
-        os.close(home)
-
-
-def _enter(namespace: Path) -> None:
-    there = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _setns(there)
-    finally:
-        os.close(there)
-
-
-def _setns(fd: int) -> None:
-    # os.setns came with Python 3.12.
-    if _libc.setns(fd, _CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), "setns")
 
 
 def present(family: str) -> list[str]:

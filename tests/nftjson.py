@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.nfttext import expression, operand
 from tracer.rules.model import ChainKey, Rule, Ruleset
-from tracer.rules.nfttext import expression, operand
 
 Handle = tuple[str, str, str, int]
 """family, table, chain, handle of a rule."""
