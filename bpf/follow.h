@@ -54,49 +54,6 @@ static __always_inline struct follow *already_followed(u64 skb)
     return followed.lookup(&skb);
 }
 
-enum { HEADER, ORIG, REPLY };
-
-/* What is known of a packet at a probe. */
-struct sight {
-    struct tuple tuple[3]; /* HEADER, ORIG, REPLY; the last two only if has_flow */
-    struct packet packet;
-    u64 nfct;
-    u64 address;   /* of the skb, see recent_of */
-    u32 netns;
-    u32 in, out;   /* interface numbers */
-    u8 has_flow;
-    u8 whole;      /* set by the probe: its event has fields that a short one has not */
-    u8 same;       /* nothing new since the packet's last whole event; ORIG and REPLY, in a table run also HEADER and packet, are old */
-    u8 hook;
-    u8 pf;
-    u8 returned;   /* the hook has returned */
-    u8 by_loopback;
-    u8 raw[RAW_BYTES];
-};
-
-/* Too large for a program's stack of 512 bytes. One a row and CPU is enough: the kernel never runs a program on top of
- * itself (kprobes: bpf_prog_active; fentry: prog->active, since kernel commit ca06f55b9002), it counts a miss instead. */
-BPF_PERCPU_ARRAY(sights, struct sight, 32);
-
-static __always_inline struct sight *sight_of(struct call *c)
-{
-    int number = c->number;
-    return sights.lookup(&number);
-}
-
-static __always_inline int filter_wants(struct filter *f, struct sight *s)
-{
-    if (f->netns && f->netns != s->netns)
-        return 0;
-    if (f->ifindex && !(f->if_netns == s->netns && (f->ifindex == s->in || f->ifindex == s->out)))
-        return 0;
-#pragma clang loop unroll(disable)
-    for (int i = HEADER; i <= (s->has_flow ? REPLY : HEADER); i++)
-        if (tuple_wanted(f, &s->tuple[i]))
-            return 1;
-    return 0;
-}
-
 static __always_inline int same_signs(struct follow *e, struct sight *s)
 {
     return e->ident == s->packet.ident && e->sign == s->packet.sign;
@@ -182,27 +139,6 @@ static __always_inline struct follow *begin(u64 skb, struct sight *s)
     followed_now(skb, s);
     forget_unwanted(skb, s->nfct);
     return followed.lookup(&skb);
-}
-
-/* False when the ports of a packet without options or extensions are not wanted, which settles it if it has no connection:
- * the cheapest look there is. */
-static __always_inline int wanted_at_a_glance(struct call *c, struct sk_buff *skb, struct filter *f)
-{
-    struct {
-        u8 ip[20];
-        u16 sport, dport;
-    } h __attribute__((aligned(8)));
-    void *at = READ(c, skb, head);
-    struct port_set *set;
-    int zero = 0;
-
-    if (!f->ports)
-        return 1;
-    at += READ(c, skb, network_header);
-    if (bpf_probe_read_kernel(&h, sizeof(h), at) || h.ip[0] != 0x45)
-        return 1;
-    set = ports.lookup(&zero);
-    return !set || port_wanted(set, bpf_ntohs(h.sport)) || port_wanted(set, bpf_ntohs(h.dport));
 }
 
 /* The filter has said no: remember that as far as it holds for later packets or hooks. */

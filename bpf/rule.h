@@ -169,37 +169,6 @@ static __always_inline int target_asked(u64 skb, u64 info)
     return 0;
 }
 
-/* Where the verifier knows the type of par, its field is a plain load. */
-#define INFO(par) (u64)(*(void *volatile *)&((struct xt_action_param *)(par))->matchinfo)
-#define MATCH_FEXIT(program)                                                                                           \
-    int program(u64 *ctx)                                                                                              \
-    {                                                                                                                  \
-        return match_asked(ctx[0], INFO(ctx[1]), ctx[2] & 255 ? STEP_TRUE : STEP_FALSE);                               \
-    }
-#define TARGET_FENTRY(program)                                                                                         \
-    int program(u64 *ctx)                                                                                              \
-    {                                                                                                                  \
-        return target_asked(ctx[0], INFO(ctx[1]));                                                                     \
-    }
-#define MATCH_KPROBE(program)                                                                                          \
-    int program(struct pt_regs *ctx)                                                                                   \
-    {                                                                                                                  \
-        return match_asked(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo),     \
-                           STEP_UNKNOWN);                                                                              \
-    }
-#define MATCH_KRETPROBE(program)                                                                                       \
-    int program(struct pt_regs *ctx)                                                                                   \
-    {                                                                                                                  \
-        return match_answered(PT_REGS_RC(ctx));                                                                        \
-    }
-#define TARGET_KPROBE(program)                                                                                         \
-    int program(struct pt_regs *ctx)                                                                                   \
-    {                                                                                                                  \
-        return target_asked(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo));   \
-    }
-
-#include "acts.h"
-
 /* What every record of steps begins with. */
 static __always_inline void write_run(struct steps *out, struct run *r, struct event *table, u32 first)
 {
