@@ -1,0 +1,95 @@
+"""The rules of real nodes, restored here: a packet to each Service, NodePort and hostPort ends in a rule of just that owner."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenes import packets, rules, topology
+from tests.kernel.watching import Watch
+from tests.nodes import Node, node
+from tracer.filters import Filter
+from tracer.kube.explain import explain
+from tracer.model import Packet
+
+SCENARIOS = ("S1", "S2-one", "S2-three", "S3", "S4", "S5")
+MODES = {
+    "1.20.2-iptables-legacy": "legacy", "1.36.2-iptables-legacy": "legacy", "1.20.2-iptables-nft": "nft",
+    "1.36.2-iptables-nft": "nft", "1.30.3-nftables-nft": "native", "1.36.2-nftables-nft": "native",
+}  # fmt: skip
+
+
+@pytest.fixture
+def restored(watch: Watch) -> Iterator[None]:
+    yield
+    rules.flush()
+    rules.restore("http-proxy", "http-proxy-v6")
+
+
+def native(item: dict[str, Any]) -> bool:
+    """Whether something that `nft -j` listed belongs to a table that is not iptables-nft's."""
+    (kind, what), *_ = item.items()
+    return kind != "metainfo" and what.get("table", what["name"] if kind == "table" else "") in ("kube-proxy", "cni_hostport")
+
+
+def put(here: Node, how: str) -> None:
+    """The node's IPv4 rules in force."""
+    rules.flush()
+    if how == "native":
+        tables = [item for item in json.loads(here.files["nft.json"])["nftables"] if native(item)]
+        subprocess.run(["nft", "-j", "-f", "-"], input=json.dumps({"nftables": tables}), text=True, check=True)
+    else:
+        name = "iptables-save" if how == "legacy" else "iptables-nft-save"
+        rules.restore_text(here.files[name], 4, "legacy" if how == "legacy" else "nft")
+
+
+def doors(here: Node) -> Iterator[tuple[str, str, int, str | None]]:
+    """(owner's label, address, port, from where) of all that may be asked for over TCP."""
+    for service in (o for o in here.objects if o["kind"] == "Service"):
+        meta, spec = service["metadata"], service["spec"]
+        for port in spec.get("ports", []):
+            label = f"{meta['namespace']}/{meta['name']}" + (f":{port['name']}" if port.get("name") else "")
+            if port.get("protocol", "TCP") != "TCP" or label.startswith("default/kubernetes"):
+                continue
+            if port.get("nodePort"):
+                yield label, topology.NODE4, port["nodePort"], topology.CLIENT
+            if spec.get("clusterIP", "None") != "None":
+                yield label, spec["clusterIP"], port["port"], None
+    for pod in (o for o in here.objects if o["kind"] == "Pod"):
+        for port in (p for c in pod["spec"]["containers"] for p in c.get("ports", []) if p.get("hostPort")):
+            yield f"{pod['metadata']['namespace']}/{pod['metadata']['name']}", topology.NODE4, port["hostPort"], topology.CLIENT
+
+
+def owners(packet: Packet, labels: set[str]) -> set[str]:
+    """Whose rules decided about it, or set the mark by which another one did."""
+    said = [h.owner.text for h in packet.hops if h.owner]
+    return {label for label in labels if any(label in text for text in said)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_door_of_a_node_is_its_owners(watch: Watch, restored: None, mode: str, tmp_path: Path) -> None:
+    asked = 0
+    for scenario in SCENARIOS:
+        here = node(mode, scenario)
+        put(here, MODES[mode])
+        known = here.known(tmp_path)
+        expected: dict[int, str] = {}
+        with watch(Filter(protocol=6), nft=MODES[mode] != "legacy") as seen:
+            for label, address, port, ns in doors(here):
+                sport = 41000 + len(expected)
+                expected[sport] = label
+                source = topology.CLIENT4 if ns else topology.NODE4
+                packets.send_tcp(address, port, src=source, sport=sport, flags=packets.SYN, ns=ns)
+        told = {}
+        for packet in seen.packets:
+            if packet.tcp_flags == "SYN" and packet.endpoints.sport in expected:
+                explain(packet, known)
+                told[packet.endpoints.sport] = owners(packet, set(expected.values()))
+        assert told == {sport: {label} for sport, label in expected.items()}, (scenario, [p.verdict for p in seen.packets])
+        asked += len(expected)
+    assert asked >= 10
