@@ -18,7 +18,7 @@ from tests.kernel.conftest import ROOT
 
 COMMAND = [sys.executable, "-m", "tracer"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-START_SECONDS = 240
+START_SECONDS = 600
 ASK = [sys.executable, "-c", (
     "import sys; sys.path.insert(0, 'vagrant'); from scenes import traffic;"
     "traffic.http_get(); traffic.tcp_connect(traffic.NODE4, traffic.NODEPORT_LONELY)"
@@ -90,23 +90,20 @@ def test_with_a_command_in_json(node: None) -> None:
     assert settled(before) == before
 
 
-def test_ends_by_count_signal_kill_and_closed_pipe(node: None, tmp_path: Path) -> None:
-    """Four at once, for compiling takes long here: each ends in its own way, and together they leave nothing behind."""
+def test_ends_by_signal_kill_and_closed_pipe(node: None, tmp_path: Path) -> None:
+    """Three at once, for compiling takes long here: each ends in its own way, and together they leave nothing behind."""
     before = state()
     port = ("--port", str(traffic.NODEPORT_UDP))
-    counted = start(tmp_path / "a", *port, "--count", "3")
-    interrupted = start(tmp_path / "b", *port)
-    killed = start(tmp_path / "c", *port, stdout=subprocess.DEVNULL)
+    interrupted = start(tmp_path / "a", *port)
+    killed = start(tmp_path / "b", *port, stdout=subprocess.DEVNULL)
     reader, writer = os.pipe()
-    piped = start(tmp_path / "d", *port, stdout=writer)
+    piped = start(tmp_path / "c", *port, stdout=writer)
     os.close(writer)
     os.close(reader)
-    for process, name in ((counted, "a"), (interrupted, "b"), (killed, "c"), (piped, "d")):
+    for process, name in ((interrupted, "a"), (killed, "b"), (piped, "c")):
         wait_until_ready(process, tmp_path / name)
     for _ in range(4):
         assert traffic.udp_ask(topology.NODE4).outcome == "answered"
-    out, err = counted.communicate(timeout=30)
-    assert counted.returncode == 0 and "3 packets in" in out, out + err
     assert piped.wait(30) == 0, piped.communicate()
     killed.send_signal(signal.SIGKILL)
     killed.wait(30)
