@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracer.rules.model import Place, Visit
+from tracer.rules.model import Visit
 
 PASSED = frozenset({"", "JUMP", "GOTO"})
 """What a rule does that only leads on: the path tells of it."""
-
-
-def path(places: Sequence[Place]) -> str:
-    """PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1; a policy has no number: FORWARD policy."""
-    return " > ".join(f"{p.chain} {p.number or 'policy'}" for p in places)
 
 
 def acted(visits: Sequence[Visit]) -> list[Visit]:
