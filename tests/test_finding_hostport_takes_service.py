@@ -114,8 +114,15 @@ def test_its_own_port_at_its_own_address_is_none(tmp_path: Path) -> None:
 
 def test_the_service_that_wins_is_none(tmp_path: Path) -> None:
     rules = f.ruleset(node(IPTABLES, "S5-nodeport"))
-    way = f.visit(rules, "nat", ("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-NODEPORTS"), ("KUBE-NODEPORTS", "3306 -j KUBE-SVC"),
-                  ("KUBE-SVC-SM63EAG2LEYE5ZJE", "KUBE-SEP"), ("KUBE-SEP-YUYDTNEHFESKDT5F", "DNAT"))  # fmt: skip
+    way = f.visit(
+        rules,
+        "nat",
+        ("PREROUTING", "KUBE-SERVICES"),
+        ("KUBE-SERVICES", "KUBE-NODEPORTS"),
+        ("KUBE-NODEPORTS", "3306 -j KUBE-SVC"),
+        ("KUBE-SVC-SM63EAG2LEYE5ZJE", "KUBE-SEP"),
+        ("KUBE-SEP-YUYDTNEHFESKDT5F", "DNAT"),
+    )
     before = Endpoints(f.CLIENT, 40000, "192.168.56.10", 3306)
     hop = f.nat(rules, "PREROUTING", "DNAT", before, replace(before, dst="10.244.0.11", dport=8080), way)
     assert not found(f.packet([hop], before), known(IPTABLES, tmp_path))

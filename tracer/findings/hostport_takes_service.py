@@ -34,8 +34,9 @@ def _meant(nat: Nat, protocol: str, context: Context) -> tuple[str, str] | None:
     service = known.service_at(address, port, protocol)
     if service:
         label, way = service[0].label, service[1]
-        by_address = f"Service {label} ({way} {address})"
-        return f"{way} of Service {label}" if way.startswith("NodePort") else by_address, "Kubernetes API"
+        if way.startswith("NodePort"):
+            return f"{way} of Service {label}" + ("" if known.is_local(address) else f" at {address}"), "Kubernetes API"
+        return f"Service {label} ({way} {address})", "Kubernetes API"
     names = known.store.by_service_ip.all(address)
     if names:
         return f"Service {'/'.join(names[0])} (at {address}, which has no port {port})", "Kubernetes API"
