@@ -55,13 +55,13 @@ def up(state: str) -> list[Object]:
 
 
 def traffic(state: str) -> list[tuple[str, str]]:
-    asked = {
+    asked: dict[str, list[tuple[str | None, str]]] = {
         "ipvs": [(CLIENT, CLUSTER_IP), (None, CLUSTER_IP)],
         "anywhere": [(CLIENT, CLUSTER_IP), (None, CLUSTER_IP)],
         "healthy-ipvs": [(CLIENT, CLUSTER_IP), (CLIENT, NODE4)],
-    }.get(state, [(CLIENT, NODE4), (CLIENT, NODE4)])
+    }
     said = []
-    for ns, address in asked:
+    for ns, address in asked.get(state, [(CLIENT, NODE4), (CLIENT, NODE4)]):
         reply = ask.http_get(address, 3306, ns=ns, timeout=1.5)
         said.append((f"{ns or 'node-1'} $ mysql -h {address}", reply.body or reply.outcome))
     return said
