@@ -3,6 +3,10 @@
 # make ground-truth KERNEL=6.12 BACKEND=legacy PACKETS=300
 #              random rules and packets, rule by rule against the kernel's own trace
 # make bench   what tracing costs, side by side in one virtual machine
+# make incidents KERNEL=6.12
+#              five incidents and their healthy twins: what was found, and that nothing was found wrongly
+# make demo INCIDENT=3
+#              one of them, with the tracer beside it
 # make owners  whose each rule of many real nodes is, compared with the API objects
 
 KERNELS ?= 6.1 6.12
@@ -18,10 +22,10 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test ground-truth bench owners setup clean
+.PHONY: demo test unit lint kernel-test ground-truth incidents bench owners setup clean
 
 demo: setup
-	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 vagrant/scenes/demo.py
+	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
 
 test: lint unit kernel-test
 
@@ -42,6 +46,9 @@ kernel-test: setup
 ground-truth: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/ground_truth.py \
 		--backend $(BACKEND) --packets $(PACKETS) --seed $(SEED)
+
+incidents: setup
+	@$(LAB) run --kernel $(KERNEL) --timeout 1800 -- python3 -W ignore tests/kernel/all_incidents.py
 
 bench: setup
 	$(PYTHON) -m bench.run

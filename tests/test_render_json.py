@@ -114,6 +114,7 @@ def test_a_whole_run() -> None:
     for each in found:
         VALIDATOR.validate(each)
     assert [each["type"] for each in found] == ["run", "packet", "lost", "lost", "summary"]
+    assert found[-1]["findings"] == []
     assert (found[0]["version"], found[0]["kernel"]) == (__version__, "6.1.0")
     assert found[0]["facts"][1] == {"subject": "bcc", "state": "missing", "text": "install it"}
     assert found[2] == {"type": "lost", "probe": "hook", "cpu": -1, "count": 3, "why": "the ring buffer was full"}

@@ -17,6 +17,8 @@ import pytest
 from tests.builders import Ends, Trail, hops
 from tracer.errors import BadOption, CommandNotFound
 from tracer.facts import Fact
+from tracer.findings import Findings
+from tracer.findings.model import Finding
 from tracer.journeys import Journeys
 from tracer.kernel.counters import Loss
 from tracer.kernel.session import Session
@@ -35,6 +37,7 @@ class Written(Output):
         super().__init__()
         self.packets: list[Packet] = []
         self.losses: list[Lost] = []
+        self.findings: list[Finding] = []
         self._at = at
 
     def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None: ...
@@ -46,6 +49,9 @@ class Written(Output):
     def lost(self, loss: Lost) -> None:
         super().lost(loss)
         self.losses.append(loss)
+
+    def finding(self, finding: Finding) -> None:
+        self.findings.append(finding)
 
     def summary(self, totals: Totals) -> None: ...
 
@@ -173,15 +179,45 @@ def test_a_broken_pipe_ends_the_run() -> None:
     ("outcomes", "lost", "with_command", "expected"),
     [
         ({}, 0, False, 0), ({"dropped": 1}, 5, False, 0),
-        ({}, 0, True, 11), ({}, 3, True, 12),
+        ({}, 0, True, 12), ({}, 3, True, 11),
         ({"forwarded": 2}, 0, True, 0), ({"delivered": 2, "unknown": 1, "stolen": 1, "sent": 1}, 0, True, 0),
-        ({"forwarded": 2}, 1, True, 12),
+        ({"forwarded": 2}, 1, True, 11),
         ({"dropped": 1}, 0, True, 10), ({"rejected": 1}, 0, True, 10), ({"delivered": 5, "refused": 1}, 7, True, 10),
     ],
 )  # fmt: skip
 def test_status(outcomes: dict[str, int], lost: int, with_command: bool, expected: int) -> None:
     totals = Totals(packets=sum(outcomes.values()), lost=lost, outcomes=outcomes)
     assert status(totals, with_command) == expected
+
+
+@pytest.mark.parametrize(("certain", "lost", "expected"), [(True, 0, 10), (True, 5, 10), (False, 0, 0), (False, 5, 11)])
+def test_status_by_finding(certain: bool, lost: int, expected: int) -> None:
+    """Also when every packet was delivered; what is only likely decides nothing."""
+    found = Finding("x", (1,), "Something is wrong.", (), "", "", certain)
+    totals = Totals(packets=1, lost=lost, outcomes={"delivered": 1}, findings=[found])
+    assert status(totals, True) == expected
+    assert status(totals, False) == 0
+
+
+class Finds(Findings):
+    """Finds each packet that was forwarded; certain from the second one on."""
+
+    def look(self, packet: Packet) -> list[Finding]:
+        if packet.outcome != "forwarded":
+            return []
+        self._found["x",] = Finding("x", (), "Forwarded.", (), "", "", ("x",) in self._found, first=packet.time)
+        return [f for f in self._found.values() if f.certain]
+
+
+def test_findings_are_told_at_once_and_kept_for_the_end() -> None:
+    out, stop = Written(), Asked()
+    given = Given(forwarded(1), dropped(2), forwarded(3))
+    given.ask = stop.ask
+    run = Run(cast(Session, given), Journeys(hops(), quiet=0), out, Limits(drops_only=True), findings=Finds())
+    run.follow(stop)
+    assert [p.number for p in out.packets] == [2], "what is not printed is looked at all the same"
+    assert [f.cause for f in out.findings] == ["Forwarded."]
+    assert run.totals.findings == out.findings
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -11,6 +11,8 @@ from typing import Any
 
 from tracer import cli, doctor, render
 from tracer.facts import Fact
+from tracer.findings import Findings
+from tracer.findings.context import Context
 from tracer.hops import Hops
 from tracer.journeys import Journeys
 from tracer.kernel.plan import Refused
@@ -49,7 +51,8 @@ def trace(
         try:
             hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
             journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
-            run = Run(session, journeys, output, Limits(count, duration, kube.current.drops_only), kube)
+            limits = Limits(count, duration, kube.current.drops_only)
+            run = Run(session, journeys, output, limits, kube, Findings(Context(kube.known)))
             output.begin(full or missed(session.refused), _said(sys.argv[1:]), kernel.release)
             if ready_file:
                 write_ready(ready_file, os.getpid())

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tracer.findings.model import Finding
     from tracer.kube.model import Owner
     from tracer.rules.model import Walk
 
@@ -180,7 +181,7 @@ class Packet:
 
 @dataclass
 class Totals:
-    """What a run saw, counted. lost: events; outcomes: packets by outcome."""
+    """What a run saw, counted. lost: events; outcomes: packets by outcome. findings: as they stand at the end."""
 
     packets: int = 0
     incomplete: int = 0
@@ -188,3 +189,4 @@ class Totals:
     lost: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)

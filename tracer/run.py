@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from tracer.errors import BadOption, CommandNotFound
+from tracer.findings import Findings
 from tracer.journeys import Journeys
 from tracer.kernel.session import Session
 from tracer.kube.live import Kube
@@ -48,11 +49,19 @@ class Stop:
 
 
 class Run:
-    """Joins a session, the journeys and an output; and Kubernetes' names, if there are any."""
+    """Joins a session, the journeys and an output; and Kubernetes' names and what they let find, if there are any."""
 
-    def __init__(self, session: Session, journeys: Journeys, output: Output, limits: Limits, kube: Kube | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        journeys: Journeys,
+        output: Output,
+        limits: Limits,
+        kube: Kube | None = None,
+        findings: Findings | None = None,
+    ) -> None:
         self._session, self._journeys, self._output, self._limits = session, journeys, output, limits
-        self._kube = kube
+        self._kube, self._findings = kube, findings
         self.totals = Totals()
         self._full = False
 
@@ -73,6 +82,7 @@ class Run:
             self._turn(self._journeys.finished)
         self._turn(lambda now: self._journeys.rest())
         self.totals.seconds = time.monotonic() - began
+        self.totals.findings = self._findings.all if self._findings else []
 
     def _turn(self, over: Callable[[int], list[Packet]]) -> None:
         now = time.monotonic_ns()
@@ -98,12 +108,20 @@ class Run:
                 self._session.set_filter(new)
 
     def _print(self, packet: Packet) -> None:
-        if self._full or (self._limits.drops_only and packet.outcome not in BAD):
+        if self._full:
             return
         if self._kube:
             if not self._kube.wants(packet):
                 return
             self._kube.explain(packet)
+        # What a packet shows does not depend on whether it is printed.
+        found = self._findings.look(packet) if self._findings else []
+        if not self._limits.drops_only or packet.outcome in BAD:
+            self._show(packet)
+        for finding in found:
+            self._output.finding(finding)
+
+    def _show(self, packet: Packet) -> None:
         totals = self.totals
         totals.packets += 1
         totals.incomplete += not packet.complete
@@ -124,11 +142,11 @@ def status(totals: Totals, with_command: bool) -> int:
     """The exit status of a finished run (docs/exit-status.md). Without a command, ending is all that can be asked."""
     if not with_command:
         return 0
-    if any(totals.outcomes.get(word) for word in BAD):
+    if any(f.certain for f in totals.findings) or any(totals.outcomes.get(word) for word in BAD):
         return 10
     if totals.lost:
-        return 12
-    return 0 if totals.packets else 11
+        return 11
+    return 0 if totals.packets else 12
 
 
 def write_ready(path: str, pid: int) -> None:

@@ -6,15 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from tracer.model import Evidence, Hop
 from tracer.render._ink import KEEP, Ink, plain
-from tracer.rules.model import Place, Rule, Visit
+from tracer.rules.model import Rule, Visit
 
 PASSED = frozenset({"", "JUMP", "GOTO"})
 """What a rule does that only leads on: the path tells of it."""
-
-
-def path(places: Sequence[Place]) -> str:
-    """PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1; a policy has no number: FORWARD policy."""
-    return " > ".join(f"{p.chain} {p.number or 'policy'}" for p in places)
 
 
 def acted(visits: Sequence[Visit]) -> list[Visit]:

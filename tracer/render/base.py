@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol, TextIO
 
 from tracer.facts import Fact
+from tracer.findings.model import Finding
 from tracer.model import Packet, Totals
 
 
@@ -26,7 +27,7 @@ class Lost(Protocol):
 
 
 class Output(ABC):
-    """Writes a run, in this order: begin, any number of packet, lost and note, then summary. Or doctor, alone.
+    """Writes a run, in this order: begin, any number of packet, finding, lost and note, then summary. Or doctor, alone.
 
     Results go to `out`, and each is flushed: whoever reads a pipe sees a packet when it ends. Talk goes to `err`.
     Errors of writing, a broken pipe among them, reach the caller.
@@ -48,6 +49,10 @@ class Output(ABC):
     def lost(self, loss: Lost) -> None:
         """Events were lost. Counted here for the summary; formats say it as well."""
         self.lost_by_probe[loss.probe] += loss.count
+
+    @abstractmethod
+    def finding(self, finding: Finding) -> None:
+        """Something is wrong, for certain. Comes once for each cause, right after the packet that made it certain."""
 
     @abstractmethod
     def summary(self, totals: Totals) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 
 from tracer import __version__
 from tracer.facts import Fact
+from tracer.findings.model import Finding
 from tracer.kube.model import UNKNOWN, Owner
 from tracer.model import Drop, Endpoints, Flow, Handshake, Hop, Packet, Socket, Totals
-from tracer.render._rules import path
 from tracer.render.base import Lost, Output
-from tracer.rules.model import Rule, Visit, Walk
+from tracer.rules.model import Rule, Visit, Walk, path
 
 Object = dict[str, Any]
 
@@ -40,6 +40,9 @@ class Json(Output):
         super().lost(loss)
         self._write("lost", probe=loss.probe, cpu=loss.cpu, count=loss.count, why=loss.why)
 
+    def finding(self, finding: Finding) -> None:
+        self._write("finding", **_finding(finding))
+
     def summary(self, totals: Totals) -> None:
         self._write(
             "summary",
@@ -50,6 +53,7 @@ class Json(Output):
             lost=totals.lost,
             lost_by_probe=dict(self.lost_by_probe),
             seconds=round(totals.seconds, 3),
+            findings=[_finding(f) for f in totals.findings],
         )
 
     def doctor(self, facts: Sequence[Fact], status: int) -> None:
@@ -199,6 +203,22 @@ def _socket(socket: Socket) -> Object:
 
 def _drop(drop: Drop) -> Object:
     return {key: text for key, text in (("reason", drop.reason), ("function", drop.function)) if text}
+
+
+def _finding(finding: Finding) -> Object:
+    proofs = [{"what": p.what, "text": p.text, "evidence": p.evidence} for p in finding.proofs]
+    return {
+        "name": finding.name,
+        "text": finding.cause,
+        "certain": finding.certain,
+        "proofs": proofs,
+        "check": finding.check,
+        "cure": finding.cure,
+        "count": finding.packets,
+        "packets": list(finding.numbers),
+        "first": rfc3339(finding.first),
+        "last": rfc3339(finding.last),
+    }
 
 
 def _fact(fact: Fact) -> Object:

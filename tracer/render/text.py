@@ -21,7 +21,9 @@ from typing import TextIO
 
 from tracer import __version__
 from tracer.facts import Fact
+from tracer.findings.model import Finding
 from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket, Totals
+from tracer.render._finding import block
 from tracer.render._ink import KEEP, Ink, plain
 from tracer.render._rules import rule_lines
 from tracer.render.base import Lost, Output
@@ -89,8 +91,13 @@ class Text(Output):
         line = f"lost: {_count(loss.count, 'event')} of {loss.probe}{where}: {loss.why}"
         self._write([self._ink.fold(self._ink("doubt", line), 6), ""])
 
+    def finding(self, finding: Finding) -> None:
+        self._write([*block(finding, self._ink), ""])
+
     def summary(self, totals: Totals) -> None:
         ink = self._ink
+        for finding in totals.findings:
+            self.finding(finding)
         lines = [ink("strong", f"{_count(totals.packets, 'packet')} in {totals.seconds:.1f} s")]
         parts = [ink(_shade(name), f"{n} {name}") for name, n in sorted(totals.outcomes.items()) if n]
         if totals.incomplete:

@@ -6,7 +6,7 @@ Every back end (legacy iptables, iptables-nft, native nftables) reads its rulese
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracer.model import Evidence
@@ -99,3 +99,8 @@ class Walk:
     @property
     def decision(self) -> Visit | None:
         return None if self.undecided or not self.visits else self.visits[-1]
+
+
+def path(places: Sequence[Place]) -> str:
+    """PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1; a policy has no number: FORWARD policy."""
+    return " > ".join(f"{p.chain} {p.number or 'policy'}" for p in places)

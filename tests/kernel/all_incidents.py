@@ -1,0 +1,55 @@
+"""All incidents and their healthy twins, one after another; in the lab, as root: `python3 tests/kernel/all_incidents.py`.
+
+The last line is incidents=… found=… false=…: findings that had to be found, those that were, and those that should not be
+there. The exit status is 0 when all were found and none is false.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
+
+import incidents  # noqa: E402
+from scenes import scene  # noqa: E402
+from tests.kernel import incident_runs  # noqa: E402
+from tests.kernel.truth import legacy  # noqa: E402
+from tests.kernel.watching import NOTHING, Watch  # noqa: E402
+from tracer.kernel.session import Kernel, Session  # noqa: E402
+
+TRIES = 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--attach", default=os.environ.get("K8SNET_ATTACH", "auto"), choices=("auto", "kprobe"))
+    options = parser.parse_args()
+    legacy.load_modules()
+    incident_runs.load_modules()
+    kernel, results = Kernel.running(), []
+    try:
+        with scene.scene(), Session(kernel, NOTHING, only=options.attach) as session:
+            watch = Watch(kernel, session)
+            for incident in incidents.every():
+                for state in incident.states:
+                    for _ in range(TRIES):
+                        watch.lost = 0
+                        result = incident_runs.run(watch, incident, state)
+                        # What was lost proves nothing about what was not found.
+                        if not watch.lost or (result.right, result.false) == (result.expected, 0):
+                            break
+                    print(result.text, flush=True)
+                    results.append(result)
+    finally:
+        incidents.down()
+    wanted, found, false = (sum(values) for values in zip(*((r.expected, r.right, r.false) for r in results), strict=True))
+    print(f"incidents={wanted} found={found} false={false}")
+    return int(found != wanted or bool(false))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

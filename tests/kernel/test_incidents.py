@@ -1,0 +1,52 @@
+"""Each incident gives exactly its finding, with its evidence; each healthy twin gives none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import incidents
+from scenes import scene
+from tests.kernel import incident_runs
+from tests.kernel.watching import Watch
+from tracer.findings.model import Finding
+
+CASES = [(i.number, state) for i in incidents.every() for state in i.states]
+
+EVIDENCE = {
+    (1, "refused"): ("scene-web-30584 (pid ", "has no endpoints", "REJECTED in filter/INPUT"),
+    (1, "silent"): ("scene-web-30285 (pid ", "KUBE-NODEPORTS", "NodePort 30285"),
+    (2, "stuck"): ("accept queue 3/2", "dropped, ", "ListenOverflows"),
+    (3, "stale"): ("! -s 192.168.64.0/20 -d 192.168.66.0/24 -j RETURN", "MASQUERADE", "192.168.66.0/24 is the podCIDR"
+        " of node node-2"),
+    (4, "host-name"): ("KUBE-XLB-", "has no local endpoints", "goes by the name ip-10-188-166-140, by the host name"),
+    (4, "flag-not-heeded"): ("--hostname-override, which is not heeded",),
+    (4, "newer"): ("KUBE-EXTERNAL-SERVICES 1", "has no local endpoints"),
+    (5, "ipvs"): ("kube-ipvs0", "CNI-HOSTPORT-DNAT", "default/mysql-b", "Service default/mysql-np:mysql (cluster IP"
+        " 172.30.33.7)"),
+    (5, "anywhere"): ("PREROUTING 1: -j CNI-HOSTPORT-DNAT", "Service default/mysql-np:mysql (cluster IP 172.30.33.7)"),
+    (5, "node-port"): ("NodePort 3306 of Service default/mysql-np:mysql",),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain_scene(watch: Watch) -> Iterator[None]:
+    """The scene that other tests expect, put back behind the last incident."""
+    yield
+    incidents.down()
+    scene.up()
+
+
+def whole(finding: Finding) -> str:
+    return "\n".join([finding.cause, *(f"{p.what}: {p.text} ({p.evidence})" for p in finding.proofs)])
+
+
+@pytest.mark.parametrize(("number", "state"), CASES, ids=[f"{number}-{state}" for number, state in CASES])
+def test_incident(watch: Watch, number: int, state: str) -> None:
+    result = incident_runs.run(watch, incidents.find(number), state)
+    print(result.text, *result.said, sep="\n")
+    assert result.packets, result.said
+    assert (result.right, result.false) == (result.expected, 0), result.text
+    for words in EVIDENCE.get((number, state), ()):
+        assert words in whole(result.findings[0]), whole(result.findings[0])

@@ -1,0 +1,139 @@
+"""Every finding has its page and its test; and what findings ask of the node, on a node made of files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tracer.findings import finders, kube_proxy, procnet
+from tracer.findings.node import Node
+
+ROOT = Path(__file__).resolve().parent.parent
+TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:7778 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 22001 1 0000000000000000 100
+   1: 0100007F:0277 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 22002 1 0000000000000000 100
+   2: 0A38A8C0:7778 0138A8C0:9C40 01 00000000:00000000 00:00000000 00000000     0        0 22003 1 0000000000000000 20
+"""
+NOBODY = "0" * 32
+REST = f"{NOBODY}:0000 0A 00000000:00000000 00:00000000 00000000     0        0"
+TCP6 = f"""  sl  local_address                         remote_address
+   0: {NOBODY}:1F90 {REST} 22004 1 0000000000000000 100
+   1: 0000000000000000FFFF00000A38A8C0:1F91 {REST} 22005 1 0000000000000000 100
+"""
+
+
+def test_every_finding_has_a_page_and_a_test() -> None:
+    names = [name for name, _ in finders()]
+    assert names == [
+        "hostport_takes_service", "missing_masquerade", "no_local_endpoints", "nodeport_host_process", "syn_dropped",
+    ]  # fmt: skip
+    assert sorted(p.stem for p in (ROOT / "docs/findings").glob("*.md") if p.stem != "README") == names
+    assert sorted(p.stem.removeprefix("test_finding_") for p in (ROOT / "tests").glob("test_finding_*.py")) == names
+    index = (ROOT / "docs/findings/README.md").read_text()
+    assert all(f"({name}.md)" in index for name in names)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    net = tmp_path / "1/net"
+    net.mkdir(parents=True)
+    for name, text in (("tcp", TCP), ("tcp6", TCP6)):
+        (net / name).write_text(text)
+    (net / "netstat").write_text("TcpExt: SyncookiesSent ListenOverflows\nTcpExt: 1 280\nIpExt: InNoRoutes\nIpExt: 3\n")
+    (tmp_path / "sys/net/ipv4").mkdir(parents=True)
+    (tmp_path / "sys/net/ipv4/ip_local_port_range").write_text("32768\t60999\n")
+    (tmp_path / "sys/kernel").mkdir()
+    (tmp_path / "sys/kernel/hostname").write_text("IP-10-188-166-140\n")
+    return tmp_path
+
+
+def test_listeners(proc: Path) -> None:
+    assert [(b.address, b.port, b.inode) for b in procnet.bound(proc / "1/net", "tcp")] == [
+        ("0.0.0.0", 0x7778, 22001), ("127.0.0.1", 0x277, 22002), ("::", 8080, 22004), ("192.168.56.10", 8081, 22005),
+    ]  # fmt: skip
+    assert procnet.bound(proc / "1/net", "udp") == () == procnet.bound(proc / "1/net", "sctp")
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "place"),
+    [
+        ("192.168.56.10", 30584, "0.0.0.0:30584"),
+        ("fd00::1", 30584, ""),
+        ("192.168.56.10", 631, ""),
+        ("127.0.0.1", 631, "127.0.0.1:631"),
+        ("192.168.56.10", 8080, "[::]:8080"),
+        ("fd00::1", 8080, "[::]:8080"),
+        ("192.168.56.10", 8081, "192.168.56.10:8081"),
+        ("192.168.56.11", 8081, ""),
+    ],
+)
+def test_who_would_get_it(proc: Path, address: str, port: int, place: str) -> None:
+    found = Node(proc).listener(address, port, "tcp")
+    assert (found.place if found else "") == place
+
+
+def test_settings_and_counters(proc: Path) -> None:
+    node = Node(proc)
+    assert node.setting("net/ipv4/ip_local_port_range") == "32768 60999"
+    assert node.setting("net/ipv4/tcp_tw_recycle") == ""
+    assert node.counters(1) == {"SyncookiesSent": 1, "ListenOverflows": 280} and node.counters(2) == {}
+
+
+def test_this_process_is_found(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        found = next((b for b in procnet.bound(Path("/proc/self/net"), "tcp") if b.port == port), None)
+        assert found and found.inode == os.fstat(server.fileno()).st_ino
+
+
+def test_flannels_leases(tmp_path: Path) -> None:
+    (tmp_path / "flannel").mkdir()
+    text = "FLANNEL_NETWORK=192.168.64.0/20\nFLANNEL_SUBNET=192.168.64.1/24\nFLANNEL_IPV6_SUBNET=fd00:1::1/64\n"
+    (tmp_path / "flannel/subnet.env").write_text(text)
+    assert Node(run=tmp_path).flannel_subnets() == ("192.168.64.0/24", "fd00:1::/64")
+    assert Node(run=tmp_path / "nothing").flannel_subnets() == ()
+
+
+def kube_proxy_process(proc: Path, pid: int, *arguments: str, config: str | None = None) -> None:
+    root = proc / str(pid) / "root/etc"
+    root.mkdir(parents=True)
+    (proc / str(pid) / "cmdline").write_bytes(b"\0".join(a.encode() for a in arguments) + b"\0")
+    if config is not None:
+        (root / "conf.yaml").write_text(config)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "names"),
+    [
+        (("--proxy-mode=ipvs",), None, ["ip-10-188-166-140"]),
+        (("--hostname-override", "Node-1"), None, ["node-1"]),
+        (("--config=/etc/conf.yaml",), "hostnameOverride: node-1", ["node-1"]),
+        (("--config=/etc/conf.yaml",), 'hostnameOverride: ""', ["ip-10-188-166-140"]),
+        (("--config=/etc/conf.yaml", "--hostname-override=node-1"), "mode: ipvs", ["ip-10-188-166-140", "node-1"]),
+        (("--config=/etc/conf.yaml", "--hostname-override=node-1"), "hostnameOverride: node-1", ["node-1"]),
+        (("--config=/etc/conf.yaml",), None, []),
+        (("--config=/etc/conf.yaml",), "- not\n- a mapping", []),
+    ],
+)
+def test_the_name_kube_proxy_goes_by(proc: Path, arguments: tuple[str, ...], config: str | None, names: list[str]) -> None:
+    kube_proxy_process(proc, 77, "/usr/local/bin/kube-proxy", *arguments, config=config)
+    found = kube_proxy.running(proc)
+    assert found and found.pid == 77 and [name for name, _ in found.names] == names
+
+
+def test_which_process_is_kube_proxy(proc: Path) -> None:
+    assert kube_proxy.running(proc) is None
+    kube_proxy_process(proc, 78, "/hyperkube", "kubelet")
+    kube_proxy_process(proc, 79, "/usr/local/bin/k3s", "server")
+    assert kube_proxy.running(proc) is None
+    kube_proxy_process(proc, 80, "/hyperkube", "proxy")
+    node = Node(proc)
+    assert [node.is_kube_proxy(pid) for pid in (78, 79, 80, 81)] == [False, True, True, False]
+    found = kube_proxy.running(proc)
+    assert found and found.pid == 80
+    kube_proxy_process(proc, 82, "kube-proxy")
+    assert kube_proxy.running(proc) is None, "of two, nobody can tell which made the rules"

@@ -1,0 +1,67 @@
+"""Findings: what is wrong, and what shows it. A finding is one file of this package, found by its name.
+
+A file has `find(packet, context)`: the Finding that this packet shows, None when it shows none. Its name, the times and the
+number of packets are filled in here; packets with the same key show the same cause and make one finding. A second finding file
+needs a test tests/test_finding_NAME.py and a page docs/findings/NAME.md.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+
+from tracer.findings.context import Context
+from tracer.findings.model import Finding
+from tracer.model import Packet
+
+Finder = Callable[[Packet, Context], Finding | None]
+
+NUMBERS_KEPT = 10
+MOST = 1000
+"""So many causes are kept apart in one run; more are not looked at, for a run that has those has said enough."""
+
+
+@cache
+def finders() -> tuple[tuple[str, Finder], ...]:
+    """Every finding there is: its file's name and its function."""
+    modules = ((m.name, import_module(f"{__name__}.{m.name}")) for m in pkgutil.iter_modules(__path__))
+    return tuple(sorted((name, module.find) for name, module in modules if hasattr(module, "find")))
+
+
+class Findings:
+    """Those of one run."""
+
+    def __init__(self, context: Context | None = None) -> None:
+        self._context = context or Context()
+        self._found: dict[tuple[object, ...], Finding] = {}
+
+    @property
+    def all(self) -> list[Finding]:
+        """Certain ones first, then in the order they were found."""
+        return sorted(self._found.values(), key=lambda f: not f.certain)
+
+    def look(self, packet: Packet) -> list[Finding]:
+        """Takes a packet whose owners are set; returns what has become certain by it."""
+        new = []
+        for name, find in finders():
+            told = find(packet, self._context)
+            if told and ((name, *told.key) in self._found or len(self._found) < MOST):
+                key = name, *told.key
+                before = self._found.get(key)
+                self._found[key] = found = _joined(before, replace(told, name=name), packet)
+                if found.certain and not (before and before.certain):
+                    new.append(found)
+        return new
+
+
+def _joined(before: Finding | None, told: Finding, packet: Packet) -> Finding:
+    """What is known after one more packet. What was certain once is not made less so."""
+    if not before:
+        return replace(told, packets=1, first=packet.time, last=packet.time, numbers=(packet.number,))
+    base = before if before.certain and not told.certain else told
+    numbers = (*before.numbers, packet.number)[:NUMBERS_KEPT]
+    first, last = min(before.first, packet.time), max(before.last, packet.time)
+    return replace(base, packets=before.packets + 1, first=first, last=last, numbers=numbers)

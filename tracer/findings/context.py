@@ -1,0 +1,30 @@
+"""What a finding may ask beside the packet: Kubernetes' objects, the node, and what it has itself counted before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from tracer.findings.node import Node
+from tracer.kube.known import Known
+from tracer.kube.marks import EMPTY
+from tracer.kube.model import Owner
+from tracer.kube.owners import owner_of
+from tracer.rules.model import Rule, Walk
+
+
+@dataclass
+class Context:
+    """known: the API's objects and the CNI cache. node: the node itself. counts, since: a finding's own, by keys of its
+    choice.
+    """
+
+    known: Known = field(default_factory=Known)
+    node: Node = field(default_factory=Node)
+    counts: Counter[Hashable] = field(default_factory=Counter)
+    since: dict[Hashable, int] = field(default_factory=dict)
+
+    def owner(self, rule: Rule, walk: Walk) -> Owner:
+        """Whose a rule of this walk is."""
+        return owner_of(rule, walk.ruleset or EMPTY, self.known)

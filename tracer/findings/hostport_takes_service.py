@@ -1,0 +1,123 @@
+"""A pod's hostPort takes packets that were meant for a Service or for another machine.
+
+portmap's rules go by the port alone, for whatever address counts as local. In ipvs mode every cluster IP does, for kube-ipvs0
+has it; before 0.7.5 (CVE-2019-9946) portmap put its jump in front of kube-proxy's; in nftables the chain registered last runs
+first.
+"""
+
+from __future__ import annotations
+
+from tracer.findings.context import Context
+from tracer.findings.model import Finding, Proof, rule_proof
+from tracer.kube.model import Owner
+from tracer.model import Hop, Nat, Packet
+from tracer.rules.model import Rule, Visit, Walk
+
+IPVS = "kube-ipvs0"
+
+
+def find(packet: Packet, context: Context) -> Finding | None:
+    for hop in packet.hops:
+        if hop.clone or hop.from_conntrack or not hop.nat or hop.nat.kind != "DNAT" or not hop.walk or not hop.walk.decision:
+            continue
+        visit, owner = hop.walk.decision, hop.owner
+        if owner and owner.program == "portmap" and visit.rule:
+            meant = _meant(hop.nat, packet.protocol.lower(), context)
+            if meant:
+                return _tell(packet, hop, hop.nat, hop.walk, visit, owner, meant, context)
+    return None
+
+
+def _meant(nat: Nat, protocol: str, context: Context) -> tuple[str, str] | None:
+    """(who should have had it, who says so); None when the node's own hostPort was meant and no Service's port."""
+    known, address, port = context.known, nat.before.dst, nat.before.dport
+    service = known.service_at(address, port, protocol)
+    if service:
+        label, way = service[0].label, service[1]
+        if way.startswith("NodePort"):
+            return f"{way} of Service {label}" + ("" if known.is_local(address) else f" at {address}"), "Kubernetes API"
+        return f"Service {label} ({way} {address})", "Kubernetes API"
+    names = known.store.by_service_ip.all(address)
+    if names:
+        return f"Service {'/'.join(names[0])} (at {address}, which has no port {port})", "Kubernetes API"
+    if context.node.interface_of(address) == IPVS:
+        return f"the Service at {address}", f"address of {IPVS}"
+    if known.local and not known.is_local(address):
+        node = known.store.by_node_ip.one(address)
+        return f"node {node.name} at {address}" if node else f"the machine at {address}", "not an address of this node"
+    return None
+
+
+def _tell(
+    packet: Packet, hop: Hop, nat: Nat, walk: Walk, visit: Visit, owner: Owner, meant: tuple[str, str], context: Context
+) -> Finding:
+    should, says = meant
+    address, port, protocol = nat.before.dst, nat.before.dport, packet.protocol.lower()
+    pod = f"pod {owner.label}" if owner.kind == "Pod" else f"the pod at {nat.after.dst}"
+    way, why, proofs_of_order = _order(hop, walk, visit, address, context)
+    proofs = [
+        Proof(
+            "packet", f"{packet.endpoints.src} -> {address}:{port} became {nat.after.dst}:{nat.after.dport}", hop.evidence.value
+        ),
+        rule_proof(visit, owner.text),
+        *proofs_of_order,
+        Proof("object", f"{address}:{port} is {should}", says),
+    ]
+    if owner.kind == "Pod":
+        proofs.append(Proof("object", f"{owner.detail} belongs to {pod}", owner.evidence))
+    return Finding(
+        name="",
+        key=(protocol, port, owner.label or nat.after.dst, should, way),
+        cause=f"hostPort {port} of {pod} takes what was meant for {should}: {why}.",
+        proofs=tuple(proofs),
+        check=f"iptables-save -t nat | grep -e CNI-HOSTPORT-DNAT -e KUBE-SERVICES (or nft list table ip cni_hostport):"
+            f" nothing listens on"
+              f" {port}, so ss, netstat and ipvsadm do not show it. kubectl get pods -A -o wide finds hostPort {port}.",
+        cure=f"Take hostPort {port} away from {pod}: a Service, or a port that no Service uses." + _CURES.get(way, ""),
+    )  # fmt: skip
+
+
+_CURES = {
+    "ipvs": " portmap 0.7.5 or later appends its jump behind KUBE-SERVICES.",
+    "order": " portmap 0.7.5 or later appends its jump behind KUBE-SERVICES.",
+    "nftables": " Who wins changes when kube-proxy or the pod restarts, so a restart is no cure.",
+}
+
+
+def _order(hop: Hop, walk: Walk, visit: Visit, address: str, context: Context) -> tuple[str, str, list[Proof]]:
+    """(which of the ways it was, why portmap's rule came first as a clause, what shows it)."""
+    proofs = []
+    interface = context.node.interface_of(address)
+    ipvs = interface == IPVS
+    if ipvs:
+        proofs.append(Proof("address", f"{address} is an address of {IPVS}, so --dst-type LOCAL fits it", "netlink"))
+    if visit.rule and visit.rule.table == "cni_hostport":
+        return "nftables", (
+            "portmap's base chain ran before kube-proxy's, for of two at one priority the one registered last runs first"
+        ), proofs  # fmt: skip
+    jump, kube = _jumps(hop, walk, visit)
+    if jump:
+        tested = "--dst-type LOCAL" in jump.text
+        proofs.append(Proof("rule", f"{jump.chain} {jump.number}: {jump.text}", "observed"))
+        if kube and jump.number < kube.number:
+            proofs.append(Proof("rule", f"{kube.chain} {kube.number}, behind it: {kube.text}", "observed"))
+        first = f"portmap's jump is rule {jump.number} of {jump.chain}" + (f", kube-proxy's rule {kube.number}" if kube else "")
+        if ipvs:
+            return "ipvs", f"every cluster IP is local to this node by {IPVS}, and {first}", proofs
+        if kube and jump.number < kube.number:
+            return "order", first + ("" if tested else ", and it does not ask whether the address is local"), proofs
+        return "jump", first + ("" if tested else ", and it does not ask whether the address is local"), proofs
+    if ipvs:
+        return "ipvs", f"every cluster IP is local to this node by {IPVS}", proofs
+    return "unknown", "its rule acted first", proofs
+
+
+def _jumps(hop: Hop, walk: Walk, visit: Visit) -> tuple[Rule | None, Rule | None]:
+    """portmap's jump from the base chain by which the packet went, and kube-proxy's jump in the same chain."""
+    base = visit.path[0]
+    if not visit.rule or not walk.ruleset:
+        met = next((v.rule for v in walk.visits if v.place == base), None)
+        return met, None
+    rules = walk.ruleset.chain(visit.rule.family, visit.rule.table, base.chain)
+    jump = next((r for r in rules if r.number == base.number), None)
+    return jump, next((r for r in rules if r.target == "KUBE-SERVICES"), None)

@@ -1,0 +1,91 @@
+"""Which name the kube-proxy of this node goes by: it calls an endpoint local when the endpoint's nodeName is exactly that.
+
+Source: kubernetes cmd/kube-proxy/app/server.go: hostnameOverride of the file given by --config, else --hostname-override, else
+the host name in lower case. With --config, versions differ in whether they heed --hostname-override; then both are possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAMS = ("kube-proxy", "hyperkube")
+"""Programs that are kube-proxy, by the name of their file."""
+
+
+@dataclass(frozen=True)
+class KubeProxy:
+    """The running kube-proxy. names: those it may go by, each with where it comes from."""
+
+    pid: int
+    names: tuple[tuple[str, str], ...]
+
+
+def running(proc: Path = Path("/proc")) -> KubeProxy | None:
+    """The kube-proxy that runs here; None when none is seen, or several are."""
+    found = [pid for pid in (p.name for p in proc.iterdir()) if pid.isdigit() and is_kube_proxy(_arguments(proc / pid))]
+    if len(found) != 1:
+        return None
+    root = proc / found[0]
+    return KubeProxy(int(found[0]), tuple(names(_arguments(root), root / "root", _host_name(proc))))
+
+
+def is_kube_proxy(arguments: Sequence[str]) -> bool:
+    program = Path(arguments[0]).name if arguments else ""
+    return program in PROGRAMS and (program == "kube-proxy" or "proxy" in arguments or "kube-proxy" in arguments)
+
+
+def _arguments(process: Path) -> list[str]:
+    try:
+        return (process / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return []
+
+
+def _host_name(proc: Path) -> str:
+    try:
+        return (proc / "sys/kernel/hostname").read_text(encoding="utf-8").strip().lower()
+    except OSError:
+        return ""
+
+
+def names(arguments: Sequence[str], root: Path, host: str) -> list[tuple[str, str]]:
+    """(name, where it comes from) of each name that these arguments may mean. root: what the process sees as /."""
+    override, config = option(arguments, "hostname-override").lower(), option(arguments, "config")
+    by_host = (host, "the host name")
+    if not config:
+        return [(override, "--hostname-override")] if override else [by_host]
+    told = _override_in(root / config.lstrip("/"))
+    if told is None:
+        return []
+    first = (
+        (told.lower(), f"hostnameOverride in {config}")
+        if told
+        else (host, f"the host name, for {config} has no hostnameOverride")
+    )
+    if not override or override == first[0]:
+        return [first]
+    return [first, (override, "--hostname-override, which is not heeded by every version when --config is given")]
+
+
+def option(arguments: Sequence[str], name: str) -> str:
+    """The value of --name VALUE or --name=VALUE, the last one; "" when it is not given."""
+    value = ""
+    for at, word in enumerate(arguments):
+        if word == f"--{name}" and at + 1 < len(arguments):
+            value = arguments[at + 1]
+        elif word.startswith(f"--{name}="):
+            value = word.partition("=")[2]
+    return value
+
+
+def _override_in(path: Path) -> str | None:
+    """hostnameOverride of a configuration file, "" when it is not set; None when the file cannot be read."""
+    import yaml
+
+    try:
+        body = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return str(body.get("hostnameOverride") or "") if isinstance(body, dict) else None

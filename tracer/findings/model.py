@@ -1,0 +1,50 @@
+"""The nouns of findings: what is wrong, and each thing that shows it, with how it is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracer.rules.model import Visit, path
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One piece of evidence.
+
+    what: "packet", "rule", "object", "process", "setting", "counter", "address", "route". evidence: how it is known: "observed"
+    or "derived" of what a packet met, else who told it: "Kubernetes API", "/proc/net/tcp", "CNI result cache".
+    """
+
+    what: str
+    text: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something is wrong, for one cause.
+
+    name: of the finding's file. key: tells causes apart: a second packet with the same key shows the same cause. cause: one
+    sentence. check: what to look at, cure: what would mend it. certain: nothing in it is a guess; where that is False the
+    cause is only the likely one, and cause says so. packets: how many show it; first, last: ns since the epoch, of those
+    packets; numbers: `number` of the first ones.
+    """
+
+    name: str
+    key: tuple[object, ...]
+    cause: str
+    proofs: tuple[Proof, ...]
+    check: str
+    cure: str
+    certain: bool = True
+    packets: int = 1
+    first: int = 0
+    last: int = 0
+    numbers: tuple[int, ...] = ()
+
+
+def rule_proof(visit: Visit, whose: str = "") -> Proof:
+    """A rule that acted, with the way to it and whose it is."""
+    text = visit.rule.text if visit.rule else f"policy {visit.verdict}"
+    element = f" [element {visit.element}]" if visit.element else ""
+    return Proof("rule", f"{path(visit.path)}: {text}{element}" + (f" ({whose})" if whose else ""), visit.evidence.value)

@@ -1,0 +1,128 @@
+"""What findings ask of the node itself: who listens, which name kube-proxy goes by, settings, counters, addresses.
+
+Everything is looked up when a finding asks, kept for a second, and only read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_interface
+from pathlib import Path
+from typing import TypeVar
+
+from tracer.findings import kube_proxy, procnet
+from tracer.findings.kube_proxy import KubeProxy
+from tracer.names import Processes
+from tracer.rules.netns import inside
+
+KEPT_SECONDS = 1.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A process that waits on a port of the node. address: "0.0.0.0" or "::" for all. pid: 0 when it cannot be told."""
+
+    address: str
+    port: int
+    pid: int
+    command: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.command} (pid {self.pid})" if self.pid else "a process that cannot be seen from here"
+
+    @property
+    def place(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+class Node:
+    """The node that this runs on. Addresses and sockets are those of process 1's network namespace, or of ours."""
+
+    def __init__(self, proc: Path = Path("/proc"), run: Path = Path("/run")) -> None:
+        self._proc, self._run, self._processes = proc, run, Processes()
+        self._kept: dict[Hashable, tuple[float, object]] = {}
+        self._net = next((p for p in (proc / "1/net", proc / "self/net") if os.access(p / "tcp", os.R_OK)), proc / "self/net")
+
+    def _keep(self, key: Hashable, ask: Callable[[], T]) -> T:
+        kept = self._kept.get(key)
+        if kept and time.monotonic() - kept[0] < KEPT_SECONDS:
+            return kept[1]  # type: ignore[return-value]
+        found = ask()
+        self._kept[key] = time.monotonic(), found
+        return found
+
+    def listener(self, address: str, port: int, protocol: str) -> Listener | None:
+        """Who waits on this address and port of the node. protocol: "tcp" or "udp"."""
+        found = [b for b in self._keep(("bound", protocol), lambda: procnet.bound(self._net, protocol)) if b.port == port]
+        found = [b for b in found if b.takes(address)]
+        if not found:
+            return None
+        # The more exact one is asked first by the kernel too.
+        best = min(found, key=lambda b: (b.address in procnet.WILDCARDS, b.address))
+        return Listener(best.address, port, *self._processes.owner(best.inode))
+
+    def is_kube_proxy(self, pid: int) -> bool:
+        """Whether a process is kube-proxy, or k3s, which has it in it."""
+        with suppress(OSError):
+            words = (self._proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+            return kube_proxy.is_kube_proxy(words) or Path(words[0].split(" ")[0]).name in ("k3s", "rke2")
+        return False
+
+    def kube_proxy(self) -> KubeProxy | None:
+        return self._keep("kube-proxy", lambda: kube_proxy.running(self._proc))
+
+    def setting(self, name: str, pid: int = 0) -> str:
+        """A sysctl ("net/ipv4/tcp_syncookies") in the namespace of a process, ours for 0; "" when there is none."""
+        return self._keep(("setting", name, pid), lambda: self._read_setting(name, pid))
+
+    def _read_setting(self, name: str, pid: int) -> str:
+        path = self._proc / "sys" / name
+        try:
+            if not pid:
+                return " ".join(path.read_text(encoding="ascii").split())
+            fd = os.open(self._proc / str(pid) / "ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return " ".join(inside(fd, lambda: path.read_text(encoding="ascii")).split())
+            finally:
+                os.close(fd)
+        except OSError:
+            return ""
+
+    def counters(self, pid: int) -> dict[str, int]:
+        """TcpExt counters of the namespace of a process; {} when they cannot be read."""
+        return self._keep(("counters", pid), lambda: procnet.counters(self._proc / str(pid) / "net"))
+
+    def interface_of(self, address: str) -> str:
+        """The interface that has this address, "" when none has."""
+        return self._keep("addresses", _addresses).get(address, "")
+
+    def flannel_subnets(self) -> tuple[str, ...]:
+        """The networks that flannel has leased for this node, as in /run/flannel/subnet.env; () when there is no such file."""
+        return self._keep("flannel", lambda: tuple(_leases(self._run / "flannel/subnet.env")))
+
+
+def _leases(path: Path) -> list[str]:
+    with suppress(OSError, ValueError):
+        pairs = (line.partition("=") for line in path.read_text(encoding="ascii").splitlines())
+        values = [value for name, _, value in pairs if name in ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET") and value]
+        return [str(ip_interface(value).network) for value in values]
+    return []
+
+
+def _addresses() -> dict[str, str]:
+    """Address -> interface, of our own namespace."""
+    from pyroute2 import IPRoute
+
+    with suppress(Exception):  # pyroute2 raises many kinds
+        with IPRoute() as route:
+            names = {link["index"]: str(dict(link["attrs"]).get("IFLA_IFNAME")) for link in route.get_links()}
+            found = [(dict(a["attrs"]), names.get(a["index"], "")) for a in route.get_addr()]
+        return {str(attrs.get("IFA_LOCAL") or attrs.get("IFA_ADDRESS")): name for attrs, name in found}
+    return {}

@@ -1,0 +1,101 @@
+"""A NodePort on a port that a process of the node listens on: the rules are asked first, so the process gets nothing.
+
+Without endpoints kube-proxy's REJECT refuses the connection; with endpoints its DNAT sends it to a pod, and the process waits
+for ever. kube-proxy itself holds the NodePort's socket before 1.24; that is as it should be and no finding.
+"""
+
+from __future__ import annotations
+
+from tracer.findings.context import Context
+from tracer.findings.model import Finding, Proof, rule_proof
+from tracer.findings.node import Listener
+from tracer.kube.model import Owner
+from tracer.model import Hop, Packet
+
+PORTS, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
+
+
+def find(packet: Packet, context: Context) -> Finding | None:
+    for hop in packet.hops:
+        port = _taken(hop)
+        if port and hop.owner:
+            address = hop.nat.before.dst if hop.nat else packet.endpoints.dst
+            asked = hop.nat.before.dport if hop.nat else packet.endpoints.dport
+            listener = context.node.listener(address, port, packet.protocol.lower()) if asked == port else None
+            if listener and not context.node.is_kube_proxy(listener.pid):
+                return _tell(packet, hop, hop.owner, listener, context)
+    return None
+
+
+def _taken(hop: Hop) -> int:
+    """The NodePort for which a Service's rule took the packet here; 0 for none."""
+    owner = hop.owner
+    if hop.clone or hop.from_conntrack or hop.netns != "node" or not owner or owner.kind != "Service":
+        return 0
+    if not (hop.verdict == "REJECT" or (hop.nat and hop.nat.kind == "DNAT")) or not (hop.walk and hop.walk.decision):
+        return 0
+    word, _, number = owner.detail.partition(",")[0].partition(" ")
+    return int(number) if word == "NodePort" and number.isdigit() else 0
+
+
+def _tell(packet: Packet, hop: Hop, owner: Owner, listener: Listener, context: Context) -> Finding:
+    port, service, protocol = listener.port, owner.label, packet.protocol.lower()
+    rejected = hop.nat is None
+    to = f"{owner.target or (f'{hop.nat.after.dst}:{hop.nat.after.dport}' if hop.nat else '')}"
+    fate = (
+        "which has no endpoints: the Service's rule refuses every request"
+        if rejected
+        else f"and its rule sends every request to {to}"
+    )
+    who = f"{listener.text} listens" if listener.pid else "A process listens (it cannot be seen from here) "
+    assert hop.walk and hop.walk.decision
+    proofs = [
+        Proof(
+            "packet", f"{packet.endpoints.src} -> {packet.endpoints.dst}:{packet.endpoints.dport}: {packet.verdict}", "observed"
+        ),
+        rule_proof(hop.walk.decision, owner.text),
+        Proof("process", f"{listener.text} listens on {protocol} {listener.place} of the node", "/proc/net"),
+        *_settings(port, context),
+    ]
+    service_name = f"-n {owner.namespace} {owner.name}"
+    return Finding(
+        name="",
+        key=(port, protocol, service),
+        cause=(
+            f"{who.strip()} on port {port} of this node, but {protocol} {port} is also the NodePort of Service"
+            f" {service}, {fate},"
+            f" and the process never sees any of them."
+        ),
+        proofs=tuple(proofs),
+        check=(
+            f"ss -lnp 'sport = :{port}' shows the process, kubectl get service {service_name} the nodePort. kube-proxy"
+            f" before 1.24 logs"
+            f" can't open \"nodePort for {service}\" and installs the rules all the same; later versions do not look."
+        ),
+        cure=(
+            f"Give the Service another nodePort (kubectl edit service {service_name}) or the process another port. To"
+            f" prevent it: a"
+            f" ResourceQuota on services.nodeports, and the NodePort range in {RESERVED.replace('/', '.')}."
+        ),
+        # Who holds the socket must be known: it may be kube-proxy.
+        certain=listener.pid > 0,
+    )  # fmt: skip
+
+
+def _settings(port: int, context: Context) -> list[Proof]:
+    """Whether the kernel may also give this port to any client socket of the node."""
+    low, _, high = context.node.setting(PORTS).partition(" ")
+    reserved = context.node.setting(RESERVED)
+    if not (low.isdigit() and high.isdigit() and int(low) <= port <= int(high)) or _within(port, reserved):
+        return []
+    return [Proof("setting", f"ip_local_port_range is {low}-{high} and {port} is not reserved: any outgoing connection of the"
+                             f" node may get this port too", "/proc/sys")]  # fmt: skip
+
+
+def _within(port: int, ranges: str) -> bool:
+    """Whether a list such as "8080,30000-32767" has the port in it."""
+    for each in filter(None, ranges.split(",")):
+        low, _, high = each.partition("-")
+        if low.isdigit() and int(low) <= port <= int(high or low):
+            return True
+    return False

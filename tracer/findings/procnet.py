@@ -1,0 +1,73 @@
+"""What the node's own /proc says of sockets, settings and counters. Only read, and no kernel module is loaded by it.
+
+Sockets are read from /proc/net/tcp and not asked for by sock_diag: the first question to sock_diag loads the module tcp_diag or
+udp_diag, and a tracer that changes nothing loads none. Listening sockets stand first in /proc/net/tcp, so the rest of a busy
+node's table is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+LISTEN, UNCONNECTED = "0A", "07"
+WILDCARDS = frozenset({"0.0.0.0", "::"})
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A socket that waits on a port. address: "0.0.0.0" or "::" for all. inode: of the socket."""
+
+    address: str
+    port: int
+    inode: int
+
+    def takes(self, address: str) -> bool:
+        """Whether what is sent to this address would be its; "::" takes IPv4 too, as sockets do unless told otherwise."""
+        return self.address in (address, "::") or (self.address == "0.0.0.0" and ":" not in address)
+
+
+def bound(proc: Path, protocol: str) -> tuple[Bound, ...]:
+    """The sockets of a namespace that wait for packets. proc: /proc/PID/net. protocol: "tcp" or "udp"; () for any other."""
+    if protocol not in ("tcp", "udp"):
+        return ()
+    return tuple(
+        b for name in (protocol, protocol + "6") for b in _table(proc / name, LISTEN if protocol == "tcp" else UNCONNECTED)
+    )
+
+
+def _table(path: Path, wanted: str) -> Iterator[Bound]:
+    try:
+        with path.open(encoding="ascii") as lines:
+            next(lines, "")
+            for line in lines:
+                fields = line.split()
+                if fields[3] != wanted:
+                    if wanted == LISTEN:
+                        return
+                    continue
+                address, _, port = fields[1].partition(":")
+                yield Bound(_address(address), int(port, 16), int(fields[9]))
+    except (OSError, ValueError, IndexError):
+        return
+
+
+def _address(digits: str) -> str:
+    """An address as /proc/net writes it: 32-bit words in the host's order, which is little endian wherever BPF is traced."""
+    packed = b"".join(bytes.fromhex(digits[i : i + 8])[::-1] for i in range(0, len(digits), 8))
+    if len(packed) == 4:
+        return str(IPv4Address(packed))
+    found = IPv6Address(packed)
+    return str(found.ipv4_mapped or found)
+
+
+def counters(proc: Path) -> dict[str, int]:
+    """TcpExt of a namespace, by the kernel's names: ListenOverflows, ListenDrops ... {} when it cannot be read."""
+    try:
+        lines = (proc / "netstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    rows = [line.split()[1:] for line in lines if line.startswith("TcpExt:")]
+    return {name: int(value) for name, value in zip(*rows, strict=True)} if len(rows) == 2 else {}

@@ -1,0 +1,144 @@
+"""SYNs that reach a listener and are dropped there: a full accept queue, a full SYN queue, timestamps that seem to go back.
+
+The client sees a timeout that comes and goes; the packet arrives, no rule touches it, and no RST tells of it. What the
+listener did is in the packet's handshake hop; how many SYNs it took and dropped is counted here.
+"""
+
+from __future__ import annotations
+
+from tracer.findings.context import Context
+from tracer.findings.model import Finding, Proof
+from tracer.model import Handshake, Hop, Packet
+
+OLD_TIMESTAMP = frozenset({"TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS", "TCP_RFC7323_PAWS_ACK"})
+"""Drop reasons of a segment whose timestamp is older than what its address has sent before."""
+
+
+def find(packet: Packet, context: Context) -> Finding | None:
+    hop = next((h for h in packet.hops if h.handshake and h.handshake.stage in ("SYN", "ACK") and not h.clone), None)
+    old = bool(packet.drop and packet.drop.reason in OLD_TIMESTAMP and packet.tcp_flags == "SYN")
+    if not old and not (hop and hop.handshake):
+        return None
+    place = _place(packet, hop)
+    if packet.tcp_flags == "SYN":
+        context.counts["syn", place] += 1
+        context.since.setdefault(("syn", place), packet.time)
+    shake = hop.handshake if hop else None
+    if not old and (shake is None or shake.accepted is not False):
+        return None
+    context.counts["dropped", place] += 1
+    return _tell(packet, place, shake, old, context)
+
+
+Place = tuple[str, str, int]
+"""Network namespace, address and port of a listener."""
+
+
+def _place(packet: Packet, hop: Hop | None) -> Place:
+    nat = next((h.nat for h in reversed(packet.hops) if h.nat), None)
+    ends = nat.after if nat else packet.endpoints
+    return hop.netns if hop else packet.hops[-1].netns, ends.dst, ends.dport
+
+
+def _tell(packet: Packet, place: Place, shake: Handshake | None, old: bool, context: Context) -> Finding:
+    netns, address, port = place
+    socket = next((h.socket for h in reversed(packet.hops) if h.socket), None)
+    pid, command = (socket.pid, socket.command) if socket else (0, "")
+    where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    who = f"{command} (pid {pid})" if pid else f"The process that listens on {where}"
+    what = "SYNs" if packet.tcp_flags == "SYN" else "connections"
+    kind, cause, cure, certain = _why(shake, old, pid, who, f"{what} to {where}", context)
+    proofs = [
+        Proof(
+            "packet",
+            f"{packet.tcp_flags} {packet.endpoints.src}:{packet.endpoints.sport} -> {where}: {packet.verdict}",
+            "observed",
+        )
+    ]
+    if shake:
+        queues = f"accept queue {shake.accept_queue}/{shake.accept_limit}, SYN queue {shake.syn_queue}"
+        proofs.append(Proof("packet", f"when it came to the listener in {netns}: {queues}", "observed"))
+    proofs.append(Proof("counter", _rate(packet, place, context), "observed"))
+    proofs += _settings(pid, context) + _shared(packet, kind)
+    ns = f"nsenter -t {pid} -n " if pid and netns != "node" else ""
+    check = (
+        f"{ns}ss -ltn 'sport = :{port}' shows Recv-Q (accept queue) and Send-Q (its limit); {ns}nstat -az"
+        f" 'TcpExtListen*' 'TcpExtPAWS*'"
+    )
+    return Finding("", (netns, address, port, kind), cause, tuple(proofs), check, cure, certain)
+
+
+def _why(shake: Handshake | None, old: bool, pid: int, who: str, what: str, context: Context) -> tuple[str, str, str, bool]:
+    """(kind, cause, cure, whether that is certain)."""
+    if shake and shake.accept_queue_full:
+        full = f"{shake.accept_queue} are waiting, {shake.accept_limit} are allowed"
+        return (
+            "accept queue", f"{who} does not accept connections as fast as they come: its accept queue is full"
+            f" ({full}), and the kernel"
+            f" drops {what} without an answer.",
+            "See why the process does not call accept() (stuck, or too few workers); a longer queue (listen's backlog and"
+            " net.core.somaxconn) only helps with bursts.", True,
+        )  # fmt: skip
+    recycle = context.node.setting("net/ipv4/tcp_tw_recycle", pid)
+    if old or recycle == "1":
+        by = "net.ipv4.tcp_tw_recycle is on" if recycle == "1" else "a connection of the same ports is still in TIME_WAIT"
+        return (
+            "timestamps", f"The kernel drops {what} because their TCP timestamps are older than what came from the"
+            f" same address before:"
+            f" clients behind one SNAT address do not share a clock, and {by}.",
+            "sysctl -w net.ipv4.tcp_tw_recycle=0 (Linux before 4.12 only; newer kernels have no such setting)" if recycle == "1"
+            else "Give the SNAT more addresses or ports, or keep client addresses (externalTrafficPolicy: Local).", True,
+        )  # fmt: skip
+    cookies = context.node.setting("net/ipv4/tcp_syncookies", pid)
+    if shake and shake.accept_limit and shake.syn_queue >= shake.accept_limit and cookies == "0":
+        return (
+            "SYN queue", f"The SYN queue of {who} is full ({shake.syn_queue} half-open connections,"
+            f" {shake.accept_limit} are allowed) and"
+            f" SYN cookies are off: the kernel drops {what}.",
+            "sysctl -w net.ipv4.tcp_syncookies=1, and a longer listen backlog; many half-open connections may be an"
+            " attack.", True,
+        )  # fmt: skip
+    return (
+        "unknown", f"The kernel drops {what} at the listener; its queues are not full, and it gives no reason that"
+        f" this tracer knows.",
+        "Compare the counters below over a minute; the one that grows names the reason.", False,
+    )  # fmt: skip
+
+
+def _rate(packet: Packet, place: Place, context: Context) -> str:
+    syns, dropped = context.counts["syn", place], context.counts["dropped", place]
+    seconds = (packet.time - context.since.get(("syn", place), packet.time)) / 1e9
+    told = f"{dropped} dropped, {syns} SYNs seen"
+    return told + (f" in {seconds:.1f} s" if seconds >= 0.05 else "")
+
+
+def _settings(pid: int, context: Context) -> list[Proof]:
+    """What the listener's namespace counts and is set to; nothing when the process is not known."""
+    if not pid:
+        return []
+    counted = context.node.counters(pid)
+    grown = ", ".join(
+        f"{n} {counted[n]}"
+        for n in ("ListenOverflows", "ListenDrops", "PAWSPassive", "PAWSActive", "PAWSEstab")
+        if counted.get(n)
+    )
+    names = (
+        "net/core/somaxconn",
+        "net/ipv4/tcp_max_syn_backlog",
+        "net/ipv4/tcp_syncookies",
+        "net/ipv4/tcp_timestamps",
+        "net/ipv4/tcp_tw_recycle",
+    )
+    values = ((n.replace("/", "."), context.node.setting(n, pid)) for n in names)
+    said = ", ".join(f"{name} = {value}" for name, value in values if value)
+    found = [Proof("counter", f"since boot, in its namespace: {grown}", f"/proc/{pid}/net/netstat")] if grown else []
+    return found + ([Proof("setting", said, "/proc/sys")] if said else [])
+
+
+def _shared(packet: Packet, kind: str) -> list[Proof]:
+    """Who gives many clients one address here."""
+    hop = next((h for h in packet.hops if h.nat and h.nat.kind in ("SNAT", "MASQUERADE")), None)
+    if not hop or not hop.nat or kind != "timestamps":
+        return []
+    whose = f" ({hop.owner.text})" if hop.owner else ""
+    return [Proof("packet", f"{hop.nat.kind} {hop.nat.before.src} -> {hop.nat.after.src}{whose}", hop.evidence.value)]

@@ -1,0 +1,66 @@
+"""One incident with the tracer beside it: what the client sees, what the tracer says. As root inside a virtual machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
+
+from rich.console import Console  # noqa: E402
+
+import incidents  # noqa: E402
+
+SETTLE = 1.5
+
+
+def main() -> int:
+    """The tracer's exit status."""
+    number = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    incident = incidents.find(number)
+    state = sys.argv[2] if len(sys.argv) > 2 else next(iter(incident.states))
+    console = Console(highlight=False)
+    console.print(f"[bold]Incident {number}: {incident.title}[/]  ({state}) on Linux {os.uname().release}")
+    console.print("[dim]building the node and compiling the probes; an emulated machine takes its time ...[/]")
+    try:
+        incident.up(state)
+        with tempfile.TemporaryDirectory() as directory:
+            return watch(console, incident, Path(directory))
+    finally:
+        incidents.down()
+
+
+def watch(console: Console, incident: incidents.Incident, directory: Path) -> int:
+    """Starts the tracer, makes the requests, ends it."""
+    ready = directory / "ready"
+    options = [word for port in incident.ports for word in ("--port", str(port))] + ["--objects", str(incidents.OBJECTS)]
+    console.print(f"\n[bold]node-1 #[/] k8snet-trace {' '.join(options)}")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    if console.is_terminal or os.environ.get("FORCE_COLOR"):
+        environment["FORCE_COLOR"] = "1"
+    command = [sys.executable, "-m", "tracer", *options, "--ready-file", str(ready)]
+    with (directory / "out").open("wb") as sink, (directory / "out").open("rb") as source:
+        tracer = subprocess.Popen(command, stdout=sink, env=environment)
+        while not ready.exists():
+            if tracer.poll() is not None:
+                return tracer.returncode
+            time.sleep(0.1)
+        said = incident.traffic()
+        time.sleep(SETTLE)
+        tracer.terminate()
+        status = tracer.wait()
+        for asked, answer in said:
+            console.rule(f"[bold]$[/] {asked}   [dim]{answer}[/]", align="left", style="dim")
+        console.print()
+        sys.stdout.flush()
+        os.write(1, source.read())
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""5: the password of A opens B: hostPort 3306 of pod mysql-b takes what is meant for the Service of mysql-a."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+from incidents import RULESETS, links, objects, restore
+from incidents.objects import Object
+from scenes import scene, servers
+from scenes import traffic as ask
+from scenes.topology import BRIDGE, CLIENT, NODE4
+
+NUMBER, TITLE = 5, "The password of A opens B"
+PORTS = (3306,)
+STATES = {"ipvs": 1, "anywhere": 1, "node-port": 1, "healthy": 0, "healthy-ipvs": 0}
+RULES = {
+    "ipvs": "ipvs-portmap-first", "healthy-ipvs": "ipvs-portmap", "anywhere": "portmap-anywhere", "node-port": "portmap-first",
+    "healthy": "portmap",
+}  # fmt: skip
+CLUSTER_IP, MYSQL_A, MYSQL_B = "172.30.33.7", "10.244.0.11", "10.224.0.222"
+CACHE = Path("/var/lib/cni/results")
+SETS = """create KUBE-CLUSTER-IP hash:ip,port
+add KUBE-CLUSTER-IP 172.30.0.1,tcp:443
+add KUBE-CLUSTER-IP 172.30.33.7,tcp:3306
+"""
+
+
+def up(state: str) -> list[Object]:
+    """ipvs: kube-proxy in ipvs mode; anywhere, node-port: in iptables mode. healthy: only its own port is asked for."""
+    scene.up()
+    ipvs = state.endswith("ipvs")
+    links.ip(
+        f"addr add 10.224.0.1/24 dev {BRIDGE}",
+        f"-n pod-b addr add {MYSQL_B}/24 dev eth0",
+    )
+    if ipvs:
+        links.ip("link add kube-ipvs0 type dummy", f"addr add {CLUSTER_IP}/32 dev kube-ipvs0")
+        links.ipset(SETS)
+        _virtual_server()
+    restore(RULES[state])
+    _cache(RULES[state])
+    servers.start([servers.Server(f"pod-{x}", f"mysql-{x}", http=3306, udp=None) for x in "ab"])
+    name = "default/mysql-np"
+    found = [objects.node("node-1", NODE4, "10.244.0.0/24"), objects.pod("default/mysql-b", MYSQL_B, "node-1", 3306, 3306)]
+    if state != "healthy":
+        found += [
+            objects.service(name, CLUSTER_IP, 3306, 0 if ipvs else 3306, "mysql"),
+            objects.endpoints(name, [("mysql-a", MYSQL_A, "node-1")], 3306, "mysql"),
+            objects.pod("default/mysql-a", MYSQL_A, "node-1", 3306),
+        ]
+    return found
+
+
+def traffic(state: str) -> list[tuple[str, str]]:
+    asked: dict[str, list[tuple[str | None, str]]] = {
+        "ipvs": [(CLIENT, CLUSTER_IP), (None, CLUSTER_IP)],
+        "anywhere": [(CLIENT, CLUSTER_IP), (None, CLUSTER_IP)],
+        "healthy-ipvs": [(CLIENT, CLUSTER_IP), (CLIENT, NODE4)],
+    }
+    said = []
+    for ns, address in asked.get(state, [(CLIENT, NODE4), (CLIENT, NODE4)]):
+        reply = ask.http_get(address, 3306, ns=ns, timeout=1.5)
+        said.append((f"{ns or 'node-1'} $ mysql -h {address}", reply.body or reply.outcome))
+    return said
+
+
+def _virtual_server() -> None:
+    """kube-proxy's virtual server of mysql-a's Service."""
+    subprocess.run(["modprobe", "-q", "ip_vs_rr"], check=False)
+    for options in (f"-A -t {CLUSTER_IP}:3306 -s rr", f"-a -t {CLUSTER_IP}:3306 -r {MYSQL_A}:3306 -m"):
+        subprocess.run(["ipvsadm", *options.split()], check=True, capture_output=True)
+    Path("/proc/sys/net/ipv4/vs/conntrack").write_text("1")
+
+
+def _cache(ruleset: str) -> None:
+    """What libcni keeps of mysql-b's sandbox: the only place where the id in portmap's rules has a pod's name."""
+    (container,) = re.findall(r'id: \\"(\w+)', (RULESETS / f"{ruleset}.rules").read_text())
+    body = {
+        "kind": "cniCacheV1",
+        "containerId": container,
+        "networkName": "azure",
+        "ifName": "eth0",
+        "cniArgs": [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", "mysql-b"]],
+        "capabilityArgs": {"portMappings": [{"hostPort": 3306, "containerPort": 3306, "protocol": "tcp"}]},
+        "result": {"ips": [{"address": f"{MYSQL_B}/24"}]},
+    }
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (CACHE / f"azure-{container}-eth0").write_text(json.dumps(body))
+
+
+def down() -> None:
+    for path in CACHE.glob("azure-*-eth0"):
+        path.unlink()
+    if Path("/proc/net/ip_vs").exists():
+        subprocess.run(["ipvsadm", "-C"], check=False, capture_output=True)
+    links.remove_link("kube-ipvs0")
+    links.remove_sets()

@@ -1,0 +1,60 @@
+"""Objects of the Kubernetes API as `kubectl get -A -o json` prints them, with what the tracer reads of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Object = dict[str, Any]
+
+
+def node(name: str, address: str, pod_cidr: str) -> Object:
+    status = {"addresses": [{"type": "InternalIP", "address": address}]}
+    return {"kind": "Node", "metadata": {"name": name}, "spec": {"podCIDRs": [pod_cidr]}, "status": status}
+
+
+def service(name: str, address: str, port: int, node_port: int = 0, port_name: str = "", **spec: object) -> Object:
+    """name: ns/name. spec: more of it, as externalTrafficPolicy."""
+    one: Object = {"port": port, "protocol": "TCP"}
+    if node_port:
+        one["nodePort"] = node_port
+    if port_name:
+        one["name"] = port_name
+    return {"kind": "Service", "metadata": _meta(name), "spec": {"clusterIPs": [address], "ports": [one], **spec}}
+
+
+def endpoints(name: str, ends: list[tuple[str, str, str]], port: int, port_name: str = "") -> Object:
+    """The EndpointSlice of Service ns/name. ends: (pod's name, address, nodeName)."""
+    namespace, _, plain = name.partition("/")
+    found = [
+        {
+            "addresses": [address],
+            "conditions": {"ready": True},
+            "nodeName": on,
+            "targetRef": {"kind": "Pod", "namespace": namespace, "name": pod},
+        }
+        for pod, address, on in ends
+    ]
+    meta = _meta(f"{name}-x7k2p") | {"labels": {"kubernetes.io/service-name": plain}}
+    return {
+        "kind": "EndpointSlice",
+        "metadata": meta,
+        "endpoints": found,
+        "ports": [{"name": port_name, "port": port, "protocol": "TCP"}],
+    }
+
+
+def pod(name: str, address: str, on: str, port: int, host_port: int = 0) -> Object:
+    """name: ns/name. on: the node's name."""
+    one = {"containerPort": port, "protocol": "TCP"} | ({"hostPort": host_port} if host_port else {})
+    status = {"phase": "Running", "podIPs": [{"ip": address}]}
+    return {
+        "kind": "Pod",
+        "metadata": _meta(name),
+        "spec": {"nodeName": on, "containers": [{"ports": [one]}]},
+        "status": status,
+    }
+
+
+def _meta(name: str) -> Object:
+    namespace, _, plain = name.partition("/")
+    return {"namespace": namespace, "name": plain}
