@@ -26,7 +26,7 @@ EVIDENCE = {
     (4, "newer"): ("KUBE-EXTERNAL-SERVICES 1", "has no local endpoints"),
     (5, "ipvs"): ("kube-ipvs0", "CNI-HOSTPORT-DNAT", "default/mysql-b", "Service default/mysql-np:mysql (cluster IP"
         " 172.30.33.7)"),
-    (5, "anywhere"): ("PREROUTING 1: -j CNI-HOSTPORT-DNAT", "Service default/mysql-np:mysql (cluster IP 172.30.33.7)"),
+    (5, "anywhere"): (" 1: -j CNI-HOSTPORT-DNAT", "Service default/mysql-np:mysql (cluster IP 172.30.33.7)"),
     (5, "node-port"): ("NodePort 3306 of Service default/mysql-np:mysql",),
 }  # fmt: skip
 
