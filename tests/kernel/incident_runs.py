@@ -20,7 +20,9 @@ from tracer.kube.known import Known
 from tracer.kube.store import Store
 from tracer.model import Packet
 
-MODULES = "nf_tables nft_compat nft_chain_nat xt_set ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport ip_vs ip_vs_rr dummy"
+MODULES = (
+    "nf_tables nft_compat nft_chain_nat xt_set ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport ip_vs ip_vs_rr dummy"
+)
 
 
 def load_modules() -> None:
