@@ -78,6 +78,7 @@ def test_portmaps_jump_in_front_that_asks_no_address(tmp_path: Path) -> None:
     rules, of = jump_first(f.ruleset(node(IPTABLES, "S5")), local=False), known(IPTABLES, tmp_path, scenario="S5")
     (machine,) = found(request(rules, "192.168.56.20"), of)
     assert "takes what was meant for node node-2 at 192.168.56.20" in machine.cause
+    assert not found(request(rules, "192.168.56.77"), of, interfaces={"192.168.56.77": "eth0"}), "an address that came later"
     (outside,) = found(request(rules, "203.0.113.9"), of)
     assert "takes what was meant for the machine at 203.0.113.9" in outside.cause
 

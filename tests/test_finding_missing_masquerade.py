@@ -83,6 +83,9 @@ def test_other_returns_and_masquerades_are_none(tmp_path: Path) -> None:
     assert not found(MODES[0], request(rules, inside), tmp_path)
     assert not found(MODES[0], request(rules, stale, masquerade=True), tmp_path)
     assert not found(MODES[0], request(rules, stale, after=replace(AWAY, dst="10.244.7.7")), tmp_path)
+    lossy = request(rules, stale)
+    lossy.complete = False
+    assert not found(MODES[0], lossy, tmp_path), "its MASQUERADE may be what was lost"
     undone = request(rules, stale)
     undone.hops = [h for h in undone.hops if not h.nat]
     assert not found(MODES[0], undone, tmp_path)

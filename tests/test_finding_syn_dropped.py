@@ -59,13 +59,14 @@ def test_a_full_accept_queue_at_the_last_ack() -> None:
 @pytest.mark.parametrize("reason", ["TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS"])
 def test_old_timestamps_by_the_drops_reason(reason: str) -> None:
     (told,), _ = found([syn(None, reason=reason)])
-    assert "TCP timestamps are older" in told.cause and "still in TIME_WAIT" in told.cause
+    assert "because their TCP timestamps are older" in told.cause and "TIME_WAIT" in told.cause and told.certain
     assert "MASQUERADE 100.122.64.147 -> 10.128.0.1 (observed)" in f.proofs(told, "packet")
 
 
 def test_tw_recycle() -> None:
     on = f.FakeNode(settings={"net/ipv4/tcp_tw_recycle": "1"})
-    (told,), _ = found([syn(Handshake("SYN", False, 0, 128, 0))], on)
+    none, (told,) = found([syn(Handshake("SYN", False, 0, 128, 0))], on)
+    assert not none and "most likely because their TCP timestamps" in told.cause
     assert "net.ipv4.tcp_tw_recycle is on" in told.cause
     assert told.cure.startswith("sysctl -w net.ipv4.tcp_tw_recycle=0")
 

@@ -24,6 +24,9 @@ TCP6 = f"""  sl  local_address                         remote_address
 """
 
 
+KIND = "kind: KubeProxyConfiguration\n"
+
+
 def test_every_finding_has_a_page_and_a_test() -> None:
     names = [name for name, _ in finders()]
     assert names == [
@@ -111,12 +114,15 @@ def kube_proxy_process(proc: Path, pid: int, *arguments: str, config: str | None
     [
         (("--proxy-mode=ipvs",), None, ["ip-10-188-166-140"]),
         (("--hostname-override", "Node-1"), None, ["node-1"]),
-        (("--config=/etc/conf.yaml",), "hostnameOverride: node-1", ["node-1"]),
-        (("--config=/etc/conf.yaml",), 'hostnameOverride: ""', ["ip-10-188-166-140"]),
-        (("--config=/etc/conf.yaml", "--hostname-override=node-1"), "mode: ipvs", ["ip-10-188-166-140", "node-1"]),
-        (("--config=/etc/conf.yaml", "--hostname-override=node-1"), "hostnameOverride: node-1", ["node-1"]),
+        (("--config=/etc/conf.yaml",), KIND + "hostnameOverride: node-1", ["node-1"]),
+        (("--config=/etc/conf.yaml",), KIND + "hostnameOverride: 'node-1'  # by kops", ["node-1"]),
+        (("--config=/etc/conf.yaml",), '{"kind":"KubeProxyConfiguration","hostnameOverride":"node-1"}', ["node-1"]),
+        (("--config=/etc/conf.yaml",), KIND + 'hostnameOverride: ""', ["ip-10-188-166-140"]),
+        (("--config=/etc/conf.yaml",), KIND + "hostnameOverride:", ["ip-10-188-166-140"]),
+        (("--config=/etc/conf.yaml", "--hostname-override=node-1"), KIND, ["ip-10-188-166-140", "node-1"]),
+        (("--config=/etc/conf.yaml", "--hostname-override=node-1"), KIND + "hostnameOverride: node-1", ["node-1"]),
         (("--config=/etc/conf.yaml",), None, []),
-        (("--config=/etc/conf.yaml",), "- not\n- a mapping", []),
+        (("--config=/etc/conf.yaml",), "kind: KubeletConfiguration", []),
     ],
 )
 def test_the_name_kube_proxy_goes_by(proc: Path, arguments: tuple[str, ...], config: str | None, names: list[str]) -> None:

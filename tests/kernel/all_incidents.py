@@ -16,7 +16,9 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 import incidents  # noqa: E402
 from scenes import scene  # noqa: E402
+from scenes.rules import Backend  # noqa: E402
 from tests.kernel import incident_runs  # noqa: E402
+from tests.kernel.incident_runs import Result  # noqa: E402
 from tests.kernel.truth import legacy  # noqa: E402
 from tests.kernel.watching import NOTHING, Watch  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
@@ -24,9 +26,20 @@ from tracer.kernel.session import Kernel, Session  # noqa: E402
 TRIES = 3
 
 
+def settled(watch: Watch, incident: incidents.Incident, state: str, backend: Backend) -> Result:
+    """A run's result; tried again where events were lost, for those prove nothing about what was not found."""
+    for _ in range(TRIES):
+        watch.lost = 0
+        result = incident_runs.run(watch, incident, state, backend)
+        if not watch.lost or (result.right, result.false) == (result.expected, 0):
+            break
+    return result
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--attach", default=os.environ.get("K8SNET_ATTACH", "auto"), choices=("auto", "kprobe"))
+    parser.add_argument("--backends", default="legacy,nft", help="of iptables, separated by commas")
     options = parser.parse_args()
     legacy.load_modules()
     incident_runs.load_modules()
@@ -34,16 +47,11 @@ def main() -> int:
     try:
         with scene.scene(), Session(kernel, NOTHING, only=options.attach) as session:
             watch = Watch(kernel, session)
-            for incident in incidents.every():
-                for state in incident.states:
-                    for _ in range(TRIES):
-                        watch.lost = 0
-                        result = incident_runs.run(watch, incident, state)
-                        # What was lost proves nothing about what was not found.
-                        if not watch.lost or (result.right, result.false) == (result.expected, 0):
-                            break
-                    print(result.text, flush=True)
-                    results.append(result)
+            for backend in options.backends.split(","):
+                for incident in incidents.every():
+                    for state in incident.states:
+                        results.append(settled(watch, incident, state, backend))
+                        print(results[-1].text, flush=True)
     finally:
         incidents.down()
     wanted, found, false = (sum(values) for values in zip(*((r.expected, r.right, r.false) for r in results), strict=True))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import incidents
 from incidents.objects import Object
+from scenes.rules import Backend
 from tests.kernel.watching import Watch
 from tracer.filters import Filter
 from tracer.findings import Findings
@@ -19,7 +20,9 @@ from tracer.kube.known import Known
 from tracer.kube.store import Store
 from tracer.model import Packet
 
-MODULES = "xt_set ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport ip_vs ip_vs_rr dummy"
+MODULES = (
+    "nf_tables nft_compat nft_chain_nat xt_set ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport ip_vs ip_vs_rr dummy"
+)
 
 
 def load_modules() -> None:
@@ -30,11 +33,14 @@ def load_modules() -> None:
 
 @dataclass
 class Result:
-    """expected: how many findings of the incident's name there should be. said: what the client asked, and what came of it."""
+    """expected: how many findings of the incident's name there should be. backend: whose the rules are. said: what the
+    client asked, and what came of it.
+    """
 
     incident: incidents.Incident
     state: str
     expected: int
+    backend: Backend = "legacy"
     findings: list[Finding] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
     said: list[tuple[str, str]] = field(default_factory=list)
@@ -51,7 +57,9 @@ class Result:
 
     @property
     def text(self) -> str:
-        lines = [f"{self.incident.number} {self.state}: {self.right} of {self.expected} found, {self.false} false"]
+        lines = [
+            f"{self.incident.number} {self.state} ({self.backend}): {self.right} of {self.expected} found, {self.false} false"
+        ]
         lines += [f"    {f.name}{'' if f.certain else ' (perhaps)'}: {f.cause}" for f in self.findings]
         return "\n".join(lines)
 
@@ -65,11 +73,11 @@ def known(objects: list[Object]) -> Known:
     return Known(store, Cache(), local)
 
 
-def run(watch: Watch, incident: incidents.Incident, state: str) -> Result:
+def run(watch: Watch, incident: incidents.Incident, state: str, backend: Backend = "legacy") -> Result:
     """Builds the state, makes its traffic under the tracer, and leaves it up."""
-    result = Result(incident, state, incident.states[state])
-    of = known(incident.up(state))
-    with watch(Filter(ports=incident.ports)) as seen:
+    result = Result(incident, state, incident.states[state], backend)
+    of = known(incident.up(state, backend))
+    with watch(Filter(ports=incident.ports), nft=backend == "nft") as seen:
         result.said = incident.traffic(state)
     findings = Findings(Context(of))
     for packet in seen.packets:

@@ -8,11 +8,12 @@ import pytest
 
 import incidents
 from scenes import scene
+from scenes.rules import BACKENDS, Backend
 from tests.kernel import incident_runs
 from tests.kernel.watching import Watch
 from tracer.findings.model import Finding
 
-CASES = [(i.number, state) for i in incidents.every() for state in i.states]
+CASES = [(i.number, state, backend) for backend in BACKENDS for i in incidents.every() for state in i.states]
 
 EVIDENCE = {
     (1, "refused"): ("scene-web-30584 (pid ", "has no endpoints", "REJECTED in filter/INPUT"),
@@ -25,7 +26,7 @@ EVIDENCE = {
     (4, "newer"): ("KUBE-EXTERNAL-SERVICES 1", "has no local endpoints"),
     (5, "ipvs"): ("kube-ipvs0", "CNI-HOSTPORT-DNAT", "default/mysql-b", "Service default/mysql-np:mysql (cluster IP"
         " 172.30.33.7)"),
-    (5, "anywhere"): ("PREROUTING 1: -j CNI-HOSTPORT-DNAT", "Service default/mysql-np:mysql (cluster IP 172.30.33.7)"),
+    (5, "anywhere"): (" 1: -j CNI-HOSTPORT-DNAT", "Service default/mysql-np:mysql (cluster IP 172.30.33.7)"),
     (5, "node-port"): ("NodePort 3306 of Service default/mysql-np:mysql",),
 }  # fmt: skip
 
@@ -42,9 +43,9 @@ def whole(finding: Finding) -> str:
     return "\n".join([finding.cause, *(f"{p.what}: {p.text} ({p.evidence})" for p in finding.proofs)])
 
 
-@pytest.mark.parametrize(("number", "state"), CASES, ids=[f"{number}-{state}" for number, state in CASES])
-def test_incident(watch: Watch, number: int, state: str) -> None:
-    result = incident_runs.run(watch, incidents.find(number), state)
+@pytest.mark.parametrize(("number", "state", "backend"), CASES, ids=["-".join(map(str, case)) for case in CASES])
+def test_incident(watch: Watch, number: int, state: str, backend: Backend) -> None:
+    result = incident_runs.run(watch, incidents.find(number), state, backend)
     print(result.text, *result.said, sep="\n")
     assert result.packets, result.said
     assert (result.right, result.false) == (result.expected, 0), result.text

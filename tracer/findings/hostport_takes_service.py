@@ -40,9 +40,11 @@ def _meant(nat: Nat, protocol: str, context: Context) -> tuple[str, str] | None:
     names = known.store.by_service_ip.all(address)
     if names:
         return f"Service {'/'.join(names[0])} (at {address}, which has no port {port})", "Kubernetes API"
-    if context.node.interface_of(address) == IPVS:
+    interface = context.node.interface_of(address)
+    if interface == IPVS:
         return f"the Service at {address}", f"address of {IPVS}"
-    if known.local and not known.is_local(address):
+    # An address that came after the start is one of the node's all the same.
+    if known.local and not known.is_local(address) and not interface:
         node = known.store.by_node_ip.one(address)
         return f"node {node.name} at {address}" if node else f"the machine at {address}", "not an address of this node"
     return None

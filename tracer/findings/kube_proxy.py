@@ -6,12 +6,18 @@ the host name in lower case. With --config, versions differ in whether they heed
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAMS = ("kube-proxy", "hyperkube")
 """Programs that are kube-proxy, by the name of their file."""
+
+_OVERRIDE = re.compile(
+    r"""^hostnameOverride:[ \t]*(?:"([^"\n]*)"|'([^'\n]*)'|([^\s#"']*))[ \t]*(?:#.*)?$|"hostnameOverride"\s*:\s*"([^"]*)\"""",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -81,11 +87,15 @@ def option(arguments: Sequence[str], name: str) -> str:
 
 
 def _override_in(path: Path) -> str | None:
-    """hostnameOverride of a configuration file, "" when it is not set; None when the file cannot be read."""
-    import yaml
+    """hostnameOverride of a configuration file, "" when it is not set; None when the file cannot be read, or is another one.
 
+    The one key is looked for as kubeadm, kops and people write it, in YAML or JSON, at the left margin or in braces.
+    """
     try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
         return None
-    return str(body.get("hostnameOverride") or "") if isinstance(body, dict) else None
+    if "KubeProxyConfiguration" not in text:
+        return None
+    found = _OVERRIDE.search(text)
+    return next((g for g in found.groups() if g is not None), "") if found else ""

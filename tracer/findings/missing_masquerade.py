@@ -19,7 +19,8 @@ _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != 
 
 def find(packet: Packet, context: Context) -> Finding | None:
     dnat = next((h for h in packet.hops if h.nat and h.nat.kind == "DNAT" and not h.clone and not h.from_conntrack), None)
-    if not dnat or not dnat.nat:
+    # That it was not masqueraded is an absence: of a packet that lost a part nothing is concluded.
+    if not dnat or not dnat.nat or not packet.complete:
         return None
     after = packet.hops[packet.hops.index(dnat) + 1 :]
     if any(h.nat and h.nat.kind in ("MASQUERADE", "SNAT") and h.netns == dnat.netns for h in after):
@@ -37,7 +38,7 @@ def _returned(hop: Hop, address: str) -> tuple[Visit, str] | None:
     if hop.hook != "POSTROUTING" or hop.clone or not hop.walk or not hop.walk.decision or not hop.table.endswith("nat"):
         return None
     for visit in hop.walk.visits:
-        if not visit.rule or visit.verdict == "MASQUERADE":
+        if not visit.rule:
             continue
         found = _TO_SUBNET.search(visit.rule.text) if visit.verdict == "RETURN" else None
         network = (found[2] or found[4]) if found else ""

@@ -79,15 +79,16 @@ def _why(shake: Handshake | None, old: bool, pid: int, who: str, what: str, cont
             "See why the process does not call accept() (stuck, or too few workers); a longer queue (listen's backlog and"
             " net.core.somaxconn) only helps with bursts.", True,
         )  # fmt: skip
-    recycle = context.node.setting("net/ipv4/tcp_tw_recycle", pid)
-    if old or recycle == "1":
-        by = "net.ipv4.tcp_tw_recycle is on" if recycle == "1" else "a connection of the same ports is still in TIME_WAIT"
+    recycle = context.node.setting("net/ipv4/tcp_tw_recycle", pid) == "1"
+    if old or recycle:
+        # With tw_recycle the timestamps are the likely reason; only the kernel's own word makes it certain.
+        word = "because" if old else "most likely because"
+        by = "net.ipv4.tcp_tw_recycle is on" if recycle else "a connection of the same ports is still there, or in TIME_WAIT"
         return (
-            "timestamps", f"The kernel drops {what} because their TCP timestamps are older than what came from the"
-            f" same address before:"
-            f" clients behind one SNAT address do not share a clock, and {by}.",
-            "sysctl -w net.ipv4.tcp_tw_recycle=0 (Linux before 4.12 only; newer kernels have no such setting)" if recycle == "1"
-            else "Give the SNAT more addresses or ports, or keep client addresses (externalTrafficPolicy: Local).", True,
+            "timestamps", f"The kernel drops {what} {word} their TCP timestamps are older than what came from the same address"
+            f" before: clients behind one SNAT address do not share a clock, and {by}.",
+            "sysctl -w net.ipv4.tcp_tw_recycle=0 (Linux before 4.12 only; newer kernels have no such setting)" if recycle
+            else "Give the SNAT more addresses or ports, or keep client addresses (externalTrafficPolicy: Local).", old,
         )  # fmt: skip
     cookies = context.node.setting("net/ipv4/tcp_syncookies", pid)
     if shake and shake.accept_limit and shake.syn_queue >= shake.accept_limit and cookies == "0":

@@ -6,7 +6,7 @@ named after the finding that must be found. It has:
     NUMBER, TITLE       which, and what it is called
     PORTS               what to trace: the ports of `--port`
     STATES              state -> how often its finding is to be found; 0 is a healthy twin, in which nothing is wrong
-    up(state)           builds it; what was there before is removed first. Returns the API's objects
+    up(state, backend)  builds it, with its rules in "legacy" or "nft"; returns the API's objects
     traffic(state)      requests, each as (what was asked, what came of it)
     down()              removes what up() made beside the scene; only where there is something
 """
@@ -41,14 +41,14 @@ class Incident:
         self.title: str = module.TITLE
         self.ports: tuple[int, ...] = module.PORTS
         self.states: dict[str, int] = module.STATES
-        self._up: Callable[[str], list[Object]] = module.up
+        self._up: Callable[[str, rules.Backend], list[Object]] = module.up
         self._traffic: Callable[[str], Said] = module.traffic
         self._down: Callable[[], None] = getattr(module, "down", lambda: None)
 
-    def up(self, state: str) -> list[Object]:
+    def up(self, state: str, backend: rules.Backend = "legacy") -> list[Object]:
         """Builds the state and writes the API's objects to OBJECTS; returns them. Whatever incident was there is removed."""
         down()
-        found = self._up(state)
+        found = self._up(state, backend)
         STATE_DIR.mkdir(parents=True, exist_ok=True)
         OBJECTS.write_text(json.dumps({"kind": "List", "items": found}))
         (STATE_DIR / "state").write_text(state)
@@ -82,7 +82,7 @@ def down() -> None:
         each.remove()
 
 
-def restore(name: str) -> None:
+def restore(name: str, backend: rules.Backend) -> None:
     """Puts the rules of rulesets/NAME.rules in the place of those that are there."""
     rules.flush()
-    rules.restore_text((RULESETS / f"{name}.rules").read_text(), 4, "legacy")
+    rules.restore_text((RULESETS / f"{name}.rules").read_text(), 4, backend)

@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
 import incidents  # noqa: E402
+from scenes import rules  # noqa: E402
 
 
 def main() -> int:
@@ -18,6 +19,7 @@ def main() -> int:
     parser.add_argument("number", nargs="?", type=int, choices=[i.number for i in incidents.every()])
     parser.add_argument("verb", nargs="?", choices=("up", "traffic", "down"))
     parser.add_argument("state", nargs="?", help="the first one if none is given")
+    parser.add_argument("--backend", default="legacy", choices=rules.BACKENDS)
     options = parser.parse_args()
     if not options.number or not options.verb:
         for each in incidents.every():
@@ -27,7 +29,7 @@ def main() -> int:
     if options.state and options.state not in incident.states:
         parser.error(f"incident {incident.number} has the states {', '.join(incident.states)}")
     if options.verb == "up":
-        incident.up(options.state or next(iter(incident.states)))
+        incident.up(options.state or next(iter(incident.states)), options.backend)
         ports = " ".join(f"--port {port}" for port in incident.ports)
         print(f"Up. Now: k8snet-trace {ports} --objects {incidents.OBJECTS}")
     elif options.verb == "traffic":

@@ -11,6 +11,7 @@ from incidents import RULESETS, links, objects, restore
 from incidents.objects import Object
 from scenes import scene, servers
 from scenes import traffic as ask
+from scenes.rules import Backend
 from scenes.topology import BRIDGE, CLIENT, NODE4
 
 NUMBER, TITLE = 5, "The password of A opens B"
@@ -28,9 +29,9 @@ add KUBE-CLUSTER-IP 172.30.33.7,tcp:3306
 """
 
 
-def up(state: str) -> list[Object]:
+def up(state: str, backend: Backend) -> list[Object]:
     """ipvs: kube-proxy in ipvs mode; anywhere, node-port: in iptables mode. healthy: only its own port is asked for."""
-    scene.up()
+    scene.up(backend=backend)
     ipvs = state.endswith("ipvs")
     links.ip(
         f"addr add 10.224.0.1/24 dev {BRIDGE}",
@@ -40,7 +41,7 @@ def up(state: str) -> list[Object]:
         links.ip("link add kube-ipvs0 type dummy", f"addr add {CLUSTER_IP}/32 dev kube-ipvs0")
         links.ipset(SETS)
         _virtual_server()
-    restore(RULES[state])
+    restore(RULES[state], backend)
     _cache(RULES[state])
     servers.start([servers.Server(f"pod-{x}", f"mysql-{x}", http=3306, udp=None) for x in "ab"])
     name = "default/mysql-np"

@@ -10,6 +10,7 @@ from incidents import links, objects, restore
 from incidents.objects import Object
 from scenes import scene, servers
 from scenes import traffic as ask
+from scenes.rules import Backend
 from scenes.topology import NODE4
 
 NUMBER, TITLE = 3, "From the node itself a Service times out (canal)"
@@ -39,11 +40,11 @@ LINKS = (
 )
 
 
-def up(state: str) -> list[Object]:
-    scene.up()
+def up(state: str, backend: Backend) -> list[Object]:
+    scene.up(backend=backend)
     links.ip(*LINKS)
     links.ipset(SETS)
-    restore("canal" if state == "healthy" else "canal-stale")
+    restore("canal" if state == "healthy" else "canal-stale", backend)
     servers.start([servers.Server("node-2", "http-proxy-b", http=8080, udp=None)])
     return [
         objects.node("node-1", NODE4, "192.168.64.0/24"),

@@ -8,6 +8,7 @@ from incidents import kube_proxy, objects, restore
 from incidents.objects import Object
 from scenes import scene, servers
 from scenes import traffic as ask
+from scenes.rules import Backend
 from scenes.topology import NODE4, PODS, STATE_DIR
 
 NUMBER, TITLE = 4, "'has no local endpoints' on a node where the pods run"
@@ -19,10 +20,10 @@ NODE = f"{HOST}.ec2.internal"
 OLD_NAME = STATE_DIR / "hostname"
 
 
-def up(state: str) -> list[Object]:
+def up(state: str, backend: Backend) -> list[Object]:
     """newer: 1.36's rules. elsewhere: the pods run on another node, and the policy does what it is for."""
-    scene.up()
-    restore({"newer": "local-none-1.36", "healthy": "local-1.20"}.get(state, "local-none-1.20"))
+    scene.up(backend=backend)
+    restore({"newer": "local-none-1.36", "healthy": "local-1.20"}.get(state, "local-none-1.20"), backend)
     if not OLD_NAME.exists():
         OLD_NAME.write_text(socket.gethostname())
     socket.sethostname(HOST)

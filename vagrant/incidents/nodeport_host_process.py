@@ -6,6 +6,7 @@ from incidents import kube_proxy, objects
 from incidents.objects import Object
 from scenes import scene, servers
 from scenes import traffic as ask
+from scenes.rules import Backend
 from scenes.topology import NODE4, PODS
 
 NUMBER, TITLE = 1, "Connection refused although the process listens"
@@ -14,9 +15,9 @@ PORTS = (LONELY, HTTP, FREE)
 STATES = {"refused": 1, "silent": 1, "both": 2, "healthy": 0, "held-by-kube-proxy": 0}
 
 
-def up(state: str) -> list[Object]:
+def up(state: str, backend: Backend) -> list[Object]:
     """refused: the NodePort has no endpoints; silent: it has. healthy: the process has a port of its own."""
-    scene.up("http-proxy-1.20" if state == "held-by-kube-proxy" else "http-proxy")
+    scene.up("http-proxy-1.20" if state == "held-by-kube-proxy" else "http-proxy", backend=backend)
     ports = {"refused": [LONELY], "silent": [HTTP], "both": [LONELY, HTTP], "healthy": [FREE]}.get(state, [])
     servers.start([servers.Server(None, f"web-{port}", http=port, udp=None) for port in ports])
     if state == "held-by-kube-proxy":

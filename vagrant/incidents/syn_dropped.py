@@ -6,6 +6,7 @@ from incidents import objects
 from incidents.objects import Object
 from scenes import scene, servers
 from scenes import traffic as ask
+from scenes.rules import Backend
 from scenes.topology import NODE4, PODS
 
 NUMBER, TITLE = 2, "Every third or fourth request times out"
@@ -14,9 +15,9 @@ STATES = {"stuck": 1, "healthy": 0}
 BACKLOG, MOST = 2, 40
 
 
-def up(state: str) -> list[Object]:
+def up(state: str, backend: Backend) -> list[Object]:
     stuck = [servers.Server(p.name, p.name, accept=state == "healthy" or p is not PODS[0], backlog=BACKLOG) for p in PODS]
-    scene.up(serve=servers.POD_SERVERS if state == "healthy" else stuck)
+    scene.up(backend=backend, serve=servers.POD_SERVERS if state == "healthy" else stuck)
     ends = [(f"http-proxy-{pod.name[-1]}", pod.addr4, "node-1") for pod in PODS]
     return [
         objects.node("node-1", NODE4, "10.244.0.0/24"),
