@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from incidents import links
 from scenes import packets, rules, topology
 from tests.kernel.watching import Watch
 from tests.nodes import Node, node
@@ -80,6 +81,7 @@ def test_each_door_of_a_node_is_its_owners(watch: Watch, restored: None, mode: s
     asked = 0
     for scenario in SCENARIOS:
         here = node(mode, scenario)
+        links.ipset(here.files.get("ipset-save", ""))
         put(here, MODES[mode])
         known = here.known(tmp_path)
         expected: dict[int, str] = {}
