@@ -179,3 +179,12 @@ def test_tracking() -> None:
     counter = Path("/proc/sys/net/netfilter/nf_conntrack_count")
     used = counter.exists() and int(counter.read_text()) > 0
     assert tracking() == ({Path("/proc/self/ns/net").stat().st_ino} if used else set())
+
+
+def test_a_socket_that_nobody_holds_is_not_looked_for_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, asked = Processes(pause=3600), list[int]()
+    monkeypatch.setattr(Processes, "_read", lambda self, pid: asked.append(pid))
+    known._owners[7] = (1, "init")
+    assert known.owner(2**40) == (0, "") and asked
+    asked.clear()
+    assert known.owner(2**40) == (0, "") and not asked

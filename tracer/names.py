@@ -127,26 +127,36 @@ def tracking() -> set[int]:
     return {_inode(Path("/proc/self/ns/net"))} if entries else set()
 
 
+MISSED_KEPT = 4096
+
+
 class Processes:
     """Which process holds a socket."""
 
     def __init__(self, pause: float = 1.0) -> None:
         """pause: seconds between two readings of all processes; on a busy node one takes a tenth of a second."""
         self._owners: dict[int, tuple[int, str]] = {}
+        self._missed: dict[int, float] = {}
         self._pause, self._read_at = pause, float("-inf")
 
     def owner(self, inode: int) -> tuple[int, str]:
         """(pid, command) of a process that holds the socket; (0, "") when none is found.
 
-        A server's next socket is most likely held by a process already known, so those are read first.
+        A server's next socket is most likely held by a process already known, so those are read first. One that was not found
+        is not looked for again before the pause is over.
         """
-        if inode and inode not in self._owners:
+        now = time.monotonic()
+        if inode and inode not in self._owners and now - self._missed.get(inode, float("-inf")) > self._pause:
             for pid in {pid for pid, _ in self._owners.values()}:
                 self._read(pid)
-            if inode not in self._owners and time.monotonic() - self._read_at > self._pause:
-                self._read_at = time.monotonic()
+            if inode not in self._owners and now - self._read_at > self._pause:
+                self._read_at = now
                 for pid in _processes():
                     self._read(pid)
+            if inode not in self._owners:
+                if len(self._missed) >= MISSED_KEPT:
+                    self._missed.clear()
+                self._missed[inode] = now
         return self._owners.get(inode, (0, ""))
 
     def _read(self, pid: int) -> None:
