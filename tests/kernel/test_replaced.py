@@ -1,0 +1,60 @@
+"""Rules that are replaced a hundred times while packets pass: a packet is explained by the rules it met, or by none."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from scenes import rules, topology, traffic
+from tests.kernel.watching import Watch
+from tracer.filters import Filter
+
+PORT, TIMES = 30777, 100
+PODS = {"to-a": topology.PODS[0].addr4, "to-b": topology.PODS[1].addr4}
+
+
+def text(name: str) -> str:
+    """A nat table that sends the port to one of the pods, and says so."""
+    return f"""*nat
+-A PREROUTING -p udp -m comment --comment other -m udp --dport 9 -j ACCEPT
+-A PREROUTING -p udp -m comment --comment {name} -m udp --dport {PORT} -j DNAT --to-destination {PODS[name]}:5353
+-A POSTROUTING -m comment --comment back -j MASQUERADE
+COMMIT
+"""
+
+
+@pytest.fixture
+def restored(watch: Watch) -> Iterator[None]:
+    rules.flush()
+    yield
+    rules.flush()
+    rules.restore("http-proxy", "http-proxy-v6")
+
+
+@pytest.mark.parametrize("backend", rules.BACKENDS)
+def test_no_packet_is_explained_by_other_rules(watch: Watch, restored: None, backend: rules.Backend) -> None:
+    rules.restore_text(text("to-a"), 4, backend)
+    over = threading.Event()
+
+    def replace() -> None:
+        for n in range(TIMES):
+            rules.restore_text(text(("to-b", "to-a")[n % 2]), 4, backend)
+        over.set()
+
+    thread, asked = threading.Thread(target=replace), 0
+    with watch(Filter(ports=(PORT,)), nft=backend == "nft") as seen:
+        thread.start()
+        while not over.is_set():
+            asked += traffic.udp_ask(port=PORT, timeout=1).outcome == "answered"
+        thread.join()
+    told: Counter[str] = Counter()
+    for packet in seen.packets:
+        for hop in packet.hops:
+            if hop.nat and hop.nat.kind == "DNAT" and not hop.from_conntrack and hop.walk:
+                decision = hop.walk.decision
+                comment = decision.rule.comment if decision and decision.rule else "undecided"
+                told[comment if comment == "undecided" else "right" if PODS[comment] == hop.nat.after.dst else "wrong"] += 1
+    assert told["wrong"] == 0 and told["right"] >= 10 and told.total() >= asked * 0.9, (told, asked)
