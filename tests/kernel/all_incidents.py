@@ -40,6 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--attach", default=os.environ.get("K8SNET_ATTACH", "auto"), choices=("auto", "kprobe"))
     parser.add_argument("--backends", default="legacy,nft", help="of iptables, separated by commas")
+    parser.add_argument("--only", type=int, default=0, metavar="NUMBER", help="of one incident")
     options = parser.parse_args()
     legacy.load_modules()
     incident_runs.load_modules()
@@ -48,7 +49,7 @@ def main() -> int:
         with scene.scene(), Session(kernel, NOTHING, only=options.attach) as session:
             watch = Watch(kernel, session)
             for backend in options.backends.split(","):
-                for incident in incidents.every():
+                for incident in [i for i in incidents.every() if options.only in (0, i.number)]:
                     for state in incident.states:
                         results.append(settled(watch, incident, state, backend))
                         print(results[-1].text, flush=True)

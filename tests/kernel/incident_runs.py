@@ -61,7 +61,17 @@ class Result:
             f"{self.incident.number} {self.state} ({self.backend}): {self.right} of {self.expected} found, {self.false} false"
         ]
         lines += [f"    {f.name}{'' if f.certain else ' (perhaps)'}: {f.cause}" for f in self.findings]
+        if (self.right, self.false) != (self.expected, 0):
+            lines += [f"    asked: {asked}: {answer}" for asked, answer in self.said]
+            lines += [f"    {line}" for packet in self.packets for line in _way(packet)]
         return "\n".join(lines)
+
+
+def _way(packet: Packet) -> list[str]:
+    """A packet and its decisive hops, for whoever asks why nothing was found."""
+    hops = [h for h in packet.hops if h.decisive or (h.walk and h.walk.undecided)]
+    told = [(h.hook, h.table, h.verdict, h.walk and h.walk.undecided, h.owner and h.owner.text) for h in hops]
+    return [f"{packet.tcp_flags} {packet.endpoints.dst}:{packet.endpoints.dport} {packet.verdict}", *map(str, told)]
 
 
 def known(objects: list[Object]) -> Known:
