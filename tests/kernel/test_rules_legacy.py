@@ -18,7 +18,7 @@ from tracer.model import Evidence, Hop, Packet
 from tracer.rules.hits import BEFORE
 from tracer.rules.legacy import GONE
 
-PACKETS = 200
+PACKETS = 120
 
 
 @pytest.fixture
