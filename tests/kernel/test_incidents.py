@@ -16,12 +16,8 @@ from tracer.findings.model import Finding
 
 ALL = os.environ.get("K8SNET_INCIDENTS") == "all"
 """Else the legacy back end alone; `make incidents` goes through both."""
-CASES = [
-    (i.number, state, backend)
-    for backend in (BACKENDS if ALL else BACKENDS[:1])
-    for i in incidents.every()
-    for state in i.states
-]
+BACK_ENDS = BACKENDS if ALL else BACKENDS[:1]
+CASES = [(i.number, state, backend) for backend in BACK_ENDS for i in incidents.every() for state in i.states]
 
 EVIDENCE = {
     (1, "refused"): ("scene-web-30584 (pid ", "has no endpoints", "REJECTED in filter/INPUT"),
