@@ -94,10 +94,10 @@ def test_ends_by_signal_kill_and_closed_pipe(node: None, tmp_path: Path) -> None
     """Three at once, for compiling takes long here: each ends in its own way, and together they leave nothing behind."""
     before = state()
     port = ("--port", str(traffic.NODEPORT_UDP))
-    interrupted = start(tmp_path / "a", *port)
+    interrupted = start(tmp_path / "a", *port, "--no-rules")
     killed = start(tmp_path / "b", *port, stdout=subprocess.DEVNULL)
     reader, writer = os.pipe()
-    piped = start(tmp_path / "c", *port, stdout=writer)
+    piped = start(tmp_path / "c", *port, "--no-rules", stdout=writer)
     os.close(writer)
     os.close(reader)
     for process, name in ((interrupted, "a"), (killed, "b"), (piped, "c")):
