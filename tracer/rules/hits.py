@@ -84,8 +84,9 @@ class Hits:
             return {"walk": walk}
         if self._nft and e.kind == Kind.EVENT_CHAIN and self._runs.get(e.hop):
             walk = nft_hits.walk(e, self._runs[e.hop], self._nft, self._whole)
-            if e.flags & Flag.FLAG_HAS_CT and translates(walk):
-                self._remember(_connection(e, e.hook in DESTINATION_HOOKS), _Decided(e.packet, walk))
+            connection = _connection(e, e.hook in DESTINATION_HOOKS)
+            if e.flags & Flag.FLAG_HAS_CT and (translates(walk) or (walk.undecided and connection not in self._connections)):
+                self._remember(connection, _Decided(e.packet, walk))
             return {"walk": walk}
         if (self._legacy or self._nft) and e.kind == Kind.EVENT_NAT:
             # In the reply direction a rewritten source undoes a DNAT.

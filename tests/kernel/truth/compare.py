@@ -32,7 +32,9 @@ Account = tuple[str, trace.Header, tuple[trace.Step, ...]]
 
 
 def _header(e: Event) -> trace.Header:
-    return record.address(e.src), record.address(e.dst), e.protocol, e.sport, e.dport
+    # What stands where an echo has its id is something else in other messages; the kernel's account leaves it out.
+    sport = e.sport if e.protocol not in (1, 58) or e.dport >> 8 in trace.ECHOES else 0
+    return record.address(e.src), record.address(e.dst), e.protocol, sport, e.dport
 
 
 def _neighbours(header: trace.Header) -> bool:

@@ -47,6 +47,10 @@ def _address(raw: bytes) -> str:
     return str(ipaddress.ip_address(raw))
 
 
+ECHOES = frozenset({0, 8, 128, 129})
+"""Types of ICMP and ICMPv6 messages that carry an id."""
+
+
 def header(network: bytes, transport: bytes) -> Header:
     """Who speaks to whom, from the first bytes of both headers."""
     if network[0] >> 4 == 4:
@@ -58,8 +62,7 @@ def header(network: bytes, transport: bytes) -> Header:
         sport, dport = struct.unpack_from(">HH", transport)
     elif protocol in (1, 58):
         kind, code, _, ident = struct.unpack_from(">BBHH", transport)
-        echo = kind in ((8, 0) if protocol == 1 else (128, 129))
-        sport, dport = ident if echo else 0, kind << 8 | code
+        sport, dport = ident if kind in ECHOES else 0, kind << 8 | code
     return _address(src), _address(dst), protocol, sport, dport
 
 
