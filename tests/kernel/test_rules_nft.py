@@ -30,7 +30,7 @@ from tracer.rules.hits import Hits
 from tracer.rules.model import Walk
 from tracer.rules.nft_watch import NftWatch
 
-PACKETS = 120
+PACKETS = 60
 
 
 @pytest.fixture(scope="module", autouse=True)
