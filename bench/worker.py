@@ -30,31 +30,6 @@ RUN_TIME_NS, RUN_COUNT = 24, 25
 """Places of these two in struct bpf_prog_info (include/uapi/linux/bpf.h), counted in 8 bytes."""
 
 
-def detach(session: Session) -> None:
-    """Takes the programs off their functions and keeps them loaded."""
-    bpf: Any = session._program.bpf
-    for row in session.planned:
-        detach_one(bpf, row.program.encode(), row.symbol.encode(), row.way)
-        if row.way == "KRETPROBE":
-            bpf.detach_kprobe(event=row.symbol.encode(), fn_name=b"enter_" + row.program.encode())
-    for watched in session.watched:
-        for program, way in watched.programs:
-            detach_one(bpf, program.encode(), watched.symbol.encode(), way)
-
-
-def detach_one(bpf: Any, name: bytes, event: bytes, way: str) -> None:
-    if way == "RAWTP":
-        bpf.detach_raw_tracepoint(event)
-    elif way == "FENTRY":
-        bpf.detach_kfunc(fn_name=name)
-    elif way == "FEXIT":
-        bpf.detach_kretfunc(fn_name=name)
-    elif way == "KPROBE":
-        bpf.detach_kprobe(event=event, fn_name=name)
-    else:
-        bpf.detach_kretprobe(event=event, fn_name=name)
-
-
 class Worker:
     """file: where events of `everything` go; it starts empty each time the probes go on."""
 
@@ -99,7 +74,7 @@ class Worker:
         return {symbols.get(n) or entries.get(n) or n: v for n, v in found.items()}
 
     def off(self) -> dict[str, Any]:
-        detach(self._session)
+        self._program.detach((*self._session.planned, *self._session.watched))
         self._attached = False
         self.turn()
         return {"events": self._events, "lost": self._lost, "why": self._why, "bytes": self._out.tell()}

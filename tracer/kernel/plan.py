@@ -42,6 +42,12 @@ class Planned:
     assumed: bool = False
 
     @property
+    def programs(self) -> tuple[tuple[str, str], ...]:
+        """Each program of the row and its way; a kretprobe has a kprobe beside it that keeps the arguments."""
+        entry = ((f"enter_{self.program}", "KPROBE"),) if self.way == "KRETPROBE" else ()
+        return ((self.program, self.way), *entry)
+
+    @property
     def number(self) -> int:
         return PROBES.index(self.probe)
 

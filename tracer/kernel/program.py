@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -19,6 +20,11 @@ from tracer.errors import CompileFailed, NoBcc, NoProbe
 from tracer.kernel import stub
 from tracer.kernel.acts import Watched
 from tracer.kernel.plan import Abilities, Planned, Refused
+
+PROGRAM_TYPES = {
+    "RAWTP": "RAW_TRACEPOINT", "FENTRY": "TRACING", "FEXIT": "TRACING", "KPROBE": "KPROBE", "KRETPROBE": "KPROBE",
+}  # fmt: skip
+"""bcc's name for the type of program that each way needs."""
 
 
 def load_bcc() -> ModuleType:
@@ -83,7 +89,7 @@ class Program:
         attached, refused = [], []
         for row in rows:
             try:
-                self._attach(row)
+                self.functions[row.probe.name] = self._attach(row)
                 attached.append(row)
             except Exception as e:  # bcc raises plain Exception
                 why = f"the kernel refused it ({str(e).splitlines()[0]})"
@@ -97,48 +103,51 @@ class Program:
         return [row for row in rows if self._watch(row)]
 
     def _watch(self, row: Watched) -> bool:
-        kinds, bpf = self._bcc.BPF, self.bpf
-        for program, way in row.programs:
-            name, symbol = program.encode(), row.symbol.encode()
-            try:
-                bpf.load_func(name, kinds.KPROBE if "KPROBE" in way or "KRETPROBE" in way else kinds.TRACING)
-                if way == "FENTRY":
-                    bpf.attach_kfunc(fn_name=name)
-                elif way == "FEXIT":
-                    bpf.attach_kretfunc(fn_name=name)
-                elif way == "KPROBE":
-                    bpf.attach_kprobe(event=symbol, fn_name=name)
-                else:
-                    bpf.attach_kretprobe(event=symbol, fn_name=name)
-            except Exception:
-                return False
+        try:
+            self._attach(row)
+        except Exception:  # as above
+            return False
         return True
 
-    def _attach(self, row: Planned) -> None:
-        bpf, kinds = self.bpf, self._bcc.BPF
-        name = row.program.encode()
-        if row.way == "RAWTP":
-            self._load(row, name, kinds.RAW_TRACEPOINT)
-            bpf.attach_raw_tracepoint(tp=row.symbol.encode(), fn_name=name)
-        elif row.way == "FENTRY":
-            self._load(row, name, kinds.TRACING)
-            bpf.attach_kfunc(fn_name=name)
-        elif row.way == "FEXIT":
-            self._load(row, name, kinds.TRACING)
-            bpf.attach_kretfunc(fn_name=name)
-        elif row.way == "KPROBE":
-            self._load(row, name, kinds.KPROBE)
-            bpf.attach_kprobe(event=row.symbol.encode(), fn_name=name)
-        else:
-            self._load(row, name, kinds.KPROBE)
-            # No maxactive: with one, bcc goes by tracefs, whose events stay behind when this process is killed.
-            bpf.attach_kretprobe(event=row.symbol.encode(), fn_name=name)
-            entry = b"enter_" + name
-            bpf.load_func(entry, kinds.KPROBE)
-            bpf.attach_kprobe(event=row.symbol.encode(), fn_name=entry)
+    def _attach(self, row: Planned | Watched) -> Any:
+        """Loads and attaches all programs of a row; returns the first one."""
+        first, *_ = [self._attach_one(program.encode(), row.symbol.encode(), way) for program, way in row.programs]
+        return first
 
-    def _load(self, row: Planned, name: bytes, kind: int) -> None:
-        self.functions[row.probe.name] = self.bpf.load_func(name, kind)
+    def _attach_one(self, name: bytes, symbol: bytes, way: str) -> Any:
+        bpf = self.bpf
+        function = bpf.load_func(name, getattr(self._bcc.BPF, PROGRAM_TYPES[way]))
+        if way == "RAWTP":
+            bpf.attach_raw_tracepoint(tp=symbol, fn_name=name)
+        elif way == "FENTRY":
+            bpf.attach_kfunc(fn_name=name)
+        elif way == "FEXIT":
+            bpf.attach_kretfunc(fn_name=name)
+        elif way == "KPROBE":
+            bpf.attach_kprobe(event=symbol, fn_name=name)
+        else:
+            # No maxactive: with one, bcc goes by tracefs, whose events stay behind when this process is killed.
+            bpf.attach_kretprobe(event=symbol, fn_name=name)
+        return function
+
+    def detach(self, rows: Iterable[Planned | Watched]) -> None:
+        """Takes the rows' programs off their functions and keeps them loaded."""
+        for row in rows:
+            for program, way in row.programs:
+                self._detach_one(program.encode(), row.symbol.encode(), way)
+
+    def _detach_one(self, name: bytes, symbol: bytes, way: str) -> None:
+        bpf = self.bpf
+        if way == "RAWTP":
+            bpf.detach_raw_tracepoint(symbol)
+        elif way == "FENTRY":
+            bpf.detach_kfunc(fn_name=name)
+        elif way == "FEXIT":
+            bpf.detach_kretfunc(fn_name=name)
+        elif way == "KPROBE":
+            bpf.detach_kprobe(event=symbol, fn_name=name)
+        else:
+            bpf.detach_kretprobe(event=symbol, fn_name=name)
 
     def recursion_misses(self, fd: int) -> int:
         """How often the kernel skipped a program because one was running on that CPU (bpf_prog_info.recursion_misses,
