@@ -24,6 +24,8 @@ enum event_kind {
     EVENT_REQUEST = 9,  /* a segment met a half-open connection: tcp_check_req returned */
     EVENT_DROP = 10,    /* the packet was freed as dropped: skb:kfree_skb */
     EVENT_NFT_RULE = 12, /* an nftables rule acted: struct nft_hit in nft_hit.h */
+    EVENT_STEPS = 13,   /* what one run of an iptables table asked: struct steps in steps.h */
+    EVENT_RULESET = 14, /* a legacy table was looked up or replaced: struct ruleset in steps.h */
 };
 
 enum event_flag {

@@ -1,11 +1,7 @@
-/* Two records beside struct event, in slots as it is, and told from it by `kind`, which is at the same place.
+/* Two records beside struct event, in slots as it is, and told from it by `kind`, which is at the same place:
+ * EVENT_STEPS and EVENT_RULESET.
  *
  * As event.h, this is the only description of them: tracer/rules/steps.py reads the same lines. */
-
-enum other_kind {
-    EVENT_STEPS = 13,   /* struct steps */
-    EVENT_RULESET = 14, /* struct ruleset */
-};
 
 #define STEPS_IN_SHORT 4
 #define STEPS_IN_RECORD 52

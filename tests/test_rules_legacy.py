@@ -9,7 +9,7 @@ import pytest
 
 from tests.blobs import R, build
 from tests.builders import NODE, POD, Ends, event
-from tracer.record import Event
+from tracer.record import Event, Kind
 from tracer.rules import steps
 from tracer.rules.legacy import GONE, Legacy
 from tracer.rules.reader import Reader, Reading, Wanted
@@ -183,10 +183,10 @@ def test_rulesets_in_force() -> None:
 
 def test_records_beside_the_events() -> None:
     rows = np.zeros(1, steps.STEPS)
-    rows["kind"], rows["packet"], rows["time"], rows["count"], rows["mark"] = steps.Kind.EVENT_STEPS, 7, 9, 2, 3
+    rows["kind"], rows["packet"], rows["time"], rows["count"], rows["mark"] = Kind.EVENT_STEPS, 7, 9, 2, 3
     rows["steps_1"][0, :3] = (5 << 2 | 3, 6 << 2 | 1, 99)
     change = np.zeros(2, steps.RULESET)
-    change["kind"], change["time"], change["object"], change["thread"] = steps.Kind.EVENT_RULESET, (1, 2), NEW, 4
+    change["kind"], change["time"], change["object"], change["thread"] = Kind.EVENT_RULESET, (1, 2), NEW, 4
     change["before"], change["pf"], change["table"] = (0, OLD), (10, 0), b"nat"
     dtype = event("HOOK").dtype
     short = np.zeros((2, dtype.itemsize), np.uint8)

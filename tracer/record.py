@@ -34,7 +34,7 @@ Trace: Any = cstruct.enum("nft_hit.h", "nft_trace_kind")
 _NftHit: Any = namedtuple("_NftHit", HIT_DTYPE.names or ())  # type: ignore[misc]
 NftHit = Any
 """A row whose kind is EVENT_NFT_RULE: the fields of struct nft_hit (bpf/nft_hit.h)."""
-PARTS = frozenset({Kind.EVENT_NFT_RULE})
+PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET})
 """Kinds that are no hop of their own: they tell more of the hop that comes after them."""
 
 HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")

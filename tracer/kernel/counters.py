@@ -34,8 +34,7 @@ class Counters:
 
     def __init__(self, program: Program, rows: list[Planned], cpus: int) -> None:
         self._program, self._rows = program, rows
-        kinds = (*cstruct.enum("event.h", "event_kind"), *cstruct.enum("steps.h", "other_kind"))
-        self._kinds = {k.value: k.name[6:].lower() for k in kinds}
+        self._kinds = {k.value: k.name[6:].lower() for k in cstruct.enum("event.h", "event_kind")}
         self._known: dict[tuple[str, int, str], int] = {}
         tally = cstruct.dtype("tally.h", "tally")
         self._map = mmap.mmap(program.bpf[b"tallies"].map_fd, cpus * tally.itemsize, mmap.MAP_SHARED, mmap.PROT_READ)

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracer import cstruct, record
+from tracer.record import Kind
 
 STEPS, RULESET = cstruct.dtype("steps.h", "steps"), cstruct.dtype("steps.h", "ruleset")
-Kind: Any = cstruct.enum("steps.h", "other_kind")
-WATCHED, REPLACED, RECORDS = 128, 64, 63
+WATCHED, REPLACED = cstruct.define("steps.h", "STEPS_WATCHED"), cstruct.define("steps.h", "STEPS_REPLACED")
+RECORDS = REPLACED - 1
 """In the state of a TABLE event."""
 
 
