@@ -49,7 +49,12 @@ def node(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
 
 def ask(*wanted: Wanted, path: str | None = "/here", count: int = 1) -> list[Reading]:
-    it = Reader(lambda inode: Path(path) if path else None)
+    def leads_to(inode: int) -> Path:
+        if path is None:
+            raise LookupError(inode)
+        return Path(path)
+
+    it = Reader(leads_to)
     for one in wanted:
         it.ask(one)
     found: list[Reading] = []

@@ -75,12 +75,6 @@ class Namespaces:
                 self._unknown.add(inode)
         return self._names.get(inode, f"netns {inode}" if inode else "")
 
-    def path(self, inode: int) -> Path | None:
-        """A file that stands for the namespace, to enter it; None when nothing leads to it."""
-        named = (entry for d in NAMED if d.is_dir() for entry in d.iterdir())
-        of_processes = (Path(f"/proc/{pid}/ns/net") for pid in (1, *_processes()))
-        return next((p for paths in (named, of_processes) for p in paths if _inode(p) == inode), None)
-
     def named(self) -> list[int]:
         """The node's namespace, this process's, and those with a name."""
         self._read_named()

@@ -30,7 +30,7 @@ def watching(namespaces: Namespaces, acts: Container[tuple[str, str, int, str]],
 
 def legacy_rules(namespaces: Namespaces, acts: Container[tuple[str, str, int, str]]) -> Legacy:
     """Reads the legacy tables that are there now, in the background, and others when packets meet them."""
-    legacy = Legacy(Reader(namespaces.path), lambda act: act in acts)
+    legacy = Legacy(Reader(), lambda act: act in acts)
     for netns in namespaces.named():
         for family in ("ip", "ip6"):
             legacy.ask(Wanted(netns, family, ""))

@@ -13,8 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from tracer.names import NAMED
+
 CLONE_NEWNET = 0x40000000
-NAMED = (Path("/run/netns"), Path("/var/run/docker/netns"))
 
 T = TypeVar("T")
 _libc = ctypes.CDLL(None, use_errno=True)

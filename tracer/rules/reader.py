@@ -46,9 +46,9 @@ class Reading:
 
 
 class Reader:
-    """A thread that reads what it is asked for, in order. path: where to find a namespace by its inode, None = nowhere."""
+    """A thread that reads what it is asked for, in order. path: of a file that leads to a namespace, or LookupError."""
 
-    def __init__(self, path: Callable[[int], Path | None]) -> None:
+    def __init__(self, path: Callable[[int], Path] = netns.find) -> None:
         self._path, self._closing = path, False
         self._asked: queue.SimpleQueue[Wanted | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Reading] = queue.SimpleQueue()
@@ -80,19 +80,19 @@ class Reader:
             self._done.put(self._read(wanted) if wanted.table else Reading(wanted, 0, 0, 0))
 
     def _tables(self, wanted: Wanted) -> list[str]:
-        path = self._path(wanted.netns)
         try:
-            with netns.entered(path or Path("/nowhere")):
+            with netns.entered(self._path(wanted.netns)):
                 return sockopt.present(wanted.family)
-        except OSError:
+        except (OSError, LookupError):
             return []
 
     def _read(self, wanted: Wanted) -> Reading:
         why = "they changed while they were read"
         thread = threading.get_native_id()
         began = time.monotonic_ns()
-        path = self._path(wanted.netns)
-        if path is None:
+        try:
+            path = self._path(wanted.netns)
+        except LookupError:
             return Reading(wanted, thread, began, began, why="the network namespace is gone")
         for _ in range(TRIES):
             began = time.monotonic_ns()
