@@ -175,14 +175,14 @@ def _packet(n: int, ruleset: Ruleset, known: Known) -> None:
     led = (("PREROUTING", 1), ("KUBE-NODEPORTS", n + 1), (f"KUBE-EXT-{chain}", 1), (f"KUBE-SVC-{chain}", 1))
     path = tuple(Place(*place) for place in led)
     rule = ruleset.chain("ip", "nat", f"KUBE-SEP-{end}")[1]
-    walk = Walk((Visit((*path, Place(f"KUBE-SEP-{end}", 2)), rule, "DNAT", Evidence.OBSERVED),))
+    walk = Walk((Visit((*path, Place(f"KUBE-SEP-{end}", 2)), rule, "DNAT", Evidence.OBSERVED),), ruleset=ruleset)
     before, after = Endpoints("8.8.8.8", 5, "192.168.0.2", 20000 + n), Endpoints("8.8.8.8", 5, _ip("10.100", ENDS * n), 8080)
     hops = [
         Hop(0, "table", "node", "PREROUTING", "nat", walk=walk),
         Hop(1, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, after)),
     ]
     told = Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=hops)
-    explain(told, known, lambda hop: ruleset)
+    explain(told, known)
     assert told.hops[1].owner and told.hops[1].owner.label == port.label, told.hops[1].owner
 
 

@@ -44,9 +44,11 @@ def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
     mark, jump = (numbered(rules, "nat", "KUBE-NODEPORTS", f"30285 -j {to}") for to in ("KUBE-MARK-MASQ", "KUBE-SVC"))
     service = numbered(rules, "nat", "KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP")
     end = numbered(rules, "nat", "KUBE-SEP-66PQAUDBO7BH47NT", "DNAT")
-    pre = Walk((visit(rules, "nat", *way, mark, ("KUBE-MARK-MASQ", 1)), visit(rules, "nat", *way, jump, service, end)))
+    pre = Walk(
+        (visit(rules, "nat", *way, mark, ("KUBE-MARK-MASQ", 1)), visit(rules, "nat", *way, jump, service, end)), ruleset=rules
+    )
     masquerade = numbered(rules, "nat", "KUBE-POSTROUTING", "MASQUERADE")
-    post = Walk((visit(rules, "nat", numbered(rules, "nat", "POSTROUTING", "KUBE-POSTROUTING"), masquerade),))
+    post = Walk((visit(rules, "nat", numbered(rules, "nat", "POSTROUTING", "KUBE-POSTROUTING"), masquerade),), ruleset=rules)
     told = packet(
         [
             Hop(0, "table", "node", "PREROUTING", "nat", walk=pre),
@@ -54,7 +56,7 @@ def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
             Hop(2, "table", "node", "POSTROUTING", "nat", walk=post),
         ]
     )
-    explain(told, known, lambda hop: rules)
+    explain(told, known)
     said = [hop.owner.text if hop.owner else "" for hop in told.hops]
     dnat = "Service default/http-proxy, NodePort 30285 -> pod default/http-proxy-a (node-1)"
     assert said == [dnat, dnat, "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"]

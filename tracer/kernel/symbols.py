@@ -29,9 +29,6 @@ class Symbols:
         self._again: Callable[[], Iterable[str]] | None = None
         self._fingerprint: Callable[[], str] = str
         self._seen, self._checked = "", 0.0
-        self._read(lines)
-
-    def _read(self, lines: Iterable[str]) -> None:
         self._modules: dict[str, str] = {}
         self.variables: dict[str, int] = {}
         self._also: dict[str, tuple[str, ...]] = {}
@@ -76,10 +73,9 @@ class Symbols:
             seen = self._fingerprint()
             if seen != self._seen:
                 self._seen = seen
-                loaded, modules, also, variables = self.loaded, self._modules, self._also, self.variables
-                self._read(self._again())
-                # What could be watched was decided at the start.
-                self.loaded, self._modules, self._also, self.variables = loaded, modules, also, variables
+                # The addresses alone: what can be watched was decided at the start.
+                again = Symbols(self._again())
+                self._addresses, self._names, self._in_module = again._addresses, again._names, again._in_module
 
     def module_of(self, name: str) -> str | None:
         """ "vmlinux", a module's name, or None when there is no such function."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from tracer.kube.ends import end_of, owner_of_rewrite
@@ -10,15 +9,12 @@ from tracer.kube.known import Known
 from tracer.kube.marks import EMPTY, Trail
 from tracer.kube.model import UNKNOWN, Owner
 from tracer.model import Hop, Packet
-from tracer.rules.model import Ruleset
-
-RulesetOf = Callable[[Hop], Ruleset | None]
 
 _NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
 
 
-def explain(packet: Packet, known: Known, ruleset_of: RulesetOf = lambda hop: None) -> None:
-    """Sets the owners of the packet's hops and ends. ruleset_of: the rules that a hop's walk went through, if kept."""
+def explain(packet: Packet, known: Known) -> None:
+    """Sets the owners of the packet's hops and ends."""
     protocol = packet.protocol.lower()
     trail = Trail(known)
     hops: list[Hop] = []
@@ -27,7 +23,7 @@ def explain(packet: Packet, known: Known, ruleset_of: RulesetOf = lambda hop: No
         if hop.walk and not hop.clone:
             # What conntrack repeats was decided by an earlier packet, with the marks of that one.
             of = Trail(known) if hop.from_conntrack else trail
-            owners = of.table(hop.walk.visits, ruleset_of(hop) or hop.walk.ruleset or EMPTY)
+            owners = of.table(hop.walk.visits, hop.walk.ruleset or EMPTY)
             owner = owners[-1] if owners and hop.walk.decision else None
         hops.append(replace(hop, owner=_came_as(owner, hop, packet, known)) if owner else hop)
     for place, hop in enumerate(hops):

@@ -11,7 +11,7 @@ from tracer.errors import BadOption, NoObjects, NoSuchObject
 from tracer.filters import Filter
 from tracer.kube import kubeconfig, node, objects, wanted
 from tracer.kube.cni import DIRECTORIES, Cache
-from tracer.kube.explain import RulesetOf, explain
+from tracer.kube.explain import explain
 from tracer.kube.known import Known
 from tracer.kube.kubeconfig import Access
 from tracer.kube.store import Store
@@ -52,7 +52,6 @@ class Kube:
         self._watch: Watch | None = None
         self._notes: list[str] = []
         self._said: set[str] = set()
-        self.ruleset_of: RulesetOf = lambda hop: None
         if source.objects:
             self.known.store.load(objects.read(source.objects))
             self.known.store.node = node.name_of_node(self.known.store, self.known.local)
@@ -130,7 +129,7 @@ class Kube:
 
     def explain(self, packet: Packet) -> None:
         """Writes owners into the packet."""
-        explain(packet, self.known, self.ruleset_of)
+        explain(packet, self.known)
 
     def notes(self) -> list[str]:
         """What the user should be told since the last call, a sentence each."""
