@@ -44,7 +44,7 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
     """way: as Session's `only`. directory: of save(), None for this machine's own kernel."""
     steps = Steps()
     with steps.step("import"):
-        from tracer.kernel import acts, layouts, plan, program
+        from tracer.kernel import acts, headers, plan, program
         from tracer.kernel.btf import KernelTypes
         from tracer.kernel.symbols import Symbols
 
@@ -61,13 +61,10 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
         can = plan.Abilities(**saved) if saved else program.abilities(bcc)
     with steps.step("plan and headers"):
         planned, _ = plan.plan(types, symbols, can, verbose=False)
-        headers = {
-            "structs.h": layouts.header(types),
-            "plan.h": plan.header(planned, RING_PAGES, os.cpu_count() or 1) + plan.addresses(symbols.variables),
-            "acts.h": acts.header(acts.plan(types, symbols, can)),
-        }
+        watched = acts.plan(types, symbols, can)
+        texts = headers.headers(types, symbols, planned, watched, RING_PAGES, os.cpu_count() or 1)
     with steps.step("compile"):
-        compiled = program.Program(bcc, headers)
+        compiled = program.Program(bcc, texts)
     if not directory:
         with steps.step("attach"):
             compiled.attach(planned)

@@ -24,6 +24,7 @@
 #include "reject.h"
 #include "ruleset.h"
 #include "rule.h"
+#include "rule_record.h"
 #include "watch.h"
 #include "iptables.h"
 #include "nftables.h"

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from tracer.facts import Fact, Machine
-
-FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
-"""nftables' families as nft spells them, by number."""
+from tracer.rules.model import NFT_FAMILIES
 
 _NOT_LOADED = "not in use: the kernel has not loaded it"
 
@@ -22,7 +20,7 @@ def nft_tables() -> list[str]:
 
     with NFTables(nfgen_family=0) as socket:
         found = [(m["nfgen_family"], m.get_attr("NFTA_TABLE_NAME")) for m in socket.get_tables()]
-    return [f"{FAMILIES.get(family, family)} {name}" for family, name in found]
+    return [f"{NFT_FAMILIES.get(family, family)} {name}" for family, name in found]
 
 
 def gather(

@@ -9,6 +9,7 @@ from tracer import record
 from tracer.model import Drop, Evidence, Handshake, Hop, Nat, Socket
 from tracer.names import Namespaces, Processes
 from tracer.record import Event, Flag, Kind
+from tracer.rules.model import NFT_FAMILIES
 
 ICMP_UNREACHABLE = {
     0: "icmp-net-unreachable", 1: "icmp-host-unreachable", 2: "icmp-proto-unreachable", 3: "icmp-port-unreachable",
@@ -62,7 +63,7 @@ class Hops:
         return {"what": "table", "table": _text(e.table), **_verdict_of_rules(e)}
 
     def _chain(self, e: Event) -> dict[str, Any]:
-        table = f"{record.NFT_FAMILIES.get(e.state, '')} {_text(e.table)}".strip()
+        table = f"{NFT_FAMILIES.get(e.state, '')} {_text(e.table)}".strip()
         names = {"table": table, "chain": _text(e.chain)}
         return {"what": "chain", **names, **_verdict_of_rules(e)}
 

@@ -38,7 +38,6 @@ PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET})
 """Kinds that are no hop of their own: they tell more of the hop that comes after them."""
 
 HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
-NFT_FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 VERDICTS = ("DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "STOP")
 PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 33: "DCCP", 47: "GRE", 58: "ICMPv6", 132: "SCTP", 136: "UDPLITE"}
 WITH_PORTS = frozenset({6, 17, 33, 132, 136})

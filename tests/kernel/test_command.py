@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 
 from scenes import topology, traffic
 from tests.kernel.conftest import ROOT
+from tests.kernel.untouched import settled, state
 
 COMMAND = [sys.executable, "-m", "tracer"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -23,32 +24,6 @@ ASK = [sys.executable, "-c", (
     "import sys; sys.path.insert(0, 'vagrant'); from scenes import traffic;"
     "traffic.http_get(); traffic.tcp_connect(traffic.NODE4, traffic.NODEPORT_LONELY)"
 )]  # fmt: skip
-
-
-def state() -> dict[str, str]:
-    """What must be the same after a run: rules (without counters), namespaces, BPF programs, maps and links, sysctls."""
-    commands = {
-        "iptables": "iptables-legacy-save | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'",
-        "ip6tables": "ip6tables-legacy-save | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'",
-        "nft": "nft -s list ruleset",
-        "namespaces": "ip netns",
-        "programs": "bpftool prog show | grep -c '' || true",
-        "maps": "bpftool map show | grep -c '' || true",
-        "links": "bpftool link show | grep -c '' || true",
-        "kprobes": "cat /sys/kernel/tracing/kprobe_events",
-        "sysctls": "sysctl -a 2>/dev/null"
-        " | grep -E '^net\\.(ipv4\\.(ip_forward|tcp_|conf\\.all)|netfilter\\.nf_log|core\\.bpf)'",
-        "modules": "lsmod | cut -d' ' -f1 | sort",
-    }
-    return {k: subprocess.run(c, shell=True, capture_output=True, text=True).stdout for k, c in commands.items()}
-
-
-def settled(before: dict[str, str]) -> dict[str, str]:
-    """The state now; a moment is allowed for what the kernel frees by itself after a process has ended."""
-    until = time.monotonic() + 10
-    while (now := state()) != before and time.monotonic() < until:
-        time.sleep(0.5)
-    return now
 
 
 def start(ready: Path, *options: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:

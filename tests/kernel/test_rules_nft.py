@@ -19,6 +19,7 @@ import pytest
 from scenes import rules, scene, traffic
 from tests.kernel.conftest import ROOT
 from tests.kernel.truth import nft, nftables
+from tests.kernel.untouched import settled, state
 from tests.kernel.watching import NOTHING, SETTLE_SECONDS, Watch
 from tracer.filters import Filter
 from tracer.hops import Hops
@@ -116,18 +117,6 @@ SWITCH = "import time; from tracer.rules.nft_live import watching; from tracer.n
 HELD = SWITCH + "with watching(Namespaces().own):\n    print('on', flush=True)\n    time.sleep(600)\n"
 
 
-def state() -> dict[str, str]:
-    """Rules, namespaces, modules and BPF objects of the node."""
-    commands = {
-        "rules": "nft -a -s list ruleset; (iptables-nft-save; ip6tables-nft-save) | sed 's/\\[[0-9:]*\\]//'",
-        "namespaces": "ip netns; lsns -t net -n -o NS,PATH | sort",
-        "modules": "lsmod | cut -d' ' -f1 | sort",
-        "bpf": "bpftool prog show | grep -c ''; bpftool map show | grep -c ''; bpftool link show | grep -c ''",
-    }
-    run = {k: subprocess.run(c, shell=True, capture_output=True, text=True).stdout for k, c in commands.items()}
-    return {k: "\n".join(line for line in text.splitlines() if not line.startswith("#")) for k, text in run.items()}
-
-
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_the_node_is_as_it_was(node: None, end: signal.Signals) -> None:
     """While the rules are being read and after the reader was killed: nothing is left, not even the namespace."""
@@ -141,8 +130,5 @@ def test_the_node_is_as_it_was(node: None, end: signal.Signals) -> None:
     assert {k: v for k, v in state().items() if k != "namespaces"} == {k: v for k, v in before.items() if k != "namespaces"}
     process.send_signal(end)
     process.wait(10)
-    until = time.monotonic() + 10
-    while state() != before and time.monotonic() < until:
-        time.sleep(0.5)
-    assert state() == before
+    assert settled(before) == before
     scene.down()

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from tracer import record
 from tracer.errors import NoProbe, NotRoot
 from tracer.filters import Filter
-from tracer.kernel import acts, filter_maps, layouts, plan
+from tracer.kernel import acts, filter_maps, plan
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.counters import Counters, Loss
+from tracer.kernel.headers import headers
 from tracer.kernel.plan import Abilities, Planned, Refused
 from tracer.kernel.program import Program, abilities, load_bcc
 from tracer.kernel.ring import PAGE, Ring
@@ -93,13 +94,9 @@ class Session:
         planned, refused = choose(kernel, can, verbose, only, rules)
         cpus = possible_cpus()
         watched = acts.plan(kernel.types, kernel.symbols, can) if rules else []
-        headers = {
-            "structs.h": layouts.header(kernel.types),
-            "plan.h": plan.header(planned, ring_bytes // PAGE, cpus) + plan.addresses(kernel.symbols.variables),
-            "acts.h": acts.header(watched),
-        }
+        texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus)
         began = time.monotonic()
-        self._program = Program(bcc, headers)
+        self._program = Program(bcc, texts)
         try:
             compiled = time.monotonic()
             filter_maps.write(self._program.bpf, wanted)

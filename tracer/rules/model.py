@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 from tracer.model import Evidence
 
+NFT_FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
+"""nftables' families as nft spells them, by number (NFPROTO_*)."""
+
 
 @dataclass(frozen=True)
 class Rule:

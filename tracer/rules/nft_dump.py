@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tracer.rules.model import ChainKey
+from tracer.rules.model import NFT_FAMILIES, ChainKey
 from tracer.rules.nfnetlink import Nfnetlink, attribute, attributes, items, number, text
 from tracer.rules.nft_maps import Element, VerdictMap, element
 
-FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
-NUMBERS = {name: number for number, name in FAMILIES.items()}
 GETTABLE, GETCHAIN, GETRULE, GETSET, GETSETELEM, GETGEN = 1, 4, 7, 10, 13, 16
 DROP, ACCEPT, RETURN = 0, 1, 0xFFFFFFFB
 _VERDICT_TYPE = 0xFFFFFF00
@@ -66,15 +64,15 @@ def read(nfnetlink: Nfnetlink) -> Dump:
     chains: dict[ChainKey, DumpedChain] = {}
     for _, family, raw in nfnetlink.dump(GETTABLE):
         a = attributes(raw)
-        tables[FAMILIES.get(family, str(family)), text(a.get(1))] = number(a.get(4))
+        tables[NFT_FAMILIES.get(family, str(family)), text(a.get(1))] = number(a.get(4))
     for _, family, raw in nfnetlink.dump(GETCHAIN):
         a = attributes(raw)
         policy = _VERDICTS.get(number(a[5]), "") if 5 in a else "ACCEPT" if 4 in a else ""
-        key = FAMILIES.get(family, str(family)), text(a.get(1)), text(a.get(3))
+        key = NFT_FAMILIES.get(family, str(family)), text(a.get(1)), text(a.get(3))
         chains[key] = DumpedChain(number(a.get(2)), policy)
     for _, family, raw in nfnetlink.dump(GETRULE):
         a = attributes(raw)
-        key = FAMILIES.get(family, str(family)), text(a.get(1)), text(a.get(2))
+        key = NFT_FAMILIES.get(family, str(family)), text(a.get(1)), text(a.get(2))
         if key in chains:
             chains[key].rules.append(dumped_rule(a))
     return Dump(now, tables, chains, _maps(nfnetlink))
@@ -91,7 +89,7 @@ def _maps(nfnetlink: Nfnetlink) -> dict[ChainKey, VerdictMap]:
         for _, _, part in nfnetlink.dump(GETSETELEM, family, attribute(1, table) + attribute(2, name)):
             elements += [element(e) for _, e in items(attributes(part).get(3, b""))]
         key_type, key_length = number(a.get(4)), number(a.get(5))
-        out[FAMILIES.get(family, str(family)), table, name] = VerdictMap(key_type, key_length, tuple(elements))
+        out[NFT_FAMILIES.get(family, str(family)), table, name] = VerdictMap(key_type, key_length, tuple(elements))
     return out
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tracer.model import Evidence
-from tracer.record import NFT_FAMILIES, Event, Flag, Kind, NftHit, Trace
-from tracer.rules.model import Place, Rule, Visit, Walk
+from tracer.record import Event, Flag, Kind, NftHit, Trace
+from tracer.rules.model import NFT_FAMILIES, Place, Rule, Visit, Walk
 from tracer.rules.nft import Snapshot
 
 CONTINUE, JUMP, GOTO, RETURN = -1, -3, -4, -5

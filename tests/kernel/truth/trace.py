@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from tracer.rules.model import NFT_FAMILIES
 from tracer.rules.nfnetlink import Message, Nfnetlink, attributes, number, text
 
-FAMILIES = {1: "inet", 2: "ip", 10: "ip6"}
 _GROUP, _TRACE = 9, 17
 _POLICY = 1
 _WORDS = {0: "DROP", 1: "ACCEPT", 2: "STOLEN", 3: "QUEUE", 0xFFFFFFFF: "CONTINUE", 0xFFFFFFFB: "RETURN"}
@@ -96,7 +96,7 @@ class Listener:
         a = attributes(raw)
         key = number(a.get(6)), family, text(a.get(1))
         if 8 in a:  # the first message of a run has the headers
-            run = Run(FAMILIES.get(family, str(family)), key[2], header(a[8], a.get(9, b"").ljust(8, b"\0")))
+            run = Run(NFT_FAMILIES.get(family, str(family)), key[2], header(a[8], a.get(9, b"").ljust(8, b"\0")))
             self._open[key] = run
             runs.append(run)
         step = _step(a)

@@ -1,0 +1,84 @@
+/* The steps of a run of a table, written into the ring once its table has returned. */
+
+#if RULE_STEPS
+/* What every record of steps begins with. */
+static __always_inline void write_run(struct steps *out, struct run *r, struct event *table, u32 first)
+{
+    out->time = table->time;
+    out->packet = table->packet;
+    out->object = r->private;
+    out->netns = table->netns;
+    out->mark = r->mark;
+    out->count = r->count;
+    out->first = first;
+    out->spare = 0;
+    out->hop = table->hop;
+    out->kind = EVENT_STEPS;
+    out->flags = table->flags;
+    out->hook = table->hook;
+    out->pf = table->pf;
+    out->spare_2[0] = out->spare_2[1] = 0;
+    bpf_probe_read_kernel(out->jumps, sizeof(out->jumps), r->jumps);
+    bpf_probe_read_kernel(out->steps_1, sizeof(out->steps_1), &r->steps[first]);
+}
+
+/* One record of steps, from number `first` on. When there is no room it is counted as lost. */
+static __always_inline void write_record(struct run *r, struct event *table, u32 first)
+{
+    struct steps *out = events.ringbuf_reserve(sizeof(struct steps));
+
+    if (!out) {
+        count_lost(EVENT_STEPS);
+        return;
+    }
+    write_run(out, r, table, first);
+    out->joint1 = 0;
+    out->joint2 = 0;
+    bpf_probe_read_kernel(out->steps_2, sizeof(out->steps_2), &r->steps[first + 4]);
+    bpf_probe_read_kernel(out->steps_3, sizeof(out->steps_3), &r->steps[first + 28]);
+    events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline void write_short_record(struct run *r, struct event *table)
+{
+    struct steps *out = events.ringbuf_reserve(SHORT_EVENT);
+
+    if (!out) {
+        count_lost(EVENT_STEPS);
+        return;
+    }
+    write_run(out, r, table, 0);
+    events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+}
+
+/* Writes what the run noted, and into the table's event how much that is. */
+static __always_inline void write_steps(struct run *r, struct event *table)
+{
+    if (!r)
+        return;
+    table->state = STEPS_WATCHED | (r->private != table->object ? STEPS_REPLACED : 0);
+    if (!r->count)
+        return;
+    table->state += 1;
+    if (r->count <= STEPS_IN_SHORT) {
+        write_short_record(r, table);
+        return;
+    }
+    write_record(r, table, 0);
+    if (r->count > STEPS_IN_RECORD) {
+        table->state += 1;
+        write_record(r, table, STEPS_IN_RECORD);
+    }
+}
+#else
+struct run {
+    u64 private;
+};
+static __always_inline struct run *end_run(u64 skb)
+{
+    return 0;
+}
+static __always_inline void write_steps(struct run *r, struct event *table)
+{
+}
+#endif

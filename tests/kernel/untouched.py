@@ -1,0 +1,33 @@
+"""What of the node must be the same before and after a run."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+
+def state() -> dict[str, str]:
+    """What must be the same after a run: rules (without counters), namespaces, BPF programs, maps and links, sysctls."""
+    commands = {
+        "iptables": "iptables-legacy-save | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'",
+        "ip6tables": "ip6tables-legacy-save | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'",
+        "nft": "nft -a -s list ruleset",
+        "iptables-nft": "(iptables-nft-save; ip6tables-nft-save) | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'",
+        "namespaces": "ip netns; lsns -t net -n -o NS,PATH | sort",
+        "programs": "bpftool prog show | grep -c '' || true",
+        "maps": "bpftool map show | grep -c '' || true",
+        "links": "bpftool link show | grep -c '' || true",
+        "kprobes": "cat /sys/kernel/tracing/kprobe_events",
+        "sysctls": "sysctl -a 2>/dev/null"
+        " | grep -E '^net\\.(ipv4\\.(ip_forward|tcp_|conf\\.all)|netfilter\\.nf_log|core\\.bpf)'",
+        "modules": "lsmod | cut -d' ' -f1 | sort",
+    }
+    return {k: subprocess.run(c, shell=True, capture_output=True, text=True).stdout for k, c in commands.items()}
+
+
+def settled(before: dict[str, str]) -> dict[str, str]:
+    """The state now; a moment is allowed for what the kernel frees by itself after a process has ended."""
+    until = time.monotonic() + 10
+    while (now := state()) != before and time.monotonic() < until:
+        time.sleep(0.5)
+    return now

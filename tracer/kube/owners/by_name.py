@@ -1,0 +1,22 @@
+"""Owners whose chains, tables or comments carry the program's name, and nothing more about for whom a rule is."""
+
+from __future__ import annotations
+
+from tracer.kube.model import Owner
+from tracer.kube.owners.rule_text import from_base
+from tracer.rules.model import Rule
+
+Prefixes = tuple[str, ...]
+
+
+def by_name(rule: Rule, program: str, chains: Prefixes, tables: Prefixes, comments: Prefixes) -> Owner | None:
+    """The program, when a name at the rule begins as its names do; None for any other rule."""
+    if rule.chain.startswith(chains):
+        return Owner("program", program=program, detail=f"chain {rule.chain}", evidence="chain name")
+    if rule.table.startswith(tables):
+        return Owner("program", program=program, detail=f"table {rule.table}", evidence="table name")
+    if from_base(rule, chains):
+        return Owner("program", program=program, detail=f"chain {rule.target}", evidence="chain it jumps to")
+    if rule.comment.startswith(comments):
+        return Owner("program", program=program, evidence="comment")
+    return None
