@@ -36,7 +36,8 @@ static __always_inline u8 hook_of_rewrite(struct follow *e, int source, u32 rece
     return received_by && e && e->stage <= stage_of(INPUT, 0) ? INPUT : POSTROUTING;
 }
 
-/* What the header will be, for the next event to be a short one if it is just that. */
+/* What the header will be, for the next event to be a short one if it is just that. An ICMP message has one id, which belongs to
+ * the source in conntrack's tuples of both directions; its type stays. */
 static __always_inline void tell_rewrite(struct follow *e, struct sight *s, int source, int reply)
 {
     struct tuple t = s->tuple[HEADER], *other = &s->tuple[reply ? ORIG : REPLY];
@@ -49,6 +50,10 @@ static __always_inline void tell_rewrite(struct follow *e, struct sight *s, int 
     } else {
         t.dst = other->src;
         t.dport = other->sport;
+    }
+    if (t.protocol == ICMP || t.protocol == ICMPV6) {
+        t.sport = other->sport;
+        t.dport = s->tuple[HEADER].dport;
     }
     e->told.header = header_sum(&t);
 }

@@ -113,3 +113,15 @@ def test_rows_have_the_fields_of_their_kind() -> None:
     assert (first.hop, third.hop, third.kind) == (1, 3, record.Kind.EVENT_CHAIN)
     assert (second.kind, second.handle, second.to) == (record.Kind.EVENT_NFT_RULE, 42, b"next")
     assert not hasattr(second, "src") and not hasattr(first, "handle")
+
+
+@pytest.mark.parametrize("manip", [0, 1, 2, 3])
+def test_a_rewrite_leaves_an_icmp_message_its_type(manip: int) -> None:
+    orig: Ends = ("192.168.56.1", 77, "192.168.56.10", 8 << 8)
+    reply: Ends = ("10.244.0.11", 99, "10.244.0.1", 0)
+    header = orig if manip < 2 else reply
+    e = one("NAT", protocol=1, header=header, orig=orig, reply=reply, manip=manip)
+    after = record.rewritten(e)
+    assert (after.sport, after.dport) == (99 if manip < 2 else 77, header[3])
+    new = {0: ("src", "10.244.0.1"), 1: ("dst", "10.244.0.11"), 2: ("src", "192.168.56.10"), 3: ("dst", "192.168.56.1")}[manip]
+    assert record.address(getattr(after, new[0])) == new[1]

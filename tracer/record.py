@@ -40,6 +40,7 @@ PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET})
 HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 VERDICTS = ("DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "STOP")
 PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 33: "DCCP", 47: "GRE", 58: "ICMPv6", 132: "SCTP", 136: "UDPLITE"}
+ICMP = frozenset({1, 58})
 WITH_PORTS = frozenset({6, 17, 33, 132, 136})
 TCP_FLAGS = ((2, "SYN"), (1, "FIN"), (4, "RST"), (8, "PSH"), (16, "ACK"), (32, "URG"))
 TCP_STATES = (
@@ -87,7 +88,10 @@ def rewritten(e: Event) -> Event:
         if e.manip & 2
         else (e.reply_src, e.reply_sport, e.reply_dst, e.reply_dport)
     )
-    after: Event = e._replace(dst=src, dport=sport) if e.manip & 1 else e._replace(src=dst, sport=dport)
+    ends = {"dst": src, "dport": sport} if e.manip & 1 else {"src": dst, "sport": dport}
+    if e.protocol in ICMP:  # one id, the source's in the tuples of both directions; the type stays
+        ends |= {"sport": sport, "dport": e.dport}
+    after: Event = e._replace(**ends)
     return after
 
 

@@ -8,6 +8,7 @@ The last line is packets=… rules=… mismatches=…; the exit status is 0 when
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -25,8 +26,12 @@ def main() -> int:
     parser.add_argument("--backend", default="legacy", help="a module of tests/kernel/truth")
     parser.add_argument("--packets", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--fragments", action="store_true", help="legacy: the raw table sees fragments as they arrive")
     parser.add_argument("--attach", default="auto", choices=("auto", "kprobe"))
     options = parser.parse_args()
+    if options.fragments:
+        for name in ("iptable_raw", "ip6table_raw"):
+            subprocess.run(["modprobe", name, "raw_before_defrag=1"], check=True)
     module = import_module(f"tests.kernel.truth.{options.backend}")
     if hasattr(module, "run"):
         seen, rules, mismatches = module.run(options.packets, options.seed)

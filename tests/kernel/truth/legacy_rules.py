@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from scenes import topology
+from tests.kernel.truth import sets
 from tests.kernel.truth.packets import PORTS
 
 HOOKS = {
@@ -12,6 +13,7 @@ HOOKS = {
     "mangle": ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"),
     "nat": ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"),
     "filter": ("INPUT", "FORWARD", "OUTPUT"),
+    "security": ("INPUT", "FORWARD", "OUTPUT"),
 }
 DEPTH = 4
 
@@ -49,7 +51,9 @@ def _rule(dice: random.Random, table: str, chain: str, hooks: tuple[str, ...], c
         parts.append(f"{inverted}-p {name}")
         if not inverted and dice.random() < 0.6:
             parts.append(_transport(dice, protocol, v6))
-    parts += [_match(dice, table, v6) for _ in range(dice.choice((0, 0, 1, 1, 2)))]
+    if not v6 and not protocol and dice.random() < 0.05:
+        parts.append(dice.choice(("-f", "! -f")))
+    parts += [_match(dice, table, chain, v6) for _ in range(dice.choice((0, 0, 1, 1, 2)))]
     return " ".join(p for p in (*parts, _target(dice, table, hooks, chains, protocol if "! -p" not in parts else "", v6)) if p)
 
 
@@ -87,7 +91,7 @@ def _transport(dice: random.Random, protocol: str, v6: bool) -> str:
     return f"-m {protocol} {no}--dport {dice.choice(PORTS)}" + dice.choice(("", "", " --sport 10000:60000"))
 
 
-def _match(dice: random.Random, table: str, v6: bool) -> str:
+def _match(dice: random.Random, table: str, chain: str, v6: bool) -> str:
     no = dice.choice(("", "! "))
     kinds = [
         f'-m comment --comment "rule {dice.randrange(1000)} of default/http-proxy:http"',
@@ -98,7 +102,20 @@ def _match(dice: random.Random, table: str, v6: bool) -> str:
         f"-m length {no}--length {dice.choice(('0:60', '61:100', '40'))}",
         f"-m addrtype {no}--dst-type LOCAL",
         f"-m pkttype {no}--pkt-type unicast",
+        sets.match(dice, 6 if v6 else 4),
+        sets.match(dice, 6 if v6 else 4),
+        f"-m hashlimit --hashlimit-upto {dice.choice(('1/sec', '3/min'))} --hashlimit-mode dstip --hashlimit-name h{int(v6)}",
+        f"-m recent --name seen{int(v6)} {dice.choice(('--set', '--rcheck', '--update --hitcount 2'))}",
+        f"-m connmark {no}--mark 0x1/0x1",
+        f"-m dscp {no}--dscp 0x0a",
+        f"-m hl {no}--hl-eq 64" if v6 else f"-m ttl {no}--ttl-eq 64",
+        f"-m quota {no}--quota {dice.randrange(100, 900)}",
+        f"-m iprange {no}--src-range {'fd00:56::1-fd00:56::ff' if v6 else '192.168.56.1-192.168.56.20'}",
+        f"-m connbytes {no}--connbytes 1:2 --connbytes-mode packets --connbytes-dir both",
+        f'-m u32 {no}--u32 "{"4&0xFFFF=0:60" if v6 else "0&0xFFFF=0:60"}"',
     ]
+    if chain in ("OUTPUT", "POSTROUTING"):
+        kinds.append(f"-m owner {no}--uid-owner 0")
     if table != "raw":
         kinds.append(f"-m conntrack {no}--ctstate {dice.choice(('NEW', 'RELATED,ESTABLISHED', 'INVALID', 'NEW,RELATED'))}")
         kinds.append(f"-m conntrack {no}--ctstate {dice.choice(('DNAT', 'SNAT', 'RELATED,ESTABLISHED,DNAT'))}")
@@ -115,13 +132,29 @@ def _target(dice: random.Random, table: str, hooks: tuple[str, ...], chains: lis
     if table in ("mangle", "nat"):
         kinds.append(f"-j MARK --set-xmark {dice.choice(('0x4000/0x4000', '0x0/0x1', '0x1/0xffffffff'))}")
     if table == "mangle":
-        kinds.append(dice.choice(("-j CONNMARK --save-mark", "-j CONNMARK --restore-mark")))
+        kinds += [dice.choice(("-j CONNMARK --save-mark", "-j CONNMARK --restore-mark")), _mangle(dice, v6)]
     if table == "filter":
-        kinds.append("-j REJECT")
+        kinds += ["-j REJECT", "-j NFQUEUE --queue-num 7 --queue-bypass"]
+    if table == "raw" and dice.random() < 0.2:
+        kinds += ["-j CT --notrack"] * 2
+    kinds += [dice.choice(("-j LOG", "-j NFLOG --nflog-group 3", sets.target(dice, 6 if v6 else 4)))]
     if table == "nat" and "PREROUTING" in hooks and protocol in ("tcp", "udp"):
         pod = dice.choice(topology.PODS)
         kinds += [f"-j DNAT --to-destination {f'[{pod.addr6}]' if v6 else pod.addr4}:8080"] * 4
+        kinds += [f"-j REDIRECT --to-ports {dice.choice(PORTS)}"]
     if table == "nat" and "POSTROUTING" in hooks:
         gateway = topology.GATEWAY6 if v6 else topology.GATEWAY4
         kinds += [f"-j SNAT --to-source {gateway}"] * 2
+        if "INPUT" not in hooks:
+            kinds += ["-j MASQUERADE"]
     return dice.choice(kinds)
+
+
+def _mangle(dice: random.Random, v6: bool) -> str:
+    """A target that only mangle may have; each lets the packet go on."""
+    return dice.choice((
+        "-j CLASSIFY --set-class 1:10",
+        "-j DSCP --set-dscp 0x0a",
+        "-j HL --hl-set 63" if v6 else "-j TTL --ttl-set 63",
+        "-j CONNMARK --set-xmark 0x1/0x1",
+    ))  # fmt: skip

@@ -6,7 +6,7 @@ from random import Random
 
 from scenes import rules
 from scenes.topology import CLIENT4, CLIENT6, DRAIN4, DRAIN6, NODE4, NODE6, PODS
-from tests.kernel.truth import compare
+from tests.kernel.truth import compare, sets
 from tests.kernel.truth.senders import PORTS
 from tracer.kernel.session import Session
 from tracer.record import Event
@@ -21,6 +21,7 @@ HOOKS = {
     "mangle": ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"),
     "nat": ("PREROUTING", "POSTROUTING"),
     "filter": ("INPUT", "FORWARD", "OUTPUT"),
+    "security": ("INPUT", "FORWARD", "OUTPUT"),
 }
 CHAINS, RULES = 4, 5
 _MAY_REJECT = 0.3
@@ -72,6 +73,13 @@ def matches(random: Random, family: int, table: str, hook: str, comment: str) ->
         out.append(f"-m statistic --mode {random.choice(['random --probability 0.5', 'nth --every 2 --packet 0'])}")
     if random.random() < 0.15:
         out.append(f"-m addrtype --dst-type {random.choice(['LOCAL', 'UNICAST'])}")
+    if random.random() < 0.15:
+        out.append(sets.match(random, family))
+    if random.random() < 0.1:
+        out.append(random.choice([
+            "-m limit --limit 1/sec --limit-burst 1", f"-m recent --name seen{family} --set",
+            f"-m connmark {_not(random)}--mark 0x1/0x1", f"-m quota {_not(random)}--quota 400",
+        ]))  # fmt: skip
     return " ".join([*out, f'-m comment --comment "{comment}"'])
 
 
@@ -85,6 +93,10 @@ def target(random: Random, family: int, table: str, hook: str, below: list[str])
     if table == "filter" and random.random() < _MAY_REJECT:
         with_ = "icmp-port-unreachable" if family == 4 else "icmp6-port-unreachable"
         choices.append(f"-j REJECT --reject-with {with_}")
+    if random.random() < 0.2:
+        choices.append(random.choice(["-j LOG", "-j NFLOG --nflog-group 3", sets.target(random, family)]))
+    if table == "filter" and random.random() < _MAY_REJECT:
+        choices.append("-j NFQUEUE --queue-num 7 --queue-bypass")
     if table == "mangle" and hook == "PREROUTING":
         choices.append("-j CONNMARK --restore-mark")
     if table == "nat":
@@ -145,4 +157,5 @@ def check(e: Event, walk: Walk) -> str:
 
 def run(packets: int, seed: int, session: Session | None = None) -> tuple[int, int, int]:
     """Packets compared, rules that acted on them, and what did not agree."""
+    sets.make()
     return compare.run(packets, seed, restore, check, session)

@@ -1,4 +1,4 @@
-"""Random packets through the node, one at a time, each with ports of its own: TCP, UDP and ICMP, IPv4 and IPv6."""
+"""Random packets through the node, each with ports of its own: TCP, UDP and ICMP, IPv4 and IPv6, some in fragments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def send(dice: random.Random) -> None:
     with sock:
         if kind == "udp":
             sock.bind(("", number))
-            sock.sendto(b"x" * dice.randrange(1, 200), (dst, dice.choice(PORTS)))
+            # the long ones leave the sender in fragments
+            sock.sendto(
+                b"x" * dice.choice((dice.randrange(1, 200), dice.randrange(1, 200), 2000, 4000)), (dst, dice.choice(PORTS))
+            )
         else:
             sock.sendto(_echo((8, 128)[version], number), (dst, 0))
 

@@ -1,0 +1,36 @@
+"""The ipsets that random rules of iptables look into and write to, one of addresses and one of ports, for each family."""
+
+from __future__ import annotations
+
+import random
+
+from incidents import links
+from scenes.topology import CLIENT4, CLIENT6, NODE4, NODE6, PODS
+
+
+def _text() -> str:
+    members = {4: (NODE4, PODS[1].addr4, CLIENT4), 6: (NODE6, PODS[1].addr6, CLIENT6)}
+    lines = []
+    for version, family in ((4, "inet"), (6, "inet6")):
+        lines += [f"create hosts{version} hash:ip family {family}", f"create met{version} hash:ip family {family}"]
+        lines += [f"create doors{version} hash:ip,port family {family}"]
+        lines += [f"add hosts{version} {address}" for address in members[version]]
+        lines += [f"add doors{version} {members[version][0]},{door}" for door in ("tcp:80", "tcp:30285", "udp:53")]
+    return "\n".join(lines) + "\n"
+
+
+def make() -> None:
+    """Makes those that are not there yet."""
+    links.ipset(_text())
+
+
+def match(dice: random.Random, version: int) -> str:
+    """A match that looks into one of them."""
+    no = dice.choice(("", "! "))
+    found = dice.choice((f"hosts{version} src", f"hosts{version} dst", f"met{version} dst", f"doors{version} dst,dst"))
+    return f"-m set {no}--match-set {found}"
+
+
+def target(dice: random.Random, version: int) -> str:
+    """A target that writes to one of them."""
+    return f"-j SET --{dice.choice(('add', 'del'))}-set met{version} dst"
