@@ -434,6 +434,29 @@ def test_a_dead_machine_shows_its_console(own_cache: Path, monkeypatch: pytest.M
     assert "no memory" in outcome.problem
 
 
+DIED = (None, boot.VM_DIED)
+ENDED = (3.5, 7)
+
+
+@pytest.mark.parametrize(
+    ("ways", "boots"), [((ENDED,), 1), ((DIED, ENDED), 2), ((DIED,) * 3, 3), (((3.5, boot.VM_DIED),), 1), (((None, 124),), 1)]
+)
+def test_only_a_machine_that_died_in_boot_is_booted_again(
+    monkeypatch: pytest.MonkeyPatch, ways: tuple[tuple[float | None, int], ...], boots: int
+) -> None:
+    left = [boot.Outcome(status, booted, 1.0) for booted, status in ways]
+    asked = []
+
+    def run(request: boot.Request) -> boot.Outcome:
+        asked.append(request)
+        return left.pop(0)
+
+    monkeypatch.setattr(boot, "run", run)
+    request = boot.Request(kernels.find("6.1"), ("true",), Accel("tcg", 1))
+    assert cli.run(request).status == ways[-1][1]
+    assert asked == [request] * boots
+
+
 # ---------------------------------------------------------------- the command
 
 

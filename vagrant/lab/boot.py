@@ -53,6 +53,11 @@ class Outcome:
     problem: str = ""
     """What to tell the user when there is no status of the command's."""
 
+    @property
+    def died_in_boot(self) -> bool:
+        """Nothing of the command was run, so it can be tried again."""
+        return self.status == VM_DIED and self.booted is None
+
 
 class Status:
     """What the guest reports, line by line: `boot SECONDS`, `status NUMBER`, `done`."""
