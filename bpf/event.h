@@ -52,7 +52,8 @@ struct event {
     u16 hop;           /* running number of this event in its packet, counted also when it could not be written */
     u8 kind;           /* enum event_kind */
     u8 flags;          /* enum event_flag, or-ed */
-    u8 hook;           /* 0 PREROUTING 1 INPUT 2 FORWARD 3 OUTPUT 4 POSTROUTING 255 none */
+    u8 hook;           /* 0 PREROUTING 1 INPUT 2 FORWARD 3 OUTPUT 4 POSTROUTING 255 none; of pf 5: 0 ingress 1 egress; 5 of any
+                          other: bridge's BROUTING, inet's ingress */
     u8 pf;             /* protocol family of the hook: 2 ip, 7 bridge, 10 ip6, 1 inet, 5 netdev */
     u8 verdict;        /* HOOK, TABLE, CHAIN: NF_* verdict; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 unknown */
     u8 ct_info;        /* enum ip_conntrack_info */

@@ -7,10 +7,17 @@ enum { NF_DROP, NF_ACCEPT, NF_STOLEN, NF_QUEUE, NF_REPEAT };
 
 #define IFF_LOOPBACK 8
 
-/* NFPROTO_IPV4 or NFPROTO_IPV6. A bridge has hooks of its own numbering, through which a packet goes as well. */
+/* NFPROTO_IPV4 or NFPROTO_IPV6. */
 static __always_inline int is_ip(u8 pf)
 {
     return pf == 2 || pf == 10;
+}
+
+/* A bridge and a device (ingress, egress) have hooks of their own, which come before, between or behind those of IP: in them the
+ * packet's signs say which it is, not the order of hooks. The ingress of family inet calls itself IP's, by a sixth number. */
+static __always_inline u8 ip_hook(u8 pf, u8 hook)
+{
+    return is_ip(pf) && hook <= POSTROUTING ? hook : NO_HOOK;
 }
 
 /* The entry of a packet inside a hook (or, with returned = 1, just after). Fills *s. */
@@ -22,20 +29,18 @@ static __always_inline struct follow *follow_in_hook(struct call *c, struct sk_b
     if (!s)
         return 0;
     s->pf = READ(c, state, pf);
-    if (!is_ip(s->pf))
-        return 0;
     s->nfct = READ(c, skb, _nfct);
     s->netns = netns_of(c, READ(c, state, net));
-    s->hook = READ(c, state, hook);
+    s->hook = ip_hook(s->pf, READ(c, state, hook));
     s->returned = returned;
-    if (!(s->nfct & NFCT_POINTER) && passed_over((u64)skb, s->netns, s->pf, stage_of(s->hook, returned)))
+    if (!(s->nfct & NFCT_POINTER) && s->hook != NO_HOOK && passed_over((u64)skb, s->netns, s->pf, stage_of(s->hook, returned)))
         return 0;
     in = READ(c, state, in);
     out = READ(c, state, out);
     s->in = in ? READ(c, in, ifindex) : 0;
     s->out = out ? READ(c, out, ifindex) : 0;
     s->by_loopback = in && (READ(c, in, flags) & IFF_LOOPBACK);
-    return follow(c, skb, s, !returned);
+    return follow(c, skb, s, !returned && s->hook != NO_HOOK);
 }
 
 /* An event of a packet inside a hook. */

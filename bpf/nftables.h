@@ -51,10 +51,10 @@ static __always_inline void write_chain(struct event *out, struct event *whole, 
 static __always_inline void write_dropped(struct call *c, u64 skb, struct nf_hook_state *state)
 {
     struct follow *e = already_followed(skb);
-    u8 hook = READ(c, state, hook);
+    u8 hook = READ(c, state, hook), of_ip = ip_hook(READ(c, state, pf), hook);
     struct reserved r;
 
-    if (!e || !e->dead || e->netns != netns_of(c, READ(c, state, net)) || e->stage > stage_of(hook, 0))
+    if (!e || !e->dead || e->netns != netns_of(c, READ(c, state, net)) || (of_ip != NO_HOOK && e->stage > stage_of(of_ip, 0)))
         return;
     r = reserve_whole(e, EVENT_CHAIN);
     if (!r.out)
@@ -95,6 +95,7 @@ static __always_inline int chain_returned(struct call *c)
     r = begin_hook_event(c, e, EVENT_CHAIN, skb, s, state);
     if (!r.out)
         return 0;
+    r.out->hook = READ(c, state, hook);
     r.out->verdict = verdict;
     if (verdict == NF_DROP)
         write_rejection(r.out, (u64)skb);

@@ -100,6 +100,9 @@ def test_hooks_and_verdicts() -> None:
     names = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"]
     assert [record.hook(one(hook=name)) for name in names] == names
     assert record.hook(one("DROP")) == ""
+    around = [(5, 0), (5, 1), (5, 2), (7, 0), (7, 5), (2, 5)]
+    told = [record.hook(one(hook="INPUT", pf=pf)._replace(hook=hook)) for pf, hook in around]
+    assert told == ["INGRESS", "EGRESS", "", "PREROUTING", "BROUTING", "INGRESS"]
     told = [record.verdict(one(verdict=n)) for n in (0, 1, 2, 3, 4, 255)]
     assert told == ["DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "255"]
 

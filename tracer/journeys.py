@@ -158,7 +158,7 @@ class Journeys:
     def _untracked(self, events: list[Event]) -> str:
         """What it means that the packet had no conntrack entry after PREROUTING: "INVALID", "UNTRACKED", or "" if it had."""
         late = [e for e in events if e.kind in (Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.hook in (1, 2, 4)]
-        late = [e for e in late if not e.flags & Flag.FLAG_NO_HEADER]
+        late = [e for e in late if not e.flags & Flag.FLAG_NO_HEADER and e.pf not in (record.NETDEV, record.BRIDGE)]
         if not late or late[-1].flags & Flag.FLAG_HAS_CT:
             return ""
         if late[-1].ct_info == 7:

@@ -38,6 +38,8 @@ PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET})
 """Kinds that are no hop of their own: they tell more of the hop that comes after them."""
 
 HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
+DEVICE_HOOKS = ("INGRESS", "EGRESS")
+NETDEV, BRIDGE = 5, 7
 VERDICTS = ("DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "STOP")
 PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 33: "DCCP", 47: "GRE", 58: "ICMPv6", 132: "SCTP", 136: "UDPLITE"}
 ICMP = frozenset({1, 58})
@@ -149,7 +151,11 @@ def tcp_flags(e: Event) -> str:
 
 
 def hook(e: Event) -> str:
-    return HOOKS[e.hook] if e.hook < len(HOOKS) else ""
+    """Its name; a bridge's are named as IP's, and the family of its table tells them apart."""
+    hooks = DEVICE_HOOKS if e.pf == NETDEV else HOOKS
+    if e.hook < len(hooks):
+        return hooks[e.hook]
+    return ("BROUTING" if e.pf == BRIDGE else "INGRESS") if e.hook == len(HOOKS) else ""
 
 
 def verdict(e: Event) -> str:

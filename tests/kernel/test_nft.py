@@ -15,6 +15,17 @@ NATIVE = """table inet guard {
     chain from-outside { type filter hook input priority 10; policy accept; tcp dport 9555 drop; }
 }"""
 
+AROUND_IP = """table netdev door {
+    chain in { type filter hook ingress device "eth0" priority 0; policy accept;
+        tcp dport 30285 counter comment "knock"
+        tcp dport 9556 drop
+    }
+}
+table bridge inside {
+    chain out { type filter hook output priority 0; policy accept; tcp dport 8080 goto pods; }
+    chain pods { ip protocol tcp accept comment "any pod"; }
+}"""
+
 
 @pytest.fixture
 def nft(watch: Watch) -> Iterator[None]:
@@ -54,3 +65,22 @@ def test_dropped_by_a_native_chain(watch: Watch, nft: None) -> None:
         assert traffic.tcp_connect(topology.NODE6, 9555, timeout=0.5).outcome == "timeout"
     assert {p.family for p in seen.packets} == {"IPv4", "IPv6"}
     assert {p.verdict for p in seen.packets} == {"DROPPED in inet guard/from-outside"}
+
+
+def test_chains_of_a_device_and_of_a_bridge(watch: Watch, nft: None) -> None:
+    """Their rules are told as any other's, before and behind those of IP."""
+    subprocess.run(["nft", "-f", "-"], input=AROUND_IP, text=True, check=True)
+    with watch(Filter(ports=(traffic.NODEPORT_HTTP, 9556)), nft=True) as seen:
+        assert traffic.http_get().outcome == "answered"
+        assert traffic.tcp_connect(topology.NODE4, 9556, timeout=0.5).outcome == "timeout"
+    syn = seen.packets[0]
+    chains = {(h.hook, h.table, h.chain): h for h in syn.hops if h.what == "chain" and h.netns == "node"}
+    order = list(chains)
+    door, pods = ("INGRESS", "netdev door", "in"), ("OUTPUT", "bridge inside", "out")
+    assert order[0] == door and order[-1] == pods, order
+    knock, inside = chains[door].walk, chains[pods].walk
+    assert knock and [v.rule.comment for v in knock.visits if v.rule] == ["knock"], knock
+    assert inside and inside.decision and [str(p.chain) for p in inside.decision.path] == ["out", "pods"], inside
+    assert inside.decision.verdict == "ACCEPT" and inside.decision.rule and inside.decision.rule.comment == "any pod"
+    dropped = [p.verdict for p in seen.packets if p.endpoints.dport == 9556]
+    assert dropped and set(dropped) == {"DROPPED in netdev door/in"}
