@@ -6,7 +6,7 @@ import ipaddress
 import struct
 from dataclasses import dataclass, field
 
-from tracer.rules.blob import HOOKS, Table, decode
+from tracer.rules.blob import HOOKS, Table
 
 VERDICTS = {"DROP": -1, "ACCEPT": -2, "QUEUE": -4, "RETURN": -5}
 HEAD = {"ip": 112, "ip6": 168}
@@ -44,7 +44,7 @@ class Blob:
     underflows: dict[int, int] = field(default_factory=dict)
 
     def table(self) -> Table:
-        return decode(self.family, self.name, self.data, self.hooks, self.underflows)
+        return Table(self.family, self.name, self.data, self.hooks, self.underflows)
 
 
 def build(chains: dict[str, list[R]], family: str = "ip", name: str = "filter", policies: dict[str, str] | None = None) -> Blob:

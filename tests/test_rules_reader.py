@@ -12,7 +12,6 @@ import pytest
 
 from tests.blobs import R, build
 from tracer.rules import netns, reader, sockopt
-from tracer.rules.blob import Table
 from tracer.rules.reader import Reader, Reading, Wanted
 
 FILTER = Wanted(7, "ip", "filter")
@@ -24,11 +23,11 @@ def node(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """A machine's rules; a list is what one reading after the other finds."""
     known: dict[str, object] = {"tables": ["filter"], "rules": [[R("DROP")]], "text": TEXT}
 
-    def read(family: str, table: str) -> tuple[Table, bytes]:
+    def read(family: str, table: str) -> sockopt.Raw:
         found = known["rules"]
         assert isinstance(found, list)
         blob = build({"INPUT": found.pop(0) if len(found) > 1 else found[0]}, family, table)
-        return blob.table(), blob.data
+        return sockopt.Raw(blob.data, blob.hooks, blob.underflows)
 
     def save(family: str, table: str) -> object:
         if known["text"] is OSError:

@@ -8,8 +8,13 @@ the policy, or the return. Structures: include/uapi/linux/netfilter{/x_tables,_i
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracer.lazy import Lazy
 
 HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 RETURN = -5
@@ -19,6 +24,8 @@ _EXT = struct.Struct("<H29sB")
 _SHAPES = {"ip": (112, 88), "ip6": (168, 140)}
 """Size of an entry's head, and where in it the offsets of target and next entry are."""
 _COUNTERS = 16
+_ERROR, _CHAIN = b"ERROR\0", 30
+"""Name of the target that stands before a chain, and how long the chain's name may be."""
 
 
 class BadBlob(Exception):
@@ -72,8 +79,8 @@ class Entry:
     matches: tuple[Ext, ...]
     target: Ext
     goto: bool
-    chain: str = ""
-    number: int = 0
+    chain: str
+    number: int
 
     @property
     def verdict(self) -> int | None:
@@ -86,60 +93,123 @@ class Entry:
         return found.split(b"\0")[0].decode(errors="replace")
 
 
-@dataclass
 class Table:
-    """A decoded blob. starts: first rule by chain. hooks: base chain by hook number; policies: its last rule's verdict."""
+    """A blob, gone through once for where rules and chains begin; a rule is decoded when it is asked for.
 
-    family: str
-    name: str
-    entries: dict[int, Entry]
-    hooks: dict[int, int]
-    underflows: dict[int, int]
-    chains: dict[str, list[Entry]] = field(default_factory=dict)
-    starts: dict[int, str] = field(default_factory=dict)
+    entries: by offset. chains: their rules, without the chain's own last one. hooks: offset of a base chain's first rule by
+    hook number; underflows: of its policy. starts: chain by the offset of its first rule. Raises BadBlob, also when a rule is
+    decoded.
+    """
+
+    def __init__(self, family: str, name: str, blob: bytes, hooks: Mapping[int, int], underflows: Mapping[int, int]) -> None:
+        self.family, self.name, self.hooks, self.underflows = family, name, hooks, underflows
+        self._blob = blob
+        try:
+            self._offsets, self._targets = _offsets(blob, *_SHAPES[family])
+            self.starts, self._spans = self._name_chains()
+            self._places = {at: place for place, at in enumerate(self._offsets)}
+            self._firsts = [span.start for span in self._spans.values()]
+            for hook in hooks:
+                self.policy(hook)
+        except (struct.error, KeyError, IndexError) as e:
+            raise BadBlob(f"{name}: {e!r}") from e
+        self.entries: Mapping[int, Entry] = Lazy(self._places, self._decode)
+        self.chains: Mapping[str, list[Entry]] = Lazy(self._spans, self._rules)
+
+    def _name_chains(self) -> tuple[dict[int, str], dict[str, range]]:
+        """Chain by the offset of its first rule; and of each chain where its rules stand among all entries."""
+        blob, offsets = self._blob, self._offsets
+        starts: dict[int, str] = {}
+        heads: list[tuple[int, str]] = []
+        base = {at: HOOKS[hook] for hook, at in self.hooks.items()}
+        bounds = [place for place, at in enumerate(self._targets) if blob[at + 2 : at + 8] == _ERROR]
+        if not bounds or bounds[-1] != len(offsets) - 1:
+            raise BadBlob(f"{self.name} has no end")
+        for place in bounds[:-1]:
+            data = self._targets[place] + _EXT.size
+            heads.append((place + 1, blob[data : data + _CHAIN].split(b"\0")[0].decode()))
+        heads += [(bisect_left(offsets, at), chain) for at, chain in base.items()]
+        heads.sort()
+        ends = sorted({*bounds, *(place for place, _ in heads if offsets[place] in base)})
+        spans = {}
+        for place, chain in heads:
+            starts[offsets[place]] = chain
+            spans[chain] = range(place, ends[bisect_right(ends, place)] - 1)
+        return starts, spans
+
+    def _rules(self, chain: str) -> list[Entry]:
+        return [self.entries[self._offsets[place]] for place in self._spans[chain]]
+
+    def _decode(self, at: int) -> Entry:
+        """The rule at an offset, with its place; the ERROR targets between chains have none."""
+        blob, size, place = self._blob, _SHAPES[self.family][0], self._places[at]
+        matches, position, behind = [], at + size, self._targets[place]
+        try:
+            header, goto = (_header4 if self.family == "ip" else _header6)(blob, at)
+            while position < behind:
+                match, length = _ext(blob, position)
+                matches.append(match)
+                position += length
+            target, _ = _ext(blob, behind)
+        except struct.error as e:
+            raise BadBlob(f"{self.name}: {e!r}") from e
+        after = self._offsets[place + 1] if place + 1 < len(self._offsets) else len(blob)
+        chain, number = self._place_of(place)
+        return Entry(at, after, header, tuple(matches), target, goto, chain, number)
+
+    def _place_of(self, place: int) -> tuple[str, int]:
+        above = bisect_right(self._firsts, place) - 1
+        if above < 0:
+            return "", 0
+        first = self._firsts[above]
+        chain = self.starts[self._offsets[first]]
+        span = self._spans[chain]
+        return (chain if place <= span.stop else ""), (place - first + 1 if place in span else 0)
+
+    def targets(self, chain: str) -> list[tuple[int, str]]:
+        """Offset and target_name() of a chain's rules, without decoding them."""
+        return [(self._offsets[place], self._target_at(place)) for place in self._spans[chain]]
+
+    def _target_at(self, place: int) -> str:
+        at = self._targets[place]
+        name = self._blob[at + 2 : at + 31].split(b"\0", 1)[0]
+        if name:
+            return name.decode()
+        (verdict,) = struct.unpack_from("<i", self._blob, at + _EXT.size)
+        if verdict < 0:
+            return _VERDICTS.get(verdict, str(verdict))
+        after = self._offsets[place + 1] if place + 1 < len(self._offsets) else len(self._blob)
+        return "" if verdict == after else self.starts.get(verdict, "")
 
     def target_name(self, e: Entry) -> str:
         """As `iptables -L` shows it: the chain jumped to, the target, the verdict, "" when the rule only counts."""
-        verdict = e.verdict
-        if verdict is None:
-            return e.target.name
-        if verdict < 0:
-            return _VERDICTS.get(verdict, str(verdict))
-        return "" if verdict == e.next else self.starts.get(verdict, "")
+        return self._target_at(self._places[e.at])
 
     def policy(self, hook: int) -> str:
-        return self.target_name(self.entries[self.underflows[hook]])
+        return self._target_at(self._places[self.underflows[hook]])
+
+    def is_same(self, blob: bytes) -> bool:
+        """Whether another copy holds the same rules: all but their counters is equal."""
+        if len(blob) != len(self._blob):
+            return False
+        counters = np.array(self._offsets)[:, None] + np.arange(_SHAPES[self.family][0] - _COUNTERS, _SHAPES[self.family][0])
+        ours, theirs = (np.frombuffer(b, np.uint8).copy() for b in (self._blob, blob))
+        ours[counters] = theirs[counters] = 0
+        return bool((ours == theirs).all())
 
 
-def decode(family: str, name: str, blob: bytes, hooks: dict[int, int], underflows: dict[int, int]) -> Table:
-    """The table whose rules are in blob. family: "ip" or "ip6"; hooks, underflows: offsets by hook number.
-
-    Raises BadBlob.
-    """
-    try:
-        entries = {e.at: e for e in _entries(family, blob)}
-        table = Table(family, name, entries, hooks, underflows)
-        _name(table)
-    except (struct.error, KeyError, IndexError) as e:
-        raise BadBlob(f"{name}: {e!r}") from e
-    return table
-
-
-def _entries(family: str, blob: bytes) -> Iterator[Entry]:
-    at, (size, offsets) = 0, _SHAPES[family]
-    while at < len(blob):
-        target_offset, next_offset = struct.unpack_from("<HH", blob, at + offsets)
-        if target_offset < size or next_offset <= target_offset or at + next_offset > len(blob):
+def _offsets(blob: bytes, size: int, where: int) -> tuple[list[int], list[int]]:
+    """Where each entry begins, and its target. size: of an entry's head; where: in it its two offsets are."""
+    offsets, targets = [], []
+    at, end, unpack = 0, len(blob), struct.Struct("<HH").unpack_from
+    while at < end:
+        target, step = unpack(blob, at + where)
+        if target < size or step < target + _EXT.size or at + step > end:
             raise BadBlob(f"an entry at {at} ends before it begins")
-        header, goto = (_header4 if family == "ip" else _header6)(blob, at)
-        matches, place = [], at + size
-        while place < at + target_offset:
-            match, length = _ext(blob, place)
-            matches.append(match)
-            place += length
-        target, _ = _ext(blob, at + target_offset)
-        yield Entry(at, at + next_offset, header, tuple(matches), target, goto)
-        at += next_offset
+        offsets.append(at)
+        targets.append(at + target)
+        at += step
+    return offsets, targets
 
 
 def _ext(blob: bytes, at: int) -> tuple[Ext, int]:
@@ -169,38 +239,3 @@ def _header6(blob: bytes, at: int) -> tuple[Header, bool]:
     protocol, _tos, flags, inverted = struct.unpack_from("<HBBB", blob, at + 128)
     header = Header(src, smsk, dst, dmsk, faces[0], faces[2], faces[1], faces[3], protocol, not flags & 1, False, inverted)
     return header, bool(flags & 4)
-
-
-def _name(table: Table) -> None:
-    """Gives each rule its chain and number."""
-    base = {at: HOOKS[hook] for hook, at in table.hooks.items()}
-    chain, number, rules = "", 0, list(table.entries.values())
-    for index, e in enumerate(rules):
-        if e.target.name == "ERROR":
-            # The last of all has the name "ERROR" and no rules.
-            chain = e.target.data.split(b"\0")[0].decode() if index + 1 < len(rules) else ""
-            if chain:
-                table.chains[chain], table.starts[e.next], number = [], chain, 0
-            continue
-        if e.at in base:
-            chain, number = base[e.at], 0
-            table.chains[chain], table.starts[e.at] = [], chain
-        behind = rules[index + 1]
-        last = behind.target.name == "ERROR" or behind.at in base
-        e.chain = chain
-        if not last:
-            number += 1
-            e.number = number
-            table.chains[chain].append(e)
-
-
-def without_counters(family: str, blob: bytes) -> bytes:
-    """The blob with all counters zero, to see whether two copies hold the same rules."""
-    out, at, (size, offsets) = bytearray(blob), 0, _SHAPES[family]
-    while at < len(out):
-        out[at + size - _COUNTERS : at + size] = bytes(_COUNTERS)
-        (step,) = struct.unpack_from("<H", out, at + offsets + 2)
-        if not step:
-            raise BadBlob(f"an entry at {at} has no length")
-        at += step
-    return bytes(out)

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from tracer import record
+from tracer.lazy import Lazy
 from tracer.record import Event, Flag
-from tracer.rules.blob import Table
+from tracer.rules.blob import BadBlob, Table
 from tracer.rules.matches import Seen
 from tracer.rules.model import ChainKey, Rule, Ruleset, Walk
 from tracer.rules.reader import Reader, Reading, Wanted
@@ -161,7 +162,10 @@ class Legacy:
         if found is None:
             rules = life.reading.rules
             seen = Observed(steps, lost, jumps, self._watched)
-            found = walk(life.reading.table, lambda entry: rules[entry.at], e.hook, verdict, packet, seen)
+            try:
+                found = walk(life.reading.table, lambda entry: rules[entry.at], e.hook, verdict, packet, seen)
+            except BadBlob as bad:
+                return Walk(undecided=f"the rules could not be read ({bad})")
             life.ruleset = life.ruleset or _ruleset(e.netns, [(life.reading, life.reading.table)])
             found = replace(found, ruleset=life.ruleset)
             self._walks[key] = found
@@ -184,15 +188,18 @@ class Legacy:
 
 
 def _ruleset(netns: int, tables: list[tuple[Reading, Table]]) -> Ruleset:
-    chains: dict[ChainKey, tuple[Rule, ...]] = {}
+    found = {(t.family, t.name, chain): (r, t) for r, t in tables for chain in t.chains}
     policies: dict[ChainKey, str] = {}
-    for reading, table in tables:
-        for chain, entries in table.chains.items():
-            chains[table.family, table.name, chain] = tuple(reading.rules[e.at] for e in entries)
+
+    def rules(key: ChainKey) -> tuple[Rule, ...]:
+        reading, table = found[key]
+        return tuple(reading.rules[at] for at, _ in table.targets(key[2]))
+
+    for _, table in tables:
         for hook, at in table.hooks.items():
             policies[table.family, table.name, table.starts[at]] = table.policy(hook)
     generation = " ".join(f"{t.family}/{t.name}@{r.ended}" for r, t in tables)
-    return Ruleset("legacy", netns, generation, chains, policies)
+    return Ruleset("legacy", netns, generation, Lazy(found, rules), policies)
 
 
 def _wanted(e: Event) -> Wanted:

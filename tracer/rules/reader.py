@@ -9,12 +9,12 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracer.rules import netns, saved, sockopt
-from tracer.rules.blob import BadBlob, Table, without_counters
+from tracer.rules.blob import BadBlob, Table
 from tracer.rules.model import Rule
 
 TRIES = 3
@@ -41,7 +41,7 @@ class Reading:
     began: int
     ended: int
     table: Table | None = None
-    rules: dict[int, Rule] = field(default_factory=dict)
+    rules: Mapping[int, Rule] = field(default_factory=dict)
     why: str = ""
 
 
@@ -98,7 +98,7 @@ class Reader:
             began = time.monotonic_ns()
             try:
                 with netns.entered(path):
-                    found = _read_here(wanted)
+                    found = read_here(wanted)
             except (OSError, BadBlob) as e:
                 why = f"they could not be read ({e})"
                 continue
@@ -107,18 +107,17 @@ class Reader:
         return Reading(wanted, thread, began, time.monotonic_ns(), why=why)
 
 
-def _read_here(wanted: Wanted) -> tuple[Table, dict[int, Rule]] | None:
+def read_here(wanted: Wanted) -> tuple[Table, Mapping[int, Rule]] | None:
     """The table in this thread's namespace; None when it changed meanwhile. Raises OSError, BadBlob."""
     family, name = wanted.family, wanted.table
     if name not in sockopt.present(family):
         raise OSError(f"there is no table {name} any more")
-    table, blob = sockopt.read(family, name)
+    table = Table(family, name, *sockopt.read(family, name))
     try:
         text = sockopt.save(family, name)
     except OSError:
         text = None
-    _, after = sockopt.read(family, name)
-    if without_counters(family, blob) != without_counters(family, after):
+    if not table.is_same(sockopt.read(family, name).blob):
         return None
     try:
         return table, saved.join(table, text)

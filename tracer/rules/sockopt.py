@@ -13,8 +13,7 @@ import socket
 import struct
 import subprocess
 from pathlib import Path
-
-from tracer.rules.blob import Table, decode
+from typing import NamedTuple
 
 GET_INFO, GET_ENTRIES = 64, 65
 _LEVELS = {"ip": (socket.AF_INET, socket.IPPROTO_IP), "ip6": (socket.AF_INET6, socket.IPPROTO_IPV6)}
@@ -31,8 +30,16 @@ def present(family: str) -> list[str]:
         return []
 
 
-def read(family: str, table: str) -> tuple[Table, bytes]:
-    """A table of the calling thread's namespace, decoded, and its blob. It must be present. Raises OSError, BadBlob."""
+class Raw(NamedTuple):
+    """A table as the kernel hands it out; hooks, underflows: offsets by hook number."""
+
+    blob: bytes
+    hooks: dict[int, int]
+    underflows: dict[int, int]
+
+
+def read(family: str, table: str) -> Raw:
+    """A table of the calling thread's namespace. It must be present. Raises OSError."""
     kind, level = _LEVELS[family]
     with socket.socket(kind, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as s:
         for _ in range(5):
@@ -44,8 +51,7 @@ def read(family: str, table: str) -> tuple[Table, bytes]:
             except BlockingIOError:
                 continue  # replaced since its size was asked for
             hooks = [h for h in range(5) if valid >> h & 1]
-            decoded = decode(family, table, blob, {h: entries[h] for h in hooks}, {h: underflows[h] for h in hooks})
-            return decoded, blob
+            return Raw(blob, {h: entries[h] for h in hooks}, {h: underflows[h] for h in hooks})
     raise BlockingIOError(f"table {table} changes all the time")
 
 

@@ -153,7 +153,6 @@ def _target(dice: random.Random, table: str, hooks: tuple[str, ...], chains: lis
 def _mangle(dice: random.Random, v6: bool) -> str:
     """A target that only mangle may have; each lets the packet go on."""
     return dice.choice((
-        "-j CLASSIFY --set-class 1:10",
         "-j DSCP --set-dscp 0x0a",
         "-j HL --hl-set 63" if v6 else "-j TTL --ttl-set 63",
         "-j CONNMARK --set-xmark 0x1/0x1",
