@@ -10,7 +10,7 @@ from tracer.model import Packet
 from tracer.rules.hits import BEFORE, LOST, Hits
 from tracer.rules.legacy import Legacy
 from tracer.rules.reader import Reading, Wanted
-from tracer.rules.saved import join
+from tracer.rules.saved import Rules
 from tracer.rules.steps import WATCHED, Looked
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -28,7 +28,7 @@ def traced() -> tuple[Journeys, Hits, Legacy, Shelf]:
 def read(node: Legacy, shelf: Shelf) -> None:
     # Without the kernel side a DNAT would be refuted, so plain rules stand for it.
     table = build({"PREROUTING": [R("A")], "POSTROUTING": [], "A": [R("ACCEPT")]}, name="nat").table()
-    shelf.ready.append(Reading(NAT, READER, 100, 200, table, join(table, None)))
+    shelf.ready.append(Reading(NAT, READER, 100, 200, table, Rules(table, None)))
     node.note([])
     node.note([Looked(110, READER, NODE, "ip", "nat", 0x1000)])
 

@@ -13,7 +13,7 @@ from tracer.record import Event, Kind
 from tracer.rules import steps
 from tracer.rules.legacy import GONE, Legacy
 from tracer.rules.reader import Reader, Reading, Wanted
-from tracer.rules.saved import join
+from tracer.rules.saved import Rules
 from tracer.rules.steps import WATCHED, Looked, Noted, Replaced
 from tracer.rules.walk import TARGET, TRUE
 
@@ -42,7 +42,7 @@ def reading(*rules: R, began: int = 100, ended: int = 200, wanted: Wanted = FILT
     if why:
         return Reading(wanted, READER, began, ended, why=why)
     table = build({"INPUT": [*rules], "FORWARD": [], "OUTPUT": []}).table()
-    return Reading(wanted, READER, began, ended, table, join(table, None))
+    return Reading(wanted, READER, began, ended, table, Rules(table, None))
 
 
 def looked(time: int, address: int = OLD, thread: int = READER, netns: int = NODE) -> Looked:
@@ -165,7 +165,7 @@ def test_steps_are_put_together() -> None:
     done = reading(R("DNAT", data=bytes(40), revision=2))
     finish(node, shelf, done, looked(110))
     assert done.table
-    at = done.table.chains["INPUT"][0].target.at
+    at = done.table.rules("INPUT")[0].target.at
     assert verdicts(node, table(watched=WATCHED + 1), Noted(0, 1, 0, (), ((at, TARGET),))) == ["DNAT"]
     assert verdicts(node, table(watched=WATCHED + 1), Noted(0, 1, 0, (), ((at, TRUE),))).__class__ is str
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.test_rules_walk import PACKET, face, marked, number, tcp
-from tracer.rules.blob import Ext, Header
+from tracer.rules.entry import Ext, Header
 from tracer.rules.matches import Seen, compute, header_matches, mark_after
 
 UDP = replace(PACKET, protocol=17, sport=53, dport=5353)

@@ -27,7 +27,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         found = known["rules"]
         assert isinstance(found, list)
         blob = build({"INPUT": found.pop(0) if len(found) > 1 else found[0]}, family, table)
-        return sockopt.Raw(blob.data, blob.hooks, blob.underflows)
+        return sockopt.Raw(bytearray(blob.data), blob.hooks, blob.underflows)
 
     def save(family: str, table: str) -> object:
         if known["text"] is OSError:

@@ -24,8 +24,8 @@ CHAINS = {"INPUT": [R("A", src="10.0.0.0/8"), R("")], "A": [R("DROP")], "B": [R(
 
 def test_rules_get_their_text() -> None:
     table = build(CHAINS).table()
-    rules = saved.join(table, TEXT)
-    joined = [rules[e.at] for chain in ("INPUT", "A", "B") for e in table.chains[chain]]
+    rules = saved.Rules(table, TEXT)
+    joined = [rules[e.at] for chain in ("INPUT", "A", "B") for e in table.rules(chain)]
     assert [(r.chain, r.number, r.text, r.target) for r in joined] == [
         ("INPUT", 1, '-s 10.0.0.0/8 -m comment --comment "kube \\"quoted\\" rules" -j A', "A"),
         ("INPUT", 2, "", ""),
@@ -36,13 +36,32 @@ def test_rules_get_their_text() -> None:
 
 def test_without_a_text() -> None:
     table = build(CHAINS).table()
-    assert [r.text for r in saved.join(table, None).values()] == [""] * 4
+    assert [r.text for r in saved.Rules(table, None).values()] == [""] * 4
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("-A A -j DROP", "-A A -j ACCEPT"), ("-A INPUT\n", ""), (":B - [0:0]\n-A", "-A"), ("-g A", "-g AB"), (":A - ", ":AA - ")],
+    [
+        ("-A INPUT\n", ""),
+        ("-A A -j DROP\n", "-A A -j DROP\n-A A -j DROP\n"),
+        ("-A A -j DROP\n", ""),
+        (":B - [0:0]\n-A", "-A"),
+        (":A - ", ":AA - "),
+    ],
 )
 def test_another_table_is_noticed(old: str, new: str) -> None:
     with pytest.raises(saved.NotTheSame):
-        saved.join(build(CHAINS).table(), TEXT.replace(old, new) if old in TEXT else "")
+        saved.Rules(build(CHAINS).table(), TEXT.replace(old, new) if old in TEXT else "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "texts"),
+    [
+        ("-A A -j DROP", "-A A -j ACCEPT", {"A": "", "B": "-m comment --comment short -g A"}),
+        ("-g A", "-g AB", {"A": "-j DROP", "B": ""}),
+        ("-A A", "-A B", {"A": "", "B": "-m comment --comment short -g A"}),
+    ],
+)
+def test_a_line_that_is_not_the_rules_is_no_text(old: str, new: str, texts: dict[str, str]) -> None:
+    rules = saved.Rules(build(CHAINS).table(), TEXT.replace(old, new))
+    assert {r.chain: r.text for r in rules.values() if r.chain != "INPUT"} == texts

@@ -13,7 +13,7 @@ from tracer.model import Evidence
 from tracer.rules.blob import Table
 from tracer.rules.matches import Seen
 from tracer.rules.model import Walk
-from tracer.rules.saved import join
+from tracer.rules.saved import Rules
 from tracer.rules.walk import FALSE, TARGET, TRUE, UNKNOWN, Observed, walk
 
 STATISTIC, LIMIT = ("statistic", 0, bytes(24)), ("limit", 0, bytes(40))
@@ -58,7 +58,7 @@ def went(
     table: Table, *steps: tuple[int, int], verdict: str = "ACCEPT", hook: int = 1, packet: Seen = PACKET, lost: int = 0,
     jumps: tuple[int, ...] = (),
 ) -> Walk:  # fmt: skip
-    rules = join(table, None)
+    rules = Rules(table, None)
     seen = Observed(steps, lost, jumps, lambda act: act in WATCHED)
     return walk(table, lambda e: rules[e.at], hook, verdict, packet, seen)
 
@@ -102,8 +102,8 @@ def test_observed_matches_lead_the_way() -> None:
     table = build({
         "INPUT": [R("A", matches=(STATISTIC, COMMENT)), R("A", matches=(STATISTIC,)), R("DROP")], "A": [dnat()],
     }).table()  # fmt: skip
-    first, second = (e.matches[0].at for e in table.chains["INPUT"][:2])
-    target = table.chains["A"][0].target.at
+    first, second = (e.matches[0].at for e in table.rules("INPUT")[:2])
+    target = table.rules("A")[0].target.at
     w = went(table, (first, FALSE), (second, TRUE), (target, TARGET))
     assert places(w) == ["INPUT 2 JUMP", "INPUT 2 > A 1 DNAT"]
     assert [v.evidence for v in w.visits] == [Evidence.OBSERVED, Evidence.OBSERVED]
@@ -112,7 +112,7 @@ def test_observed_matches_lead_the_way() -> None:
 def test_what_a_match_answered_follows_from_what_came_next() -> None:
     """A kretprobe can be missed: the target that was called next tells all the same."""
     table = build({"INPUT": [R("DNAT", data=bytes(40), revision=2, matches=(LIMIT,)), R("ACCEPT")]}).table()
-    rule = table.chains["INPUT"][0]
+    rule = table.rules("INPUT")[0]
     assert places(went(table, (rule.matches[0].at, UNKNOWN), (rule.target.at, TARGET))) == ["INPUT 1 DNAT"]
     assert places(went(table, (rule.matches[0].at, UNKNOWN))) == ["INPUT 2 ACCEPT"]
 
@@ -133,8 +133,8 @@ def test_the_verdict_decides_what_was_not_seen() -> None:
 
 def test_the_jumps_that_were_seen_choose_between_ways() -> None:
     table = build({"INPUT": [R("A", matches=(UNSEEN,)), R("A")], "A": [dnat()]}).table()
-    one, two = (e.at for e in table.chains["INPUT"])
-    target = (table.chains["A"][0].target.at, TARGET)
+    one, two = (e.at for e in table.rules("INPUT"))
+    target = (table.rules("A")[0].target.at, TARGET)
     assert went(table, target).undecided
     assert places(went(table, target, jumps=(two, 77))) == ["INPUT 2 JUMP", "INPUT 2 > A 1 DNAT"]
     assert places(went(table, target, jumps=(one, 77))) == ["INPUT 1 JUMP", "INPUT 1 > A 1 DNAT"]
@@ -153,19 +153,19 @@ def test_a_verdict_that_no_rule_gives() -> None:
 
 def test_marks_are_followed() -> None:
     table = build({"INPUT": [mark(0x4000, 0x4000), R("DROP", matches=(marked(0x4001),)), R("ACCEPT")]}).table()
-    step = (table.chains["INPUT"][0].target.at, TARGET)
+    step = (table.rules("INPUT")[0].target.at, TARGET)
     assert places(went(table, step)) == ["INPUT 1 MARK", "INPUT 3 ACCEPT"]
     assert places(went(table, step, packet=replace(PACKET, mark=1), verdict="DROP")) == ["INPUT 1 MARK", "INPUT 2 DROP"]
 
 
 def test_steps_that_found_no_room() -> None:
     table = build({"INPUT": [R("", matches=(STATISTIC,)), R("", matches=(STATISTIC,)), R("ACCEPT")]}).table()
-    first = table.chains["INPUT"][0].matches[0].at
+    first = table.rules("INPUT")[0].matches[0].at
     assert (
         went(table, (first, TRUE), lost=1).undecided
         == "match statistic of rule 2 of INPUT was not observed and cannot be computed"
     )
-    assert places(went(table, (first, TRUE), (table.chains["INPUT"][1].matches[0].at, FALSE)))[0] == "INPUT 1"
+    assert places(went(table, (first, TRUE), (table.rules("INPUT")[1].matches[0].at, FALSE)))[0] == "INPUT 1"
 
 
 def test_too_many_ways() -> None:

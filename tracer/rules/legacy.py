@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from tracer import record
 from tracer.lazy import Lazy
 from tracer.record import Event, Flag
-from tracer.rules.blob import BadBlob, Table
+from tracer.rules.blob import Table
+from tracer.rules.entry import BadBlob
 from tracer.rules.matches import Seen
 from tracer.rules.model import ChainKey, Rule, Ruleset, Walk
 from tracer.rules.reader import Reader, Reading, Wanted
@@ -193,7 +194,7 @@ def _ruleset(netns: int, tables: list[tuple[Reading, Table]]) -> Ruleset:
 
     def rules(key: ChainKey) -> tuple[Rule, ...]:
         reading, table = found[key]
-        return tuple(reading.rules[at] for at, _ in table.targets(key[2]))
+        return tuple(reading.rules[at] for at in table.offsets(key[2]))
 
     for _, table in tables:
         for hook, at in table.hooks.items():

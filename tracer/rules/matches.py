@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tracer.rules.blob import Ext, Header
+from tracer.rules.entry import Ext, Header
 
 TCP, UDP, ICMP, ICMPV6 = 6, 17, 1, 58
 _INV_IN, _INV_OUT, _INV_SRC, _INV_DST, _INV_FRAGMENT, _INV_PROTOCOL = 1, 2, 8, 16, 32, 64

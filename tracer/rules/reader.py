@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracer.rules import netns, saved, sockopt
-from tracer.rules.blob import BadBlob, Table
+from tracer.rules.blob import Table
+from tracer.rules.entry import BadBlob
 from tracer.rules.model import Rule
 
 TRIES = 3
@@ -120,7 +121,7 @@ def read_here(wanted: Wanted) -> tuple[Table, Mapping[int, Rule]] | None:
     if not table.is_same(sockopt.read(family, name).blob):
         return None
     try:
-        return table, saved.join(table, text)
+        return table, saved.Rules(table, text)
     except saved.NotTheSame:
         # An iptables-save that does not know these rules well enough: they are the same, but have no text.
-        return table, saved.join(table, None)
+        return table, saved.Rules(table, None)

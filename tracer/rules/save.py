@@ -40,18 +40,6 @@ def parse(text: str, family: str = "ip", backend: str = "legacy", netns: int = 0
     return Ruleset(backend, netns, generation, {key: tuple(rules) for key, rules in chains.items()}, policies)
 
 
-def lines(text: str) -> dict[str, list[str]]:
-    """The rules of one table by chain, each without "-A CHAIN"; text: of a save without counters."""
-    chains: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        if line.startswith("-A "):
-            _, chain, *rest = line.split(" ", 2)
-            chains.setdefault(chain, []).append(rest[0] if rest else "")
-        elif line.startswith(":"):
-            chains.setdefault(line[1:].split(" ", 1)[0], [])
-    return chains
-
-
 def rule(family: str, table: str, chain: str, number: int, text: str, handle: int = 0) -> Rule:
     """A rule from its line. Its target is found outside of quotes: a comment may say " -j "."""
     return Rule(family, table, chain, number, text, comment(text), target(text), handle)

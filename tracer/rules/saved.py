@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 
-from tracer.lazy import Lazy
 from tracer.rules import save
 from tracer.rules.blob import Table
 from tracer.rules.model import Rule
@@ -14,29 +14,50 @@ class NotTheSame(Exception):
     """The text is not that of this table."""
 
 
-def join(table: Table, text: str | None) -> Mapping[int, Rule]:
-    """The rules of a table by their offset, with the text that iptables-save printed; None: none could be had, texts are "".
+class Rules(Mapping[int, Rule]):
+    """The rules of a table by their offset, made when they are asked for: of 80,000 a packet meets a few dozen.
 
-    Raises NotTheSame when text and table differ in their chains, or in what a rule's target is.
+    A line that is not the rule's (another chain, another target) is no text: whoever printed it did not know the rule.
     """
-    texts: dict[int, str] = {}
-    if text is None:
-        texts = {at: "" for chain in table.chains for at, _ in table.targets(chain)}
-    else:
-        printed = save.lines(text)
-        if printed.keys() != table.chains.keys():
-            raise NotTheSame(f"iptables-save printed other chains of {table.name} than were read")
-        for chain, lines in printed.items():
-            targets = table.targets(chain)
-            if len(lines) != len(targets):
-                raise NotTheSame(f"iptables-save printed {len(lines)} rules of {chain}, and {len(targets)} were read")
-            for (at, target), line in zip(targets, lines, strict=True):
-                if target and save.target(line) != target:
-                    raise NotTheSame(f"iptables-save printed another rule of {chain} than was read: {line}")
-                texts[at] = line
 
-    def rule(at: int) -> Rule:
-        e = table.entries[at]
-        return Rule(table.family, table.name, e.chain, e.number, texts[at], e.comment, table.target_name(e))
+    def __init__(self, table: Table, text: str | None) -> None:
+        """text: what iptables-save printed; None: none could be had, texts are "". Raises NotTheSame."""
+        self._table, self._made = table, dict[int, Rule]()
+        self._lines, self._firsts = _lines(table, text) if text is not None else ([], {})
 
-    return Lazy(texts, rule)
+    def __getitem__(self, at: int) -> Rule:
+        found = self._made.get(at)
+        if found is None:
+            found = self._made[at] = self._make(at)
+        return found
+
+    def _make(self, at: int) -> Rule:
+        table = self._table
+        e, target = table.entry(at), table.target_name(at)
+        text = ""
+        if self._lines:
+            _, chain, *rest = self._lines[self._firsts[e.chain] + e.number - 1].split(" ", 2)
+            if chain == e.chain and rest and target in ("", save.target(rest[0])):
+                text = rest[0]
+        return Rule(table.family, table.name, e.chain, e.number, text, e.comment, target)
+
+    def __iter__(self) -> Iterator[int]:
+        for chain in self._table.chains:
+            yield from self._table.offsets(chain)
+
+    def __len__(self) -> int:
+        return sum(map(self._table.size, self._table.chains))
+
+
+def _lines(table: Table, text: str) -> tuple[list[str], dict[str, int]]:
+    """The lines that are rules, and where those of each chain begin. Rules are printed chain by chain, in the order in which
+    the chains were declared."""
+    printed = text.splitlines()
+    chains = [line[1:].split(" ", 1)[0] for line in printed if line.startswith(":")]
+    rules = [line for line in printed if line.startswith("-A ")]
+    if set(chains) != table.chains or len(chains) != len(set(chains)):
+        raise NotTheSame(f"iptables-save printed other chains of {table.name} than were read")
+    *firsts, total = accumulate(map(table.size, chains), initial=0)
+    if len(rules) != total:
+        raise NotTheSame(f"iptables-save printed {len(rules)} rules of {table.name}, and {total} were read")
+    return rules, dict(zip(chains, firsts, strict=True))

@@ -18,6 +18,7 @@ from typing import NamedTuple
 GET_INFO, GET_ENTRIES = 64, 65
 _LEVELS = {"ip": (socket.AF_INET, socket.IPPROTO_IP), "ip6": (socket.AF_INET6, socket.IPPROTO_IPV6)}
 _INFO = struct.Struct("<32sI5I5III")
+_REQUEST = struct.Struct("<32sI4x")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -33,7 +34,7 @@ def present(family: str) -> list[str]:
 class Raw(NamedTuple):
     """A table as the kernel hands it out; hooks, underflows: offsets by hook number."""
 
-    blob: bytes
+    blob: bytearray
     hooks: dict[int, int]
     underflows: dict[int, int]
 
@@ -43,25 +44,29 @@ def read(family: str, table: str) -> Raw:
     kind, level = _LEVELS[family]
     with socket.socket(kind, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as s:
         for _ in range(5):
-            info = _INFO.unpack(_ask(s, level, GET_INFO, table.encode().ljust(_INFO.size, b"\0")))
+            told = bytearray(table.encode().ljust(_INFO.size, b"\0"))
+            _ask(s, level, GET_INFO, told)
+            info = _INFO.unpack(told)
             valid, entries, underflows, size = info[1], info[2:7], info[7:12], info[13]
-            request = struct.pack("<32sII", table.encode(), size, 0) + bytes(size)
+            answer = bytearray(_REQUEST.size + size)
+            _REQUEST.pack_into(answer, 0, table.encode(), size)
             try:
-                blob = _ask(s, level, GET_ENTRIES, request)[40:]
+                _ask(s, level, GET_ENTRIES, answer)
             except BlockingIOError:
                 continue  # replaced since its size was asked for
             hooks = [h for h in range(5) if valid >> h & 1]
-            return Raw(blob, {h: entries[h] for h in hooks}, {h: underflows[h] for h in hooks})
+            del answer[: _REQUEST.size]
+            return Raw(answer, {h: entries[h] for h in hooks}, {h: underflows[h] for h in hooks})
     raise BlockingIOError(f"table {table} changes all the time")
 
 
-def _ask(s: socket.socket, level: int, option: int, request: bytes) -> bytes:
-    buffer = ctypes.create_string_buffer(request, len(request))
-    length = ctypes.c_uint32(len(request))
+def _ask(s: socket.socket, level: int, option: int, question: bytearray) -> None:
+    """Puts the answer where the question was: a table of 80,000 rules is 40 MB, and is not copied about."""
+    buffer = (ctypes.c_char * len(question)).from_buffer(question)
+    length = ctypes.c_uint32(len(question))
     if _libc.getsockopt(s.fileno(), level, option, buffer, ctypes.byref(length)) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
-    return buffer.raw[: length.value]
 
 
 def save(family: str, table: str) -> str | None:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tracer.model import Evidence
-from tracer.rules.blob import RETURN, Entry, Ext, Table
+from tracer.rules.blob import RETURN, Table
+from tracer.rules.entry import Entry, Ext
 from tracer.rules.matches import Seen, compute, header_matches, mark_after
 from tracer.rules.model import Place, Rule, Visit, Walk
 
@@ -83,7 +84,7 @@ def walk(table: Table, rule: RuleOf, hook: int, verdict: str, packet: Seen, seen
         ways = [w for w in ways if _jumped(w, seen)] or ways
     if len(ways) > 1:
         last = {w[-1][1]: None for w in ways if w}
-        possible = tuple(rule(e) for e in map(table.entries.__getitem__, last) if e.number)
+        possible = tuple(rule(e) for e in map(table.entry, last) if e.number)
         return Walk(possible=possible, undecided=f"{search.unseen or 'a match'} was not observed and cannot be computed")
     return Walk(tuple(_visit(table, rule, *v) for v in ways[0]))
 
@@ -95,7 +96,7 @@ def _jumped(way: Way, seen: Observed) -> bool:
 
 
 def _visit(table: Table, rule: RuleOf, stack: tuple[int, ...], at: int, verdict: str, observed: bool) -> Visit:
-    entries = [table.entries[o] for o in (*stack, at)]
+    entries = [table.entry(o) for o in (*stack, at)]
     path = tuple(Place(e.chain, e.number) for e in entries)
     acted = entries[-1]
     evidence = Evidence.OBSERVED if observed else Evidence.DERIVED
@@ -119,14 +120,14 @@ class _Search:
 
     def _follow(self, state: _State, fork: list[_State]) -> Iterator[Way]:
         """Goes on from a state until the table is done or the way is refuted; other ways are put into fork."""
-        entries, packet = self.table.entries, self.packet
+        entry, packet = self.table.entry, self.packet
         at, stack, step, mark, visits = state.at, state.stack, state.step, state.mark, state.visits
         while True:
             self._tried += 1
             if self._tried > RULES_TO_TRY:
                 self.given_up = True
                 return
-            e = entries[at]
+            e = entry(at)
             if not header_matches(e.header, packet):
                 at = e.next
                 continue
@@ -170,11 +171,11 @@ class _Search:
                 if e.number:
                     visits = (*visits, (stack, at, "RETURN", observed))
                 if stack:
-                    at, stack = entries[stack[-1]].next, stack[:-1]
+                    at, stack = entry(stack[-1]).next, stack[:-1]
                 else:
                     at = self.table.underflows[self.hook]
             else:
-                name = self.table.target_name(e)
+                name = self.table.target_name(at)
                 if name == self.verdict and self._complete(step):
                     yield (*visits, (stack, at, name, observed))
                 return
