@@ -66,13 +66,14 @@ class Table:
         data = content[self._targets[bounds[:-1], None] + np.arange(EXTENSION.size, EXTENSION.size + _CHAIN)]
         own = b"\n".join(data.view(f"S{_CHAIN}").ravel().tolist()).decode().splitlines()
         base = [self._place(at) for at in self.hooks.values()]
-        heads = sorted(zip([*(bounds[:-1] + 1).tolist(), *base], [*own, *(HOOKS[hook] for hook in self.hooks)], strict=True))
+        places = np.concatenate([bounds[:-1] + 1, np.array(base, bounds.dtype)])
+        unsorted = [*own, *(HOOKS[hook] for hook in self.hooks)]
+        order = np.argsort(places, kind="stable")
+        chains, firsts = [unsorted[n] for n in order.tolist()], places[order]
         ends = np.sort([*bounds, *base])
-        firsts = [place for place, _ in heads]
-        lasts = (ends[np.searchsorted(ends, firsts, "right")] - 1).tolist()
-        chains = [chain for _, chain in heads]
-        starts = dict(zip((self._offsets[place] for place in firsts), chains, strict=True))
-        return starts, dict(zip(chains, zip(firsts, lasts, strict=True), strict=True))
+        lasts = ends[np.searchsorted(ends, firsts, "right")] - 1
+        starts = dict(zip(np.array(self._offsets)[firsts].tolist(), chains, strict=True))
+        return starts, dict(zip(chains, zip(firsts.tolist(), lasts.tolist(), strict=True), strict=True))
 
     def _place(self, at: int) -> int:
         """Which entry begins at an offset. KeyError."""
