@@ -62,3 +62,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             if attempt == TRIES or not watch.lost:
                 raise
     return True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item, report: pytest.TestReport) -> None:
+    """Shows a failure when it happens: a machine that runs out of time has no summary."""
+    reporter = node.config.pluginmanager.getplugin("terminalreporter")
+    if reporter:
+        reporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
