@@ -44,6 +44,7 @@ def main(directory: Path, rounds: int, seconds: float, wanted: list[str]) -> int
         "drain": lambda: drain.run(directory / "events.npy"),
         "costs": lambda: costs.run(seconds),
         "throughput": lambda: throughput.run(rounds, seconds, say),
+        "nftables": lambda: throughput.nftables(rounds, seconds, say),
     }
     uname = os.uname()
     results: dict[str, Any] = {

@@ -125,6 +125,8 @@ def text(results: dict[str, Any]) -> str:
     lines = [f"kernel {machine['kernel']}, CPUs: {machine['cpus']}; {versions}", f"clock: {results['clock']}"]
     if "throughput" in results:
         lines += ["", "== throughput", *throughput(results["throughput"], machine)]
+    if "nftables" in results:
+        lines += ["", "== throughput, rules in iptables-nft", *throughput(results["nftables"], machine)]
     for title, show in (("costs", costs), ("drain", drain), ("startup", startup)):
         if title in results:
             lines += ["", f"== {title}", *show(results[title])]

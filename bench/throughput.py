@@ -22,7 +22,7 @@ from typing import Any
 
 from bench import tools
 from bench.tools import OTHER_PORT, Running, Starter, ToolFailed, Tracer
-from scenes import load, scene, servers, traffic
+from scenes import load, rules, scene, servers, traffic
 from scenes.topology import PODS
 
 SOURCE_PORT = 40001
@@ -162,8 +162,16 @@ def all_variants(tracer: Callable[[str], Tracer]) -> list[Variant]:
     ]
 
 
-def run(rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """All variants, `rounds` times; what each did. Needs flow() around it."""
+def nftables(rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """The tracer's own variants with the same rules in iptables-nft, whose hits need the kernel's trace key on. Needs flow()
+    around it; leaves its rules."""
+    rules.flush()
+    rules.restore("http-proxy", backend="nft")
+    return run(rounds, seconds, say, "k8snet-trace")
+
+
+def run(rounds: int, seconds: float, say: Callable[[str], None], words: str = "") -> dict[str, Any]:
+    """All variants whose name has these words, `rounds` times; what each did. Needs flow() around it."""
     with ExitStack() as stack:
 
         @cache
@@ -173,7 +181,10 @@ def run(rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, An
             return made
 
         only = os.environ.get("BENCH_ONLY", "")
-        untraced, variants = Variant("untraced", tools.nothing), [v for v in all_variants(tracer) if only in v.name]
+        untraced, variants = (
+            Variant("untraced", tools.nothing),
+            [v for v in all_variants(tracer) if only in v.name and words in v.name],
+        )
         for turn in range(rounds):
             one_round(untraced, in_turn(variants, turn), seconds)
             say(f"throughput: round {turn + 1} of {rounds}")

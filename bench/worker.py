@@ -24,6 +24,7 @@ from typing import Any
 from tracer import record
 from tracer.filters import Filter
 from tracer.kernel.session import Kernel, Session
+from tracer.rules.nft_switch import Switch
 from tracer.run import POLL_SECONDS
 
 RUN_TIME_NS, RUN_COUNT = 24, 25
@@ -37,6 +38,8 @@ class Worker:
         self._session = Session(Kernel.running(), Filter(), only=way.replace("no-rules", ""), rules=way != "no-rules")
         self._program: Any = self._session._program
         self._file, self._attached = file, True
+        self._traces_nft = any(row.probe.name == "nft_rule" for row in self._session.planned)
+        self._switch: Switch | None = None
         self._out = file.open("wb")
         self._begin(Filter())
 
@@ -47,6 +50,8 @@ class Worker:
             self._program.attach(self._session.planned)
             self._program.watch(self._session.watched)
             self._attached = True
+        if self._traces_nft and not self._switch:
+            self._switch = Switch()
         self._session.drain()
         self._session.losses()
         self._events, self._lost = 0, 0
@@ -76,6 +81,9 @@ class Worker:
     def off(self) -> dict[str, Any]:
         self._program.detach((*self._session.planned, *self._session.watched))
         self._attached = False
+        if self._switch:
+            self._switch.close()
+            self._switch = None
         self.turn()
         return {"events": self._events, "lost": self._lost, "why": self._why, "bytes": self._out.tell()}
 
