@@ -2,8 +2,8 @@
 
     python3 bench/run.py [--clock instructions|time] [--rounds N] [--seconds S] [--only WORDS] [PART]...
 
-PART: startup, drain, costs, throughput, nftables; all of them unless named. The clock is real time where KVM works; in an emulator
-it counts instructions (bench/counted.py), unless told otherwise. Results: build/bench/results.json. Exit status 1 when a
+PART: startup, drain, costs, throughput, nftables; all of them unless named. The clock is real time where KVM works; an emulator
+counts instructions (bench/counted.py), unless told otherwise. Results: build/bench/results.json. Exit status 1 when a
 part could not be measured; a goal that was missed is only said.
 """
 
