@@ -13,11 +13,16 @@
 #define NF_VERDICT_MASK 0xff
 #define REGISTERS_AFTER_VERDICT 16
 
+/* As deep as nftables lets jumps be (NFT_JUMP_STACK_SIZE). */
+#define NFT_JUMPS 16
+
 struct nft_run {
     u64 skb;
     u64 chain;
     u64 info;   /* on the stack of this very run */
     u64 packet; /* 0 = nobody wants it */
+    u64 depth;  /* with --drops-only: so many jumps led to where the packet is */
+    struct nft_hit jumps[NFT_JUMPS];
 };
 BPF_PERCPU_ARRAY(nft_runs, struct nft_run, 1);
 
@@ -61,15 +66,11 @@ static __always_inline u64 nft_handle(u64 rule)
 
 /* The packet's entry, looked for at the first call of a run; NULL when nobody wants it. gone = 1: the packet may have been
  * freed. ended = 1 at the last call. */
-static __always_inline struct follow *follow_in_run(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
-                                                    u64 chain, u8 gone, u8 ended)
+static __always_inline struct follow *follow_in_run(struct call *c, struct nft_run *run, struct sk_buff *skb,
+                                                    struct nf_hook_state *state, u64 chain, u8 gone, u8 ended)
 {
-    int zero = 0;
-    struct nft_run *run = nft_runs.lookup(&zero);
     struct follow *e = 0;
 
-    if (!run)
-        return 0;
     if (run->info == c->arg[0] && run->skb == (u64)skb && run->chain == chain) {
         if (run->packet)
             e = already_followed((u64)skb);
@@ -77,6 +78,7 @@ static __always_inline struct follow *follow_in_run(struct call *c, struct sk_bu
             e = 0;
     } else if (!gone) {
         e = follow_in_hook(c, skb, state, 0, sight_of(c));
+        run->depth = 0;
     }
     run->info = ended ? 0 : c->arg[0];
     run->skb = (u64)skb;
@@ -99,6 +101,51 @@ static __always_inline void write_nft_choice(struct nft_hit *out, struct nft_ver
     }
 }
 
+/* With --drops-only nothing is written until a rule drops the packet: the jumps on the way there are kept for then.
+ *
+ * A chain has ended: the packet goes on behind the jump that led into it, by whichever gotos. */
+static __always_inline void forget_jump(struct nft_run *run)
+{
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < NFT_JUMPS && run->depth; i++) {
+        run->depth--;
+        if (run->jumps[run->depth & (NFT_JUMPS - 1)].code != (u32)NFT_GOTO)
+            break;
+    }
+}
+
+/* Where to write a jump that is to be kept; NULL when there is no room. */
+static __always_inline struct nft_hit *keep_jump(struct nft_run *run, struct follow *e)
+{
+    struct nft_hit *out = &run->jumps[run->depth & (NFT_JUMPS - 1)];
+
+    if (run->depth >= NFT_JUMPS)
+        return 0;
+    run->depth++;
+    __builtin_memset(out, 0, sizeof(*out));
+    write_head((void *)out, e, EVENT_NFT_RULE, 0);
+    return out;
+}
+
+static __always_inline void write_jumps(struct nft_run *run, struct follow *e)
+{
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < NFT_JUMPS; i++) {
+        struct reserved r;
+        u16 hop;
+        if (i >= run->depth)
+            break;
+        r = reserve_whole(e, EVENT_NFT_RULE);
+        if (!r.out)
+            break;
+        hop = r.out->hop;
+        bpf_probe_read_kernel(r.out, sizeof(struct nft_hit), &run->jumps[i]);
+        r.out->hop = hop;
+        submit_event(r);
+    }
+    run->depth = 0;
+}
+
 /* arg: trace info, packet info, verdict, rule, type; the middle three are 0 where the trace info holds them */
 static __always_inline int nft_rule_entered(struct call *c)
 {
@@ -109,12 +156,13 @@ static __always_inline int nft_rule_entered(struct call *c)
     u8 trace = c->arg[4], policy, decision;
     struct nft_base_chain *base;
     struct nf_hook_state *state;
+    struct nft_run *run;
     struct nft_table *table;
     struct sk_buff *skb;
     struct nft_hit *out;
     struct reserved r;
     struct follow *e;
-    int code, ended;
+    int code, ended, zero = 0, silent = only_drops(), jumps;
 
 #ifdef HAVE_nft_traceinfo_pkt
     if (!pkt)
@@ -138,23 +186,39 @@ static __always_inline int nft_rule_entered(struct call *c)
     policy = PEEK(base, policy);
     ended = trace == TRACE_POLICY || (trace == TRACE_RULE && is_final(code));
     decision = trace == TRACE_POLICY ? policy : ended ? code & NF_VERDICT_MASK : NF_ACCEPT;
-    e = follow_in_run(c, skb, state, chain, decision == NF_STOLEN, ended);
-    if (!e || (decision != NF_DROP && only_drops()))
+    run = nft_runs.lookup(&zero);
+    if (!run)
         return 0;
+    e = follow_in_run(c, run, skb, state, chain, decision == NF_STOLEN, ended);
+    if (!e)
+        return 0;
+    jumps = trace == TRACE_RULE && (code == NFT_JUMP || code == NFT_GOTO);
+    if (silent && trace != TRACE_POLICY && (trace == TRACE_RETURN || code == NFT_LAST_CODE))
+        forget_jump(run);
+    if (silent && decision != NF_DROP && !jumps)
+        return 0;
+    if (silent && decision == NF_DROP)
+        write_jumps(run, e);
     table = PEEK((struct nft_chain *)chain, table);
     /* Behind the last rule of a chain stands one without a handle, which older kernels say has returned. */
     handle = trace == TRACE_POLICY || (trace == TRACE_RETURN && code == NFT_CONTINUE) ? 0 : nft_handle(rule);
-    if (handle) {
+    if (silent && jumps) {
+        out = keep_jump(run, e);
+        if (!out)
+            return 0;
+    } else if (handle) {
         r = reserve_whole(e, EVENT_NFT_RULE);
         if (!r.out)
             return 0;
-        write_nft_choice((void *)r.out, verdict, table, code);
+        out = (void *)r.out;
     } else {
         r = reserve_short(e, EVENT_NFT_RULE);
         if (!r.out)
             return 0;
+        out = (void *)r.out;
     }
-    out = (void *)r.out;
+    if (handle)
+        write_nft_choice(out, verdict, table, code);
     out->object = chain;
     out->hook = READ(c, state, hook);
     out->pf = READ(c, state, pf);
@@ -167,7 +231,8 @@ static __always_inline int nft_rule_entered(struct call *c)
     out->family = nft_family(table);
     if (decision != NF_STOLEN)
         out->mark = READ(c, skb, mark);
-    submit_event(r);
+    if (!silent || !jumps)
+        submit_event(r);
     return 0;
 }
 

@@ -84,3 +84,26 @@ def test_chains_of_a_device_and_of_a_bridge(watch: Watch, nft: None) -> None:
     assert inside.decision.verdict == "ACCEPT" and inside.decision.rule and inside.decision.rule.comment == "any pod"
     dropped = [p.verdict for p in seen.packets if p.endpoints.dport == 9556]
     assert dropped and set(dropped) == {"DROPPED in netdev door/in"}
+
+
+WAY = """table inet deep {
+    chain in { type filter hook input priority 20; policy accept; jump aside; tcp dport 9557 jump a; }
+    chain aside { tcp dport 9557 goto further; }
+    chain further { counter; }
+    chain a { jump aside; goto b; }
+    chain b { counter drop comment "the end"; }
+}"""
+
+
+def test_only_drops_and_the_way_there(watch: Watch, nft: None) -> None:
+    """Of what the packet met before, only the jumps that led to the rule which dropped it are told."""
+    subprocess.run(["nft", "-f", "-"], input=WAY, text=True, check=True)
+    with watch(Filter(ports=(9557,), drops_only=True), nft=True) as seen:
+        assert traffic.tcp_connect(topology.NODE4, 9557, timeout=0.5).outcome == "timeout"
+    assert seen.packets
+    for packet in seen.packets:
+        assert packet.verdict == "DROPPED in inet deep/in" and packet.complete
+        (chain,) = [h for h in packet.hops if h.what == "chain"]
+        decision = chain.walk.decision if chain.walk else None
+        assert decision and decision.rule and decision.rule.comment == "the end", chain.walk
+        assert [(p.chain, p.number) for p in decision.path] == [("in", 2), ("a", 2), ("b", 1)]
