@@ -1,8 +1,9 @@
-"""What reading a node's rules costs beside the system's own tool that prints them: 80,000 rules of Services in legacy iptables.
+"""What reading a node's rules costs beside the system's own tools that print them: the rules of thousands of Services.
 
-    lab run --kernel 6.12 -- python3 -m bench.rules [RULES]
+    lab run --kernel 6.12 -- python3 -m bench.rules [RULES [RULES OF NFTABLES]]
 
-It replaces the machine's nat table. Times are of this thread and its children, user and system, in CPU seconds.
+It replaces the machine's nat table, in legacy iptables and then in iptables-nft. Times are of this process and its children, user
+and system, in CPU seconds, the median of three.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from statistics import median
 
-from tracer.rules import reader
+from tracer.rules import nft, nft_dump, reader
+from tracer.rules.nfnetlink import Nfnetlink
 from tracer.rules.reader import Wanted
 
-RULES, ENDS, ROUNDS = 80_000, 3, 3
+RULES, NFT_RULES, ENDS, ROUNDS = 80_000, 10_000, 3, 3
 A_SERVICE = 2 + 2 * ENDS + ENDS + 1
 """Rules: in KUBE-SERVICES and KUBE-NODEPORTS, in each endpoint's chain, in the Service's."""
 SAVE = ("iptables-legacy-save", "-M", "/bin/true", "-t", "nat")
@@ -64,17 +65,39 @@ def cost(work: Callable[[], object]) -> float:
     return median(found)
 
 
-def main(rules: int) -> int:
+def legacy(rules: int) -> str:
     subprocess.run(["iptables-legacy-restore"], input=text(rules), text=True, check=True)
     wanted = Wanted(0, "ip", "nat")
     there = reader.read_here(wanted)
     assert there
     save = cost(lambda: subprocess.run(SAVE, stdout=subprocess.DEVNULL, check=True))
     ours = cost(lambda: reader.read_here(wanted))
-    print(f"{len(there[1])} rules: iptables-save {save:.2f} s, the tracer {ours:.2f} s, ratio {ours / save:.2f}")
-    return 0
+    return f"legacy, {len(there[1])} rules: iptables-save {save:.2f} s, the tracer {ours:.2f} s, ratio {ours / save:.2f}"
+
+
+def nftables(rules: int) -> str:
+    """Three ways to the rules over netlink besides: what iptables-nft-save takes, our dump, and pyroute2's."""
+    from pyroute2.nftables.main import NFTables
+
+    subprocess.run(["iptables-nft-restore"], input=text(rules), text=True, check=True)
+    save = cost(lambda: subprocess.run(["iptables-nft-save"], stdout=subprocess.DEVNULL, check=True))
+    ours = cost(lambda: nft.read_here(0, ()))
+
+    def dump() -> None:
+        with Nfnetlink() as nfnetlink:
+            nft_dump.read(nfnetlink)
+
+    def pyroute2() -> None:
+        with NFTables(nfgen_family=0) as socket:
+            sum(1 for _ in socket.get_rules())
+
+    return (
+        f"nftables, {rules} rules: iptables-nft-save {save:.2f} s, the tracer {ours:.2f} s, ratio {ours / save:.2f}; "
+        f"of it the dump over netlink {cost(dump):.2f} s, with pyroute2 {cost(pyroute2):.2f} s"
+    )
 
 
 if __name__ == "__main__":
-    began = time.monotonic()
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else RULES))
+    given = [int(word) for word in sys.argv[1:]]
+    print(legacy(*given[:1] or [RULES]), flush=True)
+    print(nftables(*given[1:2] or [NFT_RULES]), flush=True)

@@ -91,7 +91,7 @@ def _rules(key: ChainKey, chain: DumpedChain, saves: Sequence[Rule], listed: Map
     return tuple(out)
 
 
-def _read(inode: int, known: Container[int]) -> tuple[int, Snapshot | None]:
+def read_here(inode: int, known: Container[int]) -> tuple[int, Snapshot | None]:
     with Nfnetlink() as nfnetlink:
         for _ in range(TRIES):
             with suppress(Interrupted, OSError):
@@ -109,4 +109,4 @@ def read_new(fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snap
 
     inode: the namespace's number. Raises Changing when the rules never held still; OSError when it cannot be entered.
     """
-    return netns.inside(fd, lambda: _read(inode, known))
+    return netns.inside(fd, lambda: read_here(inode, known))
