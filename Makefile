@@ -40,7 +40,7 @@ kernel-test: setup
 	@for kernel in $(KERNELS); do \
 		echo "--- kernel $$kernel"; \
 		$(LAB) run --kernel $$kernel --timeout 1500 -- env K8SNET_ATTACH=$(ATTACH) \
-			python3 -m pytest -p no:cacheprovider -W ignore::DeprecationWarning:bcc tests/kernel || exit 1; \
+			python3 -m pytest -p no:cacheprovider -W ignore::DeprecationWarning:bcc --durations=15 tests/kernel || exit 1; \
 	done
 
 ground-truth: setup

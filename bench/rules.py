@@ -2,8 +2,8 @@
 
     lab run --kernel 6.12 -- python3 -m bench.rules [RULES [RULES OF NFTABLES]]
 
-It replaces the machine's nat table, in legacy iptables and then in iptables-nft. Times are of this process and its children, user
-and system, in CPU seconds, the median of three.
+It replaces the machine's nat table, in legacy iptables and then in iptables-nft. Times are of this process and its children,
+user and system, in CPU seconds, the median of three.
 """
 
 from __future__ import annotations
