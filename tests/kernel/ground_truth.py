@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--backend", default="legacy", help="a module of tests/kernel/truth")
     parser.add_argument("--packets", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--each", type=int, default=15, help="legacy: so many packets through one set of rules")
     parser.add_argument("--fragments", action="store_true", help="legacy: the raw table sees fragments as they arrive")
     parser.add_argument("--attach", default="auto", choices=("auto", "kprobe"))
     options = parser.parse_args()
@@ -41,7 +42,7 @@ def main() -> int:
     with Node():
         truth.prepare()
         with Session(Kernel.running(), NOTHING, only=options.attach) as session:
-            result = rounds(truth, session, options.packets, options.seed)
+            result = rounds(truth, session, options.packets, options.seed, options.each)
     for text in result.examples[:20]:
         print(text)
     for why, times in result.undecided.most_common():

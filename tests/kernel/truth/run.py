@@ -30,6 +30,8 @@ Places = list[tuple[str, int]]
 Account = dict[Key, Places]
 EVERYTHING, NOTHING = Filter(), Filter(ports=(1,))
 SETTLE_SECONDS = 0.06
+REPORT_EVERY = 500
+"""Packets: a long run says how far it is."""
 
 
 class Truth(Protocol):
@@ -75,6 +77,8 @@ def rounds(truth: Truth, session: Session, count: int, seed: int, each: int = 15
     while result.packets < count:
         truth.restore(dice)
         _round(truth, session, dice, min(each, count - result.packets), result)
+        if result.packets // REPORT_EVERY > (result.packets - each) // REPORT_EVERY:
+            print(result, flush=True)
     return result
 
 
