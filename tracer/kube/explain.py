@@ -8,6 +8,7 @@ from tracer.kube.ends import end_of, owner_of_rewrite
 from tracer.kube.known import Known
 from tracer.kube.marks import EMPTY, Trail
 from tracer.kube.model import UNKNOWN, Owner
+from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.model import Hop, Packet
 
 _NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
@@ -20,6 +21,9 @@ def explain(packet: Packet, known: Known) -> None:
     hops: list[Hop] = []
     for hop in packet.hops:
         owner = None
+        if hop.ipvs and hop.ipvs.virtual:
+            server = hop.ipvs
+            owner = owner_of_virtual_server(server.virtual, server.virtual_port, server.protocol, known)
         if hop.walk and not hop.clone:
             # What conntrack repeats was decided by an earlier packet, with the marks of that one.
             of = Trail(known) if hop.from_conntrack else trail
