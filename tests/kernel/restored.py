@@ -13,7 +13,6 @@ from typing import Any
 
 from incidents import links
 from scenes import rules, topology
-from scenes.topology import BRIDGE
 from tests.nodes import Node
 
 MODES = {
@@ -76,6 +75,3 @@ def plain() -> None:
     rules.flush()
     clear_ipvs()
     rules.restore("http-proxy", "http-proxy-v6")
-
-
-__all__ = ["BRIDGE", "MODES", "clear_ipvs", "plain", "put"]

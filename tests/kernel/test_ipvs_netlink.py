@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 from tests.kernel import restored
 from tests.nodes import node
@@ -32,10 +31,3 @@ def test_as_they_were_made(node: None) -> None:
         assert facts["IPVS"].text == f"{len(servers)} virtual servers (rr)" and "sets, " in facts["ipset"].text
     finally:
         restored.plain()
-
-
-def test_reading_loads_nothing(node: None) -> None:
-    """Without virtual servers and sets in the kernel, doctor does not ask."""
-    subprocess.run(["ipvsadm", "-C"], check=False)
-    facts = {f.subject: f.text for f in backends.gather(Machine(), nft_loaded=True)}
-    assert facts["IPVS"] == "no virtual servers"
