@@ -45,7 +45,7 @@ enum ipvs_act {
     IPVS_CHOSEN = 1,    /* to the real server that the scheduler chose for this very packet */
     IPVS_KNOWN = 2,     /* to the one that was chosen for an earlier packet of the connection */
     IPVS_REPLY = 3,     /* the real server's answer: the virtual server's address is put back */
-    IPVS_NO_SERVER = 4, /* refused: the virtual server has no real server */
+    IPVS_NO_SERVER = 4, /* refused: no real server takes connections, or there is none */
     IPVS_DROPPED = 5,   /* dropped, for no reason that IPVS gives */
 };
 

@@ -27,7 +27,7 @@ def test_a_later_packet_says_that_it_was_chosen_before() -> None:
 
 def test_no_real_server() -> None:
     line = printed(2)[1]
-    assert line.endswith("192.168.56.10:30285/tcp (rr) has no real server, REJECT with icmp-port-unreachable")
+    assert line.endswith("192.168.56.10:30285/tcp (rr) has no real server available, REJECT with icmp-port-unreachable")
 
 
 def test_what_is_not_known_is_left_out() -> None:

@@ -65,7 +65,7 @@ CASES = {
     "reject": (rejected(), "REJECTED in filter/INPUT with icmp-port-unreachable", "rejected"),
     "no real server": (
         by_ipvs(4, flags="REJECT", reason=3, pf=2, header=ASKED, orig=ASKED),
-        "REJECTED by IPVS with icmp-port-unreachable: TCP 192.168.56.10:30285 has no real server", "rejected",
+        "REJECTED by IPVS with icmp-port-unreachable: TCP 192.168.56.10:30285 has no real server available", "rejected",
     ),
     "dropped by IPVS": (by_ipvs(5, flags="NO_HEADER"), "DROPPED by IPVS, which gives no reason", "dropped"),
     "dropped by a table": (came().table("FORWARD", "filter", verdict="DROP"), "DROPPED in filter/FORWARD", "dropped"),

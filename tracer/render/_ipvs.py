@@ -33,7 +33,7 @@ def act(hop: Hop, told: Ipvs) -> tuple[str, str]:
     how = ", ".join(word for word in (told.scheduler, "persistent" * told.persistent) if word)
     server = virtual_server(told) + f"{KEEP}({plain(how)})" * bool(how)
     if not told.real:
-        return "IPVS", f"{server} has no real server, {hop.verdict} with {hop.reject}"
+        return "IPVS", f"{server} has no real server available, {hop.verdict} with {hop.reject}"
     real = endpoint(told.real, told.real_port)
     if hop.nat and hop.nat.kind.startswith("reverse"):
         return "reverse IPVS", f"{real}{KEEP}-> {server}"
