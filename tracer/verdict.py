@@ -60,7 +60,10 @@ def refused_by_ipvs(packet: Packet, hops: list[Hop]) -> Ending:
     if hop.verdict != "REJECT":
         return f"DROPPED by IPVS, which gives no reason{_where(hop)}", "dropped"
     server = _host(hop.ipvs.virtual, hop.ipvs.virtual_port)
-    return f"REJECTED by IPVS with {hop.reject}: {packet.protocol} {server} has no real server available{_where(hop)}", "rejected"
+    return (
+        f"REJECTED by IPVS with {hop.reject}: {packet.protocol} {server} has no real server available{_where(hop)}",
+        "rejected",
+    )
 
 
 def dropped_by_rules(packet: Packet, hops: list[Hop]) -> Ending:
