@@ -1,8 +1,8 @@
 """`make owners`: every rule of every node in tests/data/nodes, and whose the tracer says it is, against the API objects.
 
 Goes four ways: with the API's objects; from rules alone; and both once more with rules as `nft -j` shows them, without their
-comments. A tracer has the comments (by netlink, or iptables-nft-save); a dump that somebody made with nft has not. Map elements of the nftables mode and virtual servers of ipvs count as rules. The last line counts the first way, and
-what was wrong in any.
+comments. A tracer has the comments (by netlink, or iptables-nft-save); a dump that somebody made with nft has not. Map elements
+of the nftables mode and virtual servers of ipvs count as rules. The last line counts the first way, and what was wrong in any.
 """
 
 from __future__ import annotations
