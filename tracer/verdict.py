@@ -59,11 +59,8 @@ def refused_by_ipvs(packet: Packet, hops: list[Hop]) -> Ending:
         return None
     if hop.verdict != "REJECT":
         return f"DROPPED by IPVS, which gives no reason{_where(hop)}", "dropped"
-    server = _host(hop.ipvs.virtual, hop.ipvs.virtual_port)
-    return (
-        f"REJECTED by IPVS with {hop.reject}: {packet.protocol} {server} has no real server available{_where(hop)}",
-        "rejected",
-    )
+    server = f"{packet.protocol} {_host(hop.ipvs.virtual, hop.ipvs.virtual_port)}"
+    return f"REJECTED by IPVS with {hop.reject}: {server} has no real server available{_where(hop)}", "rejected"
 
 
 def dropped_by_rules(packet: Packet, hops: list[Hop]) -> Ending:

@@ -139,10 +139,8 @@ def test_no_real_server(watch: Watch, known: Known) -> None:
     (packet,) = [p for p in seen.packets if p.tcp_flags == "SYN"]
     (hop,) = ipvs(packet)
     assert hop.ipvs and (hop.ipvs.scheduler, hop.ipvs.persistent, hop.ipvs.real) == ("wlc", True, "")
-    assert (
-        packet.verdict
-        == f"REJECTED by IPVS with icmp-port-unreachable: TCP {topology.NODE4}:31999 has no real server available"
-    )
+    server = f"TCP {topology.NODE4}:31999"
+    assert packet.verdict == f"REJECTED by IPVS with icmp-port-unreachable: {server} has no real server available"
     assert packet.outcome == "rejected"
 
 
