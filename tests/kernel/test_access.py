@@ -6,8 +6,8 @@ shop/cart and shop/local are written as kube-proxy writes them (access_rules.py)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -119,14 +119,20 @@ def told(packet: Packet) -> str:
     return "\n  ".join(lines + [f"{h.hook} {h.what} {h.table} {h.verdict} {h.owner and h.owner.text}" for h in packet.hops])
 
 
-def asked(watch: Watch, known: Known, way: Way, how: str) -> tuple[Packet, Reply]:
-    """The first packet of one request that went this way."""
+def asked(watch: Watch, known: Known, ways: Iterable[Way], how: str) -> dict[str, Packet]:
+    """The first packet of one request in each way, by kind."""
+    ways = list(ways)
     with watch(Filter(protocol=6), nft=how != "legacy") as seen:
-        reply = way.ask()
-    assert reply.outcome == way.outcome, (way.kind, reply)
-    syn = next(p for p in seen.packets if p.tcp_flags == "SYN" and p.endpoints.sport == reply.sport)
-    explain(syn, known)
-    return syn, reply
+        replies = [way.ask() for way in ways]
+    assert [r.outcome for r in replies] == [way.outcome for way in ways], list(zip(ways, replies, strict=True))
+    first: dict[int, Packet] = {}
+    for packet in seen.packets:
+        if packet.tcp_flags == "SYN":
+            first.setdefault(packet.endpoints.sport, packet)
+    found = {way.kind: first[reply.sport] for way, reply in zip(ways, replies, strict=True)}
+    for packet in found.values():
+        explain(packet, known)
+    return found
 
 
 def deciding(packet: Packet) -> Hop:
@@ -150,30 +156,28 @@ def test_every_way_in(watch: Watch, mode: str, tmp_path: Path) -> None:
     how, failed = restored.MODES[mode], []
     for scenario in ("S2-three", "S2-one", "S5", "S1", "S4"):
         known = in_force(mode, scenario, tmp_path)
-        for way in (w for w in (*WAYS, *refusals(how)) if w.scenario == scenario):
+        ways = [w for w in (*WAYS, *refusals(how)) if w.scenario == scenario]
+        for way, packet in zip(ways, asked(watch, known, ways, how).values(), strict=True):
+            print(f"{mode} {way.kind}: {told(packet)}", flush=True)
             try:
-                packet, _ = asked(watch, known, way, how)
-                print(way.kind, told(packet))
                 check(packet, way)
-            except (AssertionError, StopIteration) as e:
-                failed.append((way.kind, str(e)))
-    assert not failed, "\n\n".join(f"{kind}: {why}" for kind, why in failed)
+            except AssertionError as e:
+                failed.append(f"{way.kind}: {e}")
+    assert not failed, "\n\n".join(failed)
 
 
 def test_who_is_masqueraded_and_for_whom(watch: Watch, mode: str, tmp_path: Path) -> None:
     """Hairpins and traffic from outside are; what policy Local sends to a pod of this node keeps the client's address."""
-    how = restored.MODES[mode]
-    by_kind = {way.kind: way for way in WAYS}
+    how, by_kind = restored.MODES[mode], {way.kind: way for way in WAYS}
     known = in_force(mode, "S2-three", tmp_path)
-    packet, _ = asked(watch, known, by_kind["local-only"], how)
-    assert [h.nat.kind for h in packet.hops if h.nat] == ["DNAT"], told(packet)
-    packet, _ = asked(watch, known, by_kind["load-balancer-ip"], how)
-    (masquerade,) = [h for h in packet.hops if h.nat and h.nat.kind == "MASQUERADE"]
-    assert masquerade.owner and masquerade.owner.text.startswith("kube-proxy "), told(packet)
-    assert "for shop/cart:web" in masquerade.owner.cause, told(packet)
-    known = in_force(mode, "S2-one", tmp_path)
-    packet, _ = asked(watch, known, by_kind["hairpin"], how)
-    assert [h.nat.kind for h in packet.hops if h.nat] == ["DNAT", "MASQUERADE"], told(packet)
+    found = asked(watch, known, [by_kind["local-only"], by_kind["load-balancer-ip"]], how)
+    local, balanced = found.values()
+    assert [h.nat.kind for h in local.hops if h.nat] == ["DNAT"], told(local)
+    (masquerade,) = [h for h in balanced.hops if h.nat and h.nat.kind == "MASQUERADE"]
+    assert masquerade.owner and masquerade.owner.program == "kube-proxy", told(balanced)
+    assert "for shop/cart:web" in masquerade.owner.cause, told(balanced)
+    (hairpin,) = asked(watch, in_force(mode, "S2-one", tmp_path), [by_kind["hairpin"]], how).values()
+    assert [h.nat.kind for h in hairpin.hops if h.nat] == ["DNAT", "MASQUERADE"], told(hairpin)
 
 
 def test_clients_keep_their_endpoint(watch: Watch, mode: str, tmp_path: Path) -> None:
@@ -181,7 +185,7 @@ def test_clients_keep_their_endpoint(watch: Watch, mode: str, tmp_path: Path) ->
     how = restored.MODES[mode]
     known = in_force(mode, "S2-three", tmp_path)
     way = Way("affinity", "S2-three", CART_IP, 80, "client", CLIENT, f"{CART}, cluster IP", f"{CART}, cluster IP -> pod ")
-    packets = [asked(watch, known, way, how)[0] for _ in range(4)]
+    packets = asked(watch, known, [replace(way, kind=f"affinity {n}") for n in range(4)], how).values()
     for packet in packets:
         check(packet, way)
     owners = {hop.owner.target for hop in map(deciding, packets) if hop.owner}
