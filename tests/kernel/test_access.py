@@ -81,8 +81,8 @@ def refusals(how: str) -> tuple[Way, ...]:
     local = "rejected" if how == "ipvs" else "dropped"
     refused = "refused" if how == "ipvs" else "timeout"
     return (
-        Way("no-endpoints", "S1", NODE, 30584, "client", CLIENT, lonely, lonely, "refused", "rejected"),
-        Way("no-local-endpoints", "S4", NODE, 30420, "client", CLIENT, game, game, refused, local),
+        Way("no-endpoints", "S1", NODE, 30584, "client", CLIENT, lonely, lonely.partition(",")[0], "refused", "rejected"),
+        Way("no-local-endpoints", "S4", NODE, 30420, "client", CLIENT, game, game.partition(",")[0], refused, local),
     )
 
 
