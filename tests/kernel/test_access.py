@@ -27,7 +27,6 @@ from tracer.model import Hop, Packet
 MODES = ("1.36.2-iptables-legacy", "1.36.2-iptables-nft", "1.36.2-nftables-nft", "1.20.2-ipvs-nft")
 HTTP_IP = traffic.CLUSTER_IP_HTTP
 CLIENT, PROXY, CART = "external", "Service default/http-proxy", "Service shop/cart:web"
-MYSQL_B = "10.224.0.222"
 
 
 @dataclass(frozen=True)
@@ -88,13 +87,12 @@ def refusals(how: str) -> tuple[Way, ...]:
 
 @pytest.fixture(scope="module")
 def mysql(watch: Watch) -> Iterator[None]:
-    """The pod that has a hostPort: its address, and what listens on it."""
-    links.ip(f"addr replace 10.224.0.1/24 dev {topology.BRIDGE}", f"-n pod-b addr replace {MYSQL_B}/24 dev eth0")
-    children = servers.start([servers.Server("pod-b", "mysql-b", http=3306, udp=None)])
+    """What listens in the pod that has a hostPort."""
+    links.ip(f"addr replace 10.224.0.1/24 dev {topology.BRIDGE}")
+    (child,) = servers.start([servers.Server("pod-b", "mysql-b", http=3306, udp=None)])
     yield
-    for child in children:
-        child.kill()
-    links.ip(f"addr del 10.224.0.1/24 dev {topology.BRIDGE}", f"-n pod-b addr del {MYSQL_B}/24 dev eth0")
+    child.kill()
+    links.ip(f"addr del 10.224.0.1/24 dev {topology.BRIDGE}", "-n pod-b addr flush to 10.224.0.0/24 dev eth0")
 
 
 @pytest.fixture(scope="module", params=MODES)
@@ -108,6 +106,8 @@ def in_force(mode: str, scenario: str, folder: Path) -> Known:
     here = node(mode, scenario)
     restored.put(here, restored.MODES[mode])
     known = here.known(folder)
+    for pod in known.store.pods.all(("default", "mysql-b")):
+        links.ip(f"-n pod-b addr replace {pod.addresses[0]}/24 dev eth0")
     if scenario == "S2-three":
         access_rules.add(restored.MODES[mode])
         known.store.load(access_rules.api_objects())
