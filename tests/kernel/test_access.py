@@ -106,8 +106,8 @@ def in_force(mode: str, scenario: str, folder: Path) -> Known:
     here = node(mode, scenario)
     restored.put(here, restored.MODES[mode])
     known = here.known(folder)
-    for pod in known.store.pods.all(("default", "mysql-b")):
-        links.ip(f"-n pod-b addr replace {pod.addresses[0]}/24 dev eth0")
+    for address in known.sandboxes.addresses("default", "mysql-b"):
+        links.ip(f"-n pod-b addr replace {address}/24 dev eth0")
     if scenario == "S2-three":
         access_rules.add(restored.MODES[mode])
         known.store.load(access_rules.api_objects())
