@@ -114,6 +114,7 @@ static __always_inline int write_ipvs(struct call *c, struct follow *e, struct s
     struct reserved r = begin_event(c, e, EVENT_IPVS, skb, s, 0, 0);
     struct ip_vs_dest *dest;
 
+    e->told.netns = 0; /* the next one is whole: this one had another connection, and the header changes */
     if (!r.out)
         return 0;
     r.out->flags &= ~FLAG_HAS_CT;
@@ -126,7 +127,6 @@ static __always_inline int write_ipvs(struct call *c, struct follow *e, struct s
     if (dest)
         write_service(r.out, PEEK(dest, svc));
     submit_event(r);
-    e->told.netns = 0; /* the next one is whole: this one had another connection */
     return 0;
 }
 

@@ -102,3 +102,12 @@ def test_packets_of_one_connection_in_order() -> None:
     chosen = [h.ipvs for p in packets(first, later) for h in p.hops if h.ipvs]
     assert [(i.chosen, i.evidence.value) for i in chosen] == [("now", "observed"), ("earlier", "observed")]
     assert raw(chosen[0].real) == raw("10.244.0.11")
+
+
+def test_nothing_is_completed_from_its_connection() -> None:
+    """When the whole event behind it was lost, short ones have no header, and no connection but IPVS's came before them."""
+    t = sent_on().hook("POSTROUTING", flags="SAME")
+    del t.rows[-2]
+    p = packet(t)
+    assert not p.complete and p.hops[-1].hook == "POSTROUTING"
+    assert not p.flow or p.flow.orig != Endpoints(*CLIENT) or p.flow.reply != Endpoints(*turned(SENT))
