@@ -26,6 +26,7 @@ from tracer.kube.kubeconfig import Access
 from tracer.kube.model import ServicePort
 from tracer.kube.names import endpoint_hash, service_hash
 from tracer.kube.owners import owner_of
+from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.kube.store import Store
 from tracer.kube.watch import Watch
 from tracer.model import Endpoints, Evidence, Hop, Nat, Packet
@@ -142,6 +143,7 @@ def _look_ups(known: Known, services: int) -> None:
     timed("pod address -> pod", lambda n: store.pod_at(_ip("10.100", n % services)))
     timed("who is at an address and port", lambda n: end_of(_ip("10.100", n % services), 8080, "tcp", known))
     timed("who is at an address outside", lambda n: end_of("8.8.8.8", 8080, "tcp", known))
+    timed("virtual server -> owner", lambda n: owner_of_virtual_server(_ip("172.20", n % services), 80, "tcp", known))
 
 
 def _rules(known: Known, services: int) -> None:

@@ -23,6 +23,7 @@ enum event_kind {
     EVENT_ACCEPT = 8,   /* the handshake's last ACK made a socket, or not: tcp_v4_syn_recv_sock returned */
     EVENT_REQUEST = 9,  /* a segment met a half-open connection: tcp_check_req returned */
     EVENT_DROP = 10,    /* the packet was freed as dropped: skb:kfree_skb */
+    EVENT_IPVS = 11,    /* IPVS sent the packet to a real server, or back, or refused it: ip_vs_nat_xmit and others, see ipvs.h */
     EVENT_NFT_RULE = 12, /* an nftables rule acted: struct nft_hit in nft_hit.h */
     EVENT_STEPS = 13,   /* what one run of an iptables table asked: struct steps in steps.h */
     EVENT_RULESET = 14, /* a legacy table was looked up or replaced: struct ruleset in steps.h */
@@ -40,10 +41,21 @@ enum event_flag {
                           look at the header again, the hook around it does */
 };
 
+enum ipvs_act {
+    IPVS_CHOSEN = 1,    /* to the real server that the scheduler chose for this very packet */
+    IPVS_KNOWN = 2,     /* to the one that was chosen for an earlier packet of the connection */
+    IPVS_REPLY = 3,     /* the real server's answer: the virtual server's address is put back */
+    IPVS_NO_SERVER = 4, /* refused: no real server takes connections, or there is none */
+    IPVS_DROPPED = 5,   /* dropped, for no reason that IPVS gives */
+};
+
+#define IPVS_PERSISTENT 8 /* in event.ct_info: clients keep their real server (session affinity) */
+
 struct event {
     u64 time;          /* ns, CLOCK_MONOTONIC */
     u64 packet;        /* the followed packet: first seen, ns << 8 | CPU */
-    u64 object;        /* DROP: code address; SOCKET, SYN, ACCEPT: socket inode; TABLE: the rule blob; CHAIN: the chain */
+    u64 object;        /* DROP: code address; SOCKET, SYN, ACCEPT: socket inode; TABLE: the rule blob; CHAIN: the chain;
+                          IPVS: its connection, whose addresses stand in those of conntrack */
     u32 netns;         /* inode of the network namespace */
     u32 in_ifindex;    /* interface it came in by, 0 = none */
     u32 out_ifindex;   /* interface it leaves by, 0 = none */
@@ -56,11 +68,11 @@ struct event {
                           other: bridge's BROUTING, inet's ingress */
     u8 pf;             /* protocol family of the hook: 2 ip, 7 bridge, 10 ip6, 1 inet, 5 netdev */
     u8 verdict;        /* HOOK, TABLE, CHAIN: NF_* verdict; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 unknown */
-    u8 ct_info;        /* enum ip_conntrack_info */
-    u8 manip;          /* NAT: 0 source 1 destination, +2 in the reply direction */
+    u8 ct_info;        /* enum ip_conntrack_info; IPVS: how the connection is forwarded, IP_VS_CONN_F_* */
+    u8 manip;          /* NAT, IPVS: 0 source 1 destination, +2 in the reply direction */
     u8 state;          /* SOCKET: TCP state of the socket; TABLE: what is known of its rules, see steps.h;
-                          CHAIN: family of the table, 1 inet 2 ip 10 ip6 */
-    char table[32];    /* TABLE, CHAIN: table name */
+                          CHAIN: family of the table, 1 inet 2 ip 10 ip6; IPVS: enum ipvs_act */
+    char table[32];    /* TABLE, CHAIN: table name; IPVS: the scheduler's */
     u8 protocol;       /* 6 TCP, 17 UDP, 1 ICMP, 58 ICMPv6, 132 SCTP ... */
     u8 tcp_flags;      /* FIN 1 SYN 2 RST 4 PSH 8 ACK 16 */
     u16 ident;         /* IPv4 identification */

@@ -37,6 +37,8 @@ struct follow {
     u8 flags;
     u8 synack; /* 1 = a SYN-ACK answered this packet */
     u8 dead;   /* 1 = freed as dropped: the address says nothing any more */
+    u32 resent_in; /* where IPVS sent it on, as if it began there */
+    u32 spare;
     struct told told;
 };
 

@@ -28,12 +28,12 @@ static __always_inline int is_masquerade(struct nf_conn *ct)
 
 /* Which hook is this? It is not among the arguments. Destinations change on the way in: PREROUTING, or OUTPUT for what this
  * namespace sends itself (a packet received by a device has skb_iif set). Sources change on the way out: POSTROUTING, or
- * INPUT for what is delivered here and has not been through FORWARD. */
+ * INPUT for what is delivered here and has been neither through FORWARD nor sent on by IPVS. */
 static __always_inline u8 hook_of_rewrite(struct follow *e, int source, u32 received_by)
 {
     if (!source)
         return received_by ? PREROUTING : OUTPUT;
-    return received_by && e && e->stage <= stage_of(INPUT, 0) ? INPUT : POSTROUTING;
+    return received_by && e && e->stage <= stage_of(INPUT, 0) && e->resent_in != e->netns ? INPUT : POSTROUTING;
 }
 
 /* What the header will be, for the next event to be a short one if it is just that. An ICMP message has one id, which belongs to

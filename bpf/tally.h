@@ -2,7 +2,7 @@
  * Programs of one CPU may interrupt each other between reading and writing; what they count is rare. */
 
 #define TALLY_KINDS 16
-#define TALLY_ROWS 40
+#define TALLY_ROWS 64
 
 struct tally {
     u64 lost[TALLY_KINDS];    /* events that found no room, by enum event_kind */

@@ -30,6 +30,7 @@
 #include "nftables.h"
 #include "nft_rule.h"
 #include "nat.h"
+#include "ipvs.h"
 #include "socket.h"
 #include "tcp.h"
 #include "drop.h"

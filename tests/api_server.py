@@ -53,6 +53,10 @@ class ApiServer:
         key = _key(body)
         self._change("MODIFIED" if key in self._objects else "ADDED", body)
 
+    @property
+    def objects(self) -> list[Object]:
+        return list(self._objects.values())
+
     def remove(self, kind: str, namespace: str, name: str) -> None:
         self._change("DELETED", self._objects[kind, namespace, name])
 

@@ -1,8 +1,8 @@
 """`make owners`: every rule of every node in tests/data/nodes, and whose the tracer says it is, against the API objects.
 
-Goes three ways: with the API's objects; from rules alone; and with objects, but rules as `nft -j` shows them, without their
-comments. Map elements of the nftables mode and virtual servers of ipvs count as rules. The last line counts the first way, and
-what was wrong in any.
+Goes four ways: with the API's objects; from rules alone; and both once more with rules as `nft -j` shows them, without their
+comments. A tracer has the comments (by netlink, or iptables-nft-save); a dump that somebody made with nft has not. Map elements
+of the nftables mode and virtual servers of ipvs count as rules. The last line counts the first way, and what was wrong in any.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tracer.kube.owners import finders, owner_of
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 
-WAYS = ("with the API", "from rules alone", "with the API, comments hidden")
+WAYS = ("with the API", "from rules alone", "with the API, comments hidden", "from rules alone, comments hidden")
 
 
 @dataclass
@@ -74,10 +74,8 @@ def check(node: Node, counts: dict[str, Count]) -> None:
 def _rules(node: Node, expected: Expected, known: Known, with_api: bool, counts: dict[str, Count]) -> None:
     files = [name for name, _ in node.rulesets()]
     for name, ruleset in node.rulesets():
-        hidden = name == "nft.json" and "nft.json + netlink comments" in files
-        way = (WAYS[2] if hidden else WAYS[0]) if with_api else WAYS[1]
-        if hidden and not with_api:
-            continue
+        hidden = name == "nft.json" and "nft.json + comments" in files
+        way = WAYS[2 * hidden + (not with_api)]
         for rules in ruleset.chains.values():
             for rule in rules:
                 where = f"{node.mode}/{node.scenario} {name} {rule.table} {rule.chain}"
@@ -100,7 +98,7 @@ def main() -> int:
             total.wrong += count.wrong
             if count.rules:
                 unknown = count.unknown.total()
-                print(f"{mode:24} {way:30} {count.rules:7} rules, {count.owned:7} owned, {unknown:6} unknown")
+                print(f"{mode:24} {way:33} {count.rules:7} rules, {count.owned:7} owned, {unknown:6} unknown")
         nodes.cache_clear()
     for way, count in totals.items():
         print(f"\n{way}: {count.rules} rules, {count.owned} owned, {count.unknown.total()} unknown, {len(count.wrong)} wrong")

@@ -47,10 +47,10 @@ class Node:
             if name in self.files:
                 yield name, save.parse(self.files[name], family, backend)
         text = self.files.get("nft.json", "")
-        comments = self.netlink_comments()
+        comments = self.netlink_comments() or self.saved_comments()
         if '"rule"' in text:
             if comments:
-                yield "nft.json + netlink comments", nftjson.parse(text, comments)[0]
+                yield "nft.json + comments", nftjson.parse(text, comments)[0]
             yield "nft.json", nftjson.parse(text)[0]
 
     def maps(self) -> dict[tuple[str, str, str], nftjson.NftMap]:
@@ -61,6 +61,19 @@ class Node:
         lines = self.files.get("nft-netlink-rules.jsonl", "").splitlines()
         rows = [json.loads(line) for line in lines]
         return {(f, t, c, h): comment for f, t, c, h, comment, _ in rows if comment}
+
+    def saved_comments(self) -> dict[nftjson.Handle, str]:
+        """The same from iptables-nft-save, by place: where a chain has as many rules there as nft shows."""
+        if "iptables-nft-save" not in self.files:
+            return {}
+        saved = save.parse(self.files["iptables-nft-save"], "ip", "nft").chains
+        found: dict[nftjson.Handle, str] = {}
+        for (family, table, chain), rules in nftjson.parse(self.files["nft.json"])[0].chains.items():
+            texts = saved.get((family, table, chain), ())
+            if len(texts) == len(rules):
+                pairs = zip(rules, texts, strict=True)
+                found |= {(family, table, chain, rule.handle): text.comment for rule, text in pairs if text.comment}
+        return found
 
     def known(self, folder: Path, with_api: bool = True) -> Known:
         """What a tracer on that node knows; folder: where the CNI cache is put."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from tracer.model import Drop, Endpoints, Evidence, Flow, Handshake, Hop, Nat, Packet, Socket
+from tracer.model import Drop, Endpoints, Evidence, Flow, Handshake, Hop, Ipvs, Nat, Packet, Socket
 
 EPOCH = 1_769_868_202_118_204_511  # 2026-01-31T14:03:22.118204511Z
 BOOT = 5_000_000_000_000
@@ -55,6 +56,22 @@ def node_port_reply() -> Packet:
         9 << 8, EPOCH + 300_000, "pod http-proxy", "eth0", "IPv4", "TCP", ANSWERED, "SYN ACK", 60, 77, flow, hops,
         "forwarded to eth0 in node", "forwarded", True, 2,
     )  # fmt: skip
+
+
+def ipvs() -> list[Packet]:
+    """A SYN to a NodePort that IPVS sends to a pod; a later packet of a connection made before; one without real servers."""
+    server = Ipvs("192.168.56.10", 30285, "tcp", "rr")
+    real = replace(server, persistent=True, real="10.244.0.11", real_port=8080, chosen="now")
+    nat = Nat("DNAT", ASKED, Endpoints(*CLIENT, *POD))
+    first = hop(14, "ipvs", "INPUT", ipvs=real, nat=nat)
+    later = hop(14, "ipvs", "INPUT", ipvs=replace(real, chosen="earlier", evidence=Evidence.DERIVED), nat=nat)
+    refused = hop(14, "ipvs", "INPUT", ipvs=server, verdict="REJECT", reject="icmp-port-unreachable")
+    found = []
+    for number, what in enumerate((first, later, refused), 1):
+        hops = [hop(0, "hook", "PREROUTING", verdict="ACCEPT", in_iface="eth0"), what]
+        head = (number << 8, EPOCH, "node", "eth0", "IPv4", "TCP", ASKED, "SYN", 60, number, STATUS, hops)
+        found.append(Packet(*head, *(("forwarded to cni0", "forwarded") if what.nat else ("REJECTED by IPVS", "rejected"))))
+    return found
 
 
 def rejected() -> Packet:

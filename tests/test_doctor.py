@@ -16,6 +16,8 @@ from tracer.facts import Fact, Machine
 from tracer.kernel.plan import Abilities
 from tracer.kernel.probes import PROBES, TRACEPOINT
 from tracer.kernel.symbols import Symbols
+from tracer.rules.ipset import Set
+from tracer.rules.ipvs import VirtualServer
 
 ALL = Abilities(fentry=True, module_fentry=True)
 # Where two rows watch a function, the one that wants more of it.
@@ -183,35 +185,35 @@ def test_hidden_addresses_cost_the_names_of_dropping_functions(tmp_path: Path) -
 
 
 def test_rulesets_in_use(tmp_path: Path) -> None:
-    ipvs = (
-        "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n"
-        "  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n"
-        "TCP  0A600001:01BB rr \n  -> C0A8380A:192B      Masq    1      0          0         \nUDP  0A60000A:0035 rr \n"
-    )
-    root = machine(tmp_path, proc__net__ip_tables_names="nat\nfilter\n", proc__net__ip6_tables_names="", proc__net__ip_vs=ipvs)
-    facts = {f.subject: f for f in backends.gather(root, True, False, lambda: ["ip kube-proxy", "inet lab"])}
+    servers = [VirtualServer("10.96.0.1", 443, "tcp", "rr"), VirtualServer("10.96.0.10", 53, "udp", "rr")]
+    sets = [Set("KUBE-CLUSTER-IP", "hash:ip,port", 2), Set("KUBE-LOOP-BACK", "hash:ip,port,ip", 0)]
+    loaded = {"proc__net__ip_vs": "", "sys__module__ip_set__refcnt": "1"}
+    root = machine(tmp_path, proc__net__ip_tables_names="nat\nfilter\n", proc__net__ip6_tables_names="", **loaded)
+    found = backends.gather(root, True, lambda: ["ip kube-proxy", "inet lab"], lambda: servers, lambda: sets)
+    facts = {f.subject: f for f in found}
     assert facts["iptables legacy"].text == "filter, nat"
     assert facts["ip6tables legacy"].text == "no tables"
     assert facts["nftables"].text == "inet lab, ip kube-proxy"
-    assert facts["IPVS"].status == 1 and facts["IPVS"].text.startswith("2 virtual servers:")
-    assert list(backends.gather(root, True, True, list))[-1] == Fact("IPVS", "ok", "2 virtual servers")
+    assert facts["IPVS"] == Fact("IPVS", "ok", "2 virtual servers (rr)")
+    assert facts["ipset"] == Fact("ipset", "ok", "2 sets, 2 entries")
 
 
 def test_rulesets_not_in_use_are_not_asked_for(tmp_path: Path) -> None:
-    def never() -> list[str]:
-        raise AssertionError("asking nftables would load its module")
+    def never() -> list[Any]:
+        raise AssertionError("asking would load its module")
 
-    facts = list(backends.gather(Machine(tmp_path), False, False, never))
-    assert [f.text.partition(":")[0] for f in facts] == ["not in use"] * 4
+    facts = list(backends.gather(Machine(tmp_path), False, never, never, never))
+    assert [f.text.partition(":")[0] for f in facts] == ["not in use"] * 5
     assert doctor.exit_status(facts) == 0
 
 
-def test_nftables_that_does_not_answer(tmp_path: Path) -> None:
-    def denied() -> list[str]:
+def test_what_does_not_answer(tmp_path: Path) -> None:
+    def denied() -> list[Any]:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    fact = list(backends.gather(Machine(tmp_path), True, False, denied))[2]
-    assert fact.state == "degraded" and "Operation not permitted" in fact.text
+    root = machine(tmp_path, proc__net__ip_vs="", sys__module__ip_set__refcnt="1")
+    for fact in list(backends.gather(root, True, denied, denied, denied))[2:]:
+        assert fact.state == "degraded" and "Operation not permitted" in fact.text
 
 
 def test_exit_status_is_the_first_cause() -> None:

@@ -11,7 +11,7 @@ from tracer.kube.ends import end_of, owner_of_rewrite
 from tracer.kube.explain import explain
 from tracer.kube.known import Known
 from tracer.kube.marks import Trail
-from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet, Socket
+from tracer.model import Endpoints, Evidence, Flow, Hop, Ipvs, Nat, Packet, Socket
 from tracer.rules.model import Place, Ruleset, Visit, Walk
 
 
@@ -227,3 +227,56 @@ def test_a_service_without_endpoints_in_the_nftables_mode(tmp_path: Path) -> Non
         ]
         owners = Trail(one.known(tmp_path, with_api)).table(visits)
         assert [o and o.text for o in owners] == ["Service default/lonely-web:http, NodePort 30584, no endpoints"] * 2
+
+
+def test_addresses_of_kube_ipvs0_are_no_nodes(tmp_path: Path) -> None:
+    """Without the API all that is known is that some Service has them."""
+    local, cluster_ip = frozenset({"192.168.56.10", "172.30.33.7"}), "172.30.33.7"
+    alone = Known(local=local, ipvs=frozenset({cluster_ip}))
+    assert end_of(cluster_ip, 3306, "tcp", alone).text == "unknown, a Service's, for it is an address of kube-ipvs0"
+    assert end_of("192.168.56.10", 22, "tcp", alone).kind == "Node"
+    with_api = node("1.20.2-ipvs-nft", "S5-nodeport").known(tmp_path)
+    known = Known(with_api.store, local=local, ipvs=frozenset({cluster_ip}))
+    assert end_of(cluster_ip, 3306, "tcp", known).kind == "Service"
+
+
+def test_the_node_asks_from_a_services_address(tmp_path: Path) -> None:
+    """In ipvs mode a cluster IP is the nearest address to itself."""
+    known = node("1.20.2-ipvs-nft", "S2-three").known(tmp_path)
+    ends = Endpoints("172.30.253.123", 49534, "172.30.253.123", 8080)
+    asked = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=[Hop(0, "hook", "node", "OUTPUT")])
+    explain(asked, known)
+    assert asked.src_owner and asked.src_owner.text == "node node-1, from 172.30.253.123"
+    assert asked.dst_owner and asked.dst_owner.text == "Service default/http-proxy, cluster IP"
+
+
+def test_ipvs_names_the_service_and_whom_a_mark_is_for(tmp_path: Path) -> None:
+    """Its rules ask sets of all Services: the packet's own destination tells which one."""
+    one = node("1.20.2-ipvs-nft", "S2-three")
+    known = one.known(tmp_path)
+    rules = next(r for name, r in one.rulesets() if name == "iptables-nft-save")
+    before, after = Endpoints("192.168.56.1", 5, "172.30.253.123", 8080), Endpoints("192.168.56.1", 5, "10.244.0.11", 8080)
+    masqueraded = Endpoints("10.244.0.1", 77, "10.244.0.11", 8080)
+
+    def walk(*places: str, verdict: str) -> Walk:
+        path = tuple(Place(p.split()[0], int(p.split()[1])) for p in places)
+        visits = []
+        for n, place in enumerate(path):
+            rule = rules.chain("ip", "nat", place.chain)[place.number - 1]
+            visits.append(Visit(path[: n + 1], rule, verdict if n == len(path) - 1 else "JUMP", Evidence.OBSERVED))
+        return Walk(tuple(visits), ruleset=rules)
+
+    marked = walk("PREROUTING 1", "KUBE-SERVICES 1", "KUBE-MARK-MASQ 1", verdict="MARK")
+    out = walk("POSTROUTING 1", "KUBE-POSTROUTING 4", verdict="MASQUERADE")
+    server = Ipvs("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080, chosen="now")
+    hops = [
+        Hop(0, "chain", "node", "PREROUTING", walk=marked),
+        Hop(1, "ipvs", "node", "INPUT", ipvs=server, nat=Nat("DNAT", before, after)),
+        Hop(2, "chain", "node", "POSTROUTING", walk=out),
+        Hop(3, "nat", "node", "POSTROUTING", nat=Nat("MASQUERADE", after, masqueraded), walk=out),
+    ]
+    packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=hops)
+    explain(packet, known)
+    said = [h.owner.text if h.owner else "" for h in packet.hops]
+    assert said[1] == "Service default/http-proxy, cluster IP -> pod default/http-proxy-a (node-1)"
+    assert said[2] == "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"

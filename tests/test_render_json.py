@@ -171,6 +171,18 @@ def test_owners_of_hops_and_ends() -> None:
     assert "src" not in said["ends"]
 
 
+def test_ipvs() -> None:
+    chosen, known, none = (line(packet)["hops"][1] for packet in samples.ipvs())
+    assert chosen["what"] == "ipvs" and chosen["nat"]["after"]["dst"] == "10.244.0.11"
+    assert chosen["ipvs"] == {
+        "virtual": "192.168.56.10", "virtual_port": 30285, "protocol": "tcp", "scheduler": "rr", "persistent": True,
+        "real": "10.244.0.11", "real_port": 8080, "chosen": "now", "evidence": "observed",
+    }  # fmt: skip
+    assert (known["ipvs"]["chosen"], known["ipvs"]["evidence"]) == ("earlier", "derived")
+    assert (none["verdict"], none["reject"]) == ("REJECT", "icmp-port-unreachable")
+    assert set(none["ipvs"]) == {"virtual", "virtual_port", "protocol", "scheduler"} and "nat" not in none
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e["type"])
 def test_the_documented_examples_are_valid(example: dict[str, Any]) -> None:
     VALIDATOR.validate(example)

@@ -41,6 +41,11 @@ def by_chain() -> Trail:
     return t.add("DROP", reason=NETFILTER_DROP, object=IN_HOOK)
 
 
+def by_ipvs(act: int, **fields: object) -> Trail:
+    t = came().add("IPVS", hook="INPUT", state=act, verdict="DROP", **fields)
+    return t.add("DROP", reason=NETFILTER_DROP, object=IN_HOOK).hook("INPUT", verdict="DROP", flags="NO_HEADER")
+
+
 def by_hook() -> Trail:
     t = came().add("DROP", reason=NETFILTER_DROP, object=IN_HOOK)
     return t.hook("FORWARD", verdict="DROP", flags="NO_HEADER")
@@ -58,6 +63,11 @@ def nobody(**fields: object) -> Trail:
 ICMP = {"protocol": 1, "tcp_flags": 0}
 CASES = {
     "reject": (rejected(), "REJECTED in filter/INPUT with icmp-port-unreachable", "rejected"),
+    "no real server": (
+        by_ipvs(4, flags="REJECT", reason=3, pf=2, header=ASKED, orig=ASKED),
+        "REJECTED by IPVS with icmp-port-unreachable: TCP 192.168.56.10:30285 has no real server available", "rejected",
+    ),
+    "dropped by IPVS": (by_ipvs(5, flags="NO_HEADER"), "DROPPED by IPVS, which gives no reason", "dropped"),
     "dropped by a table": (came().table("FORWARD", "filter", verdict="DROP"), "DROPPED in filter/FORWARD", "dropped"),
     "dropped by a chain": (by_chain(), "DROPPED in kube-proxy/filter-forward in pod-a", "dropped"),
     "dropped in a hook": (by_hook(), "DROPPED in FORWARD by nf_hook_slow: NETFILTER_DROP", "dropped"),

@@ -1,4 +1,4 @@
-"""What holds rules in this network namespace: legacy iptables, nftables, IPVS.
+"""What holds rules in this network namespace: legacy iptables, nftables, IPVS, and the sets that rules ask.
 
 The kernel is only asked about what it has already loaded: a question to nftables would load its module, and reading a
 table through iptables would create the table.
@@ -6,9 +6,11 @@ table through iptables would create the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tracer.facts import Fact, Machine
+from tracer.rules import ipset, ipvs
+from tracer.rules.ipvs import VirtualServer
 from tracer.rules.model import NFT_FAMILIES
 
 _NOT_LOADED = "not in use: the kernel has not loaded it"
@@ -23,14 +25,25 @@ def nft_tables() -> list[str]:
     return [f"{NFT_FAMILIES.get(family, family)} {name}" for family, name in found]
 
 
+def virtual_servers() -> list[VirtualServer]:
+    """IPVS's, of this network namespace. May raise anything."""
+    with ipvs.Ipvs() as socket:
+        return socket.virtual_servers()
+
+
 def gather(
-    machine: Machine, nft_loaded: bool, ipvs_shown: bool, tables: Callable[[], Iterable[str]] = nft_tables
+    machine: Machine,
+    nft_loaded: bool,
+    tables: Callable[[], Iterable[str]] = nft_tables,
+    servers: Callable[[], Sequence[VirtualServer]] = virtual_servers,
+    sets: Callable[[], Sequence[ipset.Set]] = ipset.sets,
 ) -> Iterator[Fact]:
-    """nft_loaded: the kernel has nf_tables. ipvs_shown: there is a probe that watches IPVS. tables: lists nftables'."""
+    """nft_loaded: the kernel has nf_tables. tables, servers, sets: list nftables', IPVS's, and ipsets."""
     yield _legacy(machine, "iptables", "proc/net/ip_tables_names")
     yield _legacy(machine, "ip6tables", "proc/net/ip6_tables_names")
     yield _nftables(tables) if nft_loaded else Fact("nftables", "ok", _NOT_LOADED)
-    yield _ipvs(machine, ipvs_shown)
+    yield _ipvs(servers) if machine.has("proc/net/ip_vs") else Fact("IPVS", "ok", _NOT_LOADED)
+    yield _sets(sets) if machine.has("sys/module/ip_set") else Fact("ipset", "ok", _NOT_LOADED)
 
 
 def _legacy(machine: Machine, name: str, path: str) -> Fact:
@@ -52,12 +65,22 @@ def _nftables(tables: Callable[[], Iterable[str]]) -> Fact:
     return Fact("nftables", "ok", ", ".join(found) or "no tables")
 
 
-def _ipvs(machine: Machine, shown: bool) -> Fact:
-    lines = machine.read_quietly("proc/net/ip_vs").splitlines()
-    servers = sum(line.startswith(("TCP ", "UDP ", "SCTP ", "FWM ")) for line in lines)
-    if not servers:
-        return Fact("IPVS", "ok", "not in use")
-    found = f"{servers} virtual server{'s' * (servers != 1)}"
-    if shown:
-        return Fact("IPVS", "ok", found)
-    return Fact("IPVS", "degraded", f"{found}: what IPVS itself does to a packet is not shown", 1)
+def _ipvs(servers: Callable[[], Sequence[VirtualServer]]) -> Fact:
+    try:
+        found = servers()
+    except Exception as e:  # as above
+        return Fact("IPVS", "degraded", f"its virtual servers cannot be listed: {e}")
+    schedulers = ", ".join(sorted({s.scheduler for s in found if s.scheduler}))
+    return Fact("IPVS", "ok", _count(found, "virtual server") + (f" ({schedulers})" if schedulers else ""))
+
+
+def _sets(sets: Callable[[], Sequence[ipset.Set]]) -> Fact:
+    try:
+        found = sets()
+    except Exception as e:  # as above
+        return Fact("ipset", "degraded", f"the sets cannot be listed: {e}")
+    return Fact("ipset", "ok", _count(found, "set") + (f", {sum(s.entries for s in found)} entries" if found else ""))
+
+
+def _count(found: Sequence[object], what: str) -> str:
+    return f"{len(found)} {what}{'s' * (len(found) != 1)}" if found else f"no {what}s"

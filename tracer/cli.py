@@ -88,12 +88,13 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
 
 
 @command.command("doctor")
+@click.option("--kubeconfig", metavar="FILE", help="How to reach the Kubernetes API.")
 @click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
-def doctor(form: str) -> int:
+def doctor(form: str, kubeconfig: str | None) -> int:
     """Say what will and will not work on this node, and why, before anything is attached."""
     from tracer import main
 
-    return main.tell(form)
+    return main.tell(form, kubeconfig)
 
 
 def wanted(

@@ -50,7 +50,7 @@ def gather(machine: Machine | None = None, load: Callable[[], ModuleType] = load
         except NoBtf as e:  # a module's BTF is damaged
             facts.append(Fact("module BTF", "missing", str(e).rstrip("."), e.status))
     nft_loaded = symbols.module_of("nft_do_chain") is not None
-    return facts + list(backends.gather(machine, nft_loaded, any(p.module == "ip_vs" for p in PROBES)))
+    return facts + list(backends.gather(machine, nft_loaded))
 
 
 def exit_status(facts: Iterable[Fact]) -> int:

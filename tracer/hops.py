@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracer import record
+from tracer.ipvs import Connections
 from tracer.model import Drop, Evidence, Handshake, Hop, Nat, Socket
 from tracer.names import Namespaces, Processes
 from tracer.record import Event, Flag, Kind
@@ -37,6 +38,7 @@ class Hops:
     ) -> None:
         self.namespaces, self._processes = namespaces, processes
         self._reasons, self._function = drop_reasons, function
+        self._ipvs_connections = Connections()
         self._listeners: dict[tuple[int, str, int], int] = {}
         self._makers: dict[int, Callable[[Event], dict[str, Any]]] = {
             kind: getattr(self, "_" + kind.name.removeprefix("EVENT_").lower()) for kind in Kind if kind not in record.PARTS
@@ -69,6 +71,12 @@ class Hops:
 
     def _nat(self, e: Event) -> dict[str, Any]:
         return {"what": "nat", "verdict": "", "nat": rewrite(e), "evidence": Evidence.DERIVED}
+
+    def _ipvs(self, e: Event) -> dict[str, Any]:
+        told = self._ipvs_connections.tell(e)
+        if not told.real:
+            return {"what": "ipvs", "ipvs": told, **_verdict_of_rules(e)}
+        return {"what": "ipvs", "ipvs": told, "verdict": "", "nat": rewrite(e), "evidence": Evidence.DERIVED}
 
     def _nat_hook(self, e: Event) -> dict[str, Any]:
         return {"what": "nat-hook", "verdict": record.verdict(e)}

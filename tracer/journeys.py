@@ -177,7 +177,8 @@ def completed(events: list[Event]) -> list[Event]:
                 continue
             e = record.completed(e, whole) if whole else e._replace(flags=e.flags | Flag.FLAG_NO_HEADER)
         elif not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
-            whole = e
+            # IPVS's connection is another: nothing may be completed from it.
+            whole = None if e.kind == Kind.EVENT_IPVS else e
         if whole and e.kind == Kind.EVENT_NAT and not e.flags & Flag.FLAG_CLONE:
             whole = record.rewritten(e)
         out.append(e)

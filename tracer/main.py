@@ -17,6 +17,7 @@ from tracer.hops import Hops
 from tracer.journeys import Journeys
 from tracer.kernel.plan import Refused
 from tracer.kernel.session import Kernel, Session, require_root
+from tracer.kube import doctor as kube_doctor
 from tracer.kube.live import Kube, Source
 from tracer.kube.wanted import Words
 from tracer.names import Namespaces, Processes, tracking
@@ -105,9 +106,9 @@ def _said(arguments: Sequence[str]) -> str:
     return " ".join(kept)
 
 
-def tell(form: str) -> int:
+def tell(form: str, kubeconfig: str | None = None) -> int:
     """The doctor's command; returns its exit status."""
-    facts = doctor.gather()
+    facts = doctor.gather() + list(kube_doctor.gather(kubeconfig))
     code = doctor.exit_status(facts)
     try:
         render.find(form)().doctor(facts, code)

@@ -102,10 +102,31 @@ class Drop:
 
 
 @dataclass(frozen=True)
+class Ipvs:
+    """What IPVS did with a packet.
+
+    virtual: address of the virtual server, "fwmark N" of one that goes by mark, "" when it dropped the packet and did not say
+    whose it was. protocol: "tcp". real: where the packet went, or came from; "" when there is no real server. persistent:
+    clients keep their real server. chosen: "now" by the scheduler for this packet, or "earlier"; evidence: whether that was
+    seen.
+    """
+
+    virtual: str = ""
+    virtual_port: int = 0
+    protocol: str = ""
+    scheduler: str = ""
+    persistent: bool = False
+    real: str = ""
+    real_port: int = 0
+    chosen: str = ""
+    evidence: Evidence = Evidence.OBSERVED
+
+
+@dataclass(frozen=True)
 class Hop:
     """One thing that happened to a packet.
 
-    time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "socket", "handshake" or "drop".
+    time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "ipvs", "socket", "handshake" or "drop".
     hook: PREROUTING and so on, "" outside of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an
     nftables base chain. verdict: ACCEPT, DROP, REJECT, STOLEN, QUEUE, "" where there is none. reject: how it was answered.
     walk: which rules acted; of a translation, those that decided it. from_conntrack: an earlier packet decided it. owner: whose
@@ -125,6 +146,7 @@ class Hop:
     mark: int = 0
     reject: str = ""
     nat: Nat | None = None
+    ipvs: Ipvs | None = None
     handshake: Handshake | None = None
     socket: Socket | None = None
     drop: Drop | None = None

@@ -53,6 +53,16 @@ def rejected(packet: Packet, hops: list[Hop]) -> Ending:
     return (f"REJECTED in {hop.table}/{hop.chain or hop.hook} with {hop.reject}{_where(hop)}", "rejected") if hop else None
 
 
+def refused_by_ipvs(packet: Packet, hops: list[Hop]) -> Ending:
+    hop = next((h for h in hops if h.ipvs and h.verdict), None)
+    if hop is None or hop.ipvs is None:
+        return None
+    if hop.verdict != "REJECT":
+        return f"DROPPED by IPVS, which gives no reason{_where(hop)}", "dropped"
+    server = f"{packet.protocol} {_host(hop.ipvs.virtual, hop.ipvs.virtual_port)}"
+    return f"REJECTED by IPVS with {hop.reject}: {server} has no real server available{_where(hop)}", "rejected"
+
+
 def dropped_by_rules(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in hops if h.what in ("table", "chain") and h.verdict == "DROP"), None)
     return (f"DROPPED in {hop.table}/{hop.chain or hop.hook}{_where(hop)}", "dropped") if hop else None
@@ -90,8 +100,12 @@ def no_listener(packet: Packet, hops: list[Hop]) -> Ending:
 def _last_destination(packet: Packet, hops: list[Hop]) -> str:
     nat = next((h.nat for h in reversed(hops) if h.nat), None)
     ends = nat.after if nat else packet.endpoints
-    host = f"[{ends.dst}]" if ":" in ends.dst else ends.dst
-    return f"{packet.protocol} {host}:{ends.dport}" if ends.dport else f"{packet.protocol} {host}"
+    return f"{packet.protocol} {_host(ends.dst, ends.dport)}"
+
+
+def _host(address: str, port: int) -> str:
+    host = f"[{address}]" if ":" in address else address
+    return f"{host}:{port}" if port else host
 
 
 def dropped(packet: Packet, hops: list[Hop]) -> Ending:
@@ -153,6 +167,6 @@ def under_way(packet: Packet, hops: list[Hop]) -> Ending:
 
 
 RULES = (
-    rejected, dropped_by_rules, handshake_refused, syn_again, no_listener, dropped, dropped_by_hook, delivered, stolen, sent_on,
-    let_in, under_way,
+    refused_by_ipvs, rejected, dropped_by_rules, handshake_refused, syn_again, no_listener, dropped, dropped_by_hook, delivered,
+    stolen, sent_on, let_in, under_way,
 )  # fmt: skip

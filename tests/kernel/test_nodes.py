@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from incidents import links
-from scenes import packets, rules, topology
+from scenes import packets, topology
+from tests.kernel import restored
 from tests.kernel.watching import Watch
 from tests.nodes import Node, node
 from tracer.filters import Filter
@@ -26,37 +23,12 @@ DOORS = int(os.environ.get("K8SNET_DOORS", "0"))
 """Of a scenario so many are asked for, evenly spread; 0: all."""
 READING_SECONDS = float(os.environ.get("K8SNET_READING_SECONDS", "0"))
 """Before the first packet, for the rules to be read: those of 2,000 Services (scenario big2000) take long in an emulator."""
-MODES = {
-    "1.20.2-iptables-legacy": "legacy", "1.36.2-iptables-legacy": "legacy", "1.20.2-iptables-nft": "nft",
-    "1.36.2-iptables-nft": "nft", "1.30.3-nftables-nft": "native", "1.36.2-nftables-nft": "native",
-}  # fmt: skip
 
 
 @pytest.fixture
-def restored(watch: Watch) -> Iterator[None]:
+def restored_after(watch: Watch) -> Iterator[None]:
     yield
-    rules.flush()
-    rules.restore("http-proxy", "http-proxy-v6")
-
-
-def native(item: dict[str, Any]) -> bool:
-    """Whether something that `nft -j` listed belongs to a table that is not iptables-nft's."""
-    (kind, what), *_ = item.items()
-    return kind != "metainfo" and what.get("table", what["name"] if kind == "table" else "") in ("kube-proxy", "cni_hostport")
-
-
-def put(here: Node, how: str) -> None:
-    """The node's IPv4 rules in force."""
-    rules.flush()
-    if how == "native":
-        listed = [item for item in json.loads(here.files["nft.json"])["nftables"] if native(item)]
-        for item in listed:
-            next(iter(item.values())).pop("handle", None)  # to `nft -f` it says behind which rule
-        listed.sort(key=lambda item: ("table", "chain", "set", "map", "rule").index(next(iter(item))))
-        subprocess.run(["nft", "-j", "-f", "-"], input=json.dumps({"nftables": listed}), text=True, check=True)
-    else:
-        name = "iptables-save" if how == "legacy" else "iptables-nft-save"
-        rules.restore_text(here.files[name], 4, "legacy" if how == "legacy" else "nft")
+    restored.plain()
 
 
 def doors(here: Node) -> Iterator[tuple[str, str, int, str | None]]:
@@ -82,16 +54,15 @@ def owners(packet: Packet, labels: set[str]) -> set[str]:
     return {label for label in labels if any(label in text for text in said)}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_each_door_of_a_node_is_its_owners(watch: Watch, restored: None, mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", restored.MODES)
+def test_each_door_of_a_node_is_its_owners(watch: Watch, restored_after: None, mode: str, tmp_path: Path) -> None:
     asked = 0
     for scenario in SCENARIOS:
         here = node(mode, scenario)
-        links.ipset(here.files.get("ipset-save", ""))
-        put(here, MODES[mode])
+        restored.put(here, restored.MODES[mode])
         known = here.known(tmp_path)
         expected: dict[int, str] = {}
-        with watch(Filter(protocol=6), nft=MODES[mode] != "legacy") as seen:
+        with watch(Filter(protocol=6), nft=restored.MODES[mode] != "legacy") as seen:
             time.sleep(READING_SECONDS)
             there = list(doors(here))
             for label, address, port, ns in there[:: max(1, len(there) // DOORS) if DOORS else 1]:

@@ -69,6 +69,20 @@ PROBES = (
     # merge nf_nat_ipv4,6 into nat core", 5.1); what it called, and they call now, is nf_nat_inet_fn.
     Probe("nat_hook", ("nf_nat_ipv4_fn", "nf_nat_inet_fn"), RETURN, ("sk_buff *", "nf_hook_state *"),
           "every consultation of NAT", (2, 3), "nf_nat", verbose=True, requires=("nf_conn",)),
+    Probe("ipvs_schedule", ("ip_vs_schedule",), RETURN, ("ip_vs_service *", "sk_buff *"), "which real servers IPVS chose",
+          (1, 2), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
+    Probe("ipvs_nat4", ("ip_vs_nat_xmit",), ENTRY, ("sk_buff *", "ip_vs_conn *"), "packets that IPVS sends to a real server",
+          (1, 2), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
+    Probe("ipvs_nat6", ("ip_vs_nat_xmit_v6",), ENTRY, ("sk_buff *", "ip_vs_conn *"),
+          "packets that IPVS sends to a real server (IPv6)", (1, 2), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
+    Probe("ipvs_reply", ("handle_response",), ENTRY, ("sk_buff *", "ip_vs_conn *", "unsigned int"), "answers through IPVS",
+          (2, 4, 6), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
+    Probe("ipvs_leave", ("ip_vs_leave",), RETURN, ("ip_vs_service *", "sk_buff *"), "virtual servers without a real server",
+          (1, 2), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
+    # Until 5.16 each hook and family had a function of its own around ip_vs_in (kernel: "netfilter: ipvs: remove unneeded input
+    # wrappers").
+    Probe("ipvs_in", ("ip_vs_in_hook", "ip_vs_in"), RETURN, ("sk_buff *",), "packets that IPVS drops",
+          (3,), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
     Probe("unreach4", ("nf_send_unreach",), ENTRY, ("sk_buff *", "int"), "REJECT with an ICMP error", (1, 2), "nf_reject_ipv4"),
     Probe("unreach6", ("nf_send_unreach6",), ENTRY, ("sk_buff *", "unsigned char"), "REJECT with an ICMPv6 error",
           (2, 3), "nf_reject_ipv6"),

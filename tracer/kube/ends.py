@@ -15,7 +15,7 @@ def end_of(address: str, port: int, protocol: str, known: Known) -> Owner:
     """
     store = known.store
     # In ipvs mode the cluster IPs are addresses of the node too.
-    local = known.is_local(address) and not store.by_service_ip.all(address)
+    local = known.is_local(address) and not store.by_service_ip.all(address) and address not in known.ipvs
     service, pod = known.service_at(address, port, protocol), _host_port(port, protocol, known) if local else None
     if service and pod:
         both = f"{service[1]} of {service[0].label} and hostPort {port} of {pod.label}"
@@ -33,6 +33,8 @@ def end_of(address: str, port: int, protocol: str, known: Known) -> Owner:
     node = store.by_node_ip.one(address)
     if node or local:
         return Owner("Node", name=node.name if node else store.node, evidence="address")
+    if address in known.ipvs:
+        return Owner("unknown", detail="a Service's, for it is an address of kube-ipvs0", evidence="netlink")
     return _elsewhere(address, known)
 
 

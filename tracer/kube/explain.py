@@ -8,6 +8,7 @@ from tracer.kube.ends import end_of, owner_of_rewrite
 from tracer.kube.known import Known
 from tracer.kube.marks import EMPTY, Trail
 from tracer.kube.model import UNKNOWN, Owner
+from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.model import Hop, Packet
 
 _NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
@@ -16,13 +17,19 @@ _NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
 def explain(packet: Packet, known: Known) -> None:
     """Sets the owners of the packet's hops and ends."""
     protocol = packet.protocol.lower()
-    trail = Trail(known)
+    ends = packet.endpoints
+    asked = known.service_at(ends.dst, ends.dport, protocol)
+    service = asked[0].owner(asked[1]) if asked else None
+    trail = Trail(known, service)
     hops: list[Hop] = []
     for hop in packet.hops:
         owner = None
+        if hop.ipvs and hop.ipvs.virtual:
+            server = hop.ipvs
+            owner = owner_of_virtual_server(server.virtual, server.virtual_port, server.protocol, known)
         if hop.walk and not hop.clone:
             # What conntrack repeats was decided by an earlier packet, with the marks of that one.
-            of = Trail(known) if hop.from_conntrack else trail
+            of = Trail(known, service) if hop.from_conntrack else trail
             owners = of.table(hop.walk.visits, hop.walk.ruleset or EMPTY)
             owner = owners[-1] if owners and hop.walk.decision else None
         hops.append(replace(hop, owner=_came_as(owner, hop, packet, known)) if owner else hop)
@@ -32,9 +39,11 @@ def explain(packet: Packet, known: Known) -> None:
             if owner:
                 hops[place] = replace(hop, owner=_leading(owner, hop.nat.after.dst, known))
     packet.hops = hops
-    ends = packet.endpoints
     packet.src_owner = end_of(ends.src, ends.sport, protocol, known)
     packet.dst_owner = end_of(ends.dst, ends.dport, protocol, known)
+    if packet.src_owner.kind == "Service" and packet.netns == "node" and packet.hops and packet.hops[0].hook == "OUTPUT":
+        # Asking itself for a cluster IP of kube-ipvs0, it does so from that very address.
+        packet.src_owner = Owner("Node", name=known.store.node, detail=f"from {ends.src}", evidence="the node sent it")
     if packet.netns != "node" and ends.dst.startswith(("127.", "::1")):
         # Every namespace has a loopback of its own.
         packet.src_owner = packet.dst_owner = UNKNOWN

@@ -42,11 +42,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class Known:
-    """store: the API's objects, empty without one. sandboxes: libcni's result cache. local: this node's own addresses."""
+    """store: the API's objects, empty without one. sandboxes: libcni's result cache. local: this node's own addresses.
+
+    ipvs: those of them that are Services', on kube-ipvs0.
+    """
 
     store: Store = field(default_factory=Store)
     sandboxes: Cache = field(default_factory=lambda: Cache(()))
     local: frozenset[str] = frozenset()
+    ipvs: frozenset[str] = frozenset()
     memory: Memory = field(default_factory=Memory, compare=False, repr=False)
 
     def is_local(self, address: str) -> bool:

@@ -32,7 +32,7 @@ class Access:
     """An API server and the right to ask it.
 
     scheme, host, port, path: of its URL. context: for TLS, None for plain http. token_file, command: where the bearer token
-    comes from, when it is not fixed. Nothing here is ever printed.
+    comes from, when it is not fixed. source: where all this was found; nothing else here is ever printed but the URL.
     """
 
     scheme: str
@@ -46,6 +46,7 @@ class Access:
     environment: dict[str, str] = field(default_factory=dict, repr=False)
     basic: str = field(default="", repr=False)
     server_name: str = ""
+    source: str = ""
     _until: float = 0.0
 
     def headers(self) -> dict[str, str]:
@@ -104,7 +105,7 @@ def in_cluster(environment: Any, account: Path = ACCOUNT) -> Access | None:
     import ssl
 
     context = ssl.create_default_context(cafile=str(account / "ca.crt"))
-    return Access("https", host, int(port), context=context, token_file=str(account / "token"))
+    return Access("https", host, int(port), context=context, token_file=str(account / "token"), source="the pod's account")
 
 
 def read(path: str) -> Access:
@@ -121,7 +122,9 @@ def read(path: str) -> Access:
         contexts, current = _named(body, "contexts", "context"), body["current-context"]
         cluster = _named(body, "clusters", "cluster")[contexts[current]["cluster"]]
         user = _named(body, "users", "user").get(contexts[current].get("user", ""), {})
-        return _access(cluster, user, Path(path).parent)
+        access = _access(cluster, user, Path(path).parent)
+        access.source = path
+        return access
     except (KeyError, TypeError, AttributeError) as e:
         raise NoObjects(f"The kubeconfig {path} names no usable cluster: {e} is missing or wrong.") from e
     except (OSError, ValueError, binascii.Error) as e:

@@ -45,7 +45,7 @@ class Kube:
         if bool(source.objects) + bool(source.kubeconfig) + source.none > 1:
             raise BadOption("--objects, --kubeconfig and --no-kube exclude each other.")
         self._words, self._base = words, base
-        self.known = Known(Store(), Cache(DIRECTORIES), node.local_addresses())
+        self.known = Known(Store(), Cache(DIRECTORIES), node.local_addresses(), node.ipvs_addresses())
         self._ends: frozenset[wanted.End] = frozenset()
         self.current = base
         self._changed = threading.Event()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from tracer.kube.known import Known
 from tracer.kube.model import Owner
 from tracer.kube.owners import marks, owner_of
+from tracer.kube.owners.kube_proxy_ipvs import asks_for_the_service
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.owners.rule_text import mark_set, mark_tested
 from tracer.rules.model import Place, Rule, Ruleset, Visit
@@ -29,10 +30,13 @@ class _Mark:
 
 
 class Trail:
-    """What one packet met so far. Give it the packet's visits in order, table by table."""
+    """What one packet met so far. Give it the packet's visits in order, table by table.
 
-    def __init__(self, known: Known) -> None:
-        self._known = known
+    service: the one that answers at the destination it came with, None if none does.
+    """
+
+    def __init__(self, known: Known, service: Owner | None = None) -> None:
+        self._known, self._service = known, service
         self._marks: list[_Mark] = []
         self._met: dict[Place, Rule] = {}
         self._chosen: dict[str, Owner] = {}
@@ -57,6 +61,8 @@ class Trail:
                 led.append(owner)
                 for mark in self._marks[opened:]:
                     mark.owner = mark.owner or owner
+            elif self._service and asks_for_the_service(visit.rule):
+                led.append(self._service)
             bits = mark_set(visit.rule)
             if bits or visit.verdict == "MARK":
                 self._note(bits, visit.rule, led)

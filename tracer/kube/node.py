@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tracer.kube.store import Store
 
+IPVS_LINK = "kube-ipvs0"
 _LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 
 
@@ -27,6 +28,19 @@ def local_addresses(proc: Path = Path("/proc")) -> frozenset[str]:
         if found:
             break
     return frozenset(found)
+
+
+def ipvs_addresses() -> frozenset[str]:
+    """The Services' addresses that kube-proxy's ipvs mode has given to an interface of this namespace; read over netlink."""
+    try:
+        index = socket.if_nametoindex(IPVS_LINK)
+    except OSError:
+        return frozenset()
+    from pyroute2 import IPRoute
+
+    with IPRoute() as route:
+        found = [str(m.get_attr("IFA_ADDRESS")) for m in route.get_addr(index=index)]
+    return frozenset(a for a in found if not a.startswith("fe80:"))
 
 
 def name_of_node(store: Store, local: frozenset[str], environment: Mapping[str, str] = os.environ) -> str:

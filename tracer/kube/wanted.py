@@ -169,7 +169,7 @@ def kernel_filter(base: Filter, wanted: frozenset[End], known: Known) -> Filter:
     addresses = {address for address, _, _ in wanted if address}
     if any(address == LOCAL for address, _, _ in wanted):
         node = known.store.this_node()
-        addresses |= {*known.local, *(node.addresses if node else ())}
+        addresses |= {*(known.local - known.ipvs), *(node.addresses if node else ())}
     hosts = tuple(parse_host(a) for a in sorted(addresses))
     ports = () if any(port == 0 for _, port, _ in wanted) else tuple(sorted({port for _, port, _ in wanted}))
     local_unknown = not known.local and any(address == LOCAL for address, _, _ in wanted)

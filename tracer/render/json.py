@@ -17,7 +17,7 @@ from tracer import __version__
 from tracer.facts import Fact
 from tracer.findings.model import Finding
 from tracer.kube.model import UNKNOWN, Owner
-from tracer.model import Drop, Endpoints, Flow, Handshake, Hop, Packet, Socket, Totals
+from tracer.model import Drop, Endpoints, Flow, Handshake, Hop, Ipvs, Packet, Socket, Totals
 from tracer.render.base import Lost, Output
 from tracer.rules.model import Rule, Visit, Walk, path
 
@@ -117,6 +117,8 @@ def _hop(hop: Hop, began: int) -> Object:
     if hop.nat:
         before, after = _endpoints(hop.nat.before), _endpoints(hop.nat.after)
         out["nat"] = {"kind": hop.nat.kind, "before": before, "after": after}
+    if hop.ipvs:
+        out["ipvs"] = _ipvs(hop.ipvs)
     if hop.handshake:
         out["handshake"] = _handshake(hop.handshake)
     if hop.socket:
@@ -180,6 +182,12 @@ def _flow(flow: Flow) -> Object:
         "reply_direction": flow.is_reply,
         "zone": flow.zone,
     }
+
+
+def _ipvs(told: Ipvs) -> Object:
+    """What is known, by the model's names; how it is known where there was a choice."""
+    out = {key: value for key, value in asdict(told).items() if value and key != "evidence"}
+    return out | {"evidence": told.evidence.value} if told.chosen else out
 
 
 def _handshake(shake: Handshake) -> Object:

@@ -23,8 +23,10 @@ from tracer import __version__
 from tracer.facts import Fact
 from tracer.findings.model import Finding
 from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket, Totals
+from tracer.render import _ipvs
 from tracer.render._finding import block
 from tracer.render._ink import KEEP, Ink, plain
+from tracer.render._ipvs import endpoint
 from tracer.render._rules import rule_lines
 from tracer.render.base import Lost, Output
 from tracer.verdict import BAD, benign
@@ -75,7 +77,7 @@ class Text(Output):
         if self.verbose or not packet.flow or not packet.complete or packet.handshake or packet.outcome in BAD:
             return 0
         hops = tuple(
-            (h.what, h.netns, h.hook, h.table, h.chain, h.verdict, h.nat, h.socket and h.socket.pid)
+            (h.what, h.netns, h.hook, h.table, h.chain, h.verdict, h.nat, h.ipvs, h.socket and h.socket.pid)
             for h in _decisive(packet.hops)
         )
         way = (packet.flow.orig, packet.flow.is_reply, packet.verdict, hops)
@@ -159,6 +161,8 @@ class Text(Output):
             actor = ink("change", subject) if hop.nat else subject
             line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop)}"
             yield ink.fold(line, DETAIL)
+            if hop.ipvs and (remark := _ipvs.remark(hop.ipvs)):
+                yield ink.fold(" " * RULE + ink("quiet", remark), RULE + 4)
             for rule in rule_lines(hop, self.verbose, ink):
                 yield ink.fold(" " * RULE + rule, RULE + 4)
 
@@ -176,6 +180,9 @@ class Text(Output):
 
     def _act(self, hop: Hop) -> tuple[str, str]:
         """Who acted, and what it did."""
+        if hop.ipvs:
+            subject, detail = _ipvs.act(hop, hop.ipvs)
+            return subject, self._ink("bad", detail) if hop.verdict else detail
         if hop.nat:
             return hop.nat.kind.replace("reverse MASQUERADE", "reverse MASQ"), _rewrite(hop.nat)
         if hop.handshake:
@@ -221,17 +228,9 @@ def _decisive(hops: list[Hop]) -> Iterator[Hop]:
         carried_out = hop.what == "hook" or (hop.drop and hop.drop.function == "nf_hook_slow")
         if said and carried_out and (hop.hook or said.hook, hop.netns, hop.clone) == (said.hook, said.netns, said.clone):
             continue
-        if hop.what in ("table", "chain"):
+        if hop.what in ("table", "chain") or (hop.ipvs and hop.verdict):
             said = hop
         yield hop
-
-
-@lru_cache(4096)
-def endpoint(address: str, port: int) -> str:
-    """An address with its port, where it has one: 10.0.0.1:80, [fd00::1]:80."""
-    if not port:
-        return address
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _rewrite(nat: Nat) -> str:

@@ -6,6 +6,8 @@ Source: kubernetes pkg/proxy/ipvs/proxier.go, ipset.go.
 
 from __future__ import annotations
 
+import re
+
 from tracer.kube.known import Known
 from tracer.kube.model import Owner
 from tracer.kube.owners.rule_text import from_base
@@ -16,6 +18,7 @@ PROGRAM = "kube-proxy"
 OWN = frozenset({
     "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER", "KUBE-SOURCE-RANGES-FIREWALL",
 })  # fmt: skip
+_FOR_SERVICE = re.compile(r"--match-set KUBE-(CLUSTER-IP|EXTERNAL-IP|LOAD-BALANCER|NODE-PORT)\S* dst")
 SHARED = frozenset({"KUBE-SERVICES", "KUBE-POSTROUTING", "KUBE-NODEPORTS"})
 """Chains that the iptables mode has too; here their rules ask ipsets."""
 
@@ -30,6 +33,11 @@ def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
     if from_base(rule, OWN) or (rule.table == "nat" and from_base(rule, frozenset({"KUBE-FIREWALL"}))):
         return Owner("program", program=PROGRAM, detail=rule.target, evidence="chain it jumps to")
     return None
+
+
+def asks_for_the_service(rule: Rule) -> bool:
+    """Whether it matches where the packet's own destination is a Service's: that one is then the Service it acts for."""
+    return bool(_FOR_SERVICE.search(rule.text))
 
 
 def owner_of_virtual_server(address: str, port: int, protocol: str, known: Known) -> Owner:

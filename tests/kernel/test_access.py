@@ -1,0 +1,194 @@
+"""Every way to a Service or a pod, on real packets, in every mode of kube-proxy: whose the deciding rule is, who the ends are.
+
+The rules of http-proxy, lonely-web, service-2048 and mysql-b are those that real kube-proxies and portmap wrote; those of
+shop/cart and shop/local are written as kube-proxy writes them (access_rules.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from incidents import links
+from scenes import servers, topology, traffic
+from scenes.traffic import Reply
+from tests.kernel import access_rules, restored
+from tests.kernel.access_rules import BALANCER_IP, CART_IP, EXTERNAL_IP, LOCAL_PORT
+from tests.kernel.watching import Watch
+from tests.nodes import node
+from tracer.filters import Filter
+from tracer.kube.explain import explain
+from tracer.kube.known import Known
+from tracer.model import Hop, Packet
+
+MODES = ("1.36.2-iptables-legacy", "1.36.2-iptables-nft", "1.36.2-nftables-nft", "1.20.2-ipvs-nft")
+HTTP_IP = traffic.CLUSTER_IP_HTTP
+CLIENT, PROXY, CART = "external", "Service default/http-proxy", "Service shop/cart:web"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way in. ns: who asks, None = the node. src, dst: how the ends' owners begin. whose: how that of the rewrite does.
+
+    scenario: what is in force. outcome: of the request. end: the packet's.
+    """
+
+    kind: str
+    scenario: str
+    address: str
+    port: int
+    ns: str | None
+    src: str
+    dst: str
+    whose: str
+    outcome: str = "answered"
+    end: str = "SYN answered by pid"
+
+    def ask(self) -> Reply:
+        return traffic.http_get(self.address, self.port, ns=self.ns, timeout=1.5)
+
+
+NODE = topology.NODE4
+WAYS = (
+    Way("cluster-ip", "S2-three", HTTP_IP, 8080, "pod-b", "pod default/http-proxy-b", f"{PROXY}, cluster IP",
+        f"{PROXY}, cluster IP -> pod default/http-proxy-"),
+    Way("cluster-ip-from-outside", "S2-three", HTTP_IP, 8080, "client", CLIENT, f"{PROXY}, cluster IP",
+        f"{PROXY}, cluster IP -> pod default/http-proxy-"),
+    Way("cluster-ip-from-the-node", "S2-three", HTTP_IP, 8080, None, "node node-1", f"{PROXY}, cluster IP",
+        f"{PROXY}, cluster IP -> pod default/http-proxy-"),
+    Way("node-port", "S2-three", NODE, 30285, "client", CLIENT, f"{PROXY}, NodePort 30285",
+        f"{PROXY}, NodePort 30285 -> pod default/http-proxy-"),
+    Way("external-ip", "S2-three", EXTERNAL_IP, 80, "client", CLIENT, f"{CART}, external IP",
+        f"{CART}, external IP -> pod default/http-proxy-"),
+    Way("load-balancer-ip", "S2-three", BALANCER_IP, 80, "client", CLIENT, f"{CART}, load balancer IP",
+        f"{CART}, load balancer IP -> pod default/http-proxy-"),
+    Way("local-only", "S2-three", NODE, LOCAL_PORT, "client", CLIENT, f"Service shop/local:web, NodePort {LOCAL_PORT}",
+        f"Service shop/local:web, NodePort {LOCAL_PORT} -> pod default/http-proxy-a"),
+    Way("hairpin", "S2-one", HTTP_IP, 8080, "pod-a", "pod default/http-proxy-a", f"{PROXY}, cluster IP",
+        f"{PROXY}, cluster IP -> pod default/http-proxy-a"),
+    Way("host-port", "S5", NODE, 3306, "client", CLIENT, "hostPort 3306 of pod default/mysql-b",
+        "hostPort 3306 of pod default/mysql-b (portmap)"),
+)  # fmt: skip
+
+
+def refusals(how: str) -> tuple[Way, ...]:
+    """Where there is no endpoint, or none on this node."""
+    lonely, game = "Service default/lonely-web:http, NodePort 30584", "Service 2048-game/service-2048, NodePort 30420"
+    local = "rejected" if how == "ipvs" else "dropped"
+    refused = "refused" if how == "ipvs" else "timeout"
+    return (
+        Way("no-endpoints", "S1", NODE, 30584, "client", CLIENT, lonely, lonely.partition(",")[0], "refused", "rejected"),
+        Way("no-local-endpoints", "S4", NODE, 30420, "client", CLIENT, game, game.partition(",")[0], refused, local),
+    )
+
+
+@pytest.fixture(scope="module")
+def mysql(watch: Watch) -> Iterator[None]:
+    """What listens in the pod that has a hostPort."""
+    links.ip(f"addr replace 10.224.0.1/24 dev {topology.BRIDGE}")
+    (child,) = servers.start([servers.Server("pod-b", "mysql-b", http=3306, udp=None)])
+    yield
+    child.kill()
+    links.ip(f"addr del 10.224.0.1/24 dev {topology.BRIDGE}", "-n pod-b addr flush to 10.224.0.0/24 dev eth0")
+
+
+@pytest.fixture(scope="module", params=MODES)
+def mode(watch: Watch, mysql: None, request: pytest.FixtureRequest) -> Iterator[str]:
+    yield request.param
+    restored.plain()
+
+
+def in_force(mode: str, scenario: str, folder: Path) -> Known:
+    """The node's rules, and what is known of it."""
+    here = node(mode, scenario)
+    restored.put(here, restored.MODES[mode])
+    known = here.known(folder)
+    for address in known.sandboxes.addresses("default", "mysql-b"):
+        links.ip(f"-n pod-b addr replace {address}/24 dev eth0")
+    if scenario == "S2-three":
+        access_rules.add(restored.MODES[mode])
+        known.store.load(access_rules.api_objects())
+    return known
+
+
+def told(packet: Packet) -> str:
+    lines = [f"{packet.src_owner and packet.src_owner.text} -> {packet.dst_owner and packet.dst_owner.text}: {packet.verdict}"]
+    return "\n  ".join(lines + [f"{h.hook} {h.what} {h.table} {h.verdict} {h.owner and h.owner.text}" for h in packet.hops])
+
+
+def asked(watch: Watch, known: Known, ways: Iterable[Way], how: str) -> dict[str, Packet]:
+    """The first packet of one request in each way, by kind."""
+    ways = list(ways)
+    with watch(Filter(protocol=6), nft=how != "legacy") as seen:
+        replies = [way.ask() for way in ways]
+    assert [r.outcome for r in replies] == [way.outcome for way in ways], list(zip(ways, replies, strict=True))
+    first: dict[int, Packet] = {}
+    for packet in seen.packets:
+        if packet.tcp_flags == "SYN":
+            first.setdefault(packet.endpoints.sport, packet)
+    found = {way.kind: first[reply.sport] for way, reply in zip(ways, replies, strict=True)}
+    for packet in found.values():
+        explain(packet, known)
+    return found
+
+
+def deciding(packet: Packet) -> Hop:
+    """What sent the packet to where it went, or ended it."""
+    ending = [h for h in packet.hops if h.verdict in ("REJECT", "DROP") and h.owner]
+    rewrites = [h for h in packet.hops if h.nat and h.nat.kind == "DNAT"]
+    return (ending or rewrites)[0]
+
+
+def check(packet: Packet, way: Way) -> None:
+    said = told(packet)
+    assert packet.complete, said
+    assert packet.src_owner and packet.src_owner.text.startswith(way.src), said
+    assert packet.dst_owner and packet.dst_owner.text.startswith(way.dst), said
+    owner = deciding(packet).owner
+    assert owner and owner.text.startswith(way.whose), said
+    assert way.end in (packet.outcome, packet.verdict[: len(way.end)]), said
+
+
+def test_every_way_in(watch: Watch, mode: str, tmp_path: Path) -> None:
+    how, failed = restored.MODES[mode], []
+    for scenario in ("S2-three", "S2-one", "S5", "S1", "S4"):
+        known = in_force(mode, scenario, tmp_path)
+        ways = [w for w in (*WAYS, *refusals(how)) if w.scenario == scenario]
+        for way, packet in zip(ways, asked(watch, known, ways, how).values(), strict=True):
+            print(f"{mode} {way.kind}: {told(packet)}", flush=True)
+            try:
+                check(packet, way)
+            except AssertionError as e:
+                failed.append(f"{way.kind}: {e}")
+    assert not failed, "\n\n".join(failed)
+
+
+def test_who_is_masqueraded_and_for_whom(watch: Watch, mode: str, tmp_path: Path) -> None:
+    """Hairpins and traffic from outside are; what policy Local sends to a pod of this node keeps the client's address."""
+    how, by_kind = restored.MODES[mode], {way.kind: way for way in WAYS}
+    known = in_force(mode, "S2-three", tmp_path)
+    found = asked(watch, known, [by_kind["local-only"], by_kind["load-balancer-ip"]], how)
+    local, balanced = found.values()
+    assert [h.nat.kind for h in local.hops if h.nat] == ["DNAT"], told(local)
+    (masquerade,) = [h for h in balanced.hops if h.nat and h.nat.kind == "MASQUERADE"]
+    assert masquerade.owner and masquerade.owner.program == "kube-proxy", told(balanced)
+    assert "for shop/cart:web" in masquerade.owner.cause, told(balanced)
+    (hairpin,) = asked(watch, in_force(mode, "S2-one", tmp_path), [by_kind["hairpin"]], how).values()
+    assert [h.nat.kind for h in hairpin.hops if h.nat] == ["DNAT", "MASQUERADE"], told(hairpin)
+
+
+def test_clients_keep_their_endpoint(watch: Watch, mode: str, tmp_path: Path) -> None:
+    """Session affinity: four connections of one client go to one pod, and each is named by it."""
+    how = restored.MODES[mode]
+    known = in_force(mode, "S2-three", tmp_path)
+    way = Way("affinity", "S2-three", CART_IP, 80, "client", CLIENT, f"{CART}, cluster IP", f"{CART}, cluster IP -> pod ")
+    packets = asked(watch, known, [replace(way, kind=f"affinity {n}") for n in range(4)], how).values()
+    for packet in packets:
+        check(packet, way)
+    owners = {hop.owner.target for hop in map(deciding, packets) if hop.owner}
+    assert len(owners) == 1, owners
+    if how == "ipvs":
+        assert all(h.ipvs.persistent for p in packets for h in p.hops if h.ipvs)

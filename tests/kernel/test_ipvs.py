@@ -1,0 +1,178 @@
+"""IPVS as kube-proxy of a real node had set it up: virtual server, chosen real server, both rewrites, refusals."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scenes import servers, topology, traffic
+from tests.kernel import restored
+from tests.kernel.watching import Watch
+from tests.nodes import node
+from tracer.filters import Filter
+from tracer.kube.explain import explain
+from tracer.kube.known import Known
+from tracer.model import Evidence, Hop, Packet
+from tracer.render.text import Text
+
+MODE = "1.20.2-ipvs-nft"
+CLUSTER_IP, PORT, NODE_PORT = traffic.CLUSTER_IP_HTTP, 8080, 30285
+PODS = {pod.addr4 for pod in topology.PODS}
+
+
+@pytest.fixture(scope="module")
+def known(watch: Watch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
+    """A node whose kube-proxy runs in ipvs mode: http-proxy with three endpoints."""
+    here = node(MODE, "S2-three")
+    restored.put(here, "ipvs")
+    yield here.known(tmp_path_factory.mktemp("cni"))
+    restored.plain()
+
+
+def ipvs(packet: Packet) -> list[Hop]:
+    return [h for h in packet.hops if h.ipvs]
+
+
+def show(packets: list[Packet]) -> str:
+    """For a test that fails: what a user would have seen."""
+    text = Text(verbose=True)
+    for packet in packets:
+        text.packet(packet)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "ns", "hook", "whose"),
+    [
+        (topology.NODE4, NODE_PORT, "client", "INPUT", f"NodePort {NODE_PORT}"),
+        (CLUSTER_IP, PORT, "client", "INPUT", "cluster IP"),
+        (CLUSTER_IP, PORT, "pod-a", "INPUT", "cluster IP"),
+        (CLUSTER_IP, PORT, None, "OUTPUT", "cluster IP"),
+    ],
+    ids=["node-port", "cluster-ip", "from-a-pod", "from-the-node"],
+)
+def test_every_packet_names_virtual_and_real_server(
+    watch: Watch, known: Known, address: str, port: int, ns: str | None, hook: str, whose: str
+) -> None:
+    with watch(Filter(ports=(port,)), nft=True) as seen:
+        reply = traffic.http_get(address, port, ns=ns)
+    assert reply.outcome == "answered", reply
+    assert not seen.losses and all(p.complete for p in seen.packets)
+    for packet in seen.packets:
+        explain(packet, known)
+    show(seen.packets)
+    there = [p for p in seen.packets if p.endpoints.dport == port and p.endpoints.dst == address]
+    assert len(there) >= 4
+    first, *later = there
+    (hop,) = ipvs(first)
+    assert hop.ipvs and hop.nat and hop.hook == hook
+    assert (hop.ipvs.virtual, hop.ipvs.virtual_port, hop.ipvs.protocol, hop.ipvs.scheduler) == (address, port, "tcp", "rr")
+    assert hop.ipvs.real in PODS and hop.ipvs.real_port == 8080
+    assert (hop.ipvs.chosen, hop.ipvs.evidence, hop.evidence) == ("now", Evidence.OBSERVED, Evidence.OBSERVED)
+    assert (hop.nat.kind, hop.nat.after.dst, hop.nat.after.dport) == ("DNAT", hop.ipvs.real, 8080)
+    assert hop.owner and hop.owner.text.startswith(f"Service default/http-proxy, {whose} -> pod default/"), hop.owner
+    causes = [h.owner.cause for h in first.hops if h.nat and h.nat.kind == "MASQUERADE" and h.owner]
+    assert causes == ([] if ns == "pod-a" else ["mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy"])
+    for packet in later:
+        (hop,) = ipvs(packet)
+        assert hop.ipvs and (hop.ipvs.chosen, hop.ipvs.evidence) == ("earlier", Evidence.OBSERVED), packet
+        assert hop.nat and hop.nat.after.dst == ipvs(first)[0].ipvs.real  # type: ignore[union-attr]
+    for packet in there:
+        assert packet.hops[-1].netns.startswith("pod-"), [(h.what, h.hook, h.netns) for h in packet.hops]
+    back = [p for p in seen.packets if p.endpoints.sport == 8080 and p.endpoints.src in PODS]
+    assert len(back) >= 3
+    for packet in back:
+        hops = [h for h in ipvs(packet) if h.nat and h.nat.kind == "reverse DNAT"]
+        assert [(h.nat.after.src, h.nat.after.sport) for h in hops if h.nat] == [(address, port)], packet
+
+
+def test_a_choice_that_was_made_before(watch: Watch, known: Known) -> None:
+    with traffic.connections(topology.NODE4, NODE_PORT, 1) as (sock,):
+        with watch(Filter(ports=(NODE_PORT,))) as seen:
+            sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert sock.recv(4096)
+        chosen = {(h.ipvs.chosen, h.ipvs.evidence) for p in seen.packets for h in p.hops if h.ipvs}
+        assert chosen == {("earlier", Evidence.DERIVED)}
+
+
+def test_without_conntrack_both_ways_are_found_all_the_same(watch: Watch, known: Known) -> None:
+    """IPVS alone knows then that the answer belongs to the NodePort, and the request to the pod's port."""
+    Path("/proc/sys/net/ipv4/vs/conntrack").write_text("0")
+    try:
+        for port in (NODE_PORT, 8080):
+            with watch(Filter(ports=(port,))) as seen:
+                assert traffic.http_get(topology.NODE4, NODE_PORT).outcome == "answered"
+            assert not seen.losses
+            kinds = {h.nat.kind for p in seen.packets for h in ipvs(p) if h.nat}
+            assert kinds == {"DNAT", "reverse DNAT"}, port
+            answers = [p for p in seen.packets if any(h.nat.kind == "reverse DNAT" for h in ipvs(p) if h.nat)]
+            assert all(p.hops[-1].netns == "client" for p in answers), port
+    finally:
+        Path("/proc/sys/net/ipv4/vs/conntrack").write_text("1")
+
+
+def test_a_real_server_that_is_gone(watch: Watch, known: Known) -> None:
+    """Its connections stay for a while, and IPVS drops their packets without a word."""
+    server = ["-t", f"{topology.NODE4}:{NODE_PORT}"]
+    Path("/proc/sys/net/ipv4/vs/expire_nodest_conn").write_text("0")
+    with traffic.connections(topology.NODE4, NODE_PORT, 1) as (sock,):
+        for pod in topology.PODS:
+            subprocess.run(["ipvsadm", "-d", *server, "-r", f"{pod.addr4}:8080"], check=True)
+        try:
+            with watch(Filter(ports=(NODE_PORT,))) as seen:
+                sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        finally:
+            for pod in topology.PODS:
+                subprocess.run(["ipvsadm", "-a", *server, "-r", f"{pod.addr4}:8080", "-m"], check=True)
+    dropped = [p for p in seen.packets if p.endpoints.dport == NODE_PORT and p.outcome == "dropped"]
+    assert dropped and {p.verdict for p in dropped} == {"DROPPED by IPVS, which gives no reason"}
+
+
+def test_no_real_server(watch: Watch, known: Known) -> None:
+    subprocess.run(["ipvsadm", "-A", "-t", f"{topology.NODE4}:31999", "-s", "wlc", "-p", "60"], check=True)
+    with watch(Filter(ports=(31999,))) as seen:
+        assert traffic.tcp_connect(topology.NODE4, 31999).outcome == "refused"
+    subprocess.run(["ipvsadm", "-D", "-t", f"{topology.NODE4}:31999"], check=True)
+    (packet,) = [p for p in seen.packets if p.tcp_flags == "SYN"]
+    (hop,) = ipvs(packet)
+    assert hop.ipvs and (hop.ipvs.scheduler, hop.ipvs.persistent, hop.ipvs.real) == ("wlc", True, "")
+    server = f"TCP {topology.NODE4}:31999"
+    assert packet.verdict == f"REJECTED by IPVS with icmp-port-unreachable: {server} has no real server available"
+    assert packet.outcome == "rejected"
+
+
+def test_real_servers_on_the_node_itself(watch: Watch, known: Known) -> None:
+    """The packet stays in INPUT then, and is delivered."""
+    server = ["-t", f"{topology.NODE4}:31998"]
+    subprocess.run(["ipvsadm", "-A", *server, "-s", "rr"], check=True)
+    subprocess.run(["ipvsadm", "-a", *server, "-r", f"{topology.NODE4}:31997", "-m"], check=True)
+    (child,) = servers.start([servers.Server(None, "on-node", http=31997, udp=None)])
+    try:
+        with watch(Filter(ports=(31998,))) as seen:
+            assert traffic.http_get(topology.NODE4, 31998).outcome == "answered"
+    finally:
+        child.kill()
+        subprocess.run(["ipvsadm", "-D", *server], check=True)
+    there = [p for p in seen.packets if p.endpoints.dport == 31998]
+    assert there and all(p.hops[-1].netns == "node" and p.outcome == "delivered" for p in there), [p.verdict for p in there]
+    assert {h.ipvs.real_port for p in there for h in ipvs(p) if h.ipvs} == {31997}
+
+
+def test_ipv6(watch: Watch, known: Known) -> None:
+    server = ["-t", f"[{topology.NODE6}]:31996"]
+    subprocess.run(["ipvsadm", "-A", *server, "-s", "rr"], check=True)
+    subprocess.run(["ipvsadm", "-a", *server, "-r", f"[{topology.PODS[1].addr6}]:8080", "-m"], check=True)
+    try:
+        with watch(Filter(ports=(31996,))) as seen:
+            assert traffic.http_get(topology.NODE6, 31996).outcome == "answered"
+    finally:
+        subprocess.run(["ipvsadm", "-D", *server], check=True)
+    kinds = [h.nat.kind for p in seen.packets for h in ipvs(p) if h.nat]
+    assert kinds.count("DNAT") >= 4 and kinds.count("reverse DNAT") >= 3
+    assert {(h.ipvs.virtual, h.ipvs.real) for p in seen.packets for h in ipvs(p) if h.ipvs} == {
+        (topology.NODE6, topology.PODS[1].addr6)
+    }
+    assert all(p.complete for p in seen.packets) and not seen.losses

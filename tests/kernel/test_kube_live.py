@@ -1,0 +1,212 @@
+"""An API server that is away, comes, dies, comes back, forgets and refuses while packets are traced on a real kernel.
+
+The server speaks list and watch over HTTP (tests/api_server.py), with objects recorded on a real cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from scenes import topology, traffic
+from tests.api_server import ApiServer
+from tests.kernel.watching import NOTHING, Watch
+from tests.nodes import node as recorded
+from tracer.filters import Filter
+from tracer.hops import Hops
+from tracer.journeys import Journeys
+from tracer.kube.live import Kube, Source
+from tracer.kube.wanted import Words
+from tracer.model import Packet
+from tracer.names import Namespaces, Processes, tracking
+from tracer.render.text import Text
+from tracer.rules import live
+from tracer.run import Limits, Run, Stop
+
+OBJECTS = recorded("1.36.2-iptables-nft", "S2-three").objects
+SERVICE = "Service default/http-proxy"
+PATIENCE = 60.0
+
+
+class Told(Text):
+    """Keeps what a run says."""
+
+    def __init__(self) -> None:
+        super().__init__(StringIO(), StringIO())
+        self.packets: list[Packet] = []
+        self.notes: list[str] = []
+
+    def packet(self, packet: Packet) -> None:
+        super().packet(packet)
+        self.packets.append(packet)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Asked:
+    """In the place of signals, which only the main thread may handle."""
+
+    asked = False
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    monkeypatch.setenv("NODE_NAME", "node-1")
+    one = ApiServer(OBJECTS)
+    yield one
+    one.die()
+
+
+def kubeconfig(server: ApiServer, folder: Path) -> str:
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}
+    body = {"current-context": "x", "contexts": [{"name": "x", "context": {"cluster": "c"}}], "clusters": [cluster]}
+    (folder / "config").write_text(json.dumps(body))
+    return str(folder / "config")
+
+
+@contextmanager
+def running(watch: Watch, kube: Kube) -> Iterator[Told]:
+    """A run with the probes of this boot, in a thread of its own, as the command makes one."""
+    told, stop, spaces = Told(), Asked(), Namespaces()
+    watch.session.drain()
+    watch.session.losses()
+    hops = Hops(spaces, Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
+    with kube, live.watching(spaces, watch.session.acts, False) as (rules, _):
+        watch.session.set_filter(kube.filter())
+        run = Run(watch.session, Journeys(hops, tracking=tracking(), rules=rules), told, Limits(), kube)
+        thread = threading.Thread(target=run.follow, args=(cast(Stop, stop),))
+        thread.start()
+        try:
+            yield told
+        finally:
+            stop.asked = True
+            thread.join()
+            watch.session.set_filter(NOTHING)
+
+
+def until(true: Callable[[], Any], told: Told, what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, f"{what}: {told.notes}"
+        time.sleep(0.05)
+
+
+def request(told: Told) -> Packet:
+    """One request to the NodePort; the SYN as the run printed it."""
+    reply = traffic.http_get()
+    assert reply.outcome == "answered"
+    found: list[Packet] = []
+
+    def came() -> bool:
+        found[:] = [p for p in told.packets if p.tcp_flags == "SYN" and p.endpoints.sport == reply.sport]
+        return bool(found)
+
+    until(came, told, "no packet")
+    return found[0]
+
+
+def ends(packet: Packet) -> tuple[str, str]:
+    """Whose the destination is, and where the DNAT led."""
+    led = next(h.owner.target for h in packet.hops if h.nat and h.nat.kind == "DNAT" and h.owner)
+    return packet.dst_owner.text if packet.dst_owner else "", led
+
+
+def named(told: Told) -> bool:
+    dst, led = ends(request(told))
+    return dst == f"{SERVICE}, NodePort 30285" and led.startswith("pod default/http-proxy-")
+
+
+def rename(server: ApiServer, old: str, new: str) -> None:
+    """The pods are replaced by others at the same addresses."""
+    for body in server.objects:
+        name = body["metadata"]["name"]
+        if body["kind"] == "Pod" and name.startswith(old):
+            server.remove("Pod", "default", name)
+            server.put(body | {"metadata": body["metadata"] | {"name": name.replace(old, new)}})
+        elif body["kind"] == "EndpointSlice" and body["endpoints"]:
+            server.put(body | {"endpoints": json.loads(json.dumps(body["endpoints"]).replace(f'"{old}-', f'"{new}-'))})
+
+
+def test_names_come_and_go_with_the_api_and_tracing_goes_on(watch: Watch, server: ApiServer, tmp_path: Path) -> None:
+    server.die()
+    kube = Kube(Source(kubeconfig=kubeconfig(server, tmp_path)), Words(), Filter(ports=(traffic.NODEPORT_HTTP,)))
+    with running(watch, kube) as told:
+        dst, led = ends(request(told))
+        assert not dst.startswith("Service") and not led, "the API is away, the rules' comments are all there is"
+        until(lambda: told.notes, told, "it was not said that the API is away")
+        assert "does not answer (Connection refused): names may be old or missing." in told.notes[0]
+
+        server.start()
+        until(lambda: named(told), told, "names did not come")
+        until(lambda: told.notes[1:], told, "it was not said that the API is back")
+        assert told.notes[1] == "The Kubernetes API answers again."
+
+        server.die()
+        until(lambda: told.notes[2:], told, "it was not said that the API went away")
+        assert "does not answer" in told.notes[2]
+        assert named(told), "what was known stays known"
+        rename(server, "http-proxy", "x")
+        server.start()
+        until(lambda: ends(request(told))[1].startswith("pod default/x-"), told, "nothing new")
+        until(lambda: told.notes[3:], told, "it was not said that the API is back")
+
+        said = len(told.notes)
+        server.break_off()
+        rename(server, "x", "y")
+        server.forget()
+        until(lambda: ends(request(told))[1].startswith("pod default/y-"), told, "410 Gone, and nothing was listed anew")
+        assert not [n for n in told.notes[said:] if "410" in n], "that is nothing to tell"
+
+        server.refuse["Service"] = 403
+        server.forget()
+        server.break_off()
+        forbidden = "The Kubernetes API does not let this account list services (403): services may go unnamed."
+        until(lambda: forbidden in told.notes, told, "403 was not said")
+        assert request(told).outcome == "delivered", "tracing goes on"
+        server.refuse.clear()
+        until(lambda: told.notes[-1] == "The Kubernetes API answers again.", told, "the account is let in again")
+        assert ends(request(told))[0] == f"{SERVICE}, NodePort 30285"
+    assert all(p.complete for p in told.packets)
+
+
+def test_the_filter_follows_the_endpoints(watch: Watch, server: ApiServer, tmp_path: Path) -> None:
+    """--service: who asks a pod directly is seen while it is an endpoint, and not before or after."""
+    words = Words(services=("default/http-proxy",))
+    kube = Kube(Source(kubeconfig=kubeconfig(server, tmp_path)), words, Filter())
+    (slice_,) = [o for o in OBJECTS if o["kind"] == "EndpointSlice" and o["metadata"]["name"].startswith("http-proxy")]
+    pod = topology.PODS[1].addr4
+
+    def direct() -> bool:
+        """Whether a request to the pod itself is printed. One to the NodePort, which always is, shows when all was."""
+        reply = traffic.http_get(pod, 8080)
+        assert reply.outcome == "answered"
+        request(told)
+        return any(p.endpoints.sport == reply.sport for p in told.packets)
+
+    def put(addresses: set[str]) -> None:
+        kept = [e for e in slice_["endpoints"] if set(e["addresses"]) & addresses]
+        before = kube.current
+        server.put(slice_ | {"endpoints": kept})
+        until(lambda: kube.current != before, told, "the filter did not change")
+        time.sleep(0.3)  # until it is in the kernel
+
+    with running(watch, kube) as told:
+        assert direct()
+        put({p.addr4 for p in topology.PODS} - {pod})
+        assert not direct(), "it is no endpoint any more"
+        put({p.addr4 for p in topology.PODS})
+        assert direct()
+        before = kube.current
+        server.die()
+        until(lambda: told.notes, told, "it was not said that the API went away")
+        assert kube.current == before and direct(), "the filter stays as it was"
+    assert all(p.complete for p in told.packets)

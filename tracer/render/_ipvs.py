@@ -1,0 +1,45 @@
+"""Words for what IPVS did with a packet, for people."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tracer.model import Evidence, Hop, Ipvs
+from tracer.render._ink import KEEP, plain
+
+_CHOSEN = {
+    ("earlier", Evidence.OBSERVED): "a known connection: chosen for an earlier packet",
+    ("earlier", Evidence.DERIVED): "a known connection: chosen earlier, which was not seen",
+}
+
+
+@lru_cache(4096)
+def endpoint(address: str, port: int) -> str:
+    """An address with its port, where it has one: 10.0.0.1:80, [fd00::1]:80."""
+    if not port:
+        return address
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def virtual_server(told: Ipvs) -> str:
+    """172.30.0.10:53/udp"""
+    return f"{endpoint(told.virtual, told.virtual_port)}/{told.protocol}"
+
+
+def act(hop: Hop, told: Ipvs) -> tuple[str, str]:
+    """Who acted, and what it did."""
+    if not told.virtual:
+        return "IPVS", f"{hop.verdict}, for no reason that it gives"
+    how = ", ".join(word for word in (told.scheduler, "persistent" * told.persistent) if word)
+    server = virtual_server(told) + f"{KEEP}({plain(how)})" * bool(how)
+    if not told.real:
+        return "IPVS", f"{server} has no real server available, {hop.verdict} with {hop.reject}"
+    real = endpoint(told.real, told.real_port)
+    if hop.nat and hop.nat.kind.startswith("reverse"):
+        return "reverse IPVS", f"{real}{KEEP}-> {server}"
+    return "IPVS", f"{server}{KEEP}-> {real}"
+
+
+def remark(told: Ipvs) -> str:
+    """How the real server is known, where it was not chosen for this very packet."""
+    return _CHOSEN.get((told.chosen, told.evidence), "")

@@ -1,0 +1,42 @@
+"""Messages of IPVS's generic netlink, as include/uapi/linux/ip_vs.h numbers them; imported only when IPVS is asked."""
+
+from __future__ import annotations
+
+from pyroute2.netlink import genlmsg, nla
+
+
+class IpvsMessage(genlmsg):  # type: ignore[misc]
+    prefix = "IPVS_CMD_ATTR_"
+    nla_map = (
+        ("IPVS_CMD_ATTR_UNSPEC", "none"),
+        ("IPVS_CMD_ATTR_SERVICE", "service"),
+        ("IPVS_CMD_ATTR_DEST", "dest"),
+    )
+
+    class service(nla):  # type: ignore[misc]
+        nla_map = (
+            ("IPVS_SVC_ATTR_UNSPEC", "none"),
+            ("IPVS_SVC_ATTR_AF", "uint16"),
+            ("IPVS_SVC_ATTR_PROTOCOL", "uint16"),
+            ("IPVS_SVC_ATTR_ADDR", "cdata"),
+            ("IPVS_SVC_ATTR_PORT", "be16"),
+            ("IPVS_SVC_ATTR_FWMARK", "uint32"),
+            ("IPVS_SVC_ATTR_SCHED_NAME", "asciiz"),
+            ("IPVS_SVC_ATTR_FLAGS", "cdata"),
+        )
+
+    class dest(nla):  # type: ignore[misc]
+        nla_map = (
+            ("IPVS_DEST_ATTR_UNSPEC", "none"),
+            ("IPVS_DEST_ATTR_ADDR", "cdata"),
+            ("IPVS_DEST_ATTR_PORT", "be16"),
+            ("IPVS_DEST_ATTR_FWD_METHOD", "uint32"),
+            ("IPVS_DEST_ATTR_WEIGHT", "uint32"),
+            ("IPVS_DEST_ATTR_U_THRESH", "uint32"),
+            ("IPVS_DEST_ATTR_L_THRESH", "uint32"),
+            ("IPVS_DEST_ATTR_ACTIVE_CONNS", "uint32"),
+            ("IPVS_DEST_ATTR_INACT_CONNS", "uint32"),
+            ("IPVS_DEST_ATTR_PERSIST_CONNS", "uint32"),
+            ("IPVS_DEST_ATTR_STATS", "cdata"),
+            ("IPVS_DEST_ATTR_ADDR_FAMILY", "uint16"),
+        )

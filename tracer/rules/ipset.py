@@ -1,0 +1,37 @@
+"""The ipsets that rules ask, over netlink. Only asked where the kernel has them loaded: the question itself would load them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LOADED = Path("/sys/module/ip_set")
+
+
+@dataclass(frozen=True)
+class Set:
+    """kind: "hash:ip,port". entries: how many it has."""
+
+    name: str
+    kind: str
+    entries: int
+
+
+def loaded() -> bool:
+    return LOADED.exists()
+
+
+def sets() -> list[Set]:
+    """The sets of this thread's network namespace, by name, without what is in them. Raises OSError or pyroute2's errors."""
+    from pyroute2 import IPSet
+    from pyroute2.netlink.nfnetlink.ipset import IPSET_FLAG_LIST_HEADER
+
+    with IPSet() as socket:
+        return sorted((_set(m) for m in socket.list(flags=IPSET_FLAG_LIST_HEADER)), key=lambda s: s.name)
+
+
+def _set(message: Any) -> Set:
+    data = message.get_attr("IPSET_ATTR_DATA")
+    kind = message.get_attr("IPSET_ATTR_TYPENAME")
+    return Set(message.get_attr("IPSET_ATTR_SETNAME"), kind, data.get_attr("IPSET_ATTR_ELEMENTS") or 0 if data else 0)
