@@ -70,10 +70,8 @@ class Node:
 
     def is_kube_proxy(self, pid: int) -> bool:
         """Whether a process is kube-proxy, or k3s, which has it in it."""
-        with suppress(OSError):
-            words = (self._proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-            return kube_proxy.is_kube_proxy(words) or Path(words[0].split(" ")[0]).name in ("k3s", "rke2")
-        return False
+        words = kube_proxy.arguments(self._proc / str(pid))
+        return kube_proxy.is_kube_proxy(words) or (bool(words) and Path(words[0].split(" ")[0]).name in ("k3s", "rke2"))
 
     def kube_proxy(self) -> KubeProxy | None:
         return self._keep("kube-proxy", lambda: kube_proxy.running(self._proc))
