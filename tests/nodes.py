@@ -13,11 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests import nftjson
 from tracer.kube.cni import Cache
 from tracer.kube.known import Known
 from tracer.kube.store import Store
-from tracer.rules import save
+from tracer.rules import nft_json, save
 from tracer.rules.model import Ruleset
 
 DATA = Path(__file__).parent / "data" / "nodes"
@@ -50,14 +49,14 @@ class Node:
         comments = self.netlink_comments()
         if '"rule"' in text:
             if comments:
-                yield "nft.json + netlink comments", nftjson.parse(text, comments)[0]
-            yield "nft.json", nftjson.parse(text)[0]
+                yield "nft.json + netlink comments", nft_json.parse(text, comments).ruleset
+            yield "nft.json", nft_json.parse(text).ruleset
 
-    def maps(self) -> dict[tuple[str, str, str], nftjson.NftMap]:
+    def maps(self) -> dict[tuple[str, str, str], nft_json.NftMap]:
         text = self.files.get("nft.json", "")
-        return nftjson.parse(text)[1] if '"map"' in text else {}
+        return dict(nft_json.parse(text).maps) if '"map"' in text else {}
 
-    def netlink_comments(self) -> dict[nftjson.Handle, str]:
+    def netlink_comments(self) -> dict[nft_json.Handle, str]:
         lines = self.files.get("nft-netlink-rules.jsonl", "").splitlines()
         rows = [json.loads(line) for line in lines]
         return {(f, t, c, h): comment for f, t, c, h, comment, _ in rows if comment}

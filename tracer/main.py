@@ -116,6 +116,17 @@ def tell(form: str) -> int:
     return code
 
 
+def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool) -> int:
+    """The audit's command; returns its exit status. Raises TraceError."""
+    from tracer.audit import command
+
+    try:
+        return command.run(form, Source(objects or "", kubeconfig or "", no_kube))
+    except BrokenPipeError:
+        _hang_up()
+        return 0
+
+
 def _hang_up() -> None:
     """Whoever read the output has gone: nothing is left to say, and Python must not try again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

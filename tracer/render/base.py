@@ -62,6 +62,11 @@ class Output(ABC):
     def doctor(self, facts: Sequence[Fact], status: int) -> None:
         """What works on this machine. status: what the command will exit with."""
 
+    def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
+        """What an audit found, alone. checks: the names of those made. unread: what could not be looked at, a clause each."""
+        for finding in findings:
+            self.finding(finding)
+
     def note(self, text: str) -> None:
         """One line for the user; never part of the results."""
         self.err.write(text + "\n")

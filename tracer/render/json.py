@@ -59,6 +59,11 @@ class Json(Output):
     def doctor(self, facts: Sequence[Fact], status: int) -> None:
         self._write("doctor", facts=[_fact(f) for f in facts], status=status)
 
+    def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
+        for finding in findings:
+            self.finding(finding)
+        self._write("audit", checks=list(checks), findings=len(findings), unread=list(unread), status=status)
+
     def _write(self, kind: str, **fields: Any) -> None:
         self.out.write(_encode({"type": kind, **fields}) + "\n")
         self.out.flush()
@@ -207,6 +212,7 @@ def _drop(drop: Drop) -> Object:
 
 def _finding(finding: Finding) -> Object:
     proofs = [{"what": p.what, "text": p.text, "evidence": p.evidence} for p in finding.proofs]
+    times = {"first": rfc3339(finding.first), "last": rfc3339(finding.last)} if finding.packets else {}
     return {
         "name": finding.name,
         "text": finding.cause,
@@ -216,8 +222,7 @@ def _finding(finding: Finding) -> Object:
         "cure": finding.cure,
         "count": finding.packets,
         "packets": list(finding.numbers),
-        "first": rfc3339(finding.first),
-        "last": rfc3339(finding.last),
+        **times,
     }
 
 

@@ -115,6 +115,17 @@ class Text(Output):
         style, end = ends.get(status, ("bad", f"Tracing cannot work here: {fatal} (exit status {status})."))
         self._write([*(self._fact(self._ink, fact, width) for fact in facts), self._ink(style, end)])
 
+    def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
+        ink = self._ink
+        for finding in findings:
+            self.finding(finding)
+        for why in unread:
+            self._write([ink.fold(ink("doubt", f"not looked at: {why}"), 2)])
+        certain = sum(f.certain for f in findings)
+        found = f"{certain} found" + f", {len(findings) - certain} perhaps" * (certain < len(findings))
+        shade = "bad" if certain else "doubt" if findings or unread else "good"
+        self._write([f"{_count(len(checks), 'check')}: {ink(shade, found if findings else 'nothing found')}"])
+
     def note(self, text: str) -> None:
         super().note(self._talk.fold(text, 2))
 
