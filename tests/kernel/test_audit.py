@@ -48,7 +48,8 @@ def test_incident(number: int, state: str, backend: Backend) -> None:
     told = found(number, state, backend)
     said = "\n".join(f"{f.name} {f.certain}: {f.cause}" for f in told)
     print(said)
-    assert [(f.name, f.certain) for f in told] == [(incidents.find(number).finding, True)] * EXPECTED.get((number, state), 0), said
+    expected = [(incidents.find(number).finding, True)] * EXPECTED.get((number, state), 0)
+    assert [(f.name, f.certain) for f in told] == expected, said
 
 
 def test_the_command_and_its_exit_status() -> None:
