@@ -115,6 +115,38 @@ def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool)
     return main.audit(form, objects, kubeconfig, no_kube)
 
 
+@command.command("explain", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--from", "source", required=True, metavar="A[:PORT]", help="Who sends it.")
+@click.option("--to", "target", required=True, metavar="B:PORT", help="Where to, as the sender writes it: before any NAT.")
+@click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), default="tcp", metavar="PROTO", help="tcp if not given.")
+@click.option("--iface", default="", metavar="NAME", help="By which interface it comes in, if not by the route to A.")
+@with_kube
+@click.option("--live", is_flag=True, help="Then compare with what such packets really meet: you send them, or CMD does.")
+@click.option("--duration", type=click.FloatRange(0), default=0, metavar="S", help="With --live: stop after S seconds.")
+@click.option("--ready-file", default="", metavar="PATH", help="With --live: written once the probes are on.")
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@click.option("-v", "--verbose", is_flag=True, help="Every hook and table, not only decisions.")
+@click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
+def explain(
+    source: str, target: str, proto: str, iface: str, kubeconfig: str | None, objects: str | None, no_kube: bool,
+    live: bool, duration: float, ready_file: str, form: str, verbose: bool, cmd: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Tell what would happen to a connection's first packet on this node: rule by rule, by its rules and routes.
+
+    Nothing is sent. What a rule leaves to chance gives several ways; what cannot be computed is said, never guessed.
+    """
+    from tracer import main
+    from tracer.explain.command import Live
+    from tracer.explain.question import parse
+    from tracer.kube.live import Source
+
+    if (cmd or duration or ready_file) and not live:
+        raise BadOption("--duration, --ready-file and a command need --live.")
+    question = parse(source, target, proto, iface)
+    objects_from = Source(objects or "", kubeconfig or "", no_kube)
+    return main.explain(question, form, verbose, objects_from, Live(duration, ready_file, cmd) if live else None)
+
+
 def wanted(
     ports: tuple[int, ...],
     hosts: tuple[str, ...],
