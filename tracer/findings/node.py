@@ -45,8 +45,8 @@ class Listener:
 class Node:
     """The node that this runs on. Addresses and sockets are those of process 1's network namespace, or of ours."""
 
-    def __init__(self, proc: Path = Path("/proc"), run: Path = Path("/run")) -> None:
-        self._proc, self._run, self._processes = proc, run, Processes()
+    def __init__(self, proc: Path = Path("/proc"), run: Path = Path("/run"), sys: Path = Path("/sys")) -> None:
+        self._proc, self._run, self._sys, self._processes = proc, run, sys, Processes()
         self._kept: dict[Hashable, tuple[float, object]] = {}
         self._net = next((p for p in (proc / "1/net", proc / "self/net") if os.access(p / "tcp", os.R_OK)), proc / "self/net")
 
@@ -96,6 +96,16 @@ class Node:
     def counters(self, pid: int) -> dict[str, int]:
         """TcpExt counters of the namespace of a process; {} when they cannot be read."""
         return self._keep(("counters", pid), lambda: procnet.counters(self._proc / str(pid) / "net"))
+
+    def conntrack_counters(self) -> dict[str, int]:
+        """conntrack's counters of our namespace since boot, of all CPUs: insert_failed, drop ... {} when not to be had."""
+        return self._keep("conntrack", lambda: procnet.conntrack(self._net))
+
+    def mtu(self, interface: str) -> int:
+        """Of an interface of our namespace, in bytes; 0 when there is none."""
+        with suppress(OSError, ValueError):
+            return int((self._sys / "class/net" / interface / "mtu").read_text(encoding="ascii"))
+        return 0
 
     def interface_of(self, address: str) -> str:
         """The interface that has this address, "" when none has."""
