@@ -4,7 +4,8 @@
 #              random rules and packets, rule by rule against the kernel's own trace
 # make bench   what tracing costs, side by side in one virtual machine
 # make incidents KERNEL=6.12
-#              five incidents and their healthy twins: what was found, and that nothing was found wrongly
+#              five incidents, their healthy twins and ten variations of each: what was found, and nothing wrongly
+#              VARIATIONS=10 SEED=1
 # make demo INCIDENT=3
 #              one of them, with the tracer beside it
 # make owners  whose each rule of many real nodes is, compared with the API objects
@@ -19,6 +20,8 @@ KERNEL ?= 6.12
 BACKEND ?= legacy
 PACKETS ?= 300
 SEED ?= 1
+# How many variations of each incident.
+VARIATIONS ?= 10
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
@@ -51,7 +54,8 @@ ground-truth: setup
 		--backend $(BACKEND) --packets $(PACKETS) --seed $(SEED)
 
 incidents: setup
-	@$(LAB) run --kernel $(KERNEL) --timeout 1800 -- python3 -W ignore tests/kernel/all_incidents.py
+	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/all_incidents.py \
+		--variations $(VARIATIONS) --seed $(SEED)
 
 bench: setup
 	$(PYTHON) -m bench.run

@@ -6,7 +6,8 @@ import ipaddress
 import struct
 from dataclasses import dataclass, field
 
-from tracer.rules.blob import HOOKS, Table
+from tracer.rules.blob import BlobTable
+from tracer.rules.table import HOOKS
 
 VERDICTS = {"DROP": -1, "ACCEPT": -2, "QUEUE": -4, "RETURN": -5}
 HEAD = {"ip": 112, "ip6": 168}
@@ -43,8 +44,8 @@ class Blob:
     hooks: dict[int, int] = field(default_factory=dict)
     underflows: dict[int, int] = field(default_factory=dict)
 
-    def table(self) -> Table:
-        return Table(self.family, self.name, self.data, self.hooks, self.underflows)
+    def table(self) -> BlobTable:
+        return BlobTable(self.family, self.name, self.data, self.hooks, self.underflows)
 
 
 def build(chains: dict[str, list[R]], family: str = "ip", name: str = "filter", policies: dict[str, str] | None = None) -> Blob:

@@ -32,6 +32,8 @@ class FakeNode(Node):
     counted: dict[str, int] = field(default_factory=dict)
     interfaces: dict[str, str] = field(default_factory=dict)
     leases: tuple[str, ...] = ()
+    conntrack: dict[str, int] = field(default_factory=dict)
+    mtus: dict[str, int] = field(default_factory=dict)
 
     def listener(self, address: str, port: int, protocol: str) -> Listener | None:
         return self.listeners.get((port, protocol))
@@ -47,6 +49,12 @@ class FakeNode(Node):
 
     def counters(self, pid: int) -> dict[str, int]:
         return self.counted
+
+    def conntrack_counters(self) -> dict[str, int]:
+        return self.conntrack
+
+    def mtu(self, interface: str) -> int:
+        return self.mtus.get(interface, 0)
 
     def interface_of(self, address: str) -> str:
         return self.interfaces.get(address, "")

@@ -13,11 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests import nftjson
 from tracer.kube.cni import Cache
 from tracer.kube.known import Known
 from tracer.kube.store import Store
-from tracer.rules import save
+from tracer.rules import nft_json, save
 from tracer.rules.model import Ruleset
 
 DATA = Path(__file__).parent / "data" / "nodes"
@@ -50,25 +49,25 @@ class Node:
         comments = self.netlink_comments() or self.saved_comments()
         if '"rule"' in text:
             if comments:
-                yield "nft.json + comments", nftjson.parse(text, comments)[0]
-            yield "nft.json", nftjson.parse(text)[0]
+                yield "nft.json + comments", nft_json.parse(text, comments).ruleset
+            yield "nft.json", nft_json.parse(text).ruleset
 
-    def maps(self) -> dict[tuple[str, str, str], nftjson.NftMap]:
+    def maps(self) -> dict[tuple[str, str, str], nft_json.NftMap]:
         text = self.files.get("nft.json", "")
-        return nftjson.parse(text)[1] if '"map"' in text else {}
+        return dict(nft_json.parse(text).maps) if '"map"' in text else {}
 
-    def netlink_comments(self) -> dict[nftjson.Handle, str]:
+    def netlink_comments(self) -> dict[nft_json.Handle, str]:
         lines = self.files.get("nft-netlink-rules.jsonl", "").splitlines()
         rows = [json.loads(line) for line in lines]
         return {(f, t, c, h): comment for f, t, c, h, comment, _ in rows if comment}
 
-    def saved_comments(self) -> dict[nftjson.Handle, str]:
+    def saved_comments(self) -> dict[nft_json.Handle, str]:
         """The same from iptables-nft-save, by place: where a chain has as many rules there as nft shows."""
         if "iptables-nft-save" not in self.files:
             return {}
         saved = save.parse(self.files["iptables-nft-save"], "ip", "nft").chains
-        found: dict[nftjson.Handle, str] = {}
-        for (family, table, chain), rules in nftjson.parse(self.files["nft.json"])[0].chains.items():
+        found: dict[nft_json.Handle, str] = {}
+        for (family, table, chain), rules in nft_json.parse(self.files["nft.json"]).ruleset.chains.items():
             texts = saved.get((family, table, chain), ())
             if len(texts) == len(rules):
                 pairs = zip(rules, texts, strict=True)

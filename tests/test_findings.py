@@ -29,9 +29,7 @@ KIND = "kind: KubeProxyConfiguration\n"
 
 def test_every_finding_has_a_page_and_a_test() -> None:
     names = [name for name, _ in finders()]
-    assert names == [
-        "hostport_takes_service", "missing_masquerade", "no_local_endpoints", "nodeport_host_process", "syn_dropped",
-    ]  # fmt: skip
+    assert names == sorted(names) and len(names) >= 13
     assert sorted(p.stem for p in (ROOT / "docs/findings").glob("*.md") if p.stem != "README") == names
     assert sorted(p.stem.removeprefix("test_finding_") for p in (ROOT / "tests").glob("test_finding_*.py")) == names
     index = (ROOT / "docs/findings/README.md").read_text()
@@ -129,6 +127,19 @@ def test_the_name_kube_proxy_goes_by(proc: Path, arguments: tuple[str, ...], con
     kube_proxy_process(proc, 77, "/usr/local/bin/kube-proxy", *arguments, config=config)
     found = kube_proxy.running(proc)
     assert found and found.pid == 77 and [name for name, _ in found.names] == names
+
+
+def test_conntracks_counters_and_an_interfaces_mtu(proc: Path, tmp_path: Path) -> None:
+    (proc / "1/net/stat").mkdir()
+    (proc / "1/net/stat/nf_conntrack").write_text(
+        "entries insert_failed drop\n0000000a 00000001 00000000\n0000000a 0000001f 00000002\n"
+    )
+    (tmp_path / "class/net/cni0").mkdir(parents=True)
+    (tmp_path / "class/net/cni0/mtu").write_text("1450\n")
+    node = Node(proc, sys=tmp_path)
+    assert node.conntrack_counters() == {"entries": 20, "insert_failed": 32, "drop": 2}
+    assert (node.mtu("cni0"), node.mtu("gone")) == (1450, 0)
+    assert procnet.conntrack(tmp_path) == {}
 
 
 def test_which_process_is_kube_proxy(proc: Path) -> None:

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from tests.blobs import R, build
-from tracer.rules.blob import Table
+from tracer.rules.blob import BlobTable
 from tracer.rules.entry import BadBlob
 
 CHAINS = {
@@ -62,6 +62,6 @@ def test_counters_make_no_difference() -> None:
 def test_what_is_no_blob(cut: int) -> None:
     blob = build(CHAINS)
     with pytest.raises(BadBlob):
-        Table("ip", "filter", blob.data[:-cut], blob.hooks, blob.underflows)
+        BlobTable("ip", "filter", blob.data[:-cut], blob.hooks, blob.underflows)
     with pytest.raises(BadBlob):
-        Table("ip", "filter", bytes(300), {}, {})
+        BlobTable("ip", "filter", bytes(300), {}, {})

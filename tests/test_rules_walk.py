@@ -10,10 +10,10 @@ import pytest
 
 from tests.blobs import R, build
 from tracer.model import Evidence
-from tracer.rules.blob import Table
 from tracer.rules.matches import Seen
 from tracer.rules.model import Walk
 from tracer.rules.saved import Rules
+from tracer.rules.table import Table
 from tracer.rules.walk import FALSE, TARGET, TRUE, UNKNOWN, Observed, walk
 
 STATISTIC, LIMIT = ("statistic", 0, bytes(24)), ("limit", 0, bytes(40))

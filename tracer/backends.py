@@ -16,6 +16,12 @@ from tracer.rules.model import NFT_FAMILIES
 _NOT_LOADED = "not in use: the kernel has not loaded it"
 
 
+def nft_loaded() -> bool:
+    """Whether the kernel has nf_tables, built in or as a module."""
+    with open("/proc/kallsyms", encoding="ascii", errors="replace") as lines:
+        return any(line.split()[2] == "nft_do_chain" for line in lines)
+
+
 def nft_tables() -> list[str]:
     """The nftables tables of this network namespace, as nft names them: "ip kube-proxy". May raise anything."""
     from pyroute2.nftables.main import NFTables

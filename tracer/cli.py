@@ -16,6 +16,7 @@ Examples:
   k8snet-trace --port 30285                  everything that happens to that NodePort
   k8snet-trace --service shop/cart:http --drops-only
   k8snet-trace --port 30285 -- curl -m 2 http://192.168.56.10:30285/
+  k8snet-trace audit                         what is wrong on this node, found without traffic
   k8snet-trace doctor                        what works on this node, and what does not
 
 Nothing on the node is changed: no rule, no sysctl, no counter.
@@ -39,6 +40,13 @@ def command() -> None:
     """What a Kubernetes node really does to a packet."""
 
 
+def with_kube(function: Any) -> Any:
+    """The options that tell where Kubernetes' objects come from."""
+    function = click.option("--no-kube", is_flag=True, help="Ask no API: names from rules alone.")(function)
+    function = click.option("--objects", metavar="FILE", help="Instead: what `kubectl get -A -o json` said.")(function)
+    return click.option("--kubeconfig", metavar="FILE", help="How to reach the Kubernetes API.")(function)
+
+
 @command.command("trace", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "-p",
@@ -54,9 +62,7 @@ def command() -> None:
 @click.option("--pod", "pods", multiple=True, metavar="NS/NAME", help="A pod's own address.")
 @click.option("--node-port", "node_ports", type=int, multiple=True, metavar="PORT", help="A NodePort on this node.")
 @click.option("--host-port", "host_ports", type=int, multiple=True, metavar="PORT", help="A hostPort of this node's pods.")
-@click.option("--kubeconfig", metavar="FILE", help="How to reach the Kubernetes API.")
-@click.option("--objects", metavar="FILE", help="Instead: what `kubectl get -A -o json` said.")
-@click.option("--no-kube", is_flag=True, help="Ask no API: names from rules alone.")
+@with_kube
 @click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), metavar="PROTO", help="tcp, udp, sctp, icmp or icmpv6.")
 @click.option("-4", "family", flag_value=4, type=int, help="IPv4 only.")
 @click.option("-6", "family", flag_value=6, type=int, help="IPv6 only.")
@@ -95,6 +101,51 @@ def doctor(form: str, kubeconfig: str | None) -> int:
     from tracer import main
 
     return main.tell(form, kubeconfig)
+
+
+@command.command("audit", context_settings={"help_option_names": ["-h", "--help"]})
+@with_kube
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool) -> int:
+    """Find conflicts on this node without traffic: from its rules, objects, sockets, routes and settings.
+
+    Exit status 10 when something is wrong for certain, 11 when rules could not be read, else 0.
+    """
+    from tracer import main
+
+    return main.audit(form, objects, kubeconfig, no_kube)
+
+
+@command.command("explain", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--from", "source", required=True, metavar="A[:PORT]", help="Who sends it.")
+@click.option("--to", "target", required=True, metavar="B:PORT", help="Where to, as the sender writes it: before any NAT.")
+@click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), default="tcp", metavar="PROTO", help="tcp if not given.")
+@click.option("--iface", default="", metavar="NAME", help="By which interface it comes in, if not by the route to A.")
+@with_kube
+@click.option("--live", is_flag=True, help="Then compare with what such packets really meet: you send them, or CMD does.")
+@click.option("--duration", type=click.FloatRange(0), default=0, metavar="S", help="With --live: stop after S seconds.")
+@click.option("--ready-file", default="", metavar="PATH", help="With --live: written once the probes are on.")
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@click.option("-v", "--verbose", is_flag=True, help="Every hook and table, not only decisions.")
+@click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
+def explain(
+    source: str, target: str, proto: str, iface: str, kubeconfig: str | None, objects: str | None, no_kube: bool,
+    live: bool, duration: float, ready_file: str, form: str, verbose: bool, cmd: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Tell what would happen to a connection's first packet on this node: rule by rule, by its rules and routes.
+
+    Nothing is sent. What a rule leaves to chance gives several ways; what cannot be computed is said, never guessed.
+    """
+    from tracer import main
+    from tracer.explain.command import Live
+    from tracer.explain.question import parse
+    from tracer.kube.live import Source
+
+    if (cmd or duration or ready_file) and not live:
+        raise BadOption("--duration, --ready-file and a command need --live.")
+    question = parse(source, target, proto, iface)
+    objects_from = Source(objects or "", kubeconfig or "", no_kube)
+    return main.explain(question, form, verbose, objects_from, Live(duration, ready_file, cmd) if live else None)
 
 
 def wanted(

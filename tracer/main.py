@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer import cli, doctor, render
 from tracer.facts import Fact
@@ -24,6 +24,10 @@ from tracer.names import Namespaces, Processes, tracking
 from tracer.rules import live
 from tracer.rules.hits import Hits
 from tracer.run import Limits, Run, Stop, start, status, write_ready
+
+if TYPE_CHECKING:
+    from tracer.explain.command import Live
+    from tracer.explain.question import Question
 
 
 def trace(
@@ -47,7 +51,7 @@ def trace(
         stack.enter_context(kube)
         session = stack.enter_context(Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules))
         spaces = Namespaces()
-        rules = Hits() if no_rules else _rules(session, spaces, stack)
+        rules = Hits() if no_rules else rules_of(session, spaces, stack)
         stop, command = Stop(), None
         try:
             hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
@@ -78,7 +82,7 @@ def _kube(options: dict[str, Any]) -> Kube:
     return Kube(source, words, cli.wanted(**options))
 
 
-def _rules(session: Session, namespaces: Namespaces, stack: ExitStack) -> Hits:
+def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack) -> Hits:
     """What explains hits by rules, until the stack unwinds."""
     nft = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
     hits, why = stack.enter_context(live.watching(namespaces, session.acts, nft is not None))
@@ -115,6 +119,28 @@ def tell(form: str, kubeconfig: str | None = None) -> int:
     except BrokenPipeError:
         _hang_up()
     return code
+
+
+def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool) -> int:
+    """The audit's command; returns its exit status. Raises TraceError."""
+    from tracer.audit import command
+
+    try:
+        return command.run(form, Source(objects or "", kubeconfig or "", no_kube))
+    except BrokenPipeError:
+        _hang_up()
+        return 0
+
+
+def explain(question: Question, form: str, verbose: bool, source: Source, live: Live | None) -> int:
+    """The command that tells the way of a packet; returns its exit status. Raises TraceError."""
+    from tracer.explain import command
+
+    try:
+        return command.run(question, form, verbose, source, live)
+    except BrokenPipeError:
+        _hang_up()
+        return 0
 
 
 def _hang_up() -> None:

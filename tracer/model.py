@@ -126,8 +126,9 @@ class Ipvs:
 class Hop:
     """One thing that happened to a packet.
 
-    time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "ipvs", "socket", "handshake" or "drop".
-    hook: PREROUTING and so on, "" outside of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an
+    time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "ipvs", "socket", "handshake" or "drop"; of a
+    packet that is only explained also "route", with the kernel's answer as its verdict. hook: PREROUTING and so on, "" outside
+    of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an
     nftables base chain. verdict: ACCEPT, DROP, REJECT, STOLEN, QUEUE, "" where there is none. reject: how it was answered.
     walk: which rules acted; of a translation, those that decided it. from_conntrack: an earlier packet decided it. owner: whose
     the rule is that decided, or the rewrite; None when nobody asked.

@@ -1,12 +1,15 @@
-"""One state of one incident, built, traced and explained as a run of the tracer would: what was found."""
+"""One state of one incident, or a variation, built, traced and explained as a run of the tracer would: what was found."""
 
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import incidents
+from incidents import variations
 from incidents.objects import Object
+from incidents.variations import Variation
 from scenes.rules import Backend
 from tests.kernel.watching import Watch
 from tracer.filters import Filter
@@ -33,33 +36,33 @@ def load_modules() -> None:
 
 @dataclass
 class Result:
-    """expected: how many findings of the incident's name there should be. backend: whose the rules are. said: what the
-    client asked, and what came of it.
+    """finding: the name that it should have; expected: how many there should be. title: what was built. words: what the causes
+    must have in them, each one in some cause. said: what the client asked, and what came of it.
     """
 
-    incident: incidents.Incident
-    state: str
+    finding: str
+    title: str
     expected: int
-    backend: Backend = "legacy"
+    words: tuple[str, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
     said: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def right(self) -> int:
-        return sum(f.name == self.incident.finding and f.certain for f in self.findings)
+        found = [f.cause for f in self.findings if f.name == self.finding and f.certain]
+        missing = [word for word in self.words if not any(word in cause for cause in found)]
+        return max(0, len(found) - len(missing))
 
     @property
     def false(self) -> int:
         """Those that should not be there, also if they are not certain."""
-        others = sum(f.name != self.incident.finding or not f.certain for f in self.findings)
+        others = sum(f.name != self.finding or not f.certain for f in self.findings)
         return others + max(0, self.right - self.expected)
 
     @property
     def text(self) -> str:
-        lines = [
-            f"{self.incident.number} {self.state} ({self.backend}): {self.right} of {self.expected} found, {self.false} false"
-        ]
+        lines = [f"{self.title}: {self.right} of {self.expected} found, {self.false} false"]
         lines += [f"    {f.name}{'' if f.certain else ' (perhaps)'}: {f.cause}" for f in self.findings]
         if (self.right, self.false) != (self.expected, 0):
             lines += [f"    asked: {asked}: {answer}" for asked, answer in self.said]
@@ -85,10 +88,30 @@ def known(objects: list[Object]) -> Known:
 
 def run(watch: Watch, incident: incidents.Incident, state: str, backend: Backend = "legacy") -> Result:
     """Builds the state, makes its traffic under the tracer, and leaves it up."""
-    result = Result(incident, state, incident.states[state], backend)
-    of = known(incident.up(state, backend))
-    with watch(Filter(ports=incident.ports), nft=backend == "nft") as seen:
-        result.said = incident.traffic(state)
+    result = Result(incident.finding, f"{incident.number} {state} ({backend})", incident.states[state])
+    objects = incident.up(state, backend)
+    return _watched(watch, result, objects, incident.ports, backend, lambda: incident.traffic(state))
+
+
+def vary(watch: Watch, variation: Variation) -> Result:
+    """The same of a variation of an incident."""
+    words = tuple(s.label for s in variation.services) if variation.incident in (1, 4, 5) and variation.expected else ()
+    result = Result(variation.finding, variation.text, variation.expected, words)
+    objects = variations.up(variation)
+    return _watched(watch, result, objects, variation.ports, variation.backend, lambda: variations.traffic(variation))
+
+
+def _watched(
+    watch: Watch,
+    result: Result,
+    objects: list[Object],
+    ports: tuple[int, ...],
+    backend: str,
+    traffic: Callable[[], incidents.Said],
+) -> Result:
+    of = known(objects)
+    with watch(Filter(ports=ports), nft=backend != "legacy") as seen:
+        result.said = traffic()
     findings = Findings(Context(of))
     for packet in seen.packets:
         explain(packet, of)

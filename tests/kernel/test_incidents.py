@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import incidents
+from incidents import variations
+from incidents.variations import Variation
 from scenes import scene
 from scenes.rules import BACKENDS, Backend
 from tests.kernel import incident_runs
@@ -18,6 +20,8 @@ ALL = os.environ.get("K8SNET_INCIDENTS") == "all"
 """Else the legacy back end alone; `make incidents` goes through both."""
 BACK_ENDS = BACKENDS if ALL else BACKENDS[:1]
 CASES = [(i.number, state, backend) for backend in BACK_ENDS for i in incidents.every() for state in i.states]
+SUBSET = [v for n in (1, 4, 5) for v in variations.variations(n, count=5) if v.backend == "native" or v.family == 6]
+"""Native nftables and IPv6, broken and healthy; `make incidents` goes through all variations."""
 
 EVIDENCE = {
     (1, "refused"): ("scene-web-30584 (pid ", "has no endpoints", "REJECTED in filter/INPUT"),
@@ -45,6 +49,14 @@ def plain_scene(watch: Watch) -> Iterator[None]:
 
 def whole(finding: Finding) -> str:
     return "\n".join([finding.cause, *(f"{p.what}: {p.text} ({p.evidence})" for p in finding.proofs)])
+
+
+@pytest.mark.parametrize("variation", SUBSET, ids=lambda v: f"{v.incident}-{v.number}-{v.backend}")
+def test_variation(watch: Watch, variation: Variation) -> None:
+    result = incident_runs.vary(watch, variation)
+    print(result.text, *result.said, sep="\n")
+    assert result.packets, result.said
+    assert (result.right, result.false) == (result.expected, 0), result.text
 
 
 @pytest.mark.parametrize(("number", "state", "backend"), CASES, ids=["-".join(map(str, case)) for case in CASES])

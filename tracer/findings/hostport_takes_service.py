@@ -8,7 +8,7 @@ first.
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, rule_proof
+from tracer.findings.model import Finding, Proof, place, rule_proof
 from tracer.kube.model import Owner
 from tracer.model import Hop, Nat, Packet
 from tracer.rules.model import Rule, Visit, Walk
@@ -57,13 +57,12 @@ def _tell(
     address, port, protocol = nat.before.dst, nat.before.dport, packet.protocol.lower()
     pod = f"pod {owner.label}" if owner.kind == "Pod" else f"the pod at {nat.after.dst}"
     way, why, proofs_of_order = _order(hop, walk, visit, address, context)
+    became = place(nat.after.dst, nat.after.dport)
     proofs = [
-        Proof(
-            "packet", f"{packet.endpoints.src} -> {address}:{port} became {nat.after.dst}:{nat.after.dport}", hop.evidence.value
-        ),
+        Proof("packet", f"{packet.endpoints.src} -> {place(address, port)} became {became}", hop.evidence.value),
         rule_proof(visit, owner.text),
         *proofs_of_order,
-        Proof("object", f"{address}:{port} is {should}", says),
+        Proof("object", f"{place(address, port)} is {should}", says),
     ]
     if owner.kind == "Pod":
         proofs.append(Proof("object", f"{owner.detail} belongs to {pod}", owner.evidence))
@@ -72,11 +71,22 @@ def _tell(
         key=(protocol, port, owner.label or nat.after.dst, should, way),
         cause=f"hostPort {port} of {pod} takes what was meant for {should}: {why}.",
         proofs=tuple(proofs),
-        check=f"iptables-save -t nat | grep -e CNI-HOSTPORT-DNAT -e KUBE-SERVICES (or nft list table ip cni_hostport):"
-            f" nothing listens on"
-              f" {port}, so ss, netstat and ipvsadm do not show it. kubectl get pods -A -o wide finds hostPort {port}.",
-        cure=f"Take hostPort {port} away from {pod}: a Service, or a port that no Service uses." + _CURES.get(way, ""),
-    )  # fmt: skip
+        check=check(port),
+        cure=cure(port, pod, way),
+    )
+
+
+def check(port: int) -> str:
+    """What to look at."""
+    return (
+        f"iptables-save -t nat | grep -e CNI-HOSTPORT-DNAT -e KUBE-SERVICES (or nft list table ip cni_hostport): nothing"
+        f" listens on {port}, so ss, netstat and ipvsadm do not show it. kubectl get pods -A -o wide finds hostPort {port}."
+    )
+
+
+def cure(port: int, pod: str, way: str) -> str:
+    """What would mend it. way: as _order tells it."""
+    return f"Take hostPort {port} away from {pod}: a Service, or a port that no Service uses." + _CURES.get(way, "")
 
 
 _CURES = {

@@ -30,19 +30,21 @@ class KubeProxy:
 
 def running(proc: Path = Path("/proc")) -> KubeProxy | None:
     """The kube-proxy that runs here; None when none is seen, or several are."""
-    found = [pid for pid in (p.name for p in proc.iterdir()) if pid.isdigit() and is_kube_proxy(_arguments(proc / pid))]
+    found = [pid for pid in (p.name for p in proc.iterdir()) if pid.isdigit() and is_kube_proxy(arguments(proc / pid))]
     if len(found) != 1:
         return None
     root = proc / found[0]
-    return KubeProxy(int(found[0]), tuple(names(_arguments(root), root / "root", _host_name(proc))))
+    return KubeProxy(int(found[0]), tuple(names(arguments(root), root / "root", _host_name(proc))))
 
 
-def is_kube_proxy(arguments: Sequence[str]) -> bool:
-    program = Path(arguments[0]).name if arguments else ""
-    return program in PROGRAMS and (program == "kube-proxy" or "proxy" in arguments or "kube-proxy" in arguments)
+def is_kube_proxy(words: Sequence[str]) -> bool:
+    """Whether a command line is kube-proxy's."""
+    program = Path(words[0]).name if words else ""
+    return program in PROGRAMS and (program == "kube-proxy" or "proxy" in words or "kube-proxy" in words)
 
 
-def _arguments(process: Path) -> list[str]:
+def arguments(process: Path) -> list[str]:
+    """The command line of a process, from its directory in /proc; [] when it cannot be read."""
     try:
         return (process / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
     except OSError:
@@ -56,9 +58,9 @@ def _host_name(proc: Path) -> str:
         return ""
 
 
-def names(arguments: Sequence[str], root: Path, host: str) -> list[tuple[str, str]]:
-    """(name, where it comes from) of each name that these arguments may mean. root: what the process sees as /."""
-    override, config = option(arguments, "hostname-override").lower(), option(arguments, "config")
+def names(words: Sequence[str], root: Path, host: str) -> list[tuple[str, str]]:
+    """(name, where it comes from) of each name that this command line may mean. root: what the process sees as /."""
+    override, config = option(words, "hostname-override").lower(), option(words, "config")
     by_host = (host, "the host name")
     if not config:
         return [(override, "--hostname-override")] if override else [by_host]
@@ -75,12 +77,12 @@ def names(arguments: Sequence[str], root: Path, host: str) -> list[tuple[str, st
     return [first, (override, "--hostname-override, which is not heeded by every version when --config is given")]
 
 
-def option(arguments: Sequence[str], name: str) -> str:
+def option(words: Sequence[str], name: str) -> str:
     """The value of --name VALUE or --name=VALUE, the last one; "" when it is not given."""
     value = ""
-    for at, word in enumerate(arguments):
-        if word == f"--{name}" and at + 1 < len(arguments):
-            value = arguments[at + 1]
+    for at, word in enumerate(words):
+        if word == f"--{name}" and at + 1 < len(words):
+            value = words[at + 1]
         elif word.startswith(f"--{name}="):
             value = word.partition("=")[2]
     return value

@@ -7,12 +7,16 @@ is another node's now, does the same to requests for that node; the answer then 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, rule_proof
+from tracer.findings.model import Finding, Proof, place, rule_proof
+from tracer.kube.marks import EMPTY
+from tracer.kube.model import Owner
+from tracer.kube.owners import owner_of
 from tracer.model import Hop, Nat, Packet
-from tracer.rules.model import Visit, Walk
+from tracer.rules.model import Rule, Ruleset, Visit
 
 _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != (\S+/\d+) ip6? daddr (\S+/\d+) .*return")
 
@@ -26,86 +30,105 @@ def find(packet: Packet, context: Context) -> Finding | None:
     if any(h.nat and h.nat.kind in ("MASQUERADE", "SNAT") and h.netns == dnat.netns for h in after):
         return None
     for hop in after:
-        returned = _returned(hop, dnat.nat.after.dst) if hop.netns == dnat.netns else None
-        if returned and hop.walk:
-            visit, network = returned
-            return _tell(packet, dnat.nat, hop, hop.walk, visit, network, context)
+        visit = _returned(hop, dnat.nat.after.dst) if hop.netns == dnat.netns else None
+        if visit:
+            return _tell(packet, dnat.nat, hop, visit, context)
     return None
 
 
-def _returned(hop: Hop, address: str) -> tuple[Visit, str] | None:
-    """The rule that sent the packet past MASQUERADE because of its destination, and the network that rule is for."""
+def subnet_of(rule: Rule) -> str:
+    """The network that a rule leaves out from masquerading what comes from no pod; "" for any other rule."""
+    found = _TO_SUBNET.search(rule.text)
+    return (found[2] or found[4]) if found else ""
+
+
+def _returned(hop: Hop, address: str) -> Visit | None:
+    """The visit of the rule that sent the packet past MASQUERADE because of its destination."""
     if hop.hook != "POSTROUTING" or hop.clone or not hop.walk or not hop.walk.decision or not hop.table.endswith("nat"):
         return None
     for visit in hop.walk.visits:
-        if not visit.rule:
-            continue
-        found = _TO_SUBNET.search(visit.rule.text) if visit.verdict == "RETURN" else None
-        network = (found[2] or found[4]) if found else ""
+        network = subnet_of(visit.rule) if visit.rule and visit.verdict == "RETURN" else ""
         if network and ip_address(address) in ip_network(network, strict=False):
-            return visit, network
+            return visit
     return None
 
 
-def _tell(
-    packet: Packet, nat: Nat, hop: Hop, walk: Walk, visit: Visit, network: str, context: Context
-) -> Finding | None:  # fmt: skip
+def _tell(packet: Packet, nat: Nat, hop: Hop, visit: Visit, context: Context) -> Finding | None:
+    assert visit.rule and hop.walk
+    ends = nat.after
+    kept = f"{ends.src} -> {place(ends.dst, ends.dport)}"
+    left = f"{kept} left by {hop.out_iface or 'an unknown interface'} with its source unchanged: {packet.verdict}"
+    shown = [Proof("packet", left, "observed"), rule_proof(visit, _whose(visit.rule, hop.walk.ruleset, context).text)]
+    return conflict(visit.rule, hop.walk.ruleset, f"the source address {ends.src}", shown, context)
+
+
+def conflict(
+    rule: Rule, ruleset: Ruleset | None, keeps: str, shown: Sequence[Proof], context: Context, elsewhere: bool = False
+) -> Finding | None:
+    """That this RETURN is for a network that is not this node's; None when it is.
+
+    keeps: what requests keep. shown: the rule, as it was found. elsewhere: it is known that the network is not here.
+    """
+    network = subnet_of(rule)
     node = context.known.store.this_node()
     family = ":" in network
     by_api = tuple(c for c in node.pod_cidrs if (":" in c) == family) if node else ()
     leases = tuple(c for c in context.node.flannel_subnets() if (":" in c) == family)
     if network in (*by_api, *leases):
         return None
-    assert visit.rule
-    owner = context.owner(visit.rule, walk)
     holder = context.known.store.by_pod_cidr.one(network)
     mine = by_api or leases
-    ends = nat.after
-    kept = f"{ends.src} -> {ends.dst}:{ends.dport}"
-    proofs = [
-        Proof(
-            "packet",
-            f"{kept} left by {hop.out_iface or 'an unknown interface'} with its source unchanged: {packet.verdict}",
-            "observed",
-        ),
-        rule_proof(visit, owner.text),
-        *_instead(visit, walk),
-    ]
+    proofs = [*shown, *_instead(rule, ruleset)]
     if by_api and node:
         proofs.append(Proof("object", f"Node {node.name} has podCIDR {', '.join(by_api)}", "Kubernetes API"))
     if leases:
         proofs.append(Proof("setting", f"flannel's lease here is {', '.join(leases)}", "/run/flannel/subnet.env"))
     if holder:
         proofs.append(Proof("object", f"{network} is the podCIDR of node {holder.name}", "Kubernetes API"))
-    whose = f"node {holder.name}'s" if holder else "not this node's" if mine else "perhaps not this node's"
-    delete = f"iptables -t nat -D {visit.rule.chain} {visit.rule.text}" if visit.rule.text.startswith(("!", "-")) else (
-        f"nft delete rule {visit.rule.family} nat {visit.rule.chain} handle {visit.rule.handle}"
-    )  # fmt: skip
+    known = mine or elsewhere
+    whose = f"node {holder.name}'s" if holder else "not this node's" if known else "perhaps not this node's"
+    program = _whose(rule, ruleset, context).program or "an unknown program"
     return Finding(
         name="",
-        key=(visit.rule.chain, network),
+        key=(rule.chain, network),
         cause=(
-            f"Requests to pods in {network} keep the source address {ends.src}: a stale RETURN rule of"
-            f" {owner.program or 'an unknown program'}"
-            f" for that network, which is {whose}, stands before MASQUERADE, so the answer does not come back the way"
-            f" of the request."
+            f"Requests to pods in {network} keep {keeps}: a stale RETURN rule of {program} for that network, which is {whose},"
+            f" stands before MASQUERADE, so the answer does not come back the way of the request."
         ),
         proofs=tuple(proofs),
         check=(
             f"iptables -t nat -S POSTROUTING has one such RETURN for each subnet that this node has had; the right one is"
             f" {' or '.join(mine) or 'the podCIDR of this node'}. On the pod's node, tcpdump shows where the answer goes."
         ),
-        cure=(f"Delete the stale rule: {delete}. Restarting flannel alone does not: it only removes what it would write now."),
-        certain=bool(mine) or bool(holder and node and holder.name != node.name),
+        cure=(
+            f"Delete the stale rule: {_deletes(rule)}. Restarting flannel alone does not: it only removes what it would"
+            f" write now."
+        ),
+        certain=bool(known) or bool(holder and node and holder.name != node.name),
     )
 
 
-def _instead(visit: Visit, walk: Walk) -> list[Proof]:
+def _whose(rule: Rule, ruleset: Ruleset | None, context: Context) -> Owner:
+    return owner_of(rule, ruleset or EMPTY, context.known)
+
+
+def _deletes(rule: Rule) -> str:
+    """The command that deletes a rule."""
+    if rule.text.startswith(("!", "-")):
+        return f"ip{'6' * (rule.family == 'ip6')}tables -t nat -D {rule.chain} {rule.text}"
+    return f"nft delete rule {rule.family} {rule.table} {rule.chain} handle {rule.handle}"
+
+
+def _instead(rule: Rule, ruleset: Ruleset | None) -> list[Proof]:
     """The MASQUERADE behind it in the same chain, which would have acted."""
-    assert visit.rule
-    rules = walk.ruleset.chain(visit.rule.family, visit.rule.table, visit.rule.chain) if walk.ruleset else ()
-    behind = [r for r in rules if r.number > visit.rule.number and r.target == "MASQUERADE"]
+    behind = masquerades_behind(rule, ruleset)
     if not behind:
         return []
     last = behind[-1]
     return [Proof("rule", f"behind it and so not reached: {last.chain} {last.number}: {last.text}", "derived")]
+
+
+def masquerades_behind(rule: Rule, ruleset: Ruleset | None) -> list[Rule]:
+    """The rules behind this one in its chain that masquerade."""
+    rules = ruleset.chain(rule.family, rule.table, rule.chain) if ruleset else ()
+    return [r for r in rules if r.number > rule.number and r.target.upper() == "MASQUERADE"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracer.rules.model import Visit, path
+from tracer.model import Packet
+from tracer.rules.model import Rule, Visit, path
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Finding:
 
     name: of the finding's file. key: tells causes apart: a second packet with the same key shows the same cause. cause: one
     sentence. check: what to look at, cure: what would mend it. certain: nothing in it is a guess; where that is False the
-    cause is only the likely one, and cause says so. packets: how many show it; first, last: ns since the epoch, of those
-    packets; numbers: `number` of the first ones.
+    cause is only the likely one, and cause says so. packets: how many show it, 0: it was found without traffic; first, last: ns
+    since the epoch, of those packets; numbers: `number` of the first ones.
     """
 
     name: str
@@ -41,6 +42,23 @@ class Finding:
     first: int = 0
     last: int = 0
     numbers: tuple[int, ...] = ()
+
+
+def packet_proof(packet: Packet) -> Proof:
+    """A packet, where it was sent to and how it ended."""
+    ends = packet.endpoints
+    return Proof("packet", f"{ends.src} -> {place(ends.dst, ends.dport)}: {packet.verdict}", "observed")
+
+
+def place(address: str, port: int) -> str:
+    """10.0.0.1:80, [fd00::1]:80."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def stands(rule: Rule, source: str, whose: str = "") -> Proof:
+    """A rule that is there, whether or not a packet met it. source: who told it."""
+    text = f"{rule.chain} {rule.number}: {rule.text}"
+    return Proof("rule", text + (f" ({whose})" if whose else ""), source)
 
 
 def rule_proof(visit: Visit, whose: str = "") -> Proof:

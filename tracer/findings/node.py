@@ -45,8 +45,8 @@ class Listener:
 class Node:
     """The node that this runs on. Addresses and sockets are those of process 1's network namespace, or of ours."""
 
-    def __init__(self, proc: Path = Path("/proc"), run: Path = Path("/run")) -> None:
-        self._proc, self._run, self._processes = proc, run, Processes()
+    def __init__(self, proc: Path = Path("/proc"), run: Path = Path("/run"), sys: Path = Path("/sys")) -> None:
+        self._proc, self._run, self._sys, self._processes = proc, run, sys, Processes()
         self._kept: dict[Hashable, tuple[float, object]] = {}
         self._net = next((p for p in (proc / "1/net", proc / "self/net") if os.access(p / "tcp", os.R_OK)), proc / "self/net")
 
@@ -70,10 +70,8 @@ class Node:
 
     def is_kube_proxy(self, pid: int) -> bool:
         """Whether a process is kube-proxy, or k3s, which has it in it."""
-        with suppress(OSError):
-            words = (self._proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-            return kube_proxy.is_kube_proxy(words) or Path(words[0].split(" ")[0]).name in ("k3s", "rke2")
-        return False
+        words = kube_proxy.arguments(self._proc / str(pid))
+        return kube_proxy.is_kube_proxy(words) or (bool(words) and Path(words[0].split(" ")[0]).name in ("k3s", "rke2"))
 
     def kube_proxy(self) -> KubeProxy | None:
         return self._keep("kube-proxy", lambda: kube_proxy.running(self._proc))
@@ -98,6 +96,16 @@ class Node:
     def counters(self, pid: int) -> dict[str, int]:
         """TcpExt counters of the namespace of a process; {} when they cannot be read."""
         return self._keep(("counters", pid), lambda: procnet.counters(self._proc / str(pid) / "net"))
+
+    def conntrack_counters(self) -> dict[str, int]:
+        """conntrack's counters of our namespace since boot, of all CPUs: insert_failed, drop ... {} when not to be had."""
+        return self._keep("conntrack", lambda: procnet.conntrack(self._net))
+
+    def mtu(self, interface: str) -> int:
+        """Of an interface of our namespace, in bytes; 0 when there is none."""
+        with suppress(OSError, ValueError):
+            return int((self._sys / "class/net" / interface / "mtu").read_text(encoding="ascii"))
+        return 0
 
     def interface_of(self, address: str) -> str:
         """The interface that has this address, "" when none has."""

@@ -6,13 +6,16 @@ for ever. kube-proxy itself holds the NodePort's socket before 1.24; that is as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, rule_proof
+from tracer.findings.model import Finding, Proof, packet_proof, place, rule_proof
 from tracer.findings.node import Listener
 from tracer.kube.model import Owner
 from tracer.model import Hop, Packet
 
 PORTS, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
+REFUSES = "which has no endpoints: the Service's rule refuses every request"
 
 
 def find(packet: Packet, context: Context) -> Finding | None:
@@ -39,47 +42,43 @@ def _taken(hop: Hop) -> int:
 
 
 def _tell(packet: Packet, hop: Hop, owner: Owner, listener: Listener, context: Context) -> Finding:
-    port, service, protocol = listener.port, owner.label, packet.protocol.lower()
-    rejected = hop.nat is None
-    to = f"{owner.target or (f'{hop.nat.after.dst}:{hop.nat.after.dport}' if hop.nat else '')}"
-    fate = (
-        "which has no endpoints: the Service's rule refuses every request"
-        if rejected
-        else f"and its rule sends every request to {to}"
-    )
-    who = f"{listener.text} listens" if listener.pid else "A process listens (it cannot be seen from here) "
     assert hop.walk and hop.walk.decision
-    proofs = [
-        Proof(
-            "packet", f"{packet.endpoints.src} -> {packet.endpoints.dst}:{packet.endpoints.dport}: {packet.verdict}", "observed"
-        ),
-        rule_proof(hop.walk.decision, owner.text),
-        Proof("process", f"{listener.text} listens on {protocol} {listener.place} of the node", "/proc/net"),
-        *_settings(port, context),
-    ]
-    service_name = f"-n {owner.namespace} {owner.name}"
+    to = owner.target or (place(hop.nat.after.dst, hop.nat.after.dport) if hop.nat else "")
+    fate = f"and its rule sends every request to {to}" if hop.nat else REFUSES
+    shown = [packet_proof(packet), rule_proof(hop.walk.decision, owner.text)]
+    return conflict(owner, listener, packet.protocol.lower(), fate, shown, context)
+
+
+def conflict(
+    owner: Owner, listener: Listener, protocol: str, fate: str, shown: Sequence[Proof], context: Context
+) -> Finding:  # fmt: skip
+    """That a process listens on the NodePort of a Service. fate: what the Service's rule does, as a clause; shown: by what."""
+    port, service = listener.port, owner.label
+    who = f"{listener.text} listens" if listener.pid else "A process listens (it cannot be seen from here)"
+    names = f"-n {owner.namespace} {owner.name}"
     return Finding(
         name="",
         key=(port, protocol, service),
         cause=(
-            f"{who.strip()} on port {port} of this node, but {protocol} {port} is also the NodePort of Service"
-            f" {service}, {fate},"
-            f" and the process never sees any of them."
+            f"{who} on port {port} of this node, but {protocol} {port} is also the NodePort of Service {service},"
+            f" {fate}, and the process never sees any of them."
         ),
-        proofs=tuple(proofs),
+        proofs=(
+            *shown,
+            Proof("process", f"{listener.text} listens on {protocol} {listener.place} of the node", "/proc/net"),
+            *_settings(port, context),
+        ),
         check=(
-            f"ss -lnp 'sport = :{port}' shows the process, kubectl get service {service_name} the nodePort. kube-proxy"
-            f" before 1.24 logs"
-            f" can't open \"nodePort for {service}\" and installs the rules all the same; later versions do not look."
+            f"ss -lnp 'sport = :{port}' shows the process, kubectl get service {names} the nodePort. kube-proxy before 1.24"
+            f' logs can\'t open "nodePort for {service}" and installs the rules all the same; later versions do not look.'
         ),
         cure=(
-            f"Give the Service another nodePort (kubectl edit service {service_name}) or the process another port. To"
-            f" prevent it: a"
-            f" ResourceQuota on services.nodeports, and the NodePort range in {RESERVED.replace('/', '.')}."
+            f"Give the Service another nodePort (kubectl edit service {names}) or the process another port. To prevent it:"
+            f" a ResourceQuota on services.nodeports, and the NodePort range in {RESERVED.replace('/', '.')}."
         ),
         # Who holds the socket must be known: it may be kube-proxy.
         certain=listener.pid > 0,
-    )  # fmt: skip
+    )
 
 
 def _settings(port: int, context: Context) -> list[Proof]:
@@ -88,8 +87,11 @@ def _settings(port: int, context: Context) -> list[Proof]:
     reserved = context.node.setting(RESERVED)
     if not (low.isdigit() and high.isdigit() and int(low) <= port <= int(high)) or _within(port, reserved):
         return []
-    return [Proof("setting", f"ip_local_port_range is {low}-{high} and {port} is not reserved: any outgoing connection of the"
-                             f" node may get this port too", "/proc/sys")]  # fmt: skip
+    text = (
+        f"ip_local_port_range is {low}-{high} and {port} is not reserved: any outgoing connection of the node may get this"
+        f" port too"
+    )
+    return [Proof("setting", text, "/proc/sys")]
 
 
 def _within(port: int, ranges: str) -> bool:

@@ -71,3 +71,13 @@ def counters(proc: Path) -> dict[str, int]:
         return {}
     rows = [line.split()[1:] for line in lines if line.startswith("TcpExt:")]
     return {name: int(value) for name, value in zip(*rows, strict=True)} if len(rows) == 2 else {}
+
+
+def conntrack(proc: Path) -> dict[str, int]:
+    """conntrack's counters of a namespace, summed over CPUs; {} when they cannot be read. The file has them in hexadecimal."""
+    try:
+        head, *lines = (proc / "stat/nf_conntrack").read_text(encoding="ascii").splitlines()
+        rows = [[int(number, 16) for number in line.split()] for line in lines]
+    except (OSError, ValueError):
+        return {}
+    return {name: sum(column) for name, column in zip(head.split(), zip(*rows, strict=False), strict=False)}

@@ -64,6 +64,10 @@ class Cache:
         """The addresses of a pod's network."""
         return [a for s in self._find(("pod", f"{namespace}/{name}")) for a in s.addresses]
 
+    def every(self) -> list[Sandbox]:
+        """All that the cache has, as of the last look."""
+        return [s for s in self._files.values() if s]
+
     def _one(self, key: tuple[str, str]) -> Sandbox | None:
         found = self._find(key)
         return found[0] if len(found) == 1 else None

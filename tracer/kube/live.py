@@ -123,6 +123,13 @@ class Kube:
                 self._said.add(str(e))
                 self._notes.append(str(e))
 
+    def settle(self) -> None:
+        """Waits for the objects, for as long as an option that names one would."""
+        if self._watch:
+            self._have_all = self._watch.wait(PATIENCE)
+            if not self._have_all:
+                self._notes.append(f"The Kubernetes API has not answered within {PATIENCE:.0f} s: names come from rules alone.")
+
     def wants(self, packet: Packet) -> bool:
         """Whether the packet is one that was asked for; the kernel lets a few more pass."""
         return not self._words or wanted.matches(packet, self._ends, self.known)

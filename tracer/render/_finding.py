@@ -16,7 +16,7 @@ def block(finding: Finding, ink: Ink) -> list[str]:
     shade = "bad" if finding.certain else "doubt"
     mark = "!!" if finding.certain else "?"
     head = "FINDING" if finding.certain else "PERHAPS"
-    count = f"{finding.packets} packet{'s' * (finding.packets != 1)}"
+    count = f"{finding.packets} packet{'s' * (finding.packets != 1)}" if finding.packets else "without traffic"
     lines = [ink(shade, f"{mark:>2} {head} {finding.name}") + ink("quiet", f"  {count}")]
     lines.append(ink.fold(f"   {ink('strong', plain(finding.cause))}", 3))
     lines += [ink.fold(line, LABEL + WHAT) for line in _proofs(finding, ink)]

@@ -22,8 +22,11 @@ def words(rule: Rule) -> str:
     return rule.text or f"{rule.target or 'counts'} (its text could not be read)"
 
 
-def rule_lines(hop: Hop, verbose: bool, ink: Ink) -> Iterator[str]:
-    """Which rules acted, for people: the one that decided; verbose: also those before it that did more than lead there."""
+def rule_lines(hop: Hop, verbose: bool, ink: Ink, explained: bool = False) -> Iterator[str]:
+    """Which rules acted, for people: the one that decided; verbose: also those before it that did more than lead there.
+
+    explained: of a packet that nobody has sent everything is derived, so it is not said of each rule.
+    """
     walk = hop.walk
     if not walk:
         return
@@ -36,7 +39,7 @@ def rule_lines(hop: Hop, verbose: bool, ink: Ink) -> Iterator[str]:
         return
     visits = acted(walk.visits) if verbose and not hop.nat else [v for v in (walk.decision,) if v]
     for visit in visits:
-        remark = "  " + ink("quiet", "(derived)") if visit.evidence is Evidence.DERIVED else ""
+        remark = "  " + ink("quiet", "(derived)") if visit.evidence is Evidence.DERIVED and not explained else ""
         # The first packet's lines tell the whole way, and the rule.
         places = visit.path[-1:] if before and not verbose else visit.path
         steps = f"{KEEP}> ".join(f"{plain(p.chain)}{KEEP}{p.number or 'policy'}" for p in places)

@@ -6,11 +6,15 @@ import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tracer.facts import Fact
 from tracer.findings.model import Finding
 from tracer.model import Packet, Totals
+
+if TYPE_CHECKING:
+    from tracer.explain.compare import Compared
+    from tracer.explain.journey import Story
 
 
 class Lost(Protocol):
@@ -61,6 +65,20 @@ class Output(ABC):
     @abstractmethod
     def doctor(self, facts: Sequence[Fact], status: int) -> None:
         """What works on this machine. status: what the command will exit with."""
+
+    def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
+        """What an audit found, alone. checks: the names of those made. unread: what could not be looked at, a clause each."""
+        for finding in findings:
+            self.finding(finding)
+
+    def explained(self, stories: Sequence[Story]) -> None:
+        """What would happen to a packet: all ways that it may go, the likeliest first."""
+        for story in stories:
+            self.packet(story.packet)
+
+    def compared(self, packet: Packet, compared: Compared) -> None:
+        """A packet that was traced beside what was told of it."""
+        self.packet(packet)
 
     def note(self, text: str) -> None:
         """One line for the user; never part of the results."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from json import JSONEncoder
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer import __version__
 from tracer.facts import Fact
@@ -20,6 +20,10 @@ from tracer.kube.model import UNKNOWN, Owner
 from tracer.model import Drop, Endpoints, Flow, Handshake, Hop, Ipvs, Packet, Socket, Totals
 from tracer.render.base import Lost, Output
 from tracer.rules.model import Rule, Visit, Walk, path
+
+if TYPE_CHECKING:
+    from tracer.explain.compare import Compared
+    from tracer.explain.journey import Story
 
 Object = dict[str, Any]
 
@@ -59,6 +63,19 @@ class Json(Output):
     def doctor(self, facts: Sequence[Fact], status: int) -> None:
         self._write("doctor", facts=[_fact(f) for f in facts], status=status)
 
+    def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
+        for finding in findings:
+            self.finding(finding)
+        self._write("audit", checks=list(checks), findings=len(findings), unread=list(unread), status=status)
+
+    def explained(self, stories: Sequence[Story]) -> None:
+        for story in stories:
+            self._write("explained", share=float(story.share), doubts=list(story.doubts), packet=_untimed(story.packet))
+
+    def compared(self, packet: Packet, compared: Compared) -> None:
+        told = {"difference": compared.difference} if compared.difference else {}
+        self._write("compared", agreed=compared.agreed, packet=packet_object(packet), **told)
+
     def _write(self, kind: str, **fields: Any) -> None:
         self.out.write(_encode({"type": kind, **fields}) + "\n")
         self.out.flush()
@@ -95,13 +112,18 @@ def packet_object(packet: Packet) -> Object:
     return out
 
 
+def _untimed(packet: Packet) -> Object:
+    """The same of a packet that nobody has sent: it has no time and no number."""
+    return {key: value for key, value in packet_object(packet).items() if key not in ("time", "number", "seq", "length")}
+
+
 def _hop(hop: Hop, began: int) -> Object:
     out: Object = {"time_ns": hop.time - began, "what": hop.what, "netns": hop.netns, "evidence": hop.evidence.value}
     for key, text in (
         ("hook", hop.hook),
         ("table", hop.table),
         ("chain", hop.chain),
-        ("verdict", hop.verdict),
+        ("route" if hop.what == "route" else "verdict", hop.verdict),
         ("reject", hop.reject),
         ("in_ifname", hop.in_iface),
         ("out_ifname", hop.out_iface),
@@ -215,6 +237,7 @@ def _drop(drop: Drop) -> Object:
 
 def _finding(finding: Finding) -> Object:
     proofs = [{"what": p.what, "text": p.text, "evidence": p.evidence} for p in finding.proofs]
+    times = {"first": rfc3339(finding.first), "last": rfc3339(finding.last)} if finding.packets else {}
     return {
         "name": finding.name,
         "text": finding.cause,
@@ -224,8 +247,7 @@ def _finding(finding: Finding) -> Object:
         "cure": finding.cure,
         "count": finding.packets,
         "packets": list(finding.numbers),
-        "first": rfc3339(finding.first),
-        "last": rfc3339(finding.last),
+        **times,
     }
 
 

@@ -16,20 +16,26 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tracer import __version__
 from tracer.facts import Fact
 from tracer.findings.model import Finding
 from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket, Totals
 from tracer.render import _ipvs
+from tracer.render._explained import alike, common_hops, condition, elsewhere
 from tracer.render._finding import block
 from tracer.render._ink import KEEP, Ink, plain
 from tracer.render._ipvs import endpoint
 from tracer.render._rules import rule_lines
 from tracer.render.base import Lost, Output
 from tracer.verdict import BAD, benign
+
+if TYPE_CHECKING:
+    from tracer.explain.compare import Compared
+    from tracer.explain.journey import Story
 
 TIME, HOOK, SUBJECT = 12, 12, 13
 """Columns: a time, right-aligned, and two blanks; a hook; what acted there; then the rest."""
@@ -40,6 +46,9 @@ RULE = MARGIN + 2
 
 WAYS = 4096
 """So many ways of packets are remembered, to say of the next one that it went the same."""
+
+OTHERS = 8
+"""So many ways of an explained packet are written down."""
 
 GOOD = frozenset({"forwarded", "delivered", "sent"})
 
@@ -117,6 +126,45 @@ class Text(Output):
         style, end = ends.get(status, ("bad", f"Tracing cannot work here: {fatal} (exit status {status})."))
         self._write([*(self._fact(self._ink, fact, width) for fact in facts), self._ink(style, end)])
 
+    def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
+        ink = self._ink
+        for finding in findings:
+            self.finding(finding)
+        for why in unread:
+            self._write([ink.fold(ink("doubt", f"not looked at: {why}"), 2)])
+        certain = sum(f.certain for f in findings)
+        found = f"{certain} found" + f", {len(findings) - certain} perhaps" * (certain < len(findings))
+        shade = "bad" if certain else "doubt" if findings or unread else "good"
+        self._write([f"{_count(len(checks), 'check')}: {ink(shade, found if findings else 'nothing found')}"])
+
+    def explained(self, stories: Sequence[Story]) -> None:
+        ways = alike(stories)
+        for at, group in enumerate(ways[:OTHERS]):
+            common = common_hops(ways[0][0].packet, group[0].packet) if at else 0
+            self._write([*self._told(group, common), ""])
+        if len(ways) > OTHERS:
+            self._write([self._ink("quiet", f"and {_count(len(ways) - OTHERS, 'way')} more"), ""])
+
+    def _told(self, group: Sequence[Story], common: int) -> list[str]:
+        """One way, from the hop on in which it parts from the first one; those that only lead elsewhere are a line each."""
+        story, ink = group[0], self._ink
+        head = [] if common else [self._header(story.packet), *self._ends(story.packet)]
+        words = "or " * bool(common) + condition(group)
+        if words:
+            head.append(ink.fold(" " * MARGIN + ink("doubt" if story.doubts else "change", plain(words)), MARGIN + 4))
+        rest = replace(story.packet, hops=story.packet.hops[common:])
+        others = [ink.fold(" " * MARGIN + line, MARGIN + 4) for line in map(plain, map(elsewhere, group[1 : 1 + OTHERS]))]
+        more = [" " * MARGIN + ink("quiet", f"and {len(group) - 1 - OTHERS} more")] if len(group) > 1 + OTHERS else []
+        return [*head, *self._way(rest), self._end(story.packet), *others, *more]
+
+    def compared(self, packet: Packet, compared: Compared) -> None:
+        ink, hops = self._ink, self._header(packet)
+        if not compared.difference:
+            self._write([hops, f"{'=>':>{TIME}}  {ink('good', 'as explained')}: {plain(packet.verdict)}", ""])
+            return
+        differs = f"{'=>':>{TIME}}  {ink('bad', 'not as explained')}: {plain(compared.difference)}"
+        self._write([hops, *self._way(packet), self._end(packet), ink.fold(differs, MARGIN), ""])
+
     def note(self, text: str) -> None:
         super().note(self._talk.fold(text, 2))
 
@@ -134,7 +182,8 @@ class Text(Output):
         protocol = _NAMES.get(packet.protocol.lower(), packet.protocol.upper())
         src = ink("strong", endpoint(ends.src, ends.sport))
         dst = ink("strong", endpoint(ends.dst, ends.dport))
-        parts = [f"{_clock(packet.time)}{KEEP}{KEEP}{protocol}{KEEP}{src}{KEEP}-> {dst}"]
+        clock = _clock(packet.time) if packet.time else f"{'explained':<{TIME}}".replace(" ", KEEP)
+        parts = [f"{clock}{KEEP}{KEEP}{protocol}{KEEP}{src}{KEEP}-> {dst}"]
         if packet.tcp_flags:
             parts.append(ink("change", packet.tcp_flags.replace(" ", KEEP)))
         if packet.length:
@@ -155,15 +204,15 @@ class Text(Output):
             if hop.netns and hop.netns != netns:
                 netns = hop.netns
                 yield " " * MARGIN + ink("place", plain(f"in {netns}"))
-            moment = ink("quiet", f"{_relative(hop.time - began):>{TIME}}")
+            moment = ink("quiet", f"{_relative(hop.time - began) if packet.time else '':>{TIME}}")
             subject, detail = self._act(hop)
             subject = f"{subject:<{SUBJECT - 1}}"
             actor = ink("change", subject) if hop.nat else subject
-            line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop)}"
+            line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop, not packet.time)}"
             yield ink.fold(line, DETAIL)
             if hop.ipvs and (remark := _ipvs.remark(hop.ipvs)):
                 yield ink.fold(" " * RULE + ink("quiet", remark), RULE + 4)
-            for rule in rule_lines(hop, self.verbose, ink):
+            for rule in rule_lines(hop, self.verbose, ink, not packet.time):
                 yield ink.fold(" " * RULE + rule, RULE + 4)
 
     def _ends(self, packet: Packet) -> list[str]:
@@ -198,7 +247,7 @@ class Text(Output):
         subject = f"{hop.table} {hop.chain}".strip() or {"nat-hook": "nat"}.get(hop.what, hop.what)
         return plain(subject), self._ink(shade, verdict)
 
-    def _remarks(self, hop: Hop) -> str:
+    def _remarks(self, hop: Hop, explained: bool = False) -> str:
         remarks = []
         if self.verbose and (hop.in_iface or hop.out_iface) and not hop.nat:
             remarks.append(plain(f"{hop.in_iface or 'here'} -> {hop.out_iface or 'here'}").replace(" ", KEEP))
@@ -206,7 +255,7 @@ class Text(Output):
             remarks.append(f"mark{KEEP}{hop.mark:#x}")
         if hop.clone:
             remarks.append("(copy)")
-        if hop.evidence is Evidence.DERIVED:
+        if hop.evidence is Evidence.DERIVED and not explained:
             remarks.append("(derived)")
         return "".join("  " + self._ink("quiet", r) for r in remarks)
 

@@ -15,21 +15,17 @@ import numpy as np
 
 from tracer.rules import entry
 from tracer.rules.entry import EXTENSION, HEADS, BadBlob, Entry
+from tracer.rules.table import HOOKS, Table
 
-HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
-RETURN = -5
-"""Verdict of RETURN in a standard target; others are -1 - NF_*, and from 0 on the offset jumped to."""
-_VERDICTS = {-1: "DROP", -2: "ACCEPT", -4: "QUEUE", RETURN: "RETURN"}
 _COUNTERS = 16
 _ERROR, _CHAIN = b"ERROR\0", 30
 """Name of the target that stands before a chain, and how long the chain's name may be."""
 
 
-class Table:
+class BlobTable(Table):
     """A blob, gone through once for where rules and chains begin; a rule is decoded when it is asked for.
 
-    hooks: offset of a base chain's first rule by hook number; underflows: of its policy. starts: chain by the offset of its
-    first rule. Counters are not kept. Raises BadBlob, also when a rule is decoded.
+    Counters are not kept. Raises BadBlob, also when a rule is decoded.
     """
 
     def __init__(
@@ -84,25 +80,18 @@ class Table:
 
     @property
     def chains(self) -> Iterable[str]:
-        """Their names, in the order of the blob."""
+        """In the order of the blob."""
         return self._spans.keys()
 
     def size(self, chain: str) -> int:
-        """How many rules it has, without its own last one."""
         first, last = self._spans[chain]
         return last - first
 
     def offsets(self, chain: str) -> list[int]:
-        """Of its rules."""
         first, last = self._spans[chain]
         return self._offsets[first:last]
 
-    def rules(self, chain: str) -> list[Entry]:
-        """Of a chain, in order."""
-        return [self.entry(at) for at in self.offsets(chain)]
-
     def entry(self, at: int) -> Entry:
-        """The rule at an offset. KeyError, BadBlob."""
         found = self._entries.get(at)
         if found is None:
             found = self._entries[at] = self._decode(at)
@@ -128,20 +117,13 @@ class Table:
         return (chain if place <= last else ""), (place - first + 1 if place < last else 0)
 
     def target_name(self, at: int) -> str:
-        """Of the rule at an offset, as `iptables -L` shows it: the chain jumped to, the target, the verdict, "" when the rule
-        only counts."""
         place = self._place(at)
         target = int(self._targets[place])
         name = self._blob[target + 2 : target + EXTENSION.size - 1].split(b"\0", 1)[0]
         if name:
             return name.decode()
         (verdict,) = struct.unpack_from("<i", self._blob, target + EXTENSION.size)
-        if verdict < 0:
-            return _VERDICTS.get(verdict, str(verdict))
-        return "" if verdict == self._after(place) else self.starts.get(verdict, "")
-
-    def policy(self, hook: int) -> str:
-        return self.target_name(self.underflows[hook])
+        return self.named(verdict, self._after(place))
 
     def is_same(self, blob: bytearray) -> bool:
         """Whether another copy holds the same rules: all but their counters, which are then zero in it, is equal."""

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from tracer import record
 from tracer.lazy import Lazy
 from tracer.record import Event, Flag
-from tracer.rules.blob import Table
 from tracer.rules.entry import BadBlob
 from tracer.rules.matches import Seen
 from tracer.rules.model import ChainKey, Rule, Ruleset, Walk
 from tracer.rules.reader import Reader, Reading, Wanted
 from tracer.rules.steps import RECORDS, REPLACED, WATCHED, Looked, Noted, Replaced
+from tracer.rules.table import Table
 from tracer.rules.walk import Observed, walk
 
 LIVES_KEPT = 16

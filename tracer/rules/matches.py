@@ -21,7 +21,8 @@ class Seen:
     """What is known of the packet while it was in the table.
 
     family: "ip" or "ip6". Addresses as numbers; in_face, out_face: interface names as the kernel has them, 16 bytes as a
-    number. fragment: not the first one. sport, dport: of ICMP the type and code are icmp. mark: when the table began.
+    number. fragment: not the first one. sport, dport: of ICMP the type and code are icmp. mark: when the table began, None =
+    not known.
     """
 
     family: str
@@ -35,7 +36,7 @@ class Seen:
     dport: int = 0
     icmp: tuple[int, int] = (0, 0)
     tcp_flags: int = 0
-    mark: int = 0
+    mark: int | None = 0
 
 
 def header_matches(h: Header, p: Seen) -> bool:

@@ -37,10 +37,9 @@ class Snapshot:
 
 
 Texts = Callable[[str, str], Mapping[int, str]]
-Saves = Callable[[str, str], Mapping[str, Sequence[Rule]]]
 
 
-def join(dump: Dump, inode: int, listed: Texts, saved: Saves) -> Snapshot:
+def join(dump: Dump, inode: int, listed: Texts, saved: nft_text.Saves) -> Snapshot:
     """A snapshot from what the kernel dumped and the two sources of text, each asked by family and table.
 
     A chain's saved rules are taken when they are as many as the kernel has, and no comment differs; else, and for native

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping, Sequence
 
 from tracer.rules import save
 from tracer.rules.model import Rule
@@ -14,6 +15,8 @@ IPTABLES_TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
 SAVE = {"ip": "iptables-nft-save", "ip6": "ip6tables-nft-save"}
 PATH = "/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin"
 TOOL_SECONDS = 60
+Saves = Callable[[str, str], Mapping[str, Sequence[Rule]]]
+"""What prints the rules of a table of iptables-nft: chain -> rules, by family and table."""
 _HANDLE = re.compile(r"^(?P<text>.*?) # handle (?P<handle>\d+)$", re.S)
 _CHAIN = re.compile(r"^\tchain (?P<name>\S+) \{")
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracer.rules import netns, saved, sockopt
-from tracer.rules.blob import Table
+from tracer.rules.blob import BlobTable
 from tracer.rules.entry import BadBlob
 from tracer.rules.model import Rule
+from tracer.rules.table import Table
 
 TRIES = 3
 
@@ -113,7 +114,7 @@ def read_here(wanted: Wanted) -> tuple[Table, Mapping[int, Rule]] | None:
     family, name = wanted.family, wanted.table
     if name not in sockopt.present(family):
         raise OSError(f"there is no table {name} any more")
-    table = Table(family, name, *sockopt.read(family, name))
+    table = BlobTable(family, name, *sockopt.read(family, name))
     try:
         text = sockopt.save(family, name)
     except OSError:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 from tracer.rules import save
-from tracer.rules.blob import Table
 from tracer.rules.model import Rule
+from tracer.rules.table import Table
 
 
 class NotTheSame(Exception):

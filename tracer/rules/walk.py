@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tracer.model import Evidence
-from tracer.rules.blob import RETURN, Table
 from tracer.rules.entry import Entry, Ext
 from tracer.rules.matches import Seen, compute, header_matches, mark_after
 from tracer.rules.model import Place, Rule, Visit, Walk
+from tracer.rules.table import RETURN, Table
 
 FALSE, TRUE, UNKNOWN, TARGET = range(4)
 RULES_TO_TRY = 100_000

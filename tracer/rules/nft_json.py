@@ -1,4 +1,4 @@
-"""Reads what `nft -j list ruleset` prints into a Ruleset and its maps.
+"""Reads what `nft -j list ruleset` prints: rules with their expressions, sets, maps, base chains.
 
 nft hides the content of iptables-nft's matches and targets: a comment is no more than {"xt": {"name": "comment"}}. Whoever
 has them from elsewhere (netlink gives them) hands them in by handle.
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.nfttext import expression, operand
 from tracer.rules.model import ChainKey, Rule, Ruleset
+from tracer.rules.nft_words import expression, operand
 
 Handle = tuple[str, str, str, int]
 """family, table, chain, handle of a rule."""
@@ -43,27 +43,59 @@ class NftMap:
     elements: Mapping[tuple[str, ...], Element] = field(default_factory=dict)
 
 
-def parse(
-    text: str, comments: Mapping[Handle, str] | None = None, netns: int = 0, generation: str = ""
-) -> tuple[Ruleset, dict[tuple[str, str, str], NftMap]]:
-    """The ruleset, and its maps by (family, table, name). comments: those that nft does not show. Raises ValueError."""
+Expression = dict[str, Any]
+"""One expression of a rule, as nft writes it: {"match": {...}}, {"goto": {"target": "x"}}."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base chain. kind: "nat", "filter", "route". hook: as PREROUTING. priority: the lower, the earlier."""
+
+    key: ChainKey
+    kind: str
+    hook: str
+    priority: int
+    policy: str
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Everything that nft lists. maps, sets: by family, table and name; a set's elements as nft writes them in JSON."""
+
+    ruleset: Ruleset
+    maps: Mapping[ChainKey, NftMap] = field(default_factory=dict)
+    sets: Mapping[ChainKey, tuple[Any, ...]] = field(default_factory=dict)
+    bases: tuple[Base, ...] = ()
+    expressions: Mapping[Handle, tuple[Expression, ...]] = field(default_factory=dict)
+
+
+def parse(text: str, comments: Mapping[Handle, str] | None = None, netns: int = 0, generation: str = "") -> Listed:
+    """What nft printed. comments: those that nft does not show. Raises ValueError."""
     chains: dict[ChainKey, list[Rule]] = {}
     policies: dict[ChainKey, str] = {}
-    maps: dict[tuple[str, str, str], NftMap] = {}
+    maps: dict[ChainKey, NftMap] = {}
+    sets: dict[ChainKey, tuple[Any, ...]] = {}
+    expressions: dict[Handle, tuple[Expression, ...]] = {}
+    bases: list[Base] = []
     for entry in json.loads(text)["nftables"]:
         ((kind, body),) = entry.items()
         if kind == "chain":
             key = (body["family"], body["table"], body["name"])
             chains.setdefault(key, [])
-            if "policy" in body:
-                policies[key] = body["policy"].upper()
+            if "hook" in body:
+                policies[key] = body.get("policy", "accept").upper()
+                bases.append(Base(key, body["type"], body["hook"].upper(), int(body["prio"]), policies[key]))
         elif kind == "rule":
             rules = chains.setdefault((body["family"], body["table"], body["chain"]), [])
             rules.append(_rule(body, len(rules) + 1, comments or {}))
+            expressions[body["family"], body["table"], body["chain"], body["handle"]] = tuple(body["expr"])
         elif kind == "map":
             found = _map(body)
             maps[found.family, found.table, found.name] = found
-    return Ruleset("nft", netns, generation, {key: tuple(rules) for key, rules in chains.items()}, policies), maps
+        elif kind == "set":
+            sets[body["family"], body["table"], body["name"]] = tuple(body.get("elem", ()))
+    ruleset = Ruleset("nft", netns, generation, {key: tuple(rules) for key, rules in chains.items()}, policies)
+    return Listed(ruleset, maps, sets, tuple(bases), expressions)
 
 
 def _rule(body: dict[str, Any], number: int, comments: Mapping[Handle, str]) -> Rule:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tests import nftjson
-from tests.nfttext import expression, operand
 from tests.nodes import node
+from tracer.rules import nft_json
+from tracer.rules.nft_words import expression, operand
 
 S1 = node("1.36.2-nftables-nft", "S1")
 S4 = node("1.30.3-nftables-nft", "S4")
 
 
 def test_rules_of_kube_proxy_in_nfts_words() -> None:
-    rules, _ = nftjson.parse(S4.files["nft.json"])
+    rules = nft_json.parse(S4.files["nft.json"]).ruleset
     texts = [r.text for r in rules.chain("ip", "kube-proxy", "services")]
     assert texts == [
         "ip daddr . meta l4proto . th dport vmap @service-ips",
@@ -28,22 +28,22 @@ def test_rules_of_kube_proxy_in_nfts_words() -> None:
 
 
 def test_maps_and_what_their_elements_say() -> None:
-    _, maps = nftjson.parse(S4.files["nft.json"])
+    maps = nft_json.parse(S4.files["nft.json"]).maps
     none = maps["ip", "kube-proxy", "no-endpoint-nodeports"]
     (element,) = none.elements.values()
     assert element.text == 'tcp . 30420 comment "2048-game/service-2048" : drop'
     ports = maps["ip", "kube-proxy", "service-nodeports"].elements
     assert ports["tcp", "30420"].verdict == "goto external-ZC2KPEQ4-2048-game/service-2048/tcp/"
-    _, maps = nftjson.parse(S1.files["nft.json"])
+    maps = nft_json.parse(S1.files["nft.json"]).maps
     refused = maps["ip", "kube-proxy", "no-endpoint-services"].elements.values()
     assert {e.verdict for e in refused} == {"goto reject-chain"}
 
 
 def test_comments_that_nft_hides_are_joined_by_handle() -> None:
     mine = node("1.36.2-iptables-nft", "S1")
-    rules, _ = nftjson.parse(mine.files["nft.json"])
+    rules = nft_json.parse(mine.files["nft.json"]).ruleset
     assert {r.comment for r in rules.chain("ip", "nat", "PREROUTING")} == {""}
-    rules, _ = nftjson.parse(mine.files["nft.json"], mine.netlink_comments())
+    rules = nft_json.parse(mine.files["nft.json"], mine.netlink_comments()).ruleset
     (first,) = rules.chain("ip", "nat", "PREROUTING")
     assert first.comment == "kubernetes service portals"
     assert first.text == 'comment "kubernetes service portals" jump KUBE-SERVICES'
@@ -55,3 +55,12 @@ def test_what_is_not_known_is_named_by_its_kind() -> None:
     assert operand({"set": ["a", {"range": [1, 5]}]}) == "{ a, 1-5 }"
     assert expression({"reject": None}) == "reject"
     assert expression({"dnat": {"addr": "fd00::1", "port": 80}}) == "dnat to [fd00::1]:80"
+
+
+def test_base_chains_sets_and_expressions() -> None:
+    listed = nft_json.parse(S4.files["nft.json"])
+    nat = next(b for b in listed.bases if b.key == ("ip", "kube-proxy", "nat-prerouting"))
+    assert (nat.kind, nat.hook, nat.priority, nat.policy) == ("nat", "PREROUTING", -100, "ACCEPT")
+    assert listed.sets["ip", "kube-proxy", "nodeport-ips"] == ("192.168.56.10",)
+    (jump,) = listed.ruleset.chain("ip", "kube-proxy", "nat-prerouting")
+    assert listed.expressions["ip", "kube-proxy", "nat-prerouting", jump.handle] == ({"jump": {"target": "services"}},)

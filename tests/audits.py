@@ -1,0 +1,89 @@
+"""What the tests of the audit share: recorded nodes, or rules as text, as a State that checks look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+from tests.findings import FakeNode
+from tests.nodes import Node as Recorded
+from tracer.audit.state import State
+from tracer.findings.context import Context
+from tracer.kube.known import Known
+from tracer.routes import Link, Route, Routes
+from tracer.rules import installed, nft_json, save
+from tracer.rules.installed import Installed
+from tracer.rules.model import Rule
+
+NODE, CLIENT = "192.168.56.10", "192.168.56.1"
+LINKS = (
+    Link("lo", "", ("127.0.0.0/8",)),
+    Link("eth0", "", ("192.168.56.0/24", "fd00:56::/64")),
+    Link("cni0", "bridge", ("10.244.0.0/24", "10.224.0.0/24", "fd00:10:244::/64"), 3),
+)
+GATEWAYS = {"10.244.3.0/24": ("10.244.3.0", "flannel.1")}
+LOCAL = frozenset({NODE, "10.244.0.1", "10.224.0.1", "fd00:56::10", "fd00:10:244::1"})
+
+
+@dataclass
+class FakeRoutes(Routes):
+    """Connected networks, networks behind a gateway, local addresses; everything else by the default route."""
+
+    connected: tuple[Link, ...] = LINKS
+    gateways: Mapping[str, tuple[str, str]] = field(default_factory=lambda: GATEWAYS)
+    local: frozenset[str] = LOCAL
+
+    def to(self, address: str, source: str = "", arrives: str = "", mark: int = 0) -> Route:
+        if address in self.local or address.startswith("127.") or address == "::1":
+            return Route("local", "lo", "", address)
+        for network, (gateway, out) in self.gateways.items():
+            if ip_address(address) in ip_network(network):
+                return Route("unicast", out, gateway, NODE)
+        for link in self.connected:
+            for network in link.networks:
+                if ip_address(address) in ip_network(network):
+                    return Route("unicast", link.name, "", str(ip_network(network)[1]) if link.name == "cni0" else NODE)
+        return Route("unicast", "eth0", CLIENT, NODE)
+
+    def links(self) -> tuple[Link, ...]:
+        return self.connected
+
+
+def recorded(one: Recorded) -> Installed:
+    """The rules of a recorded node, as installed.read() would have read them there."""
+    legacy = [save.parse(one.files[f], family) for f, family in (("iptables-save", "ip"), ("ip6tables-save", "ip6"))
+              if f in one.files]  # fmt: skip
+    text = one.files.get("nft.json", "")
+    nft, tables = None, frozenset[tuple[str, str]]()
+    if '"chain"' in text:
+        nft, tables = installed.with_saves(nft_json.parse(text), lambda family, table: _saved(one, family, table))
+    return Installed(installed.joined(legacy) if legacy else None, nft, tables)
+
+
+def _saved(one: Recorded, family: str, table: str) -> dict[str, tuple[Rule, ...]]:
+    if family != "ip" or "iptables-nft-save" not in one.files:
+        return {}
+    chains = save.parse(one.files["iptables-nft-save"], "ip", "nft").chains
+    return {chain: rules for (_, t, chain), rules in chains.items() if t == table}
+
+
+def state(one: Recorded, folder: Path, node: FakeNode | None = None, with_api: bool = True) -> State:
+    """A recorded node as checks see it."""
+    known = one.known(folder, with_api)
+    return State(Context(known, node or healthy()), recorded(one), FakeRoutes())
+
+
+def healthy() -> FakeNode:
+    """A node whose settings are as kubelet and kube-proxy want them."""
+    return FakeNode(settings={
+        "net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/bridge/bridge-nf-call-iptables": "1",
+        "net/bridge/bridge-nf-call-ip6tables": "1", "net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/eth0/rp_filter": "0",
+    })  # fmt: skip
+
+
+def of_text(text: str, known: Known | None = None, node: FakeNode | None = None, backend: str = "legacy") -> State:
+    """Rules as iptables-save prints them, of one back end."""
+    rules = save.parse(text, "ip", backend)
+    return State(Context(known or Known(), node or healthy()), Installed(rules), FakeRoutes())

@@ -1,0 +1,153 @@
+"""Findings that are no incident of their own, each made on real packets: what must be found, and nothing else."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from incidents import objects
+from scenes import packets, rules, scene, servers, topology
+from scenes import traffic as ask
+from scenes.netns import entered
+from tests.kernel import incident_runs
+from tests.kernel.watching import Watch
+from tracer.filters import Filter
+from tracer.findings import Findings
+from tracer.findings.context import Context
+from tracer.findings.model import Finding
+from tracer.kube.explain import explain
+
+CONNTRACK = Path("/proc/sys/net/netfilter/nf_conntrack_max")
+
+
+@pytest.fixture(autouse=True)
+def plain_scene(watch: Watch) -> Iterator[None]:
+    scene.up()
+    limit = CONNTRACK.read_text()
+    yield
+    CONNTRACK.write_text(limit)
+    scene.up()
+
+
+def cluster(ends: tuple[str, ...] = ("a", "b", "c"), ready: bool = True) -> list[dict[str, Any]]:
+    """The objects of the scene; ends: the pods that are there."""
+    pods = [p for p in topology.PODS if p.name[-1] in ends]
+    slices = [objects.endpoints("default/http-proxy", [(p.name, p.addr4, "node-1") for p in pods], 8080),
+              objects.endpoints("default/lonely-web", [("web-1", "10.244.0.77", "node-1")], 80, "http")]  # fmt: skip
+    for each in slices[1 - ready :][:1] if not ready else []:
+        each["endpoints"][0]["conditions"]["ready"] = False
+    return [
+        objects.node("node-1", topology.NODE4, "10.244.0.0/24"),
+        objects.service("default/http-proxy", ask.CLUSTER_IP_HTTP, 8080, ask.NODEPORT_HTTP),
+        objects.service("default/lonely-web", "172.30.10.84", 80, ask.NODEPORT_LONELY, "http"),
+        slices[0], *([] if ready else slices[1:]),
+        *(objects.pod(f"default/{p.name}", p.addr4, "node-1", 8080) for p in pods),
+    ]  # fmt: skip
+
+
+def found(watch: Watch, wanted: Filter, traffic: Callable[[], object], of: list[dict[str, Any]]) -> list[Finding]:
+    known = incident_runs.known(of)
+    with watch(wanted) as seen:
+        traffic()
+    findings = Findings(Context(known))
+    for packet in seen.packets:
+        explain(packet, known)
+        findings.look(packet)
+    print([(p.tcp_flags, p.verdict) for p in seen.packets], *(f"{f.name}: {f.cause}" for f in findings.all), sep="\n")
+    return findings.all
+
+
+def names(all_found: list[Finding]) -> list[tuple[str, bool]]:
+    return [(f.name, f.certain) for f in all_found]
+
+
+def test_an_administrators_drop(watch: Watch) -> None:
+    rules.restore_text("*filter\n-I FORWARD -s 192.168.56.1/32 -d 10.244.0.0/24 -j DROP\nCOMMIT\n", 4, "legacy", flush=False)
+    told = found(
+        watch,
+        Filter(ports=(ask.NODEPORT_HTTP,)),
+        lambda: ask.tcp_connect(topology.NODE4, ask.NODEPORT_HTTP, timeout=0.4),
+        cluster(),
+    )
+    assert names(told) == [("dropped_by_rule", True)] and "A rule of the administrator drops packets" in told[0].cause
+
+
+def test_a_loopback_address_from_elsewhere(watch: Watch) -> None:
+    def send() -> None:
+        with suppress(PermissionError):
+            packets.send_tcp("127.0.0.1", 10250, src=topology.NODE4, flags=packets.SYN, ns=None)
+
+    told = found(watch, Filter(ports=(10250,)), send, cluster())
+    assert names(told) == [("martian_localnet", True)]
+
+
+def test_a_full_table(watch: Watch) -> None:
+    with ask.connections(topology.PODS[0].addr4, 8080, 12):
+        count = int(CONNTRACK.with_name("nf_conntrack_count").read_text())
+        CONNTRACK.write_text(str(count))
+        told = found(
+            watch,
+            Filter(ports=(ask.NODEPORT_HTTP,)),
+            lambda: ask.tcp_connect(topology.NODE4, ask.NODEPORT_HTTP, timeout=0.5),
+            cluster(),
+        )
+    assert names(told) == [("conntrack_full", True)]
+
+
+def test_a_connection_to_a_pod_that_is_gone(watch: Watch) -> None:
+    with ask.connections(topology.NODE4, ask.NODEPORT_HTTP, 6) as socks:
+
+        def go_on() -> None:
+            for sock in socks:
+                sock.send(b"x")
+
+        told = found(watch, Filter(ports=(ask.NODEPORT_HTTP,)), go_on, cluster(ends=()))
+        assert names(told) and set(names(told)) == {("stale_conntrack", True)}
+        assert found(watch, Filter(ports=(ask.NODEPORT_HTTP,)), go_on, cluster()) == [], "its pods are there"
+
+
+def test_pods_that_are_not_ready(watch: Watch) -> None:
+    told = found(
+        watch,
+        Filter(ports=(ask.NODEPORT_LONELY,)),
+        lambda: ask.tcp_connect(topology.NODE4, ask.NODEPORT_LONELY, timeout=0.5),
+        cluster(ready=False),
+    )
+    assert names(told) == [("endpoint_not_ready", True)]
+
+
+def test_a_pod_that_asks_itself(watch: Watch) -> None:
+    text = "\n".join(line for line in rules.read("http-proxy").splitlines() if "-A POSTROUTING" not in line) + "\n"
+    rules.flush()
+    rules.restore_text(text, 4, "legacy")
+
+    def send() -> None:
+        for n in range(40):
+            packets.send_tcp(
+                ask.CLUSTER_IP_HTTP, 8080, src=topology.PODS[0].addr4, sport=45000 + n, flags=packets.SYN, ns="pod-a"
+            )
+
+    told = found(watch, Filter(ports=(8080,)), send, cluster())
+    assert set(names(told)) == {("hairpin_without_masquerade", True)}
+
+
+def test_a_packet_too_long(watch: Watch) -> None:
+    subprocess.run(["ip", "link", "set", topology.BRIDGE, "mtu", "1000"], check=True)
+
+    def send() -> None:
+        with entered(topology.CLIENT):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with sock:
+            sock.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO
+            for _ in range(2):
+                with suppress(OSError):
+                    sock.sendto(b"x" * 1300, (topology.PODS[0].addr4, servers.UDP_PORT))
+
+    told = found(watch, Filter(ports=(servers.UDP_PORT,)), send, cluster())
+    assert names(told) == [("mtu", True)] and "is too long for cni0, whose MTU is 1000" in told[0].cause

@@ -1,0 +1,66 @@
+"""Who gets a port that a pod's hostPort and a Service both want, from the order of the rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import audits
+from tests.nodes import MODES, node
+from tracer.audit.hostport_takes_service import check
+from tracer.kube.known import Known
+from tracer.kube.model import ServicePort
+from tracer.kube.store import Store
+
+RULESETS = Path(__file__).resolve().parents[1] / "vagrant/incidents/rulesets"
+
+
+def service() -> Known:
+    store = Store("node-1")
+    store.load([{
+        "kind": "Service", "metadata": {"namespace": "default", "name": "mysql-np"},
+        "spec": {"clusterIPs": ["172.30.33.7"], "ports": [{"name": "mysql", "port": 3306, "protocol": "TCP"}]},
+    }])  # fmt: skip
+    assert store.by_address.values() == [(ServicePort("default", "mysql-np", "mysql", "tcp", 3306, 0, 0, ("172.30.33.7",)),
+                                          "cluster IP")]  # fmt: skip
+    return Known(store)
+
+
+def causes(name: str, known: Known | None = None) -> list[str]:
+    return [f.cause for f in check(audits.of_text((RULESETS / f"{name}.rules").read_text(), known))]
+
+
+@pytest.mark.parametrize("mode", [m for m in MODES if "ipvs" not in m])
+def test_a_nodeport_on_a_hostport(mode: str, tmp_path: Path) -> None:
+    by_port = {f.key[0]: f for f in check(audits.state(node(mode, "S5-nodeport"), tmp_path))}
+    assert set(by_port) == {3306, 30306}
+    cause = by_port[30306].cause
+    assert "hostPort of pod default/web-hp and NodePort of Service default/same-port:tcp-a" in cause
+    winner = "registered last" if "nftables" in mode else "the Service gets every request, for kube-proxy's rule comes first"
+    assert winner in cause
+
+
+def test_portmaps_jump_in_front(tmp_path: Path) -> None:
+    (cause,) = causes("portmap-first")
+    assert cause == (
+        "tcp 3306 of this node is both hostPort of the pod at 10.224.0.222 and NodePort of Service default/mysql-np:mysql:"
+        " the pod gets every request, for portmap's rule comes first, and the Service gets none."
+    )
+
+
+def test_a_jump_that_asks_for_no_local_address_takes_the_port_of_every_machine() -> None:
+    elsewhere, same = causes("portmap-anywhere", service())
+    assert "takes what is meant for Service default/mysql-np:mysql: portmap's jump comes first and does not ask" in elsewhere
+    assert "NodePort of Service default/mysql-np:mysql" in same
+    assert "takes what is meant for any other machine" in causes("portmap-anywhere")[0]
+
+
+def test_ipvs_makes_every_cluster_ip_local() -> None:
+    (cause,) = causes("ipvs-portmap-first", service())
+    assert "every cluster IP is local to this node by kube-ipvs0, and portmap's jump comes first" in cause
+
+
+@pytest.mark.parametrize("name", ["portmap", "ipvs-portmap"])
+def test_healthy_twins(name: str) -> None:
+    assert causes(name, service() if name.startswith("ipvs") else None) == []

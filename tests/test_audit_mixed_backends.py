@@ -1,0 +1,31 @@
+"""One program's rules in two back ends, or two modes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tests import audits
+from tests.nodes import node
+from tracer.audit.mixed_backends import check
+
+
+def test_kube_proxy_in_legacy_and_in_nft_tables(tmp_path: Path) -> None:
+    legacy = audits.recorded(node("1.20.2-iptables-legacy", "S2-one"))
+    state = audits.state(node("1.36.2-nftables-nft", "S2-one"), tmp_path)
+    assert list(check(state)) == []
+    both = replace(state, installed=replace(state.installed, legacy=legacy.legacy))
+    told, other = sorted(check(both), key=lambda f: str(f.key))
+    assert told.certain and told.cause.startswith("kube-proxy has ip rules in 2 places (")
+    assert " in legacy tables" in told.cause and " in the nftables table kube-proxy" in told.cause
+    assert {p.evidence for p in told.proofs} == {"iptables-save", "nft"}
+    assert other.key[0] == "kubelet", "which writes its own with iptables in both"
+
+
+def test_other_programs_may_use_the_other_back_end(tmp_path: Path) -> None:
+    state = audits.state(node("1.20.2-iptables-legacy", "S2-one"), tmp_path)
+    portmap = audits.recorded(node("1.36.2-nftables-nft", "S5")).nft
+    assert portmap
+    only = {key: rules for key, rules in portmap.ruleset.chains.items() if key[1] == "cni_hostport"}
+    nft = replace(portmap, ruleset=replace(portmap.ruleset, chains=only))
+    assert len(only) > 3 and list(check(replace(state, installed=replace(state.installed, nft=nft)))) == []

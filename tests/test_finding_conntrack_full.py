@@ -1,0 +1,45 @@
+"""A full table of connections."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests import findings as f
+from tracer.findings.conntrack_full import COUNT, MOST
+from tracer.findings.model import Finding
+from tracer.kube.known import Known
+from tracer.model import Drop, Endpoints, Flow, Hop, Packet
+
+ENDS = Endpoints(f.CLIENT, 40000, "192.168.56.10", 30285)
+
+
+def packet(hook: str = "PREROUTING") -> Packet:
+    hops = [Hop(0, "hook", "node", hook, verdict="DROP"), Hop(1, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
+    return f.packet(hops, ENDS)
+
+
+def found(made: Packet, count: str = "65536", most: str = "65536") -> list[Finding]:
+    return f.look([made], Known(), f.FakeNode(settings={COUNT: count, MOST: most}, conntrack={"drop": 3}))[1]
+
+
+def test_full() -> None:
+    (told,) = found(packet())
+    assert told.certain and told.cause.startswith("The table of connections is full (65536 entries, 65536 are allowed)")
+    assert f.proofs(told, "counter") == ["of conntrack, since boot: drop 3 (/proc/net/stat/nf_conntrack)"]
+    assert "nf_conntrack_max=131072" in told.cure
+
+
+@pytest.mark.parametrize(("count", "most"), [("100", "65536"), ("", ""), ("5", "x")])
+def test_not_full_or_not_known(count: str, most: str) -> None:
+    assert found(packet(), count, most) == []
+
+
+def test_a_drop_elsewhere_by_a_table_or_of_a_connection_is_none() -> None:
+    assert found(packet("FORWARD")) == []
+    by_raw = packet()
+    by_raw.hops.insert(0, Hop(0, "table", "node", "PREROUTING", "raw", verdict="DROP"))
+    assert found(by_raw) == []
+    assert found(replace(packet(), flow=Flow(ENDS, ENDS.reversed, "NEW", False, 0))) == []
+    assert found(replace(packet(), complete=False)) == []

@@ -1,0 +1,42 @@
+"""Packets that are too long for their way."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import findings as f
+from tracer.findings.model import Finding
+from tracer.kube.known import Known
+from tracer.model import Drop, Endpoints, Hop, Packet
+
+ENDS = Endpoints("10.244.0.11", 40000, "10.244.3.7", 8080)
+
+
+def packet(reason: str, function: str) -> Packet:
+    made = f.packet([Hop(0, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="flannel.1"),
+                     Hop(1, "drop", "node", drop=Drop(reason, function))], ENDS)  # fmt: skip
+    made.length = 1500
+    return made
+
+
+def found(made: Packet) -> list[Finding]:
+    return f.look([made], Known(), f.FakeNode(mtus={"flannel.1": 1450}))[1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "function"), [("PKT_TOO_BIG", "ip_forward"), ("", "ip_fragment"), ("NOT_SPECIFIED", "ip6_fragment")]
+)
+def test_too_long(reason: str, function: str) -> None:
+    (told,) = found(packet(reason, function))
+    assert (
+        told.certain
+        and "A packet of 1500 bytes from 10.244.0.11 to 10.244.3.7 is too long for flannel.1, whose MTU is 1450," in told.cause
+    )
+    assert f.proofs(told, "setting") == ["MTU of flannel.1 is 1450 (/sys/class/net)"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "function"), [("NO_SOCKET", "tcp_v4_rcv"), ("", "ip_forward"), ("NETFILTER_DROP", "nf_hook_slow")]
+)
+def test_other_drops(reason: str, function: str) -> None:
+    assert found(packet(reason, function)) == []

@@ -1,0 +1,56 @@
+"""Matches told in advance, for the first packet of a connection."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pytest
+
+from tracer.rules.assemble import _parse
+from tracer.rules.forecast import Answer, foretell
+from tracer.rules.matches import Seen
+
+PACKET = Seen("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=40000, dport=80)
+
+
+@dataclass(frozen=True)
+class World:
+    states: frozenset[str] = frozenset({"NEW"})
+
+    def type_of(self, address: str) -> str:
+        return {"192.168.56.10": "LOCAL", "10.0.0.1": "UNICAST"}.get(address, "")
+
+
+def answer(name: str, text: str, world: World | None = None) -> Answer:
+    return foretell(name, _parse(shlex.split(text)).head, PACKET, world or World())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "share"),
+    [
+        ("addrtype", "--dst-type LOCAL", 1), ("addrtype", "! --dst-type LOCAL", 0), ("addrtype", "--src-type LOCAL", 0),
+        ("addrtype", "--src-type UNICAST --dst-type LOCAL", 1), ("conntrack", "--ctstate NEW", 1),
+        ("conntrack", "--ctstate RELATED,ESTABLISHED", 0), ("conntrack", "! --ctstate RELATED,ESTABLISHED,DNAT", 1),
+        ("conntrack", "--ctdir REPLY", 0), ("state", "--state NEW,ESTABLISHED", 1), ("nfacct", "--nfacct-name x", 1),
+        ("statistic", "--mode random --probability 0.33333333349", Fraction(1, 3)),
+        ("statistic", "--mode random ! --probability 0.25", Fraction(3, 4)),
+        ("statistic", "--mode nth --every 4 --packet 0", Fraction(1, 4)),
+    ],
+)  # fmt: skip
+def test_told(name: str, text: str, share: Fraction | int) -> None:
+    assert answer(name, text) == Answer(Fraction(share))
+
+
+def test_after_dnat() -> None:
+    assert answer("conntrack", "! --ctstate RELATED,ESTABLISHED,DNAT", World(frozenset({"NEW", "DNAT"}))) == Answer(Fraction(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("set", "--match-set A src"), ("limit", "--limit 5/sec"), ("addrtype", "--limit-iface-in"), ("conntrack", "--ctproto 6"),
+     ("statistic", "--mode random")],
+)  # fmt: skip
+def test_what_cannot_be_told_is_said_with_its_words(name: str, text: str) -> None:
+    assert answer(name, text).doubt == f"-m {name} {text}"

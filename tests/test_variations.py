@@ -1,0 +1,70 @@
+"""Variations of the incidents: the same for a seed, of every kind, and with rules that name what the objects name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "vagrant"))
+
+from incidents import proxy_rules
+from incidents.variations import BACKENDS, FINDINGS, _objects, variations
+from tests import audits
+from tracer.audit import audit
+from tracer.audit.state import State
+from tracer.findings import finders
+from tracer.findings.context import Context
+from tracer.kube.known import Known
+from tracer.kube.owners import owner_of
+from tracer.kube.store import Store
+from tracer.rules import save
+
+NUMBERS = sorted(FINDINGS)
+
+
+@pytest.mark.parametrize("incident", NUMBERS)
+def test_ten_of_each(incident: int) -> None:
+    ten = list(variations(incident))
+    assert ten == list(variations(incident)) and ten != list(variations(incident, seed=2)) and len(ten) == 10
+    assert FINDINGS[incident] in {name for name, _ in finders()}
+    assert {v.backend for v in ten} == set(BACKENDS if incident != 3 else BACKENDS[:2])
+    assert any(v.busy for v in ten) and sum(v.healthy for v in ten) == 2 and all(v.expected == 0 for v in ten if v.healthy)
+    assert {v.family for v in ten} == ({4, 6} if incident != 3 else {4})
+    assert len({v.services[0].name for v in ten}) == 10 and len({v.services[0].node_port for v in ten}) >= 9
+    for v in ten:
+        ports = [s.node_port for s in (*v.services, v.beside)]
+        assert len(set(ports)) == len(ports) and all(30000 <= p < 32768 for p in ports)
+    if incident in (1, 4, 5):
+        assert any(v.expected == 2 for v in ten), "two at once"
+
+
+@pytest.mark.parametrize("incident", NUMBERS)
+def test_each_rule_is_its_services(incident: int) -> None:
+    for v in variations(incident):
+        every = (*v.services, v.beside)
+        store = Store("node-1")
+        store.load(_objects(v, every))
+        known = Known(store)
+        rules = save.parse(proxy_rules.iptables(every, v.host_ports, first=v.first), "ip6" if v.family == 6 else "ip")
+        labels = {s.label for s in every}
+        for (_, _, chain), found in rules.chains.items():
+            for rule in found if chain.startswith(("KUBE-SVC-", "KUBE-SEP-", "KUBE-EXT-")) else ():
+                assert owner_of(rule, rules, known).label in labels, rule
+        for host in v.host_ports:
+            (rule,) = [
+                r for r in rules.chain("ip6" if v.family == 6 else "ip", "nat", "CNI-HOSTPORT-DNAT") if str(host.port) in r.text
+            ]
+            assert owner_of(rule, rules, known).label == f"default/host-{host.port}"
+
+
+def test_the_audit_finds_the_hostports_of_variations_and_none_in_their_twins() -> None:
+    for v in variations(5):
+        every = (*v.services, v.beside)
+        store = Store("node-1")
+        store.load(_objects(v, every))
+        text = proxy_rules.iptables(every, v.host_ports, first=v.first)
+        state = audits.of_text(text, Known(store))
+        assert isinstance(state, State) and isinstance(state.context, Context)
+        assert len([f for f in audit(state) if f.name == v.finding]) == v.expected, v.text

@@ -1,0 +1,35 @@
+"""The audit: what is wrong with this node, found without traffic. A check is one file of this package, found by its name.
+
+A file has `check(state)`: the Findings that rules, objects, sockets, routes and settings show. Where a packet could show the
+same, the check has the name, the words and the page of that finding. Another check needs a test tests/test_audit_NAME.py and a
+line in docs/audit.md.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+
+from tracer.audit.state import State
+from tracer.findings.model import Finding
+
+Check = Callable[[State], Iterable[Finding]]
+
+
+@cache
+def checks() -> tuple[tuple[str, Check], ...]:
+    """Every check there is: its file's name and its function."""
+    modules = ((m.name, import_module(f"{__name__}.{m.name}")) for m in pkgutil.iter_modules(__path__))
+    return tuple(sorted((name, module.check) for name, module in modules if hasattr(module, "check")))
+
+
+def audit(state: State) -> list[Finding]:
+    """What is wrong, certain causes first; each cause once."""
+    found: dict[tuple[object, ...], Finding] = {}
+    for name, check in checks():
+        for told in check(state):
+            found.setdefault((name, *told.key), replace(told, name=name, packets=0))
+    return sorted(found.values(), key=lambda f: not f.certain)

@@ -1,0 +1,52 @@
+"""Bridged packets pass by the rules: a pod that asks a Service for a pod on the same bridge gets an answer from a stranger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+
+from tracer.audit.state import State
+from tracer.findings.model import Finding, Proof
+from tracer.routes import Link
+
+SETTINGS = ("net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables")
+
+
+def check(state: State) -> Iterator[Finding]:
+    for link in state.routes.links() if state.by_kube else ():
+        for v6, name in enumerate(SETTINGS):
+            network = _of_pods(state, link, bool(v6)) if link.kind == "bridge" and link.ports > 1 else ""
+            value = state.context.node.setting(name)
+            if network and value != "1":
+                yield _tell(link, network, name, value)
+
+
+def _of_pods(state: State, link: Link, v6: bool) -> str:
+    """The bridge's network if it is this node's pods'."""
+    node, sandboxes = state.known.store.this_node(), state.known.sandboxes
+    for network in (n for n in link.networks if (":" in n) == v6):
+        if node and network in node.pod_cidrs:
+            return network
+        addresses = (a for s in sandboxes.every() for a in s.addresses if (":" in a) == v6)
+        if any(ip_address(a) in ip_network(network) for a in addresses):
+            return network
+    return ""
+
+
+def _tell(link: Link, network: str, name: str, value: str) -> Finding:
+    dotted = name.replace("/", ".")
+    told = f"{dotted} = {value}" if value else f"there is no {dotted}: the module br_netfilter is not loaded"
+    return Finding(
+        name="",
+        key=(link.name, name),
+        cause=(
+            f"Packets between pods on the bridge {link.name} pass by the rules: when a pod asks a Service and the answer comes"
+            f" from a pod on the same bridge, nobody translates it back, and the first pod does not know who is speaking."
+        ),
+        proofs=(
+            Proof("setting", told, "/proc/sys"),
+            Proof("address", f"{link.name} has {network} and {link.ports} interfaces in it", "netlink"),
+        ),
+        check=f"From a pod, ask a Service whose pod is on this node: it times out now and then. sysctl {dotted}",
+        cure=f"modprobe br_netfilter, sysctl -w {dotted}=1, and both for the next boot (/etc/modules-load.d, /etc/sysctl.d).",
+    )

@@ -1,0 +1,39 @@
+"""The command `k8snet-trace audit`: reads, checks, says what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracer import render
+from tracer.audit import audit, checks
+from tracer.audit.state import State
+from tracer.backends import nft_loaded
+from tracer.filters import Filter
+from tracer.findings.context import Context
+from tracer.findings.model import Finding
+from tracer.kernel.session import require_root
+from tracer.kube.live import Kube, Source
+from tracer.kube.wanted import Words
+from tracer.rules import installed
+
+
+def run(form: str, source: Source) -> int:
+    """One audit of the node that this runs on; returns the exit status. Raises TraceError."""
+    with Kube(source, Words(), Filter()) as kube:
+        require_root()
+        output = render.find(form)()
+        kube.settle()
+        for note in kube.notes():
+            output.note(note)
+        rules = installed.read(nft_loaded())
+        found = audit(State(Context(kube.known), rules))
+        code = status(found, rules.unread)
+        output.audit(found, [name for name, _ in checks()], rules.unread, code)
+    return code
+
+
+def status(found: Sequence[Finding], unread: Sequence[str]) -> int:
+    """The exit status (docs/exit-status.md): what was found counts more than what could not be read."""
+    if any(f.certain for f in found):
+        return 10
+    return 11 if unread else 0

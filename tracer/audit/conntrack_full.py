@@ -1,0 +1,15 @@
+"""The table of connections is full, or nearly so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracer.audit.state import State
+from tracer.findings.conntrack_full import NEARLY, full, tell
+from tracer.findings.model import Finding
+
+
+def check(state: State) -> Iterator[Finding]:
+    count, most = full(state.context)
+    if most and count >= NEARLY * most:
+        yield tell(count, most, state.context, [])

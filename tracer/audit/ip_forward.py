@@ -1,0 +1,30 @@
+"""The node does not forward: what comes for its pods from outside is thrown away by the routing, without any rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracer.audit.state import State
+from tracer.findings.model import Finding, Proof
+
+SETTINGS = (("IPv4", "net/ipv4/ip_forward", False), ("IPv6", "net/ipv6/conf/all/forwarding", True))
+
+
+def check(state: State) -> Iterator[Finding]:
+    node = state.known.store.this_node()
+    for family, name, v6 in SETTINGS:
+        # A node has IPv6 pods only where it has a network for them.
+        used = any(":" in c for c in node.pod_cidrs) if v6 and node else not v6
+        if state.context.node.setting(name) == "0" and used and state.by_kube:
+            dotted = name.replace("/", ".")
+            yield Finding(
+                name="",
+                key=(name,),
+                cause=(
+                    f"{dotted} is 0 on a node with kube-proxy's rules: the kernel throws away every {family} packet that is"
+                    f" for a pod and comes from outside, or from a pod and leaves the node."
+                ),
+                proofs=(Proof("setting", f"{dotted} = 0", "/proc/sys"),),
+                check=f"sysctl {dotted}; nstat -az IpForwDatagrams does not grow.",
+                cure=f"sysctl -w {dotted}=1, and a file in /etc/sysctl.d: something has set it back, for kubelet needs it.",
+            )

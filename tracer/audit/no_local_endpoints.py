@@ -1,0 +1,40 @@
+"""A rule says that a Service of policy Local has no local endpoints, and its pods run here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tracer.audit.state import State
+from tracer.findings.model import Finding, Proof
+from tracer.findings.no_local_endpoints import SAYS, conflict, port_of
+from tracer.kube.model import Owner
+from tracer.kube.owners.kube_proxy_nftables import owner_of_element
+from tracer.kube.owners.rule_text import destination_ports, protocol
+
+_PORT = re.compile(r"\. (\d+)\b")
+
+
+def check(state: State) -> Iterator[Finding]:
+    for owner, proto, number, shown in _said(state):
+        port = port_of(owner, proto, number, state.context)
+        found = conflict(port, [shown], state.context) if port else None
+        if found:
+            yield found
+
+
+def _said(state: State) -> Iterator[tuple[Owner, str, int, Proof]]:
+    """(whose, protocol, port or 0, what says so) of each rule or element that has no local endpoints."""
+    for rule, ruleset in state.rules():
+        if rule.comment.endswith("has " + SAYS):
+            owner = state.owner(rule, ruleset)
+            number = next(iter(destination_ports(rule)), 0)
+            yield owner, protocol(rule) or "tcp", number, state.proof(rule, ruleset, owner.text)
+    for (family, table, name), found in (state.installed.nft.maps if state.installed.nft else {}).items():
+        for element in found.elements.values() if table == "kube-proxy" else ():
+            said = owner_of_element(element.text, state.known) if element.verdict == "drop" else None
+            port = _PORT.search(element.text)
+            if said and SAYS in said.detail and port:
+                proto = next((k for k in element.key if k in ("tcp", "udp", "sctp")), "tcp")
+                shown = Proof("rule", f"element of map {family} {table} {name}: {element.text}", "nft")
+                yield said, proto, int(port[1]), shown

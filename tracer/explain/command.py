@@ -1,0 +1,137 @@
+"""The command `k8snet-trace explain`: tells the way of a packet; with --live, compares it with what packets really meet."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from tracer import render
+from tracer.backends import nft_loaded
+from tracer.errors import BadOption
+from tracer.explain.compare import Compared, compare
+from tracer.explain.journey import Journey, Story
+from tracer.explain.question import Question
+from tracer.facts import Fact
+from tracer.filters import Filter, parse_host
+from tracer.findings.model import Finding
+from tracer.hops import Hops
+from tracer.journeys import Journeys
+from tracer.kernel.session import Kernel, Session, require_root
+from tracer.kube.explain import explain
+from tracer.kube.live import Kube, Source
+from tracer.kube.wanted import Words
+from tracer.model import Packet, Totals
+from tracer.names import Namespaces, Processes, tracking
+from tracer.render.base import Lost, Output
+from tracer.rules import installed
+from tracer.rules.assemble import NotUnderstood
+from tracer.rules.predict import TooMany
+from tracer.run import Limits, Run, Stop, start, write_ready
+
+
+@dataclass(frozen=True)
+class Live:
+    """What --live was asked for. seconds: 0 = until told to stop, or until the command has ended."""
+
+    seconds: float = 0
+    ready_file: str = ""
+    command: tuple[str, ...] = ()
+
+
+def run(question: Question, form: str, verbose: bool, source: Source, live: Live | None) -> int:
+    """Tells the way; returns the exit status. Raises TraceError."""
+    with Kube(source, Words(), Filter()) as kube:
+        require_root()
+        output = render.find(form)(verbose=verbose)
+        kube.settle()
+        for note in kube.notes():
+            output.note(note)
+        stories, unread = tell(question, kube)
+        for why in unread:
+            output.note(f"not looked at: {why}")
+        output.explained(stories)
+        return watch(question, stories, kube, output, live) if live else 11 if unread else 0
+
+
+def tell(question: Question, kube: Kube) -> tuple[list[Story], Sequence[str]]:
+    """The stories with their owners, and what could not be read. Raises BadOption where the rules cannot be computed."""
+    rules = installed.read(nft_loaded())
+    try:
+        stories = Journey(rules).stories(question)
+    except NotUnderstood as e:
+        raise BadOption(f"The rules cannot be computed: {e}.") from e
+    except TooMany as e:
+        raise BadOption(f"The rules leave too many ways open to tell them: {e}.") from e
+    for story in stories:
+        explain(story.packet, kube.known)
+    return stories, rules.unread
+
+
+def watch(question: Question, stories: list[Story], kube: Kube, output: Output, live: Live) -> int:
+    """Traces what is sent until told to stop, and compares; returns the exit status."""
+    from tracer.main import rules_of
+
+    kernel = Kernel.running()
+    ports = (question.dport,) if question.dport else ()
+    wanted = Filter(ports=ports, hosts=(parse_host(question.dst),), protocol=question.number)
+    beside = Beside(question, stories, output)
+    with ExitStack() as stack:
+        session = stack.enter_context(Session(kernel, wanted, True))
+        spaces = Namespaces()
+        hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
+        rules = rules_of(session, spaces, stack)
+        journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
+        traced = Run(session, journeys, beside, Limits(0, live.seconds), kube)
+        stop = Stop()
+        output.note("Watching: send the packet now. Ctrl-C ends it.")
+        if live.ready_file:
+            write_ready(live.ready_file, os.getpid())
+        try:
+            traced.follow(stop, start(live.command) if live.command else None)
+        finally:
+            stop.restore()
+    if not beside.told:
+        output.note("No first packet of such a connection was seen.")
+        return 11 if traced.totals.lost else 12
+    return 10 if any(c.difference for c in beside.told) else 0
+
+
+class Beside(Output):
+    """Takes the packets of a run, and gives an output those that were asked about, beside what was told of them."""
+
+    def __init__(self, question: Question, stories: list[Story], output: Output) -> None:
+        super().__init__(output.out, output.err, output.verbose)
+        self._question, self._stories, self._output = question, stories, output
+        self.told: list[Compared] = []
+
+    def packet(self, packet: Packet) -> None:
+        if asked(packet, self._question):
+            told = compare(self._stories, packet)
+            self.told.append(told)
+            self._output.compared(packet, told)
+
+    def lost(self, loss: Lost) -> None:
+        self._output.lost(loss)
+
+    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None:
+        pass
+
+    def finding(self, finding: Finding) -> None:
+        pass
+
+    def summary(self, totals: Totals) -> None:
+        pass
+
+    def doctor(self, facts: Sequence[Fact], status: int) -> None:
+        pass
+
+
+def asked(packet: Packet, question: Question) -> bool:
+    """Whether it is the first packet of a connection that was asked about; nothing is compared with one that lost a part."""
+    ends, flow = packet.endpoints, packet.flow
+    same = (ends.src, ends.dst, ends.dport) == (question.src, question.dst, question.dport)
+    first = packet.tcp_flags in ("SYN", "") and not (flow and (flow.is_reply or flow.state == "ESTABLISHED"))
+    return same and first and packet.complete and question.sport in (0, ends.sport)

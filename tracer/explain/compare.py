@@ -1,0 +1,93 @@
+"""What was told of a packet beside what a packet really met: where they first differ.
+
+Compared are the hooks of the node's namespace: each table's or chain's verdict and the rule that decided, each translation, and
+how it ended if it ended there. Where the packet's rules are not known, their verdict alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracer.explain.journey import Story
+from tracer.findings.model import place
+from tracer.model import Hop, Packet
+from tracer.rules.model import path
+from tracer.verdict import BAD
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that was compared. key: where; told: what happened there; rule: which decided, "" = not known."""
+
+    key: tuple[str, ...]
+    told: str
+    rule: str = ""
+
+    @property
+    def where(self) -> str:
+        return " ".join(filter(None, self.key))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """agreed: steps that are as told. difference: the first one that is not, as a sentence; "" = everything is as told."""
+
+    story: Story
+    agreed: int
+    difference: str
+
+
+def steps(packet: Packet, netns: str = "node") -> list[Step]:
+    """What a packet met in this namespace, in order; translations that conntrack repeats are left out."""
+    found: list[Step] = []
+    for hop in packet.hops:
+        if hop.netns != netns or hop.clone:
+            continue
+        if hop.what in ("table", "chain"):
+            found.append(Step((hop.hook, hop.table, hop.chain), hop.verdict, _rule(hop)))
+        elif hop.nat and not hop.nat.kind.startswith("reverse"):
+            after = hop.nat.after
+            to = place(after.dst, after.dport) if hop.nat.kind == "DNAT" else after.src
+            kind = "SNAT" if hop.nat.kind == "MASQUERADE" else hop.nat.kind
+            found.append(Step((hop.hook, kind), to))
+    return found
+
+
+def _rule(hop: Hop) -> str:
+    return path(hop.walk.decision.path) if hop.walk and hop.walk.decision else ""
+
+
+def compare(stories: Sequence[Story], packet: Packet, netns: str = "node") -> Compared:
+    """The story that agrees longest with a packet that was traced."""
+    return max((_with(story, packet, netns) for story in stories), key=lambda c: (not c.difference, c.agreed))
+
+
+def _with(story: Story, packet: Packet, netns: str) -> Compared:
+    told, seen = steps(story.packet), steps(packet, netns)
+    keys = {s.key for s in seen}, {s.key for s in told}
+    told = [s for s in told if s.key in keys[0] or _counts(s)]
+    seen = [s for s in seen if s.key in keys[1] or _counts(s)]
+    for at, (expected, met) in enumerate(zip(told, seen, strict=False)):
+        if expected.key != met.key:
+            return Compared(story, at, f"explained was {_said(expected)}, seen {_said(met)}")
+        if expected.told != met.told or (met.rule and expected.rule != met.rule):
+            return Compared(story, at, f"in {met.where} explained was {_said(expected, '')}, seen {_said(met, '')}")
+    common = min(len(told), len(seen))
+    if len(told) > common:
+        return Compared(story, common, f"explained was {_said(told[common])}, which was not seen")
+    if len(seen) > common:
+        return Compared(story, common, f"seen {_said(seen[common])}, which was not explained")
+    if story.packet.outcome in BAD and packet.outcome != story.packet.outcome:
+        return Compared(story, common, f"the end was explained as: {story.packet.verdict}; seen: {packet.verdict}")
+    return Compared(story, common, "")
+
+
+def _counts(step: Step) -> bool:
+    """Whether a step that only one side has is a difference: not an empty table that lets everything pass."""
+    return len(step.key) == 2 or step.told != "ACCEPT"
+
+
+def _said(step: Step, where: str | None = None) -> str:
+    by = f" by {step.rule}" if step.rule else ""
+    return f"{step.where + ' ' if where is None else where}{step.told}{by}"

@@ -1,0 +1,80 @@
+"""What a packet meets in each hook, in the kernel's order: the tables of legacy iptables and the base chains of nftables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tracer.rules.assemble import assemble, tables
+from tracer.rules.forecast import World
+from tracer.rules.installed import Installed
+from tracer.rules.matches import Seen
+from tracer.rules.model import Ruleset
+from tracer.rules.nft_predict import Nftables
+from tracer.rules.predict import Iptables, Way
+from tracer.rules.table import HOOKS
+
+PRIORITIES = {"raw": -300, "mangle": -150, "filter": 0, "security": 50}
+CONNTRACK, DNAT, SNAT = -200, -100, 100
+_OF_SOURCES = ("INPUT", "POSTROUTING")
+
+
+@dataclass(frozen=True)
+class Station:
+    """One table run, or one base chain. table, chain, what: as in a Hop. translates: "dst", "src", "" = it is no nat.
+
+    ways: what it would do to a packet; the second argument tells whether its source port is known. May raise TooMany.
+    """
+
+    priority: int
+    what: str
+    table: str
+    chain: str
+    translates: str
+    ruleset: Ruleset
+    ways: Callable[[Seen, bool], list[Way]]
+
+
+def stations(installed: Installed, family: str, world: World) -> dict[str, list[Station]]:
+    """By hook, in order; of one priority, those of legacy first. Raises NotUnderstood."""
+    found: dict[str, list[Station]] = {hook: [] for hook in HOOKS}
+    if installed.legacy:
+        _add_iptables(found, installed.legacy, [t for t in tables(installed.legacy) if t[0] == family], world, "table")
+    if installed.nft:
+        saved = [t for t in sorted(installed.saved) if t[0] == family]
+        _add_iptables(found, installed.nft.ruleset, saved, world, "chain")
+        engine = Nftables(installed.nft, world)
+        for base in installed.nft.bases:
+            if base.key[:2] in installed.saved or base.key[0] not in (family, "inet") or base.hook not in found:
+                continue
+            station = Station(
+                base.priority, "chain", " ".join(base.key[:2]), base.key[2],
+                _translated(base.hook) if base.kind == "nat" else "", installed.nft.ruleset,
+                lambda seen, known, base=base: engine.ways(base, seen, known),  # type: ignore[misc]
+            )  # fmt: skip
+            found[base.hook].append(station)
+    for each in found.values():
+        each.sort(key=lambda s: s.priority)
+    return found
+
+
+def _add_iptables(
+    found: dict[str, list[Station]], ruleset: Ruleset, names: list[tuple[str, str]], world: World, what: str
+) -> None:  # fmt: skip
+    for family, name in names:
+        table, rules = assemble(ruleset, family, name)
+        engine = Iptables(table, rules, world)
+        for number in table.hooks:
+            hook = HOOKS[number]
+            nat = name == "nat"
+            priority = (SNAT if hook in _OF_SOURCES else DNAT) if nat else PRIORITIES.get(name, 0)
+            station = Station(
+                priority, what, name if what == "table" else f"{family} {name}", "" if what == "table" else hook,
+                _translated(hook) if nat else "", ruleset,
+                lambda seen, known, engine=engine, number=number: engine.ways(number, seen, known),  # type: ignore[misc]
+            )  # fmt: skip
+            found[hook].append(station)
+
+
+def _translated(hook: str) -> str:
+    return "src" if hook in _OF_SOURCES else "dst"

@@ -1,0 +1,58 @@
+"""The table of connections is full: packets of new ones are dropped before any rule is asked."""
+
+from __future__ import annotations
+
+from tracer.findings.context import Context
+from tracer.findings.model import Finding, Proof, packet_proof
+from tracer.model import Packet
+
+COUNT, MOST = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
+NEARLY = 0.95
+"""A table may have lost an entry or two between the packet and the reading."""
+ENTRANCES = ("PREROUTING", "OUTPUT")
+
+
+def find(packet: Packet, context: Context) -> Finding | None:
+    """conntrack itself drops in the hook by which the packet comes in, and no table does; the packet has no connection then."""
+    if packet.outcome != "dropped" or packet.flow or not packet.complete:
+        return None
+    if any(h.what in ("table", "chain") and h.verdict == "DROP" for h in packet.hops):
+        return None
+    if not any(h.what == "hook" and h.verdict == "DROP" and h.hook in ENTRANCES and not h.clone for h in packet.hops):
+        return None
+    count, most = full(context)
+    if not most or count < NEARLY * most:
+        return None
+    return tell(count, most, context, [packet_proof(packet)])
+
+
+def full(context: Context) -> tuple[int, int]:
+    """(entries, limit) of the conntrack table; 0 where they cannot be read."""
+    values = (context.node.setting(name) for name in (COUNT, MOST))
+    count, most = (int(v) if v.isdigit() else 0 for v in values)
+    return count, most
+
+
+def tell(count: int, most: int, context: Context, shown: list[Proof]) -> Finding:
+    """That the table is full. shown: by which packet, if by any."""
+    counted = context.node.conntrack_counters()
+    grown = ", ".join(f"{name} {counted[name]}" for name in ("drop", "early_drop") if counted.get(name))
+    return Finding(
+        name="",
+        key=("full",),
+        cause=(
+            f"The table of connections is full ({count} entries, {most} are allowed): the kernel drops the packets of every"
+            " new connection that this node sends, takes or forwards, and no rule is asked."
+        ),
+        proofs=(
+            *shown,
+            Proof("setting", f"nf_conntrack_count = {count}, nf_conntrack_max = {most}", "/proc/sys"),
+            *([Proof("counter", f"of conntrack, since boot: {grown}", "/proc/net/stat/nf_conntrack")] if grown else []),
+        ),
+        check="dmesg | grep 'nf_conntrack: table full'; conntrack -C counts; conntrack -L shows who fills it.",
+        cure=(
+            f"sysctl -w net.netfilter.nf_conntrack_max={2 * most} (kube-proxy sets it: --conntrack-max-per-core), and see"
+            " which client opens so many, or leaves them to time out."
+        ),
+        certain=count >= NEARLY * most,
+    )

@@ -1,0 +1,56 @@
+"""A rule of a NetworkPolicy's program, or of the administrator, throws packets away: which one, and whose it is.
+
+What kube-proxy and kubelet drop has findings of its own.
+"""
+
+from __future__ import annotations
+
+from tracer.findings.context import Context
+from tracer.findings.model import Finding, packet_proof, place, rule_proof
+from tracer.kube.model import Owner
+from tracer.model import Hop, Packet
+from tracer.rules.model import Visit
+
+POLICIES = frozenset({"Calico", "Cilium", "kube-router", "Antrea", "Weave Net", "Kube-OVN"})
+"""Programs that make rules of NetworkPolicies."""
+KUBERNETES_OWN = frozenset({"kube-proxy", "kubelet"})
+
+
+def find(packet: Packet, context: Context) -> Finding | None:
+    if packet.outcome not in ("dropped", "rejected"):
+        return None
+    for hop in packet.hops:
+        decided = hop.what in ("table", "chain") and hop.verdict in ("DROP", "REJECT") and not hop.clone
+        visit = hop.walk.decision if decided and hop.walk else None
+        if visit and visit.verdict in ("DROP", "REJECT") and hop.owner and hop.owner.known:
+            return None if hop.owner.program in KUBERNETES_OWN else _tell(packet, hop, visit, hop.owner)
+        if visit and not visit.rule and visit.verdict == "DROP":
+            return _tell(packet, hop, visit, None)
+    return None
+
+
+def _tell(packet: Packet, hop: Hop, visit: Visit, owner: Owner | None) -> Finding:
+    ends, did = packet.endpoints, "refuses" if hop.verdict == "REJECT" else "drops"
+    where = f"{hop.table} {visit.place.chain}"
+    if not owner:
+        who, cure = f"The policy of {where}", "no rule took the packet before: add one that accepts it, or change the policy"
+    elif owner.program in POLICIES:
+        who = f"A rule of {owner.text} (it carries out NetworkPolicies)"
+        cure = f"a NetworkPolicy that allows {ends.src} to reach {place(ends.dst, ends.dport)}"
+    else:
+        who = f"A rule of {owner.text}"
+        cure = "if it should not, remove the rule where it is written, not only here: it comes back otherwise"
+    target = place(ends.dst, ends.dport) if ends.dport else ends.dst
+    return Finding(
+        name="",
+        key=(hop.netns, hop.table, visit.place.chain, visit.place.number, ends.dport),
+        cause=f"{who} {did} packets from {ends.src} to {target} in {hop.hook}.",
+        proofs=(packet_proof(packet), rule_proof(visit, owner.text if owner else "")),
+        check=(
+            f"Rule {visit.place.number} of {where}: its counter grows with each of these packets (iptables -L"
+            f" {visit.place.chain} -v -n --line-numbers, or nft list ruleset)."
+            if visit.rule
+            else f"iptables -S {visit.place.chain} | head -1 shows the policy."
+        ),
+        cure=f"{cure[0].upper()}{cure[1:]}.",
+    )

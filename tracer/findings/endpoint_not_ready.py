@@ -1,0 +1,41 @@
+"""A Service is refused for having no endpoints, although it has pods: none of them is ready."""
+
+from __future__ import annotations
+
+from tracer.findings.context import Context
+from tracer.findings.model import Finding, Proof, packet_proof, rule_proof
+from tracer.findings.no_local_endpoints import port_of
+from tracer.model import Packet
+
+SAYS = "no endpoints"
+
+
+def find(packet: Packet, context: Context) -> Finding | None:
+    for hop in packet.hops:
+        visit = hop.walk.decision if hop.verdict == "REJECT" and hop.walk and not hop.clone else None
+        if not visit or not hop.owner or hop.owner.kind != "Service" or SAYS not in hop.owner.detail:
+            continue
+        port = port_of(hop.owner, packet.protocol.lower(), packet.endpoints.dport, context)
+        ends = context.known.store.endpoints.all((port.label, port.protocol)) if port else ()
+        if not port or not ends or any(e.ready for e in ends):
+            continue
+        names = ", ".join(e.text or e.address for e in ends[:5])
+        return Finding(
+            name="",
+            key=(port.label, port.protocol),
+            cause=(
+                f"Service {port.label} is refused for having no endpoints, although {len(ends)} pod{'s' * (len(ends) > 1)}"
+                f" stand{'s' * (len(ends) == 1)} behind it: none is ready, so none gets requests."
+            ),
+            proofs=(
+                packet_proof(packet),
+                rule_proof(visit, hop.owner.text),
+                Proof("object", f"not ready: {names}", "Kubernetes API"),
+            ),
+            check=f"kubectl describe pod in namespace {port.namespace}: its events tell how the readiness probe fails.",
+            cure=(
+                "Mend what the readiness probe asks for, or the probe; publishNotReadyAddresses: true gives requests to pods"
+                " that are not ready."
+            ),
+        )
+    return None

@@ -1,0 +1,36 @@
+"""kubelet's rule drops what is sent to 127.0.0.0/8 from elsewhere: with route_localnet on, it would reach local services.
+
+Source: CVE-2020-8558; kubernetes pkg/kubelet/kubelet_network_linux.go.
+"""
+
+from __future__ import annotations
+
+from tracer.findings.context import Context
+from tracer.findings.model import Finding, Proof, packet_proof, place, rule_proof
+from tracer.model import Packet
+
+SAYS = "block incoming localnet connections"
+SETTING = "net/ipv4/conf/all/route_localnet"
+
+
+def find(packet: Packet, context: Context) -> Finding | None:
+    for hop in packet.hops:
+        visit = hop.walk.decision if hop.verdict == "DROP" and hop.walk and not hop.clone else None
+        if visit and visit.rule and visit.rule.comment == SAYS:
+            ends = packet.endpoints
+            value = context.node.setting(SETTING)
+            told = [Proof("setting", f"{SETTING.replace('/', '.')} = {value}", "/proc/sys")] if value else []
+            return Finding(
+                name="",
+                key=(ends.dst, ends.dport),
+                cause=(
+                    f"kubelet's firewall drops {ends.src} -> {place(ends.dst, ends.dport)}: a loopback address is only for"
+                    " packets that start from one, and this packet's connection was not translated to it."
+                ),
+                proofs=(packet_proof(packet), rule_proof(visit, hop.owner.text if hop.owner else ""), *told),
+                check=(
+                    "Who sends to 127.0.0.0/8 from another address: a wrong DNAT or route, or somebody who tries CVE-2020-8558."
+                ),
+                cure="Send to the node's own address instead, or let the process listen on one.",
+            )
+    return None

@@ -1,0 +1,49 @@
+"""Two datagrams of one new connection at once: both ask the rules, only one entry can be confirmed, and the other is dropped.
+
+The classic is a resolver that sends its A and AAAA questions from one socket to a Service: one is lost, and the name takes five
+seconds. conntrack drops at the very end, when the packet leaves POSTROUTING or INPUT, and counts it as insert_failed.
+"""
+
+from __future__ import annotations
+
+from tracer.findings.context import Context
+from tracer.findings.model import Finding, Proof, packet_proof, place
+from tracer.model import Packet
+
+EXITS = ("POSTROUTING", "INPUT")
+BEFORE = "insert_failed before"
+
+
+def find(packet: Packet, context: Context) -> Finding | None:
+    if packet.protocol != "UDP":
+        return None
+    # How far the counter was before: whatever is dropped later can be told from that.
+    if BEFORE not in context.since:
+        context.since[BEFORE] = context.node.conntrack_counters().get("insert_failed", 0)
+    before = context.since[BEFORE]
+    lost = any(h.what == "hook" and h.verdict == "DROP" and h.hook in EXITS and not h.clone for h in packet.hops)
+    by_rule = any(h.what in ("table", "chain") and h.verdict == "DROP" for h in packet.hops)
+    translated = any(h.nat and not h.from_conntrack for h in packet.hops)
+    if packet.outcome != "dropped" or not lost or by_rule or not translated or not packet.complete:
+        return None
+    now = context.node.conntrack_counters().get("insert_failed", 0)
+    ends = packet.endpoints
+    return Finding(
+        name="",
+        key=(ends.dst, ends.dport),
+        cause=(
+            f"{'Two' if now > before else 'Most likely two'} datagrams from {place(ends.src, ends.sport)} to"
+            f" {place(ends.dst, ends.dport)} came at once: each was translated by the rules, only one of their connections"
+            " could be entered, and conntrack dropped the other."
+        ),
+        proofs=(
+            packet_proof(packet),
+            Proof("counter", f"insert_failed of conntrack is {now}, it was {before}", "/proc/net/stat/nf_conntrack"),
+        ),
+        check="conntrack -S: insert_failed grows with each of them. A resolver's answers then take five seconds (its timeout).",
+        cure=(
+            "For DNS: options use-vc, single-request-reopen or single-request in resolv.conf, or NodeLocal DNSCache, which"
+            " asks by TCP."
+        ),
+        certain=now > before,
+    )

@@ -1,0 +1,126 @@
+"""Where the kernel would send a packet, and which links it has: asked through netlink, and only read."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_interface
+from socket import AF_INET, AF_INET6
+from typing import Any
+
+KINDS = {
+    1: "unicast",
+    2: "local",
+    3: "broadcast",
+    4: "anycast",
+    5: "multicast",
+    6: "blackhole",
+    7: "unreachable",
+    8: "prohibit",
+}
+_REFUSED = {
+    errno.ENETUNREACH: "unreachable", errno.EHOSTUNREACH: "unreachable", errno.EACCES: "prohibit", errno.EINVAL: "blackhole",
+    errno.EXDEV: "martian",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Route:
+    """The answer to one question. kind: as `ip route` says it ("unicast", "local" ...), "martian": the source cannot come in
+    there (rp_filter, or an address that no machine may have), "" = not known. out: the interface; gateway, source: "" = none.
+    """
+
+    kind: str
+    out: str = ""
+    gateway: str = ""
+    source: str = ""
+
+    @property
+    def text(self) -> str:
+        """via 192.168.66.0 dev flannel.1."""
+        way = f"via {self.gateway} dev {self.out}" if self.gateway else f"dev {self.out}"
+        return f"local dev {self.out}" if self.kind == "local" else way if self.kind == "unicast" else self.kind
+
+
+@dataclass(frozen=True)
+class Link:
+    """An interface. kind: "bridge", "veth", "vxlan", "dummy" ..., "" for a real one. networks: of its addresses.
+
+    ports: of a bridge, how many interfaces are in it.
+    """
+
+    name: str
+    kind: str = ""
+    networks: tuple[str, ...] = ()
+    ports: int = 0
+
+
+class Routes:
+    """Of this process's network namespace. Answers are kept: ask a new one for later times."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, str, str, int], Route] = {}
+        self._links: tuple[Link, ...] | None = None
+
+    def to(self, address: str, source: str = "", arrives: str = "", mark: int = 0) -> Route:
+        """Where a packet to this address goes. arrives: the interface it came in by, "" = it is sent here."""
+        key = address, source, arrives, mark
+        if key not in self._asked:
+            self._asked[key] = _ask(*key)
+        return self._asked[key]
+
+    def is_local(self, address: str) -> bool:
+        """Whether the kernel takes the address for its own, as addrtype and fib do."""
+        return self.to(address).kind == "local"
+
+    def links(self) -> tuple[Link, ...]:
+        """All interfaces; () when they cannot be listed."""
+        if self._links is None:
+            self._links = tuple(_links())
+        return self._links
+
+
+def _ask(address: str, source: str, arrives: str, mark: int) -> Route:
+    from pyroute2 import IPRoute, NetlinkError
+
+    more: dict[str, Any] = {"mark": mark} if mark else {}
+    if source:
+        more["src"] = source
+    with IPRoute() as route:
+        try:
+            if arrives:
+                more["iif"] = route.link_lookup(ifname=arrives)[0]
+            family = AF_INET6 if ip_address(address).version == 6 else AF_INET
+            answer = next(iter(route.route("get", family=family, dst=address, **more)))
+            attrs = dict(answer["attrs"])
+            link = next(iter(route.get_links(attrs["RTA_OIF"])), None) if "RTA_OIF" in attrs else None
+            name = str(dict(link["attrs"]).get("IFLA_IFNAME")) if link else ""
+        except NetlinkError as e:
+            return Route(_REFUSED.get(e.code, ""))
+        except (IndexError, StopIteration):
+            return Route("")
+    return Route(KINDS.get(answer["type"], ""), name, attrs.get("RTA_GATEWAY", ""), attrs.get("RTA_PREFSRC", ""))
+
+
+def _links() -> list[Link]:
+    from pyroute2 import IPRoute
+
+    with suppress(Exception), IPRoute() as route:  # pyroute2 raises many kinds
+        found = [(link["index"], dict(link["attrs"])) for link in route.get_links()]
+        networks: dict[int, list[str]] = {}
+        for each in route.get_addr():
+            attrs = dict(each["attrs"])
+            address = f"{attrs.get('IFA_LOCAL') or attrs.get('IFA_ADDRESS')}/{each['prefixlen']}"
+            networks.setdefault(each["index"], []).append(str(ip_interface(address).network))
+        masters = [attrs.get("IFLA_MASTER") for _, attrs in found]
+        return [
+            Link(str(attrs.get("IFLA_IFNAME")), _kind(attrs), tuple(networks.get(index, ())), masters.count(index))
+            for index, attrs in found
+        ]
+    return []
+
+
+def _kind(attrs: dict[str, Any]) -> str:
+    info = attrs.get("IFLA_LINKINFO")
+    return str(dict(info["attrs"]).get("IFLA_INFO_KIND", "")) if info else ""
