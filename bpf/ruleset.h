@@ -7,6 +7,7 @@
 _Static_assert(sizeof(struct ruleset) == SHORT_EVENT, "one slot");
 _Static_assert(__builtin_offsetof(struct ruleset, kind) == __builtin_offsetof(struct event, kind), "kind");
 
+#ifdef HAVE_xt_table
 static __always_inline struct ruleset *reserve_ruleset(struct xt_table *table)
 {
     struct ruleset *out = events.ringbuf_reserve(sizeof(struct ruleset));
@@ -68,3 +69,4 @@ static __always_inline int table_replaced_returned(struct call *c)
     return 0;
 }
 PROBE_RETURN(table_replaced)
+#endif
