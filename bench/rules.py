@@ -80,7 +80,7 @@ def nftables(rules: int) -> str:
     from pyroute2.nftables.main import NFTables
 
     subprocess.run(["iptables-nft-restore"], input=text(rules), text=True, check=True)
-    save = cost(lambda: subprocess.run(["iptables-nft-save"], stdout=subprocess.DEVNULL, check=True))
+    save = cost(lambda: subprocess.run(["iptables-nft-save"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True))
     ours = cost(lambda: nft.read_here(0, ()))
 
     def dump() -> None:

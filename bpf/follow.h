@@ -192,8 +192,11 @@ static __always_inline struct follow *follow(struct call *c, struct sk_buff *skb
     if (s->same)
         return move_on(e, s);
     s->has_flow = read_flow(s->nfct, &s->tuple[ORIG]);
-    if (going)
+    if (going) {
+        if (!e->sign)
+            e->sign = s->packet.sign; /* a fragment has none; the last one's buffer becomes that of the whole packet */
         return move_on(e, s);
+    }
     if (!filter_wants(f, s)) {
         if (e)
             followed.delete(&key);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracer.lazy import Lazy
+from tracer.lazy import Lazy, LazyList
 
 
 def test_a_value_is_made_once_and_only_when_asked_for() -> None:
@@ -27,3 +27,18 @@ def test_all_of_it_is_as_any_mapping() -> None:
     assert list(lazy) == ["b", "a"]
     assert list(lazy.values()) == ["B", "A"]
     assert {**lazy} == {"a": "A", "b": "B"} == lazy
+
+
+def test_a_list() -> None:
+    made = []
+
+    def square(n: int) -> int:
+        made.append(n)
+        return n * n
+
+    squares = LazyList(10, square)
+    assert (len(squares), squares[3], squares[-1], squares[3], squares[7:]) == (10, 9, 81, 9, (49, 64, 81))
+    assert made == [3, 9, 7, 8]
+    assert list(squares)[:4] == [0, 1, 4, 9] and 64 in squares
+    with pytest.raises(IndexError):
+        squares[10]

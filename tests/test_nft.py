@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ DATA = Path(__file__).parent / "data/nft"
 TABLES = {("ip", "filter"): 2, ("ip", "nat"): 5}
 
 
-def saves() -> dict[tuple[str, str], dict[str, tuple[Rule, ...]]]:
+def saves() -> dict[tuple[str, str], dict[str, Sequence[Rule]]]:
     parts = (DATA / "iptables.save").read_text().split("\n*")
     return {("ip", part.split("\n")[0].lstrip("*")): saved(part) for part in parts}
 
@@ -33,11 +33,10 @@ def told() -> Iterator[tuple[str, str, str, int, str]]:
 
 
 def dump() -> Dump:
-    chains: dict[tuple[str, str, str], DumpedChain] = {}
+    rules: dict[tuple[str, str, str], list[DumpedRule]] = {}
     for family, table, chain, handle, comment in told():
-        there = chains.setdefault((family, table, chain), DumpedChain(len(chains) + 1))
-        there.rules.append(DumpedRule(handle, comment))
-    return Dump(42, TABLES, chains, {})
+        rules.setdefault((family, table, chain), []).append(DumpedRule(handle, comment))
+    return Dump(42, TABLES, {key: DumpedChain(n, "", there) for n, (key, there) in enumerate(rules.items(), 1)}, {})
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_saved_rules_by_chain_in_order() -> None:
     text = "*nat\n:PREROUTING ACCEPT [0:0]\n:EMPTY - [0:0]\n-A PREROUTING -j ONE\n-A PREROUTING -j TWO\n-A LATE\nCOMMIT\n"
     rules = saved(text)
     assert [r.target for r in rules["PREROUTING"]] == ["ONE", "TWO"]
-    assert rules["EMPTY"] == () and [r.text for r in rules["LATE"]] == [""]
+    assert list(rules["EMPTY"]) == [] and [r.text for r in rules["LATE"]] == [""]
 
 
 def test_a_tool_that_is_missing_or_fails_says_nothing() -> None:
@@ -63,7 +63,24 @@ def test_a_tool_that_is_missing_or_fails_says_nothing() -> None:
 
 def test_only_tables_of_iptables_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(nft_text, "run", lambda *command: asked.append(command))
-    for family, table in (("ip", "kube-proxy"), ("inet", "filter"), ("ip", "nat"), ("ip6", "filter")):
-        nft_text.save_table(family, table)
-    assert asked == [("iptables-nft-save", "-t", "nat"), ("ip6tables-nft-save", "-t", "filter")]
+
+    def run(*command: str) -> str:
+        asked.append(command)
+        return "# by hand\n*filter\n:A - [0:0]\n-A A -j ONE\nCOMMIT\n*nat\n:A - [0:0]\n-A A -j TWO\nCOMMIT\n"
+
+    monkeypatch.setattr(nft_text, "run", run)
+    saves = nft_text.Saves()
+    found = {}
+    for family, table in (
+        ("ip", "kube-proxy"),
+        ("inet", "filter"),
+        ("ip", "nat"),
+        ("ip6", "filter"),
+        ("ip", "raw"),
+        ("ip", "filter"),
+    ):
+        found[family, table] = [(r.chain, r.target) for rules in saves(family, table).values() for r in rules]
+    assert asked == [("iptables-nft-save",), ("ip6tables-nft-save",)], "each family once"
+    assert found.pop(("ip", "nat")) == [("A", "TWO")]
+    assert found.pop(("ip", "filter")) == found.pop(("ip6", "filter")) == [("A", "ONE")]
+    assert not any(found.values())

@@ -1,9 +1,9 @@
-"""Mappings whose values are made when they are first asked for: of a node's 80,000 rules a packet meets a few dozen."""
+"""Mappings and lists whose values are made when first asked for: of a node's 80,000 rules a packet meets a few dozen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TypeVar, overload
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -32,3 +32,27 @@ class Lazy(Mapping[K, V]):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+
+class LazyList(Sequence[V]):
+    """For each number from 0 on, what `make` gives for it; made once."""
+
+    def __init__(self, length: int, make: Callable[[int], V]) -> None:
+        self._made: list[V | None] = [None] * length
+        self._make = make
+
+    @overload
+    def __getitem__(self, at: int) -> V: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[V, ...]: ...
+    def __getitem__(self, at: int | slice) -> V | tuple[V, ...]:
+        if isinstance(at, slice):
+            return tuple(self[n] for n in range(*at.indices(len(self))))
+        at = range(len(self._made))[at]  # from the end, and IndexError
+        found = self._made[at]
+        if found is None:
+            found = self._made[at] = self._make(at)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._made)

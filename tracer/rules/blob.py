@@ -39,10 +39,10 @@ class BlobTable(Table):
         begins = np.array(self._offsets, np.int64)
         halves = np.frombuffer(self._blob, np.uint16)
         targets, lengths = (halves[(begins + where) // 2 + n].astype(np.int64) for n in (0, 1))
-        if (targets < size).any() or (lengths < targets + EXTENSION.size).any():
+        if (targets % 8).any() or (targets < size).any() or (lengths < targets + EXTENSION.size).any():
             raise BadBlob(f"{name}: an entry ends before it begins")
         self._targets = begins + targets
-        self._counters = (begins[:, None] + np.arange(size - _COUNTERS, size)).ravel()
+        self._counters = (begins + size - _COUNTERS) // 8
         self._without_counters(self._blob)
         self.starts, self._spans = self._chains()
         self._firsts = [first for first, _ in self._spans.values()]
@@ -54,12 +54,14 @@ class BlobTable(Table):
 
     def _chains(self) -> tuple[dict[int, str], dict[str, tuple[int, int]]]:
         """Chain by the offset of its first rule; and of each chain which entries are its rules, as [first, last)."""
-        content = np.frombuffer(self._blob, np.uint8)
-        names = content[self._targets[:, None] + np.arange(2, 2 + len(_ERROR))]
-        bounds = np.flatnonzero((names == np.frombuffer(_ERROR, np.uint8)).all(axis=1))
+        # A target begins with its size, in two bytes, and its name; and everything here is a multiple of 8 bytes long.
+        names = np.frombuffer(self._blob, np.uint64)[self._targets // 8] >> np.uint64(16)
+        bounds = np.flatnonzero(names == int.from_bytes(_ERROR, "little"))
         if not len(bounds) or bounds[-1] != len(self._offsets) - 1:
             raise BadBlob(f"{self.name} has no end")
-        data = content[self._targets[bounds[:-1], None] + np.arange(EXTENSION.size, EXTENSION.size + _CHAIN)]
+        data = np.frombuffer(self._blob, np.uint8)[
+            self._targets[bounds[:-1], None] + np.arange(EXTENSION.size, EXTENSION.size + _CHAIN)
+        ]
         own = b"\n".join(data.view(f"S{_CHAIN}").ravel().tolist()).decode().splitlines()
         base = [self._place(at) for at in self.hooks.values()]
         places = np.concatenate([bounds[:-1] + 1, np.array(base, bounds.dtype)])
@@ -133,20 +135,22 @@ class BlobTable(Table):
         return blob == self._blob
 
     def _without_counters(self, blob: bytearray) -> None:
-        np.frombuffer(blob, np.uint8)[self._counters] = 0
+        words = np.frombuffer(blob, np.uint64)
+        for n in range(_COUNTERS // 8):
+            words[self._counters + n] = 0
 
 
 def _offsets(blob: bytearray, where: int) -> list[int]:
     """Where each entry begins. where: in an entry's head its two offsets are, of the target and of the next one."""
     offsets, at, end = [], 0, len(blob)
-    if end % 2:
-        raise BadBlob("it has an odd length")
+    if end % 8:
+        raise BadBlob("its length is no multiple of 8")
     halves, next_offset = memoryview(blob).cast("H"), where // 2 + 1
     try:
         while at < end:
             offsets.append(at)
             step = halves[at // 2 + next_offset]
-            if not step or step % 2:
+            if not step or step % 8:
                 raise BadBlob(f"an entry at {at} has no length")
             at += step
     except IndexError:

@@ -6,7 +6,6 @@ Only back ends that are in use are asked: a question to another one would load i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -81,17 +80,13 @@ def _nft() -> tuple[Listed | None, frozenset[tuple[str, str]], list[str]]:
             text = nft_text.run("nft", "-j", "list", "ruleset")
             if text is None:
                 return None, frozenset(), ["the rules of nftables cannot be read: there is no nft, or it failed"]
-            listed, saved = with_saves(nft_json.parse(text), _save)
+            listed, saved = with_saves(nft_json.parse(text), nft_text.Saves())
             if nft_dump.generation(nfnetlink) == before:
                 return listed if listed.ruleset.chains else None, saved, []
     return None, frozenset(), ["the rules of nftables changed each time they were being read"]
 
 
-def _save(family: str, table: str) -> Mapping[str, tuple[Rule, ...]]:
-    return nft_text.save_table(family, table)
-
-
-def with_saves(listed: Listed, saved: nft_text.Saves) -> tuple[Listed, frozenset[tuple[str, str]]]:
+def with_saves(listed: Listed, saved: nft_text.Saved) -> tuple[Listed, frozenset[tuple[str, str]]]:
     """The rules of iptables-nft's tables in the words of iptables-nft-save, where it printed as many; and which tables."""
     chains: dict[ChainKey, tuple[Rule, ...]] = dict(listed.ruleset.chains)
     tables = set()

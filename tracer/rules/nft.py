@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from tracer.lazy import Lazy
 from tracer.rules import netns, nft_dump, nft_text
 from tracer.rules.model import ChainKey, Rule, Ruleset
 from tracer.rules.nfnetlink import Interrupted, Nfnetlink
@@ -39,37 +40,44 @@ class Snapshot:
 Texts = Callable[[str, str], Mapping[int, str]]
 
 
-def join(dump: Dump, inode: int, listed: Texts, saved: nft_text.Saves) -> Snapshot:
+def join(dump: Dump, inode: int, listed: Texts, saved: nft_text.Saved) -> Snapshot:
     """A snapshot from what the kernel dumped and the two sources of text, each asked by family and table.
 
     A chain's saved rules are taken when they are as many as the kernel has, and no comment differs; else, and for native
-    tables, nft's listing.
+    tables, nft's listing. Rules are put together when they are asked for.
     """
-    chains: dict[ChainKey, tuple[Rule, ...]] = {}
-    by_handle: dict[tuple[int, int], Rule] = {}
-    names: dict[tuple[int, int], str] = {}
-    lookups: dict[tuple[int, int], tuple[VerdictMap, int]] = {}
     of_iptables = {table: saved(*table) for table in dump.tables}
     of_nft: dict[tuple[str, str], Mapping[int, str]] = {}
+    places: dict[tuple[int, int], tuple[ChainKey, int]] = {}
+    names: dict[tuple[int, int], str] = {}
+    lookups: dict[tuple[int, int], tuple[VerdictMap, int]] = {}
     for key, chain in dump.chains.items():
         family, table, name = key
         handle = dump.tables.get((family, table), 0)
-        saves = of_iptables.get((family, table), {}).get(name, ())
-        if not _agree(saves, chain):
-            saves = ()
-        if chain.rules and not saves and (family, table) not in of_nft:
-            of_nft[family, table] = listed(family, table)
-        rules = _rules(key, chain, saves, of_nft.get((family, table), {}))
-        chains[key] = rules
         names[handle, chain.handle] = name
-        for rule, dumped in zip(rules, chain.rules, strict=True):
-            by_handle[handle, rule.handle] = rule
-            found = dump.maps.get((family, table, dumped.lookup[0])) if dumped.lookup else None
-            if found and dumped.lookup:
-                lookups[handle, rule.handle] = found, dumped.lookup[1]
+        if len(of_iptables.get((family, table), {}).get(name, ())) != len(chain.handles) and (family, table) not in of_nft:
+            of_nft[family, table] = listed(family, table)
+        for place, rule in enumerate(chain.handles):
+            places[handle, rule] = key, place
+        if dump.maps:
+            for dumped in chain.rules:
+                found = dump.maps.get((family, table, dumped.lookup[0])) if dumped.lookup else None
+                if found and dumped.lookup:
+                    lookups[handle, dumped.handle] = found, dumped.lookup[1]
+
+    def rules(key: ChainKey) -> tuple[Rule, ...]:
+        family, table, name = key
+        saves, chain = of_iptables.get((family, table), {}).get(name, ()), dump.chains[key]
+        return _rules(key, chain, saves if _agree(saves, chain) else (), of_nft.get((family, table), {}))
+
+    def rule_at(handles: tuple[int, int]) -> Rule:
+        key, place = places[handles]
+        return chains[key][place]
+
+    chains: Mapping[ChainKey, tuple[Rule, ...]] = Lazy(dump.chains, rules)
     policies = {key: chain.policy for key, chain in dump.chains.items() if chain.policy}
     ruleset = Ruleset("nft", inode, str(dump.generation), chains, policies)
-    return Snapshot(ruleset, dump.generation, by_handle, names, lookups)
+    return Snapshot(ruleset, dump.generation, Lazy(places, rule_at), names, lookups)
 
 
 def _agree(saves: Sequence[Rule], chain: DumpedChain) -> bool:
@@ -97,7 +105,7 @@ def read_here(inode: int, known: Container[int]) -> tuple[int, Snapshot | None]:
                 now = nft_dump.generation(nfnetlink)
                 if now in known:
                     return now, None
-                snapshot = join(nft_dump.read(nfnetlink), inode, nft_text.list_table, nft_text.save_table)
+                snapshot = join(nft_dump.read(nfnetlink), inode, nft_text.list_table, nft_text.Saves())
                 if nft_dump.generation(nfnetlink) == snapshot.number:
                     return snapshot.number, snapshot
     raise Changing

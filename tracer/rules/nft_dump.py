@@ -6,9 +6,11 @@ joined by, and it has what the tools hide: the comment of a rule of iptables-nft
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from tracer.lazy import LazyList
 from tracer.rules.model import NFT_FAMILIES, ChainKey
 from tracer.rules.nfnetlink import Nfnetlink, attribute, attributes, items, number, text
 from tracer.rules.nft_maps import Element, VerdictMap, element
@@ -16,6 +18,7 @@ from tracer.rules.nft_maps import Element, VerdictMap, element
 GETTABLE, GETCHAIN, GETRULE, GETSET, GETSETELEM, GETGEN = 1, 4, 7, 10, 13, 16
 DROP, ACCEPT, RETURN = 0, 1, 0xFFFFFFFB
 _VERDICT_TYPE = 0xFFFFFF00
+_HEAD = struct.Struct("=HH").unpack_from
 _VERDICT_REGISTER = 0
 _VERDICTS = {DROP: "DROP", ACCEPT: "ACCEPT", RETURN: "RETURN", 3: "QUEUE"}
 _SIMPLE_TARGETS = {"masq": "MASQUERADE", "redir": "REDIRECT", "reject": "REJECT", "queue": "QUEUE", "tproxy": "TPROXY",
@@ -35,11 +38,16 @@ class DumpedRule:
 
 @dataclass
 class DumpedChain:
-    """One chain. policy: "" when it is no base chain."""
+    """One chain. policy: "" when it is no base chain. rules: may be decoded when they are asked for; handles: theirs, known
+    without that."""
 
     handle: int
     policy: str = ""
-    rules: list[DumpedRule] = field(default_factory=list)
+    rules: Sequence[DumpedRule] = ()
+    handles: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        self.handles = self.handles or [rule.handle for rule in self.rules]
 
 
 @dataclass(frozen=True)
@@ -61,21 +69,38 @@ def read(nfnetlink: Nfnetlink) -> Dump:
     """Raises Interrupted when the rules changed under way (or OSError): try again."""
     now = generation(nfnetlink)
     tables: dict[tuple[str, str], int] = {}
-    chains: dict[ChainKey, DumpedChain] = {}
     for _, family, raw in nfnetlink.dump(GETTABLE):
         a = attributes(raw)
         tables[NFT_FAMILIES.get(family, str(family)), text(a.get(1))] = number(a.get(4))
+    of_chain: dict[tuple[int, bytes, bytes], tuple[list[int], list[bytes]]] = {}
+    for _, family, raw in nfnetlink.dump(GETRULE):
+        table, chain, handle = _whose(raw)
+        handles, raws = of_chain.setdefault((family, table, chain), ([], []))
+        handles.append(handle)
+        raws.append(raw)
+    chains: dict[ChainKey, DumpedChain] = {}
     for _, family, raw in nfnetlink.dump(GETCHAIN):
         a = attributes(raw)
         policy = _VERDICTS.get(number(a[5]), "") if 5 in a else "ACCEPT" if 4 in a else ""
         key = NFT_FAMILIES.get(family, str(family)), text(a.get(1)), text(a.get(3))
-        chains[key] = DumpedChain(number(a.get(2)), policy)
-    for _, family, raw in nfnetlink.dump(GETRULE):
-        a = attributes(raw)
-        key = NFT_FAMILIES.get(family, str(family)), text(a.get(1)), text(a.get(2))
-        if key in chains:
-            chains[key].rules.append(dumped_rule(a))
+        chains[key] = _chain(number(a.get(2)), policy, *of_chain.get((family, a.get(1, b""), a.get(3, b"")), ([], [])))
     return Dump(now, tables, chains, _maps(nfnetlink))
+
+
+def _chain(handle: int, policy: str, handles: list[int], raws: list[bytes]) -> DumpedChain:
+    return DumpedChain(handle, policy, LazyList(len(raws), lambda at: dumped_rule(attributes(raws[at]))), handles)
+
+
+def _whose(raw: bytes) -> tuple[bytes, bytes, int]:
+    """Table, chain and handle of a rule: its first attributes, in this order (nf_tables_fill_rule_info in the kernel)."""
+    first, kind = _HEAD(raw, 0)
+    second = first + 3 & ~3
+    length, next_kind = _HEAD(raw, second)
+    third = second + (length + 3 & ~3)
+    if (kind, next_kind, _HEAD(raw, third)[1]) == (1, 2, 3):
+        return raw[4:first], raw[second + 4 : second + length], int.from_bytes(raw[third + 4 : third + 12], "big")
+    a = attributes(raw)
+    return a.get(1, b""), a.get(2, b""), number(a.get(3))
 
 
 def _maps(nfnetlink: Nfnetlink) -> dict[ChainKey, VerdictMap]:

@@ -4,26 +4,36 @@ of iptables-nft, of which `nft` hides comments, matches and targets. Both only r
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
-from tracer.rules import save
+from tracer.lazy import LazyList
+from tracer.rules import save, tools
 from tracer.rules.model import Rule
 
 IPTABLES_TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
 SAVE = {"ip": "iptables-nft-save", "ip6": "ip6tables-nft-save"}
-PATH = "/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin"
-TOOL_SECONDS = 60
-Saves = Callable[[str, str], Mapping[str, Sequence[Rule]]]
+Saved = Callable[[str, str], Mapping[str, Sequence[Rule]]]
 """What prints the rules of a table of iptables-nft: chain -> rules, by family and table."""
 _HANDLE = re.compile(r"^(?P<text>.*?) # handle (?P<handle>\d+)$", re.S)
 _CHAIN = re.compile(r"^\tchain (?P<name>\S+) \{")
 
 
-def saved(text: str) -> dict[str, tuple[Rule, ...]]:
+def saved(text: str) -> dict[str, Sequence[Rule]]:
     """The rules of each chain of one table, from what iptables-save prints for it, with or without counters."""
-    return {chain: rules for (_, _, chain), rules in save.parse(text).chains.items()}
+    chains: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("["):
+            line = line.partition("] ")[2]
+        if line.startswith("-A "):
+            _, chain, *rest = line.split(" ", 2)
+            chains.setdefault(chain, []).append(rest[0] if rest else "")
+        elif line.startswith(":"):
+            chains.setdefault(line[1:].split(" ", 1)[0], [])
+    return {chain: _rules(chain, texts) for chain, texts in chains.items()}
+
+
+def _rules(chain: str, texts: list[str]) -> Sequence[Rule]:
+    return LazyList(len(texts), lambda at: save.rule("", "", chain, at + 1, texts[at]))
 
 
 def listed(text: str) -> dict[int, str]:
@@ -56,24 +66,13 @@ def _without_header(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip() if '"' not in text else text.strip()
 
 
-def tool(name: str) -> str | None:
-    """Where a tool is; None when it is not installed."""
-    return shutil.which(name) or shutil.which(name, path=PATH)
-
-
 def run(*command: str) -> str | None:
     """What a tool prints; None when it is missing, fails or takes too long."""
-    path = tool(command[0])
-    if path is None:
-        return None
+    path = tools.find(command[0])
     try:
-        done = subprocess.run(
-            [path, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TOOL_SECONDS,
-            errors="replace", check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
+        return tools.printed(path, *command[1:]) if path else None
+    except OSError:
         return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def list_table(family: str, table: str) -> dict[int, str]:
@@ -81,8 +80,17 @@ def list_table(family: str, table: str) -> dict[int, str]:
     return listed(run("nft", "-s", "-a", "list", "table", family, table) or "")
 
 
-def save_table(family: str, table: str) -> dict[str, tuple[Rule, ...]]:
-    """saved() of a table of this namespace; {} when it is none of iptables', or the tool is missing or fails."""
-    if family not in SAVE or table not in IPTABLES_TABLES:
-        return {}
-    return saved(run(SAVE[family], "-t", table) or "")
+class Saves:
+    """saved() of the tables of this namespace, each family's asked for once. {} for a table that is none of iptables', or where
+    the tool is missing or fails."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, dict[str, str]] = {}
+
+    def __call__(self, family: str, table: str) -> Mapping[str, Sequence[Rule]]:
+        if family not in SAVE or table not in IPTABLES_TABLES:
+            return {}
+        if family not in self._families:
+            parts = ("\n" + (run(SAVE[family]) or "")).split("\n*")[1:]
+            self._families[family] = {part.split("\n", 1)[0]: part for part in parts}
+        return saved(self._families[family].get(table, ""))

@@ -52,9 +52,9 @@ class Rules(Mapping[int, Rule]):
 def _lines(table: Table, text: str) -> tuple[list[str], dict[str, int]]:
     """The lines that are rules, and where those of each chain begin. Rules are printed chain by chain, in the order in which
     the chains were declared."""
-    printed = text.splitlines()
-    chains = [line[1:].split(" ", 1)[0] for line in printed if line.startswith(":")]
-    rules = [line for line in printed if line.startswith("-A ")]
+    head, _, body = text.partition("\n-A ")
+    chains = [line.split(" ", 1)[0] for line in ("\n" + head).split("\n:")[1:]]
+    rules = ("-A " + body).partition("\nCOMMIT")[0].splitlines() if body else []
     if set(chains) != table.chains or len(chains) != len(set(chains)):
         raise NotTheSame(f"iptables-save printed other chains of {table.name} than were read")
     *firsts, total = accumulate(map(table.size, chains), initial=0)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import socket
 import struct
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
+
+from tracer.rules import tools
 
 GET_INFO, GET_ENTRIES = 64, 65
 _LEVELS = {"ip": (socket.AF_INET, socket.IPPROTO_IP), "ip6": (socket.AF_INET6, socket.IPPROTO_IPV6)}
@@ -76,15 +76,8 @@ def save(family: str, table: str) -> str | None:
     """
     names = ("iptables-legacy-save", "iptables-save") if family == "ip" else ("ip6tables-legacy-save", "ip6tables-save")
     for name in names:
-        program = shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin")
-        if not program or (name == names[1] and "nf_tables" in _run(program, "-V")):
+        program = tools.find(name)
+        if not program or (name == names[1] and "nf_tables" in tools.printed(program, "-V")):
             continue
-        return _run(program, "-M", "/bin/true", "-t", table)
+        return tools.printed(program, "-M", "/bin/true", "-t", table)
     return None
-
-
-def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        raise OSError(done.returncode, f"{command[0]}: {done.stderr.strip()}")
-    return done.stdout
