@@ -87,4 +87,4 @@ def test_targets(target: str, verdict: str, reject: str, rewrite: Rewrite | None
 
 def test_too_many_ways_end_it() -> None:
     with pytest.raises(TooMany):
-        ways(*[f"INPUT -m set --match-set X{n} src -j A" for n in range(12)])
+        ways(*[f"INPUT -m limit --limit {n}/sec -j A" for n in range(1, 13)])

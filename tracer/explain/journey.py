@@ -12,6 +12,7 @@ from ipaddress import ip_address
 
 from tracer.explain.ipvs import Virtual
 from tracer.explain.question import WITH_PORTS, Question
+from tracer.explain.sets import Sets
 from tracer.explain.stations import Station, stations
 from tracer.findings.node import Node
 from tracer.model import Drop, Endpoints, Evidence, Flow, Hop, Nat, Packet, Socket
@@ -39,7 +40,11 @@ class _World:
     """What matches may ask, at one moment of one story."""
 
     routes: Routes
+    sets: Sets
     states: frozenset[str] = frozenset({"NEW"})
+
+    def in_set(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+        return self.sets.has(name, flags, packet)
 
     def type_of(self, address: str) -> str:
         if ip_address(address).is_multicast:
@@ -77,12 +82,13 @@ class Journey:
     routes: Routes = field(default_factory=Routes)
     node: Node = field(default_factory=Node)
     virtual: Virtual = field(default_factory=Virtual)
+    sets: Sets = field(default_factory=Sets)
 
     def stories(self, question: Question) -> list[Story]:
         """All ways that the packet may go, the likeliest first. Raises TooMany, NotUnderstood."""
         self._question = question
-        self._stations = stations(self.installed, question.family, _World(self.routes))
-        self._after_dnat = stations(self.installed, question.family, _World(self.routes, frozenset({"NEW", "DNAT"})))
+        self._stations = stations(self.installed, question.family, _World(self.routes, self.sets))
+        self._after_dnat = stations(self.installed, question.family, _World(self.routes, self.sets, frozenset({"NEW", "DNAT"})))
         begun = _Moment(Endpoints(question.src, question.sport, question.dst, question.dport))
         sent = self.routes.is_local(question.src) and not question.arrives
         moments = self._sent(begun) if sent else self._arrived(begun)
