@@ -99,7 +99,7 @@ class Journey:
         q = self._question
         src, dst = Endpoints(q.src, q.sport, q.dst, q.dport), moment.ends
         name = {"icmpv6": "ICMPv6"}.get(q.protocol, q.protocol.upper())
-        first = next((h.in_iface for h in moment.hops if h.in_iface), "")
+        first = next((h.in_iface for h in moment.hops if h.hook), "")
         packet = Packet(
             0, 0, "node", first, "IPv6" if q.family == "ip6" else "IPv4", name, src, "SYN" if q.protocol == "tcp" else "",
             flow=Flow(src, dst.reversed, "NEW", False, 0), hops=list(moment.hops),
