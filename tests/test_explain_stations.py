@@ -8,7 +8,6 @@ import pytest
 
 from tests import audits
 from tests.nodes import node
-from tests.test_rules_forecast import World
 from tracer.explain.stations import stations
 from tracer.rules import save
 from tracer.rules.assemble import NotUnderstood
@@ -16,7 +15,7 @@ from tracer.rules.installed import Installed
 
 
 def names(installed: Installed, hook: str, family: str = "ip") -> list[tuple[int, str, str, str]]:
-    return [(s.priority, s.table, s.chain, s.translates) for s in stations(installed, family, World())[hook]]
+    return [(s.priority, s.table, s.chain, s.translates) for s in stations(installed, family)[hook]]
 
 
 def test_legacy_tables() -> None:
@@ -38,4 +37,4 @@ def test_native_chains_among_those_of_iptables_nft() -> None:
 def test_a_rule_that_is_not_understood_ends_it_with_its_name() -> None:
     rules = save.parse("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING --brand-new -j ACCEPT\nCOMMIT\n")
     with pytest.raises(NotUnderstood, match="PREROUTING 1: --brand-new"):
-        stations(Installed(rules), "ip", World())
+        stations(Installed(rules), "ip")

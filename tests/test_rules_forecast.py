@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
 
-from tracer.rules.assemble import _parse
+from tracer.rules.assemble import _parse, split
 from tracer.rules.forecast import Answer, foretell
 from tracer.rules.matches import Seen
 
@@ -27,7 +26,7 @@ class World:
 
 
 def answer(name: str, text: str, world: World | None = None) -> Answer:
-    return foretell(name, _parse(shlex.split(text)).head, PACKET, world or World())
+    return foretell(name, _parse(split(text)).head, PACKET, world or World())
 
 
 @pytest.mark.parametrize(
