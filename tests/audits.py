@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
@@ -10,11 +11,16 @@ from pathlib import Path
 from tests.findings import FakeNode
 from tests.nodes import Node as Recorded
 from tracer.audit.state import State
+from tracer.explain.ipvs import Virtual
+from tracer.explain.journey import Journey
+from tracer.explain.sets import Sets
 from tracer.findings.context import Context
 from tracer.kube.known import Known
 from tracer.routes import Link, Route, Routes
 from tracer.rules import installed, nft_json, save
+from tracer.rules.forecast import address_text
 from tracer.rules.installed import Installed
+from tracer.rules.matches import Seen
 from tracer.rules.model import Rule
 
 NODE, CLIENT = "192.168.56.10", "192.168.56.1"
@@ -49,6 +55,29 @@ class FakeRoutes(Routes):
 
     def links(self) -> tuple[Link, ...]:
         return self.connected
+
+
+class SavedSets(Sets):
+    """The sets of a recorded node, from what `ipset save` printed; of none nothing is known."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__()
+        self._kinds = dict(re.findall(r"^create (\S+) \w+:(\S+)", text, re.M))
+        self._members = set(re.findall(r"^add (\S+) (\S+)", text, re.M))
+
+    def has(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+        kind = self._kinds.get(name)
+        if kind not in ("ip,port", "port", "ip,port,ip") or (kind == "ip,port,ip" and not packet.sport):
+            return None
+        host = address_text(packet.dst if flags[0] == "dst" else packet.src, packet.family)
+        wanted = str(packet.dport) if kind == "port" else f"{host},tcp:{packet.dport}"
+        return (name, wanted) in self._members
+
+
+def journey(state: State, one: Recorded | None = None, virtual: Virtual | None = None) -> Journey:
+    """What explains packets of a node that is no machine."""
+    sets = SavedSets(one.files.get("ipset-save", "") if one else "")
+    return Journey(state.installed, state.routes, healthy(), virtual or Virtual(Path("/nonexistent")), sets)
 
 
 def recorded(one: Recorded) -> Installed:

@@ -214,3 +214,22 @@ def test_an_output_that_nobody_reads_any_more_is_no_error() -> None:
         os.close(writes)
     assert (ended.returncode, ended.stderr.count("\n")) == (0, 1), ended.stderr
     assert ended.stderr.startswith("k8snet-trace "), "how the run begins, and nothing after it"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["audit", "--objects", "/nonexistent"], 8, "--objects /nonexistent cannot be read"),
+        (["explain", "--from", "10.0.0.1", "--to", "10.0.0.2"], 2, "needs a port for tcp"),
+        (["explain", "--from", "here", "--to", "10.0.0.2:80"], 2, "--from here is no address"),
+        (["explain", "--from", "10.0.0.1", "--to", "10.0.0.2:80", "--duration", "5"], 2, "need --live"),
+        (["explain", "--to", "10.0.0.2:80"], 2, "--from"),
+    ],
+)
+def test_audit_and_explain_say_what_is_wrong_in_one_sentence(
+    arguments: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    told = capsys.readouterr().err
+    assert ended.value.code == status and said in told and told.count("\n") == 1 and told.startswith("k8snet-trace: ")

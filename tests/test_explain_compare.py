@@ -12,7 +12,7 @@ from tests.audits import CLIENT, NODE
 from tests.nodes import node
 from tracer.explain.command import asked
 from tracer.explain.compare import compare, steps
-from tracer.explain.journey import Journey, Story
+from tracer.explain.journey import Story
 from tracer.explain.question import Question
 from tracer.model import Endpoints, Evidence, Hop, Packet
 
@@ -22,7 +22,7 @@ QUESTION = Question(CLIENT, 0, NODE, 30285)
 @pytest.fixture
 def told(tmp_path: Path) -> list[Story]:
     state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
-    return Journey(state.installed, state.routes, audits.healthy()).stories(QUESTION)
+    return audits.journey(state).stories(QUESTION)
 
 
 def seen(story: Story, *changes: tuple[int, Hop]) -> Packet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests import audits
 from tests.audits import CLIENT, NODE
 from tests.nodes import MODES, Node, node
 from tracer.explain.ipvs import Virtual
-from tracer.explain.journey import Journey, Story
+from tracer.explain.journey import Story
 from tracer.explain.question import Question
 from tracer.kube.explain import explain
 from tracer.kube.known import Known
@@ -42,7 +43,7 @@ def doors(here: Node) -> Iterator[tuple[str, str, int, str, int]]:
 
 def stories(here: Node, question: Question, folder: Path) -> tuple[list[Story], Known]:
     state = audits.state(here, folder)
-    found = Journey(state.installed, state.routes, audits.healthy()).stories(question)
+    found = audits.journey(state).stories(question)
     for story in found:
         explain(story.packet, state.known)
     return found, state.known
@@ -100,7 +101,7 @@ def test_a_pod_that_asks_itself_through_its_service_is_masqueraded(tmp_path: Pat
 def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> None:
     state = audits.of_text((RULESETS / f"{name}.rules").read_text())
     routes = audits.FakeRoutes(gateways={"192.168.66.0/24": ("192.168.66.0", "flannel.1")})
-    found = Journey(state.installed, routes, audits.healthy()).stories(Question(NODE, 0, "172.30.253.123", 8080))
+    found = audits.journey(replace(state, routes=routes)).stories(Question(NODE, 0, "172.30.253.123", 8080))
     first = found[0]
     assert first.doubts == ("-m set --match-set cali40masq-ipam-pools src is false in rule 1 of cali-nat-outgoing",)
     assert [h.nat.kind for h in first.packet.hops if h.nat] == kinds and first.packet.verdict == "sent to flannel.1"
@@ -112,8 +113,8 @@ def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> 
 def test_ipvs_is_said_to_be_out_of_sight(tmp_path: Path) -> None:
     state = audits.state(node("1.20.2-ipvs-nft", "S2-one"), tmp_path)
     (tmp_path / "ip_vs").write_text("IP Virtual Server version 1.2.1\nTCP  C0A8380A:764D rr \n  -> 0AF4000B:1F90 Masq 1 0 0\n")
-    found = Journey(state.installed, state.routes, audits.healthy(), Virtual(tmp_path)).stories(
+    found = audits.journey(state, node("1.20.2-ipvs-nft", "S2-one"), Virtual(tmp_path)).stories(
         Question(CLIENT, 0, NODE, 30285)
     )
-    assert {s.packet.outcome for s in found} == {"unknown"}
+    assert {s.packet.outcome for s in found} == {"unknown"} and not found[0].doubts, "its sets are known"
     assert all("by IPVS, virtual server 192.168.56.10:30285" in s.packet.verdict for s in found)

@@ -40,7 +40,7 @@ def ways(
             handle += 1
             listed.append({"rule": {**place, "chain": name, "handle": handle, "expr": each}})
     found = nft_json.parse(json.dumps({"nftables": listed}))
-    return Nftables(found, World()).ways(found.bases[0], packet, False)
+    return Nftables(found).ways(found.bases[0], packet, False, World())
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,14 @@ from tests.test_explain_compare import seen
 from tests.test_render_findings import VALIDATOR
 from tracer import render
 from tracer.explain.compare import Compared, compare
-from tracer.explain.journey import Journey, Story
+from tracer.explain.journey import Story
 from tracer.explain.question import Question
 from tracer.kube.explain import explain
 
 
 def stories(folder: Path, mode: str, scenario: str, question: Question) -> list[Story]:
     state = audits.state(node(mode, scenario), folder)
-    found = Journey(state.installed, state.routes, audits.healthy()).stories(question)
+    found = audits.journey(state).stories(question)
     for story in found:
         explain(story.packet, state.known)
     return found

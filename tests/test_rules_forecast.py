@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
 
-from tracer.rules.assemble import _parse
+from tracer.rules.assemble import _parse, split
 from tracer.rules.forecast import Answer, foretell
 from tracer.rules.matches import Seen
 
@@ -19,12 +18,15 @@ PACKET = Seen("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=40000, dport=80)
 class World:
     states: frozenset[str] = frozenset({"NEW"})
 
+    def in_set(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+        return {"A": None, "X": None}.get(name, (name, flags) == ("FULL", ("src", "dst")))
+
     def type_of(self, address: str) -> str:
         return {"192.168.56.10": "LOCAL", "10.0.0.1": "UNICAST"}.get(address, "")
 
 
 def answer(name: str, text: str, world: World | None = None) -> Answer:
-    return foretell(name, _parse(shlex.split(text)).head, PACKET, world or World())
+    return foretell(name, _parse(split(text)).head, PACKET, world or World())
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,7 @@ def answer(name: str, text: str, world: World | None = None) -> Answer:
         ("conntrack", "--ctdir REPLY", 0), ("state", "--state NEW,ESTABLISHED", 1), ("nfacct", "--nfacct-name x", 1),
         ("statistic", "--mode random --probability 0.33333333349", Fraction(1, 3)),
         ("statistic", "--mode random ! --probability 0.25", Fraction(3, 4)),
+        ("set", "--match-set FULL src,dst", 1), ("set", "! --match-set FULL src,dst", 0), ("set", "--match-set FULL dst", 0),
         ("statistic", "--mode nth --every 4 --packet 0", Fraction(1, 4)),
     ],
 )  # fmt: skip

@@ -20,7 +20,7 @@ PACKET = Seen("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=0, dport=80)
 def ways(*rules: str, table: str = "filter", hook: str = "INPUT", packet: Seen = PACKET, known: bool = False) -> list[Way]:
     heads = "".join(f":{h} ACCEPT [0:0]\n" for h in HOOKS) + ":A - [0:0]\n:B - [0:0]\n"
     ruleset = save.parse(f"*{table}\n{heads}" + "".join(f"-A {r}\n" for r in rules))
-    return Iptables(*assemble(ruleset, "ip", table), World()).ways(HOOKS.index(hook), packet, known)
+    return Iptables(*assemble(ruleset, "ip", table)).ways(HOOKS.index(hook), packet, known, World())
 
 
 def test_jump_return_goto_and_policy() -> None:
@@ -87,4 +87,4 @@ def test_targets(target: str, verdict: str, reject: str, rewrite: Rewrite | None
 
 def test_too_many_ways_end_it() -> None:
     with pytest.raises(TooMany):
-        ways(*[f"INPUT -m set --match-set X{n} src -j A" for n in range(12)])
+        ways(*[f"INPUT -m limit --limit {n}/sec -j A" for n in range(1, 13)])

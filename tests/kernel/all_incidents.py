@@ -39,7 +39,7 @@ def settled(watch: Watch, run: Callable[[], Result]) -> Result:
 
 
 def wanted(options: argparse.Namespace) -> list[incidents.Incident]:
-    return [i for i in incidents.every() if options.only in (0, i.number)]
+    return [i for i in incidents.every() if not options.only or str(i.number) in options.only.split(",")]
 
 
 def recorded(watch: Watch, options: argparse.Namespace) -> Iterator[Callable[[], Result]]:
@@ -60,7 +60,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--attach", default=os.environ.get("K8SNET_ATTACH", "auto"), choices=("auto", "kprobe"))
     parser.add_argument("--backends", default="legacy,nft", help="of iptables, separated by commas")
-    parser.add_argument("--only", type=int, default=0, metavar="NUMBER", help="of one incident")
+    parser.add_argument("--only", default="", metavar="NUMBERS", help="of these incidents, separated by commas")
     parser.add_argument("--variations", type=int, default=10, metavar="N", help="of each incident")
     parser.add_argument("--seed", type=int, default=1, help="of the variations")
     options = parser.parse_args()

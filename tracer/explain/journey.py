@@ -12,6 +12,7 @@ from ipaddress import ip_address
 
 from tracer.explain.ipvs import Virtual
 from tracer.explain.question import WITH_PORTS, Question
+from tracer.explain.sets import Sets
 from tracer.explain.stations import Station, stations
 from tracer.findings.node import Node
 from tracer.model import Drop, Endpoints, Evidence, Flow, Hop, Nat, Packet, Socket
@@ -39,7 +40,11 @@ class _World:
     """What matches may ask, at one moment of one story."""
 
     routes: Routes
+    sets: Sets
     states: frozenset[str] = frozenset({"NEW"})
+
+    def in_set(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+        return self.sets.has(name, flags, packet)
 
     def type_of(self, address: str) -> str:
         if ip_address(address).is_multicast:
@@ -77,12 +82,12 @@ class Journey:
     routes: Routes = field(default_factory=Routes)
     node: Node = field(default_factory=Node)
     virtual: Virtual = field(default_factory=Virtual)
+    sets: Sets = field(default_factory=Sets)
 
     def stories(self, question: Question) -> list[Story]:
         """All ways that the packet may go, the likeliest first. Raises TooMany, NotUnderstood."""
         self._question = question
-        self._stations = stations(self.installed, question.family, _World(self.routes))
-        self._after_dnat = stations(self.installed, question.family, _World(self.routes, frozenset({"NEW", "DNAT"})))
+        self._stations = stations(self.installed, question.family)
         begun = _Moment(Endpoints(question.src, question.sport, question.dst, question.dport))
         sent = self.routes.is_local(question.src) and not question.arrives
         moments = self._sent(begun) if sent else self._arrived(begun)
@@ -93,7 +98,7 @@ class Journey:
         q = self._question
         src, dst = Endpoints(q.src, q.sport, q.dst, q.dport), moment.ends
         name = {"icmpv6": "ICMPv6"}.get(q.protocol, q.protocol.upper())
-        first = next((h.in_iface for h in moment.hops if h.in_iface), "")
+        first = next((h.in_iface for h in moment.hops if h.hook), "")
         packet = Packet(
             0, 0, "node", first, "IPv6" if q.family == "ip6" else "IPv4", name, src, "SYN" if q.protocol == "tcp" else "",
             flow=Flow(src, dst.reversed, "NEW", False, 0), hops=list(moment.hops),
@@ -188,13 +193,10 @@ class Journey:
 
     def _hook(self, hook: str, begun: _Moment) -> list[_Moment]:
         """The stories behind a hook."""
-        dnated = any(h.nat and h.nat.kind in ("DNAT", "REDIRECT") for h in begun.hops)
         moments = [begun]
-        for at, _ in enumerate(self._stations[hook]):
+        for station in self._stations[hook]:
             following: list[_Moment] = []
             for m in moments:
-                translated = dnated or any(h.nat and h.nat.kind in ("DNAT", "REDIRECT") for h in m.hops)
-                station = (self._after_dnat if translated else self._stations)[hook][at]
                 following += [m] if m.over or station.translates in m.done else self._station(hook, station, m)
             moments = following
             if len(moments) > MOST:
@@ -203,13 +205,18 @@ class Journey:
 
     def _station(self, hook: str, station: Station, m: _Moment) -> list[_Moment]:
         out: list[_Moment] = []
-        ways = station.ways(self._seen(m), bool(m.ends.sport))
+        ways = self._ways(station, m)
         rival = self._rival(hook, station, m) if any(w.rewrite for w in ways) else ""
         if rival and rival not in m.behind:
             first, second = _asked_before(rival, station.table), _asked_before(station.table, rival)
             out.append(replace(m, behind=m.behind | {station.table}, doubts=(*m.doubts, first)))
             m = replace(m, doubts=(*m.doubts, second))
         return [self._after(hook, station, way, m) for way in ways] + out
+
+    def _ways(self, station: Station, m: _Moment) -> list[Way]:
+        translated = any(h.nat and h.nat.kind == "DNAT" for h in m.hops)
+        states = frozenset({"NEW", "DNAT"} if translated else {"NEW"})
+        return station.ways(self._seen(m), bool(m.ends.sport), _World(self.routes, self.sets, states))
 
     def _rival(self, hook: str, station: Station, m: _Moment) -> str:
         """The table of another nat chain at the same priority that would translate this packet too, "" = none: which one is
@@ -219,7 +226,7 @@ class Journey:
             return ""
         for other in self._stations[hook]:
             same = other is not station and (other.priority, other.translates) == (station.priority, station.translates)
-            if same and other.table != station.table and any(w.rewrite for w in other.ways(self._seen(m), bool(m.ends.sport))):
+            if same and other.table != station.table and any(w.rewrite for w in self._ways(other, m)):
                 return other.table
         return ""
 

@@ -23,7 +23,7 @@ _OF_SOURCES = ("INPUT", "POSTROUTING")
 class Station:
     """One table run, or one base chain. table, chain, what: as in a Hop. translates: "dst", "src", "" = it is no nat.
 
-    ways: what it would do to a packet; the second argument tells whether its source port is known. May raise TooMany.
+    ways: what it would do to a packet, whether its source port is known, and in which world. May raise TooMany.
     """
 
     priority: int
@@ -32,25 +32,25 @@ class Station:
     chain: str
     translates: str
     ruleset: Ruleset
-    ways: Callable[[Seen, bool], list[Way]]
+    ways: Callable[[Seen, bool, World], list[Way]]
 
 
-def stations(installed: Installed, family: str, world: World) -> dict[str, list[Station]]:
+def stations(installed: Installed, family: str) -> dict[str, list[Station]]:
     """By hook, in order; of one priority, those of legacy first. Raises NotUnderstood."""
     found: dict[str, list[Station]] = {hook: [] for hook in HOOKS}
     if installed.legacy:
-        _add_iptables(found, installed.legacy, [t for t in tables(installed.legacy) if t[0] == family], world, "table")
+        _add_iptables(found, installed.legacy, [t for t in tables(installed.legacy) if t[0] == family], "table")
     if installed.nft:
         saved = [t for t in sorted(installed.saved) if t[0] == family]
-        _add_iptables(found, installed.nft.ruleset, saved, world, "chain")
-        engine = Nftables(installed.nft, world)
+        _add_iptables(found, installed.nft.ruleset, saved, "chain")
+        engine = Nftables(installed.nft)
         for base in installed.nft.bases:
             if base.key[:2] in installed.saved or base.key[0] not in (family, "inet") or base.hook not in found:
                 continue
             station = Station(
                 base.priority, "chain", " ".join(base.key[:2]), base.key[2],
                 _translated(base.hook) if base.kind == "nat" else "", installed.nft.ruleset,
-                lambda seen, known, base=base: engine.ways(base, seen, known),  # type: ignore[misc]
+                lambda seen, known, world, base=base: engine.ways(base, seen, known, world),  # type: ignore[misc]
             )  # fmt: skip
             found[base.hook].append(station)
     for each in found.values():
@@ -59,11 +59,11 @@ def stations(installed: Installed, family: str, world: World) -> dict[str, list[
 
 
 def _add_iptables(
-    found: dict[str, list[Station]], ruleset: Ruleset, names: list[tuple[str, str]], world: World, what: str
+    found: dict[str, list[Station]], ruleset: Ruleset, names: list[tuple[str, str]], what: str
 ) -> None:  # fmt: skip
     for family, name in names:
         table, rules = assemble(ruleset, family, name)
-        engine = Iptables(table, rules, world)
+        engine = Iptables(table, rules)
         for number in table.hooks:
             hook = HOOKS[number]
             nat = name == "nat"
@@ -71,7 +71,7 @@ def _add_iptables(
             station = Station(
                 priority, what, name if what == "table" else f"{family} {name}", "" if what == "table" else hook,
                 _translated(hook) if nat else "", ruleset,
-                lambda seen, known, engine=engine, number=number: engine.ways(number, seen, known),  # type: ignore[misc]
+                lambda seen, known, world, engine=engine, number=number: engine.ways(number, seen, known, world),  # type: ignore[misc]
             )  # fmt: skip
             found[hook].append(station)
 

@@ -6,7 +6,7 @@ target the words are kept, with the revision WORDS. Offsets are those of no real
 
 from __future__ import annotations
 
-import shlex
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -105,7 +105,7 @@ def _standard(at: int, verdict: int) -> Ext:
 
 def _entry(rule: Rule, at: int, starts: dict[str, int]) -> Entry:
     try:
-        parsed = _parse(shlex.split(rule.text))
+        parsed = _parse(split(rule.text))
         header = _header(parsed.head, rule.family)
         matches = tuple(_match(name, options, at) for name, options in parsed.matches)
         target, options = parsed.target
@@ -118,6 +118,20 @@ def _entry(rule: Rule, at: int, starts: dict[str, int]) -> Entry:
     except (ValueError, IndexError, KeyError) as e:
         raise NotUnderstood(f"{rule.chain} {rule.number}: {rule.text} ({e})") from e
     return Entry(at, at + STEP, header, matches, ext, parsed.goto, rule.chain, rule.number)
+
+
+_WORD = re.compile(r'"((?:\\.|[^"\\])*)"(?!\S)|(\S+)')
+_ESCAPE = re.compile(r"\\(.)")
+
+
+def split(text: str) -> list[str]:
+    """The words of a rule as iptables-save quotes them. Raises ValueError for a quote that does not end."""
+    found = []
+    for quoted, bare in _WORD.findall(text):
+        if bare.startswith('"'):
+            raise ValueError("a quote that does not end")
+        found.append(bare or _ESCAPE.sub(r"\1", quoted))
+    return found
 
 
 def _parse(words: Sequence[str]) -> _Parsed:
@@ -195,7 +209,7 @@ def words(options: Sequence[Option]) -> str:
 
 def options_of(ext: Ext) -> list[Option]:
     """The options of a match or target that is kept in words."""
-    return _parse(shlex.split(ext.data.decode())).head
+    return _parse(split(ext.data.decode())).head
 
 
 def _ports(value: str) -> tuple[int, int]:

@@ -33,6 +33,9 @@ class World(Protocol):
     def type_of(self, address: str) -> str:
         """As addrtype calls it: LOCAL, UNICAST, BROADCAST, MULTICAST ...; "" when not known."""
 
+    def in_set(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+        """Whether an ipset has the packet's address or port, by flags "src" and "dst"; None when that cannot be told."""
+
 
 YES, NO = Answer(), Answer(Fraction(0))
 
@@ -94,11 +97,19 @@ def _statistic(options: Sequence[Option], packet: Seen, world: World) -> Answer 
     return Answer(1 - share if negated else share)
 
 
+def _set(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
+    if len(options) != 1 or options[0][0] != "--match-set":
+        return None  # it counts, or asks for an element's counters
+    _, negated, (name, flags) = options[0]
+    told = world.in_set(name, tuple(flags.split(",")), packet)
+    return None if told is None else _is(told != negated)
+
+
 def _counts(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
     return YES
 
 
 _KNOWN: dict[str, Callable[[Sequence[Option], Seen, World], Answer | None]] = {
-    "addrtype": _addrtype, "conntrack": _conntrack, "state": _state, "statistic": _statistic, "nfacct": _counts,
+    "addrtype": _addrtype, "conntrack": _conntrack, "state": _state, "statistic": _statistic, "nfacct": _counts, "set": _set,
 }  # fmt: skip
 """nfacct only counts, unless it has a quota, which iptables-save does not show."""

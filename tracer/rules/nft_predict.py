@@ -51,12 +51,13 @@ class Nftables:
     """The ways through the base chains that nft lists."""
 
     listed: Listed
-    world: World
+    _world: World = field(init=False)
     _family: str = field(default="", init=False)
     _table: str = field(default="", init=False)
 
-    def ways(self, base: Base, packet: Seen, sport_known: bool) -> list[Way]:
+    def ways(self, base: Base, packet: Seen, sport_known: bool, world: World) -> list[Way]:
         """Raises TooMany."""
+        self._world = world
         self._family, self._table, chain = base.key
         found: list[Way] = []
         open_states = [_State(chain, 0, Way(mark=packet.mark))]
@@ -68,7 +69,7 @@ class Nftables:
             state = open_states.pop()
             rules = self.listed.ruleset.chain(self._family, self._table, state.chain)
             if state.next < len(rules):
-                values = Values(self.listed, (self._family, self._table), packet, self.world, state.way.mark, sport_known)
+                values = Values(self.listed, (self._family, self._table), packet, self._world, state.way.mark, sport_known)
                 for following in self._rule(rules[state.next], state, values, packet):
                     if isinstance(following, Way):
                         found.append(following)

@@ -75,13 +75,13 @@ class Iptables:
 
     table: Table
     rules: dict[int, Rule]
-    world: World
+    _world: World = field(init=False)
     _tried: int = field(default=0, init=False)
 
-    def ways(self, hook: int, packet: Seen, sport_known: bool) -> list[Way]:
+    def ways(self, hook: int, packet: Seen, sport_known: bool, world: World) -> list[Way]:
         """Raises TooMany."""
         found: list[Way] = []
-        self._tried = 0
+        self._tried, self._world = 0, world
         open_states = [_State(self.table.hooks[hook], Way(mark=packet.mark))]
         while open_states:
             if len(found) + len(open_states) > MOST:
@@ -153,7 +153,7 @@ class Iptables:
 
     def _answer(self, match: Ext, packet: Seen, mark: int | None, sport_known: bool) -> Answer:
         if match.revision == WORDS:
-            return foretell(match.name, options_of(match), packet, self.world)
+            return foretell(match.name, options_of(match), packet, self._world)
         sports = {packet.sport} if sport_known else _telling(match)
         told = {compute(match, replace(packet, sport=sport), mark) for sport in sports}
         if len(told) == 1 and None not in told:
