@@ -130,8 +130,8 @@ class Hop:
     packet that is only explained also "route", with the kernel's answer as its verdict. hook: PREROUTING and so on, "" outside
     of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an
     nftables base chain. verdict: ACCEPT, DROP, REJECT, STOLEN, QUEUE, "" where there is none. reject: how it was answered.
-    walk: which rules acted; of a translation, those that decided it. from_conntrack: an earlier packet decided it. owner: whose
-    the rule is that decided, or the rewrite; None when nobody asked.
+    ipvs: what IPVS did, its rewrite being in nat. walk: which rules acted; of a translation, those that decided it.
+    from_conntrack: an earlier packet decided it. owner: whose the rule is that decided, or the rewrite; None when nobody asked.
     """
 
     time: int
