@@ -22,7 +22,7 @@ struct sight {
 
 /* Too large for a program's stack of 512 bytes. One a row and CPU is enough: the kernel never runs a program on top of
  * itself (kprobes: bpf_prog_active; fentry: prog->active, since kernel commit ca06f55b9002), it counts a miss instead. */
-BPF_PERCPU_ARRAY(sights, struct sight, 32);
+BPF_PERCPU_ARRAY(sights, struct sight, 64);
 
 static __always_inline struct sight *sight_of(struct call *c)
 {

@@ -113,13 +113,15 @@ class Journeys:
             tcp_flags=record.tcp_flags(first),
             length=first.length,
             seq=first.seq,
+            ack=first.ack,
             flow=self._flow(events),
             hops=hops,
             complete=whole,
         )
         self._doubtful.discard(identity)
         self._rules.over(identity)
-        packet.verdict, packet.outcome = verdict.judge(packet, self._untracked(events))
+        packet.untracked = self._untracked(events)
+        packet.verdict, packet.outcome = verdict.judge(packet, packet.untracked)
         return packet
 
     def _follow_header(self, events: list[Event]) -> list[Hop]:

@@ -6,6 +6,7 @@ operator's words; kernel names stay in tracer/kernel and in the fields that quot
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -65,6 +66,7 @@ class Handshake:
     """What a listener did with a segment of a handshake.
 
     stage: "SYN", "ACK" (the last one) or "request". accepted: None when it could not be told. Queue lengths in connections.
+    cookie: a SYN was answered with a SYN cookie, and is kept nowhere.
     """
 
     stage: str
@@ -72,6 +74,7 @@ class Handshake:
     accept_queue: int
     accept_limit: int
     syn_queue: int
+    cookie: bool = False
 
     @property
     def accept_queue_full(self) -> bool:
@@ -90,6 +93,19 @@ class Socket:
 
 
 @dataclass(frozen=True)
+class Clue:
+    """What the kernel knew when it decided. what: see tracer/clues.py, which also names the facts."""
+
+    what: str
+    facts: Mapping[str, int | str]
+
+    def number(self, name: str) -> int:
+        """A fact that is a number; 0 when it is not known."""
+        value = self.facts.get(name, 0)
+        return value if isinstance(value, int) else 0
+
+
+@dataclass(frozen=True)
 class Drop:
     """The end of a dropped packet: reason by the kernel's name ("" before 5.17), and the function that freed it.
 
@@ -105,7 +121,7 @@ class Drop:
 class Hop:
     """One thing that happened to a packet.
 
-    time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "socket", "handshake" or "drop".
+    time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "socket", "handshake", "clue" or "drop".
     hook: PREROUTING and so on, "" outside of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an
     nftables base chain. verdict: ACCEPT, DROP, REJECT, STOLEN, QUEUE, "" where there is none. reject: how it was answered.
     walk: which rules acted; of a translation, those that decided it. from_conntrack: an earlier packet decided it. owner: whose
@@ -128,6 +144,7 @@ class Hop:
     handshake: Handshake | None = None
     socket: Socket | None = None
     drop: Drop | None = None
+    clue: Clue | None = None
     clone: bool = False
     walk: Walk | None = None
     from_conntrack: bool = False
@@ -138,7 +155,7 @@ class Hop:
         """Worth a line when only decisions are shown."""
         if self.handshake and self.handshake.stage == "request":
             return self.handshake.accepted is False
-        return self.what not in ("hook", "table", "chain", "nat-hook") or self.verdict not in ("ACCEPT", "")
+        return self.what not in ("hook", "table", "chain", "nat-hook", "clue") or self.verdict not in ("ACCEPT", "")
 
 
 @dataclass
@@ -148,7 +165,7 @@ class Packet:
     number: the order in which packets ended. identity: of the kernel side, unique in a run. time: of the first hop, ns
     since the epoch. verdict: how it ended, in words; outcome: the same as one word (see tracer/verdict.py). complete: False
     when a part of its way was lost; nothing may be concluded from what is absent then. src_owner, dst_owner: who its
-    ends are, None when nobody asked.
+    ends are, None when nobody asked. untracked: "INVALID" or "UNTRACKED" when conntrack had no entry for it.
     """
 
     identity: int
@@ -169,10 +186,16 @@ class Packet:
     number: int = 0
     src_owner: Owner | None = None
     dst_owner: Owner | None = None
+    ack: int = 0
+    untracked: str = ""
 
     @property
     def drop(self) -> Drop | None:
         return next((h.drop for h in reversed(self.hops) if h.drop and not h.clone), None)
+
+    def clue(self, what: str) -> Clue | None:
+        """Its last clue of that kind."""
+        return next((h.clue for h in reversed(self.hops) if h.clue and h.clue.what == what), None)
 
     @property
     def handshake(self) -> Handshake | None:
