@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tracer.findings import finders, kube_proxy, procnet
+from tracer.findings import finders, kube_proxy, procnet, syn_finders
 from tracer.findings.node import Node
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +28,7 @@ KIND = "kind: KubeProxyConfiguration\n"
 
 
 def test_every_finding_has_a_page_and_a_test() -> None:
-    names = [name for name, _ in finders()]
+    names = sorted(name for name, _ in (*finders(), *syn_finders()))
     assert names == [
         "hostport_takes_service", "missing_masquerade", "no_local_endpoints", "nodeport_host_process", "syn_dropped",
     ]  # fmt: skip

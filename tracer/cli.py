@@ -74,6 +74,7 @@ def command() -> None:
     help="auto takes fentry where it can, kprobe never.",
 )
 @click.option("--no-rules", is_flag=True, help="Verdicts only, not which rule decided: costs less.")
+@click.option("--follow", is_flag=True, help="By connection: a timeline each, instead of packets.")
 @click.option("--ready-file", metavar="PATH", help="Written with our pid once the probes are on.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
 def trace(cmd: tuple[str, ...], **options: Any) -> int:

@@ -39,7 +39,7 @@ def tcp_options(raw: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _options(row: Row) -> Facts:
     facts: Facts = {}
-    for kind, value in tcp_options(bytes(row.options)[: row.option_bytes]):
+    for kind, value in tcp_options(row.options[: row.option_bytes]):
         if kind == TIMESTAMP and len(value) == 8:
             facts["tsval"] = struct.unpack(">I", value[:4])[0]
         elif kind == MSS and len(value) == 2:

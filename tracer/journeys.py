@@ -155,7 +155,8 @@ class Journeys:
         self._tracked.update(e.netns for e in tracked)
         e = [t for t in tracked if t.netns == tracked[0].netns][-1]
         state = _CT_STATES.get(e.ct_info, str(e.ct_info))
-        return Flow(record.original(e), record.reply(e), state, e.ct_info in (3, 4), e.zone)
+        netns = self._hops.namespaces.name(e.netns)
+        return Flow(record.original(e), record.reply(e), state, e.ct_info in (3, 4), e.zone, netns)
 
     def _untracked(self, events: list[Event]) -> str:
         """What it means that the packet had no conntrack entry after PREROUTING: "INVALID", "UNTRACKED", or "" if it had."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tracer.findings.model import Finding
     from tracer.kube.model import Owner
     from tracer.rules.model import Walk
+    from tracer.syns.counters import Difference
 
 
 class Evidence(StrEnum):
@@ -42,7 +43,7 @@ class Endpoints:
 class Flow:
     """The packet's connection as conntrack knew it at its last hop.
 
-    state: NEW, ESTABLISHED, RELATED; reply: the packet goes in the reply direction.
+    state: NEW, ESTABLISHED, RELATED; reply: the packet goes in the reply direction. netns: the namespace that tracks it.
     """
 
     orig: Endpoints
@@ -50,6 +51,7 @@ class Flow:
     state: str
     is_reply: bool
     zone: int
+    netns: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,11 @@ class Packet:
 
 @dataclass
 class Totals:
-    """What a run saw, counted. lost: events; outcomes: packets by outcome. findings: as they stand at the end."""
+    """What a run saw, counted. lost: events; outcomes: packets by outcome. findings: as they stand at the end.
+
+    causes: SYNs by cause. differences: what the kernel counted, and what packets explain of it. timelines: how many there
+    were, and how many aged out.
+    """
 
     packets: int = 0
     incomplete: int = 0
@@ -213,3 +219,6 @@ class Totals:
     outcomes: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     findings: list[Finding] = field(default_factory=list)
+    causes: dict[str, int] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)
+    timelines: dict[str, int] = field(default_factory=dict)

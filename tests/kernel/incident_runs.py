@@ -19,6 +19,7 @@ from tracer.kube.explain import explain
 from tracer.kube.known import Known
 from tracer.kube.store import Store
 from tracer.model import Packet
+from tracer.syns.watch import Syns
 
 MODULES = (
     "nf_tables nft_compat nft_chain_nat xt_set ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport ip_vs ip_vs_rr dummy"
@@ -89,9 +90,12 @@ def run(watch: Watch, incident: incidents.Incident, state: str, backend: Backend
     of = known(incident.up(state, backend))
     with watch(Filter(ports=incident.ports), nft=backend == "nft") as seen:
         result.said = incident.traffic(state)
-    findings = Findings(Context(of))
+    findings, syns = Findings(Context(of)), Syns()
     for packet in seen.packets:
         explain(packet, of)
         findings.look(packet)
+        syns.add(packet)
+    for verdict in syns.rest():
+        findings.look_syn(verdict)
     result.findings, result.packets = findings.all, seen.packets
     return result
