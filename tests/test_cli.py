@@ -191,11 +191,12 @@ class Kernel:
     running = classmethod(lambda cls: cls())
 
 class Run:
-    def __init__(self, session, journeys, output, limits, kube, findings):
+    def __init__(self, session, journeys, output, limits, kube, findings, following):
         self.output = output
     def follow(self, stop, command):
         self.output.summary(main.Run.totals)
-    totals = SimpleNamespace(packets=1, seconds=1.0, outcomes={"dropped": 1}, incomplete=0, lost=0, events=1, findings=[])
+    totals = SimpleNamespace(packets=1, seconds=1.0, outcomes={"dropped": 1}, incomplete=0, lost=0, events=1, findings=[],
+                             causes={}, differences=[], timelines={})
 
 main.require_root = lambda: None
 main.Kernel, main.Run = Kernel, Run

@@ -119,7 +119,7 @@ _BLANK: Event = _Event._make(np.zeros(1, DTYPE).tolist()[0])
 def _with_clue(row: npt.NDArray[Any]) -> Event:
     """An event without a header, which has its clue as `object`."""
     short = np.ascontiguousarray(row).view(np.uint8)[: CLUE_DTYPE.itemsize].view(CLUE_DTYPE)
-    clue = _Clue._make(short.tolist()[0])
+    clue: Any = _Clue._make(short.tolist()[0])
     clue = clue._replace(values=tuple(map(int, clue.values)), options=bytes(clue.options))
     common = {name: getattr(clue, name) for name in ("time", "packet", "netns", "hop", "kind", "flags")}
     return _BLANK._replace(object=clue, hook=NO_HOOK, **common)

@@ -26,7 +26,9 @@ def find_syn(verdict: Verdict, context: Context) -> Finding | None:
         return None
     place = attempt.place, attempt.reached.dst, attempt.reached.dport
     context.counts["syn", place] += 1
-    context.since.setdefault(("syn", place), attempt.syn.time)
+    # Verdicts come as they are settled: one that was answered at once may be told after one that was not.
+    began = context.since.get(("syn", place), attempt.syn.time)
+    context.since["syn", place] = min(began, attempt.syn.time)
     if not kind:
         return None
     context.counts["dropped", place] += 1
