@@ -5,6 +5,8 @@
 # make bench   what tracing costs, side by side in one virtual machine
 # make incidents KERNEL=6.12
 #              five incidents and their healthy twins: what was found, and that nothing was found wrongly
+# make syns KERNEL=6.12
+#              every way a SYN can end, made for real: its cause line, compared with nstat and tcpdump
 # make demo INCIDENT=3
 #              one of them, with the tracer beside it
 # make owners  whose each rule of many real nodes is, compared with the API objects
@@ -22,7 +24,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test ground-truth incidents bench owners setup clean
+.PHONY: demo test unit lint kernel-test ground-truth incidents syns bench owners setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
@@ -49,6 +51,9 @@ ground-truth: setup
 
 incidents: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 1800 -- python3 -W ignore tests/kernel/all_incidents.py
+
+syns: setup
+	@$(LAB) run --kernel $(KERNEL) --timeout 1200 -- python3 -W ignore tests/kernel/all_syns.py
 
 bench: setup
 	$(PYTHON) -m bench.run

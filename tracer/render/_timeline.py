@@ -22,7 +22,7 @@ MARKS = {"conntrack": "##", "change": "%%", "verdict": "=="}
 
 def block(timeline: Timeline, ink: Ink, clock: Callable[[int], str], endpoint: Callable[[str, int], str]) -> list[str]:
     """Its lines: those steps that have not been told before."""
-    orig = timeline.first.endpoints
+    orig = timeline.asked
     ends = f"{endpoint(orig.src, orig.sport)} -> {endpoint(orig.dst, orig.dport)}"
     parts = [f"{clock(timeline.began)}  {timeline.identity.protocol} {ink('strong', ends)}"]
     parts.append(ink("place", plain(_tracked(timeline))))

@@ -146,7 +146,7 @@ class Connections:
     def _begin(self, packet: Packet) -> int:
         time = packet.hops[0].time
         self._number += 1
-        self._open[self._number] = _Open(Timeline(_identity(packet), time + self._offset, time, packet))
+        self._open[self._number] = _Open(Timeline(_identity(packet), time + self._offset, time, packet.endpoints))
         self.counts["timelines"] += 1
         return self._number
 
@@ -171,7 +171,7 @@ class Connections:
         if packet.flow:
             return "<-" if packet.flow.is_reply else "->"
         mine = {ends for _, ends in one.aliases}
-        return "<-" if packet.endpoints.reversed in mine or packet.endpoints == one.timeline.first.endpoints.reversed else "->"
+        return "<-" if packet.endpoints.reversed in mine or packet.endpoints == one.timeline.asked.reversed else "->"
 
     def _again(self, one: _Open, packet: Packet, way: str) -> str:
         """Whether a segment was sent before, and what became of it then."""

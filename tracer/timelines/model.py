@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tracer.model import Endpoints, Packet
+from tracer.model import Endpoints
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class Step:
 class Timeline:
     """A connection's steps, oldest first.
 
-    began: ns since the epoch, of its first packet; origin: the same in CLOCK_MONOTONIC. packets: seen, also those not kept.
-    left_out: steps that were not kept, between the first ones and the last. state: "open", "closed", "reset", "refused".
-    why: why it is told now: "" at its end, else "quiet", "aged out", "the run ended".
+    began: ns since the epoch, of its first packet; origin: the same in CLOCK_MONOTONIC; asked: its ends. packets: seen, also
+    those not kept. left_out: steps that were not kept, between the first ones and the last. state: "open", "closed", "reset",
+    "refused". why: why it is told now: "" at its end, else "quiet", "aged out", "the run ended".
     """
 
     identity: Identity
     began: int
     origin: int
-    first: Packet
+    asked: Endpoints
     steps: list[Step] = field(default_factory=list)
     packets: int = 0
     left_out: int = 0
