@@ -176,6 +176,8 @@ def test_invalid() -> None:
     name, text, evidence = cause(syn(*hops, flow=None, untracked="INVALID"))
     assert (name, evidence) == ("conntrack INVALID", "derived")
     assert text == "conntrack state INVALID: DROPped in filter/INPUT"
+    matched = by_rule("DROP", text="-m conntrack --ctstate INVALID -j DROP")
+    assert cause(syn(matched, flow=None))[::2] == ("conntrack INVALID", "observed"), "the rule says it"
 
 
 def test_conntracks_table() -> None:

@@ -46,7 +46,7 @@ class Following:
 
     def start(self, output: Output) -> None:
         """Begins to listen to conntrack, where that changes nothing."""
-        if not self._connections:
+        if self._connections is None:
             return
         why = conntrack.why_not()
         if not why:
@@ -60,13 +60,13 @@ class Following:
     def add(self, packet: Packet) -> None:
         """Takes a packet that is over."""
         self._syns.add(packet)
-        if self._connections:
+        if self._connections is not None:
             self._connections.add(packet)
 
     def turn(self, now: int, output: Output) -> None:
         """Writes what can be told by now (ns, CLOCK_MONOTONIC)."""
         self._tell(self._syns.over(now), output)
-        if self._connections:
+        if self._connections is not None:
             self._note_changes(now)
             self._write(self._connections.over(now), output)
 
@@ -75,7 +75,7 @@ class Following:
         self._tell(self._syns.rest(), output)
         totals.causes = dict(self._syns.by_cause)
         totals.differences = self._syns.differences()
-        if self._connections:
+        if self._connections is not None:
             self._note_changes(0)
             self._write(self._connections.rest(), output)
             totals.timelines = dict(self._connections.counts)
@@ -84,7 +84,7 @@ class Following:
 
     def _tell(self, verdicts: list[Verdict], output: Output) -> None:
         for verdict in verdicts:
-            if self._connections:
+            if self._connections is not None:
                 self._on_timeline(verdict)
             elif not (self._quiet and verdict.cause.good):
                 output.syn(verdict)
@@ -92,7 +92,7 @@ class Following:
                 output.finding(finding)
 
     def _on_timeline(self, verdict: Verdict) -> None:
-        assert self._connections and verdict.attempt
+        assert self._connections is not None and verdict.attempt
         syn, cause = verdict.attempt.syn, verdict.cause
         flow = syn.flow
         identity = Identity("TCP", flow.orig, flow.zone, flow.netns) if flow else Identity("TCP", syn.endpoints)
@@ -101,7 +101,7 @@ class Following:
 
     def _note_changes(self, now: int) -> None:
         """What happened between packets. An entry is there before its first packet's journey has ended, so its events wait."""
-        assert self._connections
+        assert self._connections is not None
         for change in self._changes.take():
             self._connections.changed(change)
         new = self._entries.take() if self._entries else []

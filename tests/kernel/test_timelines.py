@@ -47,9 +47,8 @@ def test_cluster_ip_from_a_pod(watch: Watch) -> None:
         traffic.http_get(traffic.CLUSTER_IP_HTTP, servers.HTTP_PORT, ns="pod-b")
 
     story = follow(watch, (servers.HTTP_PORT,), ask)
-    (one,) = [t for t in story.of(servers.HTTP_PORT) if t.asked.dst == traffic.CLUSTER_IP_HTTP] or [None]
-    assert one, story.text
-    assert len(story.of(servers.HTTP_PORT)) == 1, story.text
+    one = only(story, servers.HTTP_PORT)
+    assert one.asked.dst == traffic.CLUSTER_IP_HTTP
     assert "DNAT" in stages(one, "->") and ways(one)[:3] == ["-> SYN", "<- SYN ACK", "-> ACK"]
 
 

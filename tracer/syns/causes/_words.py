@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from tracer.model import Clue, Hop
 from tracer.syns.model import Attempt
 
-DAYS_24 = 24 * 24 * 60 * 60
-"""Seconds after which TCP does not believe an old timestamp any more (TCP_PAWS_24DAYS)."""
+INVALID = re.compile(r"(--ctstate|--state|ct state) INVALID\b", re.I)
 PAWS_WINDOW = 1
 
 
@@ -28,6 +29,12 @@ def table_of(hop: Hop) -> str:
 def whose(hop: Hop) -> str:
     """ ": " and whose the rule is that decided, "" when it is not known."""
     return f": {hop.owner.text}" if hop.owner and hop.owner.known else ""
+
+
+def asks_for_invalid(hop: Hop) -> bool:
+    """Whether the rule that decided matches what conntrack calls INVALID."""
+    rule = hop.walk.decision.rule if hop.walk and hop.walk.decision else None
+    return bool(rule and INVALID.search(rule.text))
 
 
 def queues(clue: Clue) -> str:

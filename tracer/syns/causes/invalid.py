@@ -1,5 +1,5 @@
-"""Conntrack calls it INVALID, so no translation was made for it. Observed where the hooks saw it without an entry in a
-namespace that tracks connections; what came of it is said with it."""
+"""Conntrack calls it INVALID, so no translation was made for it. Observed where a rule that asks for that state dropped it;
+derived where the hooks saw it without an entry in a namespace that tracks connections."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from tracer.syns.spaces import Spaces
 
 
 def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
-    if attempt.syn.untracked != "INVALID":
-        return None
     hop = next((h for h in _words.hops(attempt) if h.verdict == "DROP" and h.what in ("table", "chain")), None)
+    matched = bool(hop and _words.asks_for_invalid(hop))
+    if attempt.syn.untracked != "INVALID" and not matched:
+        return None
     end = f"DROPped in {_words.table_of(hop)}{_words.whose(hop)}" if hop else attempt.syn.verdict
-    return Cause("conntrack INVALID", f"conntrack state INVALID{attempt.where}: {end}", Evidence.DERIVED)
+    return Cause(
+        "conntrack INVALID",
+        f"conntrack state INVALID{attempt.where}: {end}",
+        Evidence.OBSERVED if matched else Evidence.DERIVED,
+    )
