@@ -70,7 +70,9 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
     )
     stranger = replace(icmp, flow=None, identity=6)
     first, second = rest(syn(), icmp, stranger)
-    assert [s.way for s in first.steps] == ["->", "!"] and first.steps[1].text == "ICMP, 88 B, came in by eth1"
+    assert [s.way for s in first.steps] == ["->", "!"] and first.steps[
+        1
+    ].text == "ICMP icmp-host-unreachable, 88 B, came in by eth1"
     assert second.identity.protocol == "ICMP"
 
 
@@ -197,3 +199,11 @@ def test_a_hundred_thousand_open_connections_do_not_stop_it() -> None:
     assert len(of) == count == connections.MOST_TIMELINES and of.counts["aged out"] == 100
     assert len(of._by_alias) == len(of._by_identity) == count
     assert len(of.over(count * 1000)) == 100
+
+
+def test_large_segments_that_do_not_get_through() -> None:
+    tries = [segment("ACK", n * SECOND, seq=9, identity=n + 60) for n in range(1, 4)]
+    for each in tries:
+        each.length = 1500
+    (one,) = rest(syn(*at_listener(True)), synack(), *tries)
+    assert ["MTU black hole" in s.remark for s in one.steps] == [False, False, False, False, True]

@@ -44,7 +44,7 @@ class Difference:
 
 
 class Reconcile:
-    """Counters from when this is made, or a namespace is first seen in a packet of the run, to the end."""
+    """Counters from when this is made to the end, of the namespaces that have a name by then."""
 
     def __init__(self, spaces: Spaces) -> None:
         self._spaces = spaces

@@ -24,13 +24,15 @@ class Cause:
 class Attempt:
     """One SYN, and what came of it.
 
-    again: SYNs of the same connection and sequence number before it. synacks, acks, resets, errors: packets that answered it,
-    oldest first: SYN-ACKs, the client's last ACK, resets of either side, ICMP errors.
+    again: SYNs of the same connection and sequence number before it. clients: how many were seen to share the source address
+    that a SNAT gave it, 0 = it has its own. synacks, acks, resets, errors: packets that answered it, oldest first: SYN-ACKs,
+    the client's last ACK, resets of either side, ICMP errors.
     """
 
     syn: Packet
     began: int
     again: int = 0
+    clients: int = 0
     synacks: list[Packet] = field(default_factory=list)
     acks: list[Packet] = field(default_factory=list)
     resets: list[Packet] = field(default_factory=list)

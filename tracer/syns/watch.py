@@ -6,6 +6,7 @@ from collections import Counter
 
 from tracer.model import Packet
 from tracer.syns.attempts import Attempts
+from tracer.syns.behind import Behind
 from tracer.syns.causes import cause_of
 from tracer.syns.counters import Difference, Reconcile
 from tracer.syns.model import Attempt, Verdict
@@ -20,6 +21,7 @@ class Syns:
         self._offset = wall_offset
         self._attempts = Attempts(self._read)
         self._reconcile = Reconcile(self._spaces)
+        self._behind = Behind()
         self._told: list[Verdict] = []
         self._number = 0
         self.by_cause: Counter[str] = Counter()
@@ -28,6 +30,7 @@ class Syns:
         """Takes a packet that is over, with its owners."""
         if packet.protocol == "TCP" or packet.protocol.startswith("ICMP"):
             self._reconcile.add(packet)
+            self._behind.add(packet)
             self._attempts.add(packet)
 
     def over(self, now: int) -> list[Verdict]:
@@ -54,6 +57,7 @@ class Syns:
         return told
 
     def _read(self, attempt: Attempt) -> None:
+        attempt.clients = self._behind.clients(attempt.syn)
         cause = cause_of(attempt, self._spaces)
         self._number += 1
         self.by_cause[cause.name] += 1

@@ -28,6 +28,8 @@ QUIET_NS = 5_000_000_000
 GRACE_NS = 500_000_000
 """So long after its end, what comes late still belongs to a timeline."""
 CHANGES_KEPT = 64
+LARGE = 1200
+"""Bytes: a segment that may be too large for a tunnel on its way."""
 CONNECTION_PROTOCOLS = ("TCP", "UDP", "SCTP", "DCCP", "UDPLITE")
 
 Alias = tuple[str, Endpoints]
@@ -181,7 +183,12 @@ class Connections:
         tries.append(packet.verdict)
         if len(one.tries) > 2 * LAST_STEPS:
             del one.tries[next(iter(one.tries))]
-        return f"sent again ({len(tries)}. try), the first ended: {tries[0]}" if len(tries) > 1 else ""
+        if len(tries) < 2:
+            return ""
+        remark = f"sent again ({len(tries)}. try), the first ended: {tries[0]}"
+        # Small segments came through, or there would be no data yet.
+        lost = len(tries) > 2 and packet.length > LARGE
+        return f"{remark}; perhaps an MTU black hole: {packet.length} B do not get through, less does" if lost else remark
 
     def _append(self, one: _Open, step: Step) -> None:
         timeline = one.timeline

@@ -5,6 +5,7 @@ Observed: the SYN hit a connection in TIME_WAIT, both timestamps, the answer; or
 
 from __future__ import annotations
 
+from tracer.syns.behind import snat
 from tracer.syns.causes import _words
 from tracer.syns.model import Attempt, Cause, end
 from tracer.syns.spaces import Spaces
@@ -39,8 +40,11 @@ def _hit(attempt: Attempt) -> str:
 
 def shared(attempt: Attempt) -> str:
     """Who gives clients one address."""
-    hop = next((h for h in attempt.syn.hops if h.nat and h.nat.kind in ("SNAT", "MASQUERADE")), None)
-    return f"; {hop.nat.kind} gives clients the one address {hop.nat.after.src}" if hop and hop.nat else ""
+    given = snat(attempt.syn)
+    if not given:
+        return ""
+    many = f"{attempt.clients} clients" if attempt.clients > 1 else "clients"
+    return f"; {given.kind} gives {many} the one address {given.after.src}"
 
 
 def settings(attempt: Attempt, spaces: Spaces) -> str:
