@@ -42,7 +42,10 @@ class _Decided:
 
 
 class Hits:
-    """What rules did to packets. legacy, nft: None = this run cannot tell."""
+    """What rules did to packets. legacy, nft: None = this run cannot tell.
+
+    replaced: told of replaced rules, with the time, what they are, and the thread that did it (0 = not known).
+    """
 
     def __init__(self, legacy: Legacy | None = None, nft: nft_hits.Reading | None = None) -> None:
         self._legacy, self._nft = legacy, nft
@@ -71,6 +74,11 @@ class Hits:
         for change in changes:
             if isinstance(change, Replaced) and self.replaced:
                 self.replaced(change.time, change.table, change.thread)
+
+    def nft_changed(self, at: int) -> None:
+        """nftables' rules were seen to have changed. at: ns, CLOCK_MONOTONIC, when that was noticed."""
+        if self.replaced:
+            self.replaced(at, "nftables' rules (noticed within 0.1 s)", 0)
 
     def waits(self, records: Sequence[Any]) -> bool:
         """Whether rules that acted on a packet are being read. records: its events and hits."""

@@ -69,7 +69,7 @@ def _text(hop: Hop) -> str:
         return f"{shake.stage} {done}, accept queue {shake.accept_queue}/{shake.accept_limit}"
     if hop.socket:
         who = f", {hop.socket.command} (pid {hop.socket.pid})" if hop.socket.pid else ""
-        return f"socket {hop.socket.state}{who}".replace("  ", " ")
+        return f"socket {hop.socket.state}".strip() + who
     if hop.drop and not benign(hop.drop):
         return f"drop {hop.drop.reason or 'without a reason'} in {hop.drop.function or 'an unknown function'}"
     if hop.clue and hop.clue.what == "neighbour":
