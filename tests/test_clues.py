@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.builders import Trail, packet
+from tests.builders import Trail, hops, packet
 from tracer import clues, record
+from tracer.journeys import Journeys
 from tracer.model import Clue
 from tracer.record import ClueKind
 
@@ -83,3 +84,10 @@ def test_a_clue_is_a_hop_of_its_packet() -> None:
     assert [h.what for h in told.hops] == ["hook", "clue", "drop"] and told.complete
     assert told.clue("route") == Clue("route", {"errno": 22}) and told.clue("confirm") is None
     assert not told.hops[1].decisive
+
+
+def test_clues_alone_are_no_packet() -> None:
+    """With --drops-only, of a SYN that was taken: nothing else of it is written."""
+    journeys = Journeys(hops())
+    journeys.add(row("LISTENER", (0, 128, 0, 128), packet=256, time=5))
+    assert journeys.rest() == []

@@ -12,7 +12,7 @@ from tracer.syns.model import Verdict
 from tracer.syns.watch import Syns
 from tracer.timelines import conntrack
 from tracer.timelines.changes import Changes
-from tracer.timelines.connections import Connections
+from tracer.timelines.connections import Connections, identity_of
 from tracer.timelines.model import Identity, Step, Timeline
 
 HOLD_NS = 2_000_000_000
@@ -93,11 +93,11 @@ class Following:
 
     def _on_timeline(self, verdict: Verdict) -> None:
         assert self._connections is not None and verdict.attempt
-        syn, cause = verdict.attempt.syn, verdict.cause
-        flow = syn.flow
-        identity = Identity("TCP", flow.orig, flow.zone, flow.netns) if flow else Identity("TCP", syn.endpoints)
+        cause = verdict.cause
         text = f"{cause.name}: {cause.text} ({cause.evidence})"
-        self._connections.note(identity, Step(verdict.attempt.began + verdict.after, "verdict", text, bad=not cause.good))
+        self._connections.note(
+            identity_of(verdict.attempt.syn), Step(verdict.attempt.began + verdict.after, "verdict", text, bad=not cause.good)
+        )
 
     def _note_changes(self, now: int) -> None:
         """What happened between packets. An entry is there before its first packet's journey has ended, so its events wait."""

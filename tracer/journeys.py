@@ -86,7 +86,7 @@ class Journeys:
         for identity in identities:
             del self._last[identity]
             records = self._open.pop(identity)
-            if any(e.kind not in record.PARTS for e in records):
+            if any(e.kind not in record.PARTS and e.kind != Kind.EVENT_CLUE for e in records):
                 packets.append(self._packet(identity, records))
         packets.sort(key=lambda p: p.time)
         for packet in packets:

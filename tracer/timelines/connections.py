@@ -129,7 +129,7 @@ class Connections:
                     return number, ""
             return None, ""
         if flow:
-            number = self._by_identity.get(_identity(packet))
+            number = self._by_identity.get(identity_of(packet))
             if number is not None and not self._anew(number, packet):
                 return number, ""
         for ends in (packet.endpoints, *ends_of(packet)):
@@ -148,7 +148,7 @@ class Connections:
     def _begin(self, packet: Packet) -> int:
         time = packet.hops[0].time
         self._number += 1
-        self._open[self._number] = _Open(Timeline(_identity(packet), time + self._offset, time, packet.endpoints))
+        self._open[self._number] = _Open(Timeline(identity_of(packet), time + self._offset, time, packet.endpoints))
         self.counts["timelines"] += 1
         return self._number
 
@@ -158,7 +158,7 @@ class Connections:
             one.isn = packet.seq
         if packet.protocol != one.timeline.identity.protocol:
             return
-        for identity in (one.timeline.identity, _identity(packet)):
+        for identity in (one.timeline.identity, identity_of(packet)):
             one.identities.add(identity)
             self._by_identity[identity] = number
         for ends in ends_of(packet):
@@ -247,7 +247,7 @@ class Connections:
         return self._tell(one, why)
 
 
-def _identity(packet: Packet) -> Identity:
+def identity_of(packet: Packet) -> Identity:
     """By conntrack where it knows the packet, else by its own ends."""
     flow = packet.flow
     if not flow:
