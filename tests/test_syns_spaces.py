@@ -42,9 +42,10 @@ def test_answers_are_kept_for_a_moment() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(1)
+        port = sock.getsockname()[1]
         assert of.bound(here) is before
         of._kept = {key: (at - 2 * spaces.KEPT_SECONDS, value) for key, (at, value) in of._kept.items()}
-        assert len(of.bound(here)) == len(before) + 1
+        assert port in [b.port for b in of.bound(here)]
 
 
 def test_conntracks_statistics_are_summed_over_cpus(tmp_path: Path) -> None:
