@@ -86,6 +86,19 @@ PROBE_ENTRY(listener)
 #define TCP_FLAG_ACK 16
 #define NS_A_SECOND 1000000000ULL
 
+/* The packet has reached what is left of a connection: a socket that nobody holds. */
+static __always_inline int write_time_wait(struct call *c, struct follow *e, struct sk_buff *skb, struct sight *s)
+{
+    struct reserved r = begin_event(c, e, EVENT_SOCKET, skb, s, 0, 0);
+
+    if (!r.out)
+        return 0;
+    r.out->verdict = NF_ACCEPT;
+    r.out->state = TCP_TIME_WAIT;
+    submit_event(r);
+    return 0;
+}
+
 /* arg: the connection in TIME_WAIT, skb; returns enum tcp_tw_status. The packet has met no other socket. */
 static __always_inline int time_wait_keep(struct call *c)
 {
@@ -103,15 +116,13 @@ static __always_inline int time_wait_returned(struct call *c)
     u32 recent, stamp;
 
     e = follow_outside(c, skb, s);
-    if (!e || (s->packet.tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) != TCP_FLAG_SYN)
+    if (!e)
         return 0;
-    if (!e->hops) { /* first seen here: something has to tell its header */
-        struct reserved r = begin_event(c, e, EVENT_SOCKET, skb, s, 0, 0);
-        if (!r.out)
-            return 0;
-        r.out->verdict = NF_ACCEPT;
-        r.out->state = TCP_TIME_WAIT;
-        submit_event(r);
+    if (!only_drops())
+        write_time_wait(c, e, skb, s);
+    if ((s->packet.tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) != TCP_FLAG_SYN) {
+        e->flags |= FLAG_AT_SOCKET;
+        return 0;
     }
     out = reserve_clue(e, CLUE_TIME_WAIT);
     if (!out)

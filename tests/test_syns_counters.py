@@ -25,9 +25,11 @@ def counted(packet: Packet) -> dict[str, int]:
         (syn(*at_listener(False, syn_queue=100, syncookies=0)), {"ListenDrops": 1}),
         (syn(*at_listener(True, cookie=True, syn_queue=128)), {"TCPReqQFullDoCookies": 1, "SyncookiesSent": 1}),
         (
-            syn(*at_listener(False, syn_queue=128, accept_queue=129)),
+            syn(*at_listener(False, syn_queue=129, accept_queue=129)),
             {"TCPReqQFullDoCookies": 1, "ListenOverflows": 1, "ListenDrops": 1},
         ),
+        (syn(*at_listener(False, syn_queue=128, accept_queue=129)), {"ListenOverflows": 1, "ListenDrops": 1}),
+        (syn(*at_listener(True, syn_queue=128, syncookies=0)), {}),
         (last_ack(True), {}),
         (last_ack(False, queue=129), {"ListenOverflows": 1, "ListenDrops": 1}),
         (syn(clue("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)), {"PAWSEstab": 1, "PAWSTimewait": 1}),

@@ -140,8 +140,8 @@ def table_full(port: int) -> Iterator[None]:
         time.sleep(0.3)
         with sysctl("net/netfilter/nf_conntrack_max", "2"):
             ask(NODE4, port)
+            yield
     nfnetlink.conntrack_flush()
-    yield
 
 
 def invalid(port: int) -> Iterator[None]:

@@ -69,6 +69,7 @@ def following(watch: Watch, ports: tuple[int, ...]) -> Iterator[Story]:
         told.start(story.output)
         with watch(Filter(ports=ports), changed=changes.rules) as seen:
             yield story
+        told.turn(0, story.output)  # changes come at once, packets when they are over
         for packet in seen.packets:
             explain(packet, known)
             told.add(packet)

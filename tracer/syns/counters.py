@@ -101,21 +101,19 @@ def _of_hop(packet: Packet, hop: Hop) -> Iterable[str]:
 
 def _of_handshake(packet: Packet, shake: Handshake) -> Iterator[str]:
     """As tcp_conn_request and tcp_v4_syn_recv_sock count."""
-    if shake.stage == "SYN":
-        clue = packet.clue("listener")
-        queue, limit = shake.accept_queue, shake.accept_limit
-        if clue:
-            queue, limit = clue.number("accept_queue"), clue.number("accept_limit")
-            if clue.number("syn_queue") >= limit or clue.number("syncookies") == 2:
-                if not clue.number("syncookies"):
-                    yield from ("TCPReqQFullDrop", "ListenDrops")
-                    return
-                yield "TCPReqQFullDoCookies"
-        if shake.cookie:
-            yield "SyncookiesSent"
-        if shake.accepted is False:
-            yield from (("ListenOverflows",) if queue > limit else ())
-            yield "ListenDrops"
-    elif shake.stage == "ACK" and shake.accepted is False:
-        yield from (("ListenOverflows",) if shake.accept_queue_full else ())
-        yield "ListenDrops"
+    if shake.cookie:
+        yield from ("TCPReqQFullDoCookies", "SyncookiesSent")
+    if shake.accepted is not False or shake.stage == "request":
+        return
+    queue, limit = shake.accept_queue, shake.accept_limit
+    clue = packet.clue("listener")
+    if clue and shake.stage == "SYN":
+        queue, limit, waiting = (clue.number(name) for name in ("accept_queue", "accept_limit", "syn_queue"))
+        # Whether a SYN queue that is just as long as its limit is full has changed; that this SYN was dropped tells.
+        if waiting > limit or (waiting == limit and queue <= limit):
+            yield "TCPReqQFullDoCookies" if clue.number("syncookies") else "TCPReqQFullDrop"
+            if not clue.number("syncookies"):
+                yield "ListenDrops"
+                return
+    yield from (("ListenOverflows",) if queue > limit else ())
+    yield "ListenDrops"
