@@ -232,6 +232,9 @@ def test_not_recognised_passes_by_the_translation() -> None:
     assert (name, evidence) == ("SYN-ACK not recognised", "observed")
     assert "came from 10.244.0.11:8080, not from 192.168.56.10:30285" in text and text.endswith("and the client reset it")
     assert cause(syn(*at_listener(True)), answer)[2] == "derived", "no reset was seen"
+    assert cause(syn(*at_listener(True)), answer, last_ack())[0] == "accepted", "the client has gone on from it"
+    partly = synack(ends=other, hops=[Hop(6 * MS, "hook", "client", "INPUT")], flow=None, complete=False)
+    assert cause(syn(*at_listener(True)), partly)[0] == "half-open", "a part of its way was lost: the translation, perhaps"
 
 
 def test_a_synack_that_is_dropped_on_its_way_back() -> None:

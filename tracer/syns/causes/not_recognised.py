@@ -18,12 +18,14 @@ def last_ends(packet: Packet) -> Endpoints:
 
 
 def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    if attempt.acks:
+        return None  # the client has gone on from it
     following = (attempt.syn.seq + 1) & 0xFFFFFFFF
     reset = next((p for p in attempt.resets if p.seq == following and p.tcp_flags == "RST"), None)
     for answer in attempt.synacks:
         seen = last_ends(answer)
         came = f"SYN-ACK came from {end(answer.endpoints.src, answer.endpoints.sport)}"
-        if seen != attempt.asked.reversed and seen.dst == attempt.asked.src:
+        if answer.complete and seen != attempt.asked.reversed and seen.dst == attempt.asked.src:
             past = f"{came}, not from {end(attempt.asked.dst, attempt.asked.dport)}: it passed by the translation"
             by = ", and the client reset it" if reset else ""
             return Cause("SYN-ACK not recognised", past + by, Evidence.OBSERVED if reset else Evidence.DERIVED)
