@@ -60,7 +60,7 @@ class Attempts:
             self._ripe.add(packet.identity)
         elif flags == "SYN":
             self._begin(packet)
-        elif flags and self._open:
+        elif flags and (packet.ack in self._by_next or packet.seq in self._by_next):
             for attempt in self._answered(packet):
                 self._note(attempt, packet, flags)
                 self._ripe.add(attempt.syn.identity)

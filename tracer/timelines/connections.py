@@ -210,6 +210,8 @@ class Connections:
 
     def _follow_state(self, number: int, one: _Open, packet: Packet, way: str) -> None:
         if way == "!":
+            if one.timeline.packets == 2:
+                one.timeline.state = "refused"
             return
         flags = packet.tcp_flags
         if "RST" in flags:
