@@ -73,7 +73,7 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
     assert [s.way for s in first.steps] == ["->", "!"] and first.steps[
         1
     ].text == "ICMP icmp-host-unreachable, 88 B, came in by eth1"
-    assert second.identity.protocol == "ICMP"
+    assert second.identity.protocol == "ICMP" and first.state == "refused"
 
 
 def test_zones_and_namespaces_keep_connections_apart() -> None:

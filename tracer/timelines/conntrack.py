@@ -118,8 +118,8 @@ class EntryEvents:
 
 
 def read(data: bytes, now: int) -> Iterator[EntryEvent]:
-    """The events in one datagram of netlink. Taken apart here, for a busy node has thousands a second and pyroute2's decoder
-    takes some fifty times as long."""
+    """The events in one datagram of netlink. Taken apart here: a busy node has thousands a second, and pyroute2's decoder takes
+    twelve times as long (300 us an event)."""
     at = 0
     while at + 16 <= len(data):
         length, kind, flags, _, port = struct.unpack_from("=IHHII", data, at)
