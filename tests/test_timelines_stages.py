@@ -41,6 +41,8 @@ def test_where_it_comes_into_another_namespace() -> None:
         (Hop(1, "drop", "node", drop=Drop("", "")), "drop without a reason in an unknown function"),
         (Hop(1, "table", "node", "INPUT", "filter", verdict="REJECT", reject="x"), "INPUT filter REJECT with x"),
         (clue("neighbour", 1, "node"), "waits for the next hop's link address"),
+        (clue("reset", 1, "node", reason=1), "answered with a reset, for no socket takes it"),
+        (clue("reset", 1, "node", reason=9, state="CLOSE"), "answered with a reset, by a socket in CLOSE"),
         (Hop(1, "nat", "node", "OUTPUT", nat=Nat("DNAT", ASKED, HALF), clone=True),
          "OUTPUT DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (copy)"),
     ],

@@ -74,6 +74,9 @@ def _text(hop: Hop) -> str:
         return f"drop {hop.drop.reason or 'without a reason'} in {hop.drop.function or 'an unknown function'}"
     if hop.clue and hop.clue.what == "neighbour":
         return "waits for the next hop's link address"
+    if hop.clue and hop.clue.what == "reset":
+        state = hop.clue.facts.get("state")
+        return "answered with a reset, " + (f"by a socket in {state}" if state else "for no socket takes it")
     if hop.decisive and hop.what in ("table", "chain", "hook"):
         owner = f"  {hop.owner.text}" if hop.owner and hop.owner.known else ""
         return f"{hop.hook} {hop.table or hop.what} {hop.verdict}{f' with {hop.reject}' if hop.reject else ''}{owner}"
