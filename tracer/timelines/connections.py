@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 
 from tracer.model import Endpoints, Packet
 from tracer.syns.attempts import ends_of
@@ -28,6 +29,8 @@ QUIET_NS = 5_000_000_000
 GRACE_NS = 500_000_000
 """So long after its end, what comes late still belongs to a timeline."""
 CHANGES_KEPT = 64
+LOOKED_AT = 1000
+"""So many of those that have been quiet longest are told at a time."""
 LARGE = 1200
 """Bytes: a segment that may be too large for a tunnel on its way."""
 CONNECTION_PROTOCOLS = ("TCP", "UDP", "SCTP", "DCCP", "UDPLITE")
@@ -39,13 +42,13 @@ Alias = tuple[str, Endpoints]
 class _Open:
     """A timeline under way, and what leads to it. tries: how often each segment was sent, and how the first try ended."""
 
+    number: int
     timeline: Timeline
     aliases: set[Alias] = field(default_factory=set)
     identities: set[Identity] = field(default_factory=set)
     tries: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     isn: int | None = None
     closing: set[str] = field(default_factory=set)
-    fresh: int = 0
 
 
 class Connections:
@@ -60,6 +63,7 @@ class Connections:
         self._steps = 0
         self._number = 0
         self._ended: OrderedDict[int, int] = OrderedDict()
+        self._untold: OrderedDict[int, None] = OrderedDict()
         self._aged: list[Timeline] = []
         self.counts: Counter[str] = Counter()
 
@@ -106,16 +110,16 @@ class Connections:
             if now - at < GRACE_NS:
                 break
             told.append(self._close(number, ""))
-        for one in self._open.values():
+        for number in list(islice(self._untold, LOOKED_AT)):
+            one = self._open[number]
             if now - one.timeline.last < QUIET_NS:
                 break
-            if one.fresh:
-                told.append(self._tell(one, "quiet"))
+            told.append(self._tell(one, "quiet"))
         return told
 
     def rest(self) -> list[Timeline]:
         """All that are still open and have something new; the run is over."""
-        told = self._aged + [self._tell(one, "the run ended") for one in self._open.values() if one.fresh]
+        told = self._aged + [self._tell(self._open[number], "the run ended") for number in list(self._untold)]
         self._aged = []
         return told
 
@@ -148,7 +152,9 @@ class Connections:
     def _begin(self, packet: Packet) -> int:
         time = packet.hops[0].time
         self._number += 1
-        self._open[self._number] = _Open(Timeline(identity_of(packet), time + self._offset, time, packet.endpoints))
+        self._open[self._number] = _Open(
+            self._number, Timeline(identity_of(packet), time + self._offset, time, packet.endpoints)
+        )
         self.counts["timelines"] += 1
         return self._number
 
@@ -201,7 +207,8 @@ class Connections:
     def _put(self, one: _Open, step: Step) -> None:
         timeline = one.timeline
         timeline.steps.append(step)
-        one.fresh += 1
+        self._untold[one.number] = None
+        self._untold.move_to_end(one.number)
         self._steps += 1
         if len(timeline.steps) > FIRST_STEPS + LAST_STEPS:
             del timeline.steps[FIRST_STEPS]
@@ -226,13 +233,13 @@ class Connections:
     def _age(self) -> None:
         self.counts["aged out"] += 1
         number = next(iter(self._open))
-        fresh = self._open[number].fresh
+        untold = number in self._untold
         timeline = self._close(number, "aged out")
-        if fresh:
+        if untold:
             self._aged.append(timeline)
 
     def _tell(self, one: _Open, why: str) -> Timeline:
-        one.fresh = 0
+        self._untold.pop(one.number, None)
         one.timeline.why = why
         return one.timeline
 
