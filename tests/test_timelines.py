@@ -207,3 +207,12 @@ def test_large_segments_that_do_not_get_through() -> None:
         each.length = 1500
     (one,) = rest(syn(*at_listener(True)), synack(), *tries)
     assert ["MTU black hole" in s.remark for s in one.steps] == [False, False, False, False, True]
+
+
+def test_idle_connections_are_not_looked_at_again() -> None:
+    of = Connections()
+    for n in range(3000):
+        of.add(a_syn(n))
+    late = 10 * QUIET_NS
+    assert [len(of.over(late)) for _ in range(4)] == [1000, 1000, 1000, 0]
+    assert len(of) == 3000 and not of._untold
