@@ -6,6 +6,8 @@
 # make incidents KERNEL=6.12
 #              five incidents, their healthy twins and ten variations of each: what was found, and nothing wrongly
 #              VARIATIONS=10 SEED=1
+# make syns KERNEL=6.12
+#              every way a SYN can end, made for real: its cause line, compared with nstat and tcpdump
 # make demo INCIDENT=3
 #              one of them, with the tracer beside it
 # make owners  whose each rule of many real nodes is, compared with the API objects
@@ -26,7 +28,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test ground-truth incidents bench owners setup clean
+.PHONY: demo test unit lint kernel-test ground-truth incidents syns bench owners setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
@@ -56,6 +58,9 @@ ground-truth: setup
 incidents: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/all_incidents.py \
 		--variations $(VARIATIONS) --seed $(SEED)
+
+syns: setup
+	@$(LAB) run --kernel $(KERNEL) --timeout 1200 -- python3 -W ignore tests/kernel/all_syns.py
 
 bench: setup
 	$(PYTHON) -m bench.run

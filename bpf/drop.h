@@ -12,9 +12,11 @@ static __always_inline int drop_entered(struct call *c)
     struct reserved r;
     struct sight *s = sight_of(c);
     u16 protocol = READ(c, skb, protocol);
+    int no_room;
 
     if (protocol != bpf_htons(ETH_IP) && protocol != bpf_htons(ETH_IPV6))
         return 0;
+    no_room = take_full_table();
     e = follow_outside(c, skb, s);
     if (!e)
         return 0;
@@ -28,6 +30,8 @@ static __always_inline int drop_entered(struct call *c)
     r.out->reason = c->arg[2];
 #endif
     submit_event(r);
+    if (no_room)
+        tell_full_table(e);
     return 0;
 }
 

@@ -27,6 +27,7 @@ enum event_kind {
     EVENT_NFT_RULE = 12, /* an nftables rule acted: struct nft_hit in nft_hit.h */
     EVENT_STEPS = 13,   /* what one run of an iptables table asked: struct steps in steps.h */
     EVENT_RULESET = 14, /* a legacy table was looked up or replaced: struct ruleset in steps.h */
+    EVENT_CLUE = 20,    /* what the kernel knew when it decided: struct clue in clue.h */
 };
 
 enum event_flag {
@@ -60,7 +61,8 @@ struct event {
     u32 in_ifindex;    /* interface it came in by, 0 = none */
     u32 out_ifindex;   /* interface it leaves by, 0 = none */
     u32 mark;          /* skb->mark */
-    u32 reason;        /* DROP: skb_drop_reason; with FLAG_REJECT: ICMP code, or 256 for a TCP reset */
+    u32 reason;        /* DROP: skb_drop_reason; with FLAG_REJECT: ICMP code, or 256 for a TCP reset; SYN: 1 = answered with a
+                          SYN cookie */
     u16 hop;           /* running number of this event in its packet, counted also when it could not be written */
     u8 kind;           /* enum event_kind */
     u8 flags;          /* enum event_flag, or-ed */

@@ -35,7 +35,7 @@ struct follow {
     u16 hops;
     u8 stage;
     u8 flags;
-    u8 synack; /* 1 = a SYN-ACK answered this packet */
+    u8 synack; /* enum synack, or-ed: how this packet, a SYN, was answered */
     u8 dead;   /* 1 = freed as dropped: the address says nothing any more */
     u32 resent_in; /* where IPVS sent it on, as if it began there */
     u32 spare;

@@ -10,6 +10,7 @@ static __always_inline u64 socket_inode(struct call *c, struct sock *sk)
     return inode ? READ(c, inode, i_ino) : 0;
 }
 
+#define TCP_TIME_WAIT 6
 #define TCP_LISTEN 10
 
 /* whole: a whole event. */

@@ -1,7 +1,7 @@
 /* What is counted, by CPU: the reader maps this and sees every number without asking the kernel (tracer/kernel/counters.py).
  * Programs of one CPU may interrupt each other between reading and writing; what they count is rare. */
 
-#define TALLY_KINDS 16
+#define TALLY_KINDS 32
 #define TALLY_ROWS 64
 
 struct tally {

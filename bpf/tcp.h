@@ -7,9 +7,10 @@
  * TCP has taken the conntrack entry off the packet by then (nf_reset_ct), so it is known by its followed entry alone. */
 
 enum { REFUSED = 0, PASSED = 1, UNKNOWN = 255 };
+enum synack { SYNACK_SENT = 1, SYNACK_COOKIE = 2 };
 
 /* Writes one event about a packet that is followed already; its socket event, just before on this path, had its header. */
-static __always_inline int write_handshake(struct call *c, u8 kind, u8 verdict, u8 final)
+static __always_inline int write_handshake(struct call *c, u8 kind, u8 verdict, u8 final, u32 reason)
 {
     struct sock *sk = (void *)c->arg[0];
     struct follow *e = already_followed(c->arg[1]);
@@ -22,6 +23,7 @@ static __always_inline int write_handshake(struct call *c, u8 kind, u8 verdict, 
         return 0;
     r.out->flags |= FLAG_NO_HEADER;
     r.out->verdict = verdict;
+    r.out->reason = reason;
     r.out->object = socket_inode(c, sk);
     r.out->state = READ(c, sk, __sk_common_skc_state);
     write_queues(c, r.whole, sk);
@@ -36,12 +38,25 @@ static __always_inline int synack4_entered(struct call *c)
     struct follow *e = skb ? already_followed(skb) : 0;
 
     if (e)
-        e->synack = 1;
+        e->synack |= SYNACK_SENT;
     return 0;
 }
 #define synack6_entered synack4_entered
 PROBE_ENTRY(synack4)
 PROBE_ENTRY(synack6)
+
+/* arg: skb of the SYN that is answered with a cookie, which is kept nowhere */
+static __always_inline int cookie4_entered(struct call *c)
+{
+    struct follow *e = already_followed(c->arg[0]);
+
+    if (e)
+        e->synack |= SYNACK_COOKIE;
+    return 0;
+}
+#define cookie6_entered cookie4_entered
+PROBE_ENTRY(cookie4)
+PROBE_ENTRY(cookie6)
 
 static __always_inline int handshake_keep(struct call *c)
 {
@@ -54,11 +69,12 @@ static __always_inline int handshake_keep(struct call *c)
 static __always_inline int syn_returned(struct call *c)
 {
     struct follow *e = already_followed(c->arg[1]);
-    u8 verdict = e && e->synack ? PASSED : SYNACK_SEEN ? REFUSED : UNKNOWN;
+    u8 verdict = e && e->synack & SYNACK_SENT ? PASSED : SYNACK_SEEN ? REFUSED : UNKNOWN;
+    u32 cookie = e && e->synack & SYNACK_COOKIE;
 
     if (e)
         e->synack = 0;
-    return write_handshake(c, EVENT_SYN, verdict, verdict == REFUSED);
+    return write_handshake(c, EVENT_SYN, verdict, verdict == REFUSED, cookie);
 }
 PROBE_RETURN(syn)
 
@@ -67,7 +83,7 @@ PROBE_RETURN(syn)
 static __always_inline int accept4_returned(struct call *c)
 {
     u8 verdict = c->ret ? PASSED : REFUSED;
-    return write_handshake(c, EVENT_ACCEPT, verdict, !c->ret);
+    return write_handshake(c, EVENT_ACCEPT, verdict, !c->ret, 0);
 }
 #define accept6_keep handshake_keep
 #define accept6_returned accept4_returned
@@ -79,6 +95,6 @@ PROBE_RETURN(accept6)
 static __always_inline int request_returned(struct call *c)
 {
     u8 verdict = c->ret ? PASSED : REFUSED;
-    return write_handshake(c, EVENT_REQUEST, verdict, !c->ret);
+    return write_handshake(c, EVENT_REQUEST, verdict, !c->ret, 0);
 }
 PROBE_RETURN(request)

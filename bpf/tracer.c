@@ -9,6 +9,7 @@
 #include "event.h"
 #include "nft_hit.h"
 #include "steps.h"
+#include "clue.h"
 
 #include "tally.h"
 #include "probe.h"
@@ -33,5 +34,8 @@
 #include "ipvs.h"
 #include "socket.h"
 #include "tcp.h"
+#include "syn.h"
+#include "nexthop.h"
+#include "tracking.h"
 #include "drop.h"
 #include "clone.h"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.nodes import Node as Recorded
+from tests.syns import FakeSpaces
 from tracer.findings import Findings
 from tracer.findings.context import Context
 from tracer.findings.kube_proxy import KubeProxy
@@ -15,6 +16,7 @@ from tracer.kube.explain import explain
 from tracer.kube.known import Known
 from tracer.model import Endpoints, Evidence, Hop, Nat, Packet
 from tracer.rules.model import Place, Rule, Ruleset, Visit, Walk
+from tracer.syns.watch import Syns
 from tracer.verdict import judge
 
 CLIENT = "192.168.56.1"
@@ -101,10 +103,14 @@ def packet(hops: list[Hop], ends: Endpoints, number: int = 1, protocol: str = "T
 def look(packets: list[Packet], known: Known, node: Node) -> tuple[list[Finding], list[Finding]]:
     """(what became certain, in order; all that there is at the end) when these packets came one after another."""
     findings, told = Findings(Context(known, node)), []
+    settings = node.settings if isinstance(node, FakeNode) else {}
+    syns = Syns(FakeSpaces(settings))
     for each in packets:
         explain(each, known)
+        syns.add(each)
         told += findings.look(each)
-    return told, findings.all
+        told += [f for verdict in syns.over(each.time) for f in findings.look_syn(verdict)]
+    return told + [f for verdict in syns.rest() for f in findings.look_syn(verdict)], findings.all
 
 
 def proofs(finding: Finding, what: str) -> list[str]:

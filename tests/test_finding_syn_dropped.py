@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import findings as f
+from tests.syns import clue
 from tracer.findings.model import Finding
 from tracer.kube.known import Known
 from tracer.model import Drop, Endpoints, Handshake, Hop, Nat, Packet, Socket
@@ -52,7 +53,9 @@ def test_a_full_accept_queue(tmp_path: Path) -> None:
 
 
 def test_a_full_accept_queue_at_the_last_ack() -> None:
-    told, _ = found([syn(Handshake("ACK", False, 129, 128, 0), flags="ACK")])
+    last = syn(Handshake("ACK", False, 129, 128, 0), 2, flags="ACK")
+    last.seq = 1
+    told, _ = found([syn(ROOM), last])
     assert "drops connections to 10.128.0.74:8081" in told[0].cause
 
 
@@ -73,9 +76,10 @@ def test_tw_recycle() -> None:
 
 @pytest.mark.parametrize(("cookies", "certain"), [("0", True), ("1", False), ("", False)])
 def test_a_full_syn_queue_only_without_cookies(cookies: str, certain: bool) -> None:
-    told, (at_the_end,) = found(
-        [syn(Handshake("SYN", False, 0, 16, 16))], f.FakeNode(settings={"net/ipv4/tcp_syncookies": cookies})
-    )
+    known = {"accept_queue": 0, "accept_limit": 16, "syn_queue": 16, "syncookies": int(cookies or 1)}
+    dropped = syn(Handshake("SYN", False, 0, 16, 16))
+    dropped.hops.insert(3, clue("listener", 3, "http-proxy", **known))
+    told, (at_the_end,) = found([dropped])
     assert bool(told) == certain == at_the_end.certain
     assert ("SYN queue" in at_the_end.cause) == certain
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "vagrant"))
 
 import incidents
 from incidents import objects
-from tracer.findings import finders
+from tracer.findings import finders, syn_finders
 from tracer.kube.names import endpoint_hash, portmap_chain
 from tracer.kube.store import Store
 from tracer.rules import save
@@ -30,7 +30,7 @@ def ruleset(name: str) -> Ruleset:
 
 def test_every_incident_has_its_finding_a_broken_and_a_healthy_state() -> None:
     assert [i.number for i in incidents.every()] == [1, 2, 3, 4, 5]
-    assert len({i.finding for i in incidents.every()} & {name for name, _ in finders()}) == 5
+    assert len({i.finding for i in incidents.every()} & {name for name, _ in (*finders(), *syn_finders())}) == 5
     for each in incidents.every():
         assert next(iter(each.states.values())) > 0 and 0 in each.states.values() and each.ports and each.title
 

@@ -14,7 +14,7 @@ from incidents.variations import BACKENDS, FINDINGS, _objects, variations
 from tests import audits
 from tracer.audit import audit
 from tracer.audit.state import State
-from tracer.findings import finders
+from tracer.findings import finders, syn_finders
 from tracer.findings.context import Context
 from tracer.kube.known import Known
 from tracer.kube.owners import owner_of
@@ -28,7 +28,7 @@ NUMBERS = sorted(FINDINGS)
 def test_ten_of_each(incident: int) -> None:
     ten = list(variations(incident))
     assert ten == list(variations(incident)) and ten != list(variations(incident, seed=2)) and len(ten) == 10
-    assert FINDINGS[incident] in {name for name, _ in finders()}
+    assert FINDINGS[incident] in {name for name, _ in (*finders(), *syn_finders())}
     assert {v.backend for v in ten} == set(BACKENDS if incident != 3 else BACKENDS[:2])
     assert any(v.busy for v in ten) and sum(v.healthy for v in ten) == 2 and all(v.expected == 0 for v in ten if v.healthy)
     assert {v.family for v in ten} == ({4, 6} if incident != 3 else {4})

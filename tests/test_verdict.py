@@ -103,6 +103,17 @@ CASES = {
     "not known whether answered": (
         at_listener().add("SYN", verdict=255, flags="NO_HEADER"), "delivered to pid 4242 nginx", "delivered",
     ),
+    "last segment of a connection that is over": (
+        came(netns=POD, tcp_flags=17).add("SOCKET", state=6).add("DROP", object=IN_TCP),
+        "delivered to a connection in TIME_WAIT in pod-a", "delivered",
+    ),
+    "a bad checksum of a connection that is over": (
+        came(tcp_flags=17).add("SOCKET", state=6).add("DROP", reason=9, object=IN_TCP), "DROPPED in tcp_v4_rcv: 9", "dropped",
+    ),
+    "a SYN that hit TIME_WAIT": (
+        came().add("SOCKET", state=6).add("DROP", object=IN_TCP),
+        "DROPPED in tcp_v4_rcv: no reason given by this kernel", "dropped",
+    ),
     "queue": (came().hook("FORWARD", verdict="QUEUE", flags="NO_HEADER"), "taken over in FORWARD: queued or stolen", "stolen"),
     "stolen": (
         came(netns=POD).hook("INPUT", verdict="STOLEN", flags="NO_HEADER"),

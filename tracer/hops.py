@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracer import record
+from tracer import clues, record
 from tracer.ipvs import Connections
 from tracer.model import Drop, Evidence, Handshake, Hop, Nat, Socket
 from tracer.names import Namespaces, Processes
@@ -96,7 +96,7 @@ class Hops:
 
     def _handshake(self, e: Event, stage: str) -> dict[str, Any]:
         accepted = {0: False, 1: True}.get(e.verdict)
-        told = Handshake(stage, accepted, e.accept_len, e.accept_max, e.syn_len)
+        told = Handshake(stage, accepted, e.accept_len, e.accept_max, e.syn_len, stage == "SYN" and e.reason == 1)
         return {"what": "handshake", "verdict": "DROP" if accepted is False else "", "handshake": told}
 
     def _syn(self, e: Event) -> dict[str, Any]:
@@ -107,6 +107,9 @@ class Hops:
 
     def _request(self, e: Event) -> dict[str, Any]:
         return self._handshake(e, "request")
+
+    def _clue(self, e: Event) -> dict[str, Any]:
+        return {"what": "clue", "clue": clues.read(e.object)}
 
     def _drop(self, e: Event) -> dict[str, Any]:
         reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")

@@ -86,7 +86,7 @@ class Journeys:
         for identity in identities:
             del self._last[identity]
             records = self._open.pop(identity)
-            if any(e.kind not in record.PARTS for e in records):
+            if any(e.kind not in record.PARTS and e.kind != Kind.EVENT_CLUE for e in records):
                 packets.append(self._packet(identity, records))
         packets.sort(key=lambda p: p.time)
         for packet in packets:
@@ -113,13 +113,15 @@ class Journeys:
             tcp_flags=record.tcp_flags(first),
             length=first.length,
             seq=first.seq,
+            ack=first.ack,
             flow=self._flow(events),
             hops=hops,
             complete=whole,
         )
         self._doubtful.discard(identity)
         self._rules.over(identity)
-        packet.verdict, packet.outcome = verdict.judge(packet, self._untracked(events))
+        packet.untracked = self._untracked(events)
+        packet.verdict, packet.outcome = verdict.judge(packet, packet.untracked)
         return packet
 
     def _follow_header(self, events: list[Event]) -> list[Hop]:
@@ -153,7 +155,8 @@ class Journeys:
         self._tracked.update(e.netns for e in tracked)
         e = [t for t in tracked if t.netns == tracked[0].netns][-1]
         state = _CT_STATES.get(e.ct_info, str(e.ct_info))
-        return Flow(record.original(e), record.reply(e), state, e.ct_info in (3, 4), e.zone)
+        netns = self._hops.namespaces.name(e.netns)
+        return Flow(record.original(e), record.reply(e), state, e.ct_info in (3, 4), e.zone, netns)
 
     def _untracked(self, events: list[Event]) -> str:
         """What it means that the packet had no conntrack entry after PREROUTING: "INVALID", "UNTRACKED", or "" if it had."""

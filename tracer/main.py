@@ -13,6 +13,7 @@ from tracer import cli, doctor, render
 from tracer.facts import Fact
 from tracer.findings import Findings
 from tracer.findings.context import Context
+from tracer.following import Following
 from tracer.hops import Hops
 from tracer.journeys import Journeys
 from tracer.kernel.plan import Refused
@@ -24,6 +25,10 @@ from tracer.names import Namespaces, Processes, tracking
 from tracer.rules import live
 from tracer.rules.hits import Hits
 from tracer.run import Limits, Run, Stop, start, status, write_ready
+from tracer.syns.spaces import Spaces
+from tracer.syns.watch import Syns
+from tracer.timelines.changes import Changes
+from tracer.timelines.connections import Connections
 
 if TYPE_CHECKING:
     from tracer.explain.command import Live
@@ -39,6 +44,7 @@ def trace(
     duration: float,
     ready_file: str | None,
     no_rules: bool = False,
+    follow: bool = False,
     **options: Any,
 ) -> int:
     """One tracing run; returns the exit status. Raises TraceError before anything is attached if it cannot be done."""
@@ -57,10 +63,19 @@ def trace(
             hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
             journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
             limits = Limits(count, duration, kube.current.drops_only)
-            run = Run(session, journeys, output, limits, kube, Findings(Context(kube.known)))
+            offset = time.time_ns() - time.monotonic_ns()
+            findings, changes = Findings(Context(kube.known)), Changes()
+            rules.replaced = changes.rules
+            kube.known.store.on_change(changes.objects)
+            connections = Connections(offset) if follow else None
+            following = stack.enter_context(
+                Following(Syns(Spaces(spaces), offset), connections, changes, findings, limits.drops_only)
+            )
+            run = Run(session, journeys, output, limits, kube, findings, following)
             output.begin(full or missed(session.refused), _said(sys.argv[1:]), kernel.release)
             if ready_file:
                 write_ready(ready_file, os.getpid())
+            following.start(output)
             command = start(cmd) if cmd else None
             run.follow(stop, command)
             output.summary(run.totals)

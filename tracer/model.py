@@ -6,6 +6,7 @@ operator's words; kernel names stay in tracer/kernel and in the fields that quot
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from tracer.findings.model import Finding
     from tracer.kube.model import Owner
     from tracer.rules.model import Walk
+    from tracer.syns.counters import Difference
 
 
 class Evidence(StrEnum):
@@ -41,7 +43,7 @@ class Endpoints:
 class Flow:
     """The packet's connection as conntrack knew it at its last hop.
 
-    state: NEW, ESTABLISHED, RELATED; reply: the packet goes in the reply direction.
+    state: NEW, ESTABLISHED, RELATED; reply: the packet goes in the reply direction. netns: the namespace that tracks it.
     """
 
     orig: Endpoints
@@ -49,6 +51,7 @@ class Flow:
     state: str
     is_reply: bool
     zone: int
+    netns: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Handshake:
     """What a listener did with a segment of a handshake.
 
     stage: "SYN", "ACK" (the last one) or "request". accepted: None when it could not be told. Queue lengths in connections.
+    cookie: a SYN was answered with a SYN cookie, and is kept nowhere.
     """
 
     stage: str
@@ -72,6 +76,7 @@ class Handshake:
     accept_queue: int
     accept_limit: int
     syn_queue: int
+    cookie: bool = False
 
     @property
     def accept_queue_full(self) -> bool:
@@ -87,6 +92,19 @@ class Socket:
     state: str
     pid: int
     command: str
+
+
+@dataclass(frozen=True)
+class Clue:
+    """What the kernel knew when it decided. what: see tracer/clues.py, which also names the facts."""
+
+    what: str
+    facts: Mapping[str, int | str]
+
+    def number(self, name: str) -> int:
+        """A fact that is a number; 0 when it is not known."""
+        value = self.facts.get(name, 0)
+        return value if isinstance(value, int) else 0
 
 
 @dataclass(frozen=True)
@@ -126,9 +144,9 @@ class Ipvs:
 class Hop:
     """One thing that happened to a packet.
 
-    time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "ipvs", "socket", "handshake" or "drop"; of a
-    packet that is only explained also "route", with the kernel's answer as its verdict. hook: PREROUTING and so on, "" outside
-    of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an
+    time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "ipvs", "socket", "handshake", "clue" or
+    "drop"; of a packet that is only explained also "route", with the kernel's answer as its verdict. hook: PREROUTING and so on,
+    "" outside of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an
     nftables base chain. verdict: ACCEPT, DROP, REJECT, STOLEN, QUEUE, "" where there is none. reject: how it was answered.
     ipvs: what IPVS did, its rewrite being in nat. walk: which rules acted; of a translation, those that decided it.
     from_conntrack: an earlier packet decided it. owner: whose the rule is that decided, or the rewrite; None when nobody asked.
@@ -151,6 +169,7 @@ class Hop:
     handshake: Handshake | None = None
     socket: Socket | None = None
     drop: Drop | None = None
+    clue: Clue | None = None
     clone: bool = False
     walk: Walk | None = None
     from_conntrack: bool = False
@@ -161,7 +180,7 @@ class Hop:
         """Worth a line when only decisions are shown."""
         if self.handshake and self.handshake.stage == "request":
             return self.handshake.accepted is False
-        return self.what not in ("hook", "table", "chain", "nat-hook") or self.verdict not in ("ACCEPT", "")
+        return self.what not in ("hook", "table", "chain", "nat-hook", "clue") or self.verdict not in ("ACCEPT", "")
 
 
 @dataclass
@@ -171,7 +190,7 @@ class Packet:
     number: the order in which packets ended. identity: of the kernel side, unique in a run. time: of the first hop, ns
     since the epoch. verdict: how it ended, in words; outcome: the same as one word (see tracer/verdict.py). complete: False
     when a part of its way was lost; nothing may be concluded from what is absent then. src_owner, dst_owner: who its
-    ends are, None when nobody asked.
+    ends are, None when nobody asked. untracked: "INVALID" or "UNTRACKED" when conntrack had no entry for it.
     """
 
     identity: int
@@ -192,10 +211,16 @@ class Packet:
     number: int = 0
     src_owner: Owner | None = None
     dst_owner: Owner | None = None
+    ack: int = 0
+    untracked: str = ""
 
     @property
     def drop(self) -> Drop | None:
         return next((h.drop for h in reversed(self.hops) if h.drop and not h.clone), None)
+
+    def clue(self, what: str) -> Clue | None:
+        """Its last clue of that kind."""
+        return next((h.clue for h in reversed(self.hops) if h.clue and h.clue.what == what), None)
 
     @property
     def handshake(self) -> Handshake | None:
@@ -204,7 +229,11 @@ class Packet:
 
 @dataclass
 class Totals:
-    """What a run saw, counted. lost: events; outcomes: packets by outcome. findings: as they stand at the end."""
+    """What a run saw, counted. lost: events; outcomes: packets by outcome. findings: as they stand at the end.
+
+    causes: SYNs by cause. differences: what the kernel counted, and what packets explain of it. timelines: how many there
+    were, and how many aged out.
+    """
 
     packets: int = 0
     incomplete: int = 0
@@ -213,3 +242,6 @@ class Totals:
     outcomes: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     findings: list[Finding] = field(default_factory=list)
+    causes: dict[str, int] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)
+    timelines: dict[str, int] = field(default_factory=dict)

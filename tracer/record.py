@@ -34,9 +34,15 @@ Trace: Any = cstruct.enum("nft_hit.h", "nft_trace_kind")
 _NftHit: Any = namedtuple("_NftHit", HIT_DTYPE.names or ())  # type: ignore[misc]
 NftHit = Any
 """A row whose kind is EVENT_NFT_RULE: the fields of struct nft_hit (bpf/nft_hit.h)."""
+CLUE_DTYPE = cstruct.dtype("clue.h", "clue")
+ClueKind: Any = cstruct.enum("clue.h", "clue_kind")
+_Clue: Any = namedtuple("_Clue", CLUE_DTYPE.names or ())  # type: ignore[misc]
+Clue = Any
+"""What `object` holds in a row whose kind is EVENT_CLUE: the fields of struct clue (bpf/clue.h)."""
 PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET})
 """Kinds that are no hop of their own: they tell more of the hop that comes after them."""
 
+NO_HOOK = 255
 HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 DEVICE_HOOKS = ("INGRESS", "EGRESS")
 NETDEV, BRIDGE = 5, 7
@@ -99,15 +105,29 @@ def rewritten(e: Event) -> Event:
 
 def events(batch: npt.NDArray[Any]) -> Iterator[Event]:
     """The rows of a batch, one at a time, each with the fields of its kind."""
-    hits = batch["kind"] == Kind.EVENT_NFT_RULE
-    if not hits.any():
+    hits, clues = batch["kind"] == Kind.EVENT_NFT_RULE, batch["kind"] == Kind.EVENT_CLUE
+    if not hits.any() and not clues.any():
         return map(_Event._make, batch.tolist())
     rows: list[Any] = [None] * len(batch)
-    for make, dtype, chosen in ((_Event._make, DTYPE, ~hits), (_NftHit._make, HIT_DTYPE, hits)):
+    for make, dtype, chosen in ((_Event._make, DTYPE, ~(hits | clues)), (_NftHit._make, HIT_DTYPE, hits)):
         places = np.flatnonzero(chosen)
         for place, row in zip(places.tolist(), batch[places].view(dtype).tolist(), strict=True):
             rows[place] = make(row)
+    for place in np.flatnonzero(clues).tolist():
+        rows[place] = _with_clue(batch[place : place + 1])
     return iter(rows)
+
+
+_BLANK: Event = _Event._make(np.zeros(1, DTYPE).tolist()[0])
+
+
+def _with_clue(row: npt.NDArray[Any]) -> Event:
+    """An event without a header, which has its clue as `object`."""
+    short = np.ascontiguousarray(row).view(np.uint8)[: CLUE_DTYPE.itemsize].view(CLUE_DTYPE)
+    clue: Any = _Clue._make(short.tolist()[0])
+    clue = clue._replace(values=tuple(map(int, clue.values)), options=bytes(clue.options))
+    common = {name: getattr(clue, name) for name in ("time", "packet", "netns", "hop", "kind", "flags")}
+    return _BLANK._replace(object=clue, hook=NO_HOOK, **common)
 
 
 @lru_cache(maxsize=65536)

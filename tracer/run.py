@@ -12,6 +12,7 @@ from types import FrameType
 
 from tracer.errors import BadOption, CommandNotFound
 from tracer.findings import Findings
+from tracer.following import Following
 from tracer.journeys import Journeys
 from tracer.kernel.session import Session
 from tracer.kube.live import Kube
@@ -59,9 +60,10 @@ class Run:
         limits: Limits,
         kube: Kube | None = None,
         findings: Findings | None = None,
+        following: Following | None = None,
     ) -> None:
         self._session, self._journeys, self._output, self._limits = session, journeys, output, limits
-        self._kube, self._findings = kube, findings
+        self._kube, self._findings, self._following = kube, findings, following
         self.totals = Totals()
         self._full = False
 
@@ -81,6 +83,8 @@ class Run:
             time.sleep(POLL_SECONDS)
             self._turn(self._journeys.finished)
         self._turn(lambda now: self._journeys.rest())
+        if self._following:
+            self._following.end(self.totals, self._output)
         self.totals.seconds = time.monotonic() - began
         self.totals.findings = self._findings.all if self._findings else []
 
@@ -95,6 +99,8 @@ class Run:
             self._output.lost(loss)
         for packet in over(now):
             self._print(packet)
+        if self._following:
+            self._following.turn(now, self._output)
         self.totals.events = self._journeys.events
         self._ask_kube()
 
@@ -114,6 +120,8 @@ class Run:
             if not self._kube.wants(packet):
                 return
             self._kube.explain(packet)
+        if self._following:
+            self._following.add(packet)
         # What a packet shows does not depend on whether it is printed.
         found = self._findings.look(packet) if self._findings else []
         if not self._limits.drops_only or packet.outcome in BAD:
@@ -126,7 +134,8 @@ class Run:
         totals.packets += 1
         totals.incomplete += not packet.complete
         totals.outcomes[packet.outcome] = totals.outcomes.get(packet.outcome, 0) + 1
-        self._output.packet(packet)
+        if not (self._following and self._following.by_connection):
+            self._output.packet(packet)
         self._full = bool(self._limits.count) and totals.packets >= self._limits.count
 
 

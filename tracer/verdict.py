@@ -108,6 +108,17 @@ def _host(address: str, port: int) -> str:
     return f"{host}:{port}" if port else host
 
 
+def closing(packet: Packet, hops: list[Hop]) -> Ending:
+    """The last segments of a connection that is over already: the kernel acts on them and frees them without a reason."""
+    hop = next((h for h in reversed(hops) if h.socket), None)
+    if not hop or not hop.socket or hop.socket.state != "TIME_WAIT" or packet.tcp_flags == "SYN":
+        return None
+    drop = next((h.drop for h in reversed(hops) if h.drop), None)
+    if drop and drop.reason not in ("", "NOT_SPECIFIED"):
+        return None
+    return f"delivered to a connection in TIME_WAIT{_where(hop)}", "delivered"
+
+
 def dropped(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in reversed(hops) if h.drop), None)
     if hop is None or hop.drop is None:
@@ -167,6 +178,6 @@ def under_way(packet: Packet, hops: list[Hop]) -> Ending:
 
 
 RULES = (
-    refused_by_ipvs, rejected, dropped_by_rules, handshake_refused, syn_again, no_listener, dropped, dropped_by_hook, delivered,
-    stolen, sent_on, let_in, under_way,
+    refused_by_ipvs, rejected, dropped_by_rules, handshake_refused, syn_again, no_listener, closing, dropped, dropped_by_hook,
+    delivered, stolen, sent_on, let_in, under_way,
 )  # fmt: skip

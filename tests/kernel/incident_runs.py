@@ -22,6 +22,7 @@ from tracer.kube.explain import explain
 from tracer.kube.known import Known
 from tracer.kube.store import Store
 from tracer.model import Packet
+from tracer.syns.watch import Syns
 
 MODULES = (
     "nf_tables nft_compat nft_chain_nat xt_set ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport ip_vs ip_vs_rr dummy"
@@ -112,9 +113,12 @@ def _watched(
     of = known(objects)
     with watch(Filter(ports=ports), nft=backend != "legacy") as seen:
         result.said = traffic()
-    findings = Findings(Context(of))
+    findings, syns = Findings(Context(of)), Syns()
     for packet in seen.packets:
         explain(packet, of)
         findings.look(packet)
+        syns.add(packet)
+    for verdict in syns.rest():
+        findings.look_syn(verdict)
     result.findings, result.packets = findings.all, seen.packets
     return result

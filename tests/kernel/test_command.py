@@ -65,6 +65,19 @@ def test_with_a_command_in_json(node: None) -> None:
     assert settled(before) == before
 
 
+def test_follow_tells_connections(node: None) -> None:
+    before = state()
+    options = ["--follow", "--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY), "--", *ASK]
+    done = subprocess.run([*COMMAND, *options], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
+    assert done.returncode == 10, done.stderr
+    answered, refused, summary = done.stdout.strip().split("\n\n")
+    assert f":{traffic.NODEPORT_HTTP}  tracked in node" in answered and "  -> SYN, 60 B" in answered
+    assert "  == accepted: accepted by scene-pod-" in answered and "  <- SYN ACK, 60 B" in answered
+    assert "  ! ICMP icmp-port-unreachable" in refused and "  == no endpoints: no endpoint: rejected" in refused
+    assert "2 SYNs: " in summary and "2 connections, 0 aged out" in summary
+    assert settled(before) == before, "listening to conntrack changes nothing"
+
+
 def test_ends_by_signal_kill_and_closed_pipe(node: None, tmp_path: Path) -> None:
     """Three at once, for compiling takes long here: each ends in its own way, and together they leave nothing behind."""
     before = state()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -40,8 +40,12 @@ class Watch:
         self.lost = 0
 
     @contextmanager
-    def __call__(self, wanted: Filter, nft: bool = False) -> Iterator[Seen]:
-        """Traces with this filter during the block. nft: also which rules of nftables act, which costs every packet."""
+    def __call__(
+        self, wanted: Filter, nft: bool = False, changed: Callable[[int, str, int], None] | None = None
+    ) -> Iterator[Seen]:
+        """Traces with this filter during the block. nft: also which rules of nftables act, which costs every packet.
+        changed: told of replaced rules.
+        """
         seen = Seen()
         self.session.drain()
         self.session.losses()
@@ -49,6 +53,7 @@ class Watch:
         hops = Hops(namespaces, Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
         with_nft = nft and any(row.probe.name == "nft_rule" for row in self.session.planned)
         with live.watching(namespaces, self.session.acts, with_nft) as (rules, _):
+            rules.replaced = changed
             journeys = Journeys(hops, tracking=tracking(), rules=rules)
             self.session.set_filter(wanted)
             try:

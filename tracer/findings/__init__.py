@@ -1,14 +1,15 @@
 """Findings: what is wrong, and what shows it. A finding is one file of this package, found by its name.
 
-A file has `find(packet, context)`: the Finding that this packet shows, None when it shows none. Its name, the times and the
-number of packets are filled in here; packets with the same key show the same cause and make one finding. A second finding file
-needs a test tests/test_finding_NAME.py and a page docs/findings/NAME.md.
+A file has `find(packet, context)`: the Finding that this packet shows, None when it shows none. One that a SYN's verdict shows
+has `find_syn(verdict, context)`. Its name, the times and the number of packets are filled in here; packets with the same key
+show the same cause and make one finding. A second finding file needs a test tests/test_finding_NAME.py and a page
+docs/findings/NAME.md.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -16,8 +17,10 @@ from importlib import import_module
 from tracer.findings.context import Context
 from tracer.findings.model import Finding
 from tracer.model import Packet
+from tracer.syns.model import Verdict
 
 Finder = Callable[[Packet, Context], Finding | None]
+SynFinder = Callable[[Verdict, Context], Finding | None]
 
 NUMBERS_KEPT = 10
 MOST = 1000
@@ -29,6 +32,13 @@ def finders() -> tuple[tuple[str, Finder], ...]:
     """Every finding there is: its file's name and its function."""
     modules = ((m.name, import_module(f"{__name__}.{m.name}")) for m in pkgutil.iter_modules(__path__))
     return tuple(sorted((name, module.find) for name, module in modules if hasattr(module, "find")))
+
+
+@cache
+def syn_finders() -> tuple[tuple[str, SynFinder], ...]:
+    """The findings that SYN verdicts show, not packets."""
+    modules = ((m.name, import_module(f"{__name__}.{m.name}")) for m in pkgutil.iter_modules(__path__))
+    return tuple(sorted((name, module.find_syn) for name, module in modules if hasattr(module, "find_syn")))
 
 
 class Findings:
@@ -45,15 +55,24 @@ class Findings:
 
     def look(self, packet: Packet) -> list[Finding]:
         """Takes a packet whose owners are set; returns what has become certain by it."""
+        return self._join(((name, find(packet, self._context)) for name, find in finders()), packet)
+
+    def look_syn(self, verdict: Verdict) -> list[Finding]:
+        """Takes a SYN's verdict; returns what has become certain by it."""
+        if not verdict.attempt:
+            return []
+        told = ((name, find(verdict, self._context)) for name, find in syn_finders())
+        return self._join(told, verdict.attempt.syn)
+
+    def _join(self, found: Iterable[tuple[str, Finding | None]], packet: Packet) -> list[Finding]:
         new = []
-        for name, find in finders():
-            told = find(packet, self._context)
+        for name, told in found:
             if told and ((name, *told.key) in self._found or len(self._found) < MOST):
                 key = name, *told.key
                 before = self._found.get(key)
-                self._found[key] = found = _joined(before, replace(told, name=name), packet)
-                if found.certain and not (before and before.certain):
-                    new.append(found)
+                self._found[key] = now = _joined(before, replace(told, name=name), packet)
+                if now.certain and not (before and before.certain):
+                    new.append(now)
         return new
 
 

@@ -1,53 +1,54 @@
 """SYNs that reach a listener and are dropped there: a full accept queue, a full SYN queue, timestamps that seem to go back.
 
 The client sees a timeout that comes and goes; the packet arrives, no rule touches it, and no RST tells of it. What the
-listener did is in the packet's handshake hop; how many SYNs it took and dropped is counted here.
+listener did is the SYN's cause (tracer/syns); how many SYNs it took and dropped is counted here.
 """
 
 from __future__ import annotations
 
 from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof
-from tracer.model import Handshake, Hop, Packet
+from tracer.model import Evidence, Handshake, Packet
+from tracer.syns.model import Attempt, Cause, Verdict
 
-OLD_TIMESTAMP = frozenset({"TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS", "TCP_RFC7323_PAWS_ACK"})
-"""Drop reasons of a segment whose timestamp is older than what its address has sent before."""
+KINDS = {"accept queue full": "accept queue", "SYN queue full": "SYN queue", "old timestamp": "timestamps"}
+"""What is wrong with the listener, by the SYN's cause."""
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
-    hop = next((h for h in packet.hops if h.handshake and h.handshake.stage in ("SYN", "ACK") and not h.clone), None)
-    old = bool(packet.drop and packet.drop.reason in OLD_TIMESTAMP and packet.tcp_flags == "SYN")
-    if not old and not (hop and hop.handshake):
+def find_syn(verdict: Verdict, context: Context) -> Finding | None:
+    """What a SYN's cause says of its listener."""
+    attempt = verdict.attempt
+    if not attempt:
         return None
-    place = _place(packet, hop)
-    if packet.tcp_flags == "SYN":
-        context.counts["syn", place] += 1
-        context.since.setdefault(("syn", place), packet.time)
-    shake = hop.handshake if hop else None
-    if not old and (shake is None or shake.accepted is not False):
+    refused = any(h.handshake and h.handshake.accepted is False and h.handshake.stage == "SYN" for h in attempt.syn.hops)
+    kind = KINDS.get(verdict.cause.name) or ("unknown" if refused else "")
+    if not kind and not attempt.syn.handshake:
+        return None
+    place = attempt.place, attempt.reached.dst, attempt.reached.dport
+    context.counts["syn", place] += 1
+    # Verdicts come as they are settled: one that was answered at once may be told after one that was not.
+    began = context.since.get(("syn", place), attempt.syn.time)
+    context.since["syn", place] = min(began, attempt.syn.time)
+    if not kind:
         return None
     context.counts["dropped", place] += 1
-    return _tell(packet, place, shake, old, context)
+    return _tell(verdict, attempt, kind, place, context)
 
 
 Place = tuple[str, str, int]
 """Network namespace, address and port of a listener."""
 
 
-def _place(packet: Packet, hop: Hop | None) -> Place:
-    nat = next((h.nat for h in reversed(packet.hops) if h.nat), None)
-    ends = nat.after if nat else packet.endpoints
-    return hop.netns if hop else packet.hops[-1].netns, ends.dst, ends.dport
-
-
-def _tell(packet: Packet, place: Place, shake: Handshake | None, old: bool, context: Context) -> Finding:
+def _tell(verdict: Verdict, attempt: Attempt, kind: str, place: Place, context: Context) -> Finding:
     netns, address, port = place
-    socket = next((h.socket for h in reversed(packet.hops) if h.socket), None)
+    packet = _shows(attempt)
+    shake = next((h.handshake for h in reversed(packet.hops) if h.handshake and h.handshake.stage != "request"), None)
+    socket = next((h.socket for h in reversed(attempt.syn.hops) if h.socket), None)
     pid, command = (socket.pid, socket.command) if socket else (0, "")
     where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     who = f"{command} (pid {pid})" if pid else f"The process that listens on {where}"
     what = "SYNs" if packet.tcp_flags == "SYN" else "connections"
-    kind, cause, cure, certain = _why(shake, old, pid, who, f"{what} to {where}", context)
+    kind, cause, cure, certain = _why(kind, verdict.cause, shake, pid, who, f"{what} to {where}", context)
     proofs = [
         Proof(
             "packet",
@@ -68,9 +69,16 @@ def _tell(packet: Packet, place: Place, shake: Handshake | None, old: bool, cont
     return Finding("", (netns, address, port, kind), cause, tuple(proofs), check, cure, certain)
 
 
-def _why(shake: Handshake | None, old: bool, pid: int, who: str, what: str, context: Context) -> tuple[str, str, str, bool]:
+def _shows(attempt: Attempt) -> Packet:
+    """The packet that was dropped: the SYN, or the client's last ACK."""
+    return next((p for p in attempt.acks if p.handshake and p.handshake.accepted is False), attempt.syn)
+
+
+def _why(
+    kind: str, told: Cause, shake: Handshake | None, pid: int, who: str, what: str, context: Context
+) -> tuple[str, str, str, bool]:
     """(kind, cause, cure, whether that is certain)."""
-    if shake and shake.accept_queue_full:
+    if kind == "accept queue" and shake:
         full = f"{shake.accept_queue} are waiting, {shake.accept_limit} are allowed"
         return (
             "accept queue", f"{who} does not accept connections as fast as they come: its accept queue is full"
@@ -79,9 +87,10 @@ def _why(shake: Handshake | None, old: bool, pid: int, who: str, what: str, cont
             "See why the process does not call accept() (stuck, or too few workers); a longer queue (listen's backlog and"
             " net.core.somaxconn) only helps with bursts.", True,
         )  # fmt: skip
-    recycle = context.node.setting("net/ipv4/tcp_tw_recycle", pid) == "1"
-    if old or recycle:
+    if kind == "timestamps":
         # With tw_recycle the timestamps are the likely reason; only the kernel's own word makes it certain.
+        recycle = context.node.setting("net/ipv4/tcp_tw_recycle", pid) == "1"
+        old = told.evidence is Evidence.OBSERVED
         word = "because" if old else "most likely because"
         by = "net.ipv4.tcp_tw_recycle is on" if recycle else "a connection of the same ports is still there, or in TIME_WAIT"
         return (
@@ -90,8 +99,7 @@ def _why(shake: Handshake | None, old: bool, pid: int, who: str, what: str, cont
             "sysctl -w net.ipv4.tcp_tw_recycle=0 (Linux before 4.12 only; newer kernels have no such setting)" if recycle
             else "Give the SNAT more addresses or ports, or keep client addresses (externalTrafficPolicy: Local).", old,
         )  # fmt: skip
-    cookies = context.node.setting("net/ipv4/tcp_syncookies", pid)
-    if shake and shake.accept_limit and shake.syn_queue >= shake.accept_limit and cookies == "0":
+    if kind == "SYN queue" and shake:
         return (
             "SYN queue", f"The SYN queue of {who} is full ({shake.syn_queue} half-open connections,"
             f" {shake.accept_limit} are allowed) and"

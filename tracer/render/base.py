@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from tracer.facts import Fact
 from tracer.findings.model import Finding
 from tracer.model import Packet, Totals
+from tracer.syns.model import Verdict
+from tracer.timelines.model import Timeline
 
 if TYPE_CHECKING:
     from tracer.explain.compare import Compared
@@ -57,6 +59,17 @@ class Output(ABC):
     @abstractmethod
     def finding(self, finding: Finding) -> None:
         """Something is wrong, for certain. Comes once for each cause, right after the packet that made it certain."""
+
+    def syn(self, verdict: Verdict) -> None:
+        """A SYN has its verdict: one line. A format may leave it out."""
+        return
+
+    def timeline(self, timeline: Timeline) -> None:
+        """A connection's timeline, instead of its packets. A format may leave it out.
+
+        Steps before timeline.told have been written before.
+        """
+        return
 
     @abstractmethod
     def summary(self, totals: Totals) -> None:

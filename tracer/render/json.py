@@ -20,6 +20,8 @@ from tracer.kube.model import UNKNOWN, Owner
 from tracer.model import Drop, Endpoints, Flow, Handshake, Hop, Ipvs, Packet, Socket, Totals
 from tracer.render.base import Lost, Output
 from tracer.rules.model import Rule, Visit, Walk, path
+from tracer.syns.model import Verdict
+from tracer.timelines.model import Step, Timeline
 
 if TYPE_CHECKING:
     from tracer.explain.compare import Compared
@@ -47,6 +49,12 @@ class Json(Output):
     def finding(self, finding: Finding) -> None:
         self._write("finding", **_finding(finding))
 
+    def syn(self, verdict: Verdict) -> None:
+        self._write("syn", **_syn(verdict))
+
+    def timeline(self, timeline: Timeline) -> None:
+        self._write("timeline", **_timeline(timeline))
+
     def summary(self, totals: Totals) -> None:
         self._write(
             "summary",
@@ -58,6 +66,11 @@ class Json(Output):
             lost_by_probe=dict(self.lost_by_probe),
             seconds=round(totals.seconds, 3),
             findings=[_finding(f) for f in totals.findings],
+            causes=totals.causes,
+            counters=[
+                {"netns": d.netns, "counter": d.counter, "counted": d.counted, "explained": d.explained}
+                for d in totals.differences
+            ],
         )
 
     def doctor(self, facts: Sequence[Fact], status: int) -> None:
@@ -147,6 +160,8 @@ def _hop(hop: Hop, began: int) -> Object:
         out["socket"] = _socket(hop.socket)
     if hop.drop:
         out["drop"] = _drop(hop.drop)
+    if hop.clue:
+        out["clue"] = {"what": hop.clue.what, **hop.clue.facts}
     if hop.owner:
         out["owner"] = _owner(hop.owner)
     return out
@@ -217,7 +232,7 @@ def _handshake(shake: Handshake) -> Object:
     if shake.accepted is not None:
         out["accepted"] = shake.accepted
     queues = {"accept_queue": shake.accept_queue, "accept_limit": shake.accept_limit, "syn_queue": shake.syn_queue}
-    return out | queues
+    return out | queues | ({"cookie": True} if shake.cookie else {})
 
 
 def _socket(socket: Socket) -> Object:
@@ -249,6 +264,57 @@ def _finding(finding: Finding) -> Object:
         "packets": list(finding.numbers),
         **times,
     }
+
+
+def _syn(verdict: Verdict) -> Object:
+    cause = verdict.cause
+    out: Object = {
+        "number": verdict.number,
+        "time": rfc3339(verdict.time),
+        "netns": verdict.netns,
+        "asked": _endpoints(verdict.asked),
+        "reached": _endpoints(verdict.reached),
+        "cause": cause.name,
+        "text": cause.text,
+        "evidence": cause.evidence.value,
+        "good": cause.good,
+    }
+    if verdict.again:
+        out["again"] = verdict.again
+    if verdict.after:
+        out["after_ns"] = verdict.after
+    if verdict.attempt:
+        out["packet"] = verdict.attempt.syn.number
+    return out
+
+
+def _timeline(timeline: Timeline) -> Object:
+    identity = timeline.identity
+    out: Object = {
+        "time": rfc3339(timeline.began),
+        "proto": identity.protocol.lower(),
+        "orig": _endpoints(identity.orig),
+        "zone": identity.zone,
+        "state": timeline.state,
+        "packets": timeline.packets,
+        "left_out": timeline.left_out,
+        "steps": [_step(step, timeline.origin) for step in timeline.steps[timeline.told :]],
+    }
+    if identity.netns:
+        out["netns"] = identity.netns
+    if timeline.why:
+        out["why"] = timeline.why
+    return out
+
+
+def _step(step: Step, origin: int) -> Object:
+    out: Object = {"time_ns": step.time - origin, "what": step.kind, "text": step.text}
+    for key, value in (("way", step.way), ("end", step.end), ("remark", step.remark), ("packet", step.number)):
+        if value:
+            out[key] = value
+    if step.stages:
+        out["stages"] = [{"time_ns": s.time, "netns": s.netns, "text": s.text} for s in step.stages]
+    return out
 
 
 def _fact(fact: Fact) -> Object:

@@ -24,13 +24,15 @@ from tracer import __version__
 from tracer.facts import Fact
 from tracer.findings.model import Finding
 from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket, Totals
-from tracer.render import _ipvs
+from tracer.render import _ipvs, _timeline
 from tracer.render._explained import alike, common_hops, condition, elsewhere
 from tracer.render._finding import block
 from tracer.render._ink import KEEP, Ink, plain
 from tracer.render._ipvs import endpoint
 from tracer.render._rules import rule_lines
 from tracer.render.base import Lost, Output
+from tracer.syns.model import Verdict
+from tracer.timelines.model import Timeline
 from tracer.verdict import BAD, benign
 
 if TYPE_CHECKING:
@@ -105,6 +107,23 @@ class Text(Output):
     def finding(self, finding: Finding) -> None:
         self._write([*block(finding, self._ink), ""])
 
+    def syn(self, verdict: Verdict) -> None:
+        """One line: who asked whom, and what became of it."""
+        ink, asked, cause = self._ink, verdict.asked, verdict.cause
+        line = f"{_clock(verdict.time)}{KEEP}{KEEP}SYN{KEEP}{endpoint(asked.src, asked.sport)}{KEEP}-> "
+        line += endpoint(asked.dst, asked.dport)
+        if verdict.again:
+            line += ink("doubt", f"  sent again ({verdict.again + 1}. try)".replace(" ", KEEP))
+        line += "  " + ink("good" if cause.good else "bad", plain(cause.text))
+        if verdict.after:
+            line += ink("quiet", f"  after {_relative(verdict.after)[1:]}".replace(" ", KEEP))
+        if cause.evidence is Evidence.DERIVED:
+            line += "  " + ink("quiet", "(derived)")
+        self._write([ink.fold(line, MARGIN), ""])
+
+    def timeline(self, timeline: Timeline) -> None:
+        self._write([*_timeline.block(timeline, self._ink, _clock, endpoint), ""])
+
     def summary(self, totals: Totals) -> None:
         ink = self._ink
         for finding in totals.findings:
@@ -116,6 +135,13 @@ class Text(Output):
         lines += ["  " + ", ".join(parts)] if parts else []
         probes = ", ".join(f"{n} of {probe}" for probe, n in self.lost_by_probe.most_common())
         lost = ink("doubt", f"{totals.lost} lost" + f" ({probes})" * bool(probes)) if totals.lost else "none lost"
+        if totals.causes:
+            told = (f"{n} {name}" for name, n in sorted(totals.causes.items(), key=lambda c: -c[1]))
+            lines.append(f"  {_count(sum(totals.causes.values()), 'SYN')}: {', '.join(told)}")
+        lines += [f"  {ink('doubt' if d.open else 'quiet', plain(d.text))}" for d in totals.differences]
+        if totals.timelines:
+            aged = totals.timelines.get("aged out", 0)
+            lines.append(f"  {_count(totals.timelines.get('timelines', 0), 'connection')}, {aged} aged out for want of room")
         lines.append(f"  {_count(totals.events, 'event')}, {lost}")
         self._write([ink.fold(line, 2) for line in lines])
 
@@ -239,6 +265,9 @@ class Text(Output):
             return subject, self._ink("good" if good else "doubt" if good is None else "bad", detail)
         if hop.socket:
             return "socket", _socket(hop.socket)
+        if hop.clue:
+            facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in hop.clue.facts.items())
+            return hop.clue.what, facts
         if hop.drop:
             places = (hop.drop.reason, f"in{KEEP}{hop.drop.function}" if hop.drop.function else "")
             return "drop", self._ink("bad", " ".join(p for p in places if p) or "no reason given")

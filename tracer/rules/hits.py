@@ -7,7 +7,7 @@ conntrack remembers. So the rule is remembered here by the connection's original
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from tracer.record import HOOKS, Event, Flag, Kind, NftHit
 from tracer.rules import nft_hits, steps
 from tracer.rules.legacy import Legacy
 from tracer.rules.model import Walk
-from tracer.rules.steps import Noted
+from tracer.rules.steps import Looked, Noted, Replaced
 
 CONNECTIONS_KEPT = 65536
 DESTINATION_HOOKS = (HOOKS.index("PREROUTING"), HOOKS.index("OUTPUT"))
@@ -42,7 +42,10 @@ class _Decided:
 
 
 class Hits:
-    """What rules did to packets. legacy, nft: None = this run cannot tell."""
+    """What rules did to packets. legacy, nft: None = this run cannot tell.
+
+    replaced: told of replaced rules, with the time, what they are, and the thread that did it (0 = not known).
+    """
 
     def __init__(self, legacy: Legacy | None = None, nft: nft_hits.Reading | None = None) -> None:
         self._legacy, self._nft = legacy, nft
@@ -51,6 +54,7 @@ class Hits:
         self._whole = True
         self._connections: OrderedDict[object, _Decided] = OrderedDict()
         self._lost = False
+        self.replaced: Callable[[int, str, int], None] | None = None
 
     def take(self, batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Takes out of a batch what is not an event; returns the events. To be called for every drain, also an empty one."""
@@ -58,11 +62,23 @@ class Hits:
         if self._legacy:
             for packet, time, noted in steps.noted(rows):
                 self._noted.setdefault(packet, {}).setdefault(time, []).append(noted)
-            self._legacy.note(steps.changes(rulesets))
+            changes = list(steps.changes(rulesets))
+            self._legacy.note(changes)
+            self._tell(changes)
             tables = events[events["kind"] == Kind.EVENT_TABLE]
             for at in np.unique(tables["object"], return_index=True)[1] if len(tables) else ():
                 self._legacy.want(steps.event(tables[at]))
         return events
+
+    def _tell(self, changes: list[Looked | Replaced]) -> None:
+        for change in changes:
+            if isinstance(change, Replaced) and self.replaced:
+                self.replaced(change.time, change.table, change.thread)
+
+    def nft_changed(self, at: int) -> None:
+        """nftables' rules were seen to have changed. at: ns, CLOCK_MONOTONIC, when that was noticed."""
+        if self.replaced:
+            self.replaced(at, "nftables' rules (noticed within 0.1 s)", 0)
 
     def waits(self, records: Sequence[Any]) -> bool:
         """Whether rules that acted on a packet are being read. records: its events and hits."""

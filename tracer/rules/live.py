@@ -24,6 +24,8 @@ def watching(namespaces: Namespaces, acts: Container[tuple[str, str, int, str]],
             except nft_live.Unwatched as e:
                 why = str(e)
         hits = Hits(legacy_rules(namespaces, acts), watch)
+        if watch:
+            watch.changed = hits.nft_changed
         stack.callback(hits.close)
         yield hits, why
 

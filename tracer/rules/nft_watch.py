@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -74,13 +75,15 @@ class _Namespace:
 
 
 class NftWatch:
-    """Snapshots by namespace and generation; a context manager that ends its thread.
+    """Snapshots by namespace and generation; a context manager that ends its thread. changed: called, in that thread, when a
+    namespace's rules are seen to be of another generation, with the time (ns, CLOCK_MONOTONIC).
 
     Only for kernels that have nf_tables loaded: asking another one would load it.
     """
 
     def __init__(self, pause: float = PAUSE_SECONDS) -> None:
         self._pause = pause
+        self.changed: Callable[[int], None] | None = None
         self._namespaces: dict[int, _Namespace] = {}
         self._lock = threading.Lock()
         self._wake, self._ended = threading.Event(), False
@@ -122,10 +125,13 @@ class NftWatch:
             with self._lock:
                 due = [space for space in self._namespaces.values() if space.due]
             for space in due:
+                before = space.seen
                 try:
                     space.look()
                 except (OSError, LookupError):
                     space.gone = True
+                if before and space.seen != before and self.changed:
+                    self.changed(time.monotonic_ns())
             self._wake.wait(self._pause)
             if self._wake.is_set():
                 self._wake.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class Replaced:
     thread: int
     before: int
     object: int
+    table: str = field(default="", compare=False)
 
 
 def split(batch: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
@@ -84,7 +85,7 @@ def changes(rows: npt.NDArray[Any]) -> Iterator[Looked | Replaced]:
     for row in rows:
         time, thread, now = int(row["time"]), int(row["thread"]), int(row["object"])
         if row["before"]:
-            yield Replaced(time, thread, int(row["before"]), now)
+            yield Replaced(time, thread, int(row["before"]), now, row["table"].split(b"\0")[0].decode())
         elif int(row["pf"]) in (2, 10):
             family = "ip" if row["pf"] == 2 else "ip6"
             yield Looked(time, thread, int(row["netns"]), family, row["table"].split(b"\0")[0].decode(), now)

@@ -26,10 +26,13 @@ def send_tcp(
     flags: int = SYN | ACK,
     count: int = 1,
     ns: str | None = CLIENT,
+    options: bytes = b"",
+    spoil: int = 0,
 ) -> None:
     """Send `count` segments without payload, IPv4 or IPv6 as `dst` is; each has another sequence number.
 
-    From the client to a pod's address they are forwarded by the node; src need not be the sender's own.
+    From the client to a pod's address they are forwarded by the node; src need not be the sender's own. options: TCP's, in
+    words of four bytes. spoil: added to the checksum, so that it is wrong.
     """
     source, target = ip_address(src), ip_address(dst)
     family = socket.AF_INET if target.version == 4 else socket.AF_INET6
@@ -37,7 +40,7 @@ def send_tcp(
         sock = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
     with sock:
         for n in range(count):
-            tcp = _tcp(source.packed, target.packed, sport, dport, 1000 + n, flags)
+            tcp = _tcp(source.packed, target.packed, sport, dport, 1000 + n, flags, options, spoil)
             if target.version == 4:
                 # the kernel fills in length, id and checksum
                 head = struct.pack(
@@ -58,12 +61,12 @@ def send_tcp(
             sock.sendto(head + tcp, (dst, 0))
 
 
-def _tcp(src: bytes, dst: bytes, sport: int, dport: int, seq: int, flags: int) -> bytes:
-    """A TCP header without options, checksum included; src and dst in network order."""
+def _tcp(src: bytes, dst: bytes, sport: int, dport: int, seq: int, flags: int, options: bytes = b"", spoil: int = 0) -> bytes:
+    """A TCP header with its checksum; src and dst in network order."""
     ack = 1 if flags & ACK else 0
-    bare = struct.pack("!HHIIBBHHH", sport, dport, seq, ack, 5 << 4, flags, 64240, 0, 0)
+    bare = struct.pack("!HHIIBBHHH", sport, dport, seq, ack, (5 + len(options) // 4) << 4, flags, 64240, 0, 0) + options
     # the 32-bit length and protocol of IPv6's pseudo header sum up to the same as IPv4's
     total = sum(struct.unpack(f"!{(2 * len(src) + len(bare)) // 2}H", src + dst + bare)) + socket.IPPROTO_TCP + len(bare)
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
-    return bare[:16] + struct.pack("!H", ~total & 0xFFFF) + bare[18:]
+    return bare[:16] + struct.pack("!H", (~total + spoil) & 0xFFFF) + bare[18:]

@@ -1,0 +1,56 @@
+/* Packets that do not leave: a route that leads nowhere, a next hop whose link address nobody tells.
+ *
+ * __neigh_event_send is only called for a neighbour that is not known to be reachable, ip_error only for such routes. A
+ * packet waits at its neighbour for seconds, and is dropped there with NEIGH_FAILED. */
+
+/* NUD_*: being looked for; not found. Anything else lets the packet go. */
+enum { NUD_INCOMPLETE = 1, NUD_FAILED = 32 };
+#define DST_NOREF 1ULL /* the low bit of skb->_skb_refdst */
+
+/* arg: neighbour, skb */
+static __always_inline int neighbour_entered(struct call *c)
+{
+#if defined(HAVE_neighbour_nud_state) && defined(HAVE_neighbour_primary_key)
+    struct neighbour *n = (void *)c->arg[0];
+    u8 state = PEEK(n, nud_state);
+    struct follow *e;
+    struct clue *out;
+
+    if (!c->arg[1] || (state && !(state & (NUD_INCOMPLETE | NUD_FAILED))))
+        return 0;
+    e = still_followed(c, (void *)c->arg[1], sight_of(c));
+    if (!e)
+        return 0;
+    out = reserve_clue(e, CLUE_NEIGHBOUR);
+    if (!out)
+        return 0;
+    out->status = state;
+    bpf_probe_read_kernel(out->values, sizeof(out->values), (void *)n + OFFSET_neighbour_primary_key);
+    submit_clue(out);
+#endif
+    return 0;
+}
+PROBE_ENTRY(neighbour)
+
+/* arg: skb */
+static __always_inline int no_route_entered(struct call *c)
+{
+#if defined(HAVE_sk_buff__skb_refdst) && defined(HAVE_dst_entry_error)
+    struct sk_buff *skb = (void *)c->arg[0];
+    struct dst_entry *dst = (void *)(PEEK(skb, _skb_refdst) & ~DST_NOREF);
+    struct follow *e = still_followed(c, skb, sight_of(c));
+    struct clue *out;
+    short error;
+
+    if (!e)
+        return 0;
+    out = reserve_clue(e, CLUE_ROUTE);
+    if (!out)
+        return 0;
+    error = PEEK(dst, error);
+    out->values[0] = error < 0 ? -error : error;
+    submit_clue(out);
+#endif
+    return 0;
+}
+PROBE_ENTRY(no_route)

@@ -1,0 +1,167 @@
+/* Why a SYN was not taken: what its listener's queues and settings were as it came, the connection in TIME_WAIT that it
+ * hit, the socket that answered with a reset. Seldom functions all of them: none runs for a segment of an open connection. */
+
+static __always_inline struct clue *reserve_clue(struct follow *e, u8 what)
+{
+    struct clue *out = events.ringbuf_reserve(sizeof(struct clue));
+    u16 hop = e->hops++;
+
+    if (!out) {
+        count_lost(EVENT_CLUE);
+        return 0;
+    }
+    __builtin_memset(out, 0, sizeof(*out));
+    out->time = bpf_ktime_get_ns();
+    out->packet = e->packet;
+    out->netns = e->netns;
+    out->hop = hop;
+    out->kind = EVENT_CLUE;
+    out->flags = e->flags | FLAG_NO_HEADER;
+    out->what = what;
+    return out;
+}
+
+static __always_inline void submit_clue(struct clue *out)
+{
+    events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+}
+
+/* The entry of a packet, if it still speaks of this one. Nobody is followed from here on: a clue has no header. */
+static __always_inline struct follow *still_followed(struct call *c, struct sk_buff *skb, struct sight *s)
+{
+    struct follow *e = already_followed((u64)skb);
+
+    if (!e || e->dead || !s || !parse_packet(c, skb, &s->packet, &s->tuple[HEADER], s->raw))
+        return 0;
+    return same_signs(e, s) ? e : 0;
+}
+
+#define TCP_HEADER 20
+#define TCP_DATA_OFFSET 12
+
+/* The SYN's options; the reader takes them apart. The read may go beyond them, never beyond the buffer. */
+static __always_inline void write_options(struct clue *out, struct sk_buff *skb)
+{
+    void *at = PEEK(skb, head);
+    u8 words = 0;
+
+    at += PEEK(skb, transport_header);
+    bpf_probe_read_kernel(&words, sizeof(words), at + TCP_DATA_OFFSET);
+    words >>= 4;
+    out->option_bytes = words > TCP_HEADER / 4 ? words * 4 - TCP_HEADER : 0;
+    bpf_probe_read_kernel(out->options, sizeof(out->options), at + TCP_HEADER);
+}
+
+/* arg: listener, skb. Before tcp_conn_request: its return tells what was decided, this what it was decided from. */
+static __always_inline int listener_entered(struct call *c)
+{
+    struct sock *sk = (void *)c->arg[0];
+    struct sk_buff *skb = (void *)c->arg[1];
+    struct follow *e = already_followed(c->arg[1]);
+    struct net *net;
+    struct clue *out;
+
+    if (!e || e->dead)
+        return 0;
+    out = reserve_clue(e, CLUE_LISTENER);
+    if (!out)
+        return 0;
+    net = PEEK(sk, __sk_common_skc_net_net);
+    out->values[0] = PEEK(sk, sk_ack_backlog);
+    out->values[1] = PEEK(sk, sk_max_ack_backlog);
+    out->values[2] = PEEK((struct inet_connection_sock *)sk, icsk_accept_queue_qlen_counter);
+#ifdef HAVE_net_ipv4_sysctl_max_syn_backlog
+    out->values[3] = PEEK(net, ipv4_sysctl_max_syn_backlog);
+#endif
+#ifdef HAVE_net_ipv4_sysctl_tcp_syncookies
+    out->status = PEEK(net, ipv4_sysctl_tcp_syncookies);
+#endif
+    write_options(out, skb);
+    submit_clue(out);
+    return 0;
+}
+PROBE_ENTRY(listener)
+
+#define TCP_FLAG_SYN 2
+#define TCP_FLAG_ACK 16
+#define NS_A_SECOND 1000000000ULL
+
+/* The packet has reached what is left of a connection: a socket that nobody holds. */
+static __always_inline int write_time_wait(struct call *c, struct follow *e, struct sk_buff *skb, struct sight *s)
+{
+    struct reserved r = begin_event(c, e, EVENT_SOCKET, skb, s, 0, 0);
+
+    if (!r.out)
+        return 0;
+    r.out->verdict = NF_ACCEPT;
+    r.out->state = TCP_TIME_WAIT;
+    submit_event(r);
+    return 0;
+}
+
+/* arg: the connection in TIME_WAIT, skb; returns enum tcp_tw_status. The packet has met no other socket. */
+static __always_inline int time_wait_keep(struct call *c)
+{
+    return 1;
+}
+
+static __always_inline int time_wait_returned(struct call *c)
+{
+#if defined(HAVE_tcp_timewait_sock_tw_ts_recent) && defined(HAVE_inet_timewait_sock_tw_substate)
+    struct tcp_timewait_sock *tw = (void *)c->arg[0];
+    struct sk_buff *skb = (void *)c->arg[1];
+    struct sight *s = sight_of(c);
+    struct follow *e;
+    struct clue *out;
+    u32 recent, stamp;
+
+    e = follow_outside(c, skb, s);
+    if (!e)
+        return 0;
+    if (!only_drops())
+        write_time_wait(c, e, skb, s);
+    if ((s->packet.tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) != TCP_FLAG_SYN) {
+        e->flags |= FLAG_AT_SOCKET;
+        return 0;
+    }
+    out = reserve_clue(e, CLUE_TIME_WAIT);
+    if (!out)
+        return 0;
+    recent = PEEK(tw, tw_ts_recent);
+    stamp = PEEK(tw, tw_ts_recent_stamp);
+    out->values[0] = recent;
+    out->values[1] = stamp ? bpf_ktime_get_ns() / NS_A_SECOND - stamp : 0;
+    out->values[2] = stamp != 0;
+    out->status = c->ret;
+    out->state = PEEK((struct inet_timewait_sock *)tw, tw_substate);
+    write_options(out, skb);
+    submit_clue(out);
+#endif
+    return 0;
+}
+PROBE_RETURN(time_wait)
+
+/* arg: socket or none, skb, reason (since 6.10) */
+static __always_inline int answer_reset4_entered(struct call *c)
+{
+    struct sock *sk = (void *)c->arg[0];
+    struct follow *e = still_followed(c, (void *)c->arg[1], sight_of(c));
+    struct clue *out;
+
+    if (!e)
+        return 0;
+    out = reserve_clue(e, CLUE_RESET);
+    if (!out)
+        return 0;
+    out->values[0] = c->arg[2];
+    if (sk) {
+        out->status = 1;
+        out->state = PEEK(sk, __sk_common_skc_state);
+        out->object = socket_inode(c, sk);
+    }
+    submit_clue(out);
+    return 0;
+}
+#define answer_reset6_entered answer_reset4_entered
+PROBE_ENTRY(answer_reset4)
+PROBE_ENTRY(answer_reset6)

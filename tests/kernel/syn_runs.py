@@ -1,0 +1,86 @@
+"""One scene of SYNs, traced: the verdict of each SYN, what the kernel counted, and what tcpdump saw."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.kernel import pcap
+from tests.kernel.syn_scenes import Scene
+from tests.kernel.watching import Watch
+from tracer.filters import Filter
+from tracer.kube.cni import Cache
+from tracer.kube.explain import explain
+from tracer.kube.known import Known
+from tracer.kube.store import Store
+from tracer.model import Packet
+from tracer.syns.counters import Difference
+from tracer.syns.model import Verdict
+from tracer.syns.watch import Syns
+
+SYN_ONLY = "tcp[tcpflags]&(tcp-syn|tcp-ack)==tcp-syn"
+
+
+@dataclass
+class Result:
+    """dumped: SYNs that tcpdump saw at the client. differences: counters that moved in the scene."""
+
+    scene: Scene
+    verdicts: list[Verdict] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    dumped: int = 0
+    packets: list[Packet] = field(default_factory=list)
+    lost: int = 0
+
+    @property
+    def causes(self) -> Counter[str]:
+        return Counter(v.cause.name for v in self.verdicts)
+
+    @property
+    def explained(self) -> int:
+        """SYNs with the cause they must have, or one that comes with it."""
+        return sum(n for name, n in self.causes.items() if name in (self.scene.cause, *self.scene.also))
+
+    @property
+    def open(self) -> int:
+        """What does not fit: SYNs told wrongly or not told, causes that are missing, counters that do not agree."""
+        missing = max(0, self.scene.least - self.causes[self.scene.cause])
+        wrong = len(self.verdicts) - self.explained
+        return missing + wrong + abs(self.dumped - len(self.verdicts)) + sum(d.open for d in self.differences)
+
+    @property
+    def text(self) -> str:
+        lines = [
+            f"{self.scene.name}: {len(self.verdicts)} SYNs, tcpdump saw {self.dumped}" + f", {self.open} OPEN" * bool(self.open)
+        ]
+        for text, count in Counter(f"[{v.cause.name}, {v.cause.evidence}] {v.cause.text}" for v in self.verdicts).items():
+            lines.append(f"    {count} x {text}")
+        lines += [f"    {d.text}" for d in self.differences]
+        if self.open:
+            lines += [f"    {p.tcp_flags} {p.endpoints} in {p.netns} => {p.verdict}" for p in self.packets]
+            lines += [f"    {self.lost} events lost"] * bool(self.lost)
+        return "\n".join(lines)
+
+
+def run(watch: Watch, scene: Scene) -> Result:
+    """Makes the scene under the tracer and tcpdump."""
+    result, known = Result(scene), Known(Store(), Cache())
+    before = watch.lost
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        dump = Path(directory) / "client.pcap"
+        with pcap.tcpdump(dump, "eth0", "client", f"{SYN_ONLY} and port {scene.port}"):
+            syns = Syns()
+            with watch(Filter(ports=(scene.port,))) as seen:
+                stack.enter_context(scene.up())
+        result.dumped = len(pcap.read(dump))
+        for packet in seen.packets:
+            explain(packet, known)
+            syns.add(packet)
+            result.verdicts += syns.over(packet.hops[-1].time)
+        result.verdicts += syns.rest()
+        result.differences = syns.differences()
+    result.packets, result.lost = seen.packets, watch.lost - before
+    return result

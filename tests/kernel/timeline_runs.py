@@ -1,0 +1,77 @@
+"""Connections traced as `--follow` does: packets, what conntrack says, verdicts; as timelines and as their text."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tests.kernel.watching import Watch
+from tracer.filters import Filter
+from tracer.following import Following
+from tracer.kube.cni import Cache
+from tracer.kube.explain import explain
+from tracer.kube.known import Known
+from tracer.kube.store import Store
+from tracer.model import Totals
+from tracer.render.text import Text
+from tracer.syns.watch import Syns
+from tracer.timelines.changes import Changes
+from tracer.timelines.connections import Connections
+from tracer.timelines.model import Timeline
+
+
+class Kept(Text):
+    """The text format, and the timelines themselves."""
+
+    def __init__(self) -> None:
+        self.written = io.StringIO()
+        self.timelines: list[Timeline] = []
+        super().__init__(self.written, self.written)
+
+    def timeline(self, timeline: Timeline) -> None:
+        super().timeline(timeline)
+        if timeline not in self.timelines:
+            self.timelines.append(timeline)
+
+
+@dataclass
+class Story:
+    """What was told. totals: filled at the end."""
+
+    output: Kept = field(default_factory=Kept)
+    totals: Totals = field(default_factory=Totals)
+
+    @property
+    def text(self) -> str:
+        return self.output.written.getvalue()
+
+    def of(self, port: int, protocol: str = "TCP") -> list[Timeline]:
+        """The timelines of connections that asked for a port."""
+        found = [t for t in self.output.timelines if t.identity.protocol == protocol and t.asked.dport == port]
+        return sorted(found, key=lambda t: t.origin)
+
+
+def follow(watch: Watch, ports: tuple[int, ...], make: Callable[[], object]) -> Story:
+    """Follows the connections that `make` makes."""
+    with following(watch, ports) as story:
+        make()
+    return story
+
+
+@contextmanager
+def following(watch: Watch, ports: tuple[int, ...]) -> Iterator[Story]:
+    """Follows what happens in the block; the story is told when it ends."""
+    story, known, changes = Story(), Known(Store(), Cache()), Changes()
+    with Following(Syns(), Connections(time.time_ns() - time.monotonic_ns()), changes) as told:
+        told.start(story.output)
+        with watch(Filter(ports=ports), changed=changes.rules) as seen:
+            yield story
+        told.turn(0, story.output)  # changes come at once, packets when they are over
+        for packet in seen.packets:
+            explain(packet, known)
+            told.add(packet)
+        told.turn(time.monotonic_ns(), story.output)
+        told.end(story.totals, story.output)

@@ -1,0 +1,141 @@
+"""A run's verdicts and timelines: when they are written, in which form, and what the totals say."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from tests.syns import ASKED, MS, FakeSpaces, at_listener, last_ack, syn, synack
+from tracer import following
+from tracer.findings import Findings
+from tracer.findings.context import Context
+from tracer.following import Following
+from tracer.model import Totals
+from tracer.render.base import Output
+from tracer.render.json import Json
+from tracer.render.text import Text
+from tracer.syns.watch import Syns
+from tracer.timelines import conntrack
+from tracer.timelines.changes import Changes
+from tracer.timelines.connections import Connections
+from tracer.timelines.conntrack import EntryEvent
+
+SECOND = 1_000_000_000
+
+
+def written(of: Following, *packets: Any, output: type[Output] = Text) -> tuple[str, Totals]:
+    """All that is written of these packets, and the totals."""
+    out, totals = io.StringIO(), Totals()
+    form = output(out, io.StringIO())
+    for each in packets:
+        of.add(each)
+        of.turn(each.hops[-1].time + SECOND // 5, form)
+    of.end(totals, form)
+    return out.getvalue(), totals
+
+
+def test_a_line_for_each_syn() -> None:
+    text, totals = written(Following(Syns(FakeSpaces())), syn(*at_listener(True)), synack(), last_ack())
+    (line,) = text.strip().splitlines()
+    assert "SYN 192.168.56.1:40812 -> 192.168.56.10:30285" in line
+    assert "accepted by nginx (pid 4242) in pod-a, accept queue 0/128  after 5.00 ms" in line
+    assert totals.causes == {"accepted": 1} and totals.timelines == {}
+
+
+def test_only_what_went_wrong() -> None:
+    of = Following(Syns(FakeSpaces()), quiet=True)
+    text, totals = written(of, syn(*at_listener(True)), synack(), last_ack(), syn(at=SECOND, identity=9, seq=5))
+    (line,) = text.strip().splitlines()
+    assert line.endswith("should have answered  (derived)") and sum(totals.causes.values()) == 2
+
+
+def test_by_connection_the_verdict_is_a_step() -> None:
+    of = Following(Syns(FakeSpaces()), Connections())
+    assert of.by_connection
+    text, totals = written(of, syn(*at_listener(True)), synack(), last_ack())
+    head, *lines = text.strip().splitlines()
+    assert "TCP 192.168.56.1:40812 -> 192.168.56.10:30285  tracked in node  3 packets, open  (the run ended)" in head
+    marks = [line[14:16] for line in lines if line[14:15] not in ("|", "`")]
+    assert marks == ["->", "<-", "==", "->"]
+    assert any("== accepted: accepted by nginx" in line for line in lines)
+    assert totals.timelines == {"timelines": 1}
+
+
+def test_json() -> None:
+    by_packet, _ = written(Following(Syns(FakeSpaces())), syn(), output=Json)
+    (told,) = map(json.loads, by_packet.splitlines())
+    assert (told["type"], told["cause"], told["good"], told["evidence"]) == ("syn", "no answer", False, "derived")
+    assert told["asked"] == {"src": "192.168.56.1", "sport": 40812, "dst": "192.168.56.10", "dport": 30285}
+    by_connection, _ = written(Following(Syns(FakeSpaces()), Connections()), syn(), output=Json)
+    (told,) = map(json.loads, by_connection.splitlines())
+    assert told["type"] == "timeline" and [s["what"] for s in told["steps"]] == ["packet", "verdict"]
+    assert told["steps"][0]["stages"][0]["text"].startswith("PREROUTING DNAT")
+
+
+class Heard(conntrack.EntryEvents):
+    """Events of no kernel."""
+
+    def __init__(self, *events: EntryEvent) -> None:
+        self.waiting, self.lost = list(events), 0
+
+    def take(self) -> list[EntryEvent]:
+        events, self.waiting = self.waiting, []
+        return events
+
+
+def test_what_conntrack_says_waits_for_the_packet_it_is_of() -> None:
+    of = Following(Syns(FakeSpaces()), Connections())
+    stranger = EntryEvent(1, "created", "UDP", ASKED, ASKED.reversed, timeout=30)
+    of._entries = Heard(EntryEvent(1, "created", "TCP", ASKED, ASKED.reversed, state="SYN_SENT", timeout=120), stranger)
+    out, totals = io.StringIO(), Totals()
+    form = Text(out, out)
+    of.turn(2, form)
+    assert len(of._held) == 2
+    of.add(syn())
+    of.turn(3, form)
+    assert len(of._held) == 1
+    of.turn(1 + following.HOLD_NS, form)
+    assert not of._held, "nobody asked for that connection"
+    of.end(totals, form)
+    assert "## created, SYN_SENT, 120 s" in out.getvalue()
+
+
+def test_replaced_rules_stand_between_packets() -> None:
+    changes = Changes()
+    of = Following(Syns(FakeSpaces()), Connections(), changes)
+    changes.rules(3 * MS, "nat")
+    text, _ = written(of, syn(*at_listener(True)), synack())
+    assert "+3.00 ms  %% somebody replaced nat" in text
+
+
+def test_a_finding_comes_with_the_verdict_that_shows_it() -> None:
+    findings = Findings(Context())
+    text, _ = written(Following(Syns(FakeSpaces()), findings=findings), syn(*at_listener(False, accept_queue=129)))
+    assert "accept queue full 129/128" in text and "FINDING syn_dropped" in text
+    assert [f.name for f in findings.all] == ["syn_dropped"]
+
+
+def test_no_events_where_nothing_may_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conntrack, "why_not", lambda: "conntrack's events are not told: so")
+    err = io.StringIO()
+    with Following(Syns(FakeSpaces()), Connections()) as of:
+        of.start(Text(io.StringIO(), err))
+        assert of._entries is None
+    assert err.getvalue() == "Conntrack's events are not told: so.\n"
+    with Following(Syns(FakeSpaces())) as by_packet:
+        by_packet.start(Text(io.StringIO(), err))
+
+
+def test_the_summary_compares_counters() -> None:
+    spaces = FakeSpaces()
+    of = Following(Syns(spaces))
+    spaces.counted = {"ListenDrops": 2, "ListenOverflows": 1}
+    _, totals = written(of, syn(*at_listener(False, accept_queue=129)))
+    out = io.StringIO()
+    Text(out, out).summary(totals)
+    assert "  1 SYN: 1 accept queue full\n" in out.getvalue()
+    assert "ListenOverflows in pod-a: 1 counted, 1 explained\n" in out.getvalue()
+    assert "ListenDrops in pod-a: 2 counted, 1 explained; 1 were packets" in out.getvalue()

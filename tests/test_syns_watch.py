@@ -1,0 +1,43 @@
+"""Verdicts of a run: numbered as they are settled, one for each SYN, timed by the SYN and its first answer."""
+
+from __future__ import annotations
+
+from tests.syns import ASKED, INSIDE, MS, FakeSpaces, at_listener, last_ack, packet, syn, synack, way
+from tracer.syns.watch import Syns
+
+SECOND = 1_000_000_000
+
+
+def test_every_syn_has_exactly_one_verdict() -> None:
+    syns = Syns(FakeSpaces(), wall_offset=100 * SECOND)
+    for each in (syn(*at_listener(True)), synack(), syn(at=SECOND, identity=9, seq=77)):
+        syns.add(each)
+    assert syns.over(2 * MS) == []
+    syns.add(last_ack())
+    (first,) = syns.over(SECOND)
+    assert (first.number, first.time, first.after, first.netns) == (1, 100 * SECOND, 5 * MS, "node")
+    assert (first.asked, first.reached) == (ASKED, INSIDE)
+    (second,) = syns.over(4 * SECOND)
+    assert (second.number, second.time, second.after) == (2, 101 * SECOND, 0)
+    assert syns.rest() == [] and syns.early == 0
+    assert syns.by_cause == {"accepted": 1, "no answer": 1}
+
+
+def test_other_packets_have_none() -> None:
+    syns = Syns(FakeSpaces())
+    syns.add(packet(ASKED, "PSH ACK", way()))
+    udp = packet(ASKED, "", way(), 2)
+    udp.protocol = "UDP"
+    syns.add(udp)
+    assert syns.rest() == [] and not syns.by_cause
+
+
+def test_differences_are_those_of_the_run() -> None:
+    spaces = FakeSpaces()
+    syns = Syns(spaces)
+    syns.add(syn(*at_listener(False, accept_queue=129)))
+    spaces.counted = {"ListenDrops": 1}
+    assert [(d.netns, d.counter, d.open) for d in syns.differences()] == [
+        ("node", "ListenDrops", 1),
+        ("pod-a", "ListenDrops", 0),
+    ]

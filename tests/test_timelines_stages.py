@@ -1,0 +1,76 @@
+"""A packet as a step: what of its way is worth a line, in which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.syns import ASKED, HALF, INSIDE, MS, at_listener, clue, packet, syn, way
+from tracer.kube.model import Owner
+from tracer.model import Drop, Endpoints, Evidence, Flow, Hop, Nat, Packet, Socket
+from tracer.timelines import stages
+
+
+def texts(*hops: Hop) -> list[str]:
+    return [s.text for s in stages.step(packet(ASKED, "SYN", list(hops)), "->").stages]
+
+
+def test_what_only_lets_it_pass_is_no_stage() -> None:
+    assert texts(way()[0], way()[3], clue("listener", 9, "node", accept_queue=0)) == []
+
+
+def test_rewrites() -> None:
+    owner = Owner("Service", "default", "web", detail="NodePort 30285")
+    derived = Hop(1, "nat", "node", "PREROUTING", nat=Nat("DNAT", ASKED, HALF), evidence=Evidence.DERIVED, owner=owner)
+    assert texts(way()[0], derived) == [
+        "PREROUTING DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (derived)  Service default/web, NodePort 30285"
+    ]
+    both = Nat("rewritten", ASKED, Endpoints("10.0.0.1", 1, "fd00::1", 2))
+    assert stages.rewrite(both) == "192.168.56.1:40812 -> 10.0.0.1:1 and 192.168.56.10:30285 -> [fd00::1]:2"
+    assert stages.rewrite(Nat("DNAT", Endpoints("a", 0, "b", 0), Endpoints("a", 0, "c", 0))) == "b -> c"
+
+
+def test_where_it_comes_into_another_namespace() -> None:
+    assert texts(way()[0], Hop(5, "hook", "pod-a", "INPUT", verdict="ACCEPT", in_iface="eth0")) == ["in pod-a, by eth0"]
+
+
+@pytest.mark.parametrize(
+    ("hop", "text"),
+    [
+        (Hop(1, "socket", "node", socket=Socket(7, "", 9, "coredns")), "socket, coredns (pid 9)"),
+        (Hop(1, "socket", "node", socket=Socket(7, "LISTEN", 0, "")), "socket LISTEN"),
+        (Hop(1, "drop", "node", drop=Drop("", "")), "drop without a reason in an unknown function"),
+        (Hop(1, "table", "node", "INPUT", "filter", verdict="REJECT", reject="x"), "INPUT filter REJECT with x"),
+        (clue("neighbour", 1, "node"), "waits for the next hop's link address"),
+        (clue("reset", 1, "node", reason=1), "answered with a reset, for no socket takes it"),
+        (clue("reset", 1, "node", reason=9, state="CLOSE"), "answered with a reset, by a socket in CLOSE"),
+        (Hop(1, "nat", "node", "OUTPUT", nat=Nat("DNAT", ASKED, HALF), clone=True),
+         "OUTPUT DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (copy)"),
+    ],
+)  # fmt: skip
+def test_words(hop: Hop, text: str) -> None:
+    assert texts(way()[0], hop) == [text]
+
+
+def test_what_a_closed_socket_frees_is_no_drop() -> None:
+    assert texts(way()[0], Hop(1, "drop", "node", drop=Drop("TCP_RESET", "tcp_v4_rcv", after_socket=True))) == []
+
+
+def test_ends() -> None:
+    good, lost = stages.step(syn(*at_listener(True)), "->"), stages.step(syn(complete=False), "->")
+    assert (good.end, good.bad) == ("SYN answered by pid 4242 nginx in pod-a", False)
+    assert lost.end == "forwarded to cni0 (incomplete)"
+    assert stages.step(syn(*at_listener(False)), "->").bad
+
+
+@pytest.mark.parametrize(
+    ("protocol", "dport", "name"),
+    [
+        ("ICMP", 3 << 8 | 4, "ICMP fragmentation needed"), ("ICMP", 11 << 8, "ICMP time to live exceeded"),
+        ("ICMPv6", 2 << 8, "ICMPv6 packet too big"), ("ICMP", 3 << 8 | 99, "ICMP code 99"), ("ICMP", 8 << 8, "ICMP"),
+    ],
+)  # fmt: skip
+def test_icmp_errors_by_name(protocol: str, dport: int, name: str) -> None:
+    flow = Flow(ASKED, INSIDE.reversed, "RELATED", True, 0)
+    hops = [Hop(MS, "hook", "pod-a", "OUTPUT")]
+    error = Packet(1, 0, "pod-a", "", "IPv4", protocol, Endpoints("10.0.0.1", 0, "10.0.0.2", dport), flow=flow, hops=hops)
+    assert stages.step(error, "!").text == f"{name}, 0 B, sent by pod-a"

@@ -1,0 +1,125 @@
+"""What a run tells beyond single packets: each SYN's verdict, and the timelines of connections."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+
+from tracer.findings import Findings
+from tracer.model import Packet, Totals
+from tracer.render.base import Output
+from tracer.syns.model import Verdict
+from tracer.syns.watch import Syns
+from tracer.timelines import conntrack
+from tracer.timelines.changes import Changes
+from tracer.timelines.connections import Connections, identity_of
+from tracer.timelines.model import Identity, Step, Timeline
+
+HOLD_NS = 2_000_000_000
+"""So long an event of conntrack waits for a packet of its connection."""
+
+
+class Following:
+    """Takes packets with their owners; writes verdicts, and timelines if they are asked for. A context manager.
+
+    connections: None = by packet. quiet: only what went wrong.
+    """
+
+    def __init__(
+        self,
+        syns: Syns,
+        connections: Connections | None = None,
+        changes: Changes | None = None,
+        findings: Findings | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self._syns, self._connections, self._findings, self._quiet = syns, connections, findings, quiet
+        self._changes = changes or Changes()
+        self._stack = ExitStack()
+        self._entries: conntrack.EntryEvents | None = None
+        self._ends = conntrack.Ends()
+        self._held: list[tuple[conntrack.EntryEvent, Step]] = []
+
+    @property
+    def by_connection(self) -> bool:
+        return self._connections is not None
+
+    def start(self, output: Output) -> None:
+        """Begins to listen to conntrack, where that changes nothing."""
+        if self._connections is None:
+            return
+        why = conntrack.why_not()
+        if not why:
+            try:
+                self._entries = self._stack.enter_context(conntrack.EntryEvents())
+            except OSError as e:
+                why = f"conntrack's events are not told: {e.strerror}"
+        if why:
+            output.note(f"{why[0].upper()}{why[1:]}.")
+
+    def add(self, packet: Packet) -> None:
+        """Takes a packet that is over."""
+        self._syns.add(packet)
+        if self._connections is not None:
+            self._connections.add(packet)
+
+    def turn(self, now: int, output: Output) -> None:
+        """Writes what can be told by now (ns, CLOCK_MONOTONIC)."""
+        self._tell(self._syns.over(now), output)
+        if self._connections is not None:
+            self._note_changes(now)
+            self._write(self._connections.over(now), output)
+
+    def end(self, totals: Totals, output: Output) -> None:
+        """Writes the rest; fills in the totals."""
+        self._tell(self._syns.rest(), output)
+        totals.causes = dict(self._syns.by_cause)
+        totals.differences = self._syns.differences()
+        if self._connections is not None:
+            self._note_changes(0)
+            self._write(self._connections.rest(), output)
+            totals.timelines = dict(self._connections.counts)
+            if self._entries and self._entries.lost:
+                output.note(f"Events of conntrack were lost {self._entries.lost} times; timelines may lack some.")
+
+    def _tell(self, verdicts: list[Verdict], output: Output) -> None:
+        for verdict in verdicts:
+            if self._connections is not None:
+                self._on_timeline(verdict)
+            elif not (self._quiet and verdict.cause.good):
+                output.syn(verdict)
+            for finding in self._findings.look_syn(verdict) if self._findings else ():
+                output.finding(finding)
+
+    def _on_timeline(self, verdict: Verdict) -> None:
+        assert self._connections is not None and verdict.attempt
+        cause = verdict.cause
+        text = f"{cause.name}: {cause.text} ({cause.evidence})"
+        self._connections.note(
+            identity_of(verdict.attempt.syn), Step(verdict.attempt.began + verdict.after, "verdict", text, bad=not cause.good)
+        )
+
+    def _note_changes(self, now: int) -> None:
+        """What happened between packets. An entry is there before its first packet's journey has ended, so its events wait."""
+        assert self._connections is not None
+        for change in self._changes.take():
+            self._connections.changed(change)
+        new = self._entries.take() if self._entries else []
+        waiting = self._held + [(e, Step(e.time, "conntrack", self._ends.words(e))) for e in new]
+        self._held = []
+        for event, step in waiting:
+            identities = (Identity(event.protocol, event.orig, event.zone, netns) for netns in ("node", ""))
+            if not any(self._connections.note(i, step) for i in identities) and now - event.time < HOLD_NS:
+                self._held.append((event, step))
+        del self._held[: -conntrack.KEPT]
+
+    def _write(self, timelines: list[Timeline], output: Output) -> None:
+        for timeline in timelines:
+            output.timeline(timeline)
+            timeline.told = len(timeline.steps)
+
+    def __enter__(self) -> Following:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self._stack.close()

@@ -1,0 +1,37 @@
+"""Why a SYN ended as it did: a cause is one file of this package, named after it.
+
+A file has `why(attempt, spaces)`: the Cause, or None when the evidence is of something else. ORDER has them by what settles a
+SYN first: what ended it stands before what merely happened to it, and the last one always speaks.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+
+from tracer.syns.model import Attempt, Cause
+from tracer.syns.spaces import Spaces
+
+Why = Callable[[Attempt, Spaces], Cause | None]
+
+ORDER = (
+    "no_endpoints", "rejected", "rule_drop", "table_full", "race_lost", "old_timestamp", "accept_queue", "syn_queue",
+    "tw_recycle", "old_connection", "invalid", "other_address", "no_listener", "no_route", "neighbour", "dropped", "cookie",
+    "half_open_again", "not_recognised", "accepted", "half_open", "refused_elsewhere", "no_answer", "not_seen",
+)  # fmt: skip
+
+
+@cache
+def causes() -> tuple[tuple[str, Why], ...]:
+    """Every cause there is, in ORDER. A file that ORDER does not name is an error."""
+    there = {m.name for m in pkgutil.iter_modules(__path__) if m.name[0] != "_"}
+    if there != set(ORDER):
+        raise LookupError(f"tracer/syns/causes: ORDER and files differ: {sorted(there ^ set(ORDER))}")
+    return tuple((name, import_module(f"{__name__}.{name}").why) for name in ORDER)
+
+
+def cause_of(attempt: Attempt, spaces: Spaces) -> Cause:
+    """The one cause of a SYN."""
+    return next(told for _, why in causes() if (told := why(attempt, spaces)))

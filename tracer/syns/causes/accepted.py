@@ -1,0 +1,23 @@
+"""Answered, and the client's ACK came: connected. Observed: the last ACK made a socket here, or passed by towards the one who
+answered."""
+
+from __future__ import annotations
+
+from tracer.syns.causes import _words
+from tracer.syns.model import Attempt, Cause, end
+from tracer.syns.spaces import Spaces
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    done = _words.connected(attempt)
+    shake = attempt.syn.handshake
+    if done == "connected" or (done == "acknowledged" and shake and shake.accepted):
+        clue = attempt.syn.clue("listener")
+        hit = attempt.syn.clue("time-wait")
+        queue = f", accept queue {clue.number('accept_queue')}/{clue.number('accept_limit')}" if clue else ""
+        reused = ", taking over a connection in TIME_WAIT of the same ports" if hit else ""
+        return Cause("accepted", f"accepted by {attempt.process}{attempt.where}{queue}{reused}", good=True)
+    if done == "acknowledged" and attempt.synacks:
+        reached = attempt.reached
+        return Cause("accepted", f"answered by {end(reached.dst, reached.dport)} and acknowledged", good=True)
+    return None

@@ -1,0 +1,29 @@
+"""The next hop's link address was not found: nobody answers ARP or neighbour discovery. Observed: the packet waited there, and
+was dropped for it; or still waits."""
+
+from __future__ import annotations
+
+from tracer.model import Evidence
+from tracer.syns.attempts import waits_for_neighbour
+from tracer.syns.model import Attempt, Cause
+from tracer.syns.spaces import Spaces
+
+REASONS = {
+    "NEIGH_FAILED": "does not answer", "NEIGH_QUEUEFULL": "has not answered, and too many packets wait for it",
+    "NEIGH_DEAD": "is gone", "NEIGH_CREATEFAIL": "could not be looked for",
+}  # fmt: skip
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    clue, drop = attempt.syn.clue("neighbour"), attempt.syn.drop
+    family = "ipv6" if ":" in attempt.reached.dst else "ipv4"
+    asked = "neighbour discovery" if family == "ipv6" else "ARP"
+    hop = str(clue.facts[family]) if clue else attempt.reached.dst
+    iface = next((f" on {h.out_iface}" for h in reversed(attempt.syn.hops) if h.out_iface), "")
+    if drop and drop.reason in REASONS:
+        return Cause("neighbour failed", f"dropped{attempt.where}: next hop {hop}{iface} {REASONS[drop.reason]} ({asked})")
+    if waits_for_neighbour(attempt):
+        return Cause(
+            "neighbour failed", f"not sent{attempt.where}: next hop {hop}{iface} has not answered {asked}", Evidence.DERIVED
+        )
+    return None

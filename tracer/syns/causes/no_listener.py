@@ -1,0 +1,24 @@
+"""Nobody listens on that port. Observed: TCP found no socket, and answered with a reset."""
+
+from __future__ import annotations
+
+from tracer.syns.model import Attempt, Cause, end
+from tracer.syns.spaces import Spaces
+
+
+def nobody(attempt: Attempt) -> bool:
+    """Whether TCP found no socket for it."""
+    return any(h.drop and h.drop.reason == "NO_SOCKET" and not h.clone for h in attempt.syn.hops)
+
+
+def answered(attempt: Attempt) -> str:
+    return ", answered with a reset" if attempt.syn.clue("reset") or attempt.resets else ""
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    if not nobody(attempt):
+        return None
+    where = attempt.where or " here"
+    return Cause(
+        "no listener", f"nobody listens on {end(attempt.reached.dst, attempt.reached.dport)}{where}{answered(attempt)}"
+    )

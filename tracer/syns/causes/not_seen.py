@@ -1,0 +1,13 @@
+"""Nothing that was seen tells it: a part was lost, or it went where this run does not look. Says what is known, no more."""
+
+from __future__ import annotations
+
+from tracer.model import Evidence
+from tracer.syns.model import Attempt, Cause
+from tracer.syns.spaces import Spaces
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    if not attempt.syn.complete:
+        return Cause("not known", f"not known, a part of its way was lost: {attempt.syn.verdict}", Evidence.DERIVED)
+    return Cause("not known", f"not known: {attempt.syn.verdict}", Evidence.DERIVED)

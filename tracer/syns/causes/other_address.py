@@ -1,0 +1,25 @@
+"""Somebody listens on that port, but on another address. Observed: no socket took it, and what listens there now."""
+
+from __future__ import annotations
+
+from tracer.findings.procnet import Bound
+from tracer.syns.causes import no_listener
+from tracer.syns.model import Attempt, Cause, end
+from tracer.syns.spaces import Spaces
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    if not no_listener.nobody(attempt):
+        return None
+    port = attempt.reached.dport
+    others = [b for b in spaces.bound(attempt.place) if b.port == port and not b.takes(attempt.reached.dst)]
+    if not others:
+        return None
+    who = ", ".join(_listener(b, spaces) for b in others)
+    asked = f"nobody listens on {end(attempt.reached.dst, port)}{attempt.where}"
+    return Cause("listener on another address", f"{asked}, but {who} does{no_listener.answered(attempt)}")
+
+
+def _listener(bound: Bound, spaces: Spaces) -> str:
+    who = spaces.process(bound.inode)
+    return f"{who} on {end(bound.address, bound.port)}" if who else f"a process on {end(bound.address, bound.port)}"

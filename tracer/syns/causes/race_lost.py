@@ -1,0 +1,17 @@
+"""Another connection with the same tuple came into conntrack's table first. Observed: the insertion's verdict."""
+
+from __future__ import annotations
+
+from tracer.syns.model import Attempt, Cause, end
+from tracer.syns.spaces import Spaces
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    if not attempt.syn.clue("confirm"):
+        return None
+    to = attempt.reached
+    return Cause(
+        "conntrack race lost",
+        "dropped: its connection was not put into conntrack's table, another one with the same addresses and ports"
+        f" ({end(to.src, to.sport)} -> {end(to.dst, to.dport)}) is there already{attempt.where}",
+    )

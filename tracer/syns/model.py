@@ -1,0 +1,84 @@
+"""The nouns of SYN verdicts: an attempt to connect, its cause, and the line that tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tracer.model import Endpoints, Evidence, Packet
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a SYN ended as it did. name: in a word or two, the same for all SYNs of that cause. text: the whole of it.
+
+    good: the SYN got where it should, and was answered.
+    """
+
+    name: str
+    text: str
+    evidence: Evidence = Evidence.OBSERVED
+    good: bool = False
+
+
+@dataclass
+class Attempt:
+    """One SYN, and what came of it.
+
+    again: SYNs of the same connection and sequence number before it. clients: how many were seen to share the source address
+    that a SNAT gave it, 0 = it has its own. synacks, acks, resets, errors: packets that answered it, oldest first: SYN-ACKs,
+    the client's last ACK, resets of either side, ICMP errors.
+    """
+
+    syn: Packet
+    began: int
+    again: int = 0
+    clients: int = 0
+    synacks: list[Packet] = field(default_factory=list)
+    acks: list[Packet] = field(default_factory=list)
+    resets: list[Packet] = field(default_factory=list)
+    errors: list[Packet] = field(default_factory=list)
+
+    @property
+    def asked(self) -> Endpoints:
+        return self.syn.endpoints
+
+    @property
+    def reached(self) -> Endpoints:
+        """Its ends after the last rewrite that was seen."""
+        return next((h.nat.after for h in reversed(self.syn.hops) if h.nat and not h.clone), self.syn.endpoints)
+
+    @property
+    def place(self) -> str:
+        """The namespace it was last seen in."""
+        return next((h.netns for h in reversed(self.syn.hops) if h.netns and not h.clone), self.syn.netns)
+
+    @property
+    def where(self) -> str:
+        """ " in pod-a"; nothing for the node itself."""
+        return f" in {self.place}" if self.place not in ("", "node") else ""
+
+    @property
+    def process(self) -> str:
+        """The listener's process: "http-proxy (pid 219)", or "a listener" when it was not found."""
+        found = next((h.socket for h in reversed(self.syn.hops) if h.socket and h.socket.pid), None)
+        return f"{found.command} (pid {found.pid})" if found else "a listener"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The one line of a SYN. time: of the SYN, ns since the epoch; after: ns from then to its answer, 0 = none seen."""
+
+    number: int
+    time: int
+    asked: Endpoints
+    reached: Endpoints
+    netns: str
+    cause: Cause
+    again: int = 0
+    after: int = 0
+    attempt: Attempt | None = field(default=None, compare=False, repr=False)
+
+
+def end(address: str, port: int) -> str:
+    """10.0.0.1:80, [fd00::1]:80."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -1,0 +1,102 @@
+"""A packet as one step of a timeline: who sent it, what changed on its way, how it ended, in few words that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from tracer.hops import ICMP6_UNREACHABLE, ICMP_UNREACHABLE
+from tracer.model import Evidence, Hop, Nat, Packet
+from tracer.timelines.model import Stage, Step
+from tracer.verdict import BAD, benign
+
+ICMP_ERRORS: dict[tuple[str, int], dict[int, str]] = {
+    ("ICMP", 3): ICMP_UNREACHABLE | {4: "fragmentation needed"}, ("ICMP", 11): {0: "time to live exceeded"},
+    ("ICMPv6", 1): ICMP6_UNREACHABLE, ("ICMPv6", 2): {0: "packet too big"}, ("ICMPv6", 3): {0: "hop limit exceeded"},
+}  # fmt: skip
+"""Names of codes by protocol and type."""
+
+
+def step(packet: Packet, way: str, remark: str = "") -> Step:
+    """The step that a packet is. way, remark: as in Step."""
+    text = f"{packet.tcp_flags or _icmp(packet) or packet.protocol}, {packet.length} B"
+    if "RST" in packet.tcp_flags or way == "!":
+        text += f", {sender(packet)}"
+    end = packet.verdict + ("" if packet.complete else " (incomplete)")
+    stages = tuple(_stages(packet))
+    return Step(packet.hops[0].time, "packet", text, way, end, remark, stages, packet.outcome in BAD, packet.number)
+
+
+def _icmp(packet: Packet) -> str:
+    """An ICMP error's own name; "" for anything else. Type and code stand where ports would."""
+    kind, code = packet.endpoints.dport >> 8, packet.endpoints.dport & 255
+    names = ICMP_ERRORS.get((packet.protocol, kind))
+    return f"{packet.protocol} {names.get(code, f'code {code}')}" if names else ""
+
+
+def sender(packet: Packet) -> str:
+    """Who sent a packet, by where it was first seen: a namespace of this node, or whoever is behind an interface."""
+    first = packet.hops[0]
+    if first.hook == "OUTPUT" or not first.in_iface:
+        return f"sent by {packet.netns}"
+    return f"came in by {first.in_iface}{_in(packet.netns)}"
+
+
+def _in(netns: str) -> str:
+    return f" in {netns}" if netns not in ("", "node") else ""
+
+
+def _stages(packet: Packet) -> Iterator[Stage]:
+    began, netns = packet.hops[0].time, packet.netns
+    for hop in packet.hops:
+        if hop.netns and hop.netns != netns:
+            netns = hop.netns
+            yield Stage(hop.time - began, netns, f"in {netns}" + (f", by {hop.in_iface}" if hop.in_iface else ""))
+        text = _text(hop)
+        if text:
+            yield Stage(hop.time - began, netns, text + " (copy)" * hop.clone)
+
+
+def _text(hop: Hop) -> str:
+    """What a hop did, if that is worth a line; "" if it only let the packet pass."""
+    derived = " (derived)" if hop.evidence is Evidence.DERIVED else ""
+    if hop.nat:
+        owner = f"  {hop.owner.text}" if hop.owner and hop.owner.known and not hop.from_conntrack else ""
+        return f"{hop.hook} {hop.nat.kind} {rewrite(hop.nat)}{derived}{owner}"
+    if hop.handshake and hop.handshake.stage != "request":
+        done = {True: "taken", False: "refused", None: "not known whether taken"}[hop.handshake.accepted]
+        shake = hop.handshake
+        return f"{shake.stage} {done}, accept queue {shake.accept_queue}/{shake.accept_limit}"
+    if hop.socket:
+        who = f", {hop.socket.command} (pid {hop.socket.pid})" if hop.socket.pid else ""
+        return f"socket {hop.socket.state}".strip() + who
+    if hop.drop and not benign(hop.drop):
+        return f"drop {hop.drop.reason or 'without a reason'} in {hop.drop.function or 'an unknown function'}"
+    if hop.clue and hop.clue.what == "neighbour":
+        return "waits for the next hop's link address"
+    if hop.clue and hop.clue.what == "reset":
+        state = hop.clue.facts.get("state")
+        return "answered with a reset, " + (f"by a socket in {state}" if state else "for no socket takes it")
+    if hop.decisive and hop.what in ("table", "chain", "hook"):
+        owner = f"  {hop.owner.text}" if hop.owner and hop.owner.known else ""
+        return f"{hop.hook} {hop.table or hop.what} {hop.verdict}{f' with {hop.reject}' if hop.reject else ''}{owner}"
+    return ""
+
+
+@lru_cache(4096)
+def rewrite(nat: Nat) -> str:
+    """The end that changed, before and after."""
+    return " and ".join(
+        f"{_end(*old)} -> {_end(*new)}"
+        for old, new in (
+            ((nat.before.src, nat.before.sport), (nat.after.src, nat.after.sport)),
+            ((nat.before.dst, nat.before.dport), (nat.after.dst, nat.after.dport)),
+        )
+        if old != new
+    )
+
+
+def _end(address: str, port: int) -> str:
+    if not port:
+        return address
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
