@@ -81,7 +81,7 @@ def with_kube(function: Any) -> Any:
 )
 @click.option("--no-rules", is_flag=True, help="Verdicts only, not which rule decided: costs less.")
 @click.option("--follow", is_flag=True, help="A timeline of each connection instead.")
-@click.option("--ready-file", metavar="PATH", hidden=True, help="Written with our pid once the probes are on.")
+@click.option("--ready-file", metavar="PATH", help="Written with our pid once the probes are on.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
 def trace(cmd: tuple[str, ...], **options: Any) -> int:
     """Print each matching packet's way through this node: hooks, tables, NAT, sockets, drops.

@@ -145,11 +145,11 @@ class Hop:
     """One thing that happened to a packet.
 
     time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "ipvs", "socket", "handshake", "clue" or
-    "drop"; of a packet that is only explained also "route", with the kernel's answer as its verdict. hook: PREROUTING and so on,
-    "" outside of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an
-    nftables base chain. verdict: ACCEPT, DROP, REJECT, STOLEN, QUEUE, "" where there is none. reject: how it was answered.
-    ipvs: what IPVS did, its rewrite being in nat. walk: which rules acted; of a translation, those that decided it.
-    from_conntrack: an earlier packet decided it. owner: whose the rule is that decided, or the rewrite; None when nobody asked.
+    "drop"; of a packet that is only explained also "route", with the kernel's answer as its verdict. hook: PREROUTING and so
+    on, "" outside of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an nftables base chain. verdict:
+    ACCEPT, DROP, REJECT, STOLEN, QUEUE, "" where there is none. reject: how it was answered. ipvs: what IPVS did, its rewrite
+    being in nat. walk: which rules acted; of a translation, those that decided it. from_conntrack: an earlier packet decided
+    it. owner: whose the rule is that decided, or the rewrite; None when nobody asked.
     """
 
     time: int
