@@ -83,7 +83,7 @@ def test_help_fits_on_a_screen(run: Any, args: list[str]) -> None:
     ended: Ended = run(*args)
     assert (ended.status, ended.err) == (0, "")
     lines = ended.out.splitlines()
-    assert len(lines) <= 42
+    assert len(lines) <= 44
     assert max(map(len, lines)) <= 100
     assert lines[0].startswith("Usage: k8snet-trace ")
 
@@ -106,6 +106,8 @@ def test_version(run: Any) -> None:
     [
         (errors.BadOption, 2), (errors.NotRoot, 3), (errors.NoBtf, 4), (errors.NoBcc, 5), (errors.NoProbe, 6),
         (errors.CompileFailed, 7), (errors.NoObjects, 8), (errors.NoSuchObject, 9), (errors.CommandNotFound, 127),
+        (errors.NotWritten, 20), (errors.NoCapture, 21), (errors.NewerCapture, 22),
+        (errors.Damaged, 23), (errors.NoLibrary, 24),
     ],
 )  # fmt: skip
 def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, error: type[TraceError], status: int) -> None:
@@ -118,7 +120,7 @@ def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, e
 
 def test_statuses_differ() -> None:
     kinds = TraceError.__subclasses__()
-    assert len({kind.status for kind in kinds}) == len(kinds) == 9
+    assert len({kind.status for kind in kinds}) == len(kinds) == 14
 
 
 @pytest.mark.parametrize("status", [0, 10, 11, 12])

@@ -33,7 +33,8 @@ class Wanted:
 class Reading:
     """What came of it. thread: the kernel's number of the thread that read, from `began` to `ended` (ns, CLOCK_MONOTONIC).
 
-    table: None when it could not be read, and `why` says why not. rules: by offset in the blob.
+    table: None when it could not be read, and `why` says why not. rules: by offset in the blob. blob, text: what both were made
+    of; kept only for whoever asks for it.
     """
 
     wanted: Wanted
@@ -43,13 +44,18 @@ class Reading:
     table: Table | None = None
     rules: dict[int, Rule] = field(default_factory=dict)
     why: str = ""
+    blob: bytes = field(default=b"", repr=False)
+    text: str | None = field(default=None, repr=False)
 
 
 class Reader:
-    """A thread that reads what it is asked for, in order. path: of a file that leads to a namespace, or LookupError."""
+    """A thread that reads what it is asked for, in order. path: of a file that leads to a namespace, or LookupError.
 
-    def __init__(self, path: Callable[[int], Path] = netns.find) -> None:
-        self._path, self._closing = path, False
+    keep: readings hold the blob and the text as they were read.
+    """
+
+    def __init__(self, path: Callable[[int], Path] = netns.find, keep: bool = False) -> None:
+        self._path, self._keep, self._closing = path, keep, False
         self._asked: queue.SimpleQueue[Wanted | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Reading] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="rules", daemon=True)
@@ -103,12 +109,17 @@ class Reader:
                 why = f"they could not be read ({e})"
                 continue
             if found:
-                return Reading(wanted, thread, began, time.monotonic_ns(), *found)
+                table, rules, blob, printed = found
+                kept = (blob, printed) if self._keep else (b"", None)
+                return Reading(wanted, thread, began, time.monotonic_ns(), table, rules, "", *kept)
         return Reading(wanted, thread, began, time.monotonic_ns(), why=why)
 
 
-def _read_here(wanted: Wanted) -> tuple[Table, dict[int, Rule]] | None:
-    """The table in this thread's namespace; None when it changed meanwhile. Raises OSError, BadBlob."""
+def _read_here(wanted: Wanted) -> tuple[Table, dict[int, Rule], bytes, str | None] | None:
+    """The table in this thread's namespace, its rules, and what they were made of; None when it changed meanwhile.
+
+    Raises OSError, BadBlob.
+    """
     family, name = wanted.family, wanted.table
     if name not in sockopt.present(family):
         raise OSError(f"there is no table {name} any more")
@@ -120,8 +131,13 @@ def _read_here(wanted: Wanted) -> tuple[Table, dict[int, Rule]] | None:
     _, after = sockopt.read(family, name)
     if without_counters(family, blob) != without_counters(family, after):
         return None
+    return table, joined(table, text), blob, text
+
+
+def joined(table: Table, text: str | None) -> dict[int, Rule]:
+    """The rules of a table by their offset, with the text that iptables-save printed, if that is the table's."""
     try:
-        return table, saved.join(table, text)
+        return saved.join(table, text)
     except saved.NotTheSame:
         # An iptables-save that does not know these rules well enough: they are the same, but have no text.
-        return table, saved.join(table, None)
+        return saved.join(table, None)

@@ -1,0 +1,58 @@
+"""Replays recorded runs here, without root, and compares with what was printed when they were recorded.
+
+    python -m tests.replay_check DIRECTORY
+
+Captures come from tests/kernel/record_all.py. As root, the replays run as user nobody. The last line is captures=…
+differences=…; the exit status is 1 when there is a difference, or no capture.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NOBODY = 65534
+SHOWN = 12
+
+
+def replayed(capture: Path, form: str) -> subprocess.CompletedProcess[bytes]:
+    """The command on a capture; its results and its talk."""
+    command = [sys.executable, "-m", "tracer", "-r", str(capture), "-o", form]
+    who = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    environment = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"], "TZ": "Pacific/Apia"}
+    return subprocess.run(command, capture_output=True, env=environment, cwd="/", check=False, **who)  # type: ignore[call-overload, no-any-return]
+
+
+def differences(capture: Path) -> list[str]:
+    """What is not as it was printed: some lines of it."""
+    found = []
+    for form in ("text", "json"):
+        done, before = replayed(capture, form), capture.with_suffix(f".{form}").read_bytes()
+        # Live, what is said beside the results went to the same file: a text begins with it.
+        now = done.stderr + done.stdout if form == "text" else done.stdout
+        if done.returncode or now != before:
+            old, new = before.decode(errors="replace").splitlines(), now.decode(errors="replace").splitlines()
+            found += [
+                f"{form}, status {done.returncode}:",
+                *list(difflib.unified_diff(old, new, "live", "replay", "", "", 1))[:SHOWN],
+            ]
+    return found
+
+
+def main() -> int:
+    captures = sorted(Path(sys.argv[1]).glob("*.k8st"))
+    wrong = 0
+    for capture in captures:
+        told = differences(capture)
+        wrong += bool(told)
+        print(f"{capture.stem}: {'differs' if told else 'the same'}", *told, sep="\n    ", flush=True)
+    print(f"captures={len(captures)} differences={wrong}")
+    return int(bool(wrong) or not captures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
