@@ -12,26 +12,38 @@ import difflib
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 NOBODY = 65534
-SHOWN = 12
+SHOWN, WIDTH = 12, 160
 
 
-def replayed(capture: Path, form: str) -> subprocess.CompletedProcess[bytes]:
-    """The command on a capture; its results and its talk."""
-    command = [sys.executable, "-m", "tracer", "-r", str(capture), "-o", form]
-    who = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+def python() -> str:
+    """A Python that a user who may nothing can run: this one, or that of K8SNET_PYTHON. SystemExit when there is none."""
+    for found in (os.environ.get("K8SNET_PYTHON"), sys.executable):
+        if found:
+            with suppress(OSError):
+                if as_nobody([found, "-c", "import click, numpy, rich"]).returncode == 0:
+                    return found
+    raise SystemExit(f"User nobody cannot run {sys.executable}: name another Python with K8SNET_PYTHON.")
+
+
+def as_nobody(command: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """A command of a user without rights, in another time zone; as whoever this is when that is not root."""
+    who: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     environment = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"], "TZ": "Pacific/Apia"}
-    return subprocess.run(command, capture_output=True, env=environment, cwd="/", check=False, **who)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(command, capture_output=True, env=environment, cwd="/", check=False, **who)
 
 
-def differences(capture: Path) -> list[str]:
+def differences(capture: Path, python: str) -> list[str]:
     """What is not as it was printed: some lines of it."""
     found = []
     for form in ("text", "json"):
-        done, before = replayed(capture, form), capture.with_suffix(f".{form}").read_bytes()
+        done = as_nobody([python, "-m", "tracer", "-r", str(capture), "-o", form])
+        before = capture.with_suffix(f".{form}").read_bytes()
         # Live, what is said beside the results went to the same file: a text begins with it.
         now = done.stderr + done.stdout if form == "text" else done.stdout
         if done.returncode or now != before:
@@ -45,9 +57,9 @@ def differences(capture: Path) -> list[str]:
 
 def main() -> int:
     captures = sorted(Path(sys.argv[1]).glob("*.k8st"))
-    wrong = 0
+    wrong, runs = 0, python()
     for capture in captures:
-        told = differences(capture)
+        told = differences(capture, runs)
         wrong += bool(told)
         print(f"{capture.stem}: {'differs' if told else 'the same'}", *told, sep="\n    ", flush=True)
     print(f"captures={len(captures)} differences={wrong}")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tracer import __version__
+from tracer.capture.commands import commands
 from tracer.errors import BadOption, TraceError
 from tracer.filters import PROTOCOLS, Filter, parse_host
 
@@ -38,7 +39,7 @@ class TraceByDefault(click.Group):
         return super().parse_args(ctx, args)
 
 
-class Bytes(click.ParamType[int]):
+class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.2
     """A size: a number with K, M or G behind it, of 1000."""
 
     name = "size"
@@ -150,6 +151,8 @@ def _recording() -> click.Command:
 
 
 command.add_command(_recording())
+for _each in commands(trace):
+    command.add_command(_each)
 
 
 @command.command("doctor")

@@ -1,6 +1,6 @@
 """Records every incident and some scenes, with what was printed beside each; in the lab, as root, for tests/replay_check.py.
 
-    python3 tests/kernel/record_all.py DIRECTORY [--backends legacy,nft] [--only WORDS]
+    python3 tests/kernel/record_all.py DIRECTORY [--backends legacy,nft] [--only WORDS] [--missing]
 
 For NAME there are NAME.k8st, NAME.text and NAME.json. Probes are compiled once; each run is wired as the command wires it.
 """
@@ -89,9 +89,7 @@ class Recorder:
         self.kernel, self.session, self.directory = kernel, session, directory
         self.full = doctor.gather()
 
-    def __call__(
-        self, name: str, work: Callable[[], object], wanted: Filter, objects: str = "", words: Words = Words()
-    ) -> None:
+    def __call__(self, name: str, work: Callable[[], object], wanted: Filter, objects: str = "") -> None:
         """Records what happens while `work` runs."""
         for old in self.directory.glob(f"{name}.*"):
             old.unlink()
@@ -196,6 +194,7 @@ def main() -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--backends", default="legacy,nft", help="of iptables, separated by commas")
     parser.add_argument("--only", default="", metavar="WORDS", help="cases whose name has these words in it")
+    parser.add_argument("--missing", action="store_true", help="go on where a run before this one was ended")
     given = parser.parse_args()
     given.directory.mkdir(parents=True, exist_ok=True)
     legacy.load_modules()
@@ -205,8 +204,10 @@ def main() -> int:
         with scene.scene(), Session(kernel, Filter(ports=(1,))) as session:
             recorder = Recorder(kernel, session, given.directory)
             for name, record in (*scene_cases(backends), *incident_cases(backends)):
-                if given.only in name:
+                done = given.missing and (given.directory / f"{name}.done").exists()
+                if given.only in name and not done:
                     record(recorder)
+                    (given.directory / f"{name}.done").touch()
     finally:
         incidents.down()
         for made in given.directory.iterdir():

@@ -97,16 +97,20 @@ def replay(
     kube = Named(again.known(), words, asked)
     limits = Limits(asked.count or _int(told.get("count")), 0, asked.drops_only or told.get("drops_only") is True)
     findings = Findings(Context(kube.known, again.node()))
+    ended = capture.ended()
     with kube:
         kube.filter()
         journeys = again.journeys(asked.no_rules or told.get("no_rules") is True)
         run = Run(again, journeys, output, limits, kube, findings)
-        run.replay(again.turns(), stop, capture.seconds(), early=bool(asked.count))
+        run.replay(again.turns(), stop, ended and ended[0], early=bool(asked.count))
     return run.totals
 
 
 def _int(value: object) -> int:
     return value if isinstance(value, int) else 0
+
+
+CUT_SHORT = "The recording did not end as it should: what came last may be missing."
 
 
 def whole(capture: Capture) -> None:

@@ -42,7 +42,7 @@ class Files:
     """
 
     def __init__(self, path: Path, sizes: Sizes = Sizes()) -> None:
-        self._path, self._sizes = path, sizes
+        self._path, self.sizes = path, sizes
         self._meta: dict[str, Any] = {}
         self._standing = Standing()
         self.names: list[Path] = []
@@ -57,7 +57,7 @@ class Files:
 
     def describe(self, meta: dict[str, Any]) -> None:
         """What never changes in this run; to be called before anything is inserted."""
-        self._meta = meta
+        self._meta = meta | {"parts": len(meta) + 1}
 
     def _make(self) -> None:
         path = self._path
@@ -92,7 +92,7 @@ class Files:
         for record in records:
             if record[1] != Record.GAP:
                 self._standing.take(record)
-        if self._sizes.ring and self._size(connection) > self._sizes.ring - self._sizes.ring // SHARE:
+        if self.sizes.ring and self._size(connection) > self.sizes.ring - self.sizes.ring // SHARE:
             self._within(self._forget)
 
     def _within(self, work: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ class Files:
         return int(pages - free) * PAGE
 
     def _due(self) -> bool:
-        sizes = self._sizes
+        sizes = self.sizes
         old = bool(sizes.seconds) and time.monotonic() - self._began >= sizes.seconds
         return old or (bool(sizes.rotate) and self.names[-1].stat().st_size >= sizes.rotate)
 
@@ -140,7 +140,7 @@ class Files:
         connection = self._connection
         assert connection
         rows = connection.execute("SELECT seq, turn, length(slots) + length(turns) FROM batches ORDER BY seq").fetchall()
-        goal, freed, first = self._sizes.ring // SHARE, 0, 0
+        goal, freed, first = self.sizes.ring // SHARE, 0, 0
         for seq, turn, size in rows[:-1]:
             first = turn
             if freed >= goal:

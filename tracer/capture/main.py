@@ -40,6 +40,8 @@ def read(path: str, given: dict[str, Any]) -> int:
             output.begin(full, str(again.options(capture).get("said", "")), again.release(capture))
             with again.bar(capture, f"reading {path}", not sys.stdout.isatty()) as progress:
                 totals = again.replay(capture, output, wanted, stop, progress)
+            if capture.ended() is None:
+                output.note(again.CUT_SHORT)
             output.summary(totals)
             again.whole(capture)
     except BrokenPipeError:

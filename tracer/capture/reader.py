@@ -21,7 +21,7 @@ from tracer.capture import versions
 from tracer.capture.codec import Unreadable, unpack
 from tracer.capture.files import COLUMNS
 from tracer.capture.layout import Layout
-from tracer.capture.schema import APPLICATION, VERSION, crc
+from tracer.capture.schema import APPLICATION, VERSION, Record, crc
 from tracer.capture.versions import RecordRow
 from tracer.errors import NewerCapture, NoCapture
 
@@ -57,8 +57,11 @@ class Capture:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self.version = self._check(Path(path))
         try:
+            self._contiguous = True
             self._connection = self._open(Path(path))
             self.meta = self._meta()
+            # A ring forgets.
+            self._contiguous = not self.meta.get("ring")
             self.layout = Layout(self.meta["layout"])
         except (sqlite3.Error, OSError) as e:
             self.close()
@@ -117,6 +120,7 @@ class Capture:
                 found[str(name)] = versions.meta(self.version, str(name), unpack(value))
             except DAMAGE:
                 self.missed += 1
+        self.missed += found.get("parts") != len(found)
         if not found:
             raise Unreadable("it does not say what was recorded")
         return found
@@ -139,7 +143,10 @@ class Capture:
                 return
             for row in rows:
                 if not isinstance(row[0], int) or row[0] <= after:
+                    # A page that was cut off reads as zeros.
+                    self.missed += 1
                     return
+                self.missed += self._contiguous and row[0] != after + 1
                 after, misses = row[0], 0
                 if row[1] == crc(row[2:]):
                     yield row[2:]
@@ -148,16 +155,21 @@ class Capture:
 
     def records(self) -> Iterator[RecordRow]:
         """(turn, kind, key, body as plain JSON) of each record, in the order they were written."""
+        last = ""
         for turn, kind, key, body in self._rows("records", AT_ONCE):
             try:
                 row = versions.record(self.version, (int(turn), str(kind), str(key), unpack(body)))
             except DAMAGE:
                 self.missed += 1
                 continue
+            last = row[1]
             yield row
+        # A run that has ended says so last.
+        self.missed += last != Record.END and self.ended() is not None
 
     def batches(self) -> Iterator[Batch]:
-        """The batches in order."""
+        """The batches in order. At the end it is compared with what the run said of its last turn."""
+        last = 0
         for turn, began, ended, events, turns, slots in self._rows("batches", 1):
             try:
                 told = tuple((int(now), int(count), bool(last)) for now, count, last in unpack(turns))
@@ -165,9 +177,12 @@ class Capture:
                 if any(n < 0 for _, n, _ in told):
                     raise Unreadable("a turn of less than nothing")
                 found = self.layout.unpack(slots, count)
+                last = int(turn) + len(told) - 1
                 yield Batch(int(turn), int(began), int(ended), int(events), told, found)
             except (*DAMAGE, OverflowError):
                 self.missed += 1
+        ended = self.ended()
+        self.missed += bool(ended and last < ended[1])
 
     def spans(self) -> list[tuple[int, int, int]]:
         """(began, ended, events) of all batches: how much there is to read."""
@@ -177,12 +192,15 @@ class Capture:
             return []
         return [row for row in found if all(isinstance(v, int) for v in row)]
 
-    def seconds(self) -> float | None:
-        """How long the run took, None when it did not end as it should."""
+    def ended(self) -> tuple[float, int] | None:
+        """How many seconds the run took, and the number of its last turn; None when it did not end as it should."""
         try:
             row = self._connection.execute("SELECT body FROM records WHERE kind = 'end' ORDER BY seq DESC LIMIT 1").fetchone()
-            return float(unpack(row[0])) if row else None
-        except (sqlite3.Error, Unreadable, TypeError, ValueError):
+            if row is None:
+                return None
+            seconds, turn = unpack(row[0])
+            return float(seconds), int(turn)
+        except (sqlite3.Error, *DAMAGE):
             return None
 
     def close(self) -> None:

@@ -118,6 +118,7 @@ class Recording(Parts):
             "host": {"name": system.nodename, "machine": system.machine, "kernel": release},
             "clock": {"offset": clock, "zone": local_zone(), "began": time.time_ns()},
             "layout": layout.describe(),
+            "ring": self.files.sizes.ring,
             "options": plain(options),
             "facts": plain(facts),
             "filter": plain(wanted),

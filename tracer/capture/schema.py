@@ -51,7 +51,7 @@ class Record(StrEnum):
     NOTE = "note"
     """The user was told something."""
     END = "end"
-    """The run ended as it should: its seconds."""
+    """The run ended as it should: [its seconds, number of its last turn]."""
 
 
 def crc(row: tuple[Any, ...]) -> int:

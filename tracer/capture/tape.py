@@ -132,5 +132,5 @@ class Tape:
 
     def end(self, seconds: float) -> None:
         """The run has ended as it should."""
-        self.keep(Record.END, "", seconds)
+        self.keep(Record.END, "", [seconds, self.number])
         self.flush()

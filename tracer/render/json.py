@@ -41,7 +41,7 @@ class Json(Output):
         self._write("lost", probe=loss.probe, cpu=loss.cpu, count=loss.count, why=loss.why)
 
     def finding(self, finding: Finding) -> None:
-        self._write("finding", **_finding(finding))
+        self._write("finding", **finding_object(finding))
 
     def summary(self, totals: Totals) -> None:
         self._write(
@@ -53,7 +53,7 @@ class Json(Output):
             lost=totals.lost,
             lost_by_probe=dict(self.lost_by_probe),
             seconds=round(totals.seconds, 3),
-            findings=[_finding(f) for f in totals.findings],
+            findings=[finding_object(f) for f in totals.findings],
         )
 
     def doctor(self, facts: Sequence[Fact], status: int) -> None:
@@ -205,7 +205,8 @@ def _drop(drop: Drop) -> Object:
     return {key: text for key, text in (("reason", drop.reason), ("function", drop.function)) if text}
 
 
-def _finding(finding: Finding) -> Object:
+def finding_object(finding: Finding) -> Object:
+    """The fields of a `finding` line, without its type."""
     proofs = [{"what": p.what, "text": p.text, "evidence": p.evidence} for p in finding.proofs]
     return {
         "name": finding.name,
