@@ -8,14 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from tracer.render import text
+
 
 @pytest.fixture(autouse=True)
 def same_time_zone() -> Iterator[None]:
     """Reading a capture shows the clock of its node; the next test has its own again."""
     before = os.environ.get("TZ")
     yield
-    if os.environ.get("TZ") != before:
-        os.environ.pop("TZ", None)
-        if before is not None:
-            os.environ["TZ"] = before
-        time.tzset()
+    os.environ.pop("TZ", None)
+    if before is not None:
+        os.environ["TZ"] = before
+    time.tzset()
+    text._second.cache_clear()

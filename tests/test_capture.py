@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tests import captures
 from tracer import cli
 from tracer.capture.reader import Capture
+from tracer.render import text
 
 
 @pytest.fixture(autouse=True)
@@ -86,8 +88,9 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path, read: Any) -> 
 
 def test_the_clock_is_the_nodes(tmp_path: Path, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Kolkata")
-    __import__("time").tzset()
+    time.tzset()
     made = captures.capture(tmp_path / "a.k8st")
     monkeypatch.setenv("TZ", "America/Lima")
-    __import__("time").tzset()
+    time.tzset()
+    text._second.cache_clear()
     assert read("-r", made.path)[1] == made.text["text"]
