@@ -39,7 +39,7 @@ Slots = npt.NDArray[np.uint8]
 TIME, PACKET, KIND = 8, 16, 8 + layout._place(layout.RECORDS["event"], "kind")
 """Where they are in the slot in which an event begins."""
 PACE = 0.05
-TURNS_AHEAD = 64
+TURNS_AHEAD = 16
 """Of the writer's room: a machine that makes events as fast as it can would only show how it is dropped."""
 
 
