@@ -23,8 +23,11 @@ from tracer.model import Packet, Totals
 T = TypeVar("T")
 
 _ADDRESS = re.compile(
-    r"(?<![\w.:-])(?:\d{1,3}(?:\.\d{1,3}){3}|(?:[0-9a-fA-F]{0,4}:){2,7}(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}))(?![\w:]|\.\d)"
+    r"(?<![\w.:])(?:[0-9a-fA-F]{0,4}:){2,7}(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4})(?![\w:])"
+    r"|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)"
 )
+_SPELT = re.compile(r"\bip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}(?:\.[\w.-]*\w)?")
+"""A node's name that is its address."""
 _NAMED = re.compile(
     r"(?<![\w./-])(?P<ns>[a-z0-9][a-z0-9-]{0,62})/(?P<name>[a-z0-9][a-z0-9.-]{0,252}[a-z0-9]|[a-z0-9])(?![\w/])"
 )
@@ -86,6 +89,7 @@ class Redaction:
                 words = sorted(map(re.escape, self._names), key=len, reverse=True)
                 self._pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(words)})(?![\w]|[.-]\w)")
             text = self._pattern.sub(lambda m: self.name("name", m[0]), text)
+        text = _SPELT.sub(lambda m: self.name("node", m[0]), text)
         text = _HASHED.sub(lambda m: m[1] + f"{self._number('chain', m[2]):016X}"[: len(m[2])], text)
         text = _LONG_ID.sub(lambda m: f"{self._number('id', m[0]):016x}", text)
         return _ADDRESS.sub(lambda m: self._address(m[0]), text)
