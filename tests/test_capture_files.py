@@ -145,7 +145,7 @@ def test_a_slow_disk_never_holds_the_tracing_up(disk: Disk, monkeypatch: pytest.
     began = time.monotonic()
     for turn in range(1, 11):
         writer.put(chunk(turn))
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 1.0, "ten writes take two seconds"
     assert writer.lost > 0 and "the disk was too slow" in writer.said()[0]
     disk.seconds = 0
     writer.close()
