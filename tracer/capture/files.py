@@ -6,6 +6,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,15 @@ class Files:
         if self.names:
             path = path.with_name(f"{path.stem}.{len(self.names) + 1}{path.suffix}")
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        connection = self._open(path)
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.executescript(TABLES)
-        # SQLite's connections belong to a thread: the writer's opens its own.
-        connection.close()
+        try:
+            # SQLite's connections belong to a thread: the writer's opens its own.
+            with closing(self._open(path)) as connection:
+                connection.execute(f"PRAGMA application_id = {APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+                connection.executescript(TABLES)
+        except sqlite3.Error:
+            path.unlink()
+            raise
         self._connection, self._fresh, self._began = None, True, time.monotonic()
         self.names.append(path)
 
@@ -89,11 +93,13 @@ class Files:
         connection = self._connection = self._connection or self._open(self.names[-1])
         self._within(lambda: self._put(records, batch))
         self._fresh = False
-        for record in records:
+        for record in records if self.sizes.several else ():
             if record[1] != Record.GAP:
                 self._standing.take(record)
         if self.sizes.ring and self._size(connection) > self.sizes.ring - self.sizes.ring // SHARE:
-            self._within(self._forget)
+            # What was written is written; what cannot be forgotten now is forgotten later.
+            with suppress(sqlite3.Error):
+                self._within(self._forget)
 
     def _within(self, work: Callable[[], None]) -> None:
         connection = self._connection

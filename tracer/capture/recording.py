@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,8 @@ class KeptReader(Reader):
         found = super().done()
         for reading in found:
             self._tape.reading(reading)
-        return found
+        # What they were made of is on tape, and need not stay in memory.
+        return [replace(reading, blob=b"", text=None) for reading in found]
 
 
 class KeptWatch:
@@ -171,4 +172,5 @@ class Source(Live):
         told = super().notes()
         for note in told:
             self._tape.note(note)
+        told += self._tape.troubles()
         return told + (self._recording.writer.said() if self._recording.writer else [])

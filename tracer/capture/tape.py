@@ -53,6 +53,8 @@ class Tape:
         self._lock = threading.Lock()
         self._asked: dict[Question, int] = {}
         self._answers: dict[Question, object] = {}
+        self._unkept: set[str] = set()
+        self._said: list[str] = []
 
     def start(self, sink: Callable[[Chunk], None]) -> None:
         """From now on chunks go there; the first is what has come so far."""
@@ -97,8 +99,22 @@ class Tape:
         answer = ask()
         if self._answers.get(question, default) != answer:
             self._answers[question] = answer
-            self.keep(Record.ANSWER, " ".join(map(str, question)), [plain(question), count, plain(answer)])
+            try:
+                self.keep(Record.ANSWER, " ".join(map(str, question)), [plain(question), count, plain(answer)])
+            except TypeError as e:
+                self._trouble(str(question[0]), e)
         return answer
+
+    def _trouble(self, what: str, e: TypeError) -> None:
+        """Something cannot be recorded: that is worth a sentence, and never the run."""
+        if what not in self._unkept:
+            self._unkept.add(what)
+            self._said.append(f"Answers about {what} are not in the capture: {e}.")
+
+    def troubles(self) -> list[str]:
+        """What the user should be told since the last call."""
+        told, self._said = self._said, []
+        return told
 
     def objects(self, change: Change) -> None:
         """Something was done to the store; it counts from the next turn on."""

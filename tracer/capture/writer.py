@@ -96,7 +96,7 @@ class Writer:
         self._close()
 
     def _write(self, chunk: Chunk) -> None:
-        self._left += [_stored(row) for row in chunk.records]
+        self._left += [row for row in map(self._stored, chunk.records) if row]
         with self._lock:
             gap = self._gap
         rows = list(self._left)
@@ -129,7 +129,11 @@ class Writer:
         began, ended = chunk.turns[0][0] + self._wall, chunk.turns[-1][0] + self._wall
         return chunk.turn, began, ended, layout.count(slots), pack(chunk.turns), layout.pack(slots, 0 if hurry else 1)
 
-
-def _stored(row: Row) -> tuple[Any, ...]:
-    turn, kind, key, body = row
-    return turn, kind, key, pack(body() if callable(body) else body)
+    def _stored(self, row: Row) -> tuple[Any, ...] | None:
+        """A record as it is stored; None when it cannot be: then that is said, and the rest is written."""
+        turn, kind, key, body = row
+        try:
+            return turn, kind, key, pack(body() if callable(body) else body)
+        except (TypeError, ValueError) as e:
+            self._said.put(f"A record of the capture could not be made ({kind}: {e}).")
+            return None
