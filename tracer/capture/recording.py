@@ -147,7 +147,8 @@ class Recording(Parts):
             self.files.discard()
             return []
         self.writer.close()
-        return self.writer.said()
+        lost = self.writer.lost
+        return self.writer.said() + ([f"{lost} events are not in the capture."] if lost else [])
 
 
 class Source(Live):
