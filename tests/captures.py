@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tests.blobs import R, build
 from tests.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners, Trail, turned
 from tracer import record
+from tracer.capture.ahead import Ahead
 from tracer.capture.asked import AskedNamespaces, AskedNode, AskedProcesses, asked_function
 from tracer.capture.files import Sizes
 from tracer.capture.recording import Recording
@@ -156,7 +157,8 @@ class Machine(Recording):
         return asked_function(self.tape.asking, lambda address: FUNCTIONS.get(address, ""))
 
     def node(self) -> AskedNode:
-        return AskedNode(self.tape.asking, Path("/nonexistent"), Path("/nonexistent"))
+        nothing = self.files.names[0].parent
+        return AskedNode(self.tape.asking, nothing, nothing)
 
 
 class Named(Names):
@@ -192,8 +194,14 @@ def some_turns(packets: int = 6) -> list[tuple[npt.NDArray[Any], list[Loss]]]:
     return [*turns, (record.NOTHING, []), (record.NOTHING, [])]
 
 
-def capture(path: Path, turns: Turns | None = None, form: str = "text", sizes: Sizes = Sizes(), quiet: int = 0) -> Printed:  # noqa: B008
-    """A capture, and what was printed."""
+def capture(
+    path: Path,
+    turns: Turns | None = None,
+    form: str = "text",
+    sizes: Sizes = Sizes(),  # noqa: B008
+    explained: bool = True,
+) -> Printed:
+    """A capture, and what was printed. explained: False = as `record` does it."""
     stop = SimpleNamespace(asked=False)
     machine, out, err = Machine(str(path), sizes), io.StringIO(), io.StringIO()
     shelf = Shelf(machine.tape.reading)
@@ -208,7 +216,10 @@ def capture(path: Path, turns: Turns | None = None, form: str = "text", sizes: S
         legacy = Legacy(shelf, lambda act: act in probes.acts)
         for family in ("ip", "ip6"):
             legacy.ask(Wanted(NODE, family, ""))
-        journeys = Journeys(Hops(spaces, processes, REASONS, machine.function(str)), 10**18, quiet=quiet, rules=Hits(legacy))
+        hits, function = Hits(legacy), machine.function(str)
+        journeys = Journeys(Hops(spaces, processes, REASONS, function), 10**18, quiet=0, rules=hits)
+        if not explained:
+            journeys = Ahead(spaces, processes, function, hits, machine.node(), machine.sandboxes)
         session = cast(Session, probes)
         machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, {"said": "--port 30285", "words": {}})
         output = find(form)(out, err)

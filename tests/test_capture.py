@@ -71,6 +71,18 @@ def test_filters_choose_among_what_was_recorded(tmp_path: Path, read: Any, optio
     assert (status, sum('"type":"packet"' in line for line in out.splitlines())) == (0, count)
 
 
+def test_what_was_recorded_without_explaining_is_explained_as_live(tmp_path: Path, read: Any) -> None:
+    live = captures.capture(tmp_path / "a.k8st", captures.some_turns(20), form="json")
+    quiet = captures.capture(tmp_path / "b.k8st", captures.some_turns(20), form="json", explained=False)
+    assert '"type":"packet"' not in quiet.text["json"]
+    _, out, _ = read("-r", quiet.path, "-o", "json")
+
+    def packets(text: str) -> list[str]:
+        return [line for line in text.splitlines() if '"type":"packet"' in line]
+
+    assert packets(out) == packets(live.text["json"]) and len(packets(out)) == 20
+
+
 def test_it_is_for_its_owner_alone_and_has_no_more_than_it_needs(tmp_path: Path) -> None:
     made = captures.capture(tmp_path / "a.k8st")
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
