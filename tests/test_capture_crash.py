@@ -32,7 +32,7 @@ writer, made = Writer(files.insert, files.close, 0), tape.Tape()
 made.start(writer.put)
 for number in range(1, 1 << 30):
     made.turn(number * 1_000_000, captures.slots(captures.request(number, number * 1_000_000)), False)
-    while writer._waiting > 1 << 20:
+    while writer._waiting > 1 << 14:
         time.sleep(0.001)
     if number == 30:
         print("writing", flush=True)

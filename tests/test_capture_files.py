@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests import captures
+from tracer import cli
 from tracer.capture import again, layout
 from tracer.capture import writer as writing
 from tracer.capture.again import Asked
@@ -57,6 +58,23 @@ def test_files_that_follow_each_other_can_each_be_read_alone(tmp_path: Path) -> 
     for _, text in totals[1:]:
         assert '"chain_path":"INPUT 1"' in text and "nginx" in text and "Service default/http-proxy" in text
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in made.files)
+
+
+def test_files_that_follow_each_other_are_one_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Byte for byte what was printed, whatever the order in which they are given."""
+    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(200), sizes=Sizes(rotate=40_000), form="json")
+    words = [word for path in reversed(made.files) for word in ("-r", str(path))]
+    with pytest.raises(SystemExit) as e:
+        cli.main([*words, "-o", "json"])
+    told = capsys.readouterr()
+    assert (e.value.code, told.out, told.err) == (0, made.text["json"], made.said)
+    with pytest.raises(SystemExit):
+        cli.main(["stats", *map(str, made.files), "--only", "verdicts", "-o", "json"])
+    assert "Outcomes of 200 packets" in capsys.readouterr().out
+    other = captures.capture(tmp_path / "other.k8st").path
+    with pytest.raises(SystemExit) as e:
+        cli.main(["-r", str(made.files[0]), "-r", str(other)])
+    assert e.value.code == 2 and "are not of one run" in capsys.readouterr().err
 
 
 def test_files_by_age(tmp_path: Path) -> None:

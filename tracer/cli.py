@@ -94,7 +94,7 @@ def command() -> None:
 )
 @click.option("--no-rules", is_flag=True, help="Verdicts only, not which rule decided: costs less.")
 @click.option("-w", "--write", metavar="FILE", help="Also record it all; see record --help.")
-@click.option("-r", "--read", metavar="FILE", help="Explain a capture: needs no root, no cluster.")
+@click.option("-r", "--read", multiple=True, metavar="FILE", help="Explain a capture: needs no root, no cluster.")
 @click.option("--ring", type=Bytes(), metavar="SIZE", hidden=True, help="Of -w: keep the last SIZE (500M, 2G), in one file.")
 @click.option("--rotate-size", type=Bytes(), metavar="SIZE", hidden=True, help="Of -w: another file when one is so large.")
 @click.option(

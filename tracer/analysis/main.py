@@ -21,6 +21,7 @@ from tracer.capture import again
 from tracer.capture.again import Asked
 from tracer.capture.reader import Capture
 from tracer.capture.redact import Redaction
+from tracer.capture.series import opened
 from tracer.errors import Damaged, NotWritten
 from tracer.model import Packet, Totals
 from tracer.render._finding import block
@@ -45,16 +46,16 @@ def run(capture: Capture, what: str, asked: Asked, take: Callable[[Packet], None
         stop.restore()
 
 
-def stats(path: str, names: Sequence[str], form: str, asked: Asked) -> int:
+def stats(paths: Sequence[str], names: Sequence[str], form: str, asked: Asked) -> int:
     """`stats FILE`. Returns the exit status."""
     made = [statistics.make(name) for name in names or statistics.names()]
-    with Capture(path) as capture:
+    with opened(paths) as capture:
 
         def take(packet: Packet) -> None:
             for one in made:
                 one.take(packet)
 
-        _, output = run(capture, f"counting {path}", asked, take)
+        _, output = run(capture, f"counting {capture.path}", asked, take)
         tables = [table for one in made for table in one.tables()]
         if output.losses:
             rows = [(count, probe, why) for (probe, why), count in sorted(output.losses.items())]
@@ -64,12 +65,12 @@ def stats(path: str, names: Sequence[str], form: str, asked: Asked) -> int:
     return 0
 
 
-def findings(path: str, form: str, asked: Asked) -> int:
+def findings(paths: Sequence[str], form: str, asked: Asked) -> int:
     """`findings FILE`. Returns 0, or 10 when there is a certain one."""
     from tracer.render.json import Json
 
-    with Capture(path) as capture:
-        totals, _ = run(capture, f"reading {path}", asked, lambda packet: None)
+    with opened(paths) as capture:
+        totals, _ = run(capture, f"reading {capture.path}", asked, lambda packet: None)
         if form == "json":
             for finding in totals.findings:
                 Json().finding(finding)
@@ -100,9 +101,9 @@ def diff(one: str, other: str, form: str, asked: Asked) -> int:
     return int(any(table.rows for table in tables))
 
 
-def query(path: str, sql: str, form: str, asked: Asked) -> int:
+def query(paths: Sequence[str], sql: str, form: str, asked: Asked) -> int:
     """`query FILE SQL`. Returns the exit status."""
-    with tempfile.TemporaryDirectory(prefix="k8snet-trace-") as scratch, Capture(path) as capture:
+    with tempfile.TemporaryDirectory(prefix="k8snet-trace-") as scratch, opened(paths) as capture:
         target = Path(scratch) / "tables"
         _export(capture, "parquet", target, asked, None)
         show([asking.ask(target, sql)], sys.stdout, form)
@@ -110,12 +111,12 @@ def query(path: str, sql: str, form: str, asked: Asked) -> int:
     return 0
 
 
-def to(path: str, form: str, target: str, asked: Asked, redact: bool) -> int:
+def to(paths: Sequence[str], form: str, target: str, asked: Asked, redact: bool) -> int:
     """`export FILE --to FORMAT TARGET`. Returns the exit status."""
     goal = Path(target)
     if goal.exists():
         raise NotWritten(f"{target} is there already.")
-    with Capture(path) as capture:
+    with opened(paths) as capture:
         try:
             _export(capture, form, goal, asked, Redaction() if redact else None)
         except OSError as e:

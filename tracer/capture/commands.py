@@ -30,17 +30,17 @@ def commands(trace: click.Command) -> list[click.Command]:
             name, callback=run, params=[*params, *extra, *filters], help=run.__doc__, context_settings=settings
         )
 
-    file, sql = click.Argument(["file"]), click.Argument(["sql"])
+    files = click.Argument(["files"], metavar="FILE...", nargs=-1, required=True)
     chosen = click.Option(["--only"], multiple=True, metavar="NAME", help="One statistic by its name; repeatable.")
     return [
-        make("stats", stats, file, chosen),
-        make("findings", findings, file),
+        make("stats", stats, files, chosen),
+        make("findings", findings, files),
         make("diff", diff, click.Argument(["one"], metavar="A"), click.Argument(["other"], metavar="B")),
-        make("query", query, file, sql),
+        make("query", query, files, click.Argument(["sql"])),
         make(
             "export",
             export,
-            file,
+            files,
             click.Argument(["target"]),
             click.Option(["--to", "form"], required=True, metavar="FORMAT", help="html, jsonl, parquet or pcapng."),
             click.Option(["--redact"], is_flag=True, help="Other addresses and names, the same ones for the same."),
@@ -55,7 +55,7 @@ def _asked(options: dict[str, Any]) -> Any:
     return asked(options)
 
 
-def stats(file: str, only: tuple[str, ...], form: str, **options: Any) -> int:
+def stats(files: tuple[str, ...], only: tuple[str, ...], form: str, **options: Any) -> int:
     """Count a capture: how packets ended, which rules decided and whose they are, SYNs, latencies."""
     from tracer.analysis import main
     from tracer.analysis.stats import names
@@ -64,14 +64,14 @@ def stats(file: str, only: tuple[str, ...], form: str, **options: Any) -> int:
     for name in only:
         if name not in names():
             raise BadOption(f"There is no statistic {name!r}: choose of {', '.join(names())}.")
-    return main.stats(file, only, form, _asked(options))
+    return main.stats(files, only, form, _asked(options))
 
 
-def findings(file: str, form: str, **options: Any) -> int:
+def findings(files: tuple[str, ...], form: str, **options: Any) -> int:
     """Say what was wrong in a capture, with its evidence. Exit status 10 when something certainly was."""
     from tracer.analysis import main
 
-    return main.findings(file, form, _asked(options))
+    return main.findings(files, form, _asked(options))
 
 
 def diff(one: str, other: str, form: str, **options: Any) -> int:
@@ -81,15 +81,15 @@ def diff(one: str, other: str, form: str, **options: Any) -> int:
     return main.diff(one, other, form, _asked(options))
 
 
-def query(file: str, sql: str, form: str, **options: Any) -> int:
+def query(files: tuple[str, ...], sql: str, form: str, **options: Any) -> int:
     """Ask a capture in SQL (DuckDB). Tables: packets, hops, acted, findings; docs/capture.md has their columns."""
     from tracer.analysis import main
 
-    return main.query(file, sql, form, _asked(options))
+    return main.query(files, sql, form, _asked(options))
 
 
-def export(file: str, target: str, form: str, redact: bool, **options: Any) -> int:
+def export(files: tuple[str, ...], target: str, form: str, redact: bool, **options: Any) -> int:
     """Write a capture's packets as another program's file: pcapng, JSON lines, Parquet, or a report to read offline."""
     from tracer.analysis import main
 
-    return main.to(file, form, target, _asked(options), redact)
+    return main.to(files, form, target, _asked(options), redact)

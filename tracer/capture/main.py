@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from tracer import render
 from tracer.capture import again
 from tracer.capture.again import Asked
-from tracer.capture.reader import Capture
+from tracer.capture.series import opened
 from tracer.capture.wanted import Wanted
 from tracer.errors import BadOption
 from tracer.filters import Filter, parse_host
@@ -29,16 +30,16 @@ def asked(options: dict[str, Any]) -> Asked:
     return Asked(wanted, words, options.get("drops_only", False), options.get("count", 0), options.get("no_rules", False))
 
 
-def read(path: str, given: dict[str, Any]) -> int:
-    """`-r FILE`: prints what the run printed, or would have with these options. Returns the exit status."""
+def read(paths: Sequence[str], given: dict[str, Any]) -> int:
+    """`-r FILE`, once or more: prints what the run printed, or would have with these options. Returns the exit status."""
     form, verbose, wanted, stop = given["form"], given["verbose"], asked(given), Stop()
     try:
-        with Capture(path) as capture:
+        with opened(paths) as capture:
             output = render.find(form)(verbose=verbose)
             few = again.facts(capture, False)
             full = again.facts(capture, True) if verbose or form == "json" else few
             output.begin(full, str(again.options(capture).get("said", "")), again.release(capture))
-            with again.bar(capture, f"reading {path}", not sys.stdout.isatty()) as progress:
+            with again.bar(capture, f"reading {capture.path}", not sys.stdout.isatty()) as progress:
                 totals = again.replay(capture, output, wanted, stop, progress)
             if capture.ended() is None:
                 output.note(again.CUT_SHORT)
