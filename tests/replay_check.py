@@ -48,10 +48,8 @@ def differences(capture: Path, python: str) -> list[str]:
         now = done.stderr + done.stdout if form == "text" else done.stdout
         if done.returncode or now != before:
             old, new = before.decode(errors="replace").splitlines(), now.decode(errors="replace").splitlines()
-            found += [
-                f"{form}, status {done.returncode}:",
-                *list(difflib.unified_diff(old, new, "live", "replay", "", "", 1))[:SHOWN],
-            ]
+            lines = list(difflib.unified_diff(old, new, "live", "replay", "", "", 1))[:SHOWN]
+            found += [f"{form}, status {done.returncode}:", *(line[:WIDTH].rstrip() for line in lines)]
     return found
 
 
