@@ -16,6 +16,7 @@ from tracer.capture import rulesets
 from tracer.capture.asked import AskedNamespaces, AskedNode, AskedProcesses, asked_function
 from tracer.capture.codec import Unreadable, rich
 from tracer.capture.reader import Batch, Capture
+from tracer.capture.replayed import Answers, ReplayedReader, ReplayedWatch
 from tracer.capture.sandboxes import Replayed
 from tracer.capture.schema import Record
 from tracer.capture.versions import RecordRow
@@ -28,44 +29,14 @@ from tracer.kube.store import Store
 from tracer.rules.hits import Hits
 from tracer.rules.legacy import Legacy
 from tracer.rules.nft_view import View
-from tracer.rules.nft_watch import Change
-from tracer.rules.reader import Reader, Reading, Wanted
-from tracer.source import Loss, Question, Turn
+from tracer.rules.reader import Wanted
+from tracer.source import Loss, Turn
 
 T = TypeVar("T")
 
 
 LAST = 1 << 62
 """The number of a turn behind all others."""
-
-
-class ReplayedReader(Reader):
-    """Gives the readings that were taken in this turn."""
-
-    def __init__(self) -> None:
-        self.coming: list[Reading] = []
-
-    def ask(self, wanted: Wanted) -> None: ...
-
-    def done(self) -> list[Reading]:
-        found, self.coming = self.coming, []
-        return found
-
-    def close(self) -> None: ...
-
-
-class ReplayedWatch:
-    """Gives what was learned of nftables' rules in this turn."""
-
-    def __init__(self) -> None:
-        self.learned: list[Change] = []
-
-    def changes(self) -> list[Change]:
-        found, self.learned = self.learned, []
-        return found
-
-    def coming(self, inode: int, generation: int) -> bool:
-        return True
 
 
 class Replay:
@@ -75,9 +46,8 @@ class Replay:
         self._capture, self._progress, self.meta = capture, progress, capture.meta
         self._records = capture.records()
         self._next: RecordRow | None = None
-        self._answers: dict[Question, Any] = {}
-        self._now: dict[Question, list[tuple[int, Any]]] = {}
-        self._asked: dict[Question, int] = {}
+        self._answers = Answers()
+        self.asking = self._answers.asking
         self._losses: list[Loss] = []
         self._notes: list[str] = []
         self._cached: list[tuple[int, list[Sandbox]]] = []
@@ -152,16 +122,6 @@ class Replay:
                 except Unreadable:
                     continue
 
-    def asking(self, question: Question, ask: Callable[[], T], default: T) -> T:
-        """An Asking that says what was answered then."""
-        coming = self._now.get(question)
-        if coming:
-            self._asked[question] = count = self._asked.get(question, 0) + 1
-            while coming and coming[0][0] <= count:
-                self._answers[question] = coming.pop(0)[1]
-        found: T = self._answers.get(question, default)
-        return found
-
     # The turns.
 
     def notes(self) -> list[str]:
@@ -215,16 +175,8 @@ class Replay:
             yield self._begin(batch.turn + place, now, self._capture.layout.events(slots), last)
         self._progress(batch.events)
 
-    def _settle(self) -> None:
-        """A turn is over. What was answered in it, and not asked for in this replay, holds all the same."""
-        for question, coming in self._now.items():
-            if coming:
-                self._answers[question] = coming[-1][1]
-        self._now.clear()
-        self._asked.clear()
-
     def _begin(self, number: int, now: int, events: Any, last: bool) -> Turn:
-        self._settle()
+        self._answers.settle()
         while self._next and self._next[0] <= number:
             self._apply(self._next, number)
             self._advance()
@@ -250,11 +202,7 @@ class Replay:
             self._capture.missed += 1
 
     def _answer(self, body: Any, in_turn: bool) -> None:
-        question, count, answer = rich(body[0]), int(body[1]), rich(body[2])
-        if in_turn and count > 1:
-            self._now.setdefault(question, []).append((count, answer))
-        else:
-            self._answers[question] = answer
+        self._answers.take(rich(body[0]), int(body[1]) if in_turn else 1, rich(body[2]))
 
     def _objects(self, body: Any, in_turn: bool) -> None:
         what, kind, bodies = body
