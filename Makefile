@@ -10,6 +10,10 @@
 #              every way a SYN can end, made for real: its cause line, compared with nstat and tcpdump
 # make demo INCIDENT=3
 #              one of them, with the tracer beside it
+# make replay-check KERNEL=6.12
+#              incidents and scenes recorded on a real kernel, and read here without root: the same output, byte for byte
+# make fuzz SECONDS=60
+#              a capture cut at every byte and damaged at random: its reader must not crash, nor say nothing
 # make owners  whose each rule of many real nodes is, compared with the API objects
 
 KERNELS ?= 6.1 6.12
@@ -28,7 +32,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test ground-truth incidents syns bench owners setup clean
+.PHONY: demo test unit lint kernel-test ground-truth incidents syns bench owners replay-check fuzz setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
@@ -61,6 +65,16 @@ incidents: setup
 
 syns: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 1200 -- python3 -W ignore tests/kernel/all_syns.py
+
+# Where nobody may not run this Python (it lies under /root, say), K8SNET_PYTHON names one with click, numpy and rich.
+replay-check: setup
+	@rm -rf build/replay
+	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/record_all.py build/replay
+	@$(PYTHON) -m tests.replay_check build/replay
+
+SECONDS ?= 60
+fuzz: setup
+	@$(PYTHON) -m tests.fuzz_capture --seconds $(SECONDS) --seed $(SEED)
 
 bench: setup
 	$(PYTHON) -m bench.run

@@ -106,6 +106,8 @@ def test_version(run: Any) -> None:
     [
         (errors.BadOption, 2), (errors.NotRoot, 3), (errors.NoBtf, 4), (errors.NoBcc, 5), (errors.NoProbe, 6),
         (errors.CompileFailed, 7), (errors.NoObjects, 8), (errors.NoSuchObject, 9), (errors.CommandNotFound, 127),
+        (errors.NotWritten, 20), (errors.NoCapture, 21), (errors.NewerCapture, 22),
+        (errors.Damaged, 23), (errors.NoLibrary, 24),
     ],
 )  # fmt: skip
 def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, error: type[TraceError], status: int) -> None:
@@ -118,7 +120,7 @@ def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, e
 
 def test_statuses_differ() -> None:
     kinds = TraceError.__subclasses__()
-    assert len({kind.status for kind in kinds}) == len(kinds) == 9
+    assert len({kind.status for kind in kinds}) == len(kinds) == 14
 
 
 @pytest.mark.parametrize("status", [0, 10, 11, 12])
@@ -193,6 +195,8 @@ class Kernel:
 class Run:
     def __init__(self, session, journeys, output, limits, kube, findings, following):
         self.output = output
+    def begin(self):
+        pass
     def follow(self, stop, command):
         self.output.summary(main.Run.totals)
     totals = SimpleNamespace(packets=1, seconds=1.0, outcomes={"dropped": 1}, incomplete=0, lost=0, events=1, findings=[],

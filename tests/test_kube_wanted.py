@@ -23,6 +23,7 @@ from tracer.kube.wanted import NOBODY, Words, ends, kernel_filter, matches
 from tracer.model import Endpoints, Flow, Packet
 from tracer.render.text import Text
 from tracer.run import Limits, Run
+from tracer.source import Live
 
 OBJECTS = node("1.36.2-iptables-nft", "S2-three").objects
 
@@ -153,7 +154,7 @@ def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, monkeypa
     session = Session()
     with open(tmp_path / "err", "w") as err, Kube(source, Words(services=("default/http-proxy",)), Filter()) as kube:
         assert "10.244.0.12" in addresses(kube.filter())
-        run = Run(session, Nothing(), Text(err=err), Limits(), kube)  # type: ignore[arg-type]
+        run = Run(Live(session, kube), Nothing(), Text(err=err), Limits(), kube)  # type: ignore[arg-type]
         slices = next(o for o in OBJECTS if o["kind"] == "EndpointSlice" and o["metadata"]["name"].startswith("http-proxy"))
         changed = json.loads(json.dumps(slices))
         changed["endpoints"][1]["addresses"] = ["10.244.0.99"]
@@ -163,7 +164,7 @@ def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, monkeypa
         server.remove("Service", "default", "http-proxy")
         turn_until(run, lambda: session.filters[-1].hosts == (NOBODY,))
         time.sleep(0.05)
-        run._turn(lambda now: [])
+        run._turn()
     said = (tmp_path / "err").read_text().splitlines()
     assert said == ["There is no Service default/http-proxy."]
     server.die()
@@ -173,7 +174,7 @@ def turn_until(run: Run, true: Any) -> None:
     end = time.monotonic() + 5
     while not true():
         assert time.monotonic() < end
-        run._turn(lambda now: [])
+        run._turn()
         time.sleep(0.01)
 
 

@@ -26,6 +26,8 @@ class Rules(Held):
         super().__init__(*snapshots)
         self.reading = reading
 
+    def refresh(self) -> None: ...
+
     def coming(self, inode: int, generation: int) -> bool:
         return self.reading and self.find(inode, generation) is None
 

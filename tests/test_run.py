@@ -26,6 +26,7 @@ from tracer.model import Packet, Totals
 from tracer.record import DTYPE
 from tracer.render.base import Lost, Output
 from tracer.run import Limits, Run, Stop, start, status, write_ready
+from tracer.source import Live
 
 ENDS: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 
@@ -104,7 +105,7 @@ def follow(given: Given, limits: Limits | None = None, quiet: int = 0) -> tuple[
     """Follows until all is given. Times in batches are long past, so packets are over at once."""
     out, stop = Written(), Asked()
     given.ask = stop.ask
-    run = Run(cast(Session, given), Journeys(hops(), quiet=quiet), out, limits or Limits())
+    run = Run(Live(cast(Session, given)), Journeys(hops(), quiet=quiet), out, limits or Limits())
     run.follow(stop)
     return run, out
 
@@ -152,7 +153,7 @@ def test_losses_are_told_and_spoil_what_is_open() -> None:
 
 
 def test_seconds() -> None:
-    run = Run(cast(Session, Given()), Journeys(hops()), Written(), Limits(seconds=0.05))
+    run = Run(Live(cast(Session, Given())), Journeys(hops()), Written(), Limits(seconds=0.05))
     run.follow(Asked())
     assert 0.05 <= run.totals.seconds < 2
 
@@ -162,7 +163,7 @@ def test_ends_with_the_command_and_waits_for_what_it_left_behind() -> None:
     command = start([sys.executable, "-c", ""])
     command.wait()
     given.turns = [forwarded(1)]
-    Run(cast(Session, given), Journeys(hops()), out, Limits()).follow(Asked(), command)
+    Run(Live(cast(Session, given)), Journeys(hops()), out, Limits()).follow(Asked(), command)
     assert [p.outcome for p in out.packets] == ["forwarded"]
 
 
@@ -170,7 +171,7 @@ def test_a_broken_pipe_ends_the_run() -> None:
     def broken(packet: Packet) -> None:
         raise BrokenPipeError
 
-    run = Run(cast(Session, Given(forwarded(1))), Journeys(hops(), quiet=0), Written(broken), Limits())
+    run = Run(Live(cast(Session, Given(forwarded(1)))), Journeys(hops(), quiet=0), Written(broken), Limits())
     with pytest.raises(BrokenPipeError):
         run.follow(Asked())
 
@@ -213,7 +214,7 @@ def test_findings_are_told_at_once_and_kept_for_the_end() -> None:
     out, stop = Written(), Asked()
     given = Given(forwarded(1), dropped(2), forwarded(3))
     given.ask = stop.ask
-    run = Run(cast(Session, given), Journeys(hops(), quiet=0), out, Limits(drops_only=True), findings=Finds())
+    run = Run(Live(cast(Session, given)), Journeys(hops(), quiet=0), out, Limits(drops_only=True), findings=Finds())
     run.follow(stop)
     assert [p.number for p in out.packets] == [2], "what is not printed is looked at all the same"
     assert [f.cause for f in out.findings] == ["Forwarded."]

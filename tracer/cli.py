@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from copy import copy
 from typing import Any
 
 import click
 
 from tracer import __version__
+from tracer.capture.commands import commands
 from tracer.errors import BadOption, TraceError
 from tracer.filters import PROTOCOLS, Filter, parse_host
+
+LEAST = 100_000
+"""Bytes of the smallest file that is worth having."""
 
 EXAMPLES = """\b
 Examples:
@@ -32,6 +38,19 @@ class TraceByDefault(click.Group):
         if not args or (args[0] not in self.commands and args[0] != "--version"):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+
+class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.2
+    """A size: a number with K, M or G behind it, of 1000."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)B?", str(value), re.IGNORECASE)
+        size = int(float(found[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[found[2].upper()]) if found else 0
+        if size < LEAST:
+            self.fail(f"{value!r} is no size of {LEAST // 1000} kB or more: write 500M or 2G.", param, ctx)
+        return size
 
 
 @click.group(cls=TraceByDefault, context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,6 +100,17 @@ def with_kube(function: Any) -> Any:
 )
 @click.option("--no-rules", is_flag=True, help="Verdicts only, not which rule decided: costs less.")
 @click.option("--follow", is_flag=True, help="A timeline of each connection instead.")
+@click.option("-w", "--write", metavar="FILE", help="Also record it all; see record --help.")
+@click.option("-r", "--read", multiple=True, metavar="FILE", help="Explain a capture: needs no root, no cluster.")
+@click.option("--ring", type=Bytes(), metavar="SIZE", hidden=True, help="Of -w: keep the last SIZE (500M, 2G), in one file.")
+@click.option("--rotate-size", type=Bytes(), metavar="SIZE", hidden=True, help="Of -w: another file when one is so large.")
+@click.option(
+    "--rotate-time",
+    type=click.FloatRange(0, min_open=True),
+    metavar="S",
+    hidden=True,
+    help="... or so old, in seconds.",
+)
 @click.option("--ready-file", metavar="PATH", help="Written with our pid once the probes are on.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
 def trace(cmd: tuple[str, ...], **options: Any) -> int:
@@ -89,9 +119,47 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     Runs until Ctrl-C, a limit, or the end of CMD. A packet matches when it, or its connection before or after NAT, does;
     it is then followed wherever it goes.
     """
+    path, sizes = options.pop("read"), [options.pop(name) for name in ("ring", "rotate_size", "rotate_time")]
+    target = options.pop("write")
+    if path:
+        if target or any(sizes) or cmd:
+            raise BadOption("-r reads a capture: it goes with neither -w nor a command.")
+        from tracer.capture import main as captures
+
+        return captures.read(path, options)
+    if any(sizes) and not target:
+        raise BadOption("--ring, --rotate-size and --rotate-time say how -w FILE is written.")
     from tracer import main
 
-    return main.trace(cmd, **options)
+    return main.trace(cmd, target=target, sizes=sizes, **options)
+
+
+NOT_RECORDED = frozenset({"read", "form", "write", "count", "follow"})
+
+
+def record(file: str, cmd: tuple[str, ...], ring: Any, rotate_size: Any, rotate_time: Any, **options: Any) -> int:
+    """Record to FILE without explaining: a busy node's packets come faster than they can be printed.
+
+    Later, on any machine and without root: k8snet-trace -r FILE. Takes the options of a trace.
+    """
+    from tracer import main
+
+    sizes = (ring, rotate_size, rotate_time)
+    return main.trace(cmd, form="text", count=0, target=file, sizes=sizes, record_only=True, **options)
+
+
+def _recording() -> click.Command:
+    """The command `record`: a trace's options, but for those of its output."""
+    params = [copy(p) for p in trace.params if p.name not in NOT_RECORDED and isinstance(p, click.Option)]
+    for each in params:
+        each.hidden = False
+    words = [click.Argument(["file"]), click.Argument(["cmd"], nargs=-1, type=click.UNPROCESSED)]
+    return click.Command("record", callback=record, params=[*params, *words], help=record.__doc__)
+
+
+command.add_command(_recording())
+for _each in commands(trace):
+    command.add_command(_each)
 
 
 @command.command("doctor")

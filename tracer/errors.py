@@ -64,3 +64,33 @@ class CommandNotFound(TraceError):
     """The command after `--` could not be started."""
 
     status = 127
+
+
+class NotWritten(TraceError):
+    """A capture cannot be written where it should be."""
+
+    status = 20
+
+
+class NoCapture(TraceError):
+    """A file is no capture, or nothing of it can be read."""
+
+    status = 21
+
+
+class NewerCapture(TraceError):
+    """A capture of a newer program than this one."""
+
+    status = 22
+
+
+class Damaged(TraceError):
+    """A part of a capture cannot be read. What could be was used."""
+
+    status = 23
+
+
+class NoLibrary(TraceError):
+    """A library of k8snet-trace[analysis] is needed and not there."""
+
+    status = 24

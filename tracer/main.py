@@ -7,9 +7,14 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracer import cli, doctor, render
+from tracer.capture.ahead import Ahead
+from tracer.capture.files import Sizes
+from tracer.capture.quiet import Quiet
+from tracer.capture.recording import Recording
 from tracer.facts import Fact
 from tracer.findings import Findings
 from tracer.findings.context import Context
@@ -21,11 +26,12 @@ from tracer.kernel.session import Kernel, Session, require_root
 from tracer.kube import doctor as kube_doctor
 from tracer.kube.live import Kube, Source
 from tracer.kube.wanted import Words
-from tracer.names import Namespaces, Processes, tracking
+from tracer.names import Namespaces, tracking
+from tracer.parts import Parts
+from tracer.render.base import Output
 from tracer.rules import live
 from tracer.rules.hits import Hits
 from tracer.run import Limits, Run, Stop, start, status, write_ready
-from tracer.syns.spaces import Spaces
 from tracer.syns.watch import Syns
 from tracer.timelines.changes import Changes
 from tracer.timelines.connections import Connections
@@ -45,39 +51,39 @@ def trace(
     ready_file: str | None,
     no_rules: bool = False,
     follow: bool = False,
+    target: str | None = None,
+    sizes: Sequence[Any] = (),
+    record_only: bool = False,
     **options: Any,
 ) -> int:
-    """One tracing run; returns the exit status. Raises TraceError before anything is attached if it cannot be done."""
-    kube = _kube(options)
-    require_root()
-    output = render.find(form)(verbose=verbose)
-    kernel = Kernel.running()
-    full = doctor.gather() if verbose or form == "json" else []
+    """One tracing run; returns the exit status. Raises TraceError before anything is attached if it cannot be done.
+
+    target: the capture to write, sizes: its limits (ring, rotation in bytes, in seconds); record_only: nothing is explained
+    meanwhile.
+    """
+    recording = Recording(target, Sizes(*(size or 0 for size in sizes))) if target else None
+    parts: Parts = recording or Parts()
     with ExitStack() as stack:
+        stack.callback(parts.close)
+        kube = _kube(options, parts)
+        require_root()
+        kernel = Kernel.running()
+        output = Quiet(recording.files.names) if recording and record_only else render.find(form)(verbose=verbose)
+        full = doctor.gather() if verbose or form == "json" or recording else []
         stack.enter_context(kube)
         session = stack.enter_context(Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules))
-        spaces = Namespaces()
-        rules = Hits() if no_rules else rules_of(session, spaces, stack)
+        job = Job(_said(sys.argv[1:]), count, duration, no_rules, verbose, record_only, follow)
         stop, command = Stop(), None
         try:
-            hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
-            journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
-            limits = Limits(count, duration, kube.current.drops_only)
-            offset = time.time_ns() - time.monotonic_ns()
-            findings, changes = Findings(Context(kube.known)), Changes()
-            rules.replaced = changes.rules
-            kube.known.store.on_change(changes.objects)
-            connections = Connections(offset) if follow else None
-            following = stack.enter_context(
-                Following(Syns(Spaces(spaces), offset), connections, changes, findings, limits.drops_only)
-            )
-            run = Run(session, journeys, output, limits, kube, findings, following)
-            output.begin(full or missed(session.refused), _said(sys.argv[1:]), kernel.release)
+            run = prepare(stack, kernel, session, kube, parts, output, job, full)
+            output.begin(full if verbose or form == "json" else missed(session.refused), job.said, kernel.release)
             if ready_file:
                 write_ready(ready_file, os.getpid())
-            following.start(output)
+            run.begin()
             command = start(cmd) if cmd else None
             run.follow(stop, command)
+            for note in parts.close(run.totals.seconds):
+                output.note(note)
             output.summary(run.totals)
         except BrokenPipeError:
             _hang_up()
@@ -90,17 +96,57 @@ def trace(
     return status(run.totals, bool(cmd))
 
 
-def _kube(options: dict[str, Any]) -> Kube:
+@dataclass(frozen=True)
+class Job:
+    """What a run is to do, beside its filter. said: the options as they were typed."""
+
+    said: str = ""
+    count: int = 0
+    duration: float = 0
+    no_rules: bool = False
+    verbose: bool = False
+    record_only: bool = False
+    follow: bool = False
+
+
+def prepare(
+    stack: ExitStack, kernel: Kernel, session: Session, kube: Kube, parts: Parts, output: Output, job: Job, full: list[Fact]
+) -> Run:
+    """A run on attached probes, and its recording begun if it has one. full: what the doctor says, for the recording."""
+    spaces, processes, node = parts.namespaces(), parts.processes(), parts.node()
+    rules = Hits() if job.no_rules else rules_of(session, spaces, stack, parts)
+    reasons, tracked, clock = kernel.drop_reasons(), tracking(), time.time_ns() - time.monotonic_ns()
+    function = parts.function(kernel.symbols.containing)
+    journeys = Journeys(Hops(spaces, processes, reasons, function), clock, tracked, rules=rules)
+    if job.record_only and isinstance(parts, Recording):
+        journeys = Ahead(spaces, processes, function, rules, node, parts.sandboxes, parts.spaces(spaces, processes))
+    limits = Limits(job.count, job.duration, kube.current.drops_only)
+    if isinstance(parts, Recording):
+        facts = {"full": full, "missed": missed(session.refused)}
+        told = asdict(job) | {"drops_only": limits.drops_only, "words": asdict(kube.words)}
+        parts.start(session, kube, spaces, kernel.release, clock, reasons, tracked, facts, told)
+    findings, changes = Findings(Context(kube.known, node)), Changes()
+    rules.replaced = changes.rules
+    kube.known.store.on_change(changes.objects)
+    syns = Syns(parts.spaces(spaces, processes), clock)
+    connections = Connections(clock) if job.follow else None
+    following = stack.enter_context(Following(syns, connections, changes, findings, limits.drops_only))
+    return Run(parts.source(session, kube), journeys, output, limits, kube, findings, following)
+
+
+def _kube(options: dict[str, Any], parts: Parts) -> Kube:
     """Takes the options that speak of Kubernetes out of the others, which make the filter."""
-    source = Source(options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"))
+    source = Source(options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"), parts.known)
     words = Words(*(options.pop(name) for name in ("services", "pods", "node_ports", "host_ports")))
     return Kube(source, words, cli.wanted(**options))
 
 
-def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack) -> Hits:
+def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, parts: Parts | None = None) -> Hits:
     """What explains hits by rules, until the stack unwinds."""
     nft = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
-    hits, why = stack.enter_context(live.watching(namespaces, session.acts, nft is not None))
+    parts = parts or Parts()
+    watching = live.watching(namespaces, session.acts, nft is not None, parts.reader, parts.watch)
+    hits, why = stack.enter_context(watching)
     if nft and why:
         session.refused.append(Refused(nft, why))
     return hits

@@ -21,6 +21,9 @@ DTYPE = cstruct.dtype("event.h", "event")
 Kind: Any = cstruct.enum("event.h", "event_kind")
 Flag: Any = cstruct.enum("event.h", "event_flag")
 
+NOTHING: npt.NDArray[Any] = np.zeros(0, DTYPE)
+"""A batch without events."""
+
 SLOT = cstruct.define("event.h", "SHORT_EVENT") + 8
 """Bytes of a ring slot: a short event behind its ring header."""
 _WHOLE, _DISCARDED = DTYPE.itemsize, 1 << 30

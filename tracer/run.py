@@ -5,19 +5,21 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from tracer import record
 from tracer.errors import BadOption, CommandNotFound
 from tracer.findings import Findings
 from tracer.following import Following
 from tracer.journeys import Journeys
-from tracer.kernel.session import Session
 from tracer.kube.live import Kube
 from tracer.model import Packet, Totals
 from tracer.render.base import Output
+from tracer.source import Source, Turn
 from tracer.verdict import BAD
 
 POLL_SECONDS = 0.05
@@ -50,11 +52,11 @@ class Stop:
 
 
 class Run:
-    """Joins a session, the journeys and an output; and Kubernetes' names and what they let find, if there are any."""
+    """Joins a source, the journeys and an output; and Kubernetes' names and what they let find, if there are any."""
 
     def __init__(
         self,
-        session: Session,
+        source: Source,
         journeys: Journeys,
         output: Output,
         limits: Limits,
@@ -62,10 +64,15 @@ class Run:
         findings: Findings | None = None,
         following: Following | None = None,
     ) -> None:
-        self._session, self._journeys, self._output, self._limits = session, journeys, output, limits
+        self._source, self._journeys, self._output, self._limits = source, journeys, output, limits
         self._kube, self._findings, self._following = kube, findings, following
         self.totals = Totals()
         self._full = False
+
+    def begin(self) -> None:
+        """The probes are on, and packets come from now on."""
+        if self._following:
+            self._following.start(self._output)
 
     def follow(self, stop: Stop, command: subprocess.Popen[bytes] | None = None) -> None:
         """Prints packets until stopped, a limit is reached, or the command has ended; then prints what is left."""
@@ -77,41 +84,65 @@ class Run:
                 time.sleep(2 * POLL_SECONDS)
                 break
             time.sleep(POLL_SECONDS)
-            self._turn(self._journeys.finished)
+            self._turn()
         last = time.monotonic() + RULES_SECONDS
         while self._journeys.waiting and not self._full and time.monotonic() < last:
             time.sleep(POLL_SECONDS)
-            self._turn(self._journeys.finished)
-        self._turn(lambda now: self._journeys.rest())
+            self._turn()
+        self._turn(last=True)
+        self._over(time.monotonic() - began)
+
+    def replay(self, turns: Iterable[Turn], stop: Stop, seconds: float | None = None, early: bool = False) -> None:
+        """Prints the packets of turns that were recorded.
+
+        seconds: how long that run took, None = as long as its turns. early: ends at the limit, as the recorded run did not.
+        """
+        began, turn = 0, Turn(0, record.NOTHING)
+        for turn in turns:
+            began = began or turn.now
+            self._take(turn)
+            if stop.asked or (early and self._full):
+                break
+        if not turn.last:
+            self._take(Turn(turn.now, record.NOTHING, last=True))
+        self._over((turn.now - began) / 1e9 if seconds is None else seconds)
+
+    def _over(self, seconds: float) -> None:
         if self._following:
             self._following.end(self.totals, self._output)
-        self.totals.seconds = time.monotonic() - began
+        self.totals.seconds = seconds
         self.totals.findings = self._findings.all if self._findings else []
 
-    def _turn(self, over: Callable[[int], list[Packet]]) -> None:
-        now = time.monotonic_ns()
-        self._journeys.add(self._session.events())
-        losses = self._session.losses()
-        if losses:
+    def _turn(self, last: bool = False) -> None:
+        with self._still():
+            self._take(self._source.turn(last))
+
+    def _still(self) -> AbstractContextManager[object]:
+        """Within a turn the objects of Kubernetes do not change: all its packets are explained by the same."""
+        return self._kube.still() if self._kube else nullcontext()
+
+    def _take(self, turn: Turn) -> None:
+        self._journeys.add(turn.batch)
+        if turn.losses:
             self._journeys.doubt()
-        for loss in losses:
+        for loss in turn.losses:
             self.totals.lost += loss.count
             self._output.lost(loss)
-        for packet in over(now):
+        for packet in self._journeys.rest() if turn.last else self._journeys.finished(turn.now):
             self._print(packet)
         if self._following:
-            self._following.turn(now, self._output)
+            self._following.turn(turn.now, self._output)
         self.totals.events = self._journeys.events
         self._ask_kube()
 
     def _ask_kube(self) -> None:
         """Says what it has to say, and follows an object whose addresses have changed."""
+        for note in self._source.notes():
+            self._output.note(note)
         if self._kube:
-            for note in self._kube.notes():
-                self._output.note(note)
             new = self._kube.new_filter()
             if new:
-                self._session.set_filter(new)
+                self._source.set_filter(new)
 
     def _print(self, packet: Packet) -> None:
         if self._full:

@@ -30,6 +30,7 @@ from tracer.names import Namespaces, Processes, tracking
 from tracer.render.text import Text
 from tracer.rules import live
 from tracer.run import Limits, Run, Stop
+from tracer.source import Live
 
 OBJECTS = recorded("1.36.2-iptables-nft", "S2-three").objects
 SERVICE = "Service default/http-proxy"
@@ -82,7 +83,7 @@ def running(watch: Watch, kube: Kube) -> Iterator[Told]:
     hops = Hops(spaces, Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
     with kube, live.watching(spaces, watch.session.acts, False) as (rules, _):
         watch.session.set_filter(kube.filter())
-        run = Run(watch.session, Journeys(hops, tracking=tracking(), rules=rules), told, Limits(), kube)
+        run = Run(Live(watch.session, kube), Journeys(hops, tracking=tracking(), rules=rules), told, Limits(), kube)
         thread = threading.Thread(target=run.follow, args=(cast(Stop, stop),))
         thread.start()
         try:

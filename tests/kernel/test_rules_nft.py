@@ -29,6 +29,7 @@ from tracer.names import Namespaces, Processes
 from tracer.rules import nft_live
 from tracer.rules.hits import Hits
 from tracer.rules.model import Walk
+from tracer.rules.nft_view import View
 from tracer.rules.nft_watch import NftWatch
 
 PACKETS = 60
@@ -51,7 +52,7 @@ def nodeport(watch: Watch) -> Iterator[NftWatch]:
 def packets(watch: Watch, live: NftWatch, port: int) -> list[Packet]:
     """What was seen of the requests of one block, each hop with its walk."""
     hops = Hops(Namespaces(), Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
-    journeys = Journeys(hops, rules=Hits(nft=live))
+    journeys = Journeys(hops, rules=Hits(nft=View(live)))
     watch.session.drain()
     watch.session.set_filter(Filter(ports=(port,)))
     traffic.http_get(port=port)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from tracer import render
+from tracer import render, source
 from tracer.backends import nft_loaded
 from tracer.errors import BadOption
 from tracer.explain.compare import Compared, compare
@@ -84,7 +84,7 @@ def watch(question: Question, stories: list[Story], kube: Kube, output: Output, 
         hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
         rules = rules_of(session, spaces, stack)
         journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
-        traced = Run(session, journeys, beside, Limits(0, live.seconds), kube)
+        traced = Run(source.Live(session, kube), journeys, beside, Limits(0, live.seconds), kube)
         stop = Stop()
         output.note("Watching: send the packet now. Ctrl-C ends it.")
         if live.ready_file:

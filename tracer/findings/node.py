@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from tracer.findings import kube_proxy, procnet
 from tracer.findings.kube_proxy import KubeProxy
+from tracer.findings.procnet import Bound
 from tracer.names import Processes
 from tracer.rules.netns import inside
 
@@ -50,7 +51,8 @@ class Node:
         self._kept: dict[Hashable, tuple[float, object]] = {}
         self._net = next((p for p in (proc / "1/net", proc / "self/net") if os.access(p / "tcp", os.R_OK)), proc / "self/net")
 
-    def _keep(self, key: Hashable, ask: Callable[[], T]) -> T:
+    def _keep(self, key: Hashable, ask: Callable[[], T], default: T) -> T:
+        """What `ask` says, asked at most once a second. default: what is said where nobody can be asked."""
         kept = self._kept.get(key)
         if kept and time.monotonic() - kept[0] < KEPT_SECONDS:
             return kept[1]  # type: ignore[return-value]
@@ -58,9 +60,13 @@ class Node:
         self._kept[key] = time.monotonic(), found
         return found
 
+    def bound(self, protocol: str) -> tuple[Bound, ...]:
+        """Sockets of the node that wait for packets. protocol: "tcp" or "udp"."""
+        return self._keep(("bound", protocol), lambda: procnet.bound(self._net, protocol), ())
+
     def listener(self, address: str, port: int, protocol: str) -> Listener | None:
         """Who waits on this address and port of the node. protocol: "tcp" or "udp"."""
-        found = [b for b in self._keep(("bound", protocol), lambda: procnet.bound(self._net, protocol)) if b.port == port]
+        found = [b for b in self.bound(protocol) if b.port == port]
         found = [b for b in found if b.takes(address)]
         if not found:
             return None
@@ -70,15 +76,18 @@ class Node:
 
     def is_kube_proxy(self, pid: int) -> bool:
         """Whether a process is kube-proxy, or k3s, which has it in it."""
+        return self._keep(("is kube-proxy", pid), lambda: self._is_kube_proxy(pid), False)
+
+    def _is_kube_proxy(self, pid: int) -> bool:
         words = kube_proxy.arguments(self._proc / str(pid))
         return kube_proxy.is_kube_proxy(words) or (bool(words) and Path(words[0].split(" ")[0]).name in ("k3s", "rke2"))
 
     def kube_proxy(self) -> KubeProxy | None:
-        return self._keep("kube-proxy", lambda: kube_proxy.running(self._proc))
+        return self._keep("kube-proxy", lambda: kube_proxy.running(self._proc), None)
 
     def setting(self, name: str, pid: int = 0) -> str:
         """A sysctl ("net/ipv4/tcp_syncookies") in the namespace of a process, ours for 0; "" when there is none."""
-        return self._keep(("setting", name, pid), lambda: self._read_setting(name, pid))
+        return self._keep(("setting", name, pid), lambda: self._read_setting(name, pid), "")
 
     def _read_setting(self, name: str, pid: int) -> str:
         path = self._proc / "sys" / name
@@ -95,25 +104,32 @@ class Node:
 
     def counters(self, pid: int) -> dict[str, int]:
         """TcpExt counters of the namespace of a process; {} when they cannot be read."""
-        return self._keep(("counters", pid), lambda: procnet.counters(self._proc / str(pid) / "net"))
+        return self._keep(("counters", pid), lambda: procnet.counters(self._proc / str(pid) / "net"), {})
+
+    def addresses(self) -> dict[str, str]:
+        """Addresses of our own namespace, and whose interface's they are."""
+        return self._keep("addresses", _addresses, {})
 
     def conntrack_counters(self) -> dict[str, int]:
         """conntrack's counters of our namespace since boot, of all CPUs: insert_failed, drop ... {} when not to be had."""
-        return self._keep("conntrack", lambda: procnet.conntrack(self._net))
+        return self._keep("conntrack", lambda: procnet.conntrack(self._net), {})
 
     def mtu(self, interface: str) -> int:
         """Of an interface of our namespace, in bytes; 0 when there is none."""
+        return self._keep(("mtu", interface), lambda: self._read_mtu(interface), 0)
+
+    def _read_mtu(self, interface: str) -> int:
         with suppress(OSError, ValueError):
             return int((self._sys / "class/net" / interface / "mtu").read_text(encoding="ascii"))
         return 0
 
     def interface_of(self, address: str) -> str:
         """The interface that has this address, "" when none has."""
-        return self._keep("addresses", _addresses).get(address, "")
+        return self.addresses().get(address, "")
 
     def flannel_subnets(self) -> tuple[str, ...]:
         """The networks that flannel has leased for this node, as in /run/flannel/subnet.env; () when there is no such file."""
-        return self._keep("flannel", lambda: tuple(_leases(self._run / "flannel/subnet.env")))
+        return self._keep("flannel", lambda: tuple(_leases(self._run / "flannel/subnet.env")), ())
 
 
 def _leases(path: Path) -> list[str]:

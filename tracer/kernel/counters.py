@@ -5,24 +5,13 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from tracer import cstruct
 from tracer.kernel.plan import Planned
 from tracer.kernel.program import Program
-
-
-@dataclass(frozen=True)
-class Loss:
-    """`count` events of a probe lost since the counters were last read. cpu -1 = not known by CPU."""
-
-    probe: str
-    cpu: int
-    count: int
-    why: str
-
+from tracer.source import Loss as Loss
 
 MISSES_SECONDS = 0.1
 """How often the kernel is asked for skipped programs, one question a program. A packet is over only after a longer silence

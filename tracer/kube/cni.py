@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,8 +88,12 @@ class Cache:
             with suppress(OSError):
                 there += directory.iterdir()
         self._files = {path: self._files[path] if path in self._files else read(path) for path in there}
+        self._by = self._index(filter(None, self._files.values()))
+
+    @staticmethod
+    def _index(sandboxes: Iterable[Sandbox]) -> Index[tuple[str, str], Sandbox]:
         by: Index[tuple[str, str], Sandbox] = Index()
-        for one in filter(None, self._files.values()):
+        for one in sandboxes:
             by.add(("id", one.container), one)
             by.add(("chain", portmap_chain(one.network, one.container)), one)
             by.add(("pod", f"{one.namespace}/{one.name}"), one)
@@ -96,7 +101,7 @@ class Cache:
                 by.add(("address", address), one)
             for h in one.host_ports:
                 by.add(("host port", f"{h.port}/{h.protocol}"), one)
-        self._by = by
+        return by
 
 
 def read(path: Path) -> Sandbox | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -32,6 +34,10 @@ class Source:
     objects: str = ""
     kubeconfig: str = ""
     none: bool = False
+    known: Callable[[], Known] = lambda: Known(Store(), Cache(DIRECTORIES), node.local_addresses(), node.ipvs_addresses())
+    """Makes what names are found with."""
+    replayed: bool = False
+    """Its objects come from elsewhere: nobody is asked."""
 
 
 class Kube:
@@ -40,12 +46,12 @@ class Kube:
     def __init__(self, source: Source, words: Words, base: Filter) -> None:
         if words and (base.ports or base.hosts):
             raise BadOption("--service, --pod, --node-port and --host-port cannot be combined with --port or --host.")
-        if source.none and words.need_names:
+        if source.none and not source.replayed and words.need_names:
             raise BadOption("--service and --pod need Kubernetes' objects: leave --no-kube out.")
         if bool(source.objects) + bool(source.kubeconfig) + source.none > 1:
             raise BadOption("--objects, --kubeconfig and --no-kube exclude each other.")
-        self._words, self._base = words, base
-        self.known = Known(Store(), Cache(DIRECTORIES), node.local_addresses(), node.ipvs_addresses())
+        self.words, self._base = words, base
+        self.known = source.known()
         self._ends: frozenset[wanted.End] = frozenset()
         self.current = base
         self._changed = threading.Event()
@@ -72,7 +78,7 @@ class Kube:
         try:
             return kubeconfig.find(source.kubeconfig or None)
         except NoObjects as e:
-            if source.kubeconfig or self._words.need_names:
+            if source.kubeconfig or self.words.need_names:
                 raise
             self._notes.append(f"{e} Names come from rules alone.")
             return None
@@ -82,28 +88,28 @@ class Kube:
         self.known.store.on_change(self._changed.set)
         if self._watch:
             self._watch.start()
-            if self._words.need_names:
+            if self.words.need_names:
                 self._have_all = self._watch.wait(PATIENCE)
                 if not self._have_all or self._watch.troubled:
                     why = self._watch.troubled or f"The Kubernetes API has not answered within {PATIENCE:.0f} s."
                     self._watch.close()
                     raise NoObjects(f"--service and --pod need the Kubernetes API. {why}")
                 try:
-                    wanted.check(self._words, self.known)
+                    wanted.check(self.words, self.known)
                 except NoSuchObject:
                     self._watch.close()
                     raise
 
     def filter(self) -> Filter:
         """What the kernel is to let pass now; kept as `current`."""
-        if self._words:
-            self._ends = wanted.ends(self._words, self.known)
+        if self.words:
+            self._ends = wanted.ends(self.words, self.known)
             self.current = wanted.kernel_filter(self._base, self._ends, self.known)
         return self.current
 
     def new_filter(self) -> Filter | None:
         """The filter to put in the place of the current one; None while that is still right."""
-        if not self._words or not self._changed.is_set():
+        if not self.words or not self._changed.is_set():
             return None
         self._changed.clear()
         before, new = self.current, self.filter()
@@ -116,7 +122,7 @@ class Kube:
     def _miss(self) -> None:
         """Says once that something asked for is not there, or not any more."""
         try:
-            wanted.check(self._words, self.known)
+            wanted.check(self.words, self.known)
             self._said.clear()
         except NoSuchObject as e:
             if str(e) not in self._said:
@@ -132,11 +138,15 @@ class Kube:
 
     def wants(self, packet: Packet) -> bool:
         """Whether the packet is one that was asked for; the kernel lets a few more pass."""
-        return not self._words or wanted.matches(packet, self._ends, self.known)
+        return not self.words or wanted.matches(packet, self._ends, self.known)
 
     def explain(self, packet: Packet) -> None:
         """Writes owners into the packet."""
         explain(packet, self.known)
+
+    def still(self) -> AbstractContextManager[object]:
+        """The objects do not change within the block."""
+        return self.known.store.still()
 
     def notes(self) -> list[str]:
         """What the user should be told since the last call, a sentence each."""

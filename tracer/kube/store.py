@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from ipaddress import ip_network
 from typing import Any
@@ -24,6 +25,9 @@ Name = tuple[str, str]
 
 Entry = tuple[Index[Any, Any], Hashable, Any]
 
+Change = tuple[str, str, list[Object]]
+"""What was done: the method's name, the kind ("" for load), and the objects it was given."""
+
 
 class Store:
     """Services, endpoints, pods and nodes, found by whatever a packet or a rule shows of them.
@@ -35,7 +39,7 @@ class Store:
     """
 
     def __init__(self, node: str = "") -> None:
-        self.node = node
+        self._node = node
         self.services: Index[Name, ServicePort] = Index()
         self.by_address: Index[tuple[str, int, str], tuple[ServicePort, str]] = Index()
         self.by_service_ip: Index[str, Name] = Index()
@@ -60,10 +64,37 @@ class Store:
         self._touched: set[Name] = set()
         self._lock = threading.RLock()
         self._callbacks: list[Callable[[], None]] = []
+        self._keepers: list[Callable[[Change], None]] = []
         self.version, self._differs = 0, False
 
     def __len__(self) -> int:
         return len(self._service) + len(self._home) + len(self.pods) + len(self.nodes)
+
+    @property
+    def node(self) -> str:
+        return self._node
+
+    @node.setter
+    def node(self, name: str) -> None:
+        with self._lock:
+            self._node = name
+            self._keep("named", name, ())
+
+    def still(self) -> AbstractContextManager[object]:
+        """Nothing changes here within the block, but what its own thread changes."""
+        return self._lock
+
+    def on_apply(self, keeper: Callable[[Change], None]) -> None:
+        """Told of each thing that is done to this store, in order; whoever does them again has the same store."""
+        self._keepers.append(keeper)
+
+    def _keep(self, what: str, kind: str, bodies: Iterable[Object]) -> Iterable[Object]:
+        if not self._keepers:
+            return bodies
+        kept = list(bodies)
+        for keeper in self._keepers:
+            keeper((what, kind, kept))
+        return kept
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Called, in the thread that made the change, whenever something that is kept here has changed."""
@@ -72,7 +103,7 @@ class Store:
     def load(self, bodies: Iterable[Object]) -> None:
         """Takes objects of all kinds, as a List has them."""
         with self._lock, no_cycles():
-            for body in objects.flatten(bodies):
+            for body in objects.flatten(self._keep("load", "", bodies)):
                 if body.get("kind") in objects.KINDS:
                     self._apply(str(body["kind"]), body)
             self._rebuild()
@@ -81,6 +112,7 @@ class Store:
     def apply(self, kind: str, body: Object) -> None:
         """It is there, or has changed."""
         with self._lock:
+            self._keep("apply", kind, (body,))
             self._apply(kind, body)
             self._rebuild()
         self._changed()
@@ -88,6 +120,7 @@ class Store:
     def delete(self, kind: str, body: Object) -> None:
         """An object is gone."""
         with self._lock:
+            self._keep("delete", kind, (body,))
             self._forget(kind, objects.key(body))
             self._rebuild()
         self._changed()
@@ -96,7 +129,7 @@ class Store:
         """What a new list of one kind says: whatever it does not have is gone."""
         with self._lock, no_cycles():
             seen = set()
-            for body in bodies:
+            for body in self._keep("replace", kind, bodies):
                 seen.add(objects.key(body))
                 self._apply(kind, body)
             for name in [n for k, n in [*self._entries, *self._home] if k == kind and n not in seen]:

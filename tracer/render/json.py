@@ -47,7 +47,7 @@ class Json(Output):
         self._write("lost", probe=loss.probe, cpu=loss.cpu, count=loss.count, why=loss.why)
 
     def finding(self, finding: Finding) -> None:
-        self._write("finding", **_finding(finding))
+        self._write("finding", **finding_object(finding))
 
     def syn(self, verdict: Verdict) -> None:
         self._write("syn", **_syn(verdict))
@@ -65,7 +65,7 @@ class Json(Output):
             lost=totals.lost,
             lost_by_probe=dict(self.lost_by_probe),
             seconds=round(totals.seconds, 3),
-            findings=[_finding(f) for f in totals.findings],
+            findings=[finding_object(f) for f in totals.findings],
             causes=totals.causes,
             counters=[
                 {"netns": d.netns, "counter": d.counter, "counted": d.counted, "explained": d.explained}
@@ -250,7 +250,8 @@ def _drop(drop: Drop) -> Object:
     return {key: text for key, text in (("reason", drop.reason), ("function", drop.function)) if text}
 
 
-def _finding(finding: Finding) -> Object:
+def finding_object(finding: Finding) -> Object:
+    """The fields of a `finding` line, without its type."""
     proofs = [{"what": p.what, "text": p.text, "evidence": p.evidence} for p in finding.proofs]
     times = {"first": rfc3339(finding.first), "last": rfc3339(finding.last)} if finding.packets else {}
     return {

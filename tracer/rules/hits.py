@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer.record import HOOKS, Event, Flag, Kind, NftHit
+from tracer.record import HIT_DTYPE, HOOKS, Event, Flag, Kind, NftHit
 from tracer.rules import nft_hits, steps
 from tracer.rules.legacy import Legacy
 from tracer.rules.model import Walk
@@ -55,19 +55,19 @@ class Hits:
         self._connections: OrderedDict[object, _Decided] = OrderedDict()
         self._lost = False
         self.replaced: Callable[[int, str, int], None] | None = None
+        self._met: set[tuple[int, int]] = set()
 
     def take(self, batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Takes out of a batch what is not an event; returns the events. To be called for every drain, also an empty one."""
+        if self._nft:
+            self._nft.refresh()
         events, rows, rulesets = steps.split(batch)
         if self._legacy:
             for packet, time, noted in steps.noted(rows):
                 self._noted.setdefault(packet, {}).setdefault(time, []).append(noted)
             changes = list(steps.changes(rulesets))
-            self._legacy.note(changes)
+            self._want(self._legacy, events, changes)
             self._tell(changes)
-            tables = events[events["kind"] == Kind.EVENT_TABLE]
-            for at in np.unique(tables["object"], return_index=True)[1] if len(tables) else ():
-                self._legacy.want(steps.event(tables[at]))
         return events
 
     def _tell(self, changes: list[Looked | Replaced]) -> None:
@@ -79,6 +79,32 @@ class Hits:
         """nftables' rules were seen to have changed. at: ns, CLOCK_MONOTONIC, when that was noticed."""
         if self.replaced:
             self.replaced(at, "nftables' rules (noticed within 0.1 s)", 0)
+
+    @staticmethod
+    def _want(legacy: Legacy, events: npt.NDArray[Any], changes: list[Looked | Replaced]) -> None:
+        """Has the tables read that these events met."""
+        legacy.note(changes)
+        tables = events[events["kind"] == Kind.EVENT_TABLE]
+        for at in np.unique(tables["object"], return_index=True)[1] if len(tables) else ():
+            legacy.want(steps.event(tables[at]))
+
+    def ahead(self, batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """In place of `take`, where nothing will be explained: has all rules read that a batch met, and keeps nothing of it."""
+        events, _, rulesets = steps.split(batch)
+        if self._legacy:
+            self._want(self._legacy, events, list(steps.changes(rulesets)))
+        if self._nft:
+            self._nft.refresh()
+            hits = events[events["kind"] == Kind.EVENT_NFT_RULE].view(HIT_DTYPE)
+            met = set(zip(hits["netns"].tolist(), hits["generation"].tolist(), strict=True))
+            self._met = {g for g in self._met | met if self._nft.coming(*g)}
+        return events
+
+    @property
+    def reading(self) -> bool:
+        """Whether rules that `ahead` asked for are being read."""
+        nft, legacy = self._nft, self._legacy
+        return bool((legacy and legacy.reading) or (nft and any([nft.coming(*g) for g in self._met])))
 
     def waits(self, records: Sequence[Any]) -> bool:
         """Whether rules that acted on a packet are being read. records: its events and hits."""

@@ -62,6 +62,10 @@ class Legacy:
         if not self._pending[wanted]:
             self._start(wanted)
 
+    def expect(self, wanted: Wanted) -> None:
+        """A reading of it will come that was asked for elsewhere."""
+        self._pending[wanted] += 1
+
     def _start(self, wanted: Wanted) -> None:
         self._pending[wanted] += 1
         self._reader.ask(wanted)
@@ -140,6 +144,11 @@ class Legacy:
         life = self._of(e.object, e.time)
         self.want(e)
         return not life.reading and not life.died and self._pending[_wanted(e)] > 0
+
+    @property
+    def reading(self) -> bool:
+        """Whether any table is being read."""
+        return any(self._pending.values())
 
     def walk(self, e: Event, notes: list[Noted]) -> Walk:
         """How the packet of a TABLE event went through the table. notes: the event's records of steps."""

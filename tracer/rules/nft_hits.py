@@ -33,7 +33,9 @@ class Snapshots(Protocol):
 
 
 class Reading(Snapshots, Protocol):
-    """The same while rules are still being read."""
+    """The same while rules are still being read. refresh: takes what was read since the last call; nothing changes between."""
+
+    def refresh(self) -> None: ...
 
     def coming(self, inode: int, generation: int) -> bool: ...
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tracer.rules import netns, nft
@@ -24,6 +25,19 @@ END_SECONDS = 1.0
 """How long the end of a run waits for a reading under way; the thread dies with the process."""
 KEPT = 16
 """Snapshots a namespace."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a look at a namespace has shown. seen: the generation in force. gone: nothing can be read there any more.
+
+    snapshot: the rules of that generation; None when they could not be read.
+    """
+
+    inode: int
+    seen: int
+    gone: bool = False
+    snapshot: Snapshot | None = None
 
 
 class _Namespace:
@@ -75,18 +89,17 @@ class _Namespace:
 
 
 class NftWatch:
-    """Snapshots by namespace and generation; a context manager that ends its thread. changed: called, in that thread, when a
-    namespace's rules are seen to be of another generation, with the time (ns, CLOCK_MONOTONIC).
+    """Snapshots by namespace and generation; a context manager that ends its thread.
 
     Only for kernels that have nf_tables loaded: asking another one would load it.
     """
 
     def __init__(self, pause: float = PAUSE_SECONDS) -> None:
         self._pause = pause
-        self.changed: Callable[[int], None] | None = None
         self._namespaces: dict[int, _Namespace] = {}
         self._lock = threading.Lock()
         self._wake, self._ended = threading.Event(), False
+        self._changes: deque[Change] = deque()
         self._thread = threading.Thread(target=self._run, name="nft rules", daemon=True)
         self._thread.start()
 
@@ -120,18 +133,25 @@ class NftWatch:
         self._wake.set()
         return True
 
+    def changes(self) -> list[Change]:
+        """What has become known since the last call."""
+        found = []
+        while self._changes:
+            found.append(self._changes.popleft())
+        return found
+
     def _run(self) -> None:
         while not self._ended:
             with self._lock:
                 due = [space for space in self._namespaces.values() if space.due]
             for space in due:
-                before = space.seen
+                before = space.seen, bool(space.snapshots)
                 try:
                     space.look()
                 except (OSError, LookupError):
                     space.gone = True
-                if before and space.seen != before and self.changed:
-                    self.changed(time.monotonic_ns())
+                if space.gone or (space.seen, bool(space.snapshots)) != before:
+                    self._changes.append(Change(space.inode, space.seen, space.gone, space.snapshots.get(space.seen)))
             self._wake.wait(self._pause)
             if self._wake.is_set():
                 self._wake.clear()

@@ -35,7 +35,8 @@ class Wanted:
 class Reading:
     """What came of it. thread: the kernel's number of the thread that read, from `began` to `ended` (ns, CLOCK_MONOTONIC).
 
-    table: None when it could not be read, and `why` says why not. rules: by offset in the blob.
+    table: None when it could not be read, and `why` says why not. rules: by offset in the blob. blob, text: what both were made
+    of; kept only for whoever asks for it.
     """
 
     wanted: Wanted
@@ -45,13 +46,18 @@ class Reading:
     table: Table | None = None
     rules: Mapping[int, Rule] = field(default_factory=dict)
     why: str = ""
+    blob: bytes | bytearray = field(default=b"", repr=False)
+    text: str | None = field(default=None, repr=False)
 
 
 class Reader:
-    """A thread that reads what it is asked for, in order. path: of a file that leads to a namespace, or LookupError."""
+    """A thread that reads what it is asked for, in order. path: of a file that leads to a namespace, or LookupError.
 
-    def __init__(self, path: Callable[[int], Path] = netns.find) -> None:
-        self._path, self._closing = path, False
+    keep: readings hold the blob and the text as they were read.
+    """
+
+    def __init__(self, path: Callable[[int], Path] = netns.find, keep: bool = False) -> None:
+        self._path, self._keep, self._closing = path, keep, False
         self._asked: queue.SimpleQueue[Wanted | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Reading] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="rules", daemon=True)
@@ -105,24 +111,35 @@ class Reader:
                 why = f"they could not be read ({e})"
                 continue
             if found:
-                return Reading(wanted, thread, began, time.monotonic_ns(), *found)
+                table, rules, blob, printed = found
+                kept = (blob, printed) if self._keep else (b"", None)
+                return Reading(wanted, thread, began, time.monotonic_ns(), table, rules, "", *kept)
         return Reading(wanted, thread, began, time.monotonic_ns(), why=why)
 
 
-def read_here(wanted: Wanted) -> tuple[Table, Mapping[int, Rule]] | None:
-    """The table in this thread's namespace; None when it changed meanwhile. Raises OSError, BadBlob."""
+def read_here(wanted: Wanted) -> tuple[Table, Mapping[int, Rule], bytearray, str | None] | None:
+    """The table in this thread's namespace, its rules, and what they were made of; None when it changed meanwhile.
+
+    Raises OSError, BadBlob.
+    """
     family, name = wanted.family, wanted.table
     if name not in sockopt.present(family):
         raise OSError(f"there is no table {name} any more")
-    table = BlobTable(family, name, *sockopt.read(family, name))
+    raw = sockopt.read(family, name)
+    table = BlobTable(family, name, *raw)
     try:
         text = sockopt.save(family, name)
     except OSError:
         text = None
     if not table.is_same(sockopt.read(family, name).blob):
         return None
+    return table, joined(table, text), raw.blob, text
+
+
+def joined(table: Table, text: str | None) -> Mapping[int, Rule]:
+    """The rules of a table by their offset, with the text that iptables-save printed, if that is the table's."""
     try:
-        return table, saved.Rules(table, text)
+        return saved.Rules(table, text)
     except saved.NotTheSame:
         # An iptables-save that does not know these rules well enough: they are the same, but have no text.
-        return table, saved.Rules(table, None)
+        return saved.Rules(table, None)

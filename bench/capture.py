@@ -1,0 +1,180 @@
+"""Recording and reading captures: rate, size and memory, on events multiplied from a recorded capture.
+
+    python -m bench.capture CAPTURE [--events 10000000] [--keep FILE]
+
+CAPTURE's batches are written again and again through the real tape and writer, each time later and as other packets, as fast as
+they are taken; then the file is read without and with explaining. Each step runs in a process of its own, so that its memory is
+its own. Prints one line of JSON a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracer.capture import again, layout
+from tracer.capture.again import Asked
+from tracer.capture.files import Files, Sizes
+from tracer.capture.reader import Capture
+from tracer.capture.schema import Record
+from tracer.capture.tape import Tape
+from tracer.capture.writer import Writer
+from tracer.record import SLOT, Kind
+from tracer.run import Stop
+
+Slots = npt.NDArray[np.uint8]
+TIME, PACKET, KIND = 8, 16, 8 + layout._place(layout.RECORDS["event"], "kind")
+"""Where they are in the slot in which an event begins."""
+PACE = 0.05
+TURNS_AHEAD = 16
+"""Of the writer's room: a machine that makes events as fast as it can would only show how it is dropped."""
+
+
+def later(slots: Slots, by: int) -> Slots:
+    """The same events, `by` ns later, of other packets. What tells of rulesets is left out: rules do not change."""
+    lengths = slots[:, :4].view("<u4").ravel()
+    begins = lengths != 0
+    out = slots.copy()
+    first = out[begins]
+    for place, add in ((TIME, by), (PACKET, by << 8)):
+        first[:, place : place + 8] = (first[:, place : place + 8].copy().view("<u8") + np.uint64(add)).view(np.uint8)
+    out[begins] = first
+    rulesets = begins & (slots[:, KIND] == int(Kind.EVENT_RULESET)) & (lengths == SLOT - 8)
+    kept: Slots = out[~rulesets]
+    return kept
+
+
+def multiplied(capture: Capture, events: int) -> Iterator[tuple[int, Slots]]:
+    """(when, slots) of turns, until there are so many events. Needs a capture of at least one event."""
+    batches = list(capture.batches())
+    began, ended = batches[0].turns[0][0], batches[-1].turns[-1][0]
+    length, made, rounds = ended - began + 1_000_000_000, 0, 0
+    while made < events:
+        for batch in batches:
+            at = 0
+            for now, count, _ in batch.turns:
+                slots = batch.slots[at : at + count]
+                at += count
+                slots = later(slots, rounds * length) if rounds else slots
+                made += layout.count(slots)
+                yield now + rounds * length, slots
+        rounds += 1
+
+
+def record(source: Path, target: Path, events: int) -> dict[str, Any]:
+    """Writes the capture that is measured; all records of the source come first in it."""
+    with Capture(str(source)) as capture:
+        files, tape = Files(target, Sizes()), Tape()
+        files.describe({k: v for k, v in capture.meta.items() if k != "parts"})
+        for turn, kind, key, body in capture.records():
+            if kind != Record.END:
+                tape.keep(Record(kind), key, body, turn)
+        writer = Writer(files.insert, files.close, 0)
+        tape.start(writer.put)
+        slots_made, turns = 0, list[tuple[int, Slots]]()
+        busy = 0.0
+        for now, slots in multiplied(capture, events):
+            turns.append((now, slots))
+            slots_made += len(slots)
+            if len(turns) == 4096:
+                busy += put(tape, writer, turns)
+        busy += put(tape, writer, turns)
+        began = time.monotonic()
+        tape.end(0)
+        writer.close()
+        busy += time.monotonic() - began
+    size = target.stat().st_size
+    return {
+        "events": writer.events, "lost": writer.lost, "seconds": busy, "rate": writer.events / busy, "bytes": size,
+        "bytes_an_event": size / writer.events, "raw_bytes": slots_made * SLOT, "cpu": cpu(),
+    }  # fmt: skip
+
+
+def put(tape: Tape, writer: Writer, turns: list[tuple[int, Slots]]) -> float:
+    """Seconds that it takes until all of these are written or wait in the writer's room."""
+    began = time.monotonic()
+    for now, slots in turns:
+        tape.turn(now, slots, False)
+        while writer._waiting > TURNS_AHEAD << 20:
+            time.sleep(0.001)
+    turns.clear()
+    return time.monotonic() - began
+
+
+def scan(path: Path) -> dict[str, Any]:
+    """Reads every batch and makes events of it, without explaining."""
+    began, events = time.monotonic(), 0
+    with Capture(str(path)) as capture:
+        for batch in capture.batches():
+            events += len(capture.layout.events(batch.slots))
+    seconds = time.monotonic() - began
+    return {"events": events, "seconds": seconds, "rate": events / seconds, "cpu": cpu()}
+
+
+class Silent(Stop):
+    def __init__(self) -> None:
+        self.asked = False
+
+
+def explain(path: Path, form: str) -> dict[str, Any]:
+    """Prints all of it into nothing."""
+    from tracer import render
+
+    with Capture(str(path)) as capture, open(os.devnull, "w") as nothing:
+        output = render.find(form)(nothing, io.StringIO())
+        began = time.monotonic()
+        totals = again.replay(capture, output, Asked(), Silent())
+        seconds = time.monotonic() - began
+    return {
+        "events": totals.events, "packets": totals.packets, "seconds": seconds, "rate": totals.events / seconds, "cpu": cpu()
+    }  # fmt: skip
+
+
+def cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+STEPS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "scan": scan,
+    "text": lambda path: explain(path, "text"),
+    "json": lambda path: explain(path, "json"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("capture", type=Path)
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--steps", default="record,scan,text")
+    parser.add_argument("--step", help="for the inner processes")
+    given = parser.parse_args()
+    if given.step:
+        made = record(given.capture, given.keep, given.events) if given.step == "record" else STEPS[given.step](given.keep)
+        made["memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps({"step": given.step, **made}), flush=True)
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        target = given.keep or Path(scratch) / "many.k8st"
+        for step in given.steps.split(","):
+            words = [str(given.capture), "--events", str(given.events), "--keep", str(target), "--step", step]
+            subprocess.run([sys.executable, "-m", "bench.capture", *words], check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""Statistics, differences and queries of captures; each statistic by what it must count."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import captures, sample_packets
+from tracer import cli
+from tracer.analysis import diff, stats
+from tracer.analysis.rows import COLUMNS, of_finding, of_packet
+from tracer.analysis.stats.latencies import Spread
+from tracer.analysis.table import Table
+from tracer.findings.model import Finding, Proof
+from tracer.source import Loss
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("tracer.run.POLL_SECONDS", 0.001)
+
+    def command(*args: str | Path) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as e:
+            cli.main([str(a) for a in args])
+        told = capsys.readouterr()
+        return int(e.value.code or 0), told.out, told.err
+
+    return command
+
+
+@pytest.fixture
+def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tracer.run.POLL_SECONDS", 0.001)
+    return captures.capture(tmp_path / "a.k8st", captures.some_turns(20)).path
+
+
+def tables(run: Any, *args: str | Path) -> dict[str, list[dict[str, Any]]]:
+    status, out, _ = run(*args, "-o", "json")
+    assert status in (0, 1)
+    return {t["title"]: t["rows"] for t in map(json.loads, out.splitlines())}
+
+
+def test_statistics_of_a_capture(run: Any, capture: Path) -> None:
+    found = tables(run, "stats", capture)
+    assert found["Outcomes of 20 packets, 0 of them incomplete"] == [
+        {"outcome": "delivered", "packets": 10}, {"outcome": "dropped", "packets": 10},
+    ]  # fmt: skip
+    assert found["Rules that decided"][0] | {"rule": ""} == {
+        "packets": 9, "table": "filter", "place": "INPUT 1", "verdict": "DROP", "rule": "",
+    }  # fmt: skip
+    assert found["Where the rule is not known"] == [{"packets": 1, "why": "the rules have not been read"}]
+    assert {"packets": 10, "end": "to", "who": "Service default/http-proxy, NodePort 30285"} in found[
+        "Who sent and who was asked"
+    ]
+    assert found["SYNs that did not get through"][0]["SYNs"] == 10
+    assert found["Lost"] == [{"events": 17, "probe": "table", "why": "the ring buffer was full"}]
+    ways = {row["way"]: row for row in found["From place to place"]}
+    assert ways["node PREROUTING > node POSTROUTING"]["median us"] == 3.0
+
+
+def test_one_statistic_and_filters(run: Any, capture: Path) -> None:
+    assert list(tables(run, "stats", capture, "--only", "verdicts", "--drops-only")) == [
+        "Outcomes of 10 packets, 0 of them incomplete", "How they ended", "Lost",
+    ]  # fmt: skip
+    status, _, err = run("stats", capture, "--only", "nothing")
+    assert status == 2 and "There is no statistic 'nothing': choose of latencies, owners," in err
+
+
+def test_statistics_as_text(run: Any, capture: Path) -> None:
+    status, out, _ = run("stats", capture)
+    assert status == 0 and "Rules that decided" in out and "█" in out
+    assert max(map(len, out.splitlines())) <= 200
+
+
+@pytest.mark.parametrize("name", stats.names())
+def test_every_statistic_takes_every_packet(name: str) -> None:
+    one = stats.make(name)
+    assert all(isinstance(t, Table) for t in one.tables()), "also of nothing"
+    for packet in sample_packets.every():
+        one.take(packet)
+    for table in one.tables():
+        assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_percentiles_are_right_to_a_tenth() -> None:
+    spread = Spread()
+    for ns in range(1, 100_001):
+        spread.add(ns)
+    for share in (0.01, 0.5, 0.9, 0.99):
+        assert spread.at(share) == pytest.approx(share * 100, rel=0.1)
+    assert spread.at(1) == 100 and spread.most == 100_000
+
+
+def test_findings_of_a_capture(run: Any, capture: Path, tmp_path: Path) -> None:
+    status, out, _ = run("findings", capture)
+    assert status == 10 and out.startswith("!! FINDING") and out.endswith(" findings in 20 packets.\n")
+    quiet = captures.capture(tmp_path / "b.k8st", [(captures.request(n, n * 1000), []) for n in range(1, 6)]).path
+    assert run("findings", quiet) == (0, "No findings in 10 packets.\n", "")
+
+
+def test_two_captures_that_do_not_differ(run: Any, capture: Path, tmp_path: Path) -> None:
+    other = captures.capture(tmp_path / "b.k8st", captures.some_turns(8)).path
+    found = tables(run, "diff", capture, other)
+    assert list(found) == ["Rules only in a.k8st", "Rules only in b.k8st", "Outcomes that differ", "What decided that differs"]
+    assert run("diff", capture, other)[0] == 0 and not any(found.values())
+
+
+def test_what_differs_is_told(run: Any, capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.blobs import R
+
+    monkeypatch.setattr(captures, "R", lambda *a, **k: R("ACCEPT", protocol=17))
+    turns: list[tuple[Any, list[Loss]]] = [(captures.request(n, n * 1_000_000), []) for n in range(1, 9)]
+    other = captures.capture(tmp_path / "b.k8st", [(captures.looked(150), []), *turns, (turns[0][0][:0], [])]).path
+    status, _, _ = run("diff", capture, other)
+    found = tables(run, "diff", capture, other)
+    assert status == 1
+    assert [row["rule"] for row in found["Rules only in a.k8st"]] == ["DROP"]
+    assert [row["rule"] for row in found["Rules only in b.k8st"]] == ["ACCEPT"]
+    assert found["Outcomes that differ"] == [
+        {"asked for": "TCP 192.168.56.10:8080", "a.k8st": "dropped 10", "b.k8st": "not seen"}
+    ]
+
+
+def test_sides_count_by_what_was_asked_for() -> None:
+    side = diff.Side()
+    for packet in sample_packets.every():
+        side.take(packet)
+    kinds = {kind for kind in side.ends if kind[2] == 30285}
+    assert len(kinds) == 1, "a reply counts with what it answers"
+
+
+@pytest.mark.parametrize("packet", sample_packets.every(), ids=lambda p: p.outcome)
+def test_rows_have_no_column_that_is_not_listed(packet: Any) -> None:
+    for table, row in of_packet(packet):
+        assert set(row) <= set(COLUMNS[table])
+
+
+def test_a_finding_is_a_row() -> None:
+    row = of_finding(Finding("x", (1,), "It is so.", (Proof("rule", "text", "observed"),), "look", "mend"))
+    assert set(row) == set(COLUMNS["findings"]) and row["proofs"] == "rule: text (observed)"
+
+
+def test_a_query(run: Any, capture: Path) -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
+    sql = "SELECT outcome, count(*) AS n, min(dport) AS port FROM packets GROUP BY 1 ORDER BY 1"
+    assert tables(run, "query", capture, sql) == {
+        "": [{"outcome": "delivered", "n": 10, "port": 30285}, {"outcome": "dropped", "n": 10, "port": 8080}]
+    }
+    status, out, err = run("query", capture, "SELEC")
+    assert (status, out) == (2, "") and err.startswith("k8snet-trace: DuckDB: ") and len(err.splitlines()) == 1
+
+
+def test_a_query_without_its_library(run: Any, capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    status, out, err = run("query", capture, "SELECT 1")
+    assert (status, out) == (24, "") and "needs pyarrow: pip install 'k8snet-trace[analysis]'." in err

@@ -1,0 +1,239 @@
+"""Writing captures: rotation, rings, disks that are full or slow, and what a crash leaves."""
+
+from __future__ import annotations
+
+import io
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import captures
+from tracer import cli
+from tracer.capture import again, layout
+from tracer.capture import writer as writing
+from tracer.capture.again import Asked
+from tracer.capture.files import Files, Sizes
+from tracer.capture.reader import Capture
+from tracer.capture.schema import Record
+from tracer.capture.tape import Chunk, Tape
+from tracer.capture.writer import Writer
+from tracer.errors import Damaged, NotWritten
+from tracer.model import Totals
+from tracer.render.json import Json
+from tracer.run import Stop
+
+
+class Silent(Stop):
+    def __init__(self) -> None:
+        self.asked = False
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.capture.tape.CHUNK_SECONDS", 0.0)
+
+
+def read(path: Path) -> tuple[Totals, str]:
+    """A file by itself: what came of it, as JSON too."""
+    out = io.StringIO()
+    with Capture(str(path)) as capture:
+        totals = again.replay(capture, Json(out, io.StringIO()), Asked(), Silent())
+        again.whole(capture)
+    return totals, out.getvalue()
+
+
+def test_files_that_follow_each_other_can_each_be_read_alone(tmp_path: Path) -> None:
+    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(200), sizes=Sizes(rotate=40_000), form="json")
+    assert len(made.files) > 2 and made.files[1].name == "night.2.k8st"
+    totals = [read(path) for path in made.files]
+    assert sum(t.packets for t, _ in totals) == made.totals.packets == 200
+    # What the first file has read and was told is in the others too: rules, names, objects, processes.
+    for _, text in totals[1:]:
+        assert '"chain_path":"INPUT 1"' in text and "nginx" in text and "Service default/http-proxy" in text
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in made.files)
+
+
+def test_files_that_follow_each_other_are_one_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Byte for byte what was printed, whatever the order in which they are given."""
+    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(200), sizes=Sizes(rotate=40_000), form="json")
+    words = [word for path in reversed(made.files) for word in ("-r", str(path))]
+    with pytest.raises(SystemExit) as e:
+        cli.main([*words, "-o", "json"])
+    told = capsys.readouterr()
+    assert (e.value.code, told.out, told.err) == (0, made.text["json"], made.said)
+    with pytest.raises(SystemExit):
+        cli.main(["stats", *map(str, made.files), "--only", "verdicts", "-o", "json"])
+    assert "Outcomes of 200 packets" in capsys.readouterr().out
+    other = captures.capture(tmp_path / "other.k8st").path
+    with pytest.raises(SystemExit) as e:
+        cli.main(["-r", str(made.files[0]), "-r", str(other)])
+    assert e.value.code == 2 and "are not of one run" in capsys.readouterr().err
+
+
+def test_files_by_age(tmp_path: Path) -> None:
+    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(40), sizes=Sizes(seconds=0.0001))
+    assert len(made.files) > 2
+
+
+def test_a_ring_keeps_the_last(tmp_path: Path) -> None:
+    size = 150_000
+    made = captures.capture(tmp_path / "ring.k8st", captures.some_turns(3000), sizes=Sizes(ring=size), form="json")
+    assert made.path.stat().st_size <= size * 1.1
+    totals, text = read(made.path)
+    assert 0 < totals.packets < made.totals.packets == 3000
+    last = text.splitlines()[-1]
+    assert last.partition('"time":')[2][:40] == made.text["json"].splitlines()[-2].partition('"time":')[2][:40]
+    assert '"chain_path":"INPUT 1"' in last or "nginx" in last
+
+
+def chunk(turn: int, events: int = 3) -> Chunk:
+    slots = np.concatenate([captures.slots(captures.request(turn * 10 + n, 1000 * n)) for n in range(events)])
+    return Chunk(turn, [(turn, Record.NOTE.value, "", f"turn {turn}")], [(turn * 1000, len(slots), 0)], [slots], slots.nbytes)
+
+
+class Disk:
+    """Takes what is written; or is full, or slow."""
+
+    def __init__(self) -> None:
+        self.full, self.seconds = False, 0.0
+        self.records: list[tuple[Any, ...]] = []
+        self.batches: list[tuple[Any, ...]] = []
+
+    def insert(self, records: list[tuple[Any, ...]], batch: tuple[Any, ...] | None) -> None:
+        time.sleep(self.seconds)
+        if self.full:
+            raise sqlite3.OperationalError("database or disk is full")
+        self.records += records
+        self.batches += [batch] if batch else []
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def writer(disk: Disk) -> Iterator[Writer]:
+    made = Writer(disk.insert, lambda: None, 0)
+    yield made
+    made.close()
+
+
+def settle(writer: Writer) -> None:
+    until = time.monotonic() + 5
+    while (not writer._chunks.empty() or writer._waiting) and time.monotonic() < until:
+        time.sleep(0.005)
+    time.sleep(0.02)
+
+
+def test_a_full_disk_loses_events_counts_them_and_says_so(disk: Disk, writer: Writer) -> None:
+    writer.put(chunk(1))
+    settle(writer)
+    disk.full = True
+    writer.put(chunk(2))
+    writer.put(chunk(3))
+    settle(writer)
+    assert writer.said() == [
+        "The capture misses events from here on: it could not be written (database or disk is full). Tracing goes on."
+    ]
+    disk.full = False
+    writer.put(chunk(4))
+    settle(writer)
+    events = layout.count(chunk(1).slots[0])
+    assert writer.lost == 2 * events
+    assert writer.said() == [f"The capture is being written again; {2 * events} events are not in it."]
+    assert [batch[0] for batch in disk.batches] == [1, 4]
+    # What explains was kept, in order, and the gap stands where it was.
+    assert [r[3] for r in disk.records if r[1] == Record.NOTE] == [b'"turn 1"', b'"turn 2"', b'"turn 3"', b'"turn 4"']
+    (gap,) = [r for r in disk.records if r[1] == Record.GAP]
+    assert gap[0] == 2 and f"[{2 * events},".encode() in gap[3]
+
+
+def test_a_slow_disk_never_holds_the_tracing_up(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "ROOM", 3 * chunk(1).bytes)
+    disk.seconds = 0.2
+    writer = Writer(disk.insert, lambda: None, 0)
+    began = time.monotonic()
+    for turn in range(1, 11):
+        writer.put(chunk(turn))
+    assert time.monotonic() - began < 1.0, "ten writes take two seconds"
+    assert writer.lost > 0 and "the disk was too slow" in writer.said()[0]
+    disk.seconds = 0
+    writer.close()
+    events = layout.count(chunk(1).slots[0])
+    assert sum(b[3] for b in disk.batches) + writer.lost == 10 * events
+    assert len([r for r in disk.records if r[1] == Record.NOTE]) == 10
+
+
+def test_a_gap_makes_packets_incomplete_when_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.k8st"
+    captures.capture(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM records WHERE kind = 'end'")
+    files = Files(tmp_path / "b.k8st")
+    with Capture(str(path)) as capture:
+        files.describe({k: v for k, v in capture.meta.items() if k != "parts"})
+    tape = Tape()
+    tape.keep(Record.GAP, "", [5, "it could not be written"], 1)
+    writer = Writer(files.insert, files.close, 0)
+    tape.start(writer.put)
+    tape.turn(1, captures.slots(captures.refused(1, 1)), False)
+    tape.end(1.0)
+    writer.close()
+    totals, text = read(tmp_path / "b.k8st")
+    assert (totals.lost, totals.packets, totals.incomplete) == (5, 1, 1)
+    assert '"probe":"capture","cpu":-1,"count":5,"why":"it could not be written"' in text
+
+
+def test_a_transaction_cut_short_is_undone_on_reading(tmp_path: Path) -> None:
+    """As after kill -9 in the middle of a commit: the journal is still there, and the file is half written."""
+    path = tmp_path / "a.k8st"
+    made = captures.capture(path)
+    before = path.read_bytes()
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA cache_size = 1")
+    connection.execute("BEGIN")
+    for turn in range(50, 90):
+        connection.execute("INSERT INTO records (turn, kind, key, body, crc) VALUES (?, 'note', '', ?, 0)", (turn, b"x" * 3000))
+    half, journal = path.read_bytes(), path.with_name("a.k8st-journal").read_bytes()
+    connection.close()
+    assert half != before and journal
+    left = tmp_path / "left.k8st"
+    left.write_bytes(half)
+    left.with_name("left.k8st-journal").write_bytes(journal)
+    assert read(left)[0].packets == made.totals.packets
+    assert left.read_bytes() == half, "the file itself is only read"
+
+
+def test_what_was_written_before_a_kill_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.k8st"
+    captures.capture(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM records WHERE kind = 'end'")
+        connection.execute("DELETE FROM batches WHERE seq = (SELECT max(seq) FROM batches)")
+    totals, _ = read(path)
+    assert totals.packets > 0
+    with Capture(str(path)) as capture:
+        assert capture.ended() is None
+
+
+def test_a_row_that_was_changed_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.k8st"
+    captures.capture(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE records SET body = replace(body, 'nginx', 'nginy') WHERE kind = 'answer'")
+    with pytest.raises(Damaged, match=r"parts? of .* could not be read"):
+        read(path)
+
+
+@pytest.mark.parametrize("where", ["nowhere/a.k8st", "/proc/a.k8st"])
+def test_a_place_that_cannot_be_written(tmp_path: Path, where: str) -> None:
+    with pytest.raises(NotWritten, match=r"The capture .* cannot be made: .*\."):
+        Files(tmp_path / where)

@@ -1,0 +1,42 @@
+"""Statistics of a capture. A statistic is one file of this package, found by its name; its class is named STATISTIC there.
+
+    take(packet)    a packet, in the order they ended, with its owners
+    tables()        what has come of it
+
+What it keeps must not grow with the number of packets.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from typing import Protocol
+
+from tracer.analysis.table import Table
+from tracer.model import Packet
+
+
+class Statistic(Protocol):
+    """What a file of this package has."""
+
+    def take(self, packet: Packet) -> None: ...
+    def tables(self) -> Iterable[Table]: ...
+
+
+MOST = 20_000
+"""Different things that a statistic counts one by one; the rest are counted together."""
+REST = "(others)"
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Of every statistic there is."""
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+
+
+def make(name: str) -> Statistic:
+    """A new one of that name."""
+    made: Statistic = import_module(f"{__name__}.{name}").STATISTIC()
+    return made

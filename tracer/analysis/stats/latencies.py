@@ -1,0 +1,83 @@
+"""How long packets took from one place to the next.
+
+Times are between probes, so they hold what the probes themselves cost. They are counted in buckets an eighth of a power of two
+wide: percentiles are right to a tenth, however many packets there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from tracer.analysis.stats import MOST
+from tracer.analysis.table import Table
+from tracer.model import Hop, Packet
+
+SHOWN = 25
+STEPS = 8
+"""Buckets a power of two."""
+
+
+class Spread:
+    """Times in ns, counted."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self.count = self.most = 0
+
+    def add(self, ns: int) -> None:
+        self._counts[int(math.log2(ns) * STEPS) if ns > 0 else -1] += 1
+        self.count, self.most = self.count + 1, max(self.most, ns)
+
+    def at(self, share: float) -> float:
+        """The time, in us, that this share of them did not exceed."""
+        wanted, seen = share * self.count, 0
+        for bucket in sorted(self._counts):
+            seen += self._counts[bucket]
+            if seen >= wanted:
+                return min(2.0 ** ((bucket + 1) / STEPS), self.most) / 1e3 if bucket >= 0 else 0.0
+        return self.most / 1e3
+
+
+class Latencies:
+    def __init__(self) -> None:
+        self._between: dict[tuple[str, str], Spread] = {}
+        self._whole: dict[str, Spread] = {}
+
+    def take(self, packet: Packet) -> None:
+        hops = [h for h in packet.hops if not h.clone and h.what not in ("nat", "nat-hook")]
+        places: list[tuple[str, Hop]] = []
+        for hop in hops:
+            place = f"{hop.netns} {hop.hook or hop.what}"
+            # A place's last event is when it is left; its first, when it is come to.
+            if places and places[-1][0] == place:
+                places[-1] = place, hop
+                continue
+            if places:
+                self._add(self._between, (places[-1][0], place), hop.time - places[-1][1].time)
+            places.append((place, hop))
+        if len(hops) > 1:
+            self._add(self._whole, packet.outcome, hops[-1].time - hops[0].time)
+
+    @staticmethod
+    def _add(into: dict[object, Spread] | dict[tuple[str, str], Spread] | dict[str, Spread], key: object, ns: int) -> None:
+        known: dict[object, Spread] = into  # type: ignore[assignment]
+        if key in known or len(known) < MOST:
+            known.setdefault(key, Spread()).add(ns)
+
+    def tables(self) -> Iterator[Table]:
+        columns = ("packets", "median us", "90 % us", "99 % us", "longest us")
+        whole = sorted(self._whole.items(), key=lambda item: -item[1].count)[:SHOWN]
+        rows = [(outcome, *_figures(spread)) for outcome, spread in whole]
+        yield Table("From the first probe to the last", ("outcome", *columns), rows, "median us")
+        between = sorted(self._between.items(), key=lambda item: -item[1].count)[:SHOWN]
+        rows = [(f"{a} > {b}", *_figures(spread)) for (a, b), spread in between]
+        yield Table("From place to place", ("way", *columns), rows, "median us")
+
+
+def _figures(spread: Spread) -> tuple[int | float, ...]:
+    return spread.count, spread.at(0.5), spread.at(0.9), spread.at(0.99), spread.most / 1e3
+
+
+STATISTIC = Latencies

@@ -1,0 +1,35 @@
+"""Whose rules decided, and whose the packets' ends are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracer.analysis.stats._counted import Counted
+from tracer.analysis.table import Table
+from tracer.model import Packet
+
+SHOWN = 20
+
+
+class Owners:
+    def __init__(self) -> None:
+        self._rules: Counted[tuple[str, str]] = Counted()
+        self._ends: Counted[tuple[str, str]] = Counted()
+
+    def take(self, packet: Packet) -> None:
+        for hop in packet.hops:
+            if hop.owner and not hop.clone:
+                what = hop.nat.kind if hop.nat else hop.verdict
+                self._rules.add((hop.owner.text, what))
+        for end, owner in (("from", packet.src_owner), ("to", packet.dst_owner)):
+            if owner and owner.known:
+                self._ends.add((end, owner.text))
+
+    def tables(self) -> Iterator[Table]:
+        rows = [(count, what, whose) for (whose, what), count in self._rules.most(SHOWN)]
+        yield Table("Owners of what decided", ("packets", "what", "whose"), rows)
+        rows = [(count, end, whose) for (end, whose), count in self._ends.most(SHOWN)]
+        yield Table("Who sent and who was asked", ("packets", "end", "who"), rows)
+
+
+STATISTIC = Owners

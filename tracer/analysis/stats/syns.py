@@ -1,0 +1,40 @@
+"""What listeners did with SYNs, and why some were dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracer.analysis.stats._counted import Counted
+from tracer.analysis.table import Table
+from tracer.model import Packet
+
+SHOWN = 20
+
+
+class Syns:
+    def __init__(self) -> None:
+        self._listeners: Counted[tuple[str, str, str]] = Counted()
+        self._causes: Counted[tuple[str, str]] = Counted()
+
+    def take(self, packet: Packet) -> None:
+        shake = packet.handshake
+        if packet.tcp_flags != "SYN":
+            return
+        if shake:
+            done = {True: "answered", False: "dropped", None: "not known"}[shake.accepted]
+            socket = next((h.socket for h in reversed(packet.hops) if h.socket), None)
+            who = f"{socket.command} (pid {socket.pid})" if socket and socket.pid else "process not found"
+            netns = next((h.netns for h in reversed(packet.hops) if h.handshake), "")
+            self._listeners.add((netns, who, done))
+        if packet.outcome not in ("delivered", "answered", "forwarded", "sent"):
+            reason = packet.drop.reason or packet.drop.function if packet.drop else ""
+            self._causes.add((packet.verdict, reason))
+
+    def tables(self) -> Iterator[Table]:
+        rows: list[tuple[object, ...]] = [(count, *what) for what, count in self._listeners.most(SHOWN)]
+        yield Table("SYNs at their listeners", ("SYNs", "namespace", "listener", "done"), rows)
+        rows = [(count, *why) for why, count in self._causes.most(SHOWN)]
+        yield Table("SYNs that did not get through", ("SYNs", "why", "drop reason"), rows)
+
+
+STATISTIC = Syns

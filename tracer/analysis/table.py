@@ -1,0 +1,66 @@
+"""A table of a statistic: shown with rich, with bars where a column is a share of something; or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from tracer.render._ink import plain
+
+WIDTH = 24
+"""Columns of a bar."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """title: what it tells. rows: a value for each column. bar: name of the column that is drawn as bars, "" for none."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[Any, ...]] = field(default_factory=tuple)
+    bar: str = ""
+
+
+def show(tables: Iterable[Table], out: TextIO, form: str) -> None:
+    """form: "text", or "json": one object a table."""
+    if form == "json":
+        for table in tables:
+            rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+            out.write(json.dumps({"type": "table", "title": table.title, "rows": rows}, separators=(",", ":")) + "\n")
+        return
+    from rich.console import Console
+
+    # Where there is no terminal, no line is broken: whoever reads a file can scroll.
+    console = Console(file=out, highlight=False, width=None if out.isatty() else 200)
+    for table in tables:
+        console.print(_drawn(table))
+        console.print()
+
+
+def _drawn(table: Table) -> Any:
+    from rich.bar import Bar
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
+    drawn = Drawn(title=table.title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in table.columns:
+        number = bool(table.rows) and all(isinstance(row[table.columns.index(column)], int | float) for row in table.rows)
+        drawn.add_column(column, justify="right" if number else "left", overflow="fold")
+    if table.bar:
+        drawn.add_column("", width=WIDTH)
+    at = table.columns.index(table.bar) if table.bar else 0
+    most = max((float(row[at]) for row in table.rows), default=0) if table.bar else 0
+    for row in table.rows:
+        cells: list[Any] = [Text(plain(_text(value))) for value in row]
+        if table.bar:
+            cells.append(Bar(most or 1, 0, float(row[at]), width=WIDTH, color="cyan"))
+        drawn.add_row(*cells)
+    if not table.rows:
+        drawn.add_row(Text("nothing", style="dim"))
+    return drawn
+
+
+def _text(value: Any) -> str:
+    return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,97 @@
+"""What answers from the live machine while packets are explained, made to answer through an Asking.
+
+One class each, with the same methods as the one it stands for; whether the machine answers or a capture, the Asking knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import TypeVar
+
+from tracer.findings.node import Node
+from tracer.names import Namespaces, Processes
+from tracer.source import Asking
+from tracer.syns.spaces import Spaces
+
+T = TypeVar("T")
+NOBODY = (0, "")
+
+
+class AskedProcesses(Processes):
+    """Which process holds a socket."""
+
+    def __init__(self, asking: Asking, of: str = "process") -> None:
+        super().__init__()
+        self._asking, self._of = asking, of
+
+    def owner(self, inode: int) -> tuple[int, str]:
+        # Most sockets are asked for again and again; the answer is looked up once.
+        found = self._owners.get(inode)
+        return self._asking((self._of, inode), lambda: found or super(AskedProcesses, self).owner(inode), NOBODY)
+
+
+class AskedNamespaces(Namespaces):
+    """Names of network namespaces. of: those of this machine; None in a replay: then what was known at the start is given."""
+
+    def __init__(
+        self, asking: Asking, of: Namespaces | None, node: int = 0, own: int = 0, names: dict[int, str] | None = None
+    ) -> None:
+        self._asking, self._of = asking, of
+        self.node, self.own = (of.node, of.own) if of else (node, own)
+        self._names = of._names if of else dict(names or {})
+        self._unknown: set[int] = set()
+
+    def name(self, inode: int) -> str:
+        default = f"netns {inode}" if inode else ""
+        of = self._of
+        if of is None:
+            return self._asking(("netns", inode), str, self._names.get(inode, default))
+        return self._asking(("netns", inode), lambda: of.name(inode), default)
+
+    def named(self) -> list[int]:
+        return self._of.named() if self._of else list(self._names)
+
+    def _read_named(self) -> None:
+        if self._of:
+            self._of._read_named()
+
+    def _read_processes(self) -> None:
+        if self._of:
+            self._of._read_processes()
+
+
+class AskedNode(Node):
+    """What findings ask of the node. Its processes are asked about through the same Asking."""
+
+    def __init__(self, asking: Asking, proc: Path = Path("/proc"), run: Path = Path("/run")) -> None:
+        super().__init__(proc, run)
+        self._asking = asking
+        self._processes = AskedProcesses(asking, "listener")
+
+    def _keep(self, key: Hashable, ask: Callable[[], T], default: T) -> T:
+        return self._asking(("node", key), lambda: super(AskedNode, self)._keep(key, ask, default), default)
+
+
+class AskedSpaces(Spaces):
+    """What verdicts on SYNs ask of namespaces. process() goes through the processes it is given."""
+
+    def __init__(self, asking: Asking, namespaces: Namespaces, processes: Processes) -> None:
+        super().__init__(namespaces, processes)
+        self._asking = asking
+
+    def names(self) -> list[str]:
+        return self._asking(("space names",), super().names, [])
+
+    def _ask(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:
+        ask = super()._ask
+        return self._asking(("space", name, what), lambda: ask(name, what, look, otherwise), otherwise)
+
+    def counters(self, name: str) -> dict[str, int]:
+        ask = super().counters
+        return self._asking(("space", name, "counters"), lambda: ask(name), {})
+
+
+def asked_function(asking: Asking, function: Callable[[int], str]) -> Callable[[int], str]:
+    """The kernel function that an address lies in."""
+    return lambda address: asking(("function", address), lambda: function(address), "")

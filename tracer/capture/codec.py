@@ -1,0 +1,112 @@
+"""The nouns of this program as JSON, and back: tuples, bytes, sets and the data classes of KINDS keep what they are.
+
+Plain values are plain JSON. Anything else is an object of one key that says what it is: {"tuple": [...]}, {"Sandbox": {...}}.
+Nothing but the classes listed here is ever made of what stands in a file.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from tracer.facts import Fact
+from tracer.findings.kube_proxy import KubeProxy
+from tracer.findings.procnet import Bound
+from tracer.kube.cni import Sandbox
+from tracer.kube.model import HostPort
+from tracer.rules.nft_maps import Element, VerdictMap
+from tracer.rules.reader import Wanted
+from tracer.source import Loss
+
+KINDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (Fact, KubeProxy, Bound, Sandbox, HostPort, Element, VerdictMap, Wanted, Loss)
+}
+"""Data classes that may stand in a file. One that is not written by its fields alone has a module of its own here."""
+
+LONG = 400
+"""Bytes from which a text is compressed. A compressed one begins with the byte 0x78, which no JSON does."""
+MOST = 1 << 30
+"""Bytes that a compressed text may become; more is damage, or somebody's joke."""
+
+
+class Unreadable(Exception):
+    """What stands there is not what a capture has there."""
+
+
+def plain(value: Any) -> Any:
+    """A value as what JSON has. Raises TypeError for what it does not know."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    if isinstance(value, tuple):
+        return {"tuple": [plain(v) for v in value]}
+    if isinstance(value, set | frozenset):
+        return {"set": sorted((plain(v) for v in value), key=json.dumps)}
+    if isinstance(value, dict):
+        return {"dict": [[plain(k), plain(v)] for k, v in value.items()]}
+    name = type(value).__name__
+    if KINDS.get(name) is type(value):
+        return {name: {f.name: plain(getattr(value, f.name)) for f in fields(value)}}
+    raise TypeError(f"a capture has no {name}")
+
+
+def rich(value: Any) -> Any:
+    """The value that `plain` was given. Raises Unreadable."""
+    if isinstance(value, list):
+        return [rich(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    what, inside = next(iter(value.items())) if len(value) == 1 else ("", None)
+    try:
+        if what in KINDS and isinstance(inside, dict):
+            known = {f.name for f in fields(KINDS[what])}
+            # A field that this program no longer has is left out; one that it has since has its default.
+            return KINDS[what](**{k: rich(v) for k, v in inside.items() if k in known})
+        return _WHAT[what](inside)
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise Unreadable(f"no value of a capture: {what!r}") from e
+
+
+_WHAT: dict[str, Callable[[Any], Any]] = {
+    "bytes": lambda text: base64.b64decode(text, validate=True),
+    "tuple": lambda values: tuple(rich(v) for v in values),
+    "set": lambda values: frozenset(rich(v) for v in values),
+    "dict": lambda pairs: {rich(k): rich(v) for k, v in pairs},
+}
+
+
+def pack(value: Any) -> bytes:
+    """Plain JSON as it is stored."""
+    text = json.dumps(value, separators=(",", ":")).encode()
+    return text if len(text) < LONG else zlib.compress(text, 1)
+
+
+def unpack(stored: object) -> Any:
+    """The plain JSON of what is stored. Raises Unreadable."""
+    if isinstance(stored, str):
+        stored = stored.encode()
+    if not isinstance(stored, bytes):
+        raise Unreadable("no text")
+    try:
+        return json.loads(inflate(stored) if stored[:1] == b"\x78" else stored)
+    except (ValueError, RecursionError) as e:
+        raise Unreadable(str(e)) from e
+
+
+def inflate(stored: bytes, most: int = MOST) -> bytes:
+    """What was compressed. Raises Unreadable when it is damaged, or becomes longer than `most`."""
+    try:
+        engine = zlib.decompressobj()
+        whole = engine.decompress(stored, most)
+    except zlib.error as e:
+        raise Unreadable(str(e)) from e
+    if not engine.eof:
+        raise Unreadable("a compressed part has no end")
+    return whole

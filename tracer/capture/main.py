@@ -1,0 +1,59 @@
+"""The commands that read captures, behind the command line. Imported only when one runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tracer import render
+from tracer.capture import again
+from tracer.capture.again import Asked
+from tracer.capture.series import opened
+from tracer.capture.wanted import Wanted
+from tracer.errors import BadOption
+from tracer.filters import Filter, parse_host
+from tracer.kube.wanted import Words
+from tracer.run import Stop
+
+
+def asked(options: dict[str, Any]) -> Asked:
+    """What the options of a trace ask of a capture. Raises BadOption."""
+    words = Words(*(tuple(options.get(name) or ()) for name in ("services", "pods", "node_ports", "host_ports")))
+    ports, hosts = tuple(options.get("ports") or ()), tuple(parse_host(h) for h in options.get("hosts") or ())
+    if words and (ports or hosts):
+        raise BadOption("--service, --pod, --node-port and --host-port cannot be combined with --port or --host.")
+    Filter(ports=ports, hosts=hosts)
+    names = options.get("iface") or "", options.get("netns") or ""
+    wanted = Wanted(ports, hosts, options.get("proto") or "", options.get("family") or 0, *names)
+    return Asked(
+        wanted,
+        words,
+        options.get("drops_only", False),
+        options.get("count", 0),
+        options.get("no_rules", False),
+        options.get("follow", False),
+    )
+
+
+def read(paths: Sequence[str], given: dict[str, Any]) -> int:
+    """`-r FILE`, once or more: prints what the run printed, or would have with these options. Returns the exit status."""
+    form, verbose, wanted, stop = given["form"], given["verbose"], asked(given), Stop()
+    try:
+        with opened(paths) as capture:
+            output = render.find(form)(verbose=verbose)
+            few = again.facts(capture, False)
+            full = again.facts(capture, True) if verbose or form == "json" else few
+            output.begin(full, str(again.options(capture).get("said", "")), again.release(capture))
+            with again.bar(capture, f"reading {capture.path}", not sys.stdout.isatty()) as progress:
+                totals = again.replay(capture, output, wanted, stop, progress)
+            if capture.ended() is None:
+                output.note(again.CUT_SHORT)
+            output.summary(totals)
+            again.whole(capture)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        stop.restore()
+    return 0

@@ -1,0 +1,69 @@
+"""Kubernetes' objects as a capture holds them: of each, what tracer/kube/objects.py reads, and nothing else.
+
+A pod's environment, annotations and the like are nobody's business, and most of an object's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tracer.kube import objects
+from tracer.kube.objects import Object
+
+Shape = dict[str, Any] | None
+"""Keys that are kept; None: the whole value. A list has its elements' shape."""
+
+META: Shape = {"namespace": None, "name": None, "labels": {"kubernetes.io/service-name": None}}
+_REF: Shape = {"kind": None, "namespace": None, "name": None}
+_CONTAINERS: Shape = {"ports": None}
+_ADDRESSES: Shape = {"ip": None, "targetRef": _REF, "nodeName": None}
+
+SHAPES: dict[str, dict[str, Shape]] = {
+    "Service": {
+        "spec": {
+            k: None
+            for k in ("type", "clusterIP", "clusterIPs", "ports", "healthCheckNodePort", "externalIPs", "externalTrafficPolicy")
+        },
+        "status": {"loadBalancer": None},
+    },
+    "EndpointSlice": {
+        "endpoints": {
+            "addresses": None,
+            "conditions": None,
+            "nodeName": None,
+            "topology": {"kubernetes.io/hostname": None},
+            "targetRef": _REF,
+        },
+        "ports": None,
+    },
+    "Endpoints": {"subsets": {"addresses": _ADDRESSES, "notReadyAddresses": _ADDRESSES, "ports": None}},
+    "Pod": {
+        "spec": {"nodeName": None, "hostNetwork": None, "initContainers": _CONTAINERS, "containers": _CONTAINERS},
+        "status": {"phase": None, "podIP": None, "podIPs": None},
+    },
+    "Node": {"spec": {"podCIDR": None, "podCIDRs": None}, "status": {"addresses": None}},
+}
+
+
+def needed(kind: str, body: Object) -> Object:
+    """What is read of an object of this kind."""
+    kept: Object = _cut(body, {"metadata": META, **SHAPES.get(kind, {})})
+    return {"kind": kind, **kept}
+
+
+def all_needed(kind: str, bodies: Iterable[Object]) -> list[Object]:
+    """The same of several; kind "": each says its own, and lists are taken apart."""
+    if kind:
+        return [needed(kind, body) for body in bodies]
+    return [needed(str(b["kind"]), b) for b in objects.flatten(bodies) if b.get("kind") in objects.KINDS]
+
+
+def _cut(value: Any, shape: Shape) -> Any:
+    if shape is None:
+        return value
+    if isinstance(value, list):
+        return [_cut(v, shape) for v in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _cut(value[key], inner) for key, inner in shape.items() if key in value}

@@ -1,0 +1,216 @@
+"""Opens a capture and gives what is in it, row by row: never more in memory than a batch.
+
+Of a damaged one, whatever can be read: rows are fetched one after another by their number, and each has its check sum. Where
+SQLite finds a page damaged or missing, the rows behind it are tried; what could not be read is counted and said.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracer.capture import versions
+from tracer.capture.codec import Unreadable, unpack
+from tracer.capture.files import COLUMNS
+from tracer.capture.layout import Layout
+from tracer.capture.schema import APPLICATION, VERSION, Record, crc
+from tracer.capture.versions import RecordRow
+from tracer.errors import NewerCapture, NoCapture
+
+MAGIC = b"SQLite format 3\0"
+MOST_MISSES = 64
+"""Rows that cannot be read in a row before the rest of a table is given up."""
+AT_ONCE = 64
+"""Records fetched by one question."""
+DAMAGE = (Unreadable, KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What it looks like when a value is not what it should be."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some turns. turn: number of the first. turns: (now, slots, last) of each. slots: of all, as rows; events: in them."""
+
+    turn: int
+    began: int
+    ended: int
+    events: int
+    turns: tuple[tuple[int, int, bool], ...]
+    slots: npt.NDArray[np.uint8]
+
+
+class Capture:
+    """One file. meta: as tracer/capture/recording.py wrote it. missed: rows that could not be read, so far.
+
+    Raises NoCapture, NewerCapture. A context manager.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path, self.missed = path, 0
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self.version = self._check(Path(path))
+        try:
+            self._contiguous = True
+            self._connection = self._open(Path(path))
+            self.meta = self._meta()
+            # A ring forgets.
+            self._contiguous = not self.meta.get("ring")
+            self.layout = Layout(self.meta["layout"])
+        except (sqlite3.Error, OSError) as e:
+            self.close()
+            raise NoCapture(f"Nothing of {path} can be read: {e}.") from e
+        except Unreadable as e:
+            self.close()
+            raise NoCapture(f"Nothing of {path} can be used: {e}.") from e
+        except KeyError as e:
+            self.close()
+            raise NoCapture(f"Nothing of {path} can be used: what it says of itself is missing ({e}).") from e
+
+    @staticmethod
+    def _check(path: Path) -> int:
+        """The version of the format. Raises NoCapture, NewerCapture."""
+        try:
+            with path.open("rb") as file:
+                head = file.read(100)
+        except OSError as e:
+            raise NoCapture(f"{path} cannot be read: {e.strerror}.") from e
+        if not head:
+            raise NoCapture(f"{path} is empty.")
+        if head[: len(MAGIC)] != MAGIC[: len(head)]:
+            raise NoCapture(f"{path} is no capture of k8snet-trace.")
+        if len(head) < 100:
+            raise NoCapture(f"{path} ends before it begins: {len(head)} bytes.")
+        version, application = int.from_bytes(head[60:64], "big"), int.from_bytes(head[68:72], "big")
+        if application != APPLICATION:
+            raise NoCapture(f"{path} is no capture of k8snet-trace, but another SQLite file.")
+        if version > VERSION:
+            raise NewerCapture(
+                f"{path} was written by a newer k8snet-trace (format {version}, this one reads {VERSION}): update this one."
+            )
+        if not version:
+            raise NoCapture(f"{path} does not say which version of a capture it is.")
+        return version
+
+    def _open(self, path: Path) -> sqlite3.Connection:
+        """The file; where a transaction was cut short, a copy in which SQLite has undone it: the file itself is only read."""
+        journal = path.with_name(path.name + "-journal")
+        if journal.exists() and journal.stat().st_size:
+            self._scratch = tempfile.TemporaryDirectory(prefix="k8snet-trace-")
+            copy = Path(self._scratch.name) / "capture"
+            shutil.copyfile(path, copy)
+            shutil.copyfile(journal, copy.with_name("capture-journal"))
+            return sqlite3.connect(copy, isolation_level=None, check_same_thread=False)
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5, check_same_thread=False)
+        connection.execute("PRAGMA query_only = 1")
+        connection.execute("PRAGMA cell_size_check = 1")
+        return connection
+
+    def _meta(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in self._rows("meta", AT_ONCE):
+            try:
+                found[str(name)] = versions.meta(self.version, str(name), unpack(value))
+            except DAMAGE:
+                self.missed += 1
+        self.missed += found.get("parts") != len(found)
+        if not found:
+            raise Unreadable("it does not say what was recorded")
+        return found
+
+    def _rows(self, table: str, at_once: int) -> Iterator[tuple[Any, ...]]:
+        """The rows of a table in order; those that cannot be read are counted and passed over."""
+        execute, after, misses = self._connection.execute, 0, 0
+        text = f"SELECT seq, crc, {COLUMNS[table]} FROM {table} WHERE seq > ? ORDER BY seq LIMIT ?"
+        while misses < MOST_MISSES:
+            try:
+                rows = execute(text, (after, at_once if not misses else 1)).fetchall()
+            except (sqlite3.Error, OverflowError, ValueError):
+                if not misses and at_once > 1:
+                    # One by one from here, to get what stands before the damage.
+                    at_once = 1
+                    continue
+                misses, after, self.missed = misses + 1, after + 1, self.missed + 1
+                continue
+            if not rows:
+                return
+            for row in rows:
+                if not isinstance(row[0], int) or row[0] <= after:
+                    # A page that was cut off reads as zeros.
+                    self.missed += 1
+                    return
+                self.missed += self._contiguous and row[0] != after + 1
+                after, misses = row[0], 0
+                if row[1] == crc(row[2:]):
+                    yield row[2:]
+                else:
+                    self.missed += 1
+
+    def records(self) -> Iterator[RecordRow]:
+        """(turn, kind, key, body as plain JSON) of each record, in the order they were written."""
+        last = ""
+        for turn, kind, key, body in self._rows("records", AT_ONCE):
+            try:
+                row = versions.record(self.version, (int(turn), str(kind), str(key), unpack(body)))
+            except DAMAGE:
+                self.missed += 1
+                continue
+            last = row[1]
+            yield row
+        # A run that has ended says so last.
+        self.missed += last != Record.END and self.ended() is not None
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches in order. At the end it is compared with what the run said of its last turn."""
+        last = 0
+        for turn, began, ended, events, turns, slots in self._rows("batches", 1):
+            try:
+                told = tuple((int(now), int(count), bool(last)) for now, count, last in unpack(turns))
+                count = sum(n for _, n, _ in told)
+                if any(n < 0 for _, n, _ in told):
+                    raise Unreadable("a turn of less than nothing")
+                found = self.layout.unpack(slots, count)
+                last = int(turn) + len(told) - 1
+                yield Batch(int(turn), int(began), int(ended), int(events), told, found)
+            except (*DAMAGE, OverflowError):
+                self.missed += 1
+        ended = self.ended()
+        self.missed += bool(ended and last < ended[1])
+
+    def spans(self) -> list[tuple[int, int, int]]:
+        """(began, ended, events) of all batches: how much there is to read."""
+        try:
+            found = self._connection.execute("SELECT began, ended, events FROM batches ORDER BY seq").fetchall()
+        except sqlite3.Error:
+            return []
+        return [row for row in found if all(isinstance(v, int) for v in row)]
+
+    def ended(self) -> tuple[float, int] | None:
+        """How many seconds the run took, and the number of its last turn; None when it did not end as it should."""
+        try:
+            row = self._connection.execute("SELECT body FROM records WHERE kind = 'end' ORDER BY seq DESC LIMIT 1").fetchone()
+            if row is None:
+                return None
+            seconds, turn = unpack(row[0])
+            return float(seconds), int(turn)
+        except (sqlite3.Error, *DAMAGE):
+            return None
+
+    def close(self) -> None:
+        if hasattr(self, "_connection"):
+            self._connection.close()
+        if self._scratch:
+            self._scratch.cleanup()
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,139 @@
+"""Writes chunks to a capture in a thread of its own, one transaction each.
+
+Whatever was committed reads back after a crash. The tracing never waits: when the disk is too slow, batches that find no room
+in memory are dropped and counted; when it is full, they are dropped and counted until there is room again. What the packets
+are explained with (answers, rules, objects) is kept and tried again, for without it the rest is worth less.
+"""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tracer.capture import layout
+from tracer.capture.codec import pack
+from tracer.capture.schema import Record
+from tracer.capture.tape import Chunk, Row
+
+ROOM = 128 << 20
+"""Bytes of slots that may wait for the disk."""
+HURRY = ROOM // 4
+"""From here on nothing is compressed: that takes longer than the disk does."""
+CLOSE_SECONDS = 30.0
+LEFT = 64 << 20
+"""Bytes of records that are kept to be tried again; older ones are given up then."""
+
+Insert = Callable[[list[tuple[Any, ...]], tuple[Any, ...] | None], None]
+"""Puts records, and a batch, into the file in one transaction. sqlite3.Error, OSError."""
+
+
+class Writer:
+    """A thread. insert, close: to be called in it alone. wall: what to add to CLOCK_MONOTONIC to get ns since the epoch."""
+
+    def __init__(self, insert: Insert, close: Callable[[], None], wall: int) -> None:
+        self._insert, self._close, self._wall = insert, close, wall
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+        self._left: list[tuple[Any, ...]] = []
+        self._gap: tuple[int, int, str] | None = None
+        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._well = True
+        self.lost = self.events = self.stored = 0
+        self._thread = threading.Thread(target=self._work, name="capture", daemon=True)
+        self._thread.start()
+
+    def put(self, chunk: Chunk) -> None:
+        """Takes a chunk; never waits. Without its slots if there is no room for them."""
+        with self._lock:
+            room = self._waiting + chunk.bytes <= ROOM
+            self._waiting += chunk.bytes if room else 0
+        if not room:
+            self._miss(chunk, "the disk was too slow")
+        self._chunks.put(chunk)
+
+    def _miss(self, chunk: Chunk, why: str) -> None:
+        """The chunk's slots are given up; its turns stay."""
+        count = sum(layout.count(slots) for slots in chunk.slots)
+        chunk.slots, chunk.bytes = [], 0
+        chunk.turns = [(now, 0, last) for now, _, last in chunk.turns]
+        if count:
+            with self._lock:
+                turn, before, _ = self._gap or (chunk.turn, 0, why)
+                self._gap = turn, before + count, why
+                self.lost += count
+                first, self._well = self._well, False
+            if first:
+                self._said.put(f"The capture misses events from here on: {why}. Tracing goes on.")
+
+    def said(self) -> list[str]:
+        """What the user should be told since the last call."""
+        told = []
+        while True:
+            try:
+                told.append(self._said.get_nowait())
+            except queue.Empty:
+                return told
+
+    def close(self) -> None:
+        """Writes what waits."""
+        self._chunks.put(None)
+        self._thread.join(CLOSE_SECONDS)
+
+    def _work(self) -> None:
+        while (chunk := self._chunks.get()) is not None:
+            held = chunk.bytes
+            self._write(chunk)
+            with self._lock:
+                self._waiting -= held
+        if self._left or self._gap:
+            self._write(Chunk(0))
+        self._close()
+
+    def _write(self, chunk: Chunk) -> None:
+        self._left += [row for row in map(self._stored, chunk.records) if row]
+        with self._lock:
+            gap = self._gap
+        rows = list(self._left)
+        if gap:
+            rows.append((gap[0], Record.GAP.value, gap[2], pack([gap[1], gap[2]])))
+        batch = self._batch(chunk)
+        try:
+            self._insert(rows, batch)
+        except (sqlite3.Error, OSError) as e:
+            self._miss(chunk, f"it could not be written ({e})")
+            while sum(len(row[3]) for row in self._left) > LEFT:
+                del self._left[: len(self._left) // 2 + 1]
+            return
+        self._left = []
+        if batch:
+            self.events += batch[3]
+            self.stored += len(batch[5])
+        if gap:
+            with self._lock:
+                self._gap = None if self._gap == gap else self._gap and (self._gap[0], self._gap[1] - gap[1], self._gap[2])
+                self._well = self._gap is None
+            self._said.put(f"The capture is being written again; {gap[1]} events are not in it.")
+
+    def _batch(self, chunk: Chunk) -> tuple[Any, ...] | None:
+        """turn, began, ended, events, turns, slots."""
+        if not chunk.turns:
+            return None
+        slots = np.concatenate(chunk.slots) if chunk.slots else np.zeros((0, layout.SLOT), np.uint8)
+        hurry = self._waiting > HURRY
+        began, ended = chunk.turns[0][0] + self._wall, chunk.turns[-1][0] + self._wall
+        return chunk.turn, began, ended, layout.count(slots), pack(chunk.turns), layout.pack(slots, 0 if hurry else 1)
+
+    def _stored(self, row: Row) -> tuple[Any, ...] | None:
+        """A record as it is stored; None when it cannot be: then that is said, and the rest is written."""
+        turn, kind, key, body = row
+        try:
+            return turn, kind, key, pack(body() if callable(body) else body)
+        except (TypeError, ValueError) as e:
+            self._said.put(f"A record of the capture could not be made ({kind}: {e}).")
+            return None

@@ -1,0 +1,31 @@
+"""The time zone of a run, as a text that TZ takes: a replay elsewhere shows the same clock."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+_RULE = re.compile(r"[A-Za-z<>+\-0-9:,./]{1,64}")
+
+
+def local_zone(zone_file: Path = Path("/etc/localtime")) -> str:
+    """The rule at the end of /etc/localtime ("CET-1CEST,M3.5.0,M10.5.0/3"), or the offset that holds now ("<k8s>-2")."""
+    if not os.environ.get("TZ"):
+        try:
+            rule = zone_file.read_bytes().rstrip(b"\n").rpartition(b"\n")[2].decode("ascii")
+            if _RULE.fullmatch(rule):
+                return rule
+        except (OSError, ValueError):
+            pass
+    east = time.localtime().tm_gmtoff
+    sign, minutes = "-" if east >= 0 else "+", abs(east) // 60
+    return f"<k8s>{sign}{minutes // 60}:{minutes % 60:02d}"
+
+
+def use(zone: str) -> None:
+    """This process shows times of that zone from now on; what is no zone is passed over."""
+    if _RULE.fullmatch(zone):
+        os.environ["TZ"] = zone
+        time.tzset()

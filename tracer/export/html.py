@@ -1,0 +1,110 @@
+"""A report in one file, to be read offline: findings, a timeline, figures, and packets' ways drawn through the netfilter hooks.
+
+report.html beside this file is the page; what is filled in is data, never markup. Of a large capture the page has the figures
+of all packets, and the ways of the first that went wrong and of the first that did not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tracer import __version__
+from tracer.analysis import stats
+from tracer.analysis.table import Table
+from tracer.export import About
+from tracer.findings.model import Finding
+from tracer.model import Packet, Totals
+from tracer.render.json import finding_object, packet_object
+from tracer.verdict import BAD
+
+TELLS = "a report in one file, to be read in a browser, offline"
+TEMPLATE = Path(__file__).with_name("report.html")
+MOST_BAD, MOST_GOOD = 1000, 1000
+"""Packets whose ways are in the page."""
+SLICES = 120
+"""Of the timeline; slices double in length as a capture turns out to be longer."""
+
+
+class Timeline:
+    """Packets by outcome over time, in at most SLICES slices of equal length."""
+
+    def __init__(self) -> None:
+        self.begin, self.length = 0, 10_000_000
+        self._slices: list[Counter[str]] = []
+
+    def add(self, time: int, outcome: str) -> None:
+        self.begin = self.begin or time
+        at = max(0, (time - self.begin) // self.length)
+        while at >= SLICES:
+            pairs = zip(self._slices[::2], [*self._slices[1::2], Counter[str]()], strict=False)
+            self._slices = [a + b for a, b in pairs]
+            self.length *= 2
+            at = max(0, (time - self.begin) // self.length)
+        while len(self._slices) <= at:
+            self._slices.append(Counter())
+        self._slices[at][outcome] += 1
+
+    def told(self) -> dict[str, Any]:
+        return {"begin": self.begin, "length": self.length, "slices": [dict(s) for s in self._slices]}
+
+
+class Html:
+    """Collects; the page is written at the end."""
+
+    def __init__(self, target: Path, about: About) -> None:
+        self._target, self._about = target, about
+        target.touch(exist_ok=False)
+        self._statistics = [stats.make(name) for name in stats.names()]
+        self._timeline = Timeline()
+        self._packets: list[dict[str, Any]] = []
+        self._bad = self._good = 0
+        self._findings: list[dict[str, Any]] = []
+
+    def packet(self, packet: Packet) -> None:
+        for one in self._statistics:
+            one.take(packet)
+        self._timeline.add(packet.time, packet.outcome)
+        if packet.outcome in BAD or not packet.complete:
+            self._bad += 1
+            kept = self._bad <= MOST_BAD
+        else:
+            self._good += 1
+            kept = self._good <= MOST_GOOD
+        if kept:
+            # Beside what JSON has: the moment as a number that a script can count with.
+            self._packets.append(packet_object(packet) | {"ns": str(packet.time)})
+
+    def finding(self, finding: Finding) -> None:
+        self._findings.append(finding_object(finding))
+
+    def close(self, totals: Totals) -> None:
+        about = self._about
+        data = {
+            "version": __version__,
+            "about": {"path": about.path, "host": about.host, "kernel": about.kernel, "options": about.options},
+            "totals": {
+                "packets": totals.packets, "incomplete": totals.incomplete, "events": totals.events, "lost": totals.lost,
+                "seconds": round(totals.seconds, 3), "outcomes": totals.outcomes,
+            },
+            "lost": [[probe, why, count] for (probe, why), count in sorted(about.lost.items())],
+            "facts": [[f.subject, f.text] for f in about.facts if f.state != "ok"],
+            "findings": self._findings,
+            "timeline": self._timeline.told(),
+            "tables": [_table(t) for one in self._statistics for t in one.tables()],
+            "packets": self._packets,
+        }  # fmt: skip
+        text = json.dumps(data, separators=(",", ":"))
+        # In a script element nothing but its own end could end it.
+        text = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+        page = TEMPLATE.read_text(encoding="utf-8").replace("@DATA@", text)
+        self._target.write_text(page, encoding="utf-8")
+
+
+def _table(table: Table) -> dict[str, Any]:
+    return {"title": table.title, "columns": table.columns, "rows": table.rows, "bar": table.bar}
+
+
+EXPORT = Html

@@ -1,0 +1,70 @@
+"""Parquet: a directory with a file for each table of tracer/analysis/rows.py. DuckDB, pandas and Spark read it.
+
+Times are UTC, without a zone: with one, each of these needs a further library to show them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tracer.analysis import rows
+from tracer.analysis.libraries import need
+from tracer.analysis.rows import Row
+from tracer.export import About
+from tracer.findings.model import Finding
+from tracer.model import Packet, Totals
+
+TELLS = "a directory of tables for DuckDB, pandas, Spark"
+GROUP = 50_000
+"""Rows of a table that are written at once; so much of it is in memory."""
+
+
+class Parquet:
+    """Rows collect until there are GROUP of a table."""
+
+    def __init__(self, target: Path, about: About) -> None:
+        self._arrow: Any = need("pyarrow", "Parquet")
+        files: Any = need("pyarrow.parquet", "Parquet")
+        target.mkdir()
+        arrow = self._arrow
+        types = {"timestamp": arrow.timestamp("ns"), "bool": arrow.bool_()}
+        told = {"k8snet-trace.host": about.host, "k8snet-trace.kernel": about.kernel, "k8snet-trace.options": about.options}
+        self._schemas = {
+            name: arrow.schema([(c, types[t] if t in types else getattr(arrow, t)()) for c, t in columns.items()], told)
+            for name, columns in rows.COLUMNS.items()
+        }
+        self._writers = {
+            name: files.ParquetWriter(target / f"{name}.parquet", schema, compression="zstd")
+            for name, schema in self._schemas.items()
+        }
+        self._rows: dict[str, list[Row]] = {name: [] for name in rows.COLUMNS}
+
+    def packet(self, packet: Packet) -> None:
+        for name, row in rows.of_packet(packet):
+            self._add(name, row)
+
+    def finding(self, finding: Finding) -> None:
+        self._add("findings", rows.of_finding(finding))
+
+    def _add(self, name: str, row: Row) -> None:
+        kept = self._rows[name]
+        kept.append(row)
+        if len(kept) >= GROUP:
+            self._flush(name)
+
+    def _flush(self, name: str) -> None:
+        kept = self._rows[name]
+        if kept:
+            schema = self._schemas[name]
+            columns = [self._arrow.array([row.get(c) for row in kept], schema.field(c).type) for c in schema.names]
+            self._writers[name].write_table(self._arrow.table(columns, schema=schema))
+            kept.clear()
+
+    def close(self, totals: Totals) -> None:
+        for name, writer in self._writers.items():
+            self._flush(name)
+            writer.close()
+
+
+EXPORT = Parquet

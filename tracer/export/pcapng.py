@@ -1,0 +1,118 @@
+"""pcapng for Wireshark and tshark: each packet's headers, with what was decided about it as a comment.
+
+What was recorded are headers, not bytes: IP and transport headers are written again from them, check sums left empty, as in a
+capture that was cut short (the packet's length is the real one); TTL, window and TCP options were not recorded. A packet stands
+where it came in, and again as each rewrite left it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracer.analysis.libraries import need
+from tracer.export import About
+from tracer.findings.model import Finding
+from tracer.model import Endpoints, Hop, Packet, Totals
+from tracer.record import PROTOCOLS, TCP_FLAGS
+from tracer.rules.model import path
+
+TELLS = "packets' headers with comments, for Wireshark"
+NUMBERS = {name: number for number, name in PROTOCOLS.items()}
+RAW_IP = 101
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One packet of the file. time: ns since the epoch."""
+
+    time: int
+    interface: str
+    ends: Endpoints
+    comment: str
+
+
+class Pcapng:
+    """scapy writes the blocks and makes the headers."""
+
+    def __init__(self, target: Path, about: About) -> None:
+        need("scapy", "pcapng")
+        # scapy logs warnings about the machine's interfaces, which are not asked for here.
+        import logging
+
+        logging.getLogger("scapy").setLevel(logging.CRITICAL)
+        self._inet: Any = need("scapy.layers.inet", "pcapng")
+        self._inet6: Any = need("scapy.layers.inet6", "pcapng")
+        utils: Any = need("scapy.utils", "pcapng")
+        target.touch(exist_ok=False)
+        self._writer = utils.PcapNgWriter(str(target))
+        self._raw: Any = need("scapy.packet", "pcapng").Raw
+
+    def packet(self, packet: Packet) -> None:
+        for shown in as_shown(packet):
+            self._write(packet, shown)
+
+    def _write(self, packet: Packet, shown: Shown) -> None:
+        data = self._headers(packet, shown.ends)
+        data.time = shown.time / 1e9
+        data.comments = [shown.comment.encode()]
+        data.sniffed_on = shown.interface
+        data.wirelen = max(packet.length, len(data))
+        self._writer.write(data)
+
+    def _headers(self, packet: Packet, ends: Endpoints) -> Any:
+        number = NUMBERS.get(packet.protocol, int(packet.protocol) if packet.protocol.isdigit() else 0)
+        if ":" in ends.src:
+            network = self._inet6.IPv6(src=ends.src, dst=ends.dst, nh=number, plen=max(0, packet.length - 40) or None)
+        else:
+            network = self._inet.IP(src=ends.src, dst=ends.dst, proto=number, len=packet.length or None)
+        if packet.protocol == "TCP":
+            flags = sum(bit for bit, name in TCP_FLAGS if name in packet.tcp_flags.split())
+            return network / self._inet.TCP(sport=ends.sport, dport=ends.dport, seq=packet.seq, flags=flags, window=0, chksum=0)
+        if packet.protocol == "UDP":
+            length = max(8, packet.length - (40 if ":" in ends.src else 20))
+            return network / self._inet.UDP(sport=ends.sport, dport=ends.dport, len=length, chksum=0)
+        if packet.protocol in ("SCTP", "DCCP", "UDPLITE"):
+            return network / self._raw(ends.sport.to_bytes(2, "big") + ends.dport.to_bytes(2, "big") + bytes(8))
+        return network
+
+    def finding(self, finding: Finding) -> None:
+        """Findings are of many packets; they are in the other formats."""
+
+    def close(self, totals: Totals) -> None:
+        self._writer.close()
+
+
+def as_shown(packet: Packet) -> list[Shown]:
+    """The packet as it came, with its verdict, and as each rewrite left it, with whose rewrite it was."""
+    began = packet.hops[0].time if packet.hops else 0
+    interface = f"{packet.netns}/{packet.iface}" if packet.iface else packet.netns or "unknown"
+    found = [Shown(packet.time, interface, packet.endpoints, _verdict(packet))]
+    for hop in packet.hops:
+        if hop.nat and not hop.clone:
+            when = packet.time + hop.time - began
+            where = f"{hop.netns}/{hop.out_iface or hop.in_iface or 'rewritten'}"
+            found.append(Shown(when, where, hop.nat.after, f"packet {packet.number}: {_hop(hop, hop.nat.kind)}"))
+    return found
+
+
+def _verdict(packet: Packet) -> str:
+    lines = [f"packet {packet.number}: {packet.verdict}" + ("" if packet.complete else " (incomplete)")]
+    lines.append(f"outcome={packet.outcome}")
+    ends = (("from", packet.src_owner), ("to", packet.dst_owner))
+    lines += [f"{end}={owner.text}" for end, owner in ends if owner and owner.known]
+    for hop in packet.hops:
+        if not hop.clone and (hop.nat or hop.verdict not in ("", "ACCEPT")):
+            lines.append(_hop(hop, hop.nat.kind if hop.nat else hop.verdict))
+    return "\n".join(lines)
+
+
+def _hop(hop: Hop, what: str) -> str:
+    decision = hop.walk.decision if hop.walk else None
+    place = " ".join(p for p in (hop.netns, hop.hook, hop.table, hop.chain) if p)
+    rule = f" rule={path(decision.path)}" + (f": {decision.rule.text}" if decision.rule else "") if decision else ""
+    return f"{place}: {what}{rule}" + (f" owner={hop.owner.text}" if hop.owner else "")
+
+
+EXPORT = Pcapng

@@ -1,0 +1,69 @@
+"""What a run knows of nftables' rules: the watching thread's readings, as they were when the turn began.
+
+Between two turns nothing is learned, so what a packet is told does not depend on how fast the thread happens to be.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tracer.rules.nft import Snapshot
+from tracer.rules.nft_watch import KEPT, Change
+
+
+class Watching(Protocol):
+    """Who reads. changes: what has become known since the last call. coming: has a generation tried."""
+
+    def changes(self) -> list[Change]: ...
+    def coming(self, inode: int, generation: int) -> bool: ...
+
+
+class _Known:
+    """Of one namespace."""
+
+    def __init__(self) -> None:
+        self.snapshots: dict[int, Snapshot] = {}
+        self.seen, self.gone = 0, False
+
+
+class View:
+    """Snapshots by namespace and generation. changed: called when a namespace's rules are seen to be of another generation,
+    with the time (ns, CLOCK_MONOTONIC)."""
+
+    def __init__(self, watch: Watching) -> None:
+        self._watch = watch
+        self.changed: Callable[[int], None] | None = None
+        self._namespaces: dict[int, _Known] = {}
+
+    def refresh(self) -> None:
+        """Takes what was read since the last call."""
+        for change in self._watch.changes():
+            known = self._of(change.inode)
+            if known.seen and known.seen != change.seen and self.changed:
+                self.changed(time.monotonic_ns())
+            known.seen, known.gone = change.seen, change.gone
+            if change.snapshot:
+                known.snapshots[change.snapshot.number] = change.snapshot
+            while len(known.snapshots) > KEPT:
+                del known.snapshots[next(iter(known.snapshots))]
+
+    def _of(self, inode: int) -> _Known:
+        return self._namespaces.setdefault(inode, _Known())
+
+    def find(self, inode: int, generation: int) -> Snapshot | None:
+        """The snapshot of that generation; None when there is none (yet)."""
+        return self._of(inode).snapshots.get(generation)
+
+    def near(self, inode: int) -> list[Snapshot]:
+        """All snapshots of a namespace, the newest first."""
+        return list(self._of(inode).snapshots.values())[::-1]
+
+    def coming(self, inode: int, generation: int) -> bool:
+        """Whether that generation is not there yet, but may still be read; if so, it will be tried."""
+        known = self._of(inode)
+        if known.gone or generation in known.snapshots or generation < known.seen:
+            return False
+        self._watch.coming(inode, generation)
+        return True

@@ -1,0 +1,86 @@
+"""Where a run's inputs come from: the machine as it is now, or a capture of it.
+
+A turn is one look at what has happened. Whatever depends on the moment comes in with a turn, or as the answer to a question
+that is asked while a turn's packets are explained. So whoever keeps the turns and the answers can do the run again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from tracer.filters import Filter
+    from tracer.kernel.session import Session
+    from tracer.kube.live import Kube
+
+T = TypeVar("T")
+Question = tuple[Hashable, ...]
+"""What is asked of, and what about: ("process", 48213)."""
+
+
+class Asking(Protocol):
+    """Gives the answer to a question. ask: has it from the machine. default: the answer when nothing is known."""
+
+    def __call__(self, question: Question, ask: Callable[[], T], default: T) -> T: ...
+
+
+def live(question: Question, ask: Callable[[], T], default: T) -> T:
+    """The machine is asked each time."""
+    return ask()
+
+
+@dataclass(frozen=True)
+class Loss:
+    """`count` events of a probe lost since the counters were last read. cpu -1 = not known by CPU."""
+
+    probe: str
+    cpu: int
+    count: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Turn:
+    """now: ns, CLOCK_MONOTONIC, taken before the drain. batch: of `struct event`. losses: since the turn before.
+
+    last: no turn follows, so every packet that is open is over.
+    """
+
+    now: int
+    batch: npt.NDArray[Any]
+    losses: Sequence[Loss] = ()
+    last: bool = False
+
+
+class Source(Protocol):
+    """What a run asks for its next turn, and for what the user should be told after it.
+
+    to: the filter that the probes are to have from now on.
+    """
+
+    def turn(self, last: bool) -> Turn: ...
+    def notes(self) -> list[str]: ...
+    def set_filter(self, to: Filter) -> None: ...
+
+
+class Live:
+    """The running probes. kube: has something to say now and then."""
+
+    def __init__(self, session: Session, kube: Kube | None = None) -> None:
+        self.session, self._kube = session, kube
+
+    def turn(self, last: bool) -> Turn:
+        now = time.monotonic_ns()
+        batch = self.session.events()
+        return Turn(now, batch, self.session.losses(), last)
+
+    def notes(self) -> list[str]:
+        return self._kube.notes() if self._kube else []
+
+    def set_filter(self, to: Filter) -> None:
+        self.session.set_filter(to)
