@@ -21,6 +21,8 @@ DEMO_KERNEL ?= 6.12
 # Ways to attach that the kernel tests go through: auto takes fentry where it can, kprobe never does; auto,kprobe: both.
 ATTACH ?= auto
 KERNEL_TEST_SECONDS ?= 2700
+# Not empty: also the kernel tests that take long.
+THOROUGH ?=
 # The ground truth: which kernel, which back end (a file of tests/kernel/truth), how many packets, which random numbers.
 KERNEL ?= 6.12
 BACKEND ?= legacy
@@ -52,7 +54,7 @@ kernel-test: setup
 
 kernel-test-%: setup
 	@echo "--- kernel $*"
-	@$(LAB) run --kernel $* --timeout $(KERNEL_TEST_SECONDS) -- env K8SNET_ATTACH=$(ATTACH) \
+	@$(LAB) run --kernel $* --timeout $(KERNEL_TEST_SECONDS) -- env K8SNET_ATTACH=$(ATTACH) K8SNET_THOROUGH=$(THOROUGH) \
 		python3 -m pytest -p no:cacheprovider -W ignore::DeprecationWarning:bcc --durations=15 tests/kernel
 
 ground-truth: setup

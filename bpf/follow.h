@@ -165,6 +165,13 @@ static __always_inline struct follow *move_on(struct follow *e, struct sight *s)
     return e;
 }
 
+/* An ICMP error about a connection: NAT changes its header in the middle of a hook, by other ways than nf_nat_manip_pkt. */
+static __always_inline int is_related(u64 nfct)
+{
+    u8 info = nfct & ~NFCT_POINTER;
+    return info == 1 || info == 4; /* IP_CT_RELATED, IP_CT_RELATED_REPLY */
+}
+
 /* The entry of the packet in skb, new if the filter wants it now; NULL if nobody does. The caller has set nfct, hook, pf,
  * returned, netns, in, out; all else in *s is filled here. unseen = 1: the header need not be looked at again. */
 static __always_inline struct follow *follow(struct call *c, struct sk_buff *skb, struct sight *s, u8 unseen)
@@ -174,7 +181,7 @@ static __always_inline struct follow *follow(struct call *c, struct sk_buff *skb
     int zero = 0, going;
     struct filter *f = filters.lookup(&zero);
 
-    if (unseen && may_be_short(e, s) && steps_on(e, s) && same_place(&e->told, s)) {
+    if (unseen && !is_related(s->nfct) && may_be_short(e, s) && steps_on(e, s) && same_place(&e->told, s)) {
         s->same = 1;
         return move_on(e, s);
     }

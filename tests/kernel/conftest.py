@@ -70,3 +70,11 @@ def pytest_exception_interact(node: pytest.Item, report: pytest.TestReport) -> N
     reporter = node.config.pluginmanager.getplugin("terminalreporter")
     if reporter:
         reporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long is only gone through when it is asked for: make kernel-test THOROUGH=1."""
+    if not os.environ.get("K8SNET_THOROUGH"):
+        for item in items:
+            if item.get_closest_marker("thorough"):
+                item.add_marker(pytest.mark.skip(reason="takes long: THOROUGH=1"))

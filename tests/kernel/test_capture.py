@@ -16,6 +16,8 @@ from scenes import topology, traffic
 from tests.kernel.conftest import ROOT
 from tests.kernel.test_command import COMMAND, ENVIRONMENT, start, wait_until_ready
 
+pytestmark = pytest.mark.thorough
+
 PORTS = ("--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY), "--no-kube")
 SMALL = "300k"
 

@@ -29,6 +29,8 @@ from tracer.rules import installed, sockopt
 from tracer.rules.assemble import WORDS, assemble
 from tracer.rules.blob import BlobTable
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def plain(watch: Watch) -> Iterator[None]:
@@ -37,7 +39,7 @@ def plain(watch: Watch) -> Iterator[None]:
     restored.plain()
 
 
-@pytest.mark.parametrize("mode", [m for m in MODES if MODES[m] != "ipvs"])
+@pytest.mark.parametrize("mode", [m for m in MODES if MODES[m] in ("legacy", "nft")])
 def test_told_and_seen(watch: Watch, plain: None, mode: str) -> None:
     """Each Service, NodePort and hostPort of real nodes, asked for from outside, from the node and from a pod."""
     count, wrong = 0, []

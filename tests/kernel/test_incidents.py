@@ -51,6 +51,7 @@ def whole(finding: Finding) -> str:
     return "\n".join([finding.cause, *(f"{p.what}: {p.text} ({p.evidence})" for p in finding.proofs)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variation", SUBSET, ids=lambda v: f"{v.incident}-{v.number}-{v.backend}")
 def test_variation(watch: Watch, variation: Variation) -> None:
     result = incident_runs.vary(watch, variation)

@@ -23,6 +23,8 @@ from tracer.findings.context import Context
 from tracer.findings.model import Finding
 from tracer.kube.explain import explain
 
+pytestmark = pytest.mark.thorough
+
 CONNTRACK = Path("/proc/sys/net/netfilter/nf_conntrack_max")
 
 

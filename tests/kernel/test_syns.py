@@ -14,6 +14,8 @@ QUICK = (
     "blackhole route", "listener on another address", "reply by another path",
 )  # fmt: skip
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("scene", [s for s in SCENES if s.name in QUICK], ids=lambda s: s.name)
 def test_cause(watch: Watch, scene: Scene) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from scenes import nfnetlink, rules, servers, topology, traffic
 from tests.kernel import syn_scenes
 from tests.kernel.timeline_runs import Story, follow, following
 from tests.kernel.watching import Watch
 from tracer.timelines.model import Timeline
+
+pytestmark = pytest.mark.thorough
 
 POD_A = topology.PODS[0]
 
