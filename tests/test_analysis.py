@@ -17,6 +17,7 @@ from tracer.analysis.rows import COLUMNS, of_finding, of_packet
 from tracer.analysis.stats.latencies import Spread
 from tracer.analysis.table import Table
 from tracer.findings.model import Finding, Proof
+from tracer.record import NOTHING
 from tracer.source import Loss
 
 
@@ -100,7 +101,7 @@ def test_percentiles_are_right_to_a_tenth() -> None:
 def test_findings_of_a_capture(run: Any, capture: Path, tmp_path: Path) -> None:
     status, out, _ = run("findings", capture)
     assert status == 10 and out.startswith("!! FINDING") and out.endswith(" findings in 20 packets.\n")
-    quiet = captures.capture(tmp_path / "b.k8st", [(captures.record.NOTHING, [])]).path
+    quiet = captures.capture(tmp_path / "b.k8st", [(NOTHING, [])]).path
     assert run("findings", quiet) == (0, "No findings in 0 packets.\n", "")
 
 
