@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tracer.render import text
+from tracer.render import _words
 
 
 @pytest.fixture(autouse=True)
@@ -20,4 +20,4 @@ def same_time_zone() -> Iterator[None]:
     if before is not None:
         os.environ["TZ"] = before
     time.tzset()
-    text._second.cache_clear()
+    _words._second.cache_clear()

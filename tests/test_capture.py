@@ -14,7 +14,7 @@ import pytest
 from tests import captures
 from tracer import cli
 from tracer.capture.reader import Capture
-from tracer.render import text
+from tracer.render import _words
 
 
 @pytest.fixture(autouse=True)
@@ -104,5 +104,5 @@ def test_the_clock_is_the_nodes(tmp_path: Path, read: Any, monkeypatch: pytest.M
     made = captures.capture(tmp_path / "a.k8st")
     monkeypatch.setenv("TZ", "America/Lima")
     time.tzset()
-    text._second.cache_clear()
+    _words._second.cache_clear()
     assert read("-r", made.path)[1] == made.text["text"]

@@ -1,0 +1,170 @@
+"""One packet as lines of text: its header, a line for each hop that is shown, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket
+from tracer.render import _ipvs
+from tracer.render._ink import KEEP, Ink, plain
+from tracer.render._ipvs import endpoint
+from tracer.render._rules import rule_lines
+from tracer.render._words import clock, relative, shade
+from tracer.verdict import benign
+
+TIME, HOOK, SUBJECT = 12, 12, 13
+"""Columns: a time, right-aligned, and two blanks; a hook; what acted there; then the rest."""
+MARGIN = TIME + 2
+DETAIL = MARGIN + HOOK + SUBJECT
+RULE = MARGIN + 2
+"""A rule and the way to it are long: they begin further left."""
+
+_NAMES = {"icmpv6": "ICMPv6"}
+
+
+class Lines:
+    """Writes packets. verbose: every hop, not only those that decided something."""
+
+    def __init__(self, ink: Ink, verbose: bool) -> None:
+        self._ink, self.verbose = ink, verbose
+
+    def header(self, packet: Packet) -> str:
+        ink, ends = self._ink, packet.endpoints
+        protocol = _NAMES.get(packet.protocol.lower(), packet.protocol.upper())
+        src = ink("strong", endpoint(ends.src, ends.sport))
+        dst = ink("strong", endpoint(ends.dst, ends.dport))
+        moment = clock(packet.time) if packet.time else f"{'explained':<{TIME}}".replace(" ", KEEP)
+        parts = [f"{moment}{KEEP}{KEEP}{protocol}{KEEP}{src}{KEEP}-> {dst}"]
+        if packet.tcp_flags:
+            parts.append(ink("change", packet.tcp_flags.replace(" ", KEEP)))
+        if packet.length:
+            parts.append(f"{packet.length}{KEEP}B")
+        place = plain(f"{packet.netns} {packet.iface}".strip())
+        if place:
+            parts.append(ink("place", place.replace(" ", KEEP)))
+        if packet.flow:
+            parts.append(packet.flow.state + f"{KEEP}reply" * packet.flow.is_reply)
+        return ink.fold("  ".join(parts), MARGIN)
+
+    def way(self, packet: Packet) -> Iterator[str]:
+        """A line for each hop that is shown, and one where the packet came into another namespace."""
+        if not packet.hops:
+            return
+        ink, began, netns = self._ink, packet.hops[0].time, packet.netns
+        for hop in packet.hops if self.verbose else decisive(packet.hops):
+            if hop.netns and hop.netns != netns:
+                netns = hop.netns
+                yield " " * MARGIN + ink("place", plain(f"in {netns}"))
+            moment = ink("quiet", f"{relative(hop.time - began) if packet.time else '':>{TIME}}")
+            subject, detail = self._act(hop)
+            subject = f"{subject:<{SUBJECT - 1}}"
+            actor = ink("change", subject) if hop.nat else subject
+            line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop, not packet.time)}"
+            yield ink.fold(line, DETAIL)
+            if hop.ipvs and (remark := _ipvs.remark(hop.ipvs)):
+                yield ink.fold(" " * RULE + ink("quiet", remark), RULE + 4)
+            for rule in rule_lines(hop, self.verbose, ink, not packet.time):
+                yield ink.fold(" " * RULE + rule, RULE + 4)
+
+    def ends(self, packet: Packet) -> list[str]:
+        """Who its ends are, when that says more than their addresses do."""
+        ends = packet.src_owner, packet.dst_owner
+        if not any(end and end.kind in ("Service", "Pod", "external") for end in ends):
+            return []
+        src, dst = (plain(end.text) if end else "unknown" for end in ends)
+        return [self._ink.fold(" " * MARGIN + self._ink("place", f"{src} -> {dst}"), MARGIN)]
+
+    def _owner(self, hop: Hop) -> str:
+        """Whose the rule is that decided, or the rewrite."""
+        return "  " + self._ink("place", plain(hop.owner.text)) if hop.owner else ""
+
+    def _act(self, hop: Hop) -> tuple[str, str]:
+        """Who acted, and what it did."""
+        if hop.ipvs:
+            subject, detail = _ipvs.act(hop, hop.ipvs)
+            return subject, self._ink("bad", detail) if hop.verdict else detail
+        if hop.nat:
+            return hop.nat.kind.replace("reverse MASQUERADE", "reverse MASQ"), _rewrite(hop.nat)
+        if hop.handshake:
+            subject, good, detail = _handshake(hop.handshake)
+            return subject, self._ink("good" if good else "doubt" if good is None else "bad", detail)
+        if hop.socket:
+            return "socket", _socket(hop.socket)
+        if hop.clue:
+            facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in hop.clue.facts.items())
+            return hop.clue.what, facts
+        if hop.drop:
+            places = (hop.drop.reason, f"in{KEEP}{hop.drop.function}" if hop.drop.function else "")
+            return "drop", self._ink("bad", " ".join(p for p in places if p) or "no reason given")
+        verdict = hop.verdict + f" with {hop.reject}" * bool(hop.reject)
+        style = {"ACCEPT": "quiet", "DROP": "bad", "REJECT": "bad", "": "quiet"}.get(hop.verdict, "doubt")
+        subject = f"{hop.table} {hop.chain}".strip() or {"nat-hook": "nat"}.get(hop.what, hop.what)
+        return plain(subject), self._ink(style, verdict)
+
+    def _remarks(self, hop: Hop, explained: bool = False) -> str:
+        remarks = []
+        if self.verbose and (hop.in_iface or hop.out_iface) and not hop.nat:
+            remarks.append(plain(f"{hop.in_iface or 'here'} -> {hop.out_iface or 'here'}").replace(" ", KEEP))
+        if self.verbose and hop.mark:
+            remarks.append(f"mark{KEEP}{hop.mark:#x}")
+        if hop.clone:
+            remarks.append("(copy)")
+        if hop.evidence is Evidence.DERIVED and not explained:
+            remarks.append("(derived)")
+        return "".join("  " + self._ink("quiet", r) for r in remarks)
+
+    def end(self, packet: Packet, before: int = 0) -> str:
+        end = self._ink(shade(packet.outcome), plain(packet.verdict or packet.outcome or "no verdict"))
+        if before:
+            end += "  " + self._ink("quiet", f"same way as at {clock(before)}".replace(" ", KEEP))
+        if not packet.complete and "incomplete" not in packet.verdict:
+            end += self._ink("doubt", "  incomplete: part of its way was lost")
+        return self._ink.fold(f"{'=>':>{TIME}}  {end}", MARGIN)
+
+
+def decisive(hops: list[Hop]) -> Iterator[Hop]:
+    """The hops that decided something. What merely carries out a rule's verdict is left out, and so is tidying up."""
+    said: Hop | None = None
+    for hop in hops:
+        if not hop.decisive or (hop.drop and benign(hop.drop)):
+            continue
+        carried_out = hop.what == "hook" or (hop.drop and hop.drop.function == "nf_hook_slow")
+        if said and carried_out and (hop.hook or said.hook, hop.netns, hop.clone) == (said.hook, said.netns, said.clone):
+            continue
+        if hop.what in ("table", "chain") or (hop.ipvs and hop.verdict):
+            said = hop
+        yield hop
+
+
+def _rewrite(nat: Nat) -> str:
+    """The ends that changed, before and after."""
+
+    def change(end: str) -> str:
+        old, new = (_end_of(e, end) for e in (nat.before, nat.after))
+        return f"{old}{KEEP}-> {new}" if old != new else ""
+
+    src, dst = change("src"), change("dst")
+    return f"from {src}, to {dst}" if src and dst else src or dst or "nothing changed"
+
+
+def _end_of(ends: Endpoints, end: str) -> str:
+    return endpoint(ends.src, ends.sport) if end == "src" else endpoint(ends.dst, ends.dport)
+
+
+def _handshake(shake: Handshake) -> tuple[str, bool | None, str]:
+    """Who, whether it was accepted, and the words for it."""
+    words = {"SYN": ("answered", "refused"), "ACK": ("connected", "refused")}.get(shake.stage, ("taken", "refused"))
+    done = "not known whether " + words[0] if shake.accepted is None else words[not shake.accepted]
+    queues = f"accept queue {shake.accept_queue}/{shake.accept_limit}{' (full)' * shake.accept_queue_full}"
+    queues = queues.replace(" ", KEEP)
+    if shake.syn_queue:
+        queues += f", SYN{KEEP}queue{KEEP}{shake.syn_queue}"
+    known = shake.accept_queue or shake.accept_limit or shake.syn_queue
+    return {"ACK": "last ACK"}.get(shake.stage, shake.stage), shake.accepted, f"{done}, {queues}" if known else done
+
+
+def _socket(socket: Socket) -> str:
+    who = f"process not found (inode {socket.inode})" if socket.inode else "no process has it yet"
+    if socket.pid:
+        who = f"{plain(socket.command)} (pid {socket.pid})"
+    return ", ".join(p for p in (socket.state, who) if p)
