@@ -192,16 +192,16 @@ static __always_inline int nft_rule_entered(struct call *c)
     e = follow_in_run(c, run, skb, state, chain, decision == NF_STOLEN, ended);
     if (!e)
         return 0;
+    /* Behind the last rule of a chain stands one without a handle, which older kernels say has returned. */
+    handle = trace == TRACE_POLICY || (trace == TRACE_RETURN && code == NFT_CONTINUE) ? 0 : nft_handle(rule);
     jumps = trace == TRACE_RULE && (code == NFT_JUMP || code == NFT_GOTO);
-    if (silent && trace != TRACE_POLICY && (trace == TRACE_RETURN || code == NFT_LAST_CODE))
+    if (silent && trace != TRACE_POLICY && (!handle || code == NFT_LAST_CODE))
         forget_jump(run);
     if (silent && decision != NF_DROP && !jumps)
         return 0;
     if (silent && decision == NF_DROP)
         write_jumps(run, e);
     table = PEEK((struct nft_chain *)chain, table);
-    /* Behind the last rule of a chain stands one without a handle, which older kernels say has returned. */
-    handle = trace == TRACE_POLICY || (trace == TRACE_RETURN && code == NFT_CONTINUE) ? 0 : nft_handle(rule);
     if (silent && jumps) {
         out = keep_jump(run, e);
         if (!out)
