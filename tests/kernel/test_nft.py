@@ -73,7 +73,7 @@ def test_chains_of_a_device_and_of_a_bridge(watch: Watch, nft: None) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_HTTP, 9556)), nft=True) as seen:
         assert traffic.http_get().outcome == "answered"
         assert traffic.tcp_connect(topology.NODE4, 9556, timeout=0.5).outcome == "timeout"
-    syn = seen.packets[0]
+    syn = next(p for p in seen.packets if p.endpoints.dport == traffic.NODEPORT_HTTP)
     chains = {(h.hook, h.table, h.chain): h for h in syn.hops if h.what == "chain" and h.netns == "node"}
     order = list(chains)
     door, pods = ("INGRESS", "netdev door", "in"), ("OUTPUT", "bridge inside", "out")
