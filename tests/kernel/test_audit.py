@@ -21,6 +21,8 @@ from tracer.findings.context import Context
 from tracer.findings.model import Finding
 from tracer.rules import installed
 
+pytestmark = pytest.mark.thorough
+
 EXPECTED = {
     (1, "refused"): 1, (1, "silent"): 1, (1, "both"): 2, (3, "stale"): 1, (4, "host-name"): 1, (4, "flag-not-heeded"): 1,
     (4, "newer"): 1, (5, "ipvs"): 1, (5, "anywhere"): 2, (5, "node-port"): 1,
