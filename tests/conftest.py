@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tracer import cli
 from tracer.render import _words
 
 
@@ -21,3 +23,17 @@ def same_time_zone() -> Iterator[None]:
         os.environ["TZ"] = before
     time.tzset()
     _words._second.cache_clear()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command in this process, as a user who is not root: (status, out, err)."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    def command(*args: str | Path) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as e:
+            cli.main([str(a) for a in args])
+        told = capsys.readouterr()
+        return int(e.value.code or 0), told.out, told.err
+
+    return command

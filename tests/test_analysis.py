@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests import captures, sample_packets
-from tracer import cli
 from tracer.analysis import diff, stats
 from tracer.analysis.rows import COLUMNS, of_finding, of_packet
 from tracer.analysis.stats.latencies import Spread
@@ -21,18 +19,9 @@ from tracer.record import NOTHING
 from tracer.source import Loss
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.run.POLL_SECONDS", 0.001)
-
-    def command(*args: str | Path) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as e:
-            cli.main([str(a) for a in args])
-        told = capsys.readouterr()
-        return int(e.value.code or 0), told.out, told.err
-
-    return command
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import captures, fuzz_capture
-from tracer import cli
 from tracer.capture import versions
 from tracer.capture.reader import Capture
 from tracer.capture.schema import VERSION
@@ -28,19 +26,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[bytes, str
     path = directory / "other.k8st"
     path.write_bytes(data)
     yield data, fuzz_capture.read(path)[1], path
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-
-    def command(*args: str | Path) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as e:
-            cli.main([str(a) for a in args])
-        told = capsys.readouterr()
-        return int(e.value.code or 0), told.out, told.err
-
-    return command
 
 
 def patched(path: Path, statement: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests import captures, sample_packets
-from tracer import cli, export
+from tracer import export
 from tracer.export import About
 from tracer.export.html import SLICES, Html, Timeline
 from tracer.export.pcapng import as_shown
@@ -22,19 +21,6 @@ from tracer.model import Totals
 
 ROOT = Path(__file__).resolve().parents[1]
 ABOUT = About("a.k8st", "node-1", "6.12.0", "--port 1", 0)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-
-    def command(*args: str | Path) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as e:
-            cli.main([str(a) for a in args])
-        told = capsys.readouterr()
-        return int(e.value.code or 0), told.out, told.err
-
-    return command
 
 
 @pytest.fixture
