@@ -65,6 +65,7 @@ def test_with_a_command_in_json(node: None) -> None:
     assert settled(before) == before
 
 
+@pytest.mark.thorough
 def test_follow_tells_connections(node: None) -> None:
     before = state()
     options = ["--follow", "--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY), "--", *ASK]
