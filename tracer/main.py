@@ -141,10 +141,9 @@ def _kube(options: dict[str, Any], parts: Parts) -> Kube:
     return Kube(source, words, cli.wanted(**options))
 
 
-def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, parts: Parts | None = None) -> Hits:
+def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, parts: Parts) -> Hits:
     """What explains hits by rules, until the stack unwinds."""
     nft = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
-    parts = parts or Parts()
     watching = live.watching(namespaces, session.acts, nft is not None, parts.reader, parts.watch)
     hits, why = stack.enter_context(watching)
     if nft and why:

@@ -25,6 +25,7 @@ from tracer.kube.live import Kube, Source
 from tracer.kube.wanted import Words
 from tracer.model import Packet, Totals
 from tracer.names import Namespaces, Processes, tracking
+from tracer.parts import Parts
 from tracer.render.base import Lost, Output
 from tracer.rules import installed
 from tracer.rules.assemble import NotUnderstood
@@ -82,7 +83,7 @@ def watch(question: Question, stories: list[Story], kube: Kube, output: Output, 
         session = stack.enter_context(Session(kernel, wanted, True))
         spaces = Namespaces()
         hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
-        rules = rules_of(session, spaces, stack)
+        rules = rules_of(session, spaces, stack, Parts())
         journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
         traced = Run(source.Live(session, kube), journeys, beside, Limits(0, live.seconds), kube)
         stop = Stop()

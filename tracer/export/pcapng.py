@@ -20,7 +20,6 @@ from tracer.rules.model import path
 
 TELLS = "packets' headers with comments, for Wireshark"
 NUMBERS = {name: number for number, name in PROTOCOLS.items()}
-RAW_IP = 101
 
 
 @dataclass(frozen=True)
