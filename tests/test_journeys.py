@@ -163,8 +163,45 @@ def test_what_comes_after_the_quiet_is_a_part_of_its_own() -> None:
     (first,) = journeys.finished(2 * SECOND)
     journeys.add(t.rows[1])
     (rest,) = journeys.finished(3 * SECOND)
-    assert (first.identity, first.number, first.complete) == (t.packet, 1, True)
-    assert (rest.identity, rest.number, rest.complete) == (t.packet, 2, False)
+    assert (first.identity, first.number, first.complete, first.continues) == (t.packet, 1, True, 0)
+    assert (rest.identity, rest.number, rest.complete, rest.continues) == (t.packet, 2, True, first.time)
+
+
+@pytest.mark.parametrize("cut", range(1, 11))
+def test_the_rest_of_a_packet_knows_what_it_was(cut: int) -> None:
+    rows = shortened(node_port().batch)
+    journeys = Journeys(hops(), quiet=10)
+    journeys.add(rows[:cut])
+    (first,) = journeys.finished(2 * SECOND)
+    journeys.add(rows[cut:])
+    (rest,) = journeys.finished(3 * SECOND)
+    together = Journeys(hops(), quiet=10)
+    together.add(rows)
+    (one,) = together.finished(3 * SECOND)
+    assert [r[:3] for r in rewrites(first) + rewrites(rest)] == [r[:3] for r in rewrites(one)]
+    assert len(first.hops) + len(rest.hops) == len(one.hops) and rest.complete
+    about = [(p.family, p.protocol, p.endpoints, p.tcp_flags, p.length, p.seq, p.verdict, p.outcome) for p in (rest, one)]
+    assert about[0] == about[1]
+
+
+def test_a_rest_is_incomplete_when_something_before_it_was_lost() -> None:
+    t = Trail(CLIENT).hook("PREROUTING").hook("FORWARD").hook("POSTROUTING").hook("POSTROUTING")
+    for kept, complete in (((0,), (1, 2, 3)), True), (((0, 2), (3,)), False), (((0,), (2, 3)), False):
+        journeys = Journeys(hops(), quiet=10)
+        told = []
+        for now, rows in enumerate(kept, 2):
+            journeys.add(np.concatenate([t.rows[n] for n in rows]))
+            told += journeys.finished(now * SECOND)
+        assert (told[1].complete, told[1].continues) == (complete, told[0].time)
+
+
+def test_packets_long_over_are_forgotten() -> None:
+    t, late = Trail(CLIENT).hook("OUTPUT").hook("POSTROUTING"), Trail(CLIENT, 2 << 8, 30 * SECOND).hook("OUTPUT")
+    journeys = Journeys(hops(), quiet=10)
+    for now, rows in (2, t.rows[0]), (31, late.batch), (32, t.rows[1]):
+        journeys.add(rows)
+        told = journeys.finished(now * SECOND)
+    assert (told[0].identity, told[0].complete, told[0].continues) == (t.packet, False, 0)
 
 
 @pytest.mark.parametrize("missing", [0, 1, 5, 10])
@@ -192,7 +229,7 @@ def test_a_reported_loss_puts_open_packets_in_doubt() -> None:
     journeys.doubt()
     journeys.add(Trail(CLIENT, 2 << 8, SECOND + 5).hook("INPUT").batch)
     assert [p.complete for p in journeys.rest()] == [False, True]
-    journeys.add(Trail(CLIENT, 1 << 8).hook("INPUT").batch)
+    journeys.add(Trail(CLIENT, 3 << 8).hook("INPUT").batch)
     assert [p.complete for p in journeys.rest()] == [True], "doubt ends with the packet"
 
 

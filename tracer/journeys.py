@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -20,12 +20,28 @@ from tracer.rules.hits import Hits
 
 QUIET_NS = 150_000_000
 """A packet is over when nothing has happened to it for so long. Neighbour look-ups and queues can take longer: the rest then
-comes as a second packet of the same identity."""
+comes as a second packet of the same identity, which says that it continues the first."""
 
 WAIT_NS = 10_000_000_000
 """So much longer a packet is kept open while rules that acted on it are being read."""
 
+REMEMBERED_NS = 10_000_000_000
+"""So long it is remembered which packets are over, for what comes of them later."""
+
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
+
+
+class _Over(NamedTuple):
+    """What is remembered of a packet that is over: the times of its first and last hop (ns, CLOCK_MONOTONIC), the number of
+    its next event, whether nothing of it was lost, its addresses as it came in, its first and its last event with a header."""
+
+    began: int
+    last: int
+    next: int
+    complete: bool
+    endpoints: Endpoints
+    first: Event
+    whole: Event | None
 
 
 class Journeys:
@@ -48,9 +64,10 @@ class Journeys:
         self._hops, self._offset, self._quiet = hops, wall_offset, quiet
         self._open: dict[int, list[Event]] = {}
         self._last: dict[int, int] = {}
+        self._over: dict[int, _Over] = {}
         self._doubtful: set[int] = set()
         self._tracked = set(tracking)
-        self._number = 0
+        self._number = self._newest = 0
         self.events = 0
 
     def add(self, batch: npt.NDArray[Any]) -> None:
@@ -60,7 +77,7 @@ class Journeys:
         opened, last = self._open, self._last
         for e in record.events(batch):
             opened.setdefault(e.packet, []).append(e)
-            last[e.packet] = e.time
+            last[e.packet] = self._newest = e.time
 
     def doubt(self) -> None:
         """Events were lost: no open packet may be called complete."""
@@ -88,6 +105,7 @@ class Journeys:
             records = self._open.pop(identity)
             if any(e.kind not in record.PARTS and e.kind != Kind.EVENT_CLUE for e in records):
                 packets.append(self._packet(identity, records))
+        self._forget()
         packets.sort(key=lambda p: p.time)
         for packet in packets:
             self._number += 1
@@ -96,10 +114,12 @@ class Journeys:
 
     def _packet(self, identity: int, records: list[Event]) -> Packet:
         records.sort(key=lambda e: e.time)
+        before = self._over.pop(identity, None)
         events = [e for e in records if e.kind not in record.PARTS]
-        events = completed(events) or events
-        first = next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), events[0])
-        whole = _unbroken(records) and identity not in self._doubtful
+        events = completed(events, before.whole if before else None) or events
+        first = before.first if before else next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), events[0])
+        whole = identity not in self._doubtful and _unbroken(records, before.next if before else 0)
+        whole = whole and (before is None or before.complete)
         self._rules.begin(records, whole)
         hops = self._follow_header(events)
         packet = Packet(
@@ -109,7 +129,7 @@ class Journeys:
             iface=next((h.in_iface or h.out_iface for h in hops if h.in_iface or h.out_iface), ""),
             family=record.family(first),
             protocol=record.protocol(first),
-            endpoints=_first_endpoints(first, hops),
+            endpoints=before.endpoints if before else _first_endpoints(first, hops),
             tcp_flags=record.tcp_flags(first),
             length=first.length,
             seq=first.seq,
@@ -117,12 +137,21 @@ class Journeys:
             flow=self._flow(events),
             hops=hops,
             complete=whole,
+            continues=before.began + self._offset if before else 0,
         )
+        began = before.began if before else events[0].time
+        following = max((e.hop + 1 for e in records if not e.flags & Flag.FLAG_CLONE), default=0)
+        self._over[identity] = _Over(began, records[-1].time, following, whole, packet.endpoints, first, _last_header(events))
         self._doubtful.discard(identity)
         self._rules.over(identity)
         packet.untracked = self._untracked(events)
         packet.verdict, packet.outcome = verdict.judge(packet, packet.untracked)
         return packet
+
+    def _forget(self) -> None:
+        """Those that were over first stand first, within what a batch mixes up."""
+        while self._over and self._newest - self._over[identity := next(iter(self._over))].last > REMEMBERED_NS:
+            del self._over[identity]
 
     def _follow_header(self, events: list[Event]) -> list[Hop]:
         """The hops, with each rewrite confirmed by the header seen next, and changes nobody announced added."""
@@ -169,10 +198,9 @@ class Journeys:
         return "INVALID" if late[-1].netns in self._tracked else ""
 
 
-def completed(events: list[Event]) -> list[Event]:
+def completed(events: list[Event], whole: Event | None = None) -> list[Event]:
     """Short events with what they left out. Where the whole event they refer to was lost, their header is unknown, and so is
-    what a rewrite made of it."""
-    whole: Event | None = None
+    what a rewrite made of it. whole: the event they refer to if it came before these."""
     out = []
     for e in events:
         if e.flags & Flag.FLAG_SAME:
@@ -186,6 +214,14 @@ def completed(events: list[Event]) -> list[Event]:
             whole = record.rewritten(e)
         out.append(e)
     return out
+
+
+def _last_header(events: list[Event]) -> Event | None:
+    """The event a later short one would refer to."""
+    e = next((e for e in reversed(events) if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE)), None)
+    if e is None or e.kind == Kind.EVENT_IPVS:
+        return None
+    return record.rewritten(e) if e.kind == Kind.EVENT_NAT else e
 
 
 def _family_of(ends: Endpoints) -> str:
@@ -204,6 +240,6 @@ def _unannounced(hop: Hop, before: Endpoints, after: Endpoints) -> Hop:
     return Hop(hop.time, "nat", hop.netns, hook=hop.hook, nat=nat, evidence=Evidence.DERIVED)
 
 
-def _unbroken(events: list[Event]) -> bool:
+def _unbroken(events: list[Event], first: int) -> bool:
     numbers = {e.hop for e in events if not e.flags & Flag.FLAG_CLONE}
-    return numbers == set(range(len(numbers)))
+    return numbers == set(range(first, first + len(numbers)))

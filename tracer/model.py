@@ -190,7 +190,8 @@ class Packet:
     number: the order in which packets ended. identity: of the kernel side, unique in a run. time: of the first hop, ns
     since the epoch. verdict: how it ended, in words; outcome: the same as one word (see tracer/verdict.py). complete: False
     when a part of its way was lost; nothing may be concluded from what is absent then. src_owner, dst_owner: who its
-    ends are, None when nobody asked. untracked: "INVALID" or "UNTRACKED" when conntrack had no entry for it.
+    ends are, None when nobody asked. untracked: "INVALID" or "UNTRACKED" when conntrack had no entry for it. continues: 0, or
+    the `time` of the packet that this is the rest of: it was quiet for so long in between that it was taken to be over.
     """
 
     identity: int
@@ -213,6 +214,7 @@ class Packet:
     dst_owner: Owner | None = None
     ack: int = 0
     untracked: str = ""
+    continues: int = 0
 
     @property
     def drop(self) -> Drop | None:

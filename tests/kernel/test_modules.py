@@ -19,7 +19,9 @@ ONLY = {
 }
 
 
-@pytest.mark.parametrize("loaded", ONLY)
+@pytest.mark.parametrize(
+    "loaded", [name if name == "nothing" else pytest.param(name, marks=pytest.mark.thorough) for name in ONLY]
+)
 def test_it_compiles_with_only(watch: Watch, loaded: str, tmp_path: Path) -> None:
     """The watched kernel has all of them by now, so what such a node would show of itself is made of it."""
     btf = tmp_path / "btf"

@@ -44,6 +44,8 @@ class Lines:
             parts.append(ink("place", place.replace(" ", KEEP)))
         if packet.flow:
             parts.append(packet.flow.state + f"{KEEP}reply" * packet.flow.is_reply)
+        if packet.continues:
+            parts.append(ink("quiet", f"rest of the packet of {clock(packet.continues)}".replace(" ", KEEP)))
         return ink.fold("  ".join(parts), MARGIN)
 
     def way(self, packet: Packet) -> Iterator[str]:
