@@ -1,5 +1,6 @@
 /* Arrival at a socket: sk_filter_trim_cap runs for every TCP, UDP, SCTP and raw packet that found its socket, with both
- * in hand, before the socket's own filter may refuse it. */
+ * in hand, before the socket's own filter may refuse it. It runs for netlink and unix sockets too, whose messages are no
+ * packets: what stands where a packet has its header would be told as addresses. */
 
 /* The inode number of a socket, as in /proc/PID/fd: socket:[N]; 0 for a socket nobody has accepted or opened. */
 static __always_inline u64 socket_inode(struct call *c, struct sock *sk)
@@ -8,6 +9,15 @@ static __always_inline u64 socket_inode(struct call *c, struct sock *sk)
     struct file *file = socket ? READ(c, socket, file) : 0;
     struct inode *inode = file ? READ(c, file, f_inode) : 0;
     return inode ? READ(c, inode, i_ino) : 0;
+}
+
+#define AF_INET 2
+#define AF_INET6 10
+
+static __always_inline int is_ip_socket(struct call *c, struct sock *sk)
+{
+    u16 family = READ(c, sk, __sk_common_skc_family);
+    return family == AF_INET || family == AF_INET6;
 }
 
 #define TCP_TIME_WAIT 6
@@ -28,9 +38,13 @@ static __always_inline int socket_entered(struct call *c)
     struct sk_buff *skb = (void *)c->arg[1];
     struct follow *e;
     struct reserved r;
-    struct sight *s = sight_of(c);
-    u8 state = READ(c, sk, __sk_common_skc_state);
+    struct sight *s;
+    u8 state;
 
+    if (!is_ip_socket(c, sk))
+        return 0;
+    s = sight_of(c);
+    state = READ(c, sk, __sk_common_skc_state);
     if (s)
         s->whole = state == TCP_LISTEN;
     e = follow_outside(c, skb, s);

@@ -28,7 +28,10 @@ LAYOUTS = (
     Layout("net_device", "ifindex flags name nd_net.net"),
     Layout("net", "ns.inum nft.base_seq gen ipv4.sysctl_tcp_syncookies ipv4.sysctl_max_syn_backlog"),
     Layout("nf_hook_state", "hook pf in out net"),
-    Layout("sock", "__sk_common.skc_net.net __sk_common.skc_state sk_socket sk_ack_backlog sk_max_ack_backlog"),
+    Layout(
+        "sock",
+        "__sk_common.skc_net.net __sk_common.skc_family __sk_common.skc_state sk_socket sk_ack_backlog sk_max_ack_backlog",
+    ),
     Layout("inet_connection_sock", "icsk_accept_queue.qlen.counter"),
     Layout("tcp_timewait_sock", "tw_ts_recent tw_ts_recent_stamp", needed=False),
     Layout("inet_timewait_sock", "tw_substate", needed=False),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -21,10 +22,46 @@ from tracer.kernel import stub
 from tracer.kernel.acts import Watched
 from tracer.kernel.plan import Abilities, Planned, Refused
 
-PROGRAM_TYPES = {
-    "RAWTP": "RAW_TRACEPOINT", "FENTRY": "TRACING", "FEXIT": "TRACING", "KPROBE": "KPROBE", "KRETPROBE": "KPROBE",
-}  # fmt: skip
-"""bcc's name for the type of program that each way needs."""
+
+@dataclass(frozen=True)
+class _Way:
+    """How bcc does it. type: its name for the type of program. on, off: (bpf, symbol, program's name) -> None."""
+
+    type: str
+    on: Callable[[Any, bytes, bytes], object]
+    off: Callable[[Any, bytes, bytes], object]
+
+
+WAYS = {
+    "RAWTP": _Way(
+        "RAW_TRACEPOINT",
+        lambda bpf, symbol, name: bpf.attach_raw_tracepoint(tp=symbol, fn_name=name),
+        lambda bpf, symbol, name: bpf.detach_raw_tracepoint(symbol),
+    ),
+    # These two know their function by the program's name.
+    "FENTRY": _Way(
+        "TRACING",
+        lambda bpf, symbol, name: bpf.attach_kfunc(fn_name=name),
+        lambda bpf, symbol, name: bpf.detach_kfunc(fn_name=name),
+    ),
+    "FEXIT": _Way(
+        "TRACING",
+        lambda bpf, symbol, name: bpf.attach_kretfunc(fn_name=name),
+        lambda bpf, symbol, name: bpf.detach_kretfunc(fn_name=name),
+    ),
+    "KPROBE": _Way(
+        "KPROBE",
+        lambda bpf, symbol, name: bpf.attach_kprobe(event=symbol, fn_name=name),
+        lambda bpf, symbol, name: bpf.detach_kprobe(event=symbol, fn_name=name),
+    ),
+    # No maxactive: with one, bcc goes by tracefs, whose events stay behind when this process is killed.
+    "KRETPROBE": _Way(
+        "KPROBE",
+        lambda bpf, symbol, name: bpf.attach_kretprobe(event=symbol, fn_name=name),
+        lambda bpf, symbol, name: bpf.detach_kretprobe(event=symbol, fn_name=name),
+    ),
+}
+"""The ways of tracer/kernel/plan.py."""
 
 
 def load_bcc() -> ModuleType:
@@ -115,39 +152,15 @@ class Program:
         return first
 
     def _attach_one(self, name: bytes, symbol: bytes, way: str) -> Any:
-        bpf = self.bpf
-        function = bpf.load_func(name, getattr(self._bcc.BPF, PROGRAM_TYPES[way]))
-        if way == "RAWTP":
-            bpf.attach_raw_tracepoint(tp=symbol, fn_name=name)
-        elif way == "FENTRY":
-            bpf.attach_kfunc(fn_name=name)
-        elif way == "FEXIT":
-            bpf.attach_kretfunc(fn_name=name)
-        elif way == "KPROBE":
-            bpf.attach_kprobe(event=symbol, fn_name=name)
-        else:
-            # No maxactive: with one, bcc goes by tracefs, whose events stay behind when this process is killed.
-            bpf.attach_kretprobe(event=symbol, fn_name=name)
+        function = self.bpf.load_func(name, getattr(self._bcc.BPF, WAYS[way].type))
+        WAYS[way].on(self.bpf, symbol, name)
         return function
 
     def detach(self, rows: Iterable[Planned | Watched]) -> None:
         """Takes the rows' programs off their functions and keeps them loaded."""
         for row in rows:
             for program, way in row.programs:
-                self._detach_one(program.encode(), row.symbol.encode(), way)
-
-    def _detach_one(self, name: bytes, symbol: bytes, way: str) -> None:
-        bpf = self.bpf
-        if way == "RAWTP":
-            bpf.detach_raw_tracepoint(symbol)
-        elif way == "FENTRY":
-            bpf.detach_kfunc(fn_name=name)
-        elif way == "FEXIT":
-            bpf.detach_kretfunc(fn_name=name)
-        elif way == "KPROBE":
-            bpf.detach_kprobe(event=symbol, fn_name=name)
-        else:
-            bpf.detach_kretprobe(event=symbol, fn_name=name)
+                WAYS[way].off(self.bpf, row.symbol.encode(), program.encode())
 
     def recursion_misses(self, fd: int) -> int:
         """How often the kernel skipped a program because one was running on that CPU (bpf_prog_info.recursion_misses,
