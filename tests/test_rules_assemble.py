@@ -9,10 +9,12 @@ import pytest
 from tests.blobs import R, build
 from tests.nodes import MODES, nodes
 from tracer.rules import save
-from tracer.rules.assemble import WORDS, NotUnderstood, assemble, options_of, words
+from tracer.rules.assemble import NotUnderstood, assemble
 from tracer.rules.entry import Entry
 from tracer.rules.model import Rule
+from tracer.rules.packed import WORDS
 from tracer.rules.table import Table
+from tracer.rules.written import options_of, words
 
 TCP_80 = struct.pack("<HHHHBBBB", 0, 65535, 80, 80, 0, 0, 0, 0)
 MARKED = struct.pack("<IIB", 0x4000, 0x4000, 1)

@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import pytest
 
-from tracer.rules.assemble import _parse, split
 from tracer.rules.forecast import Answer, foretell
 from tracer.rules.matches import Seen
+from tracer.rules.written import parse, split
 
 PACKET = Seen("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=40000, dport=80)
 
@@ -26,7 +26,7 @@ class World:
 
 
 def answer(name: str, text: str, world: World | None = None) -> Answer:
-    return foretell(name, _parse(split(text)).head, PACKET, world or World())
+    return foretell(name, parse(split(text)).head, PACKET, world or World())
 
 
 @pytest.mark.parametrize(

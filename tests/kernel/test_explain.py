@@ -26,8 +26,9 @@ from tracer.explain.journey import Journey
 from tracer.explain.question import Question
 from tracer.filters import Filter
 from tracer.rules import installed, sockopt
-from tracer.rules.assemble import WORDS, assemble
+from tracer.rules.assemble import assemble
 from tracer.rules.blob import BlobTable
+from tracer.rules.packed import WORDS
 
 pytestmark = pytest.mark.thorough
 

@@ -12,8 +12,8 @@ from fractions import Fraction
 from ipaddress import IPv4Address, IPv6Address
 from typing import Protocol
 
-from tracer.rules.assemble import Option, words
 from tracer.rules.matches import Seen
+from tracer.rules.written import Option, words
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from tracer.model import Evidence
-from tracer.rules.assemble import WORDS, options_of
 from tracer.rules.entry import Entry, Ext
 from tracer.rules.forecast import Answer, World, foretell
 from tracer.rules.matches import Seen, compute, header_matches, mark_after
 from tracer.rules.model import Place, Rule, Visit
+from tracer.rules.packed import WORDS
 from tracer.rules.table import RETURN, Table
 from tracer.rules.walk import CONTINUE, ENDS, RULES_TO_TRY
+from tracer.rules.written import options_of
 
 MOST = 512
 """So many ways are followed; a Service of more endpoints is told by that many."""
