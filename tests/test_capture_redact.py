@@ -73,7 +73,7 @@ def test_the_same_key_gives_the_same_and_another_another() -> None:
 
 
 def everything(packet: Packet) -> str:
-    from tracer.render.json import packet_object
+    from tracer.render._object import packet_object
 
     return str(packet_object(packet))
 

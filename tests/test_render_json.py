@@ -20,7 +20,8 @@ from tracer import __version__, render
 from tracer.facts import Fact
 from tracer.kube.model import Owner
 from tracer.model import Endpoints, Flow, Handshake, Packet, Socket, Totals
-from tracer.render.json import Json, rfc3339
+from tracer.render._object import rfc3339
+from tracer.render.json import Json
 
 SCHEMA = json.loads(resources.files(render).joinpath("schema.json").read_text(encoding="utf-8"))
 VALIDATOR = Draft202012Validator(SCHEMA)

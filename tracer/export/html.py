@@ -17,7 +17,8 @@ from tracer.analysis.table import Table
 from tracer.export import About
 from tracer.findings.model import Finding
 from tracer.model import Packet, Totals
-from tracer.render.json import finding_object, packet_object
+from tracer.render._object import packet_object
+from tracer.render.json import finding_object
 from tracer.verdict import BAD
 
 TELLS = "a report in one file, to be read in a browser, offline"
