@@ -7,56 +7,28 @@ is replaced, never changed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from functools import lru_cache
-from ipaddress import ip_network
-from typing import Any
 
 from tracer.kube import objects
-from tracer.kube.index import Index, no_cycles
-from tracer.kube.model import Endpoint, Node, Pod, ServicePort
-from tracer.kube.names import endpoint_hash, service_hash
+from tracer.kube.index import no_cycles
+from tracer.kube.indexes import Entry, Indexes, Name
+from tracer.kube.model import Endpoint, Node, ServicePort
 from tracer.kube.objects import Object, PortName
-
-Name = tuple[str, str]
-"""namespace, name."""
-
-
-Entry = tuple[Index[Any, Any], Hashable, Any]
 
 Change = tuple[str, str, list[Object]]
 """What was done: the method's name, the kind ("" for load), and the objects it was given."""
 
 
-class Store:
-    """Services, endpoints, pods and nodes, found by whatever a packet or a rule shows of them.
+class Store(Indexes):
+    """The indexes, kept as the API tells of its objects.
 
-    node: name of this node, "" while not known. by_address: (address, port, protocol) -> (service port, "cluster IP"
-    / "external IP" / "load balancer IP"). by_node_port and by_health_port: (port, protocol). by_chain: the hash in
-    KUBE-SVC-; by_endpoint_chain: that in KUBE-SEP-. endpoints: of a service port, by (ns/name:port, protocol).
-    by_endpoint: (address, port, protocol) of an endpoint -> the service ports it stands behind.
+    node: name of this node, "" while not known.
     """
 
     def __init__(self, node: str = "") -> None:
+        super().__init__()
         self._node = node
-        self.services: Index[Name, ServicePort] = Index()
-        self.by_address: Index[tuple[str, int, str], tuple[ServicePort, str]] = Index()
-        self.by_service_ip: Index[str, Name] = Index()
-        self.by_node_port: Index[tuple[int, str], ServicePort] = Index()
-        self.by_health_port: Index[int, ServicePort] = Index()
-        self.by_chain: Index[str, ServicePort] = Index()
-        self.by_endpoint_chain: Index[str, tuple[ServicePort, Endpoint]] = Index()
-        self.endpoints: Index[tuple[str, str], Endpoint] = Index()
-        self.by_endpoint: Index[tuple[str, int, str], ServicePort] = Index()
-        self.endpoint_pods: Index[str, tuple[str, str, str]] = Index()
-        self.pods: Index[Name, Pod] = Index()
-        self.by_pod_ip: Index[str, Pod] = Index()
-        self.by_host_port: Index[tuple[int, str], Pod] = Index()
-        self.nodes: Index[str, Node] = Index()
-        self.by_node_ip: Index[str, Node] = Index()
-        self.by_pod_cidr: Index[str, Node] = Index()
-        self.pod_prefixes: Index[str, int] = Index()
         self._entries: dict[tuple[str, Name], list[Entry]] = {}
         self._service: dict[Name, tuple[ServicePort, ...]] = {}
         self._behind: dict[Name, dict[tuple[str, Name], list[tuple[PortName, Endpoint]]]] = {}
@@ -159,14 +131,9 @@ class Store:
             self._behind_changed(kind, name, body)
         elif kind == "Pod":
             pod = objects.pod(body)
-            self._set(kind, name, self._pod_entries(pod) if pod else [])
+            self._set(kind, name, self.pod_entries(pod) if pod else [])
         elif kind == "Node":
-            node = objects.node(body)
-            entries: list[Entry] = [(self.nodes, node.name, node)]
-            entries += [(self.by_node_ip, a, node) for a in node.addresses]
-            entries += [(self.by_pod_cidr, c, node) for c in node.pod_cidrs]
-            entries += [(self.pod_prefixes, "", int(c.partition("/")[2] or 0)) for c in node.pod_cidrs]
-            self._set(kind, name, entries)
+            self._set(kind, name, self.node_entries(objects.node(body)))
 
     def _behind_changed(self, kind: str, name: Name, body: Object) -> None:
         """A slice belongs to its Service; a slice that changed hands leaves the old one."""
@@ -204,13 +171,6 @@ class Store:
         if entries:
             self._entries[kind, name] = entries
 
-    def _pod_entries(self, pod: Pod) -> list[Entry]:
-        entries: list[Entry] = [(self.pods, (pod.namespace, pod.name), pod)]
-        if not pod.host_network:
-            entries += [(self.by_pod_ip, a, pod) for a in pod.addresses]
-            entries += [(self.by_host_port, (h.port, h.protocol), pod) for h in pod.host_ports]
-        return entries
-
     def _build(self, name: Name) -> None:
         """The entries of one Service, from it and from what stands behind it."""
         ports = self._service.get(name, ())
@@ -220,58 +180,8 @@ class Store:
         ends = [end for (kind, _), found in behind.items() if kind in kinds for end in found]
         entries: list[Entry] = []
         for port in ports:
-            entries += self._port_entries(name, port, [e for named, e in ends if named == (port.port_name, port.protocol)])
+            entries += self.port_entries(name, port, [e for named, e in ends if named == (port.port_name, port.protocol)])
         self._set("Service", name, entries)
-
-    def _port_entries(self, name: Name, port: ServicePort, ends: list[Endpoint]) -> list[Entry]:
-        entries: list[Entry] = [(self.services, name, port)]
-        addresses = (
-            ("cluster IP", port.cluster_ips),
-            ("external IP", port.external_ips),
-            ("load balancer IP", port.balancer_ips),
-        )
-        for what, ips in addresses:
-            entries += [(self.by_address, (ip, port.port, port.protocol), (port, what)) for ip in ips]
-            entries += [(self.by_service_ip, ip, name) for ip in ips]
-        if port.node_port:
-            entries.append((self.by_node_port, (port.node_port, port.protocol), port))
-        if port.health_port:
-            entries.append((self.by_health_port, port.health_port, port))
-        entries.append((self.by_chain, service_hash(port.label, port.protocol), port))
-        for end in ends:
-            chain = endpoint_hash(port.label, port.protocol, end.address, end.port)
-            entries.append((self.by_endpoint_chain, chain, (port, end)))
-            entries.append((self.endpoints, (port.label, port.protocol), end))
-            entries.append((self.by_endpoint, (end.address, end.port, port.protocol), port))
-            if end.pod[1]:
-                entries.append((self.endpoint_pods, end.address, (*end.pod, end.node)))
-        return entries
-
-    def pod_at(self, address: str) -> tuple[str, str, str] | None:
-        """(namespace, name, node) of the pod that has this address; None when there is none or it cannot be told.
-
-        Pods of other nodes are known as endpoints only. A pod of the host's network has no address of its own.
-        """
-        pods = self.by_pod_ip.all(address)
-        if pods:
-            return (pods[0].namespace, pods[0].name, pods[0].node) if len(pods) == 1 else None
-        return None if self.by_node_ip.all(address) else self.endpoint_pods.one(address)
-
-    def node_of_network(self, address: str) -> Node | None:
-        """The node in whose podCIDR an address lies."""
-        for prefix in self.pod_prefixes.all(""):
-            found = self.by_pod_cidr.one(_network(address, prefix))
-            if found:
-                return found
-        return None
 
     def this_node(self) -> Node | None:
         return self.nodes.one(self.node)
-
-
-@lru_cache(8192)
-def _network(address: str, prefix: int) -> str:
-    try:
-        return str(ip_network((address, prefix), strict=False))
-    except ValueError:
-        return ""

@@ -1,0 +1,114 @@
+"""Which questions the objects of Kubernetes answer: an index for each, and what of an object goes into which."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import lru_cache
+from ipaddress import ip_network
+from typing import Any
+
+from tracer.kube.index import Index
+from tracer.kube.model import Endpoint, Node, Pod, ServicePort
+from tracer.kube.names import endpoint_hash, service_hash
+
+Name = tuple[str, str]
+"""namespace, name."""
+
+Entry = tuple[Index[Any, Any], Hashable, Any]
+"""Index, key, value."""
+
+
+class Indexes:
+    """Services, endpoints, pods and nodes, found by whatever a packet or a rule shows of them.
+
+    by_address: (address, port, protocol) -> (service port, "cluster IP" / "external IP" / "load balancer IP"). by_node_port and
+    by_health_port: (port, protocol). by_chain: the hash in KUBE-SVC-; by_endpoint_chain: that in KUBE-SEP-. endpoints: of a
+    service port, by (ns/name:port, protocol). by_endpoint: (address, port, protocol) of an endpoint -> the service ports it
+    stands behind.
+    """
+
+    def __init__(self) -> None:
+        self.services: Index[Name, ServicePort] = Index()
+        self.by_address: Index[tuple[str, int, str], tuple[ServicePort, str]] = Index()
+        self.by_service_ip: Index[str, Name] = Index()
+        self.by_node_port: Index[tuple[int, str], ServicePort] = Index()
+        self.by_health_port: Index[int, ServicePort] = Index()
+        self.by_chain: Index[str, ServicePort] = Index()
+        self.by_endpoint_chain: Index[str, tuple[ServicePort, Endpoint]] = Index()
+        self.endpoints: Index[tuple[str, str], Endpoint] = Index()
+        self.by_endpoint: Index[tuple[str, int, str], ServicePort] = Index()
+        self.endpoint_pods: Index[str, tuple[str, str, str]] = Index()
+        self.pods: Index[Name, Pod] = Index()
+        self.by_pod_ip: Index[str, Pod] = Index()
+        self.by_host_port: Index[tuple[int, str], Pod] = Index()
+        self.nodes: Index[str, Node] = Index()
+        self.by_node_ip: Index[str, Node] = Index()
+        self.by_pod_cidr: Index[str, Node] = Index()
+        self.pod_prefixes: Index[str, int] = Index()
+
+    def pod_entries(self, pod: Pod) -> list[Entry]:
+        """What this pod goes into."""
+        entries: list[Entry] = [(self.pods, (pod.namespace, pod.name), pod)]
+        if not pod.host_network:
+            entries += [(self.by_pod_ip, a, pod) for a in pod.addresses]
+            entries += [(self.by_host_port, (h.port, h.protocol), pod) for h in pod.host_ports]
+        return entries
+
+    def node_entries(self, node: Node) -> list[Entry]:
+        """What this node goes into."""
+        entries: list[Entry] = [(self.nodes, node.name, node)]
+        entries += [(self.by_node_ip, a, node) for a in node.addresses]
+        entries += [(self.by_pod_cidr, c, node) for c in node.pod_cidrs]
+        entries += [(self.pod_prefixes, "", int(c.partition("/")[2] or 0)) for c in node.pod_cidrs]
+        return entries
+
+    def port_entries(self, name: Name, port: ServicePort, ends: list[Endpoint]) -> list[Entry]:
+        """What this port of a Service goes into, with what stands behind it."""
+        entries: list[Entry] = [(self.services, name, port)]
+        addresses = (
+            ("cluster IP", port.cluster_ips),
+            ("external IP", port.external_ips),
+            ("load balancer IP", port.balancer_ips),
+        )
+        for what, ips in addresses:
+            entries += [(self.by_address, (ip, port.port, port.protocol), (port, what)) for ip in ips]
+            entries += [(self.by_service_ip, ip, name) for ip in ips]
+        if port.node_port:
+            entries.append((self.by_node_port, (port.node_port, port.protocol), port))
+        if port.health_port:
+            entries.append((self.by_health_port, port.health_port, port))
+        entries.append((self.by_chain, service_hash(port.label, port.protocol), port))
+        for end in ends:
+            chain = endpoint_hash(port.label, port.protocol, end.address, end.port)
+            entries.append((self.by_endpoint_chain, chain, (port, end)))
+            entries.append((self.endpoints, (port.label, port.protocol), end))
+            entries.append((self.by_endpoint, (end.address, end.port, port.protocol), port))
+            if end.pod[1]:
+                entries.append((self.endpoint_pods, end.address, (*end.pod, end.node)))
+        return entries
+
+    def pod_at(self, address: str) -> tuple[str, str, str] | None:
+        """(namespace, name, node) of the pod that has this address; None when there is none or it cannot be told.
+
+        Pods of other nodes are known as endpoints only. A pod of the host's network has no address of its own.
+        """
+        pods = self.by_pod_ip.all(address)
+        if pods:
+            return (pods[0].namespace, pods[0].name, pods[0].node) if len(pods) == 1 else None
+        return None if self.by_node_ip.all(address) else self.endpoint_pods.one(address)
+
+    def node_of_network(self, address: str) -> Node | None:
+        """The node in whose podCIDR an address lies."""
+        for prefix in self.pod_prefixes.all(""):
+            found = self.by_pod_cidr.one(_network(address, prefix))
+            if found:
+                return found
+        return None
+
+
+@lru_cache(8192)
+def _network(address: str, prefix: int) -> str:
+    try:
+        return str(ip_network((address, prefix), strict=False))
+    except ValueError:
+        return ""
