@@ -12,7 +12,7 @@ from tests.audits import CLIENT, NODE
 from tests.nodes import node
 from tracer.explain.command import asked
 from tracer.explain.compare import compare, steps
-from tracer.explain.journey import Story
+from tracer.explain.model import Story
 from tracer.explain.question import Question
 from tracer.model import Endpoints, Evidence, Hop, Packet
 

@@ -12,7 +12,7 @@ from tests import audits
 from tests.audits import CLIENT, NODE
 from tests.nodes import MODES, Node, node
 from tracer.explain.ipvs import Virtual
-from tracer.explain.journey import Story
+from tracer.explain.model import Story
 from tracer.explain.question import Question
 from tracer.kube.explain import explain
 from tracer.kube.known import Known

@@ -15,7 +15,7 @@ from tests.test_explain_compare import seen
 from tests.test_render_findings import VALIDATOR
 from tracer import render
 from tracer.explain.compare import Compared, compare
-from tracer.explain.journey import Story
+from tracer.explain.model import Story
 from tracer.explain.question import Question
 from tracer.kube.explain import explain
 

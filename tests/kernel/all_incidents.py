@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -71,8 +72,9 @@ def main() -> int:
         with scene.scene(), Session(kernel, NOTHING, only=options.attach) as session:
             watch = Watch(kernel, session)
             for run in (*recorded(watch, options), *varied(watch, options)):
+                begun = time.monotonic()
                 results.append(settled(watch, run))
-                print(results[-1].text, flush=True)
+                print(f"{time.monotonic() - begun:4.1f} s  {results[-1].text}", flush=True)
     finally:
         incidents.down()
     expected, found, false = (sum(values) for values in zip(*((r.expected, r.right, r.false) for r in results), strict=True))

@@ -40,7 +40,7 @@ def plain(watch: Watch) -> Iterator[None]:
     restored.plain()
 
 
-@pytest.mark.parametrize("mode", [m for m in MODES if MODES[m] in ("legacy", "nft")])
+@pytest.mark.parametrize("mode", [m for m in MODES if MODES[m] != "ipvs"])
 def test_told_and_seen(watch: Watch, plain: None, mode: str) -> None:
     """Each Service, NodePort and hostPort of real nodes, asked for from outside, from the node and from a pod."""
     count, wrong = 0, []

@@ -17,11 +17,16 @@ from tests.kernel.watching import Watch
 from tracer.findings.model import Finding
 
 ALL = os.environ.get("K8SNET_INCIDENTS") == "all"
-"""Else the legacy back end alone; `make incidents` goes through both."""
+"""Else the legacy back end and few variations; `make incidents` goes through all."""
 BACK_ENDS = BACKENDS if ALL else BACKENDS[:1]
 CASES = [(i.number, state, backend) for backend in BACK_ENDS for i in incidents.every() for state in i.states]
-SUBSET = [v for n in (1, 4, 5) for v in variations.variations(n, count=5) if v.backend == "native" or v.family == 6]
-"""Native nftables and IPv6, broken and healthy; `make incidents` goes through all variations."""
+SUBSET = [
+    v
+    for n in variations.FINDINGS
+    for v in variations.variations(n, count=10 if ALL else 5)
+    if ALL or (n in (1, 4, 5) and (v.backend == "native" or v.family == 6))
+]
+"""Native nftables and IPv6, broken and healthy."""
 
 EVIDENCE = {
     (1, "refused"): ("scene-web-30584 (pid ", "has no endpoints", "REJECTED in filter/INPUT"),

@@ -12,7 +12,8 @@ from tracer import render, source
 from tracer.backends import nft_loaded
 from tracer.errors import BadOption
 from tracer.explain.compare import Compared, compare
-from tracer.explain.journey import Journey, Story
+from tracer.explain.journey import Journey
+from tracer.explain.model import Story
 from tracer.explain.question import Question
 from tracer.facts import Fact
 from tracer.filters import Filter, parse_host

@@ -1,15 +1,17 @@
 """What was told of a packet beside what a packet really met: where they first differ.
 
 Compared are the hooks of the node's namespace: each table's or chain's verdict and the rule that decided, each translation, and
-how it ended if it ended there. Where the packet's rules are not known, their verdict alone.
+how it ended if it ended there. Where the packet's rules are not known, their verdict alone. Of chains whose order is not known
+it is not compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from tracer.explain.journey import Story
+from tracer.explain.model import Story
 from tracer.findings.model import place
 from tracer.model import Hop, Packet
 from tracer.rules.model import path
@@ -66,7 +68,7 @@ def compare(stories: Sequence[Story], packet: Packet, netns: str = "node") -> Co
 def _with(story: Story, packet: Packet, netns: str) -> Compared:
     told, seen = steps(story.packet), steps(packet, netns)
     keys = {s.key for s in seen}, {s.key for s in told}
-    told = [s for s in told if s.key in keys[0] or _counts(s)]
+    told = _placed([s for s in told if s.key in keys[0] or _counts(s)], seen, story)
     seen = [s for s in seen if s.key in keys[1] or _counts(s)]
     for at, (expected, met) in enumerate(zip(told, seen, strict=False)):
         if expected.key != met.key:
@@ -81,6 +83,18 @@ def _with(story: Story, packet: Packet, netns: str) -> Compared:
     if story.packet.outcome in BAD and packet.outcome != story.packet.outcome:
         return Compared(story, common, f"the end was explained as: {story.packet.verdict}; seen: {packet.verdict}")
     return Compared(story, common, "")
+
+
+def _placed(told: list[Step], seen: Sequence[Step], story: Story) -> list[Step]:
+    """The steps that were told, those of one hook whose order is not known in the order they were seen."""
+    order = {step.key: at for at, step in enumerate(seen)}
+    free = [at for at, step in enumerate(told) if step.key in story.loose and step.key in order]
+    placed = list(told)
+    for _, run in groupby(enumerate(free), lambda pair: (pair[1] - pair[0], told[pair[1]].key[0])):
+        places = [at for _, at in run]
+        for at, step in zip(places, sorted((told[at] for at in places), key=lambda s: order[s.key]), strict=True):
+            placed[at] = step
+    return placed
 
 
 def _counts(step: Step) -> bool:

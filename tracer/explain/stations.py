@@ -34,9 +34,17 @@ class Station:
     ruleset: Ruleset
     ways: Callable[[Seen, bool, World], list[Way]]
 
+    @property
+    def name(self) -> str:
+        """Its table, and the back end where two may have a table of that name."""
+        return f"legacy {self.table}" if self.what == "table" else self.table
+
 
 def stations(installed: Installed, family: str) -> dict[str, list[Station]]:
-    """By hook, in order; of one priority, those of legacy first. Raises NotUnderstood."""
+    """By hook, in the order of priorities. Of one priority the kernel asks first what was registered last
+    (nf_hook_entries_grow): of one table that is the chain with the higher handle; of two tables the rules do not tell.
+    Raises NotUnderstood.
+    """
     found: dict[str, list[Station]] = {hook: [] for hook in HOOKS}
     if installed.legacy:
         _add_iptables(found, installed.legacy, [t for t in tables(installed.legacy) if t[0] == family], "table")
@@ -44,7 +52,7 @@ def stations(installed: Installed, family: str) -> dict[str, list[Station]]:
         saved = [t for t in sorted(installed.saved) if t[0] == family]
         _add_iptables(found, installed.nft.ruleset, saved, "chain")
         engine = Nftables(installed.nft)
-        for base in installed.nft.bases:
+        for base in sorted(installed.nft.bases, key=lambda b: -b.handle):
             if base.key[:2] in installed.saved or base.key[0] not in (family, "inet") or base.hook not in found:
                 continue
             station = Station(

@@ -9,7 +9,7 @@ from tracer.model import Packet
 from tracer.rules.model import path
 
 if TYPE_CHECKING:
-    from tracer.explain.journey import Story
+    from tracer.explain.model import Story
 
 
 def alike(stories: Sequence[Story]) -> list[list[Story]]:

@@ -16,7 +16,7 @@ from tracer.timelines.model import Timeline
 
 if TYPE_CHECKING:
     from tracer.explain.compare import Compared
-    from tracer.explain.journey import Story
+    from tracer.explain.model import Story
 
 
 class Lost(Protocol):

@@ -21,7 +21,7 @@ from tracer.timelines.model import Step, Timeline
 
 if TYPE_CHECKING:
     from tracer.explain.compare import Compared
-    from tracer.explain.journey import Story
+    from tracer.explain.model import Story
 
 _encode = JSONEncoder(separators=(",", ":")).encode
 

@@ -36,7 +36,7 @@ from tracer.verdict import BAD
 
 if TYPE_CHECKING:
     from tracer.explain.compare import Compared
-    from tracer.explain.journey import Story
+    from tracer.explain.model import Story
 
 WAYS = 4096
 """So many ways of packets are remembered, to say of the next one that it went the same."""

@@ -49,13 +49,16 @@ Expression = dict[str, Any]
 
 @dataclass(frozen=True)
 class Base:
-    """A base chain. kind: "nat", "filter", "route". hook: as PREROUTING. priority: the lower, the earlier."""
+    """A base chain. kind: "nat", "filter", "route". hook: as PREROUTING. priority: the lower, the earlier. handle: grows with
+    each chain of its table, 0 = not told.
+    """
 
     key: ChainKey
     kind: str
     hook: str
     priority: int
     policy: str
+    handle: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ def parse(text: str, comments: Mapping[Handle, str] | None = None, netns: int = 
             chains.setdefault(key, [])
             if "hook" in body:
                 policies[key] = body.get("policy", "accept").upper()
-                bases.append(Base(key, body["type"], body["hook"].upper(), int(body["prio"]), policies[key]))
+                handle = int(body.get("handle", 0))
+                bases.append(Base(key, body["type"], body["hook"].upper(), int(body["prio"]), policies[key], handle))
         elif kind == "rule":
             rules = chains.setdefault((body["family"], body["table"], body["chain"]), [])
             rules.append(_rule(body, len(rules) + 1, comments or {}))

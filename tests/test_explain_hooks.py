@@ -1,0 +1,85 @@
+"""Chains of one priority: asked in the order of their handles, and in each order where two tables would decide."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests import audits
+from tests.audits import CLIENT, NODE
+from tracer.audit.state import State
+from tracer.explain.compare import compare
+from tracer.explain.journey import Journey
+from tracer.explain.model import Story
+from tracer.explain.question import Question
+from tracer.findings.context import Context
+from tracer.model import Packet
+from tracer.rules import nft_json
+from tracer.rules.installed import Installed
+
+DROP, REJECT, ACCEPT = {"drop": None}, {"reject": {"type": "icmp", "expr": "port-unreachable"}}, {"accept": None}
+DNAT = {"dnat": {"addr": "10.244.0.11", "port": 8080}}
+
+
+def journey(*chains: tuple[str, str, str, str, dict[str, Any]]) -> Journey:
+    """Of a node with these base chains of one priority a hook, in the order of their creation: (table, name, kind, hook,
+    its only rule's statement)."""
+    listed: list[Any] = []
+    for handle, (table, name, kind, hook, statement) in enumerate(chains, 1):
+        place = {"family": "ip", "table": table}
+        prio = -100 if kind == "nat" else 0
+        head = {**place, "name": name, "handle": handle, "type": kind, "hook": hook, "prio": prio, "policy": "accept"}
+        rule = {**place, "chain": name, "handle": 100 + handle, "expr": [statement]}
+        listed += [{"chain": head}, {"rule": rule}]
+    installed = Installed(nft=nft_json.parse(json.dumps({"nftables": listed})))
+    return audits.journey(State(Context(), installed, audits.FakeRoutes()))
+
+
+def told(*chains: tuple[str, str, str, str, dict[str, Any]]) -> list[Story]:
+    return journey(*chains).stories(Question(CLIENT, 40000, NODE, 80))
+
+
+def met(packet: Packet) -> list[str]:
+    return [h.chain for h in packet.hops if h.chain]
+
+
+def test_of_one_table_the_chain_made_last_is_asked_first() -> None:
+    (story,) = told(("a", "old", "filter", "input", REJECT), ("a", "new", "filter", "input", DROP))
+    assert met(story.packet) == ["new"] and story.packet.outcome == "dropped" and not story.doubts and not story.loose
+
+
+def test_of_two_tables_that_would_decide_each_may_be_asked_first() -> None:
+    found = told(("a", "one", "filter", "input", REJECT), ("b", "two", "filter", "input", DROP))
+    assert {(s.doubts[0].partition(":")[0], s.packet.outcome) for s in found} == {
+        ("ip a is asked before ip b", "rejected"), ("ip b is asked before ip a", "dropped"),
+    }  # fmt: skip
+
+
+def test_of_two_tables_that_translate_the_other_is_not_asked() -> None:
+    found = told(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", DNAT))
+    assert sorted(met(s.packet) for s in found) == [["one"], ["two"]]
+
+
+@pytest.mark.parametrize("other", [ACCEPT, {"counter": {"packets": 0, "bytes": 0}}])
+def test_no_order_is_asked_for_where_only_one_decides(other: dict[str, Any]) -> None:
+    (story,) = told(("a", "one", "filter", "input", other), ("b", "two", "filter", "input", DROP))
+    assert not story.doubts and story.loose == {("INPUT", "ip a", "one"), ("INPUT", "ip b", "two")}
+
+
+def test_a_packet_that_met_them_in_the_other_order_went_as_told() -> None:
+    stories = told(("a", "one", "filter", "input", ACCEPT), ("b", "two", "filter", "input", ACCEPT))
+    packet = stories[0].packet
+    chains = [h for h in packet.hops if h.chain]
+    at = [packet.hops.index(h) for h in chains]
+    other = list(packet.hops)
+    for place, hop in zip(at, reversed(chains), strict=True):
+        other[place] = hop
+    turned = Packet(1, 0, "node", "eth0", "IPv4", "TCP", packet.endpoints, hops=other, outcome=packet.outcome)
+    assert [h.chain for h in turned.hops if h.chain] == list(reversed(met(packet)))
+    found = compare(stories, turned)
+    assert not found.difference and found.agreed == 2
+    (one_table,) = told(("a", "one", "filter", "input", ACCEPT), ("a", "two", "filter", "input", ACCEPT))
+    turned.hops = list(reversed([h for h in one_table.packet.hops if h.chain]))
+    assert compare([one_table], turned).difference.startswith("explained was INPUT ip a two"), "there the order is known"
