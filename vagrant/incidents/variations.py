@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 
+import incidents
 from incidents import kube_proxy as process
 from incidents import links, missing_masquerade, objects, proxy_rules
 from incidents.objects import Object
@@ -133,6 +134,7 @@ def _host_ports(dice: Random, services: tuple[Service, ...], family: int) -> tup
 
 def up(v: Variation) -> list[Object]:
     """Builds it in the place of what was there; returns the API's objects."""
+    incidents.down()
     scene.up(serve=servers.POD_SERVERS if v.incident != 2 or v.healthy else _stuck(v))
     rules.flush()
     post: list[str] = []
@@ -237,10 +239,3 @@ def _others(v: Variation) -> Iterator[None]:
 @contextmanager
 def _nobody() -> Iterator[None]:
     yield
-
-
-def down(v: Variation) -> None:
-    """Removes it."""
-    scene.down()
-    if v.incident == 3:
-        missing_masquerade.down()
