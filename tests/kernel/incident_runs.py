@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import incidents
-from incidents import variations
+from incidents import varied
 from incidents.objects import Object
 from incidents.variations import Variation
 from scenes.rules import Backend
@@ -25,7 +25,8 @@ from tracer.model import Packet
 from tracer.syns.watch import Syns
 
 MODULES = (
-    "nf_tables nft_compat nft_chain_nat xt_set ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport ip_vs ip_vs_rr dummy"
+    "nf_tables nft_compat nft_chain_nat xt_set ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport ip_set_hash_ipportip"
+    " ip_set_bitmap_port ip_vs ip_vs_rr dummy"
 )
 
 
@@ -98,8 +99,8 @@ def vary(watch: Watch, variation: Variation) -> Result:
     """The same of a variation of an incident."""
     words = tuple(s.label for s in variation.services) if variation.incident in (1, 4, 5) and variation.expected else ()
     result = Result(variation.finding, variation.text, variation.expected, words)
-    objects = variations.up(variation)
-    return _watched(watch, result, objects, variation.ports, variation.backend, lambda: variations.traffic(variation))
+    objects = varied.up(variation)
+    return _watched(watch, result, objects, variation.ports, variation.backend, lambda: varied.traffic(variation))
 
 
 def _watched(
@@ -111,7 +112,7 @@ def _watched(
     traffic: Callable[[], incidents.Said],
 ) -> Result:
     of = known(objects)
-    with watch(Filter(ports=ports), nft=backend != "legacy") as seen:
+    with watch(Filter(ports=ports), nft=backend in ("nft", "native")) as seen:
         result.said = traffic()
     findings, syns = Findings(Context(of)), Syns()
     for packet in seen.packets:

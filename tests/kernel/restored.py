@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from pathlib import Path
 from typing import Any
 
-from incidents import links
+from incidents import ipvs, links
 from scenes import rules, topology
 from tests.nodes import Node
 
@@ -19,7 +18,6 @@ MODES = {
     "1.20.2-iptables-legacy": "legacy", "1.36.2-iptables-legacy": "legacy", "1.20.2-iptables-nft": "nft",
     "1.36.2-iptables-nft": "nft", "1.30.3-nftables-nft": "native", "1.36.2-nftables-nft": "native", "1.20.2-ipvs-nft": "ipvs",
 }  # fmt: skip
-IPVS_LINK = "kube-ipvs0"
 _VIRTUAL = re.compile(r"^-A -[tu] ([\d.]+):", re.M)
 
 
@@ -53,20 +51,13 @@ def _nft(here: Node) -> None:
 
 
 def _virtual_servers(text: str) -> None:
-    """As kube-proxy has them: each cluster IP is an address of kube-ipvs0, and conntrack knows the connections."""
-    links.ip(f"link add {IPVS_LINK} type dummy")
-    own = (topology.NODE4, topology.GATEWAY4, "10.224.0.1", "127.0.0.1")
-    for address in sorted(set(_VIRTUAL.findall(text)) - set(own)):
-        links.ip(f"addr add {address}/32 dev {IPVS_LINK}")
-    subprocess.run(["ipvsadm", "-R"], input=text, text=True, check=True, capture_output=True)
-    Path("/proc/sys/net/ipv4/vs/conntrack").write_text("1")
+    own = {topology.NODE4, topology.GATEWAY4, "10.224.0.1", "127.0.0.1"}
+    ipvs.put(text, sorted(set(_VIRTUAL.findall(text)) - own))
 
 
 def clear_ipvs() -> None:
     """Takes virtual servers, their addresses and all unused sets away."""
-    if Path("/proc/net/ip_vs").exists():
-        subprocess.run(["ipvsadm", "-C"], check=False, capture_output=True)
-    links.remove_link(IPVS_LINK)
+    ipvs.remove()
     links.remove_sets()
 
 

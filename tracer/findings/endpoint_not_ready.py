@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, packet_proof, rule_proof
+from tracer.findings.model import Finding, Proof, decision_proof, packet_proof
 from tracer.findings.no_local_endpoints import port_of
 from tracer.model import Packet
 
@@ -12,8 +12,8 @@ SAYS = "no endpoints"
 
 def find(packet: Packet, context: Context) -> Finding | None:
     for hop in packet.hops:
-        visit = hop.walk.decision if hop.verdict == "REJECT" and hop.walk and not hop.clone else None
-        if not visit or not hop.owner or hop.owner.kind != "Service" or SAYS not in hop.owner.detail:
+        by_rule = hop.walk and hop.walk.decision and hop.owner and SAYS in hop.owner.detail
+        if hop.verdict != "REJECT" or hop.clone or not hop.owner or hop.owner.kind != "Service" or not (by_rule or hop.ipvs):
             continue
         port = port_of(hop.owner, packet.protocol.lower(), packet.endpoints.dport, context)
         ends = context.known.store.endpoints.all((port.label, port.protocol)) if port else ()
@@ -29,7 +29,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
             ),
             proofs=(
                 packet_proof(packet),
-                rule_proof(visit, hop.owner.text),
+                decision_proof(hop, hop.owner.text),
                 Proof("object", f"not ready: {names}", "Kubernetes API"),
             ),
             check=f"kubectl describe pod in namespace {port.namespace}: its events tell how the readiness probe fails.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracer.model import Packet
+from tracer.model import Hop, Ipvs, Packet
 from tracer.rules.model import Rule, Visit, path
 
 
@@ -12,8 +12,8 @@ from tracer.rules.model import Rule, Visit, path
 class Proof:
     """One piece of evidence.
 
-    what: "packet", "rule", "object", "process", "setting", "counter", "address", "route". evidence: how it is known: "observed"
-    or "derived" of what a packet met, else who told it: "Kubernetes API", "/proc/net/tcp", "CNI result cache".
+    what: "packet", "rule", "server", "object", "process", "setting", "counter", "address", "route". evidence: how it is known:
+    "observed" or "derived" of what a packet met, else who told it: "Kubernetes API", "/proc/net/tcp", "CNI result cache".
     """
 
     what: str
@@ -59,6 +59,19 @@ def stands(rule: Rule, source: str, whose: str = "") -> Proof:
     """A rule that is there, whether or not a packet met it. source: who told it."""
     text = f"{rule.chain} {rule.number}: {rule.text}"
     return Proof("rule", text + (f" ({whose})" if whose else ""), source)
+
+
+def decision_proof(hop: Hop, whose: str = "") -> Proof:
+    """What decided at a hop: a rule, or a virtual server of IPVS. The hop has a walk with a decision, or ipvs."""
+    if hop.ipvs:
+        return Proof("server", _server(hop.ipvs) + (f" ({whose})" if whose else ""), hop.evidence.value)
+    assert hop.walk and hop.walk.decision
+    return rule_proof(hop.walk.decision, whose)
+
+
+def _server(told: Ipvs) -> str:
+    to = place(told.real, told.real_port) if told.real else "has no real server"
+    return f"IPVS virtual server {told.protocol} {place(told.virtual, told.virtual_port)}{' -> ' if told.real else ' '}{to}"
 
 
 def rule_proof(visit: Visit, whose: str = "") -> Proof:

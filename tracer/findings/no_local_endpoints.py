@@ -10,19 +10,21 @@ from collections.abc import Sequence
 
 from tracer.findings.context import Context
 from tracer.findings.kube_proxy import KubeProxy
-from tracer.findings.model import Finding, Proof, packet_proof, rule_proof
+from tracer.findings.model import Finding, Proof, decision_proof, packet_proof, rule_proof
 from tracer.kube.model import Endpoint, Owner, ServicePort
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
-from tracer.model import Packet
+from tracer.model import Hop, Packet
 from tracer.rules.model import Visit, Walk
 
 SAYS = "no local endpoints"
 
 
 def find(packet: Packet, context: Context) -> Finding | None:
-    if packet.outcome != "dropped":
+    if packet.outcome not in ("dropped", "rejected"):
         return None
     for hop in packet.hops:
+        if hop.ipvs and hop.verdict == "REJECT" and hop.netns == "node" and not hop.clone:
+            return _by_ipvs(packet, hop, context)
         for visit in hop.walk.visits if hop.walk and not hop.clone and hop.netns == "node" else ():
             owner = _whom(visit, hop.walk, context) if hop.walk else None
             port = port_of(owner, packet.protocol.lower(), packet.endpoints.dport, context) if owner else None
@@ -31,6 +33,17 @@ def find(packet: Packet, context: Context) -> Finding | None:
                 if found:
                     return found
     return None
+
+
+def _by_ipvs(packet: Packet, hop: Hop, context: Context) -> Finding | None:
+    """In ipvs mode no rule says it: the NodePort of such a Service has a virtual server without a real one."""
+    owner, protocol = hop.owner, packet.protocol.lower()
+    if not owner or owner.kind != "Service" or not hop.ipvs:
+        return None
+    port = port_of(owner, protocol, hop.ipvs.virtual_port, context)
+    if not port or not port.local or hop.ipvs.virtual in port.cluster_ips:
+        return None
+    return conflict(port, [packet_proof(packet), decision_proof(hop, owner.text)], context, "refused")
 
 
 def _whom(visit: Visit, walk: Walk, context: Context) -> Owner | None:
@@ -53,8 +66,10 @@ def port_of(owner: Owner, protocol: str, number: int, context: Context) -> Servi
     return found[0] if len(found) == 1 else None
 
 
-def conflict(port: ServicePort, shown: Sequence[Proof], context: Context) -> Finding | None:
-    """That pods of the Service run here although a rule says that it has none; None when none does. shown: the rule."""
+def conflict(port: ServicePort, shown: Sequence[Proof], context: Context, fate: str = "dropped") -> Finding | None:
+    """That pods of the Service run here although a rule says that it has none; None when none does. shown: the rule. fate: what
+    becomes of its packets.
+    """
     ends = [e for e in context.known.store.endpoints.all((port.label, port.protocol)) if e.ready]
     here = [(e, why) for e in ends for why in [runs_here(e, context)] if why]
     if not here:
@@ -76,7 +91,7 @@ def conflict(port: ServicePort, shown: Sequence[Proof], context: Context) -> Fin
         name="",
         key=(port.label, port.protocol),
         cause=(
-            f"Service {port.label} has externalTrafficPolicy Local and is dropped on this node for having no local"
+            f"Service {port.label} has externalTrafficPolicy Local and is {fate} on this node for having no local"
             f" endpoints, although {count}: {why}."
         ),
         proofs=(*shown, *_ends(here), *_names(proxy, context)),

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, packet_proof, place, rule_proof
+from tracer.findings.model import Finding, Proof, decision_proof, packet_proof, place
 from tracer.findings.node import Listener
 from tracer.kube.model import Owner
 from tracer.model import Hop, Packet
 
 PORTS, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
 REFUSES = "which has no endpoints: the Service's rule refuses every request"
+REFUSED_BY_IPVS = "which has no endpoints here: IPVS refuses every request"
 
 
 def find(packet: Packet, context: Context) -> Finding | None:
@@ -35,17 +36,19 @@ def _taken(hop: Hop) -> int:
     owner = hop.owner
     if hop.clone or hop.from_conntrack or hop.netns != "node" or not owner or owner.kind != "Service":
         return 0
-    if not (hop.verdict == "REJECT" or (hop.nat and hop.nat.kind == "DNAT")) or not (hop.walk and hop.walk.decision):
+    if not (hop.verdict == "REJECT" or (hop.nat and hop.nat.kind == "DNAT")):
+        return 0
+    if not (hop.walk and hop.walk.decision) and not (hop.ipvs and hop.ipvs.chosen != "earlier"):
         return 0
     word, _, number = owner.detail.partition(",")[0].partition(" ")
     return int(number) if word == "NodePort" and number.isdigit() else 0
 
 
 def _tell(packet: Packet, hop: Hop, owner: Owner, listener: Listener, context: Context) -> Finding:
-    assert hop.walk and hop.walk.decision
     to = owner.target or (place(hop.nat.after.dst, hop.nat.after.dport) if hop.nat else "")
-    fate = f"and its rule sends every request to {to}" if hop.nat else REFUSES
-    shown = [packet_proof(packet), rule_proof(hop.walk.decision, owner.text)]
+    what = "IPVS" if hop.ipvs else "its rule"
+    fate = f"and {what} sends every request to {to}" if hop.nat else REFUSED_BY_IPVS if hop.ipvs else REFUSES
+    shown = [packet_proof(packet), decision_proof(hop, owner.text)]
     return conflict(owner, listener, packet.protocol.lower(), fate, shown, context)
 
 

@@ -112,7 +112,8 @@ class ServicePort:
     """One port of a Service: what kube-proxy makes its rules from.
 
     port_name: "" when it has none. protocol: "tcp", "udp", "sctp". node_port, health_port: 0 when it has none.
-    cluster_ips: empty when headless. external_ips and balancer_ips as the Service has them.
+    cluster_ips: empty when headless. external_ips and balancer_ips as the Service has them. local: its
+    externalTrafficPolicy is Local.
     """
 
     namespace: str
@@ -125,6 +126,7 @@ class ServicePort:
     cluster_ips: tuple[str, ...] = ()
     external_ips: tuple[str, ...] = ()
     balancer_ips: tuple[str, ...] = ()
+    local: bool = False
 
     @property
     def label(self) -> str:

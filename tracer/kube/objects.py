@@ -41,6 +41,7 @@ def service_ports(body: Object) -> tuple[ServicePort, ...]:
             tuple(a for a in addresses if a and a != "None"),
             tuple(spec.get("externalIPs") or ()),
             tuple(i["ip"] for i in ingress if i.get("ip")),
+            spec.get("externalTrafficPolicy") == "Local",
         )
         for port in spec.get("ports") or ()
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
-from incidents import RULESETS, links, objects, restore
+from incidents import RULESETS, ipvs, links, objects, restore
 from incidents.objects import Object
 from scenes import scene, servers
 from scenes import traffic as ask
@@ -32,15 +31,15 @@ add KUBE-CLUSTER-IP 172.30.33.7,tcp:3306
 def up(state: str, backend: Backend) -> list[Object]:
     """ipvs: kube-proxy in ipvs mode; anywhere, node-port: in iptables mode. healthy: only its own port is asked for."""
     scene.up(backend=backend)
-    ipvs = state.endswith("ipvs")
+    by_ipvs = state.endswith("ipvs")
     links.ip(
         f"addr add 10.224.0.1/24 dev {BRIDGE}",
         f"-n pod-b addr add {MYSQL_B}/24 dev eth0",
     )
-    if ipvs:
-        links.ip("link add kube-ipvs0 type dummy", f"addr add {CLUSTER_IP}/32 dev kube-ipvs0")
+    if by_ipvs:
         links.ipset(SETS)
-        _virtual_server()
+        at = f"-t {CLUSTER_IP}:3306"
+        ipvs.put(f"-A {at} -s rr\n-a {at} -r {MYSQL_A}:3306 -m -w 1\n", [CLUSTER_IP])
     restore(RULES[state], backend)
     _cache(RULES[state])
     servers.start([servers.Server(f"pod-{x}", f"mysql-{x}", http=3306, udp=None) for x in "ab"])
@@ -48,7 +47,7 @@ def up(state: str, backend: Backend) -> list[Object]:
     found = [objects.node("node-1", NODE4, "10.244.0.0/24"), objects.pod("default/mysql-b", MYSQL_B, "node-1", 3306, 3306)]
     if state != "healthy":
         found += [
-            objects.service(name, CLUSTER_IP, 3306, 0 if ipvs else 3306, "mysql"),
+            objects.service(name, CLUSTER_IP, 3306, 0 if by_ipvs else 3306, "mysql"),
             objects.endpoints(name, [("mysql-a", MYSQL_A, "node-1")], 3306, "mysql"),
             objects.pod("default/mysql-a", MYSQL_A, "node-1", 3306),
         ]
@@ -66,14 +65,6 @@ def traffic(state: str) -> list[tuple[str, str]]:
         reply = ask.http_get(address, 3306, ns=ns, timeout=1.5)
         said.append((f"{ns or 'node-1'} $ mysql -h {address}", reply.body or reply.outcome))
     return said
-
-
-def _virtual_server() -> None:
-    """kube-proxy's virtual server of mysql-a's Service."""
-    subprocess.run(["modprobe", "-q", "ip_vs_rr"], check=False)
-    for options in (f"-A -t {CLUSTER_IP}:3306 -s rr", f"-a -t {CLUSTER_IP}:3306 -r {MYSQL_A}:3306 -m"):
-        subprocess.run(["ipvsadm", *options.split()], check=True, capture_output=True)
-    Path("/proc/sys/net/ipv4/vs/conntrack").write_text("1")
 
 
 def _cache(ruleset: str) -> None:
@@ -95,7 +86,5 @@ def _cache(ruleset: str) -> None:
 def down() -> None:
     for path in CACHE.glob("azure-*-eth0"):
         path.unlink()
-    if Path("/proc/net/ip_vs").exists():
-        subprocess.run(["ipvsadm", "-C"], check=False, capture_output=True)
-    links.remove_link("kube-ipvs0")
+    ipvs.remove()
     links.remove_sets()

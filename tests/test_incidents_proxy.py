@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "vagrant"))
 
-from incidents.proxy_rules import HostPort, Service, iptables, nftables
+from incidents.proxy import iptables, ipvs, nftables
+from incidents.proxy.model import HostPort, Service
 from tests.nodes import node
 from tracer.rules import save
 from tracer.rules.model import Ruleset
@@ -30,7 +31,7 @@ def written(mode: str, scenario: str) -> Ruleset:
 
 @pytest.mark.parametrize(("service", "scenario"), [(HTTP, "S2-three"), (LONELY, "S1"), (GAME, "S4")])
 def test_iptables(service: Service, scenario: str) -> None:
-    real, made = written("1.36.2-iptables-legacy", scenario), save.parse(iptables([service]))
+    real, made = written("1.36.2-iptables-legacy", scenario), save.parse(iptables.rules([service]))
     count = 0
     for (family, table, chain), rules in made.chains.items():
         if not chain.startswith("KUBE-"):
@@ -47,7 +48,7 @@ def test_iptables(service: Service, scenario: str) -> None:
 
 @pytest.mark.parametrize(("service", "scenario"), [(HTTP, "S2-three"), (LONELY, "S1"), (GAME, "S4")])
 def test_nftables(service: Service, scenario: str) -> None:
-    text, real = nftables([service], "192.168.56.10"), node("1.36.2-nftables-nft", scenario)
+    text, real = nftables.rules([service], "192.168.56.10"), node("1.36.2-nftables-nft", scenario)
     rules = next(r for name, r in real.rulesets() if name == "nft.json")
     said = {re.sub(r'"', "", r.text) for r in rules.chain("ip", "kube-proxy", "services")}
     chains = {chain for _, table, chain in rules.chains if table == "kube-proxy"}
@@ -64,14 +65,25 @@ def test_nftables(service: Service, scenario: str) -> None:
             assert rule.text.replace("dnat ip to", "dnat ip to") in text, rule.text
 
 
+@pytest.mark.parametrize(("service", "scenario"), [(HTTP, "S2-three"), (LONELY, "S1"), (GAME, "S4")])
+def test_ipvs(service: Service, scenario: str) -> None:
+    real = node("1.20.2-ipvs-nft", scenario)
+    rules = next(r for name, r in real.rulesets() if name == "iptables-nft-save")
+    for (family, table, chain), mine in save.parse(ipvs.rules([service])).chains.items():
+        if chain in ("KUBE-SERVICES", "KUBE-NODE-PORT", "KUBE-POSTROUTING", "KUBE-MARK-MASQ"):
+            assert [r.text for r in mine] == [r.text for r in rules.chain(family, table, chain)], chain
+    assert set(ipvs.virtual_servers([service], "192.168.56.10").splitlines()) <= set(real.files["ipvsadm-save"].splitlines())
+    made = {line for line in ipvs.sets([service]).splitlines() if line.startswith("add")}
+    assert made <= set(real.files["ipset-save"].splitlines()) and len(made) >= 2
+
+
 def test_portmap_and_ipv6() -> None:
-    text = iptables([HTTP], [HostPort(3306, "10.224.0.222", 3306, "ab" * 32)], first="portmap")
+    text = iptables.rules([HTTP], [HostPort(3306, "10.224.0.222", 3306, "ab" * 32)], first="portmap")
     made = save.parse(text)
     assert [r.target for r in made.chain("ip", "nat", "PREROUTING")] == ["CNI-HOSTPORT-DNAT", "KUBE-SERVICES"]
     (entry,) = made.chain("ip", "nat", "CNI-HOSTPORT-DNAT")
     assert entry.comment == f'dnat name: "azure" id: "{"ab" * 32}"' and entry.target in {c for _, _, c in made.chains}
     six = Service("default/web", "fd00:172:30::7", 80, 30080, (("fd00:10:244::11", 8080),))
-    assert "-j DNAT --to-destination [fd00:10:244::11]:8080" in iptables([six]) and "-d fd00:172:30::7/128 -p tcp" in iptables(
-        [six]
-    )
-    assert "table ip6 kube-proxy {" in nftables([six], "fd00:56::10")
+    text = iptables.rules([six])
+    assert "-j DNAT --to-destination [fd00:10:244::11]:8080" in text and "-d fd00:172:30::7/128 -p tcp" in text
+    assert "table ip6 kube-proxy {" in nftables.rules([six], "fd00:56::10")

@@ -1,0 +1,27 @@
+"""IPVS of this machine as kube-proxy sets it up: virtual servers, and each cluster IP as an address of kube-ipvs0."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from incidents import links
+
+LINK = "kube-ipvs0"
+CONNTRACK = Path("/proc/sys/net/ipv4/vs/conntrack")
+
+
+def put(servers: str, addresses: Iterable[str]) -> None:
+    """servers: as `ipvsadm -R` takes them. addresses: of Services, to be had by the link. conntrack knows the connections."""
+    subprocess.run(["modprobe", "-q", "ip_vs_rr"], check=False)
+    links.ip(f"link add {LINK} type dummy", *(f"addr add {address}/32 dev {LINK}" for address in addresses))
+    subprocess.run(["ipvsadm", "-R"], input=servers, text=True, check=True, capture_output=True)
+    CONNTRACK.write_text("1")
+
+
+def remove() -> None:
+    """Takes virtual servers and their addresses away; none is no error."""
+    if Path("/proc/net/ip_vs").exists():
+        subprocess.run(["ipvsadm", "-C"], check=False, capture_output=True)
+    links.remove_link(LINK)

@@ -1,0 +1,99 @@
+"""kube-proxy 1.36 in iptables mode, as iptables-save prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from incidents.proxy import portmap
+from incidents.proxy.model import PODS, HostPort, Service, digest, end
+from incidents.proxy.table import KUBE, MASQUERADING, POST, table
+
+_WORDS = {4: ("32", "icmp-port-unreachable"), 6: ("128", "icmp6-port-unreachable")}
+
+
+def rules(
+    services: Sequence[Service],
+    host_ports: Sequence[HostPort] = (),
+    post: Sequence[str] = (),
+    first: str = "kube",
+    pods: str = "",
+) -> str:
+    """As iptables-save prints them. first: whose jump stands first, "kube", "portmap", or "anywhere": portmap's, for every
+    address. post: rules of POSTROUTING behind kube-proxy's. pods: the pods' network, "none" = nobody is masqueraded for being
+    no pod.
+    """
+    family = services[0].family
+    bits, reject = _WORDS[family]
+    pods = pods or PODS[family]
+    chains: dict[str, list[str]] = {"KUBE-SERVICES": [], "KUBE-NODEPORTS": []}
+    outside, inside = [], []
+    for s in services:
+        comment, own = f'-m comment --comment "{s.label}"', digest(s.label + "tcp", 16)
+        svc, ext = f"KUBE-SVC-{own}", f"KUBE-EXT-{own}"
+        at, tcp = f"-d {s.address}/{bits} -p tcp", f"-m tcp --dport {s.port}"
+        lacks = f'-m comment --comment "{s.label} has no endpoints"'
+        if not s.ends:
+            outside.append(f"-p tcp {lacks} -m addrtype --dst-type LOCAL -m tcp --dport {s.node_port} -j REJECT"
+                           f" --reject-with {reject}")  # fmt: skip
+            inside.append(f"{at} {lacks} {tcp} -j REJECT --reject-with {reject}")
+            continue
+        named = f'-m comment --comment "{s.label} cluster IP"'
+        chains["KUBE-SERVICES"].append(f"{at} {named} {tcp} -j {svc}")
+        chains[svc] = [f"! -s {pods} {at} {named} {tcp} -j KUBE-MARK-MASQ"] if pods != "none" else []
+        for number, (address, port) in enumerate(s.ends):
+            sep, left = f"KUBE-SEP-{digest(f'{s.label}tcp{end(address, port)}', 16)}", len(s.ends) - number
+            chance = f"-m statistic --mode random --probability {1 / left:.11f} " if left > 1 else ""
+            chains[svc].append(f'-m comment --comment "{s.label} -> {end(address, port)}" {chance}-j {sep}')
+            chains[sep] = [f"-s {address}/{bits} {comment} -j KUBE-MARK-MASQ",
+                           f"-p tcp {comment} -m tcp -j DNAT --to-destination {end(address, port)}"]  # fmt: skip
+        if s.node_port:
+            chains["KUBE-NODEPORTS"].append(f"-p tcp {comment} -m tcp --dport {s.node_port} -j {ext}")
+            chains[ext] = _external(s, svc, pods)
+            if s.local:
+                outside.append(f'-p tcp -m comment --comment "{s.label} has no local endpoints" -m addrtype --dst-type LOCAL'
+                               f" -m tcp --dport {s.node_port} -j DROP")  # fmt: skip
+    chains["KUBE-SERVICES"].append(_LAST)
+    chains |= portmap.chains(host_ports)
+    return _filter(outside, inside) + _nat(chains, host_ports, post, first)
+
+
+_LAST = ('-m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype'
+         " --dst-type LOCAL -j KUBE-NODEPORTS")  # fmt: skip
+
+
+def _external(s: Service, svc: str, pods: str) -> list[str]:
+    if not s.local:
+        said = f'-m comment --comment "masquerade traffic for {s.label} external destinations"'
+        return [f"{said} -j KUBE-MARK-MASQ", f"-j {svc}"]
+    said = f"traffic for {s.label} external destinations"
+    return [
+        f'-s {pods} -m comment --comment "pod {said}" -j {svc}',
+        f'-m comment --comment "masquerade LOCAL {said}" -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ',
+        f'-m comment --comment "route LOCAL {said}" -m addrtype --src-type LOCAL -j {svc}',
+    ]
+
+
+def _filter(outside: list[str], inside: list[str]) -> str:
+    portals = ('-m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j'
+               " KUBE-EXTERNAL-SERVICES")  # fmt: skip
+    services = '-m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
+    rule = '-m comment --comment "kubernetes forwarding'
+    forward = [
+        f'{rule} rules" -m mark --mark 0x4000/0x4000 -j ACCEPT',
+        f'{rule} conntrack rule" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT',
+    ]
+    return table("filter", ("INPUT", "FORWARD", "OUTPUT"), {
+        "INPUT": [portals], "OUTPUT": [services],
+        "FORWARD": ['-m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD', services, portals],
+        "KUBE-EXTERNAL-SERVICES": outside, "KUBE-SERVICES": inside, "KUBE-FORWARD": forward,
+    })  # fmt: skip
+
+
+def _nat(chains: dict[str, list[str]], host_ports: Sequence[HostPort], post: Sequence[str], first: str) -> str:
+    jumps = portmap.beside(KUBE, host_ports, first)
+    return table("nat", ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"), {
+        "PREROUTING": jumps, "INPUT": [], "OUTPUT": jumps,
+        "POSTROUTING": [POST, *post],
+        **MASQUERADING,
+        **chains,
+    })  # fmt: skip
