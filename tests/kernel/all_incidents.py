@@ -47,7 +47,7 @@ def recorded(watch: Watch, options: argparse.Namespace) -> Iterator[Callable[[],
     """Each state of each incident, with the rules that were recorded, in each back end."""
     for backend in options.backends.split(",") if options.backends else ():
         for incident in wanted(options):
-            for state in incident.states:
+            for state in incident.states_in(backend):
                 yield partial(incident_runs.run, watch, incident, state, backend)
 
 

@@ -129,7 +129,7 @@ Case = tuple[str, Callable[[Recorder], None]]
 def incident_cases(backends: Sequence[str]) -> Iterator[Case]:
     for backend in backends:
         for incident in incidents.every():
-            for state in incident.states:
+            for state in incident.states_in(backend):
                 yield f"{incident.finding}-{state}-{backend}", _incident(incident, state, backend)
 
 

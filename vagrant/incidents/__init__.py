@@ -6,6 +6,7 @@ named after the finding that must be found. It has:
     NUMBER, TITLE       which, and what it is called
     PORTS               what to trace: the ports of `--port`
     STATES              state -> how often its finding is to be found; 0 is a healthy twin, in which nothing is wrong
+    ONLY                state -> the one back end in which it exists; of those that exist in both there is no word
     up(state, backend)  builds it, with its rules in "legacy" or "nft"; returns the API's objects
     traffic(state)      requests, each as (what was asked, what came of it)
     down()              removes what up() made beside the scene; only where there is something
@@ -41,9 +42,14 @@ class Incident:
         self.title: str = module.TITLE
         self.ports: tuple[int, ...] = module.PORTS
         self.states: dict[str, int] = module.STATES
+        self._only: dict[str, rules.Backend] = getattr(module, "ONLY", {})
         self._up: Callable[[str, rules.Backend], list[Object]] = module.up
         self._traffic: Callable[[str], Said] = module.traffic
         self._down: Callable[[], None] = getattr(module, "down", lambda: None)
+
+    def states_in(self, backend: str) -> list[str]:
+        """Those that exist in this back end."""
+        return [s for s in self.states if self._only.get(s, backend) == backend]
 
     def up(self, state: str, backend: rules.Backend = "legacy") -> list[Object]:
         """Builds the state and writes the API's objects to OBJECTS; returns them. Whatever incident was there is removed."""

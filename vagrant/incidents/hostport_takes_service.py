@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 from incidents import RULESETS, ipvs, links, objects, restore
 from incidents.objects import Object
-from scenes import scene, servers
+from incidents.proxy import nftables
+from incidents.proxy.model import HostPort, Service
+from scenes import rules, scene, servers
 from scenes import traffic as ask
 from scenes.rules import Backend
 from scenes.topology import BRIDGE, CLIENT, NODE4
 
 NUMBER, TITLE = 5, "The password of A opens B"
 PORTS = (3306,)
-STATES = {"ipvs": 1, "anywhere": 1, "node-port": 1, "healthy": 0, "healthy-ipvs": 0}
+STATES = {"ipvs": 1, "anywhere": 1, "node-port": 1, "nftables": 1, "nftables-restarted": 0, "healthy": 0, "healthy-ipvs": 0}
+ONLY: dict[str, Backend] = {"nftables": "nft", "nftables-restarted": "nft"}
 RULES = {
     "ipvs": "ipvs-portmap-first", "healthy-ipvs": "ipvs-portmap", "anywhere": "portmap-anywhere", "node-port": "portmap-first",
     "healthy": "portmap",
 }  # fmt: skip
 CLUSTER_IP, MYSQL_A, MYSQL_B = "172.30.33.7", "10.244.0.11", "10.224.0.222"
 CACHE = Path("/var/lib/cni/results")
+CONTAINER = "c0" * 32
 SETS = """create KUBE-CLUSTER-IP hash:ip,port
 add KUBE-CLUSTER-IP 172.30.0.1,tcp:443
 add KUBE-CLUSTER-IP 172.30.33.7,tcp:3306
@@ -29,7 +34,9 @@ add KUBE-CLUSTER-IP 172.30.33.7,tcp:3306
 
 
 def up(state: str, backend: Backend) -> list[Object]:
-    """ipvs: kube-proxy in ipvs mode; anywhere, node-port: in iptables mode. healthy: only its own port is asked for."""
+    """ipvs: kube-proxy in ipvs mode; anywhere, node-port: in iptables mode; nftables: in that mode, and portmap's chains came
+    last. healthy: only its own port is asked for; nftables-restarted: kube-proxy's chains came last.
+    """
     scene.up(backend=backend)
     by_ipvs = state.endswith("ipvs")
     links.ip(
@@ -40,8 +47,12 @@ def up(state: str, backend: Backend) -> list[Object]:
         links.ipset(SETS)
         at = f"-t {CLUSTER_IP}:3306"
         ipvs.put(f"-A {at} -s rr\n-a {at} -r {MYSQL_A}:3306 -m -w 1\n", [CLUSTER_IP])
-    restore(RULES[state], backend)
-    _cache(RULES[state])
+    if state in RULES:
+        restore(RULES[state], backend)
+        _cache(*re.findall(r'id: \\"(\w+)', (RULESETS / f"{RULES[state]}.rules").read_text()))
+    else:
+        _in_nftables(restarted=state == "nftables-restarted")
+        _cache(CONTAINER)
     servers.start([servers.Server(f"pod-{x}", f"mysql-{x}", http=3306, udp=None) for x in "ab"])
     name = "default/mysql-np"
     found = [objects.node("node-1", NODE4, "10.244.0.0/24"), objects.pod("default/mysql-b", MYSQL_B, "node-1", 3306, 3306)]
@@ -67,9 +78,17 @@ def traffic(state: str) -> list[tuple[str, str]]:
     return said
 
 
-def _cache(ruleset: str) -> None:
+def _in_nftables(restarted: bool) -> None:
+    """Both tables; who comes last is asked first."""
+    rules.flush()
+    service = Service("default/mysql-np", CLUSTER_IP, 3306, 3306, ((MYSQL_A, 3306),), "mysql")
+    tables = [nftables.rules([service], NODE4), nftables.host_ports([HostPort(3306, MYSQL_B, 3306, CONTAINER)])]
+    for text in reversed(tables) if restarted else tables:
+        subprocess.run(["nft", "-f", "-"], input=text, text=True, check=True, capture_output=True)
+
+
+def _cache(container: str) -> None:
     """What libcni keeps of mysql-b's sandbox: the only place where the id in portmap's rules has a pod's name."""
-    (container,) = re.findall(r'id: \\"(\w+)', (RULESETS / f"{ruleset}.rules").read_text())
     body = {
         "kind": "cniCacheV1",
         "containerId": container,

@@ -1,38 +1,90 @@
-"""2: one of three endpoints does not accept, so about every third request times out. Its SYNs come, and nobody answers."""
+"""2: about every third request times out: its SYNs come to the listener, and nobody answers.
+
+stuck: one of three endpoints does not accept. syn-queue: the only one has a short SYN queue, and somebody floods it.
+timestamps: two clients behind one address and port of a SNAT, and the second one's clock is behind: what is left of
+tcp_tw_recycle since Linux 4.12.
+"""
 
 from __future__ import annotations
 
+import struct
+import time
+from pathlib import Path
+
 from incidents import objects
 from incidents.objects import Object
-from scenes import scene, servers
+from incidents.proxy import iptables
+from incidents.proxy.model import Service
+from scenes import nfnetlink, packets, rules, scene, servers
 from scenes import traffic as ask
+from scenes.netns import entered
 from scenes.rules import Backend
-from scenes.topology import NODE4, PODS
+from scenes.topology import CLIENT, GATEWAY4, NODE4, PODS
 
 NUMBER, TITLE = 2, "Every third or fourth request times out"
 PORTS = (ask.NODEPORT_HTTP,)
-STATES = {"stuck": 1, "healthy": 0}
-BACKLOG, MOST = 2, 40
+STATES = {"stuck": 1, "syn-queue": 1, "timestamps": 1, "healthy": 0}
+SERVICE, CLUSTER_IP = "default/http-proxy", "172.30.253.123"
+BACKLOG, MOST, FLOOD, SNAT_PORT = 2, 40, 9, 20000
 
 
 def up(state: str, backend: Backend) -> list[Object]:
-    stuck = [servers.Server(p.name, p.name, accept=state == "healthy" or p is not PODS[0], backlog=BACKLOG) for p in PODS]
-    scene.up(backend=backend, serve=servers.POD_SERVERS if state == "healthy" else stuck)
-    ends = [(f"http-proxy-{pod.name[-1]}", pod.addr4, "node-1") for pod in PODS]
+    first = servers.Server(PODS[0].name, PODS[0].name, accept=state != "stuck", backlog=4 if state == "syn-queue" else BACKLOG)
+    scene.up(backend=backend, serve=servers.POD_SERVERS if state == "healthy" else (first, *servers.POD_SERVERS[1:]))
+    pods = PODS if state in ("stuck", "healthy") else PODS[:1]
+    if pods != PODS:
+        _one_endpoint(backend)
+    if state == "syn-queue":
+        _set("net/ipv4/tcp_syncookies", "0", PODS[0].name)
+    if state == "timestamps":
+        # The client's stamps are then its uptime, and an older one is easily made.
+        _set("net/ipv4/tcp_timestamps", "2", CLIENT)
+        one_port = f"-p tcp -d {PODS[0].addr4}/32 --dport {servers.HTTP_PORT} -j SNAT --to-source {GATEWAY4}:{SNAT_PORT}"
+        rules.restore_text(f"*nat\n-I POSTROUTING 1 {one_port}\nCOMMIT\n", 4, backend, flush=False)
+    ends = [(f"http-proxy-{pod.name[-1]}", pod.addr4, "node-1") for pod in pods]
     return [
         objects.node("node-1", NODE4, "10.244.0.0/24"),
-        objects.service("default/http-proxy", "172.30.253.123", 8080, ask.NODEPORT_HTTP, externalTrafficPolicy="Cluster"),
-        objects.endpoints("default/http-proxy", ends, 8080),
+        objects.service(SERVICE, CLUSTER_IP, 8080, ask.NODEPORT_HTTP, externalTrafficPolicy="Cluster"),
+        objects.endpoints(SERVICE, ends, 8080),
     ]
 
 
+def _one_endpoint(backend: Backend) -> None:
+    rules.flush()
+    one = Service(SERVICE, CLUSTER_IP, 8080, ask.NODEPORT_HTTP, ((PODS[0].addr4, servers.HTTP_PORT),))
+    rules.restore_text(iptables.rules([one]), 4, backend)
+
+
+def _set(name: str, value: str, ns: str) -> None:
+    """A sysctl of a namespace, which goes with it."""
+    with entered(ns):
+        Path("/proc/sys", name).write_text(value)
+
+
 def traffic(state: str) -> list[tuple[str, str]]:
-    """Requests until some were answered and one was not; before that, others have filled the stuck pod's queue."""
+    """Requests until some were answered and one was not; before that, others have filled the first pod's queue."""
     said: list[tuple[str, str]] = []
+    if state == "timestamps":
+        said.append(_get())
+        time.sleep(0.3)
+        # The conntrack entry is gone when another client comes; the pod's own TIME_WAIT is not.
+        nfnetlink.conntrack_flush()
+        older = struct.pack("!BBBBII", 1, 1, 8, 10, 1, 0)
+        packets.send_tcp(NODE4, ask.NODEPORT_HTTP, sport=33333, flags=packets.SYN, options=older)
+        return [*said, (f"another client behind {GATEWAY4}:{SNAT_PORT}", "no answer")]
+    if state == "syn-queue":
+        for n in range(FLOOD):
+            packets.send_tcp(NODE4, ask.NODEPORT_HTTP, src="203.0.113.50", sport=20000 + n, flags=packets.SYN)
+            time.sleep(0.02)
+        return [(f"{FLOOD} clients that never go on", "nothing"), _get()]
     if state != "healthy":
         with ask.connections(PODS[0].addr4, servers.HTTP_PORT, BACKLOG + 1):
             pass
     while len(said) < MOST and (len(said) < 6 or (state != "healthy" and "timeout" not in {what for _, what in said})):
-        reply = ask.http_get(timeout=0.7)
-        said.append((f"curl -m 0.7 http://{NODE4}:{ask.NODEPORT_HTTP}/", reply.body or reply.outcome))
+        said.append(_get())
     return said
+
+
+def _get() -> tuple[str, str]:
+    reply = ask.http_get(timeout=0.7)
+    return f"curl -m 0.7 http://{NODE4}:{ask.NODEPORT_HTTP}/", reply.body or reply.outcome

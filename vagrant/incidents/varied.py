@@ -51,7 +51,7 @@ def _rules(v: Variation, every: tuple[Service, ...], post: list[str]) -> None:
     """Puts the rules in force that kube-proxy would write. post: flannel's."""
     first, pods = v.first if v.host_ports else "kube", "none" if post else POD_NETWORKS[v.family]
     if v.backend == "native":
-        text = nftables.rules(every, _node(v), v.host_ports)
+        text = nftables.rules(every, _node(v)) + nftables.host_ports(v.host_ports)
         subprocess.run(["nft", "-f", "-"], input=text, text=True, check=True, capture_output=True)
     elif v.backend == "ipvs":
         links.ipset(in_ipvs.sets(every))

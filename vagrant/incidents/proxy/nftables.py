@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from incidents.proxy.model import PODS, SERVICES, HostPort, Service, digest, end
 
 
-def rules(services: Sequence[Service], node: str, host_ports: Sequence[HostPort] = ()) -> str:
-    """For `nft -f`: the table kube-proxy of one family, and behind it portmap's. node: the address that takes NodePorts."""
+def rules(services: Sequence[Service], node: str) -> str:
+    """kube-proxy's table of one family. node: the address that takes NodePorts."""
     family = services[0].family
     ip, kind = ("ip6", "ipv6_addr") if family == 6 else ("ip", "ipv4_addr")
     maps: dict[str, list[str]] = {"services": [], "nodeports": [], "none": [], "none-nodeports": [], "hairpin": []}
@@ -38,7 +38,7 @@ def rules(services: Sequence[Service], node: str, host_ports: Sequence[HostPort]
     text = _NFTABLES
     for word, put in filled.items():
         text = text.replace(word, put)
-    return text + (_cni_hostport(ip, host_ports) if host_ports else "")
+    return text
 
 
 def _external_nft(s: Service, own: str, ip: str) -> str:
@@ -124,9 +124,13 @@ chain nat-postrouting {
 """
 
 
-def _cni_hostport(ip: str, host_ports: Sequence[HostPort]) -> str:
+def host_ports(found: Sequence[HostPort]) -> str:
+    """portmap's table of one family; "" for no hostPort."""
+    if not found:
+        return ""
+    ip = "ip6" if ":" in found[0].address else "ip"
     local = " fib daddr type local jump hostports_all\n"
-    rules = "".join(f' tcp dport {h.port} dnat to {end(h.address, h.to)} comment "{h.container}"\n' for h in host_ports)
+    rules = "".join(f' tcp dport {h.port} dnat to {end(h.address, h.to)} comment "{h.container}"\n' for h in found)
     return (
         f"table {ip} cni_hostport {{\nchain hostports {{\n{rules}}}\nchain hostip_hostports {{\n}}\n"
         "chain hostports_all {\n jump hostip_hostports\n jump hostports\n}\n"
