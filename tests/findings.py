@@ -14,7 +14,7 @@ from tracer.findings.model import Finding
 from tracer.findings.node import Listener, Node
 from tracer.kube.explain import explain
 from tracer.kube.known import Known
-from tracer.model import Endpoints, Evidence, Hop, Nat, Packet
+from tracer.model import Endpoints, Evidence, Hop, Ipvs, Nat, Packet
 from tracer.rules.model import Place, Rule, Ruleset, Visit, Walk
 from tracer.syns.watch import Syns
 from tracer.verdict import judge
@@ -119,3 +119,16 @@ def proofs(finding: Finding, what: str) -> list[str]:
 
 def known(one: Recorded, folder: Path, with_api: bool = True) -> Known:
     return one.known(folder, with_api)
+
+
+def ipvs(virtual: str, port: int, real: str = "", chosen: str = "now", sport: int = 40000) -> Packet:
+    """A client's SYN to a virtual server: sent to port 8080 of a real one, or refused, where there is none."""
+    ends = Endpoints(CLIENT, sport, virtual, port)
+    if not real:
+        told = Ipvs(virtual, port, "tcp", "rr")
+        hop = Hop(0, "ipvs", "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=told)
+        return packet([hop], ends)
+    told = Ipvs(virtual, port, "tcp", "rr", real=real, real_port=8080, chosen=chosen)
+    return packet(
+        [Hop(0, "ipvs", "node", "INPUT", ipvs=told, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))], ends
+    )

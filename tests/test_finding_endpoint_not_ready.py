@@ -36,10 +36,11 @@ def found(mode: str, folder: Path, ready: bool | None) -> list[Finding]:
         more["endpoints"][0]["conditions"]["ready"] = ready
         items = [o for o in items if o["metadata"]["name"].startswith("lonely-web") is False or o["kind"] == "Service"] + [more]
     known = Node(mode, "S1", {**one.files, "objects.json": json.dumps({"items": items})}).known(folder)
-    return f.look([packet(mode)], known, f.FakeNode())[1]
+    made = f.ipvs("192.168.56.10", 30584) if "ipvs" in mode else packet(mode)
+    return f.look([made], known, f.FakeNode())[1]
 
 
-@pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.36.2-iptables-nft"])
+@pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.36.2-iptables-nft", "1.20.2-ipvs-nft"])
 def test_not_ready(mode: str, tmp_path: Path) -> None:
     (told,) = found(mode, tmp_path, False)
     assert told.name == "endpoint_not_ready" and told.certain
@@ -49,7 +50,8 @@ def test_not_ready(mode: str, tmp_path: Path) -> None:
     assert f.proofs(told, "object") == ["not ready: pod default/web-1 (node-1) (Kubernetes API)"]
 
 
+@pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.20.2-ipvs-nft"])
 @pytest.mark.parametrize("ready", [True, None])
-def test_ready_or_nobody_behind_it(ready: bool | None, tmp_path: Path) -> None:
+def test_ready_or_nobody_behind_it(ready: bool | None, mode: str, tmp_path: Path) -> None:
     """Ready: kube-proxy has only not heard of it yet. Nobody: that may be meant."""
-    assert found("1.20.2-iptables-legacy", tmp_path, ready) == []
+    assert found(mode, tmp_path, ready) == []

@@ -105,3 +105,16 @@ def test_another_drop_is_none() -> None:
     rules = f.ruleset(node(LEGACY, "S4"))
     drop = f.visit(rules, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "0x8000"))
     assert not found(dropped(rules, f.table(rules, "INPUT", "filter", drop, verdict="DROP")), here(LEGACY), BARE)
+
+
+def test_ipvs_refuses_what_has_no_local_endpoint() -> None:
+    (told,) = found(f.ipvs("192.168.56.10", 30420), here("1.20.2-ipvs-nft"), BARE)
+    assert told.name == "no_local_endpoints" and told.certain
+    assert "externalTrafficPolicy Local and is refused on this node for having no local endpoints, although 2" in told.cause
+    assert "IPVS virtual server tcp 192.168.56.10:30420 has no real server" in f.proofs(told, "server")[0]
+    assert not found(f.ipvs("172.30.20.48", 80), here("1.20.2-ipvs-nft"), BARE), "the policy is for NodePorts only"
+
+
+def test_ipvs_without_the_policy(tmp_path: Path) -> None:
+    known = node("1.20.2-ipvs-nft", "S1").known(tmp_path)
+    assert not found(f.ipvs("192.168.56.10", 30584), known, BARE), "nobody is behind it, and the policy is Cluster"

@@ -90,3 +90,24 @@ def test_ports_the_kernel_may_give_away(reserved: str, said: int, tmp_path: Path
     settings = {"net/ipv4/ip_local_port_range": "30000 60999", "net/ipv4/ip_local_reserved_ports": reserved}
     (told,) = found([refused()], "S1", tmp_path, f.FakeNode(listeners={(30584, "tcp"): NGINX}, settings=settings))
     assert len(f.proofs(told, "setting")) == said
+
+
+def test_ipvs_sends_it_to_a_pod(tmp_path: Path) -> None:
+    on = f.FakeNode(listeners={(30285, "tcp"): Listener("::", 30285, 812, "nginx")})
+    known = node("1.20.2-ipvs-nft", "S2-three").known(tmp_path)
+    (told,) = f.look([f.ipvs("192.168.56.10", 30285, "10.244.0.11")], known, on)[0]
+    assert told.name == "nodeport_host_process" and told.certain
+    assert "and IPVS sends every request to pod default/http-proxy-a (node-1), and the process never" in told.cause
+    assert f.proofs(told, "server") == [
+        "IPVS virtual server tcp 192.168.56.10:30285 -> 10.244.0.11:8080 (Service default/http-proxy, NodePort 30285 -> pod"
+        " default/http-proxy-a (node-1)) (observed)"
+    ]
+    assert not f.look([f.ipvs("192.168.56.10", 30285, "10.244.0.11", "earlier")], known, on)[1], "decided by an earlier packet"
+    assert not f.look([f.ipvs("172.30.253.123", 8080, "10.244.0.11")], known, on)[1], "at its cluster IP"
+
+
+def test_ipvs_refuses_it(tmp_path: Path) -> None:
+    on = f.FakeNode(listeners={(30584, "tcp"): NGINX})
+    (told,) = f.look([f.ipvs("192.168.56.10", 30584)], node("1.20.2-ipvs-nft", "S1").known(tmp_path), on)[0]
+    assert "which has no endpoints here: IPVS refuses every request, and the process never" in told.cause
+    assert "tcp 192.168.56.10:30584 has no real server (" in f.proofs(told, "server")[0]
