@@ -10,7 +10,7 @@ import pytest
 from tests import findings as f
 from tests.nodes import node
 from tracer.findings.model import Finding
-from tracer.model import Endpoints, Hop, Packet
+from tracer.model import Endpoints, Flow, Hop, Packet
 from tracer.rules.model import Ruleset, Visit
 
 MODES = ["1.20.2-iptables-legacy", "1.20.2-iptables-nft", "1.36.2-iptables-legacy"]
@@ -89,3 +89,18 @@ def test_other_returns_and_masquerades_are_none(tmp_path: Path) -> None:
     undone = request(rules, stale)
     undone.hops = [h for h in undone.hops if not h.nat]
     assert not found(MODES[0], undone, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("replies", "said"), [(False, "sent 2, no answer was seen"), (True, "sent 1, an answer came in by eth0")]
+)
+def test_whether_an_answer_came(replies: bool, said: str, tmp_path: Path) -> None:
+    rules = f.ruleset(node(MODES[0], "S3"))
+    first = request(rules, f.visit(rules, "nat", STALE))
+    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0)
+    first.flow = flow
+    later = f.packet([Hop(0, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2)
+    later.flow = replace(flow, is_reply=replies)
+    (told,) = f.look([first, later], node(MODES[0], "S3").known(tmp_path), f.FakeNode())[1]
+    assert f.proofs(told, "packet")[-1] == f"packets from 192.168.56.10:40000 to 172.30.253.123:8080: {said} (observed)"
+    assert told.certain and told.packets == 2

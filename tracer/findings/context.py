@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from tracer.findings.model import Finding
 from tracer.findings.node import Node
 from tracer.kube.known import Known
 from tracer.kube.marks import EMPTY
@@ -17,13 +18,14 @@ from tracer.rules.model import Rule, Walk
 @dataclass
 class Context:
     """known: the API's objects and the CNI cache. node: the node itself. counts, since: a finding's own, by keys of its
-    choice.
+    choice. told: what it has told of a connection before.
     """
 
     known: Known = field(default_factory=Known)
     node: Node = field(default_factory=Node)
     counts: Counter[Hashable] = field(default_factory=Counter)
     since: dict[Hashable, int] = field(default_factory=dict)
+    told: dict[Hashable, Finding] = field(default_factory=dict)
 
     def owner(self, rule: Rule, walk: Walk) -> Owner:
         """Whose a rule of this walk is."""

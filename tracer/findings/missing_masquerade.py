@@ -7,7 +7,8 @@ is another node's now, does the same to requests for that node; the answer then 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from tracer.findings.context import Context
@@ -20,8 +21,34 @@ from tracer.rules.model import Rule, Ruleset, Visit
 
 _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != (\S+/\d+) ip6? daddr (\S+/\d+) .*return")
 
+MOST = 1000
+"""So many connections are followed."""
+
 
 def find(packet: Packet, context: Context) -> Finding | None:
+    connection = ("unmasqueraded", packet.flow.orig) if packet.flow else None
+    if connection in context.told:
+        return _again(packet, connection, context)
+    found = _first(packet, context)
+    if found and connection and len(context.told) < MOST:
+        context.told[connection] = found
+    return found
+
+
+def _again(packet: Packet, connection: Hashable, context: Context) -> Finding:
+    """A later packet of such a connection: whether an answer came."""
+    assert packet.flow
+    told = context.told[connection]
+    context.counts[connection, packet.flow.is_reply] += 1
+    sent, back = context.counts[connection, False] + 1, context.counts[connection, True]
+    ends = packet.flow.orig
+    which = f"packets from {place(ends.src, ends.sport)} to {place(ends.dst, ends.dport)}"
+    came = next((h.in_iface for h in packet.hops if h.in_iface), "")
+    answer = f"an answer came in by {came or 'an unknown interface'}" if back else "no answer was seen"
+    return replace(told, proofs=(*told.proofs, Proof("packet", f"{which}: sent {sent}, {answer}", "observed")))
+
+
+def _first(packet: Packet, context: Context) -> Finding | None:
     dnat = next((h for h in packet.hops if h.nat and h.nat.kind == "DNAT" and not h.clone and not h.from_conntrack), None)
     # That it was not masqueraded is an absence: of a packet that lost a part nothing is concluded.
     if not dnat or not dnat.nat or not packet.complete:
