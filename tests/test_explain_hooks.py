@@ -52,8 +52,9 @@ def test_of_one_table_the_chain_made_last_is_asked_first() -> None:
 
 def test_of_two_tables_that_would_decide_each_may_be_asked_first() -> None:
     found = told(("a", "one", "filter", "input", REJECT), ("b", "two", "filter", "input", DROP))
-    assert {(s.doubts[0].partition(":")[0], s.packet.outcome) for s in found} == {
-        ("ip a is asked before ip b", "rejected"), ("ip b is asked before ip a", "dropped"),
+    assert {(s.doubts[0], s.packet.outcome) for s in found} == {
+        ("ip a was registered after ip b, and so is asked first", "rejected"),
+        ("ip b was registered after ip a, and so is asked first", "dropped"),
     }  # fmt: skip
 
 

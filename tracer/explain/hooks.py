@@ -99,7 +99,7 @@ class Hooks:
         names = {s.table: s.name for s in group}
         for first in tables:
             others = " and ".join(names[t] for t in tables if t != first)
-            doubt = f"{names[first]} is asked before {others}: they have one priority, and the one registered last is the first"
+            doubt = f"{names[first]} was registered after {others}, and so is asked first"
             yield [s for s in group if s.table == first] + [s for s in group if s.table != first], doubt
 
     def _decides(self, station: Station, m: Moment) -> bool:
