@@ -8,7 +8,8 @@ import pytest
 
 from tests.builders import BtfBuilder
 from tracer.errors import NoBtf
-from tracer.kernel.btf import ARRAY, INT, PTR, UNION, Btf, Field, KernelTypes
+from tracer.kernel.btf import ARRAY, INT, PTR, UNION, Btf, KernelTypes
+from tracer.kernel.known import Field
 
 
 def vmlinux() -> BtfBuilder:

@@ -13,6 +13,7 @@ import pytest
 from tracer import backends, doctor
 from tracer.errors import NoBcc, NoBtf
 from tracer.facts import Fact, Machine
+from tracer.kernel.known import Known
 from tracer.kernel.plan import Abilities
 from tracer.kernel.probes import PROBES, TRACEPOINT
 from tracer.kernel.symbols import Symbols
@@ -52,7 +53,8 @@ class FakeTypes:
 
     def __init__(self, lacking: Iterable[str] = (), vmlinux: Any = None, modules_described: bool = True) -> None:
         self.vmlinux, self._lacking = vmlinux or FakeBtf(), set(lacking)
-        self.modules_described = modules_described
+        later = self.vmlinux.enumerators("skb_drop_reason")
+        self.known = None if modules_described or later else Known(self.vmlinux)
 
     def module(self, name: str) -> Any:
         return None if name in self._lacking else self.vmlinux

@@ -51,6 +51,7 @@ TARGETS = """
 
 Act = tuple[str, str, int, str]
 """A watched function as rules name it: "match" or "target", name, revision, family "ip" or "ip6"."""
+_ARGUMENTS = ["sk_buff *", "xt_action_param *"]
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,10 @@ def plan(types: KernelTypes, symbols: Symbols, can: Abilities) -> list[Watched]:
         for module in modules:
             btf = types.module(module)
             found = btf.parameters(symbol) if btf else None
-            if found is None or [t for _, t in found] != ["sk_buff *", "xt_action_param *"]:
+            if [t for _, t in found or ()] != _ARGUMENTS and not (found is None and types.known and module != "vmlinux"):
                 continue
             mine = tuple(a for a in acts if len(modules) == 1 or a[3] == ("ip6" if module.startswith("ip6") else "ip"))
-            if can.module_fentry or (can.fentry and module == "vmlinux"):
+            if found and (can.module_fentry or (can.fentry and module == "vmlinux")):
                 prefix = "kretfunc__" if kind == "match" else "kfunc__"
                 program = prefix + (f"{module}__{symbol}" if can.module_fentry else symbol)
                 programs: tuple[tuple[str, str], ...] = ((program, "FEXIT" if kind == "match" else "FENTRY"),)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tracer.errors import NoBtf
+from tracer.kernel.known import Field, Known
 
 SYS_BTF = Path("/sys/kernel/btf")
 
@@ -33,21 +35,6 @@ class Type:
     size: int
     flag: bool
     at: int
-
-
-@dataclass(frozen=True)
-class Field:
-    """A structure's field: offset and size in bytes; `target` names the structure a pointer leads to.
-
-    width: of a bit field, in bits, 0 for any other. shift: where in the byte at `offset` it begins.
-    """
-
-    offset: int
-    size: int
-    kind: int
-    target: str
-    shift: int = 0
-    width: int = 0
 
 
 class Btf:
@@ -221,6 +208,14 @@ class KernelTypes:
     def modules_described(self) -> bool:
         """Whether this kernel gives BTF for modules at all: since 5.11, if it was built to."""
         return any(entry.name != "vmlinux" for entry in self._directory.iterdir())
+
+    @cached_property
+    def known(self) -> Known | None:
+        """What is known of modules without their BTF; None where some module is described, or the kernel is a later one: those
+        have drop reasons (5.17)."""
+        if self.modules_described or self.vmlinux.enumerators("skb_drop_reason"):
+            return None
+        return Known(self.vmlinux)
 
     def module(self, name: str) -> Btf | None:
         """A module's BTF; None when it is not loaded or the kernel (before 5.11) gives none for modules."""

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracer.errors import NoBtf
-from tracer.kernel.btf import ARRAY, PTR, Field, KernelTypes
+from tracer.kernel.btf import ARRAY, PTR, KernelTypes
+from tracer.kernel.known import Field
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,7 @@ def header(types: KernelTypes) -> str:
         pointed.update(f.target for f in fields.values() if f.target)
         parts.append(_struct(row.struct, fields, size))
     for enum, name, module in ENUMERATORS:
-        btf = types.module(module)
-        value = btf.enumerators(enum).get(name) if btf else None
+        value = (types.module(module) or types.vmlinux).enumerators(enum).get(name)
         if value is not None:
             parts.append(f"#define ENUM_{name} {value}\n")
     return "".join(f"struct {name};\n" for name in sorted(pointed)) + "".join(parts)
@@ -102,7 +102,7 @@ def header(types: KernelTypes) -> str:
 
 def _present(row: Layout, types: KernelTypes) -> Iterator[tuple[str, Field]]:
     for path in row.fields.split():
-        for btf in (types.module(row.module), types.vmlinux):
+        for btf in (types.module(row.module), types.known, types.vmlinux):
             field = btf.field(row.struct, path) if btf else None
             if field:
                 yield path.replace(".", "_"), field
@@ -110,7 +110,7 @@ def _present(row: Layout, types: KernelTypes) -> Iterator[tuple[str, Field]]:
 
 
 def _size(row: Layout, types: KernelTypes) -> int | None:
-    for btf in (types.module(row.module), types.vmlinux):
+    for btf in (types.module(row.module), types.known, types.vmlinux):
         size = btf.structure_size(row.struct) if btf else None
         if size:
             return size

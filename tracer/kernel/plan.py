@@ -76,8 +76,8 @@ def can_run(probe: Probe, types: KernelTypes, symbols: Symbols) -> str:
             return f"module {probe.module} is not loaded"
         return f"{probe.module or 'the kernel'} has no function {' nor '.join(probe.symbols)}"
     for struct in probe.requires:
-        btf = types.module(_STRUCT_MODULE[struct]) or types.vmlinux
-        if btf.structure_size(struct) is None:
+        described = (types.module(_STRUCT_MODULE[struct]), types.known, types.vmlinux)
+        if not any(btf.structure_size(struct) for btf in described if btf):
             return f"struct {struct} is not described by BTF (before 5.11 modules have none)"
     return ""
 
@@ -115,8 +115,7 @@ def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, can: Abilities) 
         btf = types.module(module)
         found = btf.parameters(symbol) if btf else None
         if found is None:
-            # 5.10 describes no module: the positions there are known. A later kernel that describes none is not known.
-            if probe.fallback and not types.modules_described and not types.vmlinux.enumerators("skb_drop_reason"):
+            if probe.fallback and types.known:
                 return Planned(probe, symbol, module, _kprobe(probe), probe.fallback, 0, f"on_{probe.name}", True)
             continue
         positions = _positions(probe, found)
