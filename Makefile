@@ -14,6 +14,9 @@
 #              incidents and scenes recorded on a real kernel, and read here without root: the same output, byte for byte
 # make fuzz SECONDS=60
 #              a capture cut at every byte and damaged at random: its reader must not crash, nor say nothing
+# make matrix  the same tests on Linux 5.10, 6.1, 6.12 and 7.2, one machine each, two at a time; writes docs/matrix.md
+# make vagrant-check KERNEL=6.12
+#              `vagrant up` without KVM, an incident caught inside, `vagrant destroy`: nothing may be left behind
 # make owners  whose each rule of many real nodes is, compared with the API objects
 
 KERNELS ?= 6.1 6.12
@@ -21,6 +24,8 @@ DEMO_KERNEL ?= 6.12
 # Ways to attach that the kernel tests go through: auto takes fentry where it can, kprobe never does; auto,kprobe: both.
 ATTACH ?= auto
 KERNEL_TEST_SECONDS ?= 2700
+MATRIX ?= 5.10 6.1 6.12 7.2
+MATRIX_SECONDS ?= 1500
 # Not empty: also the kernel tests that take long.
 THOROUGH ?=
 # The ground truth: which kernel, which back end (a file of tests/kernel/truth), how many packets, which random numbers.
@@ -34,7 +39,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test ground-truth incidents syns bench owners replay-check fuzz setup clean
+.PHONY: demo test unit lint kernel-test ground-truth matrix vagrant-check incidents syns bench owners replay-check fuzz setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
@@ -56,6 +61,19 @@ kernel-test-%: setup
 	@echo "--- kernel $*"
 	@$(LAB) run --kernel $* --timeout $(KERNEL_TEST_SECONDS) -- env K8SNET_ATTACH=$(ATTACH) K8SNET_THOROUGH=$(THOROUGH) \
 		python3 -m pytest -p no:cacheprovider -W ignore::DeprecationWarning:bcc --durations=15 tests/kernel
+
+# However it ends, a kernel's results are in the table.
+matrix: setup
+	@rm -rf build/matrix
+	@$(MAKE) --no-print-directory --output-sync=target --keep-going -j 2 $(addprefix matrix-,$(MATRIX)) || true
+	@$(PYTHON) -m tests.matrix_table build/matrix docs/matrix.md $(MATRIX)
+
+matrix-%: setup
+	@echo "--- kernel $*"
+	@$(LAB) run --kernel $* --timeout $(MATRIX_SECONDS) -- python3 -u tests/kernel/matrix.py build/matrix/$*.json
+
+vagrant-check:
+	@vagrant/check $(KERNEL)
 
 ground-truth: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/ground_truth.py \

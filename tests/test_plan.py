@@ -1,84 +1,29 @@
-"""What is planned on real kernels: their functions and prototypes, in data/symbols, become BTF and kallsyms here."""
+"""What is planned on real kernels, as they were recorded (tests/recorded_kernels.py), and on some that were changed."""
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests import recorded_kernels
 from tests.builders import BtfBuilder
 from tracer import cstruct
 from tracer.errors import NoProbe
-from tracer.kernel import plan
+from tracer.kernel import acts, plan
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.plan import Abilities, Planned, Refused
 from tracer.kernel.probes import ENTRY, PROBES, RETURN, TRACEPOINT
 from tracer.kernel.session import Kernel, choose
 from tracer.kernel.symbols import Symbols
 
-DATA = Path(__file__).parent / "data/symbols"
 OLD, NEW = Abilities(fentry=True, module_fentry=False), Abilities(fentry=True, module_fentry=True)
 NONE = Abilities(fentry=False, module_fentry=False)
-STRUCTS = {
-    "nf_conn": "nf_conntrack", "xt_table": "x_tables", "nft_pktinfo": "nf_tables", "nft_chain": "nf_tables",
-    "nft_table": "nf_tables", "nft_traceinfo": "nf_tables", "nft_verdict": "nf_tables", "nft_base_chain": "nf_tables",
-    "xt_table_info": "x_tables", "xt_action_param": "x_tables", "ip_vs_conn": "ip_vs", "ip_vs_service": "ip_vs",
-}  # fmt: skip
 
 
-def described(b: BtfBuilder, text: str) -> tuple[str, int]:
-    """Name and type of one parameter in C."""
-    if "(" in text:
-        return "callback", b.pointer(b.prototype({}))
-    found = re.fullmatch(r"(?:const )?(struct |enum )?([\w ]+?) ?(\*?)(\w*)", text.strip())
-    assert found, text
-    kind, base, pointer, name = found.groups()
-    number = 0
-    if base != "void":
-        number = b.struct(base, 8, {}) if kind == "struct " else b.enum(base, {"NONE": 0}) if kind else b.integer(base, 4)
-    return name, b.pointer(number) if pointer else number
-
-
-def parameters(b: BtfBuilder, prototype: str) -> dict[str, int]:
-    inside = prototype[prototype.index("(") + 1 : prototype.rindex(")")]
-    return dict(described(b, p) for p in re.split(r",(?![^(]*\))", inside))
-
-
-def kernel(version: str, directory: Path, in_vmlinux: tuple[str, ...] = (), without: tuple[str, ...] = ()) -> Kernel:
-    """A kernel as data/symbols tells of it.
-
-    in_vmlinux: structures that vmlinux's BTF describes, where modules have none. without: modules not loaded, and functions
-    that are not there.
-    """
-    data: dict[str, Any] = json.loads((DATA / f"{version}.json").read_text())
-    vmlinux = BtfBuilder()
-    for name, types in data["tracepoints"].items():
-        named = [f"{t} p".replace("* ", "*") for t in ("void *", *types)]
-        numbers = {f" {i}": described(vmlinux, t)[1] for i, t in enumerate(named)}
-        vmlinux.typedef("btf_trace_" + name, vmlinux.pointer(vmlinux.prototype(numbers)))
-    functions = {n: (m, p) for n, (m, p) in data["functions"].items() if not {n, m} & {*without}}
-    for name, (module, prototype) in functions.items():
-        if module == "vmlinux":
-            vmlinux.function(name, parameters(vmlinux, prototype))
-    for name in in_vmlinux:
-        vmlinux.struct(name, 64, {})
-    (directory / "vmlinux").write_bytes(vmlinux.blob())
-    if data["module_btf"]:
-        for module in {m for m, _ in functions.values()} | {m for m in STRUCTS.values() if m not in without}:
-            b = BtfBuilder(vmlinux)
-            for name, (home, prototype) in functions.items():
-                if home == module != "vmlinux":
-                    b.function(name, parameters(b, prototype))
-            for name, home in STRUCTS.items():
-                if home == module:
-                    b.struct(name, 64, {})
-            if module != "vmlinux":
-                (directory / module).write_bytes(b.blob())
-    lines = [f"0000000000000000 T {n}" + (f"\t[{m}]" if m != "vmlinux" else "") for n, (m, _) in functions.items()]
-    return Kernel(KernelTypes(directory), Symbols(lines), data["release"])
+def kernel(version: str, without: tuple[str, ...] = ()) -> Kernel:
+    """A recorded kernel. without: modules that are not loaded, and functions and structures that are not there."""
+    return recorded_kernels.kernel(recorded_kernels.without(recorded_kernels.load(version), *without))
 
 
 def planned(k: Kernel, can: Abilities, verbose: bool = True) -> dict[str, Planned]:
@@ -101,13 +46,13 @@ POSITIONS = {
     "clone": (1,), "copy": (1,), "pcopy": (1,), "tap": (1,), "tap_ring": (1,),
 }  # fmt: skip
 """Where the arguments are since 5.16, by row."""
-NFT_RULE = {"6.1": (1, 0, 0, 0, 3), "6.12": (4, 1, 2, 3, 5)}
+NFT_RULE = {"6.1": (1, 0, 0, 0, 3), "6.12": (4, 1, 2, 3, 5), "7.2": (4, 1, 2, 3, 5)}
 """The trace info held packet, verdict and rule until 6.4."""
 
 
-@pytest.mark.parametrize("version", ["6.1", "6.12"])
-def test_every_row_runs(version: str, tmp_path: Path) -> None:
-    k = kernel(version, tmp_path)
+@pytest.mark.parametrize("version", ["6.1", "6.12", "7.2"])
+def test_every_row_runs(version: str) -> None:
+    k = kernel(version)
     positions = {**POSITIONS, "nft_rule": NFT_RULE[version]}
     if version == "6.1":  # a reset has no reason there
         positions |= {"answer_reset4": (1, 2, 0), "answer_reset6": (1, 2, 0)}
@@ -116,53 +61,55 @@ def test_every_row_runs(version: str, tmp_path: Path) -> None:
     assert not any(row.assumed for row in planned(k, NEW).values())
 
 
-def test_7_2_finds_what_it_has(tmp_path: Path) -> None:
-    """The table tells of twelve functions of that kernel; the others are refused by name."""
-    k = kernel("7.2", tmp_path)
+def test_5_10_describes_no_module() -> None:
+    """The table was the third argument then; what is not described is taken from what is known, and said so."""
+    k = kernel("5.10")
     found = planned(k, NEW)
-    assert {name: row.positions for name, row in found.items()} == {n: POSITIONS[n] for n in found}
-    assert {"hook", "table4", "chain", "nat", "nat_hook", "syn", "accept4", "request", "drop", "clone"} <= set(found)
-    assert refused(k, NEW)["socket"] == "the kernel has no function sk_filter_trim_cap"
-    assert refused(k, NEW)["unreach4"] == "module nf_reject_ipv4 is not loaded"
-    assert (found["accept4"].way, found["request"].way) == ("KRETPROBE", "FEXIT"), "seven arguments and six"
-
-
-def test_5_10_modules_have_no_btf(tmp_path: Path) -> None:
-    """The table was the third argument then; without BTF that is taken on trust, and said so."""
-    found = planned(kernel("5.10", tmp_path, ("nf_conn", "xt_table")), NEW)
-    assert (found["table4"].positions, found["table4"].way) == ((1, 2, 3), "KRETPROBE")
-    assert (found["nat"].positions, found["nat"].way) == ((1, 2, 3, 4), "KPROBE")
-    assert {name for name, row in found.items() if row.assumed} == {
-        "table4", "table6", "table_found", "table_replaced", "nat", "nat_hook", "table_full", "confirm",
-    }  # fmt: skip
-    assert (found["nat_hook"].positions, found["nat_hook"].symbol) == ((2, 3), "nf_nat_inet_fn")
-    assert (found["hook"].way, found["hook"].assumed) == ("FEXIT", False)
-    assert found["drop"].positions == (1, 2, 0), "no drop reasons before 5.17"
+    before_5_16 = {
+        "table4": (1, 2, 3),
+        "table6": (1, 2, 3),
+        "table4_begin": (1, 3),
+        "table6_begin": (1, 3),
+        "nft_rule": (1, 0, 0, 0, 3),
+    }
+    resets = {"reset4": (2,), "reset6": (2,), "answer_reset4": (1, 2, 0), "answer_reset6": (1, 2, 0)}
+    no_reasons = {"drop": (1, 2, 0)}
+    expected = {**POSITIONS, **before_5_16, **resets, **no_reasons}
+    assert {n: row.positions for n, row in found.items()} == {n: p for n, p in expected.items() if not n.startswith("ipvs_")}
+    assert {n: why for n, why in refused(k, NEW).items() if n != "ipvs_in"} == {
+        n: "struct ip_vs_conn is not described by BTF (before 5.11 modules have none)"
+        for n in ("ipvs_schedule", "ipvs_nat4", "ipvs_nat6", "ipvs_reply", "ipvs_leave")
+    }
+    assert {n for n, row in found.items() if row.assumed} == {n for n, row in found.items() if row.probe.module}
+    assert (found["table4"].way, found["nat"].way, found["hook"].way) == ("KRETPROBE", "KPROBE", "FEXIT")
+    assert found["nat_hook"].symbol == "nf_nat_inet_fn"
 
 
 @pytest.mark.parametrize("version", ["5.10", "6.12"])
-def test_positions_of_5_10_are_trusted_on_that_kernel_only(version: str, tmp_path: Path) -> None:
+def test_what_is_known_of_5_10_is_trusted_on_that_kernel_only(version: str) -> None:
     """Where some module is described, or the kernel is later, a module without BTF is not known."""
-    k = kernel(version, tmp_path, ("nf_conn", "xt_table"))
+    data = recorded_kernels.load(version)
     if version == "5.10":
-        (tmp_path / "some_module").write_bytes(BtfBuilder(BtfBuilder()).blob())
+        data["modules described"] = True
+        data["functions"]["some_function"] = {"some_module": []}
     else:
-        for path in tmp_path.iterdir():
-            if path.name != "vmlinux":
-                path.unlink()
+        data["modules described"] = False
+    k = recorded_kernels.kernel(data)
     for can in (NEW, NONE):
         why = refused(k, can)
-        assert why["table4"] == why["nat"] == why["nat_hook"] == "its arguments are not where this program knows to find them"
+        assert {"table4", "chain", "nat", "nat_hook"} <= why.keys()
         assert not any(row.assumed for row in planned(k, can).values())
+        assert acts.plan(k.types, k.symbols, can) == []
         assert "hook" not in why
 
 
-def test_5_10_without_the_structures_of_modules(tmp_path: Path) -> None:
-    why = refused(kernel("5.10", tmp_path), NEW)
-    assert why["table4"] == "struct xt_table is not described by BTF (before 5.11 modules have none)"
-    assert why["chain"] == "struct nft_chain is not described by BTF (before 5.11 modules have none)", "its parts have no size"
-    assert "nf_conn" in why["nat"]
-    assert "drop" not in why
+def test_5_10_that_was_built_otherwise() -> None:
+    """What is known of a structure holds only where its parts have the size that puts its fields there."""
+    data = recorded_kernels.load("5.10")
+    data["structures"]["rhltable"][1] += 64
+    why = refused(recorded_kernels.kernel(data), NEW)
+    assert why["chain"] == why["nft_rule"] == "struct nft_table is not described by BTF (before 5.11 modules have none)"
+    assert "table4_begin" not in why
 
 
 WAYS_OLD = {
@@ -174,22 +121,20 @@ WAYS_NONE = {name: {"FEXIT": "KRETPROBE", "FENTRY": "KPROBE"}.get(way, way) for 
 
 
 @pytest.mark.parametrize(("can", "ways"), [(OLD, WAYS_OLD), (NEW, WAYS_NEW), (NONE, WAYS_NONE)])
-def test_ways(can: Abilities, ways: dict[str, str], tmp_path: Path) -> None:
-    found = planned(kernel("6.12", tmp_path), can)
+def test_ways(can: Abilities, ways: dict[str, str]) -> None:
+    found = planned(kernel("6.12"), can)
     assert {name: found[name].way for name in ways} == ways
 
 
-def test_a_seventh_argument_needs_a_kprobe(tmp_path: Path) -> None:
+def test_a_seventh_argument_needs_a_kprobe() -> None:
     """Debian's 6.1 has opt_child_init in tcp_v4_syn_recv_sock, its 6.12 has not."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    with_seven, with_six = kernel("6.1", tmp_path / "a"), kernel("6.12", tmp_path / "b")
+    with_seven, with_six = kernel("6.1"), kernel("6.12")
     rows = [planned(k, NEW)["accept4"] for k in (with_seven, with_six)]
     assert [(row.way, row.parameters) for row in rows] == [("KRETPROBE", 7), ("FEXIT", 6)]
 
 
-def test_program_names_are_what_bcc_wants(tmp_path: Path) -> None:
-    k = kernel("6.12", tmp_path)
+def test_program_names_are_what_bcc_wants() -> None:
+    k = kernel("6.12")
     assert planned(k, NEW)["hook"].program == "kretfunc__vmlinux__nf_hook_slow"
     assert planned(k, OLD)["hook"].program == "kretfunc__nf_hook_slow"
     assert planned(k, NEW)["nat"].program == "kfunc__nf_nat__nf_nat_manip_pkt"
@@ -197,8 +142,8 @@ def test_program_names_are_what_bcc_wants(tmp_path: Path) -> None:
     assert planned(k, OLD)["drop"].program == "raw_tracepoint__kfree_skb"
 
 
-def test_rows_of_missing_modules_are_refused_one_by_one(tmp_path: Path) -> None:
-    why = refused(kernel("6.12", tmp_path, without=("nf_nat", "ip_tables")), NEW)
+def test_rows_of_missing_modules_are_refused_one_by_one() -> None:
+    why = refused(kernel("6.12", without=("nf_nat", "ip_tables")), NEW)
     assert why == {
         "table4": "module ip_tables is not loaded",
         "table4_begin": "module ip_tables is not loaded",
@@ -207,8 +152,8 @@ def test_rows_of_missing_modules_are_refused_one_by_one(tmp_path: Path) -> None:
     }
 
 
-def test_a_loaded_module_without_the_function_is_told_apart(tmp_path: Path) -> None:
-    k = kernel("6.12", tmp_path, without=("nf_nat_manip_pkt", "skb_clone", "ip_tables"))
+def test_a_loaded_module_without_the_function_is_told_apart() -> None:
+    k = kernel("6.12", without=("nf_nat_manip_pkt", "skb_clone", "ip_tables"))
     assert refused(k, NEW) == {
         "table4": "module ip_tables is not loaded",
         "table4_begin": "module ip_tables is not loaded",
@@ -217,8 +162,8 @@ def test_a_loaded_module_without_the_function_is_told_apart(tmp_path: Path) -> N
     }
 
 
-def test_verbose_rows_only_when_asked(tmp_path: Path) -> None:
-    k = kernel("6.12", tmp_path)
+def test_verbose_rows_only_when_asked() -> None:
+    k = kernel("6.12")
     assert set(planned(k, NEW, verbose=True)) - set(planned(k, NEW, verbose=False)) == {"nat_hook"}
     assert refused(k, NEW, verbose=False) == {}
 
@@ -234,13 +179,13 @@ def test_arguments_that_moved_out_of_sight(tmp_path: Path) -> None:
     assert str(e.value).startswith("Tracing cannot go without netfilter hooks and their verdicts, and its arguments")
 
 
-def test_kprobe_only_when_asked(tmp_path: Path) -> None:
-    rows, _ = choose(kernel("6.12", tmp_path), NEW, verbose=True, only="kprobe")
+def test_kprobe_only_when_asked() -> None:
+    rows, _ = choose(kernel("6.12"), NEW, verbose=True, only="kprobe")
     assert {row.way for row in rows} == {"KPROBE", "KRETPROBE", "RAWTP"}
 
 
-def test_header(tmp_path: Path) -> None:
-    k = kernel("6.12", tmp_path, without=("nf_nat",))
+def test_header() -> None:
+    k = kernel("6.12", without=("nf_nat",))
     rows, _ = plan.plan(k.types, k.symbols, NEW, verbose=False)
     lines = plan.header(rows, 4096, 2).splitlines()
     assert lines[:2] == ["#define RING_PAGES 4096", "#define CPUS 2"]
@@ -256,8 +201,8 @@ def test_header(tmp_path: Path) -> None:
     assert numbers == [[f"NUMBER_{p.name}", str(i)] for i, p in enumerate(PROBES)]
 
 
-def test_header_of_an_old_kernel(tmp_path: Path) -> None:
-    k = kernel("5.10", tmp_path)
+def test_header_of_an_old_kernel() -> None:
+    k = kernel("5.10")
     rows, _ = plan.plan(k.types, k.symbols, NONE, verbose=False)
     text = plan.header([r for r in rows if r.probe.name != "synack4"], 8, 2)
     assert "#define ARGS_drop(GET, ctx) { GET(ctx, 1), GET(ctx, 2), 0 }\n" in text

@@ -22,7 +22,7 @@ if [ -n "$missing" ]; then
     DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
 
-if [ ! -x "$venv/bin/ruff" ] || [ ! -x "$venv/bin/mypy" ]; then
+if [ ! -x "$venv/bin/ruff" ] || [ ! -x "$venv/bin/mypy" ] || [ ! -x "$venv/bin/kubernetes-validate" ]; then
     echo "installing the development tools into $venv"
     python3 -m venv "$venv"
     "$venv/bin/pip" install -qqq --disable-pip-version-check -e '.[dev]'

@@ -27,6 +27,8 @@ SUBSET = [
     if ALL or (n in (1, 4, 5) and (v.backend == "native" or v.family == 6))
 ]
 """Native nftables and IPv6, broken and healthy."""
+MATRIX = {(1, "refused"), (2, "stuck"), (3, "stale")}
+"""Those that every kernel of the matrix goes through."""
 
 EVIDENCE = {
     (1, "refused"): ("scene-web-30584 (pid ", "has no endpoints", "REJECTED in filter/INPUT"),
@@ -68,7 +70,11 @@ def test_variation(watch: Watch, variation: Variation) -> None:
     assert (result.right, result.false) == (result.expected, 0), result.text
 
 
-@pytest.mark.parametrize(("number", "state", "backend"), CASES, ids=["-".join(map(str, case)) for case in CASES])
+@pytest.mark.parametrize(
+    ("number", "state", "backend"),
+    [pytest.param(*case, marks=[pytest.mark.matrix] if case[:2] in MATRIX else []) for case in CASES],
+    ids=["-".join(map(str, case)) for case in CASES],
+)
 def test_incident(watch: Watch, number: int, state: str, backend: Backend) -> None:
     result = incident_runs.run(watch, incidents.find(number), state, backend)
     print(result.text, *result.said, sep="\n")

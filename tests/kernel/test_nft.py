@@ -58,6 +58,7 @@ def test_rejected_by_iptables_nft(watch: Watch, nft: None) -> None:
     assert [p.verdict for p in refused] == ["REJECTED in ip filter/INPUT with icmp-port-unreachable"]
 
 
+@pytest.mark.matrix
 def test_dropped_by_a_native_chain(watch: Watch, nft: None) -> None:
     subprocess.run(["nft", "-f", "-"], input=NATIVE, text=True, check=True)
     with watch(Filter(ports=(9555,))) as seen:
@@ -94,6 +95,7 @@ WAY = """table inet deep {
 }"""
 
 
+@pytest.mark.matrix
 def test_only_drops_and_the_way_there(watch: Watch, nft: None) -> None:
     """Of what the packet met before, only the jumps that led to the rule which dropped it are told."""
     subprocess.run(["nft", "-f", "-"], input=WAY, text=True, check=True)

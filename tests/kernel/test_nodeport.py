@@ -44,10 +44,10 @@ def from_client(packet: Packet, addr: str) -> bool:
 @pytest.mark.parametrize(
     ("address", "client", "gateway", "udp"),
     [
-        (topology.NODE4, topology.CLIENT4, topology.GATEWAY4, False),
+        pytest.param(topology.NODE4, topology.CLIENT4, topology.GATEWAY4, False, marks=pytest.mark.matrix),
         (topology.NODE6, topology.CLIENT6, topology.GATEWAY6, False),
         (topology.NODE4, topology.CLIENT4, topology.GATEWAY4, True),
-        (topology.NODE6, topology.CLIENT6, topology.GATEWAY6, True),
+        pytest.param(topology.NODE6, topology.CLIENT6, topology.GATEWAY6, True, marks=pytest.mark.matrix),
     ],
     ids=["tcp4", "tcp6", "udp4", "udp6"],
 )
@@ -79,6 +79,7 @@ def test_every_packet_is_as_tcpdump_saw_it(
         assert packet.outcome == "forwarded" or arrived(packet), packet.verdict
 
 
+@pytest.mark.matrix
 def test_rewrites_are_those_of_conntrack(watch: Watch) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
         sports = [traffic.http_get().sport for _ in range(REQUESTS)]

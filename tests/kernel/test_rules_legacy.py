@@ -39,6 +39,7 @@ def translation(packet: Packet, kind: str) -> Hop:
     return next(h for h in packet.hops if h.nat and h.nat.kind == kind)
 
 
+@pytest.mark.matrix
 def test_the_kernel_tells_the_same(watch: Watch, restored: None) -> None:
     truth = legacy.Truth()
     truth.prepare()
@@ -50,6 +51,7 @@ def test_the_kernel_tells_the_same(watch: Watch, restored: None) -> None:
     assert result.rules > PACKETS and result.evidence["observed"] and result.evidence["derived"], str(result)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("address", [topology.NODE4, topology.NODE6])
 def test_the_way_to_a_pod(watch: Watch, address: str) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:

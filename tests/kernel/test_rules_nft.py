@@ -69,6 +69,7 @@ def path(walk: Walk | None) -> str:
     return " > ".join(f"{place.chain} {place.number}" for place in walk.decision.path)
 
 
+@pytest.mark.matrix
 def test_the_rules_of_a_service(watch: Watch, nodeport: NftWatch) -> None:
     syn = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
     nat = {h.chain: h.walk for h in syn.hops if h.what == "chain" and h.table == "ip nat" and h.netns == "node"}
@@ -106,6 +107,7 @@ def test_rules_that_change_under_way(watch: Watch, nodeport: NftWatch) -> None:
     assert (first(before), first(after)) == ("PREROUTING 1", "PREROUTING 2")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("backend", [nft, nftables])
 def test_walks_equal_the_kernels_trace(watch: Watch, backend: ModuleType) -> None:
     scene.down()

@@ -14,10 +14,17 @@ QUICK = (
     "blackhole route", "listener on another address", "reply by another path",
 )  # fmt: skip
 
+MATRIX = ("answered", "listener that does not accept", "flood, cookies on", "conntrack's table full", "reply by another path")
+"""Those that every kernel of the matrix goes through."""
+
 pytestmark = pytest.mark.thorough
 
 
-@pytest.mark.parametrize("scene", [s for s in SCENES if s.name in QUICK], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "scene",
+    [pytest.param(s, marks=[pytest.mark.matrix] if s.name in MATRIX else []) for s in SCENES if s.name in QUICK],
+    ids=lambda s: s.name,
+)
 def test_cause(watch: Watch, scene: Scene) -> None:
     result = syn_runs.run(watch, scene)
     assert not result.open, result.text

@@ -37,6 +37,7 @@ def test_no_endpoints_is_rejected(watch: Watch) -> None:
     assert len(seen.packets) == 6
 
 
+@pytest.mark.matrix
 def test_no_endpoints_is_rejected_over_ipv6(watch: Watch) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_LONELY,))) as seen:
         reply = traffic.tcp_connect(topology.NODE6, traffic.NODEPORT_LONELY)
@@ -44,6 +45,7 @@ def test_no_endpoints_is_rejected_over_ipv6(watch: Watch) -> None:
     assert {p.verdict for p in syns(seen.packets)} == {"REJECTED in filter/INPUT with icmp6-port-unreachable"}
 
 
+@pytest.mark.matrix
 def test_reject_with_reset(watch: Watch, extra: None) -> None:
     rules.restore("http-proxy", "http-proxy-v6", extra=["reject-input-9998"])
     with watch(Filter(ports=(9997,))) as seen:
@@ -52,6 +54,7 @@ def test_reject_with_reset(watch: Watch, extra: None) -> None:
     assert [p.tcp_flags for p in seen.packets if p.tcp_flags != "SYN"] == ["RST ACK"]
 
 
+@pytest.mark.matrix
 def test_policy_drop(watch: Watch, extra: None) -> None:
     rules.restore("http-proxy", "http-proxy-v6", extra=["policy-drop-forward"])
     with watch(Filter(ports=(9999,))) as seen:

@@ -23,6 +23,8 @@ TOOLS = {
     "mmdebstrap": "mmdebstrap",
     "unshare": "util-linux",
     "mke2fs": "e2fsprogs",
+    "debugfs": "e2fsprogs",
+    "qemu-img": "qemu-utils",
     "depmod": "kmod",
     "busybox": "busybox-static",
     "lz4": "lz4",
@@ -34,7 +36,8 @@ TOOLS = {
 """Program -> Debian package."""
 
 RUN_TOOLS = ("qemu-system-x86_64",)
-BUILD_TOOLS = tuple(program for program in TOOLS if program not in RUN_TOOLS)
+BOX_TOOLS = ("debugfs", "qemu-img")
+BUILD_TOOLS = tuple(program for program in TOOLS if program not in RUN_TOOLS + BOX_TOOLS)
 
 
 class LabError(Exception):

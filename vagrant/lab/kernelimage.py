@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import tarfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
@@ -142,11 +143,12 @@ def decompress(modules: Path) -> None:
         list(pool.map(one, modules.rglob("*.ko.xz")))
 
 
-def initrd(modules: Path) -> bytes:
-    """The part of the initrd that is the same at every boot: busybox, the first modules and their order."""
-    order = load_order((modules / "modules.dep").read_text(), INITRD_MODULES)
+def initrd(modules: Path, wanted: tuple[str, ...] = INITRD_MODULES, more: Sequence[cpio.Entry] = ()) -> bytes:
+    """The part of the initrd that is the same at every boot: busybox, the first modules and their order; and `more` entries."""
+    order = load_order((modules / "modules.dep").read_text(), wanted)
     return cpio.archive(
         [
+            *more,
             *(cpio.directory(name) for name in ("bin", "modules", "proc", "sys", "dev", "new")),
             cpio.file("bin/busybox", host.static_busybox().read_bytes(), 0o755),
             cpio.symlink("bin/sh", "busybox"),

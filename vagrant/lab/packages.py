@@ -58,6 +58,24 @@ PACKAGES = (
     Package("passwd"),
 )
 
+BOX = (
+    # a machine that boots by itself, with DHCP, and that Vagrant can log in to
+    Package("systemd-sysv"),
+    Package("udev"),
+    Package("dbus"),
+    Package("login"),
+    Package("openssh-server"),
+    Package("sudo"),
+    Package("rsync", "the synced folder"),
+    Package("python3-yaml", "kubeconfig files"),
+)
+"""What a Vagrant box has besides."""
+
+
+def for_box(suite: str) -> list[str]:
+    """The names of the packages of a box of that suite, sorted."""
+    return sorted({*for_suite(suite), *(p.name for p in BOX)})
+
 
 def for_suite(suite: str) -> list[str]:
     """The names of the packages a guest of that suite gets, sorted."""

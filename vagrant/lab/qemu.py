@@ -120,10 +120,12 @@ def command_line(machine: Machine, wires: Wires, program: str = "qemu-system-x86
 
 def kernel_options(machine: Machine) -> str:
     """The kernel's command line."""
-    options = list(KERNEL_OPTIONS)
-    if machine.accel.tsc_khz is not None:  # on a busy host an emulated guest measures its clock wrongly
-        options += ["tsc=reliable", f"tsc_early_khz={machine.accel.tsc_khz}"]
-    return " ".join([*options, machine.append]).strip()
+    return " ".join([*KERNEL_OPTIONS, *clock_options(machine.accel), machine.append]).strip()
+
+
+def clock_options(accel: Accel) -> list[str]:
+    """On a busy host an emulated guest measures its clock wrongly."""
+    return [] if accel.tsc_khz is None else ["tsc=reliable", f"tsc_early_khz={accel.tsc_khz}"]
 
 
 def _port(name: str, descriptor: int) -> Sequence[str]:

@@ -35,7 +35,7 @@ def build(suite: str, scratch: Path) -> Path:
         raise host.LabError("building an image needs root: run `lab build` with sudo")
     host.require(host.BUILD_TOOLS)
     root, log, result = scratch / "root", scratch / "log", scratch / "root.ext4"
-    host.run(mmdebstrap(suite, root), log=log, env={"APT_CONFIG": ""})
+    host.run(mmdebstrap(suite, root, packages.for_suite(suite)), log=log, env={"APT_CONFIG": ""})
     furnish(root)
     # Most packages compile their own. Without .pyc, importing bcc or rich takes many seconds in the emulator.
     host.run(["chroot", str(root), "python3", "-m", "compileall", "-q", "/usr/lib/python3"], log=log)
@@ -43,8 +43,8 @@ def build(suite: str, scratch: Path) -> Path:
     return result
 
 
-def mmdebstrap(suite: str, root: Path) -> list[str]:
-    """The command that fills the directory `root`.
+def mmdebstrap(suite: str, root: Path, names: list[str]) -> list[str]:
+    """The command that fills the directory `root` with the packages of these names.
 
     In namespaces of its own: whatever kills it, neither a process nor a mount below `root` outlives it.
     """
@@ -62,7 +62,7 @@ def mmdebstrap(suite: str, root: Path) -> list[str]:
         "--architectures=amd64",
         "--components=main",
         "--format=directory",
-        f"--include={','.join(packages.for_suite(suite))}",
+        f"--include={','.join(names)}",
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE),
         '--aptopt=APT::Install-Recommends "false"',
         '--aptopt=Acquire::Languages "none"',

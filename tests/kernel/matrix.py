@@ -1,0 +1,83 @@
+"""Goes through the tests of the kernel matrix on this kernel, and writes what came of them for docs/matrix.md.
+
+python3 tests/kernel/matrix.py build/matrix/6.12.json        (as root, in a machine of the lab)
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent.parent)]
+
+from tracer.kernel.program import load_bcc  # noqa: E402
+
+
+@dataclass
+class Outcome:
+    """One kernel's. tests: [passed, failed, skipped] by what the file is about. failed: names. facts: what tests recorded."""
+
+    kernel: str
+    release: str
+    bcc: str
+    numpy: str
+    seconds: float = 0.0
+    tests: dict[str, list[int]] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    facts: dict[str, object] = field(default_factory=dict)
+    told: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+class Report:
+    """A plugin of pytest that fills an outcome."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self._about: dict[str, str] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            module = item.getparent(pytest.Module)
+            text = module.obj.__doc__ if module else ""
+            self._about[item.nodeid] = text.split("\n\n")[0].split(":")[0].replace("\n", " ").rstrip(".")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.passed:
+            return
+        counts = self.outcome.tests.setdefault(self._about[report.nodeid], [0, 0, 0])
+        counts[("passed", "failed", "skipped").index(report.outcome)] += 1
+        if report.failed:
+            self.outcome.failed.append(report.nodeid)
+        for name, value in report.user_properties:
+            if isinstance(value, tuple):
+                self.outcome.told[value[0]] = value[1]
+            else:
+                self.outcome.facts[name] = value
+
+
+def main() -> int:
+    """0 when every test passed."""
+    outcome = Outcome(
+        os.environ.get("LAB_KERNEL", os.uname().release), os.uname().release, load_bcc().__version__,
+        importlib.metadata.version("numpy"),
+    )  # fmt: skip
+    began = time.monotonic()
+    options = ["-p", "no:cacheprovider", "-W", "ignore::DeprecationWarning:bcc", "-m", "matrix", "--durations=15", str(HERE)]
+    status = pytest.main(options, plugins=[Report(outcome)])
+    outcome.seconds = time.monotonic() - began
+    out = Path(sys.argv[1])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(asdict(outcome), indent=1))
+    return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

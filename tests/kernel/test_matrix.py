@@ -1,0 +1,121 @@
+"""What can be told on this kernel, and how it is known: the rows of docs/matrix.md. `make matrix` writes it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scenes import rules, topology, traffic
+from tests.kernel.conftest import ROOT
+from tests.kernel.test_command import ASK, COMMAND, ENVIRONMENT
+from tests.kernel.watching import Watch
+from tracer.filters import Filter
+from tracer.kube.cni import Cache
+from tracer.kube.explain import explain
+from tracer.kube.known import Known
+from tracer.kube.store import Store
+from tracer.model import Evidence, Hop, Packet
+
+pytestmark = pytest.mark.matrix
+
+CLOSED = 9123
+NATIVE = f"""table ip shop {{
+    chain services {{ type nat hook prerouting priority -100; tcp dport {traffic.NODEPORT_HTTP} goto web; }}
+    chain web {{
+        meta l4proto tcp meta mark set mark or 0x4000
+            dnat to {topology.PODS[0].addr4}:8080 comment "default/http-proxy:http"; }}
+    chain leave {{ type nat hook postrouting priority 100; meta mark and 0x4000 != 0 masquerade; }}
+    chain enter {{ type filter hook input priority 0;
+        tcp dport {traffic.NODEPORT_LONELY} reject comment "default/lonely-web:http has no endpoints"; }}
+}}"""
+NOTHING = "not available"
+
+
+def _rule(hop: Hop) -> Evidence | None:
+    decision = hop.walk.decision if hop.walk and not hop.from_conntrack else None
+    return decision.evidence if decision and decision.rule and decision.rule.text else None
+
+
+def _seen(which: Callable[[Hop], object]) -> Callable[[Hop], Evidence | None]:
+    return lambda hop: hop.evidence if which(hop) else None
+
+
+TOLD: dict[str, Callable[[Hop], Evidence | None]] = {
+    "verdict of a table or chain": _seen(lambda h: h.what in ("table", "chain")),
+    "rule that translated": lambda h: _rule(h) if h.nat else None,
+    "rule that rejected": lambda h: _rule(h) if h.verdict == "REJECT" else None,
+    "header before and after": _seen(lambda h: h.nat),
+    "whose rule it is": lambda h: _rule(h) if h.owner and h.nat else None,
+    "listener, its queues, the SYN's fate": _seen(lambda h: h.handshake),
+    "process": _seen(lambda h: h.socket and h.socket.pid),
+    "function that dropped": _seen(lambda h: h.drop and h.drop.function),
+    "the kernel's reason": _seen(lambda h: h.drop and h.drop.reason not in ("", "NOT_SPECIFIED")),
+}
+"""What there is to tell, and how a hop that tells it is known."""
+
+
+def told(packets: Iterable[Packet]) -> dict[str, str]:
+    """How each of TOLD is known: "observed", "derived", "observed or derived", or that it is not available."""
+    hops = [hop for packet in packets for hop in packet.hops]
+    found = {what: {evidence for hop in hops if (evidence := known(hop))} for what, known in TOLD.items()}
+    return {what: " or ".join(e for e in Evidence if e in how) or NOTHING for what, how in found.items()}
+
+
+@pytest.fixture
+def backend(watch: Watch, request: pytest.FixtureRequest) -> Iterator[str]:
+    rules.flush()
+    if request.param == "nftables":
+        subprocess.run(["nft", "-f", "-"], input=NATIVE, text=True, check=True)
+    else:
+        rules.restore("http-proxy", "http-proxy-v6", backend="nft" if request.param == "iptables-nft" else "legacy")
+    yield request.param
+    rules.flush()
+    rules.restore("http-proxy", "http-proxy-v6")
+
+
+@pytest.mark.parametrize("backend", ["legacy", "iptables-nft", "nftables"], indirect=True)
+def test_what_is_told(watch: Watch, backend: str, record_property: Callable[[str, object], None]) -> None:
+    known = Known(Store(), Cache())
+    with watch(Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY, CLOSED)), nft=backend != "legacy") as seen:
+        assert traffic.http_get().outcome == "answered"
+        assert traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY).outcome == "refused"
+        assert traffic.tcp_connect(topology.NODE4, CLOSED).outcome == "refused"
+    for packet in seen.packets:
+        explain(packet, known)
+        print(packet.tcp_flags, packet.endpoints, packet.verdict, [h.walk.undecided for h in packet.hops if h.walk])
+    rows = told(seen.packets)
+    record_property("told", (backend, rows))
+    assert all(p.complete for p in seen.packets)
+    missing = {what for what, how in rows.items() if how == NOTHING}
+    assert missing <= {"the kernel's reason"} if watch.kernel.types.known else not missing, rows
+    syns = {p.endpoints.dport: p.verdict for p in seen.packets if p.tcp_flags == "SYN"}
+    assert syns[traffic.NODEPORT_HTTP].startswith("SYN answered by pid ")
+    assert syns[traffic.NODEPORT_LONELY].startswith("REJECTED in ") and "icmp-port-unreachable" in syns[traffic.NODEPORT_LONELY]
+
+
+def test_probes(watch: Watch, record_property: Callable[[str, object], None]) -> None:
+    """Where the kernel describes its modules every probe runs; where it does not, those of IPVS may be missing."""
+    ways = {row.probe.tells: f"{row.way}{' *' if row.assumed else ''}" for row in watch.session.planned}
+    refused = {row.probe.name: row.why for row in watch.session.refused}
+    record_property("probes", ways)
+    record_property("refused", {row.probe.tells: row.why for row in watch.session.refused})
+    record_property("release", watch.kernel.release)
+    record_property("started", [watch.session.compile_seconds, watch.session.attach_seconds])
+    record_property("watched", len(watch.session.watched))
+    assert all(name.startswith("ipvs_") for name in refused) if watch.kernel.types.known else not refused, refused
+
+
+def test_a_capture_of_the_command_reads_back(node: None, tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    options = ["--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY), "--no-kube"]
+    live = subprocess.run(
+        [*COMMAND, *options, "-w", str(capture), "--", *ASK], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT
+    )
+    assert live.returncode == 10, live.stderr
+    again = subprocess.run([sys.executable, "-m", "tracer", "-r", str(capture)], capture_output=True, text=True,
+                           env=ENVIRONMENT, cwd=ROOT)  # fmt: skip
+    assert "DNAT" in live.stdout and (again.stdout, again.returncode) == (live.stdout, 0), again.stderr

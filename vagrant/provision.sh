@@ -1,0 +1,37 @@
+#!/bin/sh
+# Makes of a public Debian box what vagrant/box makes from nothing: `provision.sh kernel 5.10`, and after a reboot
+# `provision.sh packages 5.10`. The checkout is in /vagrant.
+set -eu
+what=$1 kernel=$2
+export DEBIAN_FRONTEND=noninteractive
+. /etc/os-release
+case $kernel in
+    5.10) suite=bullseye ;;
+    6.1) suite=bookworm ;;
+    6.12) suite=trixie ;;
+    7.2) suite=sid ;;
+esac
+
+if [ "$what" = kernel ]; then
+    if [ "$suite" != "$VERSION_CODENAME" ]; then
+        # Of that suite the kernel and no other package, unless one is asked for by name.
+        echo "deb http://deb.debian.org/debian $suite main" >/etc/apt/sources.list.d/kernel.list
+        printf 'Package: *\nPin: release n=%s\nPin-Priority: 50\n' "$suite" >/etc/apt/preferences.d/kernel
+    fi
+    apt-get -qq update
+    apt-get -qq install --no-install-recommends -t "$suite" linux-image-amd64 >/dev/null
+    newest=$(ls /boot/vmlinuz-"$kernel".* | sort -V | tail -n 1)
+    # GRUB starts the newest kernel there is; where an older one is wanted, it is named.
+    sed -i '/^GRUB_DEFAULT=/d' /etc/default/grub
+    echo "GRUB_DEFAULT=\"Advanced options for Debian GNU/Linux>Debian GNU/Linux, with Linux ${newest#/boot/vmlinuz-}\"" >>/etc/default/grub
+    update-grub
+else
+    case $(uname -r) in
+        "$kernel".*) ;;
+        *) echo "provision: this is Linux $(uname -r), not $kernel" >&2; exit 1 ;;
+    esac
+    names=$(cd /vagrant/vagrant && python3 -c "from lab import packages; print(*packages.for_box('$VERSION_CODENAME'))")
+    # shellcheck disable=SC2086  # a list of words
+    apt-get -qq install --no-install-recommends $names >/dev/null
+    for command in k8snet-trace incident; do ln -sf "/vagrant/vagrant/lab/guest/bin/$command" /usr/local/bin/; done
+fi
