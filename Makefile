@@ -86,7 +86,6 @@ incidents: setup
 syns: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 1200 -- python3 -W ignore tests/kernel/all_syns.py
 
-# Where nobody may not run this Python (it lies under /root, say), K8SNET_PYTHON names one with click, numpy and rich.
 replay-check: setup
 	@rm -rf build/replay
 	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/record_all.py build/replay

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -15,9 +16,11 @@ import numpy.typing as npt
 
 from tests.blobs import R, build
 from tests.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners, Trail, turned
+from tests.ctnetlink import Heard
 from tracer import record
 from tracer.capture.ahead import Ahead
 from tracer.capture.asked import AskedNamespaces, AskedNode, AskedProcesses, asked_function
+from tracer.capture.between import KeptEntries
 from tracer.capture.files import Sizes
 from tracer.capture.recording import Recording
 from tracer.facts import Fact
@@ -43,10 +46,13 @@ from tracer.rules.steps import RULESET, WATCHED
 from tracer.run import Limits, Run
 from tracer.source import Loss
 from tracer.syns.watch import Syns
+from tracer.timelines.connections import Connections
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 POD_END: Ends = ("10.244.0.1", 50393, "10.244.0.11", 8080)
 BLOB, READER = 0x1000, 77
+CHANGED = 4_000_000
+"""When somebody replaced the nat table: ns, between the second request and the third."""
 FACTS = {"full": [Fact("kernel", "ok", "Linux 6.12")], "missed": [Fact("reset6", "degraded", "no REJECT: it is not there")]}
 SERVICE = {
     "kind": "Service",
@@ -202,10 +208,13 @@ def capture(
     form: str = "text",
     sizes: Sizes = Sizes(),  # noqa: B008
     explained: bool = True,
+    follow: bool = False,
+    heard: Heard | None = None,
 ) -> Printed:
-    """A capture, and what was printed. explained: False = as `record` does it."""
+    """A capture, and what was printed. explained: False = as `record` does it. follow: by connection. heard: of conntrack."""
     stop = SimpleNamespace(asked=False)
     machine, out, err = Machine(str(path), sizes), io.StringIO(), io.StringIO()
+    machine.heard = KeptEntries(machine.tape, heard or Heard(why="conntrack's events are not told: so"))
     shelf = Shelf(machine.tape.reading)
     shelf.ready = [reading(100, 200)]
     probes = Probes(turns if turns is not None else some_turns(), lambda: setattr(stop, "asked", True))
@@ -223,13 +232,18 @@ def capture(
         if not explained:
             asked = machine.spaces(spaces, processes)
             journeys = Ahead(spaces, processes, function, hits, machine.node(), machine.sandboxes, asked)
-        session = cast(Session, probes)
-        machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, {"said": "--port 30285", "words": {}})
+        session, told = cast(Session, probes), {"said": "--port 30285", "words": {}, "follow": follow}
+        machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, told)
         output = find(form)(out, err)
         findings = Findings(Context(kube.known, machine.node()))
-        following = stack.enter_context(Following(Syns(machine.spaces(spaces, processes), 10**18), findings=findings))
+        syns, connections = Syns(machine.spaces(spaces, processes), 10**18), Connections(10**18) if follow else None
+        changes = machine.changes()
+        changes.rules(CHANGED, "nat", os.getpid())
+        entries = machine.entries()
+        following = stack.enter_context(Following(syns, connections, changes, findings, entries=entries))
         run = Run(machine.source(session, kube), journeys, output, Limits(), kube, findings, following)
         output.begin(FACTS["full" if form == "json" else "missed"], "--port 30285", "6.12.0")
+        run.begin()
         run.follow(cast(Any, stop))
         machine.close(run.totals.seconds)
         output.summary(run.totals)

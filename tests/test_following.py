@@ -6,8 +6,7 @@ import io
 import json
 from typing import Any
 
-import pytest
-
+from tests.ctnetlink import REMOVED, TOLD, Heard, message
 from tests.syns import ASKED, MS, FakeSpaces, at_listener, last_ack, syn, synack
 from tracer import following
 from tracer.findings import Findings
@@ -18,10 +17,8 @@ from tracer.render.base import Output
 from tracer.render.json import Json
 from tracer.render.text import Text
 from tracer.syns.watch import Syns
-from tracer.timelines import conntrack
 from tracer.timelines.changes import Changes
 from tracer.timelines.connections import Connections
-from tracer.timelines.conntrack import EntryEvent
 
 SECOND = 1_000_000_000
 
@@ -75,21 +72,9 @@ def test_json() -> None:
     assert told["steps"][0]["stages"][0]["text"].startswith("PREROUTING DNAT")
 
 
-class Heard(conntrack.EntryEvents):
-    """Events of no kernel."""
-
-    def __init__(self, *events: EntryEvent) -> None:
-        self.waiting, self.lost = list(events), 0
-
-    def take(self) -> list[EntryEvent]:
-        events, self.waiting = self.waiting, []
-        return events
-
-
 def test_what_conntrack_says_waits_for_the_packet_it_is_of() -> None:
-    of = Following(Syns(FakeSpaces()), Connections())
-    stranger = EntryEvent(1, "created", "UDP", ASKED, ASKED.reversed, timeout=30)
-    of._entries = Heard(EntryEvent(1, "created", "TCP", ASKED, ASKED.reversed, state="SYN_SENT", timeout=120), stranger)
+    mine, stranger = (message(*TOLD, protocol=protocol, orig=ASKED, zone=0) for protocol in (6, 17))
+    of = Following(Syns(FakeSpaces()), Connections(), entries=Heard((1, mine), (1, stranger)))
     out, totals = io.StringIO(), Totals()
     form = Text(out, out)
     of.turn(2, form)
@@ -100,7 +85,7 @@ def test_what_conntrack_says_waits_for_the_packet_it_is_of() -> None:
     of.turn(1 + following.HOLD_NS, form)
     assert not of._held, "nobody asked for that connection"
     of.end(totals, form)
-    assert "## created, SYN_SENT, 120 s" in out.getvalue()
+    assert "## created assured, SYN_SENT, 120 s" in out.getvalue()
 
 
 def test_replaced_rules_stand_between_packets() -> None:
@@ -118,15 +103,21 @@ def test_a_finding_comes_with_the_verdict_that_shows_it() -> None:
     assert [f.name for f in findings.all] == ["syn_dropped"]
 
 
-def test_no_events_where_nothing_may_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conntrack, "why_not", lambda: "conntrack's events are not told: so")
+def test_who_removed_an_entry_is_said() -> None:
+    gone = message(*REMOVED, orig=ASKED, zone=0, port=77)
+    of = Following(Syns(FakeSpaces()), Connections(), entries=Heard((3 * MS, gone), names={77: "conntrack (pid 77)"}))
+    text, _ = written(of, syn(*at_listener(True)), synack())
+    assert "## removed by conntrack (pid 77)" in text
+
+
+def test_why_there_are_no_events_is_said_to_those_who_asked_for_them() -> None:
     err = io.StringIO()
-    with Following(Syns(FakeSpaces()), Connections()) as of:
-        of.start(Text(io.StringIO(), err))
-        assert of._entries is None
+    for connections in (Connections(), None):
+        heard = Heard(why="conntrack's events are not told: so")
+        with Following(Syns(FakeSpaces()), connections, entries=heard) as of:
+            of.start(Text(io.StringIO(), err))
+        assert heard.listens == (connections is not None)
     assert err.getvalue() == "Conntrack's events are not told: so.\n"
-    with Following(Syns(FakeSpaces())) as by_packet:
-        by_packet.start(Text(io.StringIO(), err))
 
 
 def test_the_summary_compares_counters() -> None:

@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import struct
 from pathlib import Path
 
 import pytest
 
+from tests.ctnetlink import ORIG, REPLY, message
 from tracer.model import Endpoints
 from tracer.timelines import conntrack
 from tracer.timelines.conntrack import Ends, EntryEvent, read
 
-ORIG = Endpoints("192.168.56.1", 40812, "192.168.56.10", 30285)
-REPLY = Endpoints("10.244.0.11", 8080, "10.244.0.1", 23711)
 SECOND = 1_000_000_000
-NESTED = 0x8000
-
-
-def attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
-
-
-def tuple_of(ends: Endpoints, protocol: int) -> bytes:
-    family = socket.AF_INET6 if ":" in ends.src else socket.AF_INET
-    first = 3 if family == socket.AF_INET6 else 1
-    ip = attribute(first, socket.inet_pton(family, ends.src)) + attribute(first + 1, socket.inet_pton(family, ends.dst))
-    proto = (
-        attribute(1, bytes([protocol]))
-        + attribute(2, struct.pack(">H", ends.sport))
-        + attribute(3, struct.pack(">H", ends.dport))
-    )
-    return attribute(1 | NESTED, ip) + attribute(2 | NESTED, proto)
-
-
-def message(kind: int, flags: int = 0, port: int = 0, protocol: int = 6, state: int = 1, orig: Endpoints = ORIG) -> bytes:
-    """A message of ctnetlink as the kernel sends it."""
-    body = struct.pack("=BBH", 2, 0, 0)
-    body += attribute(1 | NESTED, tuple_of(orig, protocol)) + attribute(2 | NESTED, tuple_of(REPLY, protocol))
-    body += attribute(3, struct.pack(">I", 8 | 4)) + attribute(18, struct.pack(">H", 7))
-    if kind == conntrack.MSG_NEW:
-        body += attribute(7, struct.pack(">I", 120))
-    if protocol == 6:
-        body += attribute(4 | NESTED, attribute(1 | NESTED, attribute(1, bytes([state]))))
-    return struct.pack("=IHHII", 16 + len(body), 1 << 8 | kind, flags, 0, port) + body
 
 
 def test_created_changed_removed() -> None:
@@ -59,6 +28,11 @@ def test_udp_and_ipv6() -> None:
     six = Endpoints("fd00:56::1", 5000, "fd00:56::10", 53)
     (event,) = read(message(0, conntrack.F_CREATE, protocol=17, orig=six), 5)
     assert (event.protocol, event.orig, event.state) == ("UDP", six, "")
+
+
+def test_who_removed_entries() -> None:
+    data = message(0, conntrack.F_CREATE, port=9) + message(2, port=4242) + message(2)
+    assert list(conntrack.removers(data)) == [4242], "the others are the kernel's"
 
 
 def test_what_is_no_event_is_passed_over() -> None:

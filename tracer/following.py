@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from types import TracebackType
 
 from tracer.findings import Findings
@@ -32,11 +31,11 @@ class Following:
         changes: Changes | None = None,
         findings: Findings | None = None,
         quiet: bool = False,
+        entries: conntrack.Heard | None = None,
     ) -> None:
         self._syns, self._connections, self._findings, self._quiet = syns, connections, findings, quiet
         self._changes = changes or Changes()
-        self._stack = ExitStack()
-        self._entries: conntrack.EntryEvents | None = None
+        self._entries = entries or conntrack.EntryEvents()
         self._ends = conntrack.Ends()
         self._held: list[tuple[conntrack.EntryEvent, Step]] = []
 
@@ -46,15 +45,8 @@ class Following:
 
     def start(self, output: Output) -> None:
         """Begins to listen to conntrack, where that changes nothing."""
-        if self._connections is None:
-            return
-        why = conntrack.why_not()
-        if not why:
-            try:
-                self._entries = self._stack.enter_context(conntrack.EntryEvents())
-            except OSError as e:
-                why = f"conntrack's events are not told: {e.strerror}"
-        if why:
+        why = self._entries.listen(self.by_connection)
+        if why and self.by_connection:
             output.note(f"{why[0].upper()}{why[1:]}.")
 
     def add(self, packet: Packet) -> None:
@@ -66,8 +58,14 @@ class Following:
     def turn(self, now: int, output: Output) -> None:
         """Writes what can be told by now (ns, CLOCK_MONOTONIC)."""
         self._tell(self._syns.over(now), output)
+        # Also where nobody is told of them: they may be recorded.
+        changes, entries = self._changes.take(), self._entries.take()
         if self._connections is not None:
-            self._note_changes(now)
+            for change in changes:
+                self._connections.changed(change)
+            new = [event for at, data in entries for event in conntrack.read(data, at)]
+            self._held += [(e, Step(e.time, "conntrack", self._ends.words(e, self._entries.process))) for e in new]
+            self._note_entries(now)
             self._write(self._connections.over(now), output)
 
     def end(self, totals: Totals, output: Output) -> None:
@@ -76,10 +74,10 @@ class Following:
         totals.causes = dict(self._syns.by_cause)
         totals.differences = self._syns.differences()
         if self._connections is not None:
-            self._note_changes(0)
+            self._note_entries(0)
             self._write(self._connections.rest(), output)
             totals.timelines = dict(self._connections.counts)
-            if self._entries and self._entries.lost:
+            if self._entries.lost:
                 output.note(f"Events of conntrack were lost {self._entries.lost} times; timelines may lack some.")
 
     def _tell(self, verdicts: list[Verdict], output: Output) -> None:
@@ -99,14 +97,10 @@ class Following:
             identity_of(verdict.attempt.syn), Step(verdict.attempt.began + verdict.after, "verdict", text, bad=not cause.good)
         )
 
-    def _note_changes(self, now: int) -> None:
-        """What happened between packets. An entry is there before its first packet's journey has ended, so its events wait."""
+    def _note_entries(self, now: int) -> None:
+        """An entry is there before its first packet's journey has ended, so its events wait."""
         assert self._connections is not None
-        for change in self._changes.take():
-            self._connections.changed(change)
-        new = self._entries.take() if self._entries else []
-        waiting = self._held + [(e, Step(e.time, "conntrack", self._ends.words(e))) for e in new]
-        self._held = []
+        waiting, self._held = self._held, []
         for event, step in waiting:
             identities = (Identity(event.protocol, event.orig, event.zone, netns) for netns in ("node", ""))
             if not any(self._connections.note(i, step) for i in identities) and now - event.time < HOLD_NS:
@@ -122,4 +116,4 @@ class Following:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        self._stack.close()
+        self._entries.close()

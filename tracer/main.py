@@ -33,7 +33,6 @@ from tracer.rules import live
 from tracer.rules.hits import Hits
 from tracer.run import Limits, Run, Stop, start, status, write_ready
 from tracer.syns.watch import Syns
-from tracer.timelines.changes import Changes
 from tracer.timelines.connections import Connections
 
 if TYPE_CHECKING:
@@ -125,12 +124,12 @@ def prepare(
         facts = {"full": full, "missed": missed(session.refused)}
         told = asdict(job) | {"drops_only": limits.drops_only, "words": asdict(kube.words)}
         parts.start(session, kube, spaces, kernel.release, clock, reasons, tracked, facts, told)
-    findings, changes = Findings(Context(kube.known, node)), Changes()
+    findings, changes = Findings(Context(kube.known, node)), parts.changes()
     rules.replaced = changes.rules
     kube.known.store.on_change(changes.objects)
     syns = Syns(parts.spaces(spaces, processes), clock)
     connections = Connections(clock) if job.follow else None
-    following = stack.enter_context(Following(syns, connections, changes, findings, limits.drops_only))
+    following = stack.enter_context(Following(syns, connections, changes, findings, limits.drops_only, parts.entries()))
     return Run(parts.source(session, kube), journeys, output, limits, kube, findings, following)
 
 

@@ -20,6 +20,8 @@ from tracer.rules.nft_view import Watching
 from tracer.rules.reader import Reader
 from tracer.source import Live
 from tracer.syns.spaces import Spaces
+from tracer.timelines.changes import Changes
+from tracer.timelines.conntrack import EntryEvents, Heard
 
 
 class Parts:
@@ -54,6 +56,14 @@ class Parts:
     def watch(self, watch: Watching) -> Watching:
         """Reads nftables' rules."""
         return watch
+
+    def changes(self) -> Changes:
+        """Takes what is replaced meanwhile: tables of rules, objects."""
+        return Changes()
+
+    def entries(self) -> Heard:
+        """What is heard of conntrack's entries."""
+        return EntryEvents()
 
     def source(self, session: Session, kube: Kube) -> Live:
         """Gives the turns."""

@@ -1,129 +1,33 @@
-"""Records every incident and some scenes, with what was printed beside each; in the lab, as root, for tests/replay_check.py.
+"""Records every incident and scenes of the kernel tests, with what was printed beside each; in the lab, as root.
 
     python3 tests/kernel/record_all.py DIRECTORY [--backends legacy,nft] [--only WORDS] [--missing]
 
-For NAME there are NAME.k8st, NAME.text and NAME.json. Probes are compiled once; each run is wired as the command wires it.
+tests/replay_check.py reads what comes of it. For NAME there are NAME.k8st, NAME.text and NAME.json. Probes are compiled once.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 import incidents  # noqa: E402
-from scenes import rules, scene, topology, traffic  # noqa: E402
-from tests.kernel import incident_runs  # noqa: E402
+from scenes import nfnetlink, packets, rules, scene, topology, traffic  # noqa: E402
+from tests.kernel import incident_runs, restored, syn_scenes  # noqa: E402
+from tests.kernel.recorder import Recorded, Recorder  # noqa: E402
 from tests.kernel.truth import legacy  # noqa: E402
-from tracer import doctor  # noqa: E402
-from tracer.capture.files import Sizes  # noqa: E402
-from tracer.capture.recording import Recording  # noqa: E402
-from tracer.facts import Fact  # noqa: E402
+from tests.nodes import node  # noqa: E402
 from tracer.filters import Filter  # noqa: E402
-from tracer.findings.model import Finding  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
-from tracer.kube.live import Kube, Source  # noqa: E402
-from tracer.kube.wanted import Words  # noqa: E402
-from tracer.main import Job, missed, prepare  # noqa: E402
-from tracer.model import Packet, Totals  # noqa: E402
-from tracer.render.base import Lost, Output  # noqa: E402
-from tracer.render.json import Json  # noqa: E402
-from tracer.render.text import Text  # noqa: E402
-from tracer.run import Stop  # noqa: E402
 
-SETTLE = 0.8
+REQUESTS = (traffic.NODEPORT_HTTP, traffic.NODEPORT_UDP)
 
-
-class Both(Output):
-    """Text and JSON of one run."""
-
-    def __init__(self, text: Output, json: Output) -> None:
-        super().__init__()
-        self._text, self._json = text, json
-
-    def begin_as(self, few: Sequence[Fact], full: Sequence[Fact], said: str, release: str) -> None:
-        self._text.begin(few, said, release)
-        self._json.begin(full, said, release)
-
-    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None: ...
-
-    def packet(self, packet: Packet) -> None:
-        self._text.packet(packet)
-        self._json.packet(packet)
-
-    def lost(self, loss: Lost) -> None:
-        self._text.lost(loss)
-        self._json.lost(loss)
-
-    def finding(self, finding: Finding) -> None:
-        self._text.finding(finding)
-        self._json.finding(finding)
-
-    def summary(self, totals: Totals) -> None:
-        self._text.summary(totals)
-        self._json.summary(totals)
-
-    def doctor(self, facts: Sequence[Fact], status: int) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-
-class Asked(Stop):
-    """A stop without signals."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-
-class Recorder:
-    """The running probes, and the means to record what somebody does under them."""
-
-    def __init__(self, kernel: Kernel, session: Session, directory: Path) -> None:
-        self.kernel, self.session, self.directory = kernel, session, directory
-        self.full = doctor.gather()
-
-    def __call__(self, name: str, work: Callable[[], object], wanted: Filter, objects: str = "") -> None:
-        """Records what happens while `work` runs."""
-        for old in self.directory.glob(f"{name}.*"):
-            old.unlink()
-        parts, job = Recording(str(self.directory / f"{name}.k8st"), Sizes()), Job(said=name)
-        with ExitStack() as stack:
-            stack.callback(parts.close)
-            text, json = (stack.enter_context((self.directory / f"{name}.{form}").open("w")) for form in ("text", "json"))
-            output = Both(Text(text, text), Json(json, json))
-            kube = stack.enter_context(Kube(Source(objects, none=not objects, known=parts.known), Words(), wanted))
-            self.session.drain()
-            self.session.losses()
-            self.session.set_filter(kube.filter())
-            run = prepare(stack, self.kernel, self.session, kube, parts, output, job, self.full)
-            output.begin_as(missed(self.session.refused), self.full, job.said, self.kernel.release)
-            stop = Asked()
-
-            def meanwhile() -> None:
-                try:
-                    work()
-                    time.sleep(SETTLE)
-                finally:
-                    stop.asked = True
-
-            thread = threading.Thread(target=meanwhile)
-            thread.start()
-            run.follow(stop)
-            thread.join()
-            parts.close(run.totals.seconds)
-            output.summary(run.totals)
-        totals = run.totals
-        print(f"{name}: {totals.packets} packets, {totals.events} events, {totals.lost} lost", flush=True)
-
-
-Case = tuple[str, Callable[[Recorder], None]]
+Case = tuple[str, Callable[[Recorder], Recorded]]
 
 
 def incident_cases(backends: Sequence[str]) -> Iterator[Case]:
@@ -133,11 +37,11 @@ def incident_cases(backends: Sequence[str]) -> Iterator[Case]:
                 yield f"{incident.finding}-{state}-{backend}", _incident(incident, state, backend)
 
 
-def _incident(incident: incidents.Incident, state: str, backend: str) -> Callable[[Recorder], None]:
-    def record(recorder: Recorder) -> None:
+def _incident(incident: incidents.Incident, state: str, backend: str) -> Callable[[Recorder], Recorded]:
+    def record(recorder: Recorder) -> Recorded:
         incident.up(state, "nft" if backend == "nft" else "legacy")
         name = f"{incident.finding}-{state}-{backend}"
-        recorder(name, lambda: incident.traffic(state), Filter(ports=incident.ports), str(incidents.OBJECTS))
+        return recorder(name, lambda: incident.traffic(state), Filter(ports=incident.ports), str(incidents.OBJECTS))
 
     return record
 
@@ -145,7 +49,11 @@ def _incident(incident: incidents.Incident, state: str, backend: str) -> Callabl
 def scene_cases(backends: Sequence[str]) -> Iterator[Case]:
     for backend in backends:
         yield f"scene-requests-{backend}", _requests(backend)
-        yield f"scene-rules-change-{backend}", _changing(backend)
+        yield f"scene-rules-change-{backend}", _changing(backend, False)
+        yield f"scene-follow-{backend}", _changing(backend, True)
+    yield "scene-refused", _refused
+    yield "scene-syns", _syns
+    yield "scene-ipvs", _ipvs
 
 
 def _up(backend: str) -> None:
@@ -153,7 +61,7 @@ def _up(backend: str) -> None:
     scene.up(backend="nft" if backend == "nft" else "legacy")
 
 
-def _requests(backend: str) -> Callable[[Recorder], None]:
+def _requests(backend: str) -> Callable[[Recorder], Recorded]:
     """TCP, UDP, IPv6, a refused one, and one from the node: every packet of the machine, with no filter."""
 
     def ask() -> None:
@@ -164,29 +72,74 @@ def _requests(backend: str) -> Callable[[Recorder], None]:
         traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY)
         traffic.http_get(traffic.CLUSTER_IP_HTTP, 8080, ns=None)
 
-    def record(recorder: Recorder) -> None:
+    def record(recorder: Recorder) -> Recorded:
         _up(backend)
-        recorder(f"scene-requests-{backend}", ask, Filter())
+        return recorder(f"scene-requests-{backend}", ask, Filter())
 
     return record
 
 
-def _changing(backend: str) -> Callable[[Recorder], None]:
-    """Rules that are replaced while requests come."""
+def _changing(backend: str, follow: bool) -> Callable[[Recorder], Recorded]:
+    """Rules that are replaced while requests come, and conntrack entries that are removed. follow: told by connection."""
     kind: rules.Backend = "nft" if backend == "nft" else "legacy"
 
     def ask() -> None:
         for _ in range(4):
             traffic.http_get()
             rules.restore("http-proxy", backend=kind)
-            traffic.udp_ask()
+            traffic.udp_ask(sport=35353)
             time.sleep(0.3)
+        nfnetlink.conntrack_flush()
 
-    def record(recorder: Recorder) -> None:
+    def record(recorder: Recorder) -> Recorded:
         _up(backend)
-        recorder(f"scene-rules-change-{backend}", ask, Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_UDP)))
+        return recorder(f"scene-{'follow' if follow else 'rules-change'}-{backend}", ask, Filter(ports=REQUESTS), follow=follow)
 
     return record
+
+
+def _refused(recorder: Recorder) -> Recorded:
+    """Packets that do not get where they should."""
+    _up("legacy")
+    rules.restore("http-proxy", "http-proxy-v6", extra=["reject-input-9998", "policy-drop-forward"])
+    pod = topology.PODS[0].addr4
+
+    def ask() -> None:
+        for address, port in ((topology.NODE4, 9997), (topology.NODE6, traffic.NODEPORT_LONELY), (topology.NODE4, 9123)):
+            traffic.tcp_connect(address, port)
+        traffic.tcp_connect(pod, 9999, timeout=0.5)
+        traffic.udp_ask(topology.NODE4, 9123)
+        packets.send_tcp(pod, 8080, count=3)
+
+    return recorder("scene-refused", ask, Filter(ports=(9997, 9999, 9123, 8080, traffic.NODEPORT_LONELY)))
+
+
+def _syns(recorder: Recorder) -> Recorded:
+    """Every way in which a SYN can end."""
+    _up("legacy")
+
+    def ask() -> None:
+        for each in syn_scenes.SCENES:
+            with each.up():
+                time.sleep(0.2)
+
+    return recorder("scene-syns", ask, Filter(ports=tuple({each.port for each in syn_scenes.SCENES})))
+
+
+def _ipvs(recorder: Recorder) -> Recorded:
+    """kube-proxy in ipvs mode."""
+    _up("legacy")
+    restored.put(node("1.20.2-ipvs-nft", "S2-three"), "ipvs")
+
+    def ask() -> None:
+        for _ in range(3):
+            traffic.http_get()
+        traffic.http_get(traffic.CLUSTER_IP_HTTP, 8080, ns=None)
+
+    try:
+        return recorder("scene-ipvs", ask, Filter(ports=(traffic.NODEPORT_HTTP, 8080)))
+    finally:
+        restored.plain()
 
 
 def main() -> int:
@@ -206,7 +159,10 @@ def main() -> int:
             for name, record in (*scene_cases(backends), *incident_cases(backends)):
                 done = given.missing and (given.directory / f"{name}.done").exists()
                 if given.only in name and not done:
-                    record(recorder)
+                    began = time.monotonic()
+                    totals = record(recorder).totals
+                    told = f"{totals.packets} packets, {totals.events} events, {totals.lost} lost"
+                    print(f"{name}: {told}, {time.monotonic() - began:.0f} s", flush=True)
                     (given.directory / f"{name}.done").touch()
     finally:
         incidents.down()

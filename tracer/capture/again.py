@@ -105,9 +105,11 @@ def replay(
         kube.filter()
         journeys = again.journeys(asked.no_rules or told.get("no_rules") is True)
         connections = Connections(again.offset) if asked.follow or told.get("follow") is True else None
-        following = Following(again.syns(), connections, None, findings, limits.drops_only)
-        run = Run(again, journeys, output, limits, kube, findings, following)
-        run.replay(again.turns(), stop, ended and ended[0], early=bool(asked.count))
+        turns = again.turns
+        following = Following(again.syns(), connections, turns.changes, findings, limits.drops_only, turns.entries)
+        run = Run(turns, journeys, output, limits, kube, findings, following)
+        run.begin()
+        run.replay(turns.all(), stop, ended and ended[0], early=bool(asked.count))
     return run.totals
 
 

@@ -181,7 +181,7 @@ def _fill(table: str, connection: sqlite3.Connection, rows: list[tuple[Any, ...]
 
 
 FORGET = (
-    "DELETE FROM records WHERE turn < :first AND kind IN ('loss', 'note', 'gap')",
+    "DELETE FROM records WHERE turn < :first AND kind IN ('loss', 'note', 'gap', 'change', 'conntrack')",
     "DELETE FROM records WHERE turn < :first AND kind IN ('answer', 'sandboxes') AND seq NOT IN"
     " (SELECT max(seq) FROM records WHERE turn < :first AND kind IN ('answer', 'sandboxes') GROUP BY kind, key)",
     "DELETE FROM records WHERE seq IN (SELECT seq FROM (SELECT seq, row_number() OVER (PARTITION BY kind,"

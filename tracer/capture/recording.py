@@ -12,6 +12,7 @@ from typing import Any
 from tracer import __version__, record
 from tracer.capture import layout
 from tracer.capture.asked import AskedNamespaces, AskedNode, AskedProcesses, AskedSpaces, asked_function
+from tracer.capture.between import KeptChanges, KeptEntries
 from tracer.capture.codec import plain
 from tracer.capture.files import Files, Sizes
 from tracer.capture.sandboxes import Recorded
@@ -30,6 +31,7 @@ from tracer.rules.nft_view import Watching
 from tracer.rules.nft_watch import Change
 from tracer.rules.reader import Reader, Reading
 from tracer.source import Live, Turn
+from tracer.timelines.conntrack import EntryEvents
 
 
 class KeptReader(Reader):
@@ -71,6 +73,7 @@ class Recording(Parts):
         self.files = Files(Path(path), sizes)
         self.writer: Writer | None = None
         self.sandboxes: Recorded | None = None
+        self.heard = KeptEntries(self.tape, EntryEvents())
         self._closed = False
 
     def known(self) -> Known:
@@ -100,6 +103,12 @@ class Recording(Parts):
 
     def watch(self, watch: Watching) -> KeptWatch:
         return KeptWatch(watch, self.tape)
+
+    def changes(self) -> KeptChanges:
+        return KeptChanges(self.tape)
+
+    def entries(self) -> KeptEntries:
+        return self.heard
 
     def start(
         self,
@@ -168,6 +177,7 @@ class Source(Live):
         self._tape.turn(now, slots, last)
         if self._recording.sandboxes:
             self._recording.sandboxes.turn()
+        self._recording.heard.ports = self._kube.current.ports if self._kube else ()
         losses = self.session.losses()
         for loss in losses:
             self._tape.loss(loss)

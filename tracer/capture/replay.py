@@ -1,79 +1,44 @@
-"""A run done again from a capture: the same turns, the same answers, and so the same packets.
+"""A run done again from a capture: the parts of it that asked the machine, made to answer from the turns that were recorded.
 
 No root is needed, and no kernel or cluster is asked.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
-
-from tracer import record
-from tracer.capture import rulesets
 from tracer.capture.asked import AskedNamespaces, AskedNode, AskedProcesses, AskedSpaces, asked_function
 from tracer.capture.codec import Unreadable, rich
-from tracer.capture.reader import Batch, Capture
-from tracer.capture.replayed import Answers, ReplayedReader, ReplayedWatch
-from tracer.capture.sandboxes import Replayed
-from tracer.capture.schema import Record
-from tracer.capture.versions import RecordRow
-from tracer.filters import Filter
+from tracer.capture.reader import Capture
+from tracer.capture.turns import Turns
 from tracer.hops import Hops
 from tracer.journeys import Journeys
-from tracer.kube.cni import Sandbox
 from tracer.kube.known import Known
-from tracer.kube.store import Store
 from tracer.rules.hits import Hits
 from tracer.rules.legacy import Legacy
 from tracer.rules.nft_view import View
 from tracer.rules.reader import Wanted
-from tracer.source import Loss, Turn
 from tracer.syns.watch import Syns
-
-T = TypeVar("T")
-
-
-LAST = 1 << 62
-"""The number of a turn behind all others."""
 
 
 class Replay:
-    """A source of recorded turns, and of everything that was known in them. batch: the one that is being replayed."""
+    """What tracer/parts.py makes of a machine, of a capture. turns: the source."""
 
     def __init__(self, capture: Capture, progress: Callable[[int], None] = lambda events: None) -> None:
-        self._capture, self._progress, self.meta = capture, progress, capture.meta
-        self._records = capture.records()
-        self._next: RecordRow | None = None
-        self._answers = Answers()
-        self.asking = self._answers.asking
-        self._losses: list[Loss] = []
-        self._notes: list[str] = []
-        self._cached: list[tuple[int, list[Sandbox]]] = []
-        self.reader, self.watch = ReplayedReader(), ReplayedWatch()
-        self.sandboxes, self.store = Replayed(), Store()
-        self.batch: Batch | None = None
-        self._batches = capture.batches()
-        self._first = next(self._batches, None)
-        self._advance()
-        while self._next and self._next[0] <= 0:
-            self._apply(self._next, 0)
-            self._advance()
-
-    # What a run is made of.
+        self.meta = capture.meta
+        self.turns = Turns(capture, progress)
 
     def known(self) -> Known:
         local, ipvs = (frozenset(self._told(name, [], list)) for name in ("addresses", "ipvs_addresses"))
-        return Known(self.store, self.sandboxes, local, ipvs)
+        return Known(self.turns.store, self.turns.sandboxes, local, ipvs)
 
     def node(self) -> AskedNode:
-        return AskedNode(self.asking)
+        return AskedNode(self.turns.asking)
 
     def syns(self) -> Syns:
         """What gives each SYN its verdict."""
-        return Syns(AskedSpaces(self.asking, self.namespaces(), AskedProcesses(self.asking)), self.offset)
+        return Syns(AskedSpaces(self.turns.asking, self.namespaces(), AskedProcesses(self.turns.asking)), self.offset)
 
     @property
     def offset(self) -> int:
@@ -96,13 +61,13 @@ class Replay:
             names = {int(k): str(v) for k, v in rich(told.get("names", {"dict": []})).items()}
         except (Unreadable, ValueError, TypeError, AttributeError):
             names = {}
-        return AskedNamespaces(self.asking, None, _int(told.get("node")), _int(told.get("own")), names)
+        return AskedNamespaces(self.turns.asking, None, _int(told.get("node")), _int(told.get("own")), names)
 
     def journeys(self, no_rules: bool) -> Journeys:
         """What makes packets of the turns' batches."""
         spaces = self.namespaces()
-        function = asked_function(self.asking, lambda address: "")
-        hops = Hops(spaces, AskedProcesses(self.asking), self._told("drop_reasons", {}, dict), function)
+        function = asked_function(self.turns.asking, lambda address: "")
+        hops = Hops(spaces, AskedProcesses(self.turns.asking), self._told("drop_reasons", {}, dict), function)
         tracking = [i for i in self._told("tracking", [], list) if isinstance(i, int)]
         return Journeys(hops, self.offset, tracking, rules=Hits() if no_rules else self._hits())
 
@@ -111,153 +76,15 @@ class Replay:
             acts = rich(self.meta.get("acts", {"set": []}))
         except Unreadable:
             acts = frozenset()
-        legacy = Legacy(self.reader, lambda act: act in acts)
+        legacy = Legacy(self.turns.reader, lambda act: act in acts)
         told = self.meta.get("namespaces")
         named = told.get("named") if isinstance(told, dict) else []
         for netns in named if isinstance(named, list) else []:
             for family in ("ip", "ip6"):
                 legacy.ask(Wanted(netns, family, ""))
-        self._expect(legacy)
+        self.turns.expect(legacy)
         watched = any(isinstance(p, list) and p[:1] == ["nft_rule"] for p in self._told("probes", [], list))
-        return Hits(legacy, View(self.watch) if watched else None)
-
-    def _expect(self, legacy: Legacy) -> None:
-        """In a file that goes on from another one, readings come first that nobody in it has asked for."""
-        for turn, kind, _, body in self._capture.records():
-            if not self._first or turn >= self._first.turn:
-                return
-            if kind == Record.READING:
-                try:
-                    legacy.expect(rulesets.reading(body).wanted)
-                except Unreadable:
-                    continue
-
-    # The turns.
-
-    def notes(self) -> list[str]:
-        """What the user was told in this turn."""
-        told, self._notes = self._notes, []
-        return told
-
-    def turn(self, last: bool) -> Turn:
-        raise NotImplementedError("a replay has its turns in `turns`")
-
-    def set_filter(self, to: Filter) -> None:
-        """What was not recorded then cannot be had now."""
-
-    def turns(self) -> Iterator[Turn]:
-        """Every turn, in order. What was known in it answers until the next one is asked for."""
-        if self._first:
-            yield from self._before(self._first.turn)
-            yield from self._turns_of(self._first)
-        for batch in self._batches:
-            yield from self._turns_of(batch)
-        now = self.batch.turns[-1][0] if self.batch and self.batch.turns else 0
-        rest = self._begin(LAST, now, record.NOTHING, True)
-        if rest.losses or self._notes:
-            yield rest
-
-    def _before(self, first: int) -> Iterator[Turn]:
-        """What a later file of a run repeats of those before it."""
-        while self._next and self._next[0] < first:
-            number, parts = self._next[0], []
-            while self._next and self._next[0] <= number:
-                if self._next[1] == Record.RULESET:
-                    parts.append(self._slots(self._next[3]))
-                self._apply(self._next, number)
-                self._advance()
-            slots = np.concatenate(parts) if parts else np.zeros((0, self._capture.layout.slot), np.uint8)
-            yield self._turn(0, self._capture.layout.events(slots), False)
-
-    def _slots(self, told: Any) -> Any:
-        try:
-            raw = base64.b64decode(told["bytes"])
-            return np.frombuffer(raw, np.uint8).reshape(-1, self._capture.layout.slot)
-        except (KeyError, TypeError, ValueError):
-            self._capture.missed += 1
-            return np.zeros((0, self._capture.layout.slot), np.uint8)
-
-    def _turns_of(self, batch: Batch) -> Iterator[Turn]:
-        self.batch, at = batch, 0
-        for place, (now, count, last) in enumerate(batch.turns):
-            slots = batch.slots[at : at + count]
-            at += count
-            yield self._begin(batch.turn + place, now, self._capture.layout.events(slots), last)
-        self._progress(batch.events)
-
-    def _begin(self, number: int, now: int, events: Any, last: bool) -> Turn:
-        self._answers.settle()
-        while self._next and self._next[0] <= number:
-            self._apply(self._next, number)
-            self._advance()
-        return self._turn(now, events, last)
-
-    def _turn(self, now: int, events: Any, last: bool) -> Turn:
-        losses, self._losses = self._losses, []
-        cached, self._cached = self._cached, []
-        self.sandboxes.turn(cached)
-        return Turn(now, events, losses, last)
-
-    def _advance(self) -> None:
-        self._next = next(self._records, None)
-
-    def _apply(self, row: RecordRow, number: int) -> None:
-        """A record counts from now on. number: of the turn that begins."""
-        turn, kind, _, body = row
-        try:
-            take = _TAKE.get(kind)
-            if take:
-                take(self, body, turn == number)
-        except (Unreadable, KeyError, TypeError, ValueError, AttributeError, IndexError):
-            self._capture.missed += 1
-
-    def _answer(self, body: Any, in_turn: bool) -> None:
-        self._answers.take(rich(body[0]), int(body[1]) if in_turn else 1, rich(body[2]))
-
-    def _objects(self, body: Any, in_turn: bool) -> None:
-        what, kind, bodies = body
-        if what == "named":
-            self.store.node = str(kind)
-        elif what == "load":
-            self.store.load(bodies)
-        elif what == "replace":
-            self.store.replace(kind, bodies)
-        elif what in ("apply", "delete"):
-            for one in bodies:
-                (self.store.apply if what == "apply" else self.store.delete)(kind, one)
-
-    def _sandboxes(self, body: Any, in_turn: bool) -> None:
-        asked, found = int(body[0]) if in_turn else 0, rich(body[1])
-        self._cached.append((asked, [s for s in found if isinstance(s, Sandbox)]))
-
-    def _reading(self, body: Any, in_turn: bool) -> None:
-        self.reader.coming.append(rulesets.reading(body))
-
-    def _nft(self, body: Any, in_turn: bool) -> None:
-        self.watch.learned.append(rulesets.change(body))
-
-    def _loss(self, body: Any, in_turn: bool) -> None:
-        found = rich(body)
-        if isinstance(found, Loss):
-            self._losses.append(found)
-
-    def _gap(self, body: Any, in_turn: bool) -> None:
-        self._losses.append(Loss("capture", -1, int(body[0]), str(body[1])))
-
-    def _note(self, body: Any, in_turn: bool) -> None:
-        self._notes.append(str(body))
-
-
-_TAKE: dict[str, Callable[[Replay, Any, bool], None]] = {
-    Record.ANSWER: Replay._answer,
-    Record.OBJECTS: Replay._objects,
-    Record.SANDBOXES: Replay._sandboxes,
-    Record.READING: Replay._reading,
-    Record.NFT: Replay._nft,
-    Record.LOSS: Replay._loss,
-    Record.GAP: Replay._gap,
-    Record.NOTE: Replay._note,
-}
+        return Hits(legacy, View(self.turns.watch) if watched else None)
 
 
 def _int(value: object) -> int:

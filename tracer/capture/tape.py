@@ -6,6 +6,7 @@ explained here, and nothing waits for the disk.
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from tracer.kube.store import Change
 from tracer.rules.nft_watch import Change as NftChange
 from tracer.rules.reader import Reading
 from tracer.source import Loss, Question
+from tracer.timelines.conntrack import Datagram
+from tracer.timelines.model import Step
 
 CHUNK_SECONDS, CHUNK_BYTES = 1.0, 4 << 20
 
@@ -117,14 +120,14 @@ class Tape:
         return told
 
     def objects(self, change: Change) -> None:
-        """Something was done to the store; it counts from the next turn on."""
+        """Something was done to the store; it counts from the next turn on, and before the first one at once."""
         what, kind, bodies = change
         kept = objects.all_needed(kind if what != "load" else "", bodies)
         name = kind
         if what in ("apply", "delete"):
             meta = kept[0].get("metadata") or {}
             name = f"{kind} {meta.get('namespace', '')}/{meta.get('name', '')}"
-        self.keep(Record.OBJECTS, name, [what, kind, kept], self.number + 1)
+        self.keep(Record.OBJECTS, name, [what, kind, kept], self.number and self.number + 1)
 
     def sandboxes(self, asked: int, found: list[Sandbox]) -> None:
         """The CNI result cache was read."""
@@ -139,6 +142,16 @@ class Tape:
     def nft(self, change: NftChange) -> None:
         """A namespace's nftables were looked at."""
         self.keep(Record.NFT, f"{change.inode} {change.seen}", lambda: rulesets.of_change(change))
+
+    def changes(self, steps: list[Step]) -> None:
+        """Rules or objects were replaced."""
+        self.keep(Record.CHANGE, "", [[step.time, step.text] for step in steps])
+
+    def entries(self, datagrams: list[Datagram]) -> None:
+        """Conntrack told something of its entries."""
+        with self._lock:
+            self._chunk.bytes += sum(len(data) for _, data in datagrams)
+        self.keep(Record.CONNTRACK, "", lambda: [[at, base64.b64encode(data).decode()] for at, data in datagrams])
 
     def loss(self, loss: Loss) -> None:
         self.keep(Record.LOSS, loss.probe, plain(loss))

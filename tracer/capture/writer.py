@@ -58,9 +58,10 @@ class Writer:
         self._chunks.put(chunk)
 
     def _miss(self, chunk: Chunk, why: str) -> None:
-        """The chunk's slots are given up; its turns stay."""
+        """The chunk's slots are given up, and what conntrack told; its turns stay."""
         count = sum(layout.count(slots) for slots in chunk.slots)
         chunk.slots, chunk.bytes = [], 0
+        chunk.records = [row for row in chunk.records if row[1] != Record.CONNTRACK]
         chunk.turns = [(now, 0, last) for now, _, last in chunk.turns]
         if count:
             with self._lock:

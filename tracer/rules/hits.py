@@ -92,7 +92,9 @@ class Hits:
         """In place of `take`, where nothing will be explained: has all rules read that a batch met, and keeps nothing of it."""
         events, _, rulesets = steps.split(batch)
         if self._legacy:
-            self._want(self._legacy, events, list(steps.changes(rulesets)))
+            changes = list(steps.changes(rulesets))
+            self._want(self._legacy, events, changes)
+            self._tell(changes)
         if self._nft:
             self._nft.refresh()
             hits = events[events["kind"] == Kind.EVENT_NFT_RULE].view(HIT_DTYPE)

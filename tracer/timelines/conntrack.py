@@ -14,9 +14,10 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tracer.model import Endpoints
 from tracer.record import PROTOCOLS
@@ -71,25 +72,61 @@ def why_not(module: Path = MODULE) -> str:
     return "" if module.exists() else "conntrack's events are not told: the module nf_conntrack_netlink is not loaded"
 
 
+Datagram = tuple[int, bytes]
+"""When it was read (ns, CLOCK_MONOTONIC), and what netlink said."""
+
+
+class Heard(Protocol):
+    """What a run hears of conntrack. lost: how often the kernel had no room for an event."""
+
+    lost: int
+
+    def listen(self, wanted: bool) -> str:
+        """Begins, if this run tells it. Returns why that cannot be, "" when it can."""
+
+    def take(self) -> list[Datagram]:
+        """What has come since the last call."""
+
+    def process(self, port: int) -> str:
+        """Who has a netlink port: "conntrack (pid 42)"."""
+
+    def close(self) -> None: ...
+
+
 class EntryEvents:
-    """A thread that listens; a context manager. lost: how often the kernel had no room for an event."""
+    """A thread that listens."""
 
     def __init__(self) -> None:
+        self._came: deque[Datagram] = deque(maxlen=KEPT)
+        self.lost, self._ended = 0, False
+        self._thread: threading.Thread | None = None
+
+    def listen(self, wanted: bool) -> str:
+        if not wanted or self._thread:
+            return ""
+        why = why_not()
+        if not why:
+            try:
+                self._begin()
+            except OSError as e:
+                why = f"conntrack's events are not told: {e.strerror}"
+        return why
+
+    def _begin(self) -> None:
         self._sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
         self._sock.bind((0, 0))
         self._sock.setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE
         for group in GROUPS.values():
             self._sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, group)
         self._sock.settimeout(0.2)
-        self._came: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
-        self.lost, self._ended = 0, False
         self._thread = threading.Thread(target=self._run, name="conntrack events", daemon=True)
         self._thread.start()
 
-    def take(self) -> list[EntryEvent]:
-        """What has come since the last call."""
-        came = [self._came.popleft() for _ in range(len(self._came))]
-        return [event for now, data in came for event in read(data, now)]
+    def take(self) -> list[Datagram]:
+        return [self._came.popleft() for _ in range(len(self._came))]
+
+    def process(self, port: int) -> str:
+        return _process(port)
 
     def _run(self) -> None:
         while not self._ended:
@@ -107,28 +144,34 @@ class EntryEvents:
 
     def close(self) -> None:
         self._ended = True
-        self._thread.join(1.0)
-        self._sock.close()
-
-    def __enter__(self) -> EntryEvents:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._thread:
+            self._thread.join(1.0)
+            self._sock.close()
 
 
 def read(data: bytes, now: int) -> Iterator[EntryEvent]:
     """The events in one datagram of netlink. Taken apart here: a busy node has thousands a second, and pyroute2's decoder takes
     twelve times as long (300 us an event)."""
+    for kind, flags, port, body in _messages(data):
+        found = _event(attributes(body), kind, flags, port, now)
+        if found:
+            yield found
+
+
+def removers(data: bytes) -> Iterator[int]:
+    """The netlink ports that removed entries in one datagram."""
+    return (port for kind, _, port, _ in _messages(data) if kind == MSG_DELETE and port)
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """(kind, flags, port, attributes) of conntrack's messages."""
     at = 0
     while at + 16 <= len(data):
         length, kind, flags, _, port = struct.unpack_from("=IHHII", data, at)
         if length < 16:
             return
         if kind >> 8 == CTNETLINK and kind & 255 in (MSG_NEW, MSG_DELETE):
-            found = _event(attributes(data[at + 20 : at + length]), kind & 255, flags, port, now)
-            if found:
-                yield found
+            yield kind & 255, flags, port, data[at + 20 : at + length]
         at += (length + 3) & ~3
 
 
@@ -172,8 +215,8 @@ class Ends:
         self._until: dict[tuple[str, Endpoints, int], int] = {}
         self._most = most
 
-    def words(self, event: EntryEvent) -> str:
-        """One phrase for an event: "created, SYN_SENT, 120 s"."""
+    def words(self, event: EntryEvent, process: Callable[[int], str] | None = None) -> str:
+        """One phrase for an event: "created, SYN_SENT, 120 s". process: tells who has a netlink port."""
         key = event.protocol, event.orig, event.zone
         if event.what != "removed":
             if event.timeout:
@@ -186,7 +229,7 @@ class Ends:
             return ", ".join(part for part in known if part)
         until = self._until.pop(key, 0)
         if event.by:
-            return f"removed by {_process(event.by)}"
+            return f"removed by {(process or _process)(event.by)}"
         if until and event.time < until - 2_000_000_000:
             left = (until - event.time) // 1_000_000_000
             return f"removed {left} s before its time (derived): evicted for want of room, or flushed"

@@ -1,0 +1,150 @@
+"""Records what somebody does under the running probes, with what was printed meanwhile; wired as the command wires a run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+from tracer import doctor
+from tracer.capture.files import Sizes
+from tracer.capture.recording import Recording
+from tracer.facts import Fact
+from tracer.filters import Filter
+from tracer.findings.model import Finding
+from tracer.kernel.session import Kernel, Session
+from tracer.kube.live import Kube, Source
+from tracer.kube.wanted import Words
+from tracer.main import Job, missed, prepare
+from tracer.model import Packet, Totals
+from tracer.render.base import Lost, Output
+from tracer.render.json import Json
+from tracer.render.text import Text
+from tracer.run import Stop
+from tracer.syns.model import Verdict
+from tracer.timelines.model import Timeline
+
+SETTLE = 0.8
+
+
+class Both(Output):
+    """Text and JSON of one run."""
+
+    def __init__(self, text: Output, json: Output) -> None:
+        super().__init__()
+        self._text, self._json = text, json
+
+    def begin_as(self, few: Sequence[Fact], full: Sequence[Fact], said: str, release: str) -> None:
+        self._text.begin(few, said, release)
+        self._json.begin(full, said, release)
+
+    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None: ...
+
+    def packet(self, packet: Packet) -> None:
+        self._text.packet(packet)
+        self._json.packet(packet)
+
+    def lost(self, loss: Lost) -> None:
+        self._text.lost(loss)
+        self._json.lost(loss)
+
+    def finding(self, finding: Finding) -> None:
+        self._text.finding(finding)
+        self._json.finding(finding)
+
+    def syn(self, verdict: Verdict) -> None:
+        self._text.syn(verdict)
+        self._json.syn(verdict)
+
+    def timeline(self, timeline: Timeline) -> None:
+        self._text.timeline(timeline)
+        self._json.timeline(timeline)
+
+    def summary(self, totals: Totals) -> None:
+        self._text.summary(totals)
+        self._json.summary(totals)
+
+    def doctor(self, facts: Sequence[Fact], status: int) -> None: ...
+
+    def note(self, text: str) -> None:
+        self._text.note(text)
+
+
+class Asked(Stop):
+    """A stop without signals."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run that was recorded. files: of the capture, in order. text, json, said: what was printed. lost: events that are not
+    in the capture."""
+
+    files: tuple[Path, ...]
+    text: Path
+    json: Path
+    said: Path
+    totals: Totals
+    lost: int
+
+
+class Recorder:
+    """The running probes, and the means to record what somebody does under them.
+
+    For NAME there are NAME.k8st, NAME.text and NAME.json, and NAME.said: what was said beside the text.
+    """
+
+    def __init__(self, kernel: Kernel, session: Session, directory: Path) -> None:
+        self.kernel, self.session, self.directory = kernel, session, directory
+        self.full = doctor.gather()
+
+    def __call__(
+        self,
+        name: str,
+        work: Callable[[], object],
+        wanted: Filter,
+        objects: str = "",
+        follow: bool = False,
+        sizes: Sizes = Sizes(),  # noqa: B008
+        place: Path | None = None,
+    ) -> Recorded:
+        """Records what happens while `work` runs. follow: by connection. place: of the capture, if it is not with the rest."""
+        for old in self.directory.glob(f"{name}.*"):
+            old.unlink()
+        parts, job = Recording(str((place or self.directory) / f"{name}.k8st"), sizes), Job(said=name, follow=follow)
+        printed = tuple(self.directory / f"{name}.{form}" for form in ("text", "json", "said"))
+        with ExitStack() as stack:
+            stack.callback(parts.close)
+            text, json, said = (stack.enter_context(path.open("w")) for path in printed)
+            output = Both(Text(text, said), Json(json, StringIO()))
+            kube = stack.enter_context(Kube(Source(objects, none=not objects, known=parts.known), Words(), wanted))
+            self.session.drain()
+            self.session.losses()
+            self.session.set_filter(kube.filter())
+            run = prepare(stack, self.kernel, self.session, kube, parts, output, job, self.full)
+            output.begin_as(missed(self.session.refused), self.full, job.said, self.kernel.release)
+            run.begin()
+            stop = Asked()
+
+            def meanwhile() -> None:
+                try:
+                    work()
+                    time.sleep(SETTLE)
+                finally:
+                    stop.asked = True
+
+            thread = threading.Thread(target=meanwhile)
+            thread.start()
+            run.follow(stop)
+            thread.join()
+            for note in parts.close(run.totals.seconds):
+                output.note(note)
+            output.summary(run.totals)
+        lost = parts.writer.lost if parts.writer else 0
+        return Recorded(tuple(parts.files.names), printed[0], printed[1], printed[2], run.totals, lost)

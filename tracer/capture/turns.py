@@ -1,0 +1,199 @@
+"""The turns of a capture, one after another, and what became known with each: the source of a run that is done again."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tracer import record
+from tracer.capture import rulesets
+from tracer.capture.between import ReplayedChanges, ReplayedEntries
+from tracer.capture.codec import Unreadable, rich
+from tracer.capture.reader import Batch, Capture
+from tracer.capture.replayed import Answers, ReplayedReader, ReplayedWatch
+from tracer.capture.sandboxes import Replayed
+from tracer.capture.schema import Record
+from tracer.capture.versions import RecordRow
+from tracer.filters import Filter
+from tracer.kube.cni import Sandbox
+from tracer.kube.store import Store
+from tracer.rules.legacy import Legacy
+from tracer.source import Loss, Turn
+from tracer.timelines.model import Step
+
+LAST = 1 << 62
+"""The number of a turn behind all others."""
+
+
+class Turns:
+    """A source of recorded turns. asking, reader, watch, sandboxes, store, changes, entries: what answers and tells in them.
+
+    batch: the one that is being replayed. progress: takes the number of events replayed.
+    """
+
+    def __init__(self, capture: Capture, progress: Callable[[int], None]) -> None:
+        self._capture, self._progress = capture, progress
+        self._records = capture.records()
+        self._next: RecordRow | None = None
+        self._answers = Answers()
+        self.asking = self._answers.asking
+        self._losses: list[Loss] = []
+        self._notes: list[str] = []
+        self._cached: list[tuple[int, list[Sandbox]]] = []
+        self.reader, self.watch = ReplayedReader(), ReplayedWatch()
+        self.sandboxes, self.store = Replayed(), Store()
+        self.changes, self.entries = ReplayedChanges(), ReplayedEntries(self.asking)
+        self.batch: Batch | None = None
+        self._batches = capture.batches()
+        self._first = next(self._batches, None)
+        self._advance()
+        while self._next and self._next[0] <= 0:
+            self._apply(self._next, 0)
+            self._advance()
+
+    def expect(self, legacy: Legacy) -> None:
+        """In a file that goes on from another one, readings come first that nobody in it has asked for."""
+        for turn, kind, _, body in self._capture.records():
+            if not self._first or turn >= self._first.turn:
+                return
+            if kind == Record.READING:
+                try:
+                    legacy.expect(rulesets.reading(body).wanted)
+                except Unreadable:
+                    continue
+
+    def notes(self) -> list[str]:
+        """What the user was told in this turn."""
+        told, self._notes = self._notes, []
+        return told
+
+    def turn(self, last: bool) -> Turn:
+        raise NotImplementedError("a replay has its turns in `all`")
+
+    def set_filter(self, to: Filter) -> None:
+        """What was not recorded then cannot be had now."""
+
+    def all(self) -> Iterator[Turn]:
+        """Every turn, in order. What was known in it answers until the next one is asked for."""
+        if self._first:
+            yield from self._before(self._first.turn)
+            yield from self._turns_of(self._first)
+        for batch in self._batches:
+            yield from self._turns_of(batch)
+        now = self.batch.turns[-1][0] if self.batch and self.batch.turns else 0
+        rest = self._begin(LAST, now, record.NOTHING, True)
+        if rest.losses or self._notes:
+            yield rest
+
+    def _before(self, first: int) -> Iterator[Turn]:
+        """What a later file of a run repeats of those before it."""
+        while self._next and self._next[0] < first:
+            number, parts = self._next[0], []
+            while self._next and self._next[0] <= number:
+                if self._next[1] == Record.RULESET:
+                    parts.append(self._slots(self._next[3]))
+                self._apply(self._next, number)
+                self._advance()
+            slots = np.concatenate(parts) if parts else np.zeros((0, self._capture.layout.slot), np.uint8)
+            yield self._turn(0, self._capture.layout.events(slots), False)
+
+    def _slots(self, told: Any) -> Any:
+        try:
+            raw = base64.b64decode(told["bytes"])
+            return np.frombuffer(raw, np.uint8).reshape(-1, self._capture.layout.slot)
+        except (KeyError, TypeError, ValueError):
+            self._capture.missed += 1
+            return np.zeros((0, self._capture.layout.slot), np.uint8)
+
+    def _turns_of(self, batch: Batch) -> Iterator[Turn]:
+        self.batch, at = batch, 0
+        for place, (now, count, last) in enumerate(batch.turns):
+            slots = batch.slots[at : at + count]
+            at += count
+            yield self._begin(batch.turn + place, now, self._capture.layout.events(slots), last)
+        self._progress(batch.events)
+
+    def _begin(self, number: int, now: int, events: Any, last: bool) -> Turn:
+        self._answers.settle()
+        while self._next and self._next[0] <= number:
+            self._apply(self._next, number)
+            self._advance()
+        return self._turn(now, events, last)
+
+    def _turn(self, now: int, events: Any, last: bool) -> Turn:
+        losses, self._losses = self._losses, []
+        cached, self._cached = self._cached, []
+        self.sandboxes.turn(cached)
+        return Turn(now, events, losses, last)
+
+    def _advance(self) -> None:
+        self._next = next(self._records, None)
+
+    def _apply(self, row: RecordRow, number: int) -> None:
+        """A record counts from now on. number: of the turn that begins."""
+        turn, kind, _, body = row
+        try:
+            take = _TAKE.get(kind)
+            if take:
+                take(self, body, turn == number)
+        except (Unreadable, KeyError, TypeError, ValueError, AttributeError, IndexError):
+            self._capture.missed += 1
+
+    def _answer(self, body: Any, in_turn: bool) -> None:
+        self._answers.take(rich(body[0]), int(body[1]) if in_turn else 1, rich(body[2]))
+
+    def _objects(self, body: Any, in_turn: bool) -> None:
+        what, kind, bodies = body
+        if what == "named":
+            self.store.node = str(kind)
+        elif what == "load":
+            self.store.load(bodies)
+        elif what == "replace":
+            self.store.replace(kind, bodies)
+        elif what in ("apply", "delete"):
+            for one in bodies:
+                (self.store.apply if what == "apply" else self.store.delete)(kind, one)
+
+    def _sandboxes(self, body: Any, in_turn: bool) -> None:
+        asked, found = int(body[0]) if in_turn else 0, rich(body[1])
+        self._cached.append((asked, [s for s in found if isinstance(s, Sandbox)]))
+
+    def _reading(self, body: Any, in_turn: bool) -> None:
+        self.reader.coming.append(rulesets.reading(body))
+
+    def _nft(self, body: Any, in_turn: bool) -> None:
+        self.watch.learned.append(rulesets.change(body))
+
+    def _loss(self, body: Any, in_turn: bool) -> None:
+        found = rich(body)
+        if isinstance(found, Loss):
+            self._losses.append(found)
+
+    def _gap(self, body: Any, in_turn: bool) -> None:
+        self._losses.append(Loss("capture", -1, int(body[0]), str(body[1])))
+
+    def _note(self, body: Any, in_turn: bool) -> None:
+        self._notes.append(str(body))
+
+    def _change(self, body: Any, in_turn: bool) -> None:
+        self.changes.coming += [Step(int(at), "change", str(text)) for at, text in body]
+
+    def _conntrack(self, body: Any, in_turn: bool) -> None:
+        self.entries.coming += [(int(at), base64.b64decode(data)) for at, data in body]
+
+
+_TAKE: dict[str, Callable[[Turns, Any, bool], None]] = {
+    Record.ANSWER: Turns._answer,
+    Record.OBJECTS: Turns._objects,
+    Record.SANDBOXES: Turns._sandboxes,
+    Record.READING: Turns._reading,
+    Record.NFT: Turns._nft,
+    Record.LOSS: Turns._loss,
+    Record.GAP: Turns._gap,
+    Record.NOTE: Turns._note,
+    Record.CHANGE: Turns._change,
+    Record.CONNTRACK: Turns._conntrack,
+}
