@@ -1,4 +1,4 @@
-"""A user who may nothing, with a copy of the program and a Python that he can run: where the tree lies may be hidden from him."""
+"""A user who may nothing, with a copy of the program and a Python that he can run: the tree may be hidden from him."""
 
 from __future__ import annotations
 

@@ -1,97 +1,177 @@
-"""Captures of the real command: what was printed live is printed again, and whatever happened to the writer, it reads back."""
+"""Captures of the running probes: what was printed is printed again, and whatever happened to the writer, it reads back."""
 
 from __future__ import annotations
 
+import os
 import signal
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from scenes import topology, traffic
 from tests.kernel.conftest import ROOT
-from tests.kernel.test_command import COMMAND, ENVIRONMENT, start, wait_until_ready
+from tests.kernel.recorder import Recorded, Recorder
+from tests.kernel.test_command import ENVIRONMENT
+from tests.kernel.watching import Watch
+from tracer.capture import writer
+from tracer.capture.files import Sizes
+from tracer.filters import Filter
 
 pytestmark = pytest.mark.thorough
 
-PORTS = ("--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY), "--no-kube")
-SMALL = "300k"
+WANTED = Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY))
+SMALL, BALLAST, RING = 400_000, 150_000, 250_000
+SLOW = Path("/sys/kernel/config/nullb/slow")
+
+
+@pytest.fixture
+def recorder(watch: Watch, tmp_path: Path) -> Recorder:
+    return Recorder(watch.kernel, watch.session, tmp_path)
 
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with little room."""
+    """A file system with little room, and something on it that can be removed."""
     place = tmp_path / "small"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(place)], check=True)
+    (place / "ballast").write_bytes(b"\0" * BALLAST)
     yield place
     subprocess.run(["umount", str(place)], check=True)
 
 
-def ask() -> None:
-    for _ in range(2):
+@pytest.fixture
+def slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A disk that needs 0.2 s for everything that is asked of it; and less memory than there is for what waits for it."""
+    subprocess.run(["modprobe", "null_blk", "nr_devices=0"], check=True)
+    subprocess.run("mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config", shell=True, check=True)
+    place = tmp_path / "slow"
+    place.mkdir()
+    SLOW.mkdir()
+    for name, value in {"memory_backed": 1, "size": 32, "irqmode": 2, "completion_nsec": 0, "power": 1}.items():
+        (SLOW / name).write_text(str(value))
+    (device,) = Path("/sys/block").glob("nullb*")
+    subprocess.run(["mkfs.ext4", "-q", f"/dev/{device.name}"], check=True)
+    (SLOW / "power").write_text("0")
+    (SLOW / "completion_nsec").write_text("200000000")
+    (SLOW / "power").write_text("1")
+    subprocess.run(["mount", f"/dev/{device.name}", str(place)], check=True)
+    monkeypatch.setattr(writer, "ROOM", 100_000)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+    SLOW.rmdir()
+
+
+def ask(times: int = 1) -> None:
+    for _ in range(times):
         assert traffic.http_get().outcome == "answered"
-    assert traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY).outcome == "refused"
+        assert traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY).outcome == "refused"
 
 
-def read(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """The command on a capture, as nobody where the file lets him; and without a kernel: /sys is hidden from it."""
-    command = [sys.executable, "-m", "tracer", "-r", str(path), *options]
+def read(*files: Path) -> subprocess.CompletedProcess[str]:
+    """The command on a capture: as nobody, and without a kernel to ask, for /sys is hidden from it."""
+    for path in files:
+        for own in (path, *path.parent.glob(f"{path.name}-journal")):
+            own.chmod(0o644)
+        for parent in path.parents:
+            if parent != Path("/tmp") and parent.is_relative_to("/tmp"):
+                parent.chmod(0o755)
+    command = [sys.executable, "-m", "tracer", *(word for path in files for word in ("-r", str(path)))]
     hidden = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /sys && exec setpriv --reuid 65534 --clear-groups "$@"', "sh"]
     return subprocess.run([*hidden, *command], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
 
 
-def open_to_all(*paths: Path) -> None:
-    for path in paths:
-        for parent in path.parents:
-            if parent != Path("/") and parent.is_relative_to("/tmp"):
-                parent.chmod(0o755)
-        path.chmod(0o644)
+def same(made: Recorded) -> None:
+    """What is printed is what was printed, in each of both files."""
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made.files} == {0o600}
+    done = read(*made.files)
+    assert (done.returncode, done.stdout, done.stderr) == (0, made.text.read_text(), made.said.read_text())
 
 
-def test_captures_of_the_command(node: None, tmp_path: Path, full_disk: Path) -> None:
-    """Three at once, for compiling takes long here: one that ends well, one that is killed, one whose disk is full."""
-    well, killed, full = tmp_path / "well.k8st", tmp_path / "killed.k8st", full_disk / "full.k8st"
-    out = (tmp_path / "out").open("w+")
-    first = start(tmp_path / "a", *PORTS, "-w", str(well), stdout=out.fileno())
-    second = subprocess.Popen(
-        [*COMMAND, "record", "--ready-file", str(tmp_path / "b"), *PORTS, str(killed)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd=ROOT,
-    )  # fmt: skip
-    third = start(tmp_path / "c", "--no-kube", "-w", str(full), stdout=subprocess.DEVNULL)
-    for process, name in ((first, "a"), (second, "b"), (third, "c")):
-        wait_until_ready(process, tmp_path / name)
-    ask()
-    time.sleep(3)
-    second.send_signal(signal.SIGKILL)
-    second.wait(30)
-    assert stat.S_IMODE(well.stat().st_mode) == 0o600
-    for _ in range(12):
-        ask()
-        time.sleep(0.5)
-    time.sleep(2)
-    ends = {}
-    for process in (first, third):
-        process.send_signal(signal.SIGINT)
-        ends[process.pid] = process.communicate(timeout=120)[1]
-        assert process.returncode == 0, ends[process.pid]
+def test_live_output_is_printed_again(recorder: Recorder) -> None:
+    made = recorder("plain", lambda: ask(2), WANTED)
+    same(made)
+    text = made.text.read_text()
+    assert "DNAT" in text and "REJECTED in filter/INPUT" in text and "scene-pod-" in text
 
-    open_to_all(well, killed, full)
-    again = read(well)
-    assert again.returncode == 0, again.stderr
-    assert (again.stdout, again.stderr) == (Path(out.name).read_text(), ends[first.pid])
-    assert "DNAT" in again.stdout and "REJECTED in filter/INPUT" in again.stdout
 
-    after = read(killed)
-    assert after.returncode == 0, after.stderr
-    assert "did not end as it should" in after.stderr
-    assert "DNAT" in after.stdout and "Service default/http-proxy" in after.stdout and "scene-pod-" in after.stdout
+@pytest.mark.parametrize("sizes", [Sizes(rotate=60_000), Sizes(seconds=1.2)], ids=["size", "time"])
+def test_rotated_files_are_one_capture(recorder: Recorder, sizes: Sizes) -> None:
+    made = recorder("rotated", lambda: ask(12), WANTED, sizes=sizes)
+    assert len(made.files) > 2
+    same(made)
+    for path in made.files:
+        alone = read(path)
+        assert alone.returncode == 0 and "DNAT" in alone.stdout and "Traceback" not in alone.stderr, alone.stderr
 
-    assert "Tracing goes on" in ends[third.pid], ends[third.pid]
-    rest = read(full)
-    assert rest.returncode in (0, 23), rest.stderr
-    assert "packets" in rest.stdout and len(rest.stderr.strip().splitlines()) <= 4, rest.stderr
+
+def test_a_ring_keeps_the_last(recorder: Recorder) -> None:
+    made = recorder("ring", lambda: ask(40), Filter(), sizes=Sizes(ring=RING))
+    (path,) = made.files
+    assert path.stat().st_size < 1.3 * RING
+    done = read(path)
+    assert done.returncode == 0, done.stderr
+    live, again = made.text.read_text().split("\n\n"), done.stdout.split("\n\n")
+    assert len(again) < len(live) and again[-10:-1] == live[-10:-1]
+    assert "Service default/http-proxy" in done.stdout, "what explains packets is not forgotten"
+
+
+def test_killed(recorder: Recorder, tmp_path: Path) -> None:
+    """In a process of its own, with these probes."""
+    asked = tmp_path / "asked"
+
+    def work() -> None:
+        ask(3)
+        asked.touch()
+        ask(1000)
+
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            recorder("killed", work, WANTED)
+        os._exit(1)
+    until = time.monotonic() + 60
+    while not asked.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(2.5)
+    os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    done = read(tmp_path / "killed.k8st")
+    assert done.returncode == 0 and "did not end as it should" in done.stderr, done.stderr
+    live, again = (tmp_path / "killed.text").read_text().split("\n\n"), done.stdout.split("\n\n")
+    # What came in the last second may be missing, and what was under way then has another end.
+    sure = len(live) * 2 // 3
+    assert sure >= 6 and again[:sure] == live[:sure]
+
+
+def test_a_full_disk(recorder: Recorder, full_disk: Path) -> None:
+    def work() -> None:
+        ask(15)
+        (full_disk / "ballast").unlink()
+        ask(5)
+
+    made = recorder("full", work, Filter(), place=full_disk)
+    said, text = made.said.read_text(), made.text.read_text()
+    assert "The capture misses events from here on: it could not be written" in said and "Tracing goes on." in said
+    assert "The capture is being written again" in said and f"{made.lost} events are not in the capture." in said
+    assert text.count("REJECTED in filter/INPUT") >= 20, "what is printed does not depend on the disk"
+    done = read(*made.files)
+    assert done.returncode == 0, done.stderr
+    assert f"{made.lost} lost ({made.lost} of capture)" in done.stdout, done.stdout[-500:]
+    assert done.stdout.count("REJECTED in filter/INPUT") >= 2
+
+
+def test_a_slow_disk(recorder: Recorder, slow_disk: Path) -> None:
+    made = recorder("slow", lambda: ask(20), Filter(), place=slow_disk)
+    said, text = made.said.read_text(), made.text.read_text()
+    assert "The capture misses events from here on: the disk was too slow. Tracing goes on." in said
+    assert text.count("REJECTED in filter/INPUT") >= 20 and not made.totals.lost, "the probes have lost nothing for it"
+    done = read(*made.files)
+    assert done.returncode == 0, done.stderr
+    assert f"{made.lost} lost ({made.lost} of capture)" in done.stdout, done.stdout[-500:]

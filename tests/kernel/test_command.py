@@ -43,9 +43,10 @@ def wait_until_ready(process: subprocess.Popen[str], ready: Path) -> None:
     assert int(ready.read_text()) == process.pid
 
 
-def test_with_a_command_in_json(node: None) -> None:
-    before = state()
-    options = ["-o", "json", "--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY), "--", *ASK]
+def test_with_a_command_in_json(node: None, tmp_path: Path) -> None:
+    before, capture = state(), tmp_path / "a.k8st"
+    ports = ["--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY)]
+    options = ["-o", "json", "-w", str(capture), *ports, "--", *ASK]
     done = subprocess.run([*COMMAND, *options], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
     assert done.returncode == 10, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -63,6 +64,9 @@ def test_with_a_command_in_json(node: None) -> None:
     assert [h["nat"]["kind"] for h in first["hops"] if "nat" in h] == ["DNAT", "MASQUERADE"]
     assert {f["subject"] for f in lines[0]["facts"]} >= {"kernel", "BTF", "bcc"}
     assert settled(before) == before
+    reading = [*COMMAND, "-r", str(capture), "-o", "json"]
+    again = subprocess.run(reading, capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
 
 
 @pytest.mark.thorough
