@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,10 @@ class Index(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._of)
+
+
+# What was frozen is searched once more at exit: DuckDB complains of its own classes if they are left then.
+atexit.register(gc.unfreeze)
 
 
 @contextmanager
