@@ -21,7 +21,8 @@ from tracer.syns.counters import Difference
 from tracer.syns.model import Verdict
 from tracer.syns.watch import Syns
 
-SYN_ONLY = "tcp[tcpflags]&(tcp-syn|tcp-ack)==tcp-syn"
+SYN_ONLY = "(tcp[tcpflags]&(tcp-syn|tcp-ack)==tcp-syn or (ip6 proto 6 and ip6[53]&18==2))"
+"""tcpdump does not know the flags of TCP over IPv6."""
 
 
 @dataclass

@@ -32,5 +32,5 @@ def test_cause(watch: Watch, scene: Scene) -> None:
 
 
 def test_all_scenes_are_different() -> None:
-    assert len({s.port for s in SCENES}) == len({s.cause for s in SCENES}) == len(SCENES)
+    assert len({(s.port, s.side) for s in SCENES}) == len({s.name for s in SCENES}) == len(SCENES)
     assert set(QUICK) <= {s.name for s in SCENES}

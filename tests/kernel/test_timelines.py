@@ -8,6 +8,7 @@ import pytest
 
 from scenes import nfnetlink, rules, servers, topology, traffic
 from tests.kernel import syn_scenes
+from tests.kernel.sides import also_rules
 from tests.kernel.timeline_runs import Story, follow, following
 from tests.kernel.watching import Watch
 from tracer.timelines.model import Timeline
@@ -107,7 +108,7 @@ def test_reply_by_another_path(watch: Watch) -> None:
 
 def test_what_ate_the_first_try(watch: Watch) -> None:
     port = 9131
-    with syn_scenes.also_rules(f"*filter\n-I INPUT -p tcp -m tcp --dport {port} -j DROP\nCOMMIT\n"):
+    with also_rules(f"*filter\n-I INPUT -p tcp -m tcp --dport {port} -j DROP\nCOMMIT\n"):
         story = follow(watch, (port,), lambda: traffic.tcp_connect(topology.NODE4, port, timeout=1.5))
     one = only(story, port)
     again = [s.remark for s in one.steps if s.remark]
@@ -127,7 +128,7 @@ def test_an_entry_that_somebody_removes(watch: Watch) -> None:
 def test_an_icmp_error_and_a_reset(watch: Watch) -> None:
     port = 9132
     text = f"*filter\n-I INPUT -p tcp -m tcp --dport {port} -j REJECT --reject-with icmp-port-unreachable\nCOMMIT\n"
-    with syn_scenes.also_rules(text):
+    with also_rules(text):
         rejected = only(follow(watch, (port,), lambda: traffic.tcp_connect(topology.NODE4, port)), port)
     assert ways(rejected) == ["-> SYN", "! ICMP"]
     refused = only(follow(watch, (9133,), lambda: traffic.tcp_connect(POD_A.addr4, 9133)), 9133)
