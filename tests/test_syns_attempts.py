@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.syns import ASKED, HALF, INSIDE, MS, SEQ, at_listener, clue, last_ack, packet, syn, synack, way
+from tests.syns import ASKED, HALF, INSIDE, MS, SEQ, at_listener, clue, last_ack, packet, syn, synack, verdicts, way
 from tracer.model import Drop, Endpoints, Hop
 from tracer.syns import attempts
 from tracer.syns.attempts import ANSWER_NS, NEIGHBOUR_NS, Attempts, ends_of
@@ -101,3 +101,11 @@ def test_later_segments_of_a_connection_are_nobodys(open_: Attempts, read: list[
     open_.over(SECOND)
     open_.add(packet(ASKED, "PSH ACK", way(9 * MS), 7, seq=SEQ + 1, ack=7001))
     assert len(read) == 1 and len(read[0].acks) == 1
+
+
+def test_a_syn_that_comes_out_of_a_tunnel_is_the_same_syn() -> None:
+    """Seen again in another namespace and buffer: one verdict, from all of its way."""
+    later = packet(INSIDE, "SYN", [Hop(9, "hook", "node-2", "INPUT", in_iface="vxlan0"), *at_listener(True, 10)], 2, seq=SEQ)
+    (verdict,) = verdicts(syn(), later)
+    assert verdict.cause.name == "half-open" and verdict.again == 0
+    assert len(verdicts(syn(), syn(at=SECOND, identity=2))) == 2, "sent again, it begins where it began"

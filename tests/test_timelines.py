@@ -110,7 +110,7 @@ def test_a_closed_connection_is_told_after_a_moment() -> None:
     of.add(segment("ACK", SECOND + 2 * MS))
     (one,) = of.over(2 * SECOND)
     assert (one.state, one.why, one.packets, len(of)) == ("closed", "", 4, 0)
-    assert not of._by_alias and not of._by_identity and not of._steps
+    assert not len(of._leads) and not of._steps
 
 
 def test_a_quiet_connection_is_told_and_goes_on() -> None:
@@ -119,11 +119,11 @@ def test_a_quiet_connection_is_told_and_goes_on() -> None:
     assert of.over(QUIET_NS // 2) == []
     (one,) = of.over(2 * QUIET_NS)
     assert (one.why, len(one.steps)) == ("quiet", 1)
-    one.told = len(one.steps)
+    of.written(one)
     assert of.over(3 * QUIET_NS) == [], "nothing new"
     of.add(synack(at=3 * QUIET_NS))
     (again,) = of.over(5 * QUIET_NS)
-    assert again is one and [s.text for s in one.steps[one.told :]] == ["SYN ACK, 60 B"]
+    assert again is one and [s.text for s in one.steps] == ["SYN ACK, 60 B"] and one.told == 1
 
 
 def test_changes_stand_between_packets() -> None:
@@ -197,7 +197,7 @@ def test_a_hundred_thousand_open_connections_do_not_stop_it() -> None:
         if n < count and n % 10_000 == 0:
             of.over(n * 1000)
     assert len(of) == count == connections.MOST_TIMELINES and of.counts["aged out"] == 100
-    assert len(of._by_alias) == len(of._by_identity) == count
+    assert len(of._leads) == count
     assert len(of.over(count * 1000)) == 100
 
 
@@ -216,3 +216,31 @@ def test_idle_connections_are_not_looked_at_again() -> None:
     late = 10 * QUIET_NS
     assert [len(of.over(late)) for _ in range(4)] == [1000, 1000, 1000, 0]
     assert len(of) == 3000 and not of._untold
+
+
+def test_what_was_told_is_not_kept() -> None:
+    """A connection of many quiet spells tells each step once, however many there are."""
+    of, told = Connections(), []
+    for n in range(1, 5):
+        for m in range(30):
+            of.add(segment("PSH ACK", n * 3 * QUIET_NS + m, seq=100 * n + m, identity=100 * n + m))
+        (one,) = of.over(n * 3 * QUIET_NS + 2 * QUIET_NS)
+        told += [s.time for s in one.steps]
+        of.written(one)
+    assert len(told) == len(set(told)) == 120 and not of._steps and not one.left_out
+
+
+def test_a_packet_out_of_a_tunnel_goes_on() -> None:
+    """It is seen again in a namespace where it has not been, in another buffer; what is sent again begins where it began."""
+    here = [Hop(0, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="vxlan0")]
+    there = [Hop(3 * MS, "socket", "node-2", in_iface="vxlan0")]
+    ends = INSIDE
+    first, rest_of_it = packet(ends, "SYN", here, 1, seq=7), packet(ends, "SYN", there, 2, seq=7)
+    again = packet(ends, "SYN", [replace(here[0], time=SECOND)], 3, seq=7)
+    (one,) = rest(first, rest_of_it, again)
+    assert one.packets == 2
+    step, later = one.steps
+    assert [s.text for s in step.stages] == ["in node-2, by vxlan0, known by its header"]
+    assert [s.time for s in step.stages] == [3 * MS]
+    assert step.end == rest_of_it.verdict
+    assert later.remark.startswith(f"sent again (2. try), the first ended: {rest_of_it.verdict}")

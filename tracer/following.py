@@ -11,7 +11,8 @@ from tracer.syns.model import Verdict
 from tracer.syns.watch import Syns
 from tracer.timelines import conntrack
 from tracer.timelines.changes import Changes
-from tracer.timelines.connections import Connections, identity_of
+from tracer.timelines.connections import Connections
+from tracer.timelines.leads import identity_of
 from tracer.timelines.model import Identity, Step, Timeline
 
 HOLD_NS = 2_000_000_000
@@ -82,18 +83,19 @@ class Following:
 
     def _tell(self, verdicts: list[Verdict], output: Output) -> None:
         for verdict in verdicts:
-            if self._connections is not None:
-                self._on_timeline(verdict)
+            if self._connections is not None and self._on_timeline(verdict):
+                pass
             elif not (self._quiet and verdict.cause.good):
                 output.syn(verdict)
             for finding in self._findings.look_syn(verdict) if self._findings else ():
                 output.finding(finding)
 
-    def _on_timeline(self, verdict: Verdict) -> None:
+    def _on_timeline(self, verdict: Verdict) -> bool:
+        """Puts it on its connection's timeline, unless that has been told and forgotten."""
         assert self._connections is not None and verdict.attempt
         cause = verdict.cause
         text = f"{cause.name}: {cause.text} ({cause.evidence})"
-        self._connections.note(
+        return self._connections.note(
             identity_of(verdict.attempt.syn), Step(verdict.attempt.began + verdict.after, "verdict", text, bad=not cause.good)
         )
 
@@ -108,9 +110,10 @@ class Following:
         del self._held[: -conntrack.KEPT]
 
     def _write(self, timelines: list[Timeline], output: Output) -> None:
+        assert self._connections is not None
         for timeline in timelines:
             output.timeline(timeline)
-            timeline.told = len(timeline.steps)
+            self._connections.written(timeline)
 
     def __enter__(self) -> Following:
         return self

@@ -6,7 +6,7 @@ import io
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.kernel.watching import Watch
 from tracer.filters import Filter
@@ -33,8 +33,11 @@ class Kept(Text):
 
     def timeline(self, timeline: Timeline) -> None:
         super().timeline(timeline)
-        if timeline not in self.timelines:
-            self.timelines.append(timeline)
+        before = next((t for t in self.timelines if (t.identity, t.origin) == (timeline.identity, timeline.origin)), None)
+        if before:
+            self.timelines.remove(before)
+        steps = [*(before.steps if before else ()), *timeline.steps]
+        self.timelines.append(replace(timeline, steps=steps))
 
 
 @dataclass

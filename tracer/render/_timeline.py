@@ -32,8 +32,7 @@ def block(timeline: Timeline, ink: Ink, clock: Callable[[int], str], endpoint: C
     if timeline.told:
         parts.append(ink("quiet", "goes on"))
     lines = [ink.fold("  ".join(p for p in parts if p), MARGIN)]
-    new = timeline.steps[timeline.told :]
-    for step in sorted(new, key=lambda s: s.time):
+    for step in timeline.steps:
         lines += _step(step, timeline, ink)
     if timeline.left_out:
         lines.append(f"{'':{MARGIN}}{ink('doubt', f'{timeline.left_out} steps between the first and the last were not kept')}")

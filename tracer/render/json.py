@@ -142,7 +142,7 @@ def _timeline(timeline: Timeline) -> Object:
         "state": timeline.state,
         "packets": timeline.packets,
         "left_out": timeline.left_out,
-        "steps": [_step(step, timeline.origin) for step in timeline.steps[timeline.told :]],
+        "steps": [_step(step, timeline.origin) for step in timeline.steps],
     }
     if identity.netns:
         out["netns"] = identity.netns

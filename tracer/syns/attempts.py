@@ -56,7 +56,7 @@ class Attempts:
         """Takes a packet that is over, in the order in which packets end."""
         flags = packet.tcp_flags
         if packet.identity in self._open:
-            self._more(packet)
+            self._more(packet, packet.identity)
             self._ripe.add(packet.identity)
         elif flags == "SYN":
             self._begin(packet)
@@ -74,6 +74,10 @@ class Attempts:
         following = (syn.seq + 1) & 0xFFFFFFFF
         ends = ends_of(syn)
         before = [n for n in self._by_next.get(following, ()) if self._ends[n] & ends]
+        if before and goes_on(self._open[before[-1]].syn, syn):
+            self._more(syn, before[-1])
+            self._ripe.add(before[-1])
+            return
         again = self._open[before[-1]].again + 1 if before else 0
         self._open[syn.identity] = Attempt(syn, syn.hops[0].time, again)
         self._by_next.setdefault(following, []).append(syn.identity)
@@ -85,9 +89,9 @@ class Attempts:
             self.early += 1
             self._close(next(iter(self._open)))
 
-    def _more(self, packet: Packet) -> None:
-        """A later part of a packet that had been taken for over: it has waited for its next hop."""
-        syn = self._open[packet.identity].syn
+    def _more(self, packet: Packet, identity: int) -> None:
+        """A later part of a packet that had been taken for over: it has waited for its next hop, or come out of a tunnel."""
+        syn = self._open[identity].syn
         syn.hops = [*syn.hops, *packet.hops]
         syn.verdict, syn.outcome, syn.complete = packet.verdict, packet.outcome, syn.complete and packet.complete
 
@@ -139,6 +143,12 @@ class Attempts:
             if self._by_ends.get(each) == identity:
                 del self._by_ends[each]
         self._read(attempt)
+
+
+def goes_on(before: Packet, packet: Packet) -> bool:
+    """Whether a packet is the rest of an earlier one, seen again in a namespace where that has not been: out of a tunnel, in
+    another buffer. What is sent again begins where it began the first time."""
+    return before.outcome not in BAD and all(h.netns != packet.netns for h in before.hops)
 
 
 def waits_for_neighbour(attempt: Attempt) -> bool:

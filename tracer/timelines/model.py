@@ -32,7 +32,8 @@ class Step:
 
     time: ns, CLOCK_MONOTONIC. kind: "packet", "conntrack", "change" or "verdict". way: "->" as the first packet, "<-" back, "!"
     for an ICMP error, "" for what is no packet. text: what it is; end: how a packet ended; remark: "sent again (2nd), the
-    first ended: ...". bad: it did not get where it should.
+    first ended: ...". bad: it did not get where it should. netns: where a packet was first seen; same: equal for what is one
+    packet.
     """
 
     time: int
@@ -44,15 +45,18 @@ class Step:
     stages: tuple[Stage, ...] = ()
     bad: bool = False
     number: int = 0
+    netns: str = ""
+    same: int = 0
 
 
 @dataclass
 class Timeline:
-    """A connection's steps, oldest first.
+    """A connection's steps that have not been told, oldest first.
 
     began: ns since the epoch, of its first packet; origin: the same in CLOCK_MONOTONIC; asked: its ends. packets: seen, also
     those not kept. left_out: steps that were not kept, between the first ones and the last. state: "open", "closed", "reset",
-    "refused". why: why it is told now: "" at its end, else "quiet", "aged out", "the run ended".
+    "refused". why: why it is told now: "" at its end, else "quiet", "aged out", "the run ended". told: how many steps were told
+    before. over: nothing comes any more.
     """
 
     identity: Identity
@@ -66,3 +70,4 @@ class Timeline:
     why: str = ""
     last: int = 0
     told: int = 0
+    over: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from tracer.hops import ICMP6_UNREACHABLE, ICMP_UNREACHABLE
@@ -22,9 +23,39 @@ def step(packet: Packet, way: str, remark: str = "") -> Step:
     text = f"{packet.tcp_flags or _icmp(packet) or packet.protocol}, {packet.length} B"
     if "RST" in packet.tcp_flags or way == "!":
         text += f", {sender(packet)}"
-    end = packet.verdict + ("" if packet.complete else " (incomplete)")
+    end = _end_of(packet)
     stages = tuple(_stages(packet))
-    return Step(packet.hops[0].time, "packet", text, way, end, remark, stages, packet.outcome in BAD, packet.number)
+    began = packet.hops[0].time
+    return Step(
+        began, "packet", text, way, end, remark, stages, packet.outcome in BAD, packet.number, packet.netns, _same(packet, way)
+    )
+
+
+def _same(packet: Packet, way: str) -> int:
+    """What no translation and no tunnel changes."""
+    return hash((way, packet.seq, packet.ack, packet.tcp_flags, packet.length, packet.protocol))
+
+
+def continues(step: Step, packet: Packet, way: str) -> bool:
+    """Whether a packet is what this step tells of, seen again in a namespace where it has not been: out of a tunnel, in another
+    buffer. What is sent again begins where it began the first time."""
+    if step.same != _same(packet, way) or step.kind != "packet" or step.bad:
+        return False
+    return packet.netns != step.netns and all(stage.netns != packet.netns for stage in step.stages)
+
+
+def further(step: Step, packet: Packet) -> Step:
+    """The step with the rest of its packet's way."""
+    first = packet.hops[0]
+    by = f", by {first.in_iface}" if first.in_iface else ""
+    later = first.time - step.time
+    here = Stage(later, packet.netns, f"in {packet.netns}{by}, known by its header")
+    rest = (replace(stage, time=stage.time + later) for stage in _stages(packet))
+    return replace(step, stages=(*step.stages, here, *rest), end=_end_of(packet), bad=packet.outcome in BAD)
+
+
+def _end_of(packet: Packet) -> str:
+    return packet.verdict + ("" if packet.complete else " (incomplete)")
 
 
 def _icmp(packet: Packet) -> str:

@@ -1,0 +1,157 @@
+"""What open connections cost `--follow`: memory and time for 100,000 of them, and for several times as many.
+
+    python -m bench.timelines [--connections 10000,100000,400000]
+
+Each connection is a handshake through a NodePort's DNAT and MASQUERADE, which nobody ends: three packets, made here, the three
+events that conntrack tells of it, the SYN's verdict; all of it goes to verdicts, timelines and text as in a run. A process
+for each number, so that its memory is its own. Figures go to docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tracer.following import Following
+from tracer.model import Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket, Totals
+from tracer.render.text import Text
+from tracer.syns.spaces import Spaces
+from tracer.syns.watch import Syns
+from tracer.timelines import conntrack
+from tracer.timelines.connections import Connections
+from tracer.timelines.conntrack import EntryEvent
+from tracer.verdict import judge
+
+A_SECOND = 5000
+"""Connections that are opened in one second of the packets' clock."""
+TURN = 250
+"""Connections between two looks at what can be told: 20 a second."""
+SECOND, MS = 1_000_000_000, 1_000_000
+SERVER, POD, GATEWAY = ("192.168.56.10", 30285), ("10.244.0.11", 8080), "10.244.0.1"
+LISTENER = Socket(48213, "LISTEN", 4242, "nginx")
+
+
+class NoSpaces(Spaces):
+    """Asks no namespace of this machine anything."""
+
+    def names(self) -> list[str]:
+        return []
+
+    def setting(self, name: str, setting: str) -> str:
+        return ""
+
+
+class Told(conntrack.EntryEvents):
+    """conntrack's events, without a kernel."""
+
+    def __init__(self) -> None:
+        self.waiting, self.lost = list[EntryEvent](), 0
+
+    def take(self) -> list[EntryEvent]:
+        came, self.waiting = self.waiting, []
+        return came
+
+
+class Nowhere(io.StringIO):
+    """Counts what is written, and keeps none of it."""
+
+    size = 0
+
+    def write(self, text: str) -> int:
+        self.size += len(text)
+        return len(text)
+
+
+def handshake(n: int) -> tuple[list[Packet], list[EntryEvent]]:
+    """The n-th connection: SYN, SYN-ACK, ACK, and what conntrack tells of it."""
+    began = n * SECOND // A_SECOND
+    client, port = f"10.{100 + (n >> 16 & 127)}.{n >> 8 & 255}.{n & 255}", 1024 + n % 60000
+    asked, half = Endpoints(client, port, *SERVER), Endpoints(client, port, *POD)
+    inside = Endpoints(GATEWAY, 1024 + n * 7 % 60000, *POD)
+    packets = []
+    for at, flags, back in ((0, "SYN", False), (1, "SYN ACK", True), (2, "ACK", False)):
+        time = began + at * MS
+        ends = [asked, half, inside] if not back else [e.reversed for e in (inside, half, asked)]
+        first, second = ("DNAT", "MASQUERADE") if not back else ("reverse MASQUERADE", "reverse DNAT")
+        ifaces = ("eth0", "cni0") if not back else ("cni0", "eth0")
+        hops = [
+            Hop(time, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface=ifaces[0]),
+            Hop(time + 1, "nat", "node", "PREROUTING", nat=Nat(first, ends[0], ends[1])),
+            Hop(time + 2, "nat", "node", "POSTROUTING", nat=Nat(second, ends[1], ends[2])),
+            Hop(time + 3, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface=ifaces[1]),
+        ]
+        if not back:
+            shake = Handshake(flags, True, 0, 128, 1)
+            hops.append(Hop(time + 4, "socket", "pod-a", socket=LISTENER))
+            hops.append(Hop(time + 5, "handshake", "pod-a", handshake=shake))
+        flow = Flow(asked, inside.reversed, "ESTABLISHED" if at else "NEW", back, 0, "node")
+        seq, ack = (n + (at > 0), (n + 1) * (at > 0)) if not back else (n, n + 1)
+        made = Packet(3 * n + at, time, "node", ifaces[0], "IPv4", "TCP", ends[0], flags, 60, seq, flow, hops, ack=ack)
+        made.verdict, made.outcome = judge(made)
+        packets.append(made)
+    states = (("created", "SYN_SENT", 120), ("changed", "SYN_RECV", 60), ("changed", "ESTABLISHED", 432000))
+    events = [EntryEvent(began + at * MS, what, "TCP", asked, inside.reversed, 0, state, 0, seconds)
+              for at, (what, state, seconds) in enumerate(states)]  # fmt: skip
+    return packets, events
+
+
+def measure(count: int) -> dict[str, float]:
+    """Follows so many connections, none of which ends."""
+    connections, told, nowhere = Connections(), Told(), Nowhere()
+    output, totals = Text(nowhere, io.StringIO()), Totals()
+    before, began = memory(), time.process_time()
+    making = most = 0.0
+    with Following(Syns(NoSpaces()), connections) as following:
+        following._entries = told
+        for n in range(count):
+            at = time.process_time()
+            packets, events = handshake(n)
+            making += time.process_time() - at
+            told.waiting += events
+            for packet in packets:
+                following.add(packet)
+            if n % TURN == TURN - 1:
+                following.turn(n * SECOND // A_SECOND + SECOND // 5, output)
+            if n % 10_000 == 9999:
+                most = max(most, memory())
+        for later in range(1, 200):
+            following.turn(count * SECOND // A_SECOND + later * SECOND // 10, output)
+        settled = memory()
+        open_, untold = len(connections), len(connections._untold)
+        following.end(totals, output)
+    seconds = time.process_time() - began - making
+    return {
+        "connections": count, "cpu_seconds": round(seconds, 1), "connections_a_second": round(count / seconds),
+        "memory_mb": round(max(most, settled) - before), "idle_mb": round(settled - before), "kept": open_, "untold": untold,
+        "bytes_each": round((settled - before) * (1 << 20) / open_),
+        "aged_out": totals.timelines.get("aged out", 0), "verdicts": sum(totals.causes.values()),
+        "text_mb": round(nowhere.size / 1e6),
+    }  # fmt: skip
+
+
+def memory() -> float:
+    """MB of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / (1 << 20)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--connections", default="10000,100000,400000")
+    parser.add_argument("--one", type=int, help="for the inner processes")
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measure(given.one)), flush=True)
+        return 0
+    for count in given.connections.split(","):
+        subprocess.run([sys.executable, "-m", "bench.timelines", "--one", count], check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
