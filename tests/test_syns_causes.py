@@ -209,6 +209,8 @@ def test_neighbour() -> None:
     told = cause(syn(waits, drop("NEIGH_FAILED", "arp_error_report", "node")))
     assert told == ("neighbour failed", "dropped: next hop 10.244.0.99 on cni0 does not answer (ARP)", "observed")
     assert cause(syn(waits))[2] == "derived", "it still waits"
+    assert cause(syn(waits, drop("NOT_SPECIFIED", "neigh_invalidate", "node"))) == told, "IPv6 on older kernels"
+    assert cause(syn(drop("NOT_SPECIFIED", "neigh_invalidate", "node")))[0] == "dropped", "nobody saw it wait"
 
 
 @pytest.mark.parametrize(

@@ -244,3 +244,13 @@ def test_a_packet_out_of_a_tunnel_goes_on() -> None:
     assert [s.time for s in step.stages] == [3 * MS]
     assert step.end == rest_of_it.verdict
     assert later.remark.startswith(f"sent again (2. try), the first ended: {rest_of_it.verdict}")
+
+
+def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
+    """It was quiet for long, and taken for over; it is not sent again."""
+    first = packet(ASKED, "SYN", way(), 1, seq=SEQ)
+    late = packet(ASKED, "SYN", [Hop(SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ)
+    late.continues = 1
+    (one,) = rest(first, late)
+    (step,) = one.steps
+    assert step.bad and step.end == late.verdict and [s.text for s in step.stages][-1].startswith("drop NEIGH_FAILED")

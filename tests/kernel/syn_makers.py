@@ -99,7 +99,7 @@ def table_full(to: Side, port: int) -> Iterator[None]:
 def invalid(to: Side, port: int) -> Iterator[None]:
     traffic.http_get()
     for n in range(3):
-        packets.send_tcp(to.pod_a, port, sport=33400 + n, flags=packets.SYN, spoil=1)
+        packets.send_tcp(to.pod_a, port, src=to.client, sport=33400 + n, flags=packets.SYN, spoil=1)
     time.sleep(0.2)
     yield
 
@@ -199,7 +199,7 @@ def old_connection(to: Side, port: int) -> Iterator[None]:
     """A client that has lost its connection and asks from the same port again."""
     server = servers.Server("pod-a", "pod-a", http=port, udp=None)
     with servers.running([server]), traffic.connections(to.pod_a, port, 1) as (sock,):
-        packets.send_tcp(to.pod_a, port, sport=sock.getsockname()[1], flags=packets.SYN)
+        packets.send_tcp(to.pod_a, port, src=to.client, sport=sock.getsockname()[1], flags=packets.SYN)
         time.sleep(0.2)
         yield
 

@@ -37,11 +37,12 @@ def _same(packet: Packet, way: str) -> int:
 
 
 def continues(step: Step, packet: Packet, way: str) -> bool:
-    """Whether a packet is what this step tells of, seen again in a namespace where it has not been: out of a tunnel, in another
-    buffer. What is sent again begins where it began the first time."""
+    """Whether a packet is what this step tells of: later, or seen again in a namespace where it has not been, out of a tunnel,
+    in another buffer. What is sent again begins where it began the first time."""
     if step.same != _same(packet, way) or step.kind != "packet" or step.bad:
         return False
-    return packet.netns != step.netns and all(stage.netns != packet.netns for stage in step.stages)
+    elsewhere = packet.netns != step.netns and all(stage.netns != packet.netns for stage in step.stages)
+    return bool(packet.continues) or elsewhere
 
 
 def further(step: Step, packet: Packet) -> Step:
@@ -49,9 +50,10 @@ def further(step: Step, packet: Packet) -> Step:
     first = packet.hops[0]
     by = f", by {first.in_iface}" if first.in_iface else ""
     later = first.time - step.time
-    here = Stage(later, packet.netns, f"in {packet.netns}{by}, known by its header")
+    before = step.stages[-1].netns if step.stages else step.netns
+    here = [Stage(later, packet.netns, f"in {packet.netns}{by}, known by its header")] if packet.netns != before else []
     rest = (replace(stage, time=stage.time + later) for stage in _stages(packet))
-    return replace(step, stages=(*step.stages, here, *rest), end=_end_of(packet), bad=packet.outcome in BAD)
+    return replace(step, stages=(*step.stages, *here, *rest), end=_end_of(packet), bad=packet.outcome in BAD)
 
 
 def _end_of(packet: Packet) -> str:

@@ -12,6 +12,8 @@ REASONS = {
     "NEIGH_FAILED": "does not answer", "NEIGH_QUEUEFULL": "has not answered, and too many packets wait for it",
     "NEIGH_DEAD": "is gone", "NEIGH_CREATEFAIL": "could not be looked for",
 }  # fmt: skip
+FUNCTIONS = frozenset({"neigh_invalidate", "arp_error_report", "ndisc_error_report"})
+"""What drops those that wait when nobody has answered; for IPv6 without a reason of its own."""
 
 
 def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
@@ -20,8 +22,11 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     asked = "neighbour discovery" if family == "ipv6" else "ARP"
     hop = str(clue.facts[family]) if clue else attempt.reached.dst
     iface = next((f" on {h.out_iface}" for h in reversed(attempt.syn.hops) if h.out_iface), "")
-    if drop and drop.reason in REASONS:
-        return Cause("neighbour failed", f"dropped{attempt.where}: next hop {hop}{iface} {REASONS[drop.reason]} ({asked})")
+    reason = drop.reason if drop else ""
+    if drop and clue and drop.function in FUNCTIONS and reason in ("", "NOT_SPECIFIED"):
+        reason = "NEIGH_FAILED"
+    if reason in REASONS:
+        return Cause("neighbour failed", f"dropped{attempt.where}: next hop {hop}{iface} {REASONS[reason]} ({asked})")
     if waits_for_neighbour(attempt):
         return Cause(
             "neighbour failed", f"not sent{attempt.where}: next hop {hop}{iface} has not answered {asked}", Evidence.DERIVED
