@@ -41,12 +41,12 @@ class Side:
 
 
 V4 = Side(
-    4, topology.NODE4, topology.CLIENT4, PODS[0].addr4, PODS[1].addr4, topology.GATEWAY4, "192.168.56.2", "10.244.0.99", topology.DRAIN4,
-    "203.0.113.50", "198.51.100.7", "198.51.100.0/24", "127.0.0.1", "icmp-port-unreachable",
+    4, topology.NODE4, topology.CLIENT4, PODS[0].addr4, PODS[1].addr4, topology.GATEWAY4, "192.168.56.2",
+    "10.244.0.99", topology.DRAIN4, "203.0.113.50", "198.51.100.7", "198.51.100.0/24", "127.0.0.1", "icmp-port-unreachable",
 )  # fmt: skip
 V6 = Side(
-    6, topology.NODE6, topology.CLIENT6, PODS[0].addr6, PODS[1].addr6, topology.GATEWAY6, "fd00:56::2", "fd00:10:244::99", topology.DRAIN6,
-    "fd00:113::50", "fd00:51::7", "fd00:51::/64", "::1", "icmp6-port-unreachable",
+    6, topology.NODE6, topology.CLIENT6, PODS[0].addr6, PODS[1].addr6, topology.GATEWAY6, "fd00:56::2",
+    "fd00:10:244::99", topology.DRAIN6, "fd00:113::50", "fd00:51::7", "fd00:51::/64", "::1", "icmp6-port-unreachable",
 )  # fmt: skip
 
 
