@@ -54,10 +54,10 @@ def test_by_connection_the_verdict_is_a_step() -> None:
     assert of.by_connection
     text, totals = written(of, syn(*at_listener(True)), synack(), last_ack())
     head, *lines = text.strip().splitlines()
-    assert "TCP 192.168.56.1:40812 -> 192.168.56.10:30285  tracked in node  3 packets, open  (the run ended)" in head
+    assert "TCP 192.168.56.1:40812 -> 192.168.56.10:30285  accepted, open  3 packets  tracked in node  (the run ended)" in head
     marks = [line[14:16] for line in lines if line[14:15] not in ("|", "`")]
     assert marks == ["->", "<-", "==", "->"]
-    assert any("== accepted: accepted by nginx" in line for line in lines)
+    assert any("== accepted by nginx" in line for line in lines)
     assert totals.timelines == {"timelines": 1}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from tracer.findings import Findings
-from tracer.model import Packet, Totals
+from tracer.model import Evidence, Packet, Totals
 from tracer.render.base import Output
 from tracer.syns.model import Verdict
 from tracer.syns.watch import Syns
@@ -94,9 +94,11 @@ class Following:
         """Puts it on its connection's timeline, unless that has been told and forgotten."""
         assert self._connections is not None and verdict.attempt
         cause = verdict.cause
-        text = f"{cause.name}: {cause.text} ({cause.evidence})"
+        text = cause.text + f" ({cause.evidence})" * (cause.evidence is Evidence.DERIVED)
         return self._connections.note(
-            identity_of(verdict.attempt.syn), Step(verdict.attempt.began + verdict.after, "verdict", text, bad=not cause.good)
+            identity_of(verdict.attempt.syn),
+            Step(verdict.attempt.began + verdict.after, "verdict", text, bad=not cause.good),
+            cause.name,
         )
 
     def _note_entries(self, now: int) -> None:

@@ -76,9 +76,10 @@ def test_follow_tells_connections(node: None) -> None:
     done = subprocess.run([*COMMAND, *options], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
     assert done.returncode == 10, done.stderr
     answered, refused, summary = done.stdout.strip().split("\n\n")
-    assert f":{traffic.NODEPORT_HTTP}  tracked in node" in answered and "  -> SYN, 60 B" in answered
-    assert "  == accepted: accepted by scene-pod-" in answered and "  <- SYN ACK, 60 B" in answered
-    assert "  ! ICMP icmp-port-unreachable" in refused and "  == no endpoints: no endpoint: rejected" in refused
+    assert f":{traffic.NODEPORT_HTTP}  accepted, closed after" in answered and "  -> SYN, 60 B" in answered
+    assert "  == accepted by scene-pod-" in answered and "  <- SYN ACK, 60 B" in answered
+    assert f":{traffic.NODEPORT_LONELY}  no endpoints, refused after" in refused
+    assert "  ! ICMP icmp-port-unreachable" in refused and "  == no endpoint: rejected" in refused
     assert "2 SYNs: " in summary and "2 connections, 0 aged out" in summary
     assert settled(before) == before, "listening to conntrack changes nothing"
 

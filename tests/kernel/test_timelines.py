@@ -41,7 +41,7 @@ def test_node_port_with_masquerade(watch: Watch) -> None:
     assert "PREROUTING DNAT" in stages(one, "->") and "POSTROUTING MASQUERADE" in stages(one, "->")
     assert "reverse DNAT" in stages(one, "<-") and "reverse MASQUERADE" in stages(one, "<-")
     told = [s.text for s in one.steps if s.kind == "verdict"]
-    assert len(told) == 1 and told[0].startswith("accepted: ")
+    assert len(told) == 1 and told[0].startswith("accepted by ") and (one.cause, one.good) == ("accepted", True)
     entry = [s.text for s in one.steps if s.kind == "conntrack"]
     assert entry and entry[0].startswith("created, SYN_SENT"), entry
     assert any("ESTABLISHED" in text for text in entry)
@@ -103,7 +103,7 @@ def test_reply_by_another_path(watch: Watch) -> None:
     one = story.of(scene.port)[0]
     found = ways(one)
     assert found[:3] == ["-> SYN", "<- SYN ACK", "-> RST"], story.text
-    assert any(s.kind == "verdict" and s.text.startswith("SYN-ACK not recognised") for s in one.steps), story.text
+    assert one.cause == "SYN-ACK not recognised" and one.state == "reset", story.text
 
 
 def test_what_ate_the_first_try(watch: Watch) -> None:

@@ -1,10 +1,14 @@
 """A connection's timeline as a tree: a line for each step, and below a packet what happened to it on its way.
 
-14:52:08.826  TCP 192.168.56.1:39902 -> 192.168.56.10:30285  accepted in node, 7 packets, closed
+14:52:08.826  TCP 192.168.56.1:39902 -> 192.168.56.10:30285  accepted, closed after 161.20 ms  10 packets  tracked in node
     +0.00 ms  -> SYN, 60 B
               |    +11.59 ms  PREROUTING DNAT 192.168.56.10:30285 -> 10.244.0.11:8080  Service default/http-proxy
-              `    +26.85 ms  in pod-a, by eth0
+              `               => SYN answered by pid 219 http-proxy in pod-a
    +43.20 ms  <- SYN ACK, 60 B
+   ...
+   +61.01 ms  -> PSH ACK, 91 B  => delivered to pid 219 http-proxy in pod-a, same way, +3.18 ms
+
+The first line says what came of it. A packet that goes the way of an earlier one has a line of its own only for what is new.
 """
 
 from __future__ import annotations
@@ -12,12 +16,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tracer.render._ink import Ink, plain
-from tracer.timelines.model import Step, Timeline
+from tracer.timelines.model import Stage, Step, Timeline
 
 TIME = 12
 MARGIN = TIME + 2
 MARKS = {"conntrack": "##", "change": "%%", "verdict": "=="}
 """What stands where a packet has its direction."""
+WHY = {
+    "quiet": "nothing for 5 s, told so far",
+    "aged out": "aged out for want of room, what follows begins anew",
+    "the run ended": "the run ended",
+}
+Ways = dict[str, set[tuple[str, str]]]
+"""Stages that packets of a direction were seen to go through."""
 
 
 def block(timeline: Timeline, ink: Ink, clock: Callable[[int], str], endpoint: Callable[[str, int], str]) -> list[str]:
@@ -25,18 +36,30 @@ def block(timeline: Timeline, ink: Ink, clock: Callable[[int], str], endpoint: C
     orig = timeline.asked
     ends = f"{endpoint(orig.src, orig.sport)} -> {endpoint(orig.dst, orig.dport)}"
     parts = [f"{clock(timeline.began)}  {timeline.identity.protocol} {ink('strong', ends)}"]
-    parts.append(ink("place", plain(_tracked(timeline))))
-    parts.append(f"{timeline.packets} packet{'s' * (timeline.packets != 1)}, {timeline.state}")
-    if timeline.why:
-        parts.append(ink("quiet", f"({timeline.why})"))
     if timeline.told:
         parts.append(ink("quiet", "goes on"))
-    lines = [ink.fold("  ".join(p for p in parts if p), MARGIN)]
+    parts.append(ink("good" if timeline.good else "bad" if timeline.cause else "strong", plain(_outcome(timeline))))
+    parts.append(f"{timeline.packets} packet{'s' * (timeline.packets != 1)}")
+    parts += [ink("bad", f"{n} {what}") for n, what in ((timeline.again, "sent again"), (timeline.lost, "lost here")) if n]
+    parts.append(ink("quiet", plain(_tracked(timeline))))
+    if timeline.why:
+        parts.append(ink("quiet", f"({WHY.get(timeline.why, timeline.why)})"))
+    lines = [ink.fold("  ".join(parts), MARGIN)]
+    ways: Ways = {}
     for step in timeline.steps:
-        lines += _step(step, timeline, ink)
+        lines += _step(step, timeline, ink, ways)
     if timeline.left_out:
         lines.append(f"{'':{MARGIN}}{ink('doubt', f'{timeline.left_out} steps between the first and the last were not kept')}")
     return lines
+
+
+def _outcome(timeline: Timeline) -> str:
+    """What came of it so far: "accepted, closed after 161.20 ms"."""
+    if timeline.identity.protocol != "TCP":
+        return "answered" if timeline.state == "answered" else "no answer seen"
+    cause = timeline.cause or ("SYN not settled" if timeline.whole else "SYN not seen")
+    after = f" after {_delta(timeline.last - timeline.origin)[1:]}" if timeline.state != "open" else ""
+    return f"{cause}, {timeline.state}{after}"
 
 
 def _tracked(timeline: Timeline) -> str:
@@ -47,22 +70,38 @@ def _tracked(timeline: Timeline) -> str:
     return f"tracked in {identity.netns}{zone}"
 
 
-def _step(step: Step, timeline: Timeline, ink: Ink) -> Iterator[str]:
+def _step(step: Step, timeline: Timeline, ink: Ink, ways: Ways) -> Iterator[str]:
     moment = ink("quiet", f"{_delta(step.time - timeline.origin):>{TIME}}")
     mark = step.way or MARKS.get(step.kind, "")
     shade = "bad" if step.bad else "change" if step.kind == "packet" else "quiet" if step.kind == "conntrack" else "strong"
     line = f"{moment}  {mark:<2} {ink(shade, plain(step.text))}"
     if step.remark:
         line += "  " + ink("doubt", plain(step.remark))
-    yield ink.fold(line, MARGIN + 3)
-    rows = [(s.time, s.text, "quiet") for s in step.stages]
-    if step.end:
-        rows.append((-1, f"=> {step.end}", "bad" if step.bad else "good"))
-    for at, (time, text, shade) in enumerate(rows):
+    stages, known = _new(step, ways)
+    end = ink("bad" if step.bad else "good", plain(f"=> {step.end}")) if step.end else ""
+    if end and not stages:
+        took = f", same way, {_delta(step.stages[-1].time)}" if known else ""
+        yield ink.fold(f"{line}  {end}{ink('quiet', took) if took else ''}", MARGIN + 3)
+        return
+    yield ink.fold(line + ("  " + ink("quiet", "same way, and") if known else ""), MARGIN + 3)
+    rows = [f"{ink('quiet', f'{_delta(s.time):>{TIME}}')}  {plain(s.text)}" for s in stages]
+    rows += [f"{'':{TIME}}  {end}"] if end else []
+    for at, row in enumerate(rows):
         branch = "`" if at == len(rows) - 1 else "|"
-        when = f"{_delta(time):>{TIME}}" if time >= 0 else " " * TIME
-        painted = ink(shade, plain(text)) if time < 0 else plain(text)
-        yield ink.fold(f"{'':{MARGIN}}{branch} {ink('quiet', when)}  {painted}", MARGIN + TIME + 6)
+        yield ink.fold(f"{'':{MARGIN}}{branch} {row}", MARGIN + TIME + 6)
+
+
+def _new(step: Step, ways: Ways) -> tuple[tuple[Stage, ...], bool]:
+    """Those of its stages that no packet of its direction went through before; and whether it did go through any of those."""
+    if not step.stages:
+        return (), False
+    before = ways.setdefault(step.way, set())
+    keys = [(s.netns, "socket" if s.text.startswith("socket") else s.text.partition("  ")[0]) for s in step.stages]
+    new = tuple(stage for stage, key in zip(step.stages, keys, strict=True) if key not in before)
+    # One that went elsewhere is told as a whole.
+    elsewhere = step.bad or any(" -> " in stage.text for stage in new)
+    before.update(keys)
+    return (step.stages, False) if elsewhere or len(new) == len(keys) else (new, True)
 
 
 def _delta(ns: int) -> str:

@@ -146,8 +146,9 @@ def _timeline(timeline: Timeline) -> Object:
     }
     if identity.netns:
         out["netns"] = identity.netns
-    if timeline.why:
-        out["why"] = timeline.why
+    for key, value in (("why", timeline.why), ("cause", timeline.cause), ("again", timeline.again), ("lost", timeline.lost)):
+        if value:
+            out[key] = value
     return out
 
 

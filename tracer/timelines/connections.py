@@ -17,7 +17,7 @@ from tracer.model import Packet
 from tracer.timelines import stages
 from tracer.timelines.leads import Leads, identity_of
 from tracer.timelines.model import Identity, Step, Timeline
-from tracer.timelines.tries import Tries
+from tracer.timelines.tries import SENT_AGAIN, Tries
 
 MOST_TIMELINES = 100_000
 MOST_STEPS = 200_000
@@ -69,25 +69,32 @@ class Connections:
         one, joined = self._find(packet)
         self._open.move_to_end(one.number)
         if packet.tcp_flags == "SYN" and one.isn is None:
-            one.isn = packet.seq
+            one.isn, one.timeline.whole = packet.seq, True
         if packet.protocol == one.timeline.identity.protocol:
             self._leads.learn(one.number, one.timeline.identity, packet)
         way = self._way(one, packet)
         if self._goes_on(one, packet, way):
             return
         remark = ", ".join(r for r in (one.tries.again(packet, way), joined) if r)
+        step = stages.step(packet, way, remark)
         one.timeline.packets += 1
-        self._append(one, stages.step(packet, way, remark))
+        one.timeline.again += remark.startswith(SENT_AGAIN)
+        one.timeline.lost += step.bad
+        self._append(one, step)
         self._follow_state(one, packet, way)
         while len(self._open) > self._most or self._steps > self._most_steps:
             self._age()
 
-    def note(self, identity: Identity, step: Step) -> bool:
-        """Puts what happened to a conntrack entry, or a SYN's verdict, on its timeline; False when there is none."""
+    def note(self, identity: Identity, step: Step, cause: str = "") -> bool:
+        """Puts what happened to a conntrack entry, or a SYN's verdict, on its timeline; False when there is none. cause: of the
+        verdict."""
         number = self._leads.of_entry(identity)
         if number is None:
             return False
-        self._append(self._open[number], step)
+        one = self._open[number]
+        if cause:
+            one.timeline.cause, one.timeline.good = cause, not step.bad
+        self._append(one, step)
         return True
 
     def changed(self, step: Step) -> None:
@@ -153,6 +160,7 @@ class Connections:
         for at in range(len(steps) - 1, max(-1, len(steps) - 1 - STEPS_BACK), -1):
             if stages.continues(steps[at], packet, way):
                 steps[at] = stages.further(steps[at], packet)
+                one.timeline.lost += steps[at].bad
                 one.timeline.last = max(one.timeline.last, packet.hops[-1].time)
                 one.tries.went_on(packet, way)
                 return True
@@ -181,6 +189,9 @@ class Connections:
         if way == "!":
             if one.timeline.packets == 2:
                 one.timeline.state = "refused"
+            return
+        if packet.protocol != "TCP":
+            one.timeline.state = "answered" if way == "<-" else one.timeline.state
             return
         flags = packet.tcp_flags
         if "RST" in flags:

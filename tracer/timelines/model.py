@@ -54,9 +54,11 @@ class Timeline:
     """A connection's steps that have not been told, oldest first.
 
     began: ns since the epoch, of its first packet; origin: the same in CLOCK_MONOTONIC; asked: its ends. packets: seen, also
-    those not kept. left_out: steps that were not kept, between the first ones and the last. state: "open", "closed", "reset",
-    "refused". why: why it is told now: "" at its end, else "quiet", "aged out", "the run ended". told: how many steps were told
-    before. over: nothing comes any more.
+    those not kept; again: of them, sent again; lost: of them, those that did not get where they should. left_out: steps that
+    were not kept, between the first ones and the last. state: "open", "closed", "reset", "refused"; "answered" where nothing
+    is ever closed. whole: its SYN was seen. cause: of its latest SYN, "" while that is not known; good: that cause is. why: why
+    it is told now: "" at its end, else "quiet", "aged out", "the run ended". told: how many steps were told before. over:
+    nothing comes any more.
     """
 
     identity: Identity
@@ -65,7 +67,12 @@ class Timeline:
     asked: Endpoints
     steps: list[Step] = field(default_factory=list)
     packets: int = 0
+    again: int = 0
+    lost: int = 0
     left_out: int = 0
+    whole: bool = False
+    cause: str = ""
+    good: bool = False
     state: str = "open"
     why: str = ""
     last: int = 0
