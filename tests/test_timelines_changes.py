@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tracer.kube.store import Store
 from tracer.timelines.changes import Changes, program
 from tracer.timelines.model import Step
 
@@ -32,3 +33,36 @@ def test_changes_are_taken_once() -> None:
         Step(5, "change", "somebody replaced nat"), Step(77, "change", "Kubernetes' objects changed"),
     ]  # fmt: skip
     assert changes.take() == []
+
+
+def test_objects_are_named() -> None:
+    store, changes = Store(), Changes(lambda: 77)
+    store.on_apply(changes.applied)
+    store.on_change(changes.objects)
+
+    def told() -> list[str]:
+        return [step.text for step in changes.take()]
+
+    ends = [{"addresses": [f"10.0.0.{n}"], "conditions": {"ready": n != 2}} for n in range(1, 4)]
+    meta = {"namespace": "shop", "name": "cart-x", "labels": {"kubernetes.io/service-name": "cart"}}
+    slice_ = {"kind": "EndpointSlice", "metadata": meta, "ports": [{"port": 8080}], "endpoints": ends}
+    ports = [{"port": 80, "protocol": "TCP"}]
+    store.apply(
+        "Service", {"kind": "Service", "metadata": meta | {"name": "cart"}, "spec": {"clusterIP": "10.1.0.1", "ports": ports}}
+    )
+    assert told() == ["Service shop/cart changed"]
+    store.apply("EndpointSlice", slice_)
+    assert told() == ["EndpointSlice shop/cart-x changed, ready: 10.0.0.1, 10.0.0.3"]
+    store.apply("EndpointSlice", slice_)
+    assert told() == [], "nothing differs"
+    store.apply("EndpointSlice", {**slice_, "endpoints": ends[1:2]})
+    assert told() == ["EndpointSlice shop/cart-x changed, ready: none"]
+    store.delete("EndpointSlice", slice_)
+    assert told() == ["EndpointSlice shop/cart-x is gone"]
+    store.apply("Node", {"kind": "Node", "metadata": {"name": "node-1"}, "spec": {"podCIDR": "10.0.0.0/24"}})
+    assert told() == ["Node node-1 changed"]
+    store.replace("EndpointSlice", [slice_])
+    assert told() == ["all EndpointSlices were listed anew"]
+    many = [{"addresses": [f"10.0.1.{n}"], "conditions": {}} for n in range(9)]
+    store.apply("EndpointSlice", {**slice_, "endpoints": many})
+    assert told()[0].endswith("10.0.1.5, ...")

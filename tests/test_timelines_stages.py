@@ -6,7 +6,7 @@ import pytest
 
 from tests.syns import ASKED, HALF, INSIDE, MS, at_listener, clue, packet, syn, way
 from tracer.kube.model import Owner
-from tracer.model import Drop, Endpoints, Evidence, Flow, Hop, Nat, Packet, Socket
+from tracer.model import Drop, Endpoints, Evidence, Flow, Hop, Ipvs, Nat, Packet, Socket
 from tracer.timelines import stages
 
 
@@ -74,3 +74,20 @@ def test_icmp_errors_by_name(protocol: str, dport: int, name: str) -> None:
     hops = [Hop(MS, "hook", "pod-a", "OUTPUT")]
     error = Packet(1, 0, "pod-a", "", "IPv4", protocol, Endpoints("10.0.0.1", 0, "10.0.0.2", dport), flow=flow, hops=hops)
     assert stages.step(error, "!").text == f"{name}, 0 B, sent by pod-a"
+
+
+def test_ipvs_is_named() -> None:
+    nat, server = Nat("DNAT", ASKED, HALF), Ipvs("192.168.56.10", 30285, "tcp", "rr", real="10.244.0.11", real_port=8080)
+    assert texts(way()[0], Hop(1, "ipvs", "node", "INPUT", nat=nat, ipvs=server)) == [
+        "INPUT IPVS (rr) 192.168.56.10:30285 -> 10.244.0.11:8080"
+    ]
+    back = Hop(1, "ipvs", "node", "FORWARD", nat=Nat("reverse DNAT", HALF.reversed, ASKED.reversed), ipvs=Ipvs())
+    assert texts(way()[0], back) == ["FORWARD reverse IPVS 10.244.0.11:8080 -> 192.168.56.10:30285"]
+    none = Hop(1, "ipvs", "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=Ipvs("172.30.0.10", 53))
+    assert texts(way()[0], none) == ["INPUT IPVS has no real server for it: REJECT with icmp-port-unreachable"]
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    there = Hop(2, "socket", "pod-b", in_iface="eth0", socket=Socket(7, "", 9, "tap"), clone=True)
+    here = Hop(3, "hook", "node", "FORWARD", verdict="ACCEPT")
+    assert texts(way()[0], there, here) == ["in pod-b, by eth0 (copy)", "socket, tap (pid 9) (copy)"]

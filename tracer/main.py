@@ -126,6 +126,7 @@ def prepare(
         parts.start(session, kube, spaces, kernel.release, clock, reasons, tracked, facts, told)
     findings, changes = Findings(Context(kube.known, node)), parts.changes()
     rules.replaced = changes.rules
+    kube.known.store.on_apply(changes.applied)
     kube.known.store.on_change(changes.objects)
     syns = Syns(parts.spaces(spaces, processes), clock)
     connections = Connections(clock) if job.follow else None

@@ -80,14 +80,16 @@ def _in(netns: str) -> str:
 
 
 def _stages(packet: Packet) -> Iterator[Stage]:
-    began, netns = packet.hops[0].time, packet.netns
+    began = packet.hops[0].time
+    places = {False: packet.netns, True: packet.netns}  # its own, its copies'
     for hop in packet.hops:
-        if hop.netns and hop.netns != netns:
-            netns = hop.netns
-            yield Stage(hop.time - began, netns, f"in {netns}" + (f", by {hop.in_iface}" if hop.in_iface else ""))
+        copy = " (copy)" * hop.clone
+        if hop.netns and hop.netns != places[hop.clone]:
+            places[hop.clone] = hop.netns
+            yield Stage(hop.time - began, hop.netns, f"in {hop.netns}{f', by {hop.in_iface}' if hop.in_iface else ''}{copy}")
         text = _text(hop)
         if text:
-            yield Stage(hop.time - began, netns, text + " (copy)" * hop.clone)
+            yield Stage(hop.time - began, places[hop.clone], text + copy)
 
 
 def _text(hop: Hop) -> str:
@@ -95,7 +97,9 @@ def _text(hop: Hop) -> str:
     derived = " (derived)" if hop.evidence is Evidence.DERIVED else ""
     if hop.nat:
         owner = f"  {hop.owner.text}" if hop.owner and hop.owner.known and not hop.from_conntrack else ""
-        return f"{hop.hook} {hop.nat.kind} {rewrite(hop.nat)}{derived}{owner}"
+        return f"{hop.hook} {_translator(hop, hop.nat)} {rewrite(hop.nat)}{derived}{owner}"
+    if hop.ipvs:
+        return f"{hop.hook} IPVS has no real server for it: {hop.verdict}{f' with {hop.reject}' if hop.reject else ''}"
     if hop.handshake and hop.handshake.stage != "request":
         done = {True: "taken", False: "refused", None: "not known whether taken"}[hop.handshake.accepted]
         shake = hop.handshake
@@ -114,6 +118,14 @@ def _text(hop: Hop) -> str:
         owner = f"  {hop.owner.text}" if hop.owner and hop.owner.known else ""
         return f"{hop.hook} {hop.table or hop.what} {hop.verdict}{f' with {hop.reject}' if hop.reject else ''}{owner}"
     return ""
+
+
+def _translator(hop: Hop, nat: Nat) -> str:
+    """DNAT, reverse MASQUERADE, IPVS (rr)."""
+    if not hop.ipvs:
+        return nat.kind
+    how = f" ({hop.ipvs.scheduler})" if hop.ipvs.scheduler else ""
+    return ("reverse " if nat.kind.startswith("reverse") else "") + "IPVS" + how
 
 
 @lru_cache(4096)
