@@ -64,9 +64,9 @@ def test_who_sent_a_reset() -> None:
 
 
 def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
-    ends, flow = Endpoints("10.9.0.1", 0, "192.168.56.1", 769), replace(FLOW, state="RELATED", is_reply=True)
+    ends, flow = Endpoints("10.9.0.1", 0, "192.168.56.1", 0), replace(FLOW, state="RELATED", is_reply=True)
     icmp = Packet(
-        5, MS, "node", "eth1", "IPv4", "ICMP", ends, "", 88, flow=flow, hops=[Hop(MS, "hook", "node", in_iface="eth1")]
+        5, MS, "node", "eth1", "IPv4", "ICMP", ends, "", 88, 0, flow, [Hop(MS, "hook", "node", in_iface="eth1")], icmp=(3, 1)
     )
     stranger = replace(icmp, flow=None, identity=6)
     first, second = rest(syn(), icmp, stranger)

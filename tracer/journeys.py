@@ -138,6 +138,7 @@ class Journeys:
             hops=hops,
             complete=whole,
             continues=before.began + self._offset if before else 0,
+            icmp=record.icmp(first),
         )
         began = before.began if before else events[0].time
         following = max((e.hop + 1 for e in records if not e.flags & Flag.FLAG_CLONE), default=0)

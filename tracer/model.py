@@ -191,7 +191,8 @@ class Packet:
     since the epoch. verdict: how it ended, in words; outcome: the same as one word (see tracer/verdict.py). complete: False
     when a part of its way was lost; nothing may be concluded from what is absent then. src_owner, dst_owner: who its
     ends are, None when nobody asked. untracked: "INVALID" or "UNTRACKED" when conntrack had no entry for it. continues: 0, or
-    the `time` of the packet that this is the rest of: it was quiet for so long in between that it was taken to be over.
+    the `time` of the packet that this is the rest of: it was quiet for so long in between that it was taken to be over. icmp:
+    type and code, None for other protocols.
     """
 
     identity: int
@@ -215,6 +216,7 @@ class Packet:
     ack: int = 0
     untracked: str = ""
     continues: int = 0
+    icmp: tuple[int, int] | None = None
 
     @property
     def drop(self) -> Drop | None:

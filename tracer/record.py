@@ -173,6 +173,12 @@ def tcp_flags(e: Event) -> str:
     return " ".join(name for bit, name in TCP_FLAGS if e.tcp_flags & bit) if e.protocol == 6 else ""
 
 
+def icmp(e: Event) -> tuple[int, int] | None:
+    """Type and code of an ICMP message, which stand where ports would; None for what is none."""
+    known = e.protocol in (1, 58) and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_FRAGMENT)
+    return (e.dport >> 8, e.dport & 255) if known else None
+
+
 def hook(e: Event) -> str:
     """Its name; a bridge's are named as IP's, and the family of its table tells them apart."""
     hooks = DEVICE_HOOKS if e.pf == NETDEV else HOOKS

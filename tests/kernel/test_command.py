@@ -79,7 +79,7 @@ def test_follow_tells_connections(node: None) -> None:
     assert f":{traffic.NODEPORT_HTTP}  accepted, closed after" in answered and "  -> SYN, 60 B" in answered
     assert "  == accepted by scene-pod-" in answered and "  <- SYN ACK, 60 B" in answered
     assert f":{traffic.NODEPORT_LONELY}  no endpoints, refused after" in refused
-    assert "  ! ICMP icmp-port-unreachable" in refused and "  == no endpoint: rejected" in refused
+    assert "  !  ICMP icmp-port-unreachable" in refused and "  == no endpoint: rejected" in refused
     assert "2 SYNs: " in summary and "2 connections, 0 aged out" in summary
     assert settled(before) == before, "listening to conntrack changes nothing"
 

@@ -130,6 +130,6 @@ def test_an_icmp_error_and_a_reset(watch: Watch) -> None:
     text = f"*filter\n-I INPUT -p tcp -m tcp --dport {port} -j REJECT --reject-with icmp-port-unreachable\nCOMMIT\n"
     with also_rules(text):
         rejected = only(follow(watch, (port,), lambda: traffic.tcp_connect(topology.NODE4, port)), port)
-    assert ways(rejected) == ["-> SYN", "! ICMP"]
+    assert ways(rejected) == ["-> SYN", "! ICMP icmp-port-unreachable"]
     refused = only(follow(watch, (9133,), lambda: traffic.tcp_connect(POD_A.addr4, 9133)), 9133)
     assert ways(refused) == ["-> SYN", "<- RST ACK"] and refused.state == "refused"

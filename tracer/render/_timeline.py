@@ -38,13 +38,14 @@ def block(timeline: Timeline, ink: Ink, clock: Callable[[int], str], endpoint: C
     parts = [f"{clock(timeline.began)}  {timeline.identity.protocol} {ink('strong', ends)}"]
     if timeline.told:
         parts.append(ink("quiet", "goes on"))
-    parts.append(ink("good" if timeline.good else "bad" if timeline.cause else "strong", plain(_outcome(timeline))))
+    outcome = plain(_outcome(timeline))
+    parts.append(outcome and ink("good" if timeline.good else "bad" if timeline.cause else "strong", outcome))
     parts.append(f"{timeline.packets} packet{'s' * (timeline.packets != 1)}")
     parts += [ink("bad", f"{n} {what}") for n, what in ((timeline.again, "sent again"), (timeline.lost, "lost here")) if n]
     parts.append(ink("quiet", plain(_tracked(timeline))))
     if timeline.why:
         parts.append(ink("quiet", f"({WHY.get(timeline.why, timeline.why)})"))
-    lines = [ink.fold("  ".join(parts), MARGIN)]
+    lines = [ink.fold("  ".join(part for part in parts if part), MARGIN)]
     ways: Ways = {}
     for step in timeline.steps:
         lines += _step(step, timeline, ink, ways)
@@ -55,8 +56,9 @@ def block(timeline: Timeline, ink: Ink, clock: Callable[[int], str], endpoint: C
 
 def _outcome(timeline: Timeline) -> str:
     """What came of it so far: "accepted, closed after 161.20 ms"."""
-    if timeline.identity.protocol != "TCP":
-        return "answered" if timeline.state == "answered" else "no answer seen"
+    protocol = timeline.identity.protocol
+    if protocol != "TCP":
+        return "answered" if timeline.state == "answered" else "no answer seen" * (not protocol.startswith("ICMP"))
     cause = timeline.cause or ("SYN not settled" if timeline.whole else "SYN not seen")
     after = f" after {_delta(timeline.last - timeline.origin)[1:]}" if timeline.state != "open" else ""
     return f"{cause}, {timeline.state}{after}"

@@ -6,21 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from tracer.hops import ICMP6_UNREACHABLE, ICMP_UNREACHABLE
+from tracer import icmp
 from tracer.model import Evidence, Hop, Nat, Packet
 from tracer.timelines.model import Stage, Step
 from tracer.verdict import BAD, benign
 
-ICMP_ERRORS: dict[tuple[str, int], dict[int, str]] = {
-    ("ICMP", 3): ICMP_UNREACHABLE | {4: "fragmentation needed"}, ("ICMP", 11): {0: "time to live exceeded"},
-    ("ICMPv6", 1): ICMP6_UNREACHABLE, ("ICMPv6", 2): {0: "packet too big"}, ("ICMPv6", 3): {0: "hop limit exceeded"},
-}  # fmt: skip
-"""Names of codes by protocol and type."""
-
 
 def step(packet: Packet, way: str, remark: str = "") -> Step:
     """The step that a packet is. way, remark: as in Step."""
-    text = f"{packet.tcp_flags or _icmp(packet) or packet.protocol}, {packet.length} B"
+    text = f"{packet.tcp_flags or icmp.error(packet) or packet.protocol}, {packet.length} B"
     if "RST" in packet.tcp_flags or way == "!":
         text += f", {sender(packet)}"
     end = _end_of(packet)
@@ -58,13 +52,6 @@ def further(step: Step, packet: Packet) -> Step:
 
 def _end_of(packet: Packet) -> str:
     return packet.verdict + ("" if packet.complete else " (incomplete)")
-
-
-def _icmp(packet: Packet) -> str:
-    """An ICMP error's own name; "" for anything else. Type and code stand where ports would."""
-    kind, code = packet.endpoints.dport >> 8, packet.endpoints.dport & 255
-    names = ICMP_ERRORS.get((packet.protocol, kind))
-    return f"{packet.protocol} {names.get(code, f'code {code}')}" if names else ""
 
 
 def sender(packet: Packet) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracer.hops import ICMP_UNREACHABLE
+from tracer import icmp
 from tracer.syns.model import Attempt, Cause, end
 from tracer.syns.spaces import Spaces
 
@@ -16,7 +16,6 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
                 "refused elsewhere", f"answered with a reset by {end(packet.endpoints.src, packet.endpoints.sport)}{start}"
             )
     for packet in attempt.errors:
-        kind, code = packet.endpoints.dport >> 8, packet.endpoints.dport & 255
-        name = ICMP_UNREACHABLE.get(code, f"code {code}") if packet.protocol == "ICMP" and kind == 3 else "an error"
-        return Cause("refused elsewhere", f"answered with {packet.protocol} {name} by {packet.endpoints.src}")
+        name = icmp.error(packet) or f"an {packet.protocol} error"
+        return Cause("refused elsewhere", f"answered with {name} by {packet.endpoints.src}")
     return None

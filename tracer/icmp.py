@@ -1,0 +1,19 @@
+"""Names of ICMP errors, by protocol, type and code."""
+
+from __future__ import annotations
+
+from tracer.hops import ICMP6_UNREACHABLE, ICMP_UNREACHABLE
+from tracer.model import Packet
+
+ERRORS: dict[tuple[str, int], dict[int, str]] = {
+    ("ICMP", 3): ICMP_UNREACHABLE | {4: "fragmentation needed"}, ("ICMP", 11): {0: "time to live exceeded"},
+    ("ICMPv6", 1): ICMP6_UNREACHABLE, ("ICMPv6", 2): {0: "packet too big"}, ("ICMPv6", 3): {0: "hop limit exceeded"},
+}  # fmt: skip
+"""By protocol and type: names of codes."""
+
+
+def error(packet: Packet) -> str:
+    """An ICMP error's own name, "ICMP icmp-host-unreachable"; "" for anything else."""
+    kind, code = packet.icmp or (-1, 0)
+    names = ERRORS.get((packet.protocol, kind))
+    return f"{packet.protocol} {names.get(code, f'code {code}')}" if names else ""
