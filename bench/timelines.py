@@ -18,14 +18,14 @@ import sys
 import time
 from pathlib import Path
 
+from tests.ctnetlink import CHANGED, TOLD, Heard, message
 from tracer.following import Following
 from tracer.model import Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket, Totals
 from tracer.render.text import Text
 from tracer.syns.spaces import Spaces
 from tracer.syns.watch import Syns
-from tracer.timelines import conntrack
 from tracer.timelines.connections import Connections
-from tracer.timelines.conntrack import EntryEvent
+from tracer.timelines.conntrack import Datagram
 from tracer.verdict import judge
 
 A_SECOND = 5000
@@ -47,17 +47,6 @@ class NoSpaces(Spaces):
         return ""
 
 
-class Told(conntrack.EntryEvents):
-    """conntrack's events, without a kernel."""
-
-    def __init__(self) -> None:
-        self.waiting, self.lost = list[EntryEvent](), 0
-
-    def take(self) -> list[EntryEvent]:
-        came, self.waiting = self.waiting, []
-        return came
-
-
 class Nowhere(io.StringIO):
     """Counts what is written, and keeps none of it."""
 
@@ -68,7 +57,7 @@ class Nowhere(io.StringIO):
         return len(text)
 
 
-def handshake(n: int) -> tuple[list[Packet], list[EntryEvent]]:
+def handshake(n: int) -> tuple[list[Packet], list[Datagram]]:
     """The n-th connection: SYN, SYN-ACK, ACK, and what conntrack tells of it."""
     began = n * SECOND // A_SECOND
     client, port = f"10.{100 + (n >> 16 & 127)}.{n >> 8 & 255}.{n & 255}", 1024 + n % 60000
@@ -95,25 +84,26 @@ def handshake(n: int) -> tuple[list[Packet], list[EntryEvent]]:
         made = Packet(3 * n + at, time, "node", ifaces[0], "IPv4", "TCP", ends[0], flags, 60, seq, flow, hops, ack=ack)
         made.verdict, made.outcome = judge(made)
         packets.append(made)
-    states = (("created", "SYN_SENT", 120), ("changed", "SYN_RECV", 60), ("changed", "ESTABLISHED", 432000))
-    events = [EntryEvent(began + at * MS, what, "TCP", asked, inside.reversed, 0, state, 0, seconds)
-              for at, (what, state, seconds) in enumerate(states)]  # fmt: skip
+    # SYN_SENT, SYN_RECV, ESTABLISHED
+    events = [
+        (began + at * MS, message(kind, flags, state=at + 1, orig=asked, zone=0))
+        for at, (kind, flags) in enumerate((TOLD, CHANGED, CHANGED))
+    ]
     return packets, events
 
 
 def measure(count: int) -> dict[str, float]:
     """Follows so many connections, none of which ends."""
-    connections, told, nowhere = Connections(), Told(), Nowhere()
+    connections, heard, nowhere = Connections(), Heard(), Nowhere()
     output, totals = Text(nowhere, io.StringIO()), Totals()
     before, began = memory(), time.process_time()
     making = most = 0.0
-    with Following(Syns(NoSpaces()), connections) as following:
-        following._entries = told
+    with Following(Syns(NoSpaces()), connections, entries=heard) as following:
         for n in range(count):
             at = time.process_time()
             packets, events = handshake(n)
             making += time.process_time() - at
-            told.waiting += events
+            heard.waiting += events
             for packet in packets:
                 following.add(packet)
             if n % TURN == TURN - 1:
