@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 from tests.ctnetlink import REMOVED, TOLD, Heard, message
-from tests.syns import ASKED, MS, FakeSpaces, at_listener, last_ack, syn, synack
+from tests.syns import ASKED, MS, FakeSpaces, at_listener, last_ack, packet, syn, synack, way
 from tracer import following
 from tracer.findings import Findings
 from tracer.findings.context import Context
 from tracer.following import Following
-from tracer.model import Totals
+from tracer.model import Endpoints, Flow, Hop, Packet, Totals
 from tracer.render.base import Output
 from tracer.render.json import Json
 from tracer.render.text import Text
@@ -130,3 +131,33 @@ def test_the_summary_compares_counters() -> None:
     assert "  1 SYN: 1 accept queue full\n" in out.getvalue()
     assert "ListenOverflows in pod-a: 1 counted, 1 explained\n" in out.getvalue()
     assert "ListenDrops in pod-a: 2 counted, 1 explained; 1 were packets" in out.getvalue()
+
+
+def test_a_verdict_whose_timeline_is_gone_is_a_line() -> None:
+    """Every SYN is told, also where its connection had to make room before."""
+    of = Following(Syns(FakeSpaces()), Connections(most=1))
+    other = replace(ASKED, sport=50000)
+    later = packet(
+        other, "SYN", [replace(h, nat=None) for h in way(SECOND)], 9, seq=77, flow=Flow(other, other.reversed, "NEW", False, 0)
+    )
+    text, totals = written(of, syn(), later)
+    assert "aged out" in text and totals.timelines["aged out"] == 1
+    assert "SYN 192.168.56.1:40812 -> 192.168.56.10:30285" in text, "a line of its own"
+    assert "SYN 192.168.56.1:50000" not in text and "== left by cni0" in text, "a step of its timeline"
+
+
+def test_only_troubled_connections() -> None:
+    of = Following(Syns(FakeSpaces()), Connections(), quiet=True)
+    text, _ = written(of, syn(*at_listener(True)), synack(), last_ack(), syn(at=SECOND, identity=9, seq=5))
+    assert text.count("TCP 192.168.56.1:40812") == 1 and "no answer, open" in text
+
+
+def test_neighbour_discovery_is_no_connection() -> None:
+    of = Following(Syns(FakeSpaces()), Connections())
+    ends = Endpoints("fd00:56::1", 0, "ff02::1:ff00:10", 0)
+    ask = Packet(
+        1, 0, "node", "eth0", "IPv6", "ICMPv6", ends, hops=[Hop(0, "hook", "node")], outcome="delivered", icmp=(135, 0)
+    )
+    assert written(of, ask)[0] == ""
+    text, _ = written(of, replace(ask, outcome="dropped", verdict="DROPPED in ip6_mc_input"))
+    assert "DROPPED in ip6_mc_input" in text, "what goes wrong is told of any packet"

@@ -25,6 +25,11 @@ def test_names(protocol: str, kind: int, code: int, name: str) -> None:
     assert icmp.error(message(protocol, kind, code)) == name
 
 
+def test_neighbours_finding_each_other() -> None:
+    assert icmp.housekeeping(message("ICMPv6", 135, 0)) and icmp.housekeeping(message("ICMPv6", 143, 0))
+    assert not any(map(icmp.housekeeping, (message("ICMPv6", 1, 4), message("ICMPv6", 128, 0), message("ICMP", 135, 0))))
+
+
 def test_what_is_no_icmp_has_none() -> None:
     tcp = Packet(1, 0, "node", "", "IPv4", "TCP", Endpoints("10.0.0.1", 3 << 8, "10.0.0.2", 3 << 8 | 1))
     assert tcp.icmp is None and icmp.error(tcp) == ""

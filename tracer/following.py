@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from tracer import icmp
 from tracer.findings import Findings
 from tracer.model import Evidence, Packet, Totals
 from tracer.render.base import Output
@@ -14,6 +15,7 @@ from tracer.timelines.changes import Changes
 from tracer.timelines.connections import Connections
 from tracer.timelines.leads import identity_of
 from tracer.timelines.model import Identity, Step, Timeline
+from tracer.verdict import BAD
 
 HOLD_NS = 2_000_000_000
 """So long an event of conntrack waits for a packet of its connection."""
@@ -53,7 +55,7 @@ class Following:
     def add(self, packet: Packet) -> None:
         """Takes a packet that is over."""
         self._syns.add(packet)
-        if self._connections is not None:
+        if self._connections is not None and (packet.outcome in BAD or not icmp.housekeeping(packet)):
             self._connections.add(packet)
 
     def turn(self, now: int, output: Output) -> None:
@@ -114,7 +116,8 @@ class Following:
     def _write(self, timelines: list[Timeline], output: Output) -> None:
         assert self._connections is not None
         for timeline in timelines:
-            output.timeline(timeline)
+            if not self._quiet or timeline.troubled:
+                output.timeline(timeline)
             self._connections.written(timeline)
 
     def __enter__(self) -> Following:

@@ -12,6 +12,15 @@ ERRORS: dict[tuple[str, int], dict[int, str]] = {
 """By protocol and type: names of codes."""
 
 
+HOUSEKEEPING = frozenset({130, 131, 132, 133, 134, 135, 136, 137, 143})
+"""Types of ICMPv6 by which neighbours find each other: multicast listeners, routers, neighbours."""
+
+
+def housekeeping(packet: Packet) -> bool:
+    """Whether a packet is of neighbour discovery or its like, and no connection's."""
+    return packet.protocol == "ICMPv6" and (packet.icmp or (0, 0))[0] in HOUSEKEEPING
+
+
 def error(packet: Packet) -> str:
     """An ICMP error's own name, "ICMP icmp-host-unreachable"; "" for anything else."""
     kind, code = packet.icmp or (-1, 0)

@@ -78,3 +78,8 @@ class Timeline:
     last: int = 0
     told: int = 0
     over: bool = False
+
+    @property
+    def troubled(self) -> bool:
+        """Whether something of it did not go as it should."""
+        return bool(self.lost or self.again or (self.cause and not self.good))
