@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.syns import ASKED, HALF, INSIDE, MS, SEQ, at_listener, clue, last_ack, packet, syn, synack, verdicts, way
+from tests.syns import ASKED, HALF, INSIDE, MS, SEQ, FakeSpaces, at_listener, clue, last_ack, packet, syn, synack, verdicts, way
 from tracer.model import Drop, Endpoints, Hop
 from tracer.syns import attempts
 from tracer.syns.attempts import ANSWER_NS, NEIGHBOUR_NS, Attempts, ends_of
 from tracer.syns.model import Attempt
+from tracer.syns.watch import Syns
 
 SECOND = 1_000_000_000
 
@@ -109,3 +110,13 @@ def test_a_syn_that_comes_out_of_a_tunnel_is_the_same_syn() -> None:
     (verdict,) = verdicts(syn(), later)
     assert verdict.cause.name == "half-open" and verdict.again == 0
     assert len(verdicts(syn(), syn(at=SECOND, identity=2))) == 2, "sent again, it begins where it began"
+
+
+def test_the_rest_of_a_syn_that_was_told_is_no_other_syn() -> None:
+    late = syn(Hop(3 * SECOND, "drop", "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND)
+    late.continues = 1
+    syns = Syns(FakeSpaces())
+    syns.add(syn())
+    assert len(syns.over(2 * SECOND)) == 1
+    syns.add(late)
+    assert syns.rest() == []

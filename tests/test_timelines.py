@@ -254,3 +254,15 @@ def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
     (one,) = rest(first, late)
     (step,) = one.steps
     assert step.bad and step.end == late.verdict and [s.text for s in step.stages][-1].startswith("drop NEIGH_FAILED")
+
+
+def test_the_rest_of_what_was_told_is_said_to_be_that() -> None:
+    of = Connections()
+    of.add(packet(ASKED, "SYN", way(), 1, seq=SEQ))
+    (one,) = of.over(2 * QUIET_NS)
+    of.written(one)
+    late = packet(ASKED, "SYN", [Hop(3 * QUIET_NS, "drop", "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
+    late.continues = 1
+    of.add(late)
+    (step,) = of.rest()[0].steps
+    assert step.remark == "the rest of a packet that was told before, joined by its addresses" and one.again == 0

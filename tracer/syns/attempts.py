@@ -59,7 +59,8 @@ class Attempts:
             self._more(packet, packet.identity)
             self._ripe.add(packet.identity)
         elif flags == "SYN":
-            self._begin(packet)
+            if not packet.continues:  # else its verdict has been told
+                self._begin(packet)
         elif flags and (packet.ack in self._by_next or packet.seq in self._by_next):
             for attempt in self._answered(packet):
                 self._note(attempt, packet, flags)

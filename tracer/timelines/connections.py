@@ -31,6 +31,7 @@ GRACE_NS = 500_000_000
 CHANGES_KEPT = 64
 LOOKED_AT = 1000
 """So many of those that have been quiet longest are told at a time."""
+THE_REST = "the rest of a packet that was told before"
 STEPS_BACK = 16
 """So many steps ago a packet may have begun that is seen again out of a tunnel."""
 
@@ -75,7 +76,8 @@ class Connections:
         way = self._way(one, packet)
         if self._goes_on(one, packet, way):
             return
-        remark = ", ".join(r for r in (one.tries.again(packet, way), joined) if r)
+        again = THE_REST if packet.continues else one.tries.again(packet, way)
+        remark = ", ".join(r for r in (again, joined) if r)
         step = stages.step(packet, way, remark)
         one.timeline.packets += 1
         one.timeline.again += remark.startswith(SENT_AGAIN)
