@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from tests.nodes import node as recorded
 pytestmark = pytest.mark.thorough
 
 INNER_NODE, INNER_FAR = "10.250.0.1", "10.250.0.2"
-NARROW = 1200
+NARROW = 1300
+"""Bytes: less than a full segment, more than IPv6 needs."""
 
 
 def test_ipvs(watch: Watch) -> None:
@@ -76,7 +78,7 @@ def test_a_tunnel_between_nodes(watch: Watch) -> None:
         story = follow(watch, (port,), lambda: traffic.http_get(INNER_FAR, port, ns="pod-a"))
     one = only(story, port)
     assert ways(one)[:3] == ["-> SYN", "<- SYN ACK", "-> ACK"], story.text
-    assert "in client, by vxlan9, known by its header" in stages(one, "->"), story.text
+    assert re.search("^in client.*, known by its header$", stages(one, "->"), re.M), story.text
     assert not [s.remark for s in one.steps if "sent again" in s.remark], story.text
     (told,) = [s.text for s in one.steps if s.kind == "verdict"]
     assert told.startswith("accepted by scene-far") and "in client" in told, told
