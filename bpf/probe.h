@@ -19,12 +19,12 @@
 /* A seventh argument is on the stack above the return address (x86), or in a register (arm64). */
 static __always_inline u64 seventh_argument(struct pt_regs *ctx)
 {
-#ifdef HAVE_pt_regs_di
+#ifdef HAVE_pt_regs_regs
+    return ctx->regs[6];
+#else
     u64 value = 0;
     bpf_probe_read_kernel(&value, sizeof(value), (void *)(ctx->sp + 8));
     return value;
-#else
-    return 0;
 #endif
 }
 #define PT_REGS_PARM7(ctx) seventh_argument(ctx)

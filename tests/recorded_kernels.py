@@ -45,7 +45,7 @@ def record(types: KernelTypes, symbols: Symbols, release: str) -> Data:
             size = btf.structure_size(row.struct) if btf else None
             if btf and size:
                 fields = {path: btf.field(row.struct, path) for path in row.fields.split()}
-                told = {p: [f.offset, f.size, f.kind, f.target, f.shift, f.width] for p, f in fields.items() if f}
+                told = {p: [f.offset, f.size, f.kind, f.target, f.shift, f.width, f.element] for p, f in fields.items() if f}
                 structures[row.struct] = [row.module if btf is not types.vmlinux else "vmlinux", size, told]
                 break
     structures |= {name: ["vmlinux", size, {}] for name in INSIDE if (size := types.vmlinux.structure_size(name))}

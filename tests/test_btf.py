@@ -47,7 +47,7 @@ def kernel() -> Btf:
         ("sk_buff", "protocol", Field(180, 2, INT, "")),
         ("sk_buff", "dev", Field(32, 8, PTR, "")),
         ("sk_buff", "next", Field(24, 8, PTR, "sock")),
-        ("sk_buff", "list", Field(24, 16, ARRAY, "")),
+        ("sk_buff", "list", Field(24, 16, ARRAY, "", element=4)),
         ("sock", "__sk_common.skc_net.net", Field(12, 8, PTR, "net")),
         ("sock", "__sk_common.skc_state", Field(22, 1, INT, "")),
     ],

@@ -149,7 +149,7 @@ class Btf:
         target = self.plain(kind.size) if kind.kind == PTR else None
         leads_to = target.name if target and target.kind == STRUCT else ""
         shift = found[0] % 8 if found[2] else 0
-        return Field(found[0] // 8, self.size_of(found[1]), kind.kind, leads_to, shift, found[2])
+        return Field(found[0] // 8, self.size_of(found[1]), kind.kind, leads_to, shift, found[2], _element(kind))
 
     def structure_size(self, name: str) -> int | None:
         t = self.find(name, STRUCT)
@@ -188,6 +188,14 @@ class Btf:
         step, form = (8, "<Ii") if t.kind == ENUM else (12, "<IQ")
         pairs = (struct.unpack_from(form, t.btf._data, t.at + step * i) for i in range(t.vlen))
         return {t.btf.string(n): v for n, v in pairs}
+
+
+def _element(array: Type) -> int:
+    """Size of each of an array's integers in bytes; 0 when it is no array of integers."""
+    if array.kind != ARRAY:
+        return 0
+    element = array.btf.plain(struct.unpack_from("<I", array.btf._data, array.at)[0])
+    return element.size if element.kind == INT else 0
 
 
 class KernelTypes:

@@ -19,7 +19,8 @@ INT, PTR, ARRAY = range(1, 4)
 class Field:
     """A structure's field: offset and size in bytes; `target` names the structure a pointer leads to.
 
-    width: of a bit field, in bits, 0 for any other. shift: where in the byte at `offset` it begins.
+    width: of a bit field, in bits, 0 for any other. shift: where in the byte at `offset` it begins. element: size of each of an
+    array's integers, 0 for any other.
     """
 
     offset: int
@@ -28,6 +29,7 @@ class Field:
     target: str
     shift: int = 0
     width: int = 0
+    element: int = 0
 
 
 class Sizes(Protocol):

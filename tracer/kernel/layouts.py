@@ -120,6 +120,8 @@ def _size(row: Layout, types: KernelTypes) -> int | None:
 def _declare(name: str, field: Field) -> str:
     if field.kind == PTR:
         return f"struct {field.target} *{name}" if field.target else f"void *{name}"
+    if field.kind == ARRAY and field.element:
+        return f"{_INTEGERS[field.element]} {name}[{field.size // field.element}]"
     kind = None if field.kind == ARRAY else _INTEGERS.get(field.size)
     return f"{kind} {name}" if kind else f"u8 {name}[{field.size}]"
 

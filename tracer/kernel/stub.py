@@ -7,13 +7,13 @@ headers asked for are in bpf/stub/; each is copied to where bcc expects it.
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 
 from tracer import bpf_text
 
 _EMPTY = ("include/linux/bpf_common.h", "include/uapi/linux/bpf.h", "include/uapi/linux/if_packet.h", "include/linux/log2.h")
-_ARCH = {"x86_64": "x86", "aarch64": "arm64"}
+_ARCHITECTURES = ("x86", "arm64")
+"""bcc looks in the directory of the one it compiles for: this machine's, or what $ARCH says."""
 
 
 def write(directory: Path) -> None:
@@ -22,7 +22,7 @@ def write(directory: Path) -> None:
     files["include/linux/kconfig.h"] = bpf_text.read("stub/kconfig.h")
     files["include/linux/types.h"] = bpf_text.read("stub/types.h")
     files["include/linux/version.h"] = bpf_text.read("stub/version.h")
-    files[f"arch/{_ARCH.get(platform.machine(), platform.machine())}/include/asm/page.h"] = bpf_text.read("stub/page.h")
+    files |= {f"arch/{name}/include/asm/page.h": bpf_text.read("stub/page.h") for name in _ARCHITECTURES}
     for name, text in files.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
