@@ -67,10 +67,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item, report: pytest.TestReport) -> None:
-    """Shows a failure when it happens: a machine that runs out of time has no summary."""
+    """Shows a failure, and what the test printed, when it happens: a machine that runs out of time has no summary."""
     reporter = node.config.pluginmanager.getplugin("terminalreporter")
     if reporter:
-        reporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
+        reporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}\n{report.capstdout}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
