@@ -36,6 +36,7 @@ class FakeNode(Node):
     leases: tuple[str, ...] = ()
     conntrack: dict[str, int] = field(default_factory=dict)
     mtus: dict[str, int] = field(default_factory=dict)
+    ways: dict[str, str] = field(default_factory=dict)
 
     def listener(self, address: str, port: int, protocol: str) -> Listener | None:
         return self.listeners.get((port, protocol))
@@ -57,6 +58,9 @@ class FakeNode(Node):
 
     def mtu(self, interface: str) -> int:
         return self.mtus.get(interface, 0)
+
+    def way_out(self, address: str) -> str:
+        return self.ways.get(address, "")
 
     def interface_of(self, address: str) -> str:
         return self.interfaces.get(address, "")

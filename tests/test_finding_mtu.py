@@ -40,3 +40,24 @@ def test_too_long(reason: str, function: str) -> None:
 )
 def test_other_drops(reason: str, function: str) -> None:
     assert found(packet(reason, function)) == []
+
+
+def test_what_is_forwarded_is_dropped_before_any_hook_has_told_where_to() -> None:
+    """The client's own interface, by which it came, is not the one that is too small."""
+    hops = [
+        Hop(0, "hook", "client", "OUTPUT", verdict="ACCEPT", out_iface="eth0"),
+        Hop(1, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
+        Hop(2, "drop", "node", drop=Drop("PKT_TOO_BIG", "ip_forward")),
+    ]
+    on = f.FakeNode(mtus={"eth0": 1500, "cni0": 1000}, ways={ENDS.dst: "cni0"})
+    (told,) = f.look([f.packet(hops, ENDS)], Known(), on)[1]
+    assert "is too long for cni0, whose MTU is 1000, and" in told.cause
+
+
+def test_another_namespaces_interface_is_not_measured_here() -> None:
+    hops = [
+        Hop(0, "hook", "pod-a", "OUTPUT", verdict="ACCEPT", out_iface="eth0"),
+        Hop(1, "drop", "pod-a", drop=Drop("PKT_TOO_BIG", "ip_fragment")),
+    ]
+    (told,) = f.look([f.packet(hops, ENDS)], Known(), f.FakeNode(mtus={"eth0": 1500}))[1]
+    assert "is too long for eth0 and must not be cut" in told.cause and not f.proofs(told, "setting")

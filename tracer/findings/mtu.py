@@ -19,8 +19,8 @@ def find(packet: Packet, context: Context) -> Finding | None:
     drop = packet.drop
     if not drop or not (drop.reason == REASON or drop.function in FUNCTIONS):
         return None
-    leaves = next((h.out_iface for h in reversed(packet.hops) if h.out_iface and not h.clone), "")
-    mtu = context.node.mtu(leaves) if leaves else 0
+    netns, leaves = _way_out(packet, context)
+    mtu = context.node.mtu(leaves) if leaves and netns == "node" else 0
     limit = f", whose MTU is {mtu}," if mtu else ""
     ends = packet.endpoints
     told = [Proof("setting", f"MTU of {leaves} is {mtu}", "/sys/class/net")] if mtu else []
@@ -38,3 +38,18 @@ def find(packet: Packet, context: Context) -> Finding | None:
             " clamp the MSS: iptables -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu."
         ),
     )
+
+
+def _way_out(packet: Packet, context: Context) -> tuple[str, str]:
+    """(namespace that dropped it, interface it should have left by, "" = not known). What is forwarded is measured before
+    FORWARD, where no hook has yet told the interface: there the routing is asked.
+    """
+    at = next((i for i, h in enumerate(packet.hops) if h.drop and not h.clone), len(packet.hops))
+    netns = packet.hops[at].netns if at < len(packet.hops) else packet.netns
+    here = [h for h in packet.hops[:at] if h.netns == netns and not h.clone]
+    came = max((i for i, h in enumerate(here) if h.hook == "PREROUTING"), default=-1)
+    leaves = next((h.out_iface for h in reversed(here[came + 1 :]) if h.out_iface), "")
+    if leaves or netns != "node":
+        return netns, leaves
+    nat = next((h.nat for h in reversed(here) if h.nat), None)
+    return netns, context.node.way_out(nat.after.dst if nat else packet.endpoints.dst)

@@ -18,6 +18,7 @@ from tracer.findings import kube_proxy, procnet
 from tracer.findings.kube_proxy import KubeProxy
 from tracer.findings.procnet import Bound
 from tracer.names import Processes
+from tracer.routes import Routes
 from tracer.rules.netns import inside
 
 KEPT_SECONDS = 1.0
@@ -122,6 +123,10 @@ class Node:
         with suppress(OSError, ValueError):
             return int((self._sys / "class/net" / interface / "mtu").read_text(encoding="ascii"))
         return 0
+
+    def way_out(self, address: str) -> str:
+        """The interface by which our namespace sends to an address, "" when it does not."""
+        return self._keep(("way out", address), lambda: Routes().to(address).out, "")
 
     def interface_of(self, address: str) -> str:
         """The interface that has this address, "" when none has."""
