@@ -89,6 +89,5 @@ def down() -> None:
 
 
 def restore(name: str, backend: rules.Backend) -> None:
-    """Puts the rules of rulesets/NAME.rules in the place of those that are there."""
-    rules.flush()
+    """Puts the rules of rulesets/NAME.rules in force, where there are none."""
     rules.restore_text((RULESETS / f"{name}.rules").read_text(), 4, backend)

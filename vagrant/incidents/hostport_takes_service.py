@@ -11,7 +11,7 @@ from incidents import RULESETS, ipvs, links, objects, restore
 from incidents.objects import Object
 from incidents.proxy import nftables
 from incidents.proxy.model import HostPort, Service
-from scenes import rules, scene, servers
+from scenes import scene, servers
 from scenes import traffic as ask
 from scenes.rules import Backend
 from scenes.topology import BRIDGE, CLIENT, NODE4
@@ -37,7 +37,7 @@ def up(state: str, backend: Backend) -> list[Object]:
     """ipvs: kube-proxy in ipvs mode; anywhere, node-port: in iptables mode; nftables: in that mode, and portmap's chains came
     last. healthy: only its own port is asked for; nftables-restarted: kube-proxy's chains came last.
     """
-    scene.up(backend=backend)
+    scene.bare()
     by_ipvs = state.endswith("ipvs")
     links.ip(
         f"addr add 10.224.0.1/24 dev {BRIDGE}",
@@ -80,7 +80,6 @@ def traffic(state: str) -> list[tuple[str, str]]:
 
 def _in_nftables(restarted: bool) -> None:
     """Both tables; who comes last is asked first."""
-    rules.flush()
     service = Service("default/mysql-np", CLUSTER_IP, 3306, 3306, ((MYSQL_A, 3306),), "mysql")
     tables = [nftables.rules([service], NODE4), nftables.host_ports([HostPort(3306, MYSQL_B, 3306, CONTAINER)])]
     for text in reversed(tables) if restarted else tables:

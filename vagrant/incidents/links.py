@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import groupby
 from pathlib import Path
 
 RUN_DIR = Path("/var/run/netns")
 
 
 def ip(*lines: str) -> None:
-    """Runs `ip LINE` for each line, in order. CalledProcessError."""
-    for line in lines:
-        subprocess.run(["ip", *line.split()], check=True, capture_output=True, text=True)
+    """What `ip LINE` does for each line, in order. CalledProcessError."""
+    # One process for all lines in a row that are for one namespace.
+    for options, of in groupby((_apart(line) for line in lines), key=lambda pair: pair[0]):
+        text = "".join(f"{rest}\n" for _, rest in of)
+        subprocess.run(["ip", *options, "-batch", "-"], input=text, check=True, capture_output=True, text=True)
+
+
+def _apart(line: str) -> tuple[tuple[str, ...], str]:
+    """The namespace that a line is for, as options of ip(8), and the rest of it."""
+    words = line.split()
+    return (tuple(words[:2]), " ".join(words[2:])) if words[0] == "-n" else ((), line)
 
 
 def remove_link(name: str) -> None:

@@ -41,7 +41,7 @@ LINKS = (
 
 
 def up(state: str, backend: Backend) -> list[Object]:
-    scene.up(backend=backend)
+    scene.bare()
     links.ip(*LINKS)
     links.ipset(SETS)
     restore("canal" if state == "healthy" else "canal-stale", backend)

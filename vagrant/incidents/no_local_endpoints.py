@@ -22,7 +22,7 @@ OLD_NAME = STATE_DIR / "hostname"
 
 def up(state: str, backend: Backend) -> list[Object]:
     """newer: 1.36's rules. elsewhere: the pods run on another node, and the policy does what it is for."""
-    scene.up(backend=backend)
+    scene.bare()
     restore({"newer": "local-none-1.36", "healthy": "local-1.20"}.get(state, "local-none-1.20"), backend)
     if not OLD_NAME.exists():
         OLD_NAME.write_text(socket.gethostname())

@@ -30,9 +30,12 @@ BACKLOG, MOST, FLOOD, SNAT_PORT = 2, 40, 9, 20000
 
 def up(state: str, backend: Backend) -> list[Object]:
     first = servers.Server(PODS[0].name, PODS[0].name, accept=state != "stuck", backlog=4 if state == "syn-queue" else BACKLOG)
-    scene.up(backend=backend, serve=servers.POD_SERVERS if state == "healthy" else (first, *servers.POD_SERVERS[1:]))
+    serve = servers.POD_SERVERS if state == "healthy" else (first, *servers.POD_SERVERS[1:])
     pods = PODS if state in ("stuck", "healthy") else PODS[:1]
-    if pods != PODS:
+    if pods == PODS:
+        scene.up(backend=backend, serve=serve)
+    else:
+        scene.bare(serve)
         _one_endpoint(backend)
     if state == "syn-queue":
         _set("net/ipv4/tcp_syncookies", "0", PODS[0].name)
@@ -50,7 +53,6 @@ def up(state: str, backend: Backend) -> list[Object]:
 
 
 def _one_endpoint(backend: Backend) -> None:
-    rules.flush()
     one = Service(SERVICE, CLUSTER_IP, 8080, ask.NODEPORT_HTTP, ((PODS[0].addr4, servers.HTTP_PORT),))
     rules.restore_text(iptables.rules([one]), 4, backend)
 

@@ -24,8 +24,7 @@ from scenes.topology import CLIENT, NODE4, NODE6, PODS, STATE_DIR
 def up(v: Variation) -> list[Object]:
     """Builds it in the place of what was there; returns the API's objects."""
     incidents.down()
-    scene.up(serve=servers.POD_SERVERS if v.incident != 2 or v.healthy else _stuck(v))
-    rules.flush()
+    scene.bare(servers.POD_SERVERS if v.incident != 2 or v.healthy else _stuck(v))
     post: list[str] = []
     if v.incident == 3:
         links.ip(*missing_masquerade.LINKS)

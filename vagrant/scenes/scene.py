@@ -19,11 +19,19 @@ def up(
 
     It stays after this process ends; down() removes it. What was there before is removed first.
     """
-    down()
-    node = Node()
-    node.up()
+    bare(serve)
     try:
         rules.restore(*(rulesets or ("http-proxy", "http-proxy-v6")), backend=backend, extra=extra)
+    except BaseException:
+        down()
+        raise
+
+
+def bare(serve: Sequence[servers.Server] = servers.POD_SERVERS) -> None:
+    """The node and its servers, without any rule."""
+    down()
+    Node().up()
+    try:
         servers.start(serve)
     except BaseException:
         down()
