@@ -5,7 +5,7 @@
 # make bench   what tracing costs, side by side in one virtual machine
 # make incidents KERNEL=6.12
 #              five incidents, their healthy twins and ten variations of each: what was found, and nothing wrongly
-#              VARIATIONS=10 SEED=1
+#              VARIATIONS=10 SEED=1; ONLY=3,5 for some of them
 # make syns KERNEL=6.12
 #              every way a SYN can end, made for real: its cause line, compared with nstat and tcpdump
 # make demo INCIDENT=3
@@ -81,7 +81,7 @@ ground-truth: setup
 
 incidents: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/all_incidents.py \
-		--variations $(VARIATIONS) --seed $(SEED)
+		--variations $(VARIATIONS) --seed $(SEED) $(if $(ONLY),--only $(ONLY))
 
 syns: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 1200 -- python3 -W ignore tests/kernel/all_syns.py

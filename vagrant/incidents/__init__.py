@@ -4,6 +4,7 @@ For a throw-away machine only, as root: `python3 vagrant/incidents 3 up`, `... t
 named after the finding that must be found. It has:
 
     NUMBER, TITLE       which, and what it is called
+    STORY               what somebody sees who knows nothing of the cause
     PORTS               what to trace: the ports of `--port`
     STATES              state -> how often its finding is to be found; 0 is a healthy twin, in which nothing is wrong
     ONLY                state -> the one back end in which it exists; of those that exist in both there is no word
@@ -40,6 +41,7 @@ class Incident:
         self.finding = module.__name__.rpartition(".")[2]
         self.number: int = module.NUMBER
         self.title: str = module.TITLE
+        self.story: str = module.STORY
         self.ports: tuple[int, ...] = module.PORTS
         self.states: dict[str, int] = module.STATES
         self._only: dict[str, rules.Backend] = getattr(module, "ONLY", {})

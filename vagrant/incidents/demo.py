@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 from rich.console import Console  # noqa: E402
+from rich.markup import escape  # noqa: E402
 
 import incidents  # noqa: E402
 
@@ -26,6 +27,7 @@ def main() -> int:
     state = sys.argv[2] if len(sys.argv) > 2 else next(iter(incident.states))
     console = Console(highlight=False)
     console.print(f"[bold]Incident {number}: {incident.title}[/]  ({state}) on Linux {os.uname().release}")
+    console.print(f"{incident.story}\n")
     console.print("[dim]building the node and compiling the probes; an emulated machine takes its time ...[/]")
     try:
         incident.up(state)
@@ -54,9 +56,11 @@ def watch(console: Console, incident: incidents.Incident, directory: Path) -> in
         time.sleep(SETTLE)
         tracer.terminate()
         status = tracer.wait()
+        width = max(len(asked) for asked, _ in said)
+        console.print("\n[bold]What was asked, and what came of it[/]")
         for asked, answer in said:
-            console.rule(f"[bold]$[/] {asked}   [dim]{answer}[/]", align="left", style="dim")
-        console.print()
+            console.print(f"  {escape(asked.ljust(width))}   [bold]{escape(answer)}[/]")
+        console.print("\n[bold]What k8snet-trace says[/]\n")
         sys.stdout.flush()
         os.write(1, source.read())
     return status

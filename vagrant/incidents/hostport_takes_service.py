@@ -17,6 +17,10 @@ from scenes.rules import Backend
 from scenes.topology import BRIDGE, CLIENT, NODE4
 
 NUMBER, TITLE = 5, "The password of A opens B"
+STORY = (
+    "A Service leads to the database mysql-a. Who asks for it on this node reaches another one, mysql-b, and mysql-b's "
+    "password is the one that works."
+)
 PORTS = (3306,)
 STATES = {"ipvs": 1, "anywhere": 1, "node-port": 1, "nftables": 1, "nftables-restarted": 0, "healthy": 0, "healthy-ipvs": 0}
 ONLY: dict[str, Backend] = {"nftables": "nft", "nftables-restarted": "nft"}

@@ -14,6 +14,10 @@ from scenes.rules import Backend
 from scenes.topology import NODE4
 
 NUMBER, TITLE = 3, "From the node itself a Service times out (canal)"
+STORY = (
+    "A Service has its pod on node-2, which is reached by flannel's tunnel. Pods get answers from it; node-1 itself waits "
+    "in vain."
+)
 PORTS = (8080,)
 STATES = {"stale": 1, "healthy": 0}
 CLUSTER_IP, POD = "172.30.253.123", "192.168.66.5"

@@ -13,6 +13,10 @@ from scenes.topology import NODE4, PODS, STATE_DIR
 
 NUMBER, TITLE = 4, "'has no local endpoints' on a node where the pods run"
 NODE_PORT, SERVICE = 30420, "2048-game/service-2048"
+STORY = (
+    "Two pods of a Service run on this very node, and its externalTrafficPolicy is Local. Requests to its NodePort time out "
+    "here."
+)
 PORTS = (NODE_PORT,)
 STATES = {"host-name": 1, "flag-not-heeded": 1, "newer": 1, "healthy": 0, "elsewhere": 0}
 HOST = "ip-10-188-166-140"

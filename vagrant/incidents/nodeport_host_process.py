@@ -11,6 +11,10 @@ from scenes.topology import NODE4, PODS
 
 NUMBER, TITLE = 1, "Connection refused although the process listens"
 LONELY, HTTP, FREE = ask.NODEPORT_LONELY, ask.NODEPORT_HTTP, 31111
+STORY = (
+    "A web server runs on the node itself and listens on a port there: ss shows it. Clients who ask for that port do not "
+    "reach it."
+)
 PORTS = (LONELY, HTTP, FREE)
 STATES = {"refused": 1, "silent": 1, "both": 2, "healthy": 0, "held-by-kube-proxy": 0}
 

@@ -22,6 +22,10 @@ from scenes.rules import Backend
 from scenes.topology import CLIENT, GATEWAY4, NODE4, PODS
 
 NUMBER, TITLE = 2, "Every third or fourth request times out"
+STORY = (
+    "A Service is asked from outside by its NodePort. Now and then a request times out. The SYN does arrive at the pod, and "
+    "nothing comes back."
+)
 PORTS = (ask.NODEPORT_HTTP,)
 STATES = {"stuck": 1, "syn-queue": 1, "timestamps": 1, "healthy": 0}
 SERVICE, CLUSTER_IP = "default/http-proxy", "172.30.253.123"
