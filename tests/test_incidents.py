@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "vagrant"))
 
 import incidents
-from incidents import objects
+from incidents import links, objects
 from tracer.findings import finders, syn_finders
 from tracer.kube.names import endpoint_hash, portmap_chain
 from tracer.kube.store import Store
@@ -68,3 +68,20 @@ def test_objects_are_as_the_tracer_reads_them() -> None:
     assert store.by_node_port.one((30306, "tcp")) and store.by_host_port.one((3306, "tcp"))
     node = store.this_node()
     assert node and node.pod_cidrs == ("10.244.0.0/24",)
+
+
+def test_states_that_exist_in_one_back_end() -> None:
+    five = incidents.find(5)
+    assert {"nftables", "nftables-restarted"} == set(five.states_in("nft")) - set(five.states_in("legacy"))
+    assert all(set(i.states_in("nft")) == set(i.states) and i.story for i in incidents.every())
+
+
+def test_lines_for_one_namespace_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[list[str], str]] = []
+    monkeypatch.setattr("subprocess.run", lambda command, input, **_: calls.append((command, input)))
+    links.ip("netns add b", "link set x up", "-n b link set lo up", "-n b addr add 10.0.0.1/32 dev lo", "link set y up")
+    assert calls == [
+        (["ip", "-batch", "-"], "netns add b\nlink set x up\n"),
+        (["ip", "-n", "b", "-batch", "-"], "link set lo up\naddr add 10.0.0.1/32 dev lo\n"),
+        (["ip", "-batch", "-"], "link set y up\n"),
+    ]
