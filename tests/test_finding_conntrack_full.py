@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests import findings as f
+from tests.syns import clue
 from tracer.findings.conntrack_full import COUNT, MOST
 from tracer.findings.model import Finding
 from tracer.kube.known import Known
@@ -29,6 +30,18 @@ def test_full() -> None:
     assert told.certain and told.cause.startswith("The table of connections is full (65536 entries, 65536 are allowed)")
     assert f.proofs(told, "counter") == ["of conntrack, since boot: drop 3 (/proc/net/stat/nf_conntrack)"]
     assert "nf_conntrack_max=131072" in told.cure
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "said"),
+    [("12", "6", " (12 entries, 6 are allowed)"), ("3", "6", " (3 entries, 6 are allowed)"), ("", "", ":")],
+)
+def test_the_kernel_was_seen_to_find_no_room(count: str, most: str, said: str) -> None:
+    """Whatever the numbers are a moment later. No hook tells of it: the packet was not followed before it was dropped."""
+    hops = [clue("table-full", 0, "node"), Hop(1, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
+    (told,) = found(replace(f.packet(hops, ENDS), complete=False), count, most)
+    assert told.certain and told.cause.startswith("The table of connections is full" + said)
+    assert "conntrack found no entry that it might give up for this one (early_drop) (observed)" in f.proofs(told, "packet")
 
 
 @pytest.mark.parametrize(("count", "most"), [("100", "65536"), ("", ""), ("5", "x")])

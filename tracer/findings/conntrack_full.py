@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof, packet_proof
 from tracer.model import Packet
@@ -13,8 +15,15 @@ ENTRANCES = ("PREROUTING", "OUTPUT")
 
 
 def find(packet: Packet, context: Context) -> Finding | None:
-    """conntrack itself drops in the hook by which the packet comes in, and no table does; the packet has no connection then."""
-    if packet.outcome != "dropped" or packet.flow or not packet.complete:
+    """The kernel was seen to find no room for it. Where that is not watched: conntrack itself drops in the hook by which the
+    packet comes in, and no table does; the packet has no connection then.
+    """
+    if packet.outcome != "dropped":
+        return None
+    if packet.clue("table-full"):
+        seen = Proof("packet", "conntrack found no entry that it might give up for this one (early_drop)", "observed")
+        return replace(tell(*full(context), context, [packet_proof(packet), seen]), certain=True)
+    if packet.flow or not packet.complete:
         return None
     if any(h.what in ("table", "chain") and h.verdict == "DROP" for h in packet.hops):
         return None
@@ -37,22 +46,23 @@ def tell(count: int, most: int, context: Context, shown: list[Proof]) -> Finding
     """That the table is full. shown: by which packet, if by any."""
     counted = context.node.conntrack_counters()
     grown = ", ".join(f"{name} {counted[name]}" for name in ("drop", "early_drop") if counted.get(name))
+    numbers = f" ({count} entries, {most} are allowed)" if most else ""
     return Finding(
         name="",
         key=("full",),
         cause=(
-            f"The table of connections is full ({count} entries, {most} are allowed): the kernel drops the packets of every"
+            f"The table of connections is full{numbers}: the kernel drops the packets of every"
             " new connection that this node sends, takes or forwards, and no rule is asked."
         ),
         proofs=(
             *shown,
-            Proof("setting", f"nf_conntrack_count = {count}, nf_conntrack_max = {most}", "/proc/sys"),
+            *([Proof("setting", f"nf_conntrack_count = {count}, nf_conntrack_max = {most}", "/proc/sys")] if most else []),
             *([Proof("counter", f"of conntrack, since boot: {grown}", "/proc/net/stat/nf_conntrack")] if grown else []),
         ),
         check="dmesg | grep 'nf_conntrack: table full'; conntrack -C counts; conntrack -L shows who fills it.",
         cure=(
-            f"sysctl -w net.netfilter.nf_conntrack_max={2 * most} (kube-proxy sets it: --conntrack-max-per-core), and see"
-            " which client opens so many, or leaves them to time out."
+            f"sysctl -w net.netfilter.nf_conntrack_max={2 * most or 'MORE'} (kube-proxy sets it: --conntrack-max-per-core), and"
+            " see which client opens so many, or leaves them to time out."
         ),
         certain=count >= NEARLY * most,
     )
