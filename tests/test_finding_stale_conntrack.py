@@ -46,3 +46,14 @@ def test_none(made: Packet, tmp_path: Path) -> None:
 
 def test_without_objects_nobody_knows_that_it_is_gone(tmp_path: Path) -> None:
     assert found(packet(DEAD), tmp_path, with_api=False) == []
+
+
+def test_two_pods_at_one_address_are_not_gone(tmp_path: Path) -> None:
+    """Nobody knows which of them it is: one may be an old one whose end the API has not told yet."""
+    one = node("1.36.2-iptables-legacy", "S2-three")
+    known = one.known(tmp_path)
+    for name in ("old", "new"):
+        meta, status = {"namespace": "default", "name": name}, {"phase": "Running", "podIPs": [{"ip": DEAD.dst}]}
+        known.store.apply("Pod", {"metadata": meta, "spec": {"nodeName": "node-1", "containers": []}, "status": status})
+    assert not known.pod_at(DEAD.dst)
+    assert f.look([packet(DEAD)], known, f.FakeNode())[0] == []

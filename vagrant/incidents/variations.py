@@ -126,7 +126,10 @@ def _service(dice: Random, family: int, taken: set[int], incident: int, local: b
 
 
 def _host_ports(dice: Random, services: tuple[Service, ...], family: int, cluster: bool) -> tuple[HostPort, ...]:
-    """One for each Service, on the port of its cluster IP or its NodePort."""
-    pod = PODS[1].addr6 if family == 6 else PODS[1].addr4
+    """One for each Service, on the port of its cluster IP or its NodePort, each of a pod of its own."""
     ports = [s.port if cluster else s.node_port for s in services]
-    return tuple(HostPort(port, pod, servers.HTTP_PORT, f"{dice.getrandbits(256):064x}") for port in ports)
+    pods = [p.addr6 if family == 6 else p.addr4 for p in PODS[1:]]
+    return tuple(
+        HostPort(port, pod, servers.HTTP_PORT, f"{dice.getrandbits(256):064x}")
+        for port, pod in zip(ports, pods, strict=False)
+    )  # fmt: skip

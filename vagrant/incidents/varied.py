@@ -84,8 +84,10 @@ def objects_of(v: Variation) -> list[Object]:
         if ends:
             found.append(objects.endpoints(s.name, ends, s.ends[0][1], s.port_name))
     # A pod with a hostPort is there as such.
-    for pod in PODS if not v.host_ports else (PODS[0], PODS[2]):
-        found.append(objects.pod(f"default/{pod.name}", pod.addr6 if v.family == 6 else pod.addr4, "node-1", servers.HTTP_PORT))
+    taken = {h.address for h in v.host_ports}
+    for name, address in ((p.name, p.addr6 if v.family == 6 else p.addr4) for p in PODS):
+        if address not in taken:
+            found.append(objects.pod(f"default/{name}", address, "node-1", servers.HTTP_PORT))
     for h in v.host_ports:
         found.append(objects.pod(f"default/host-{h.port}", h.address, "node-1", h.to, h.port))
     return found
