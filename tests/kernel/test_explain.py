@@ -21,7 +21,7 @@ from tests.kernel.watching import Watch
 from tests.nodes import node
 from tracer.backends import nft_loaded
 from tracer.explain.command import asked
-from tracer.explain.compare import compare
+from tracer.explain.compare import compare, steps
 from tracer.explain.journey import Journey
 from tracer.explain.question import Question
 from tracer.filters import Filter
@@ -63,6 +63,7 @@ def test_told_and_seen(watch: Watch, plain: None, mode: str) -> None:
                 count += 1
                 if told.difference:
                     wrong.append((scenario, question, told.difference))
+                    print(*wrong[-1], *(f"    {s.where} {s.told} {s.rule}" for s in steps(packet)), sep="\n")
                 del questions[packet.endpoints.sport]
         assert not questions or watch.lost, (scenario, questions)
     assert not wrong, wrong
