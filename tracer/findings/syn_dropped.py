@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof
+from tracer.findings.model import place as place_of
 from tracer.model import Evidence, Handshake, Packet
 from tracer.syns.model import Attempt, Cause, Verdict
 
@@ -45,17 +46,14 @@ def _tell(verdict: Verdict, attempt: Attempt, kind: str, place: Place, context: 
     shake = next((h.handshake for h in reversed(packet.hops) if h.handshake and h.handshake.stage != "request"), None)
     socket = next((h.socket for h in reversed(attempt.syn.hops) if h.socket), None)
     pid, command = (socket.pid, socket.command) if socket else (0, "")
-    where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    where = place_of(address, port)
     who = f"{command} (pid {pid})" if pid else f"The process that listens on {where}"
     what = "SYNs" if packet.tcp_flags == "SYN" else "connections"
     kind, cause, cure, certain = _why(kind, verdict.cause, shake, pid, who, f"{what} to {where}", context)
-    proofs = [
-        Proof(
-            "packet",
-            f"{packet.tcp_flags} {packet.endpoints.src}:{packet.endpoints.sport} -> {where}: {packet.verdict}",
-            "observed",
-        )
-    ]
+    # Of a SYN its cause tells more than where it ended.
+    how, known = (verdict.cause.text, verdict.cause.evidence) if packet is attempt.syn else (packet.verdict, Evidence.OBSERVED)
+    came = place_of(packet.endpoints.src, packet.endpoints.sport)
+    proofs = [Proof("packet", f"{packet.tcp_flags} {came} -> {where}: {how}", known.value)]
     if shake:
         queues = f"accept queue {shake.accept_queue}/{shake.accept_limit}, SYN queue {shake.syn_queue}"
         proofs.append(Proof("packet", f"when it came to the listener in {netns}: {queues}", "observed"))
@@ -117,7 +115,7 @@ def _why(
 def _rate(packet: Packet, place: Place, context: Context) -> str:
     syns, dropped = context.counts["syn", place], context.counts["dropped", place]
     seconds = (packet.time - context.since.get(("syn", place), packet.time)) / 1e9
-    told = f"{dropped} dropped, {syns} SYNs seen"
+    told = f"{dropped} dropped, {syns} SYN{'s' * (syns != 1)} seen"
     return told + (f" in {seconds:.1f} s" if seconds >= 0.05 else "")
 
 
