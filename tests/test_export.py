@@ -16,8 +16,8 @@ from tests import captures, sample_packets
 from tracer import export
 from tracer.export import About
 from tracer.export.html import SLICES, Html, Timeline
-from tracer.export.pcapng import as_shown
-from tracer.model import Totals
+from tracer.export.pcapng import LINKTYPE_RAW, Pcapng, as_shown
+from tracer.model import Endpoints, Totals
 
 ROOT = Path(__file__).resolve().parents[1]
 ABOUT = About("a.k8st", "node-1", "6.12.0", "--port 1", 0)
@@ -94,6 +94,25 @@ def test_pcapng_for_wireshark(run: Any, capture: captures.Printed, tmp_path: Pat
         done = subprocess.run(["tshark", "-r", str(target), *chosen, *fields], capture_output=True, text=True)
         rows = [line.split("\t") for line in done.stdout.splitlines()]
         assert rows == [["node/eth0", "192.168.56.1", "8080"]] * 9, done.stderr
+
+
+def test_an_interface_has_packets_of_both_families(tmp_path: Path) -> None:
+    pytest.importorskip("scapy")
+    from scapy.layers.inet import IP
+    from scapy.layers.inet6 import IPv6
+    from scapy.utils import RawPcapNgReader
+
+    four, six = sample_packets.node_port(), sample_packets.node_port()
+    six.endpoints, six.hops = Endpoints("fd00:56::1", 40812, "fd00:56::10", 30285), six.hops[:1]
+    target = tmp_path / "out.pcapng"
+    made = Pcapng(target, ABOUT)
+    for each in (six, four):
+        made.packet(each)
+    made.close(Totals())
+    with RawPcapNgReader(str(target)) as reader:
+        (first, told), (second, _), *_ = list(reader)
+    assert told.linktype == LINKTYPE_RAW, "both versions are told by their first bits"
+    assert (IPv6(first).dst, IP(second).dst) == ("fd00:56::10", "192.168.56.10")
 
 
 def test_what_stands_in_a_comment() -> None:

@@ -162,7 +162,7 @@ def main() -> int:
                     began = time.monotonic()
                     totals = record(recorder).totals
                     told = f"{totals.packets} packets, {totals.events} events, {totals.lost} lost"
-                    print(f"{name}: {told}, {time.monotonic() - began:.0f} s", flush=True)
+                    print(f"{name}: {told}, {totals.seconds:.0f} of {time.monotonic() - began:.0f} s", flush=True)
                     (given.directory / f"{name}.done").touch()
     finally:
         incidents.down()

@@ -26,7 +26,7 @@ from tracer.filters import Filter
 pytestmark = pytest.mark.thorough
 
 WANTED = Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY))
-SMALL, BALLAST, RING = 400_000, 150_000, 250_000
+SMALL, BALLAST, RING = 340_000, 150_000, 160_000
 SLOW = Path("/sys/kernel/config/nullb/slow")
 
 
@@ -152,7 +152,7 @@ def test_killed(recorder: Recorder, tmp_path: Path) -> None:
 
 def test_a_full_disk(recorder: Recorder, full_disk: Path) -> None:
     def work() -> None:
-        ask(15)
+        ask(25)
         (full_disk / "ballast").unlink()
         ask(5)
 

@@ -43,7 +43,7 @@ class Writer:
         self._left: list[tuple[Any, ...]] = []
         self._gap: tuple[int, int, str] | None = None
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._well = True
+        self._well, self._missing = True, 0
         self.lost = self.events = self.stored = 0
         self._thread = threading.Thread(target=self._work, name="capture", daemon=True)
         self._thread.start()
@@ -68,6 +68,7 @@ class Writer:
                 turn, before, _ = self._gap or (chunk.turn, 0, why)
                 self._gap = turn, before + count, why
                 self.lost += count
+                self._missing += count
                 first, self._well = self._well, False
             if first:
                 self._said.put(f"The capture misses events from here on: {why}. Tracing goes on.")
@@ -119,7 +120,9 @@ class Writer:
             with self._lock:
                 self._gap = None if self._gap == gap else self._gap and (self._gap[0], self._gap[1] - gap[1], self._gap[2])
                 self._well = self._gap is None
-            self._said.put(f"The capture is being written again; {gap[1]} events are not in it.")
+                missing, self._missing = self._missing, 0 if self._well else self._missing
+            if self._well:
+                self._said.put(f"The capture is being written again; {missing} events are not in it.")
 
     def _batch(self, chunk: Chunk) -> tuple[Any, ...] | None:
         """turn, began, ended, events, turns, slots."""

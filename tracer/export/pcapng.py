@@ -19,6 +19,8 @@ from tracer.record import PROTOCOLS, TCP_FLAGS
 from tracer.rules.model import path
 
 TELLS = "packets' headers with comments, for Wireshark"
+LINKTYPE_RAW = 101
+"""IPv4 or IPv6, by the packet's first bits: an interface has both."""
 NUMBERS = {name: number for number, name in PROTOCOLS.items()}
 
 
@@ -46,6 +48,7 @@ class Pcapng:
         utils: Any = need("scapy.utils", "pcapng")
         target.touch(exist_ok=False)
         self._writer = utils.PcapNgWriter(str(target))
+        self._writer.linktype = LINKTYPE_RAW
         self._raw: Any = need("scapy.packet", "pcapng").Raw
 
     def packet(self, packet: Packet) -> None:
@@ -53,7 +56,7 @@ class Pcapng:
             self._write(packet, shown)
 
     def _write(self, packet: Packet, shown: Shown) -> None:
-        data = self._headers(packet, shown.ends)
+        data = self._raw(bytes(self._headers(packet, shown.ends)))
         data.time = shown.time / 1e9
         data.comments = [shown.comment.encode()]
         data.sniffed_on = shown.interface
