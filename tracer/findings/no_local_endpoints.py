@@ -86,7 +86,8 @@ def conflict(port: ServicePort, shown: Sequence[Proof], context: Context, fate: 
         )
     else:
         why = f"perhaps kube-proxy goes by another name than {registered}, or has not yet heard of them"
-    health = f" curl http://localhost:{port.health_port}/ answers localEndpoints 0." if port.health_port else ""
+    asks = f" curl http://localhost:{port.health_port}/ tells how many local endpoints kube-proxy counts."
+    health = asks if port.health_port else ""
     return Finding(
         name="",
         key=(port.label, port.protocol),

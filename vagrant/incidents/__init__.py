@@ -6,6 +6,7 @@ named after the finding that must be found. It has:
     NUMBER, TITLE       which, and what it is called
     STORY               what somebody sees who knows nothing of the cause
     PORTS               what to trace: the ports of `--port`
+    OPTIONS             of the tracer in the demo, if it needs any
     STATES              state -> how often its finding is to be found; 0 is a healthy twin, in which nothing is wrong
     ONLY                state -> the one back end in which it exists; of those that exist in both there is no word
     up(state, backend)  builds it, with its rules in "legacy" or "nft"; returns the API's objects
@@ -43,6 +44,7 @@ class Incident:
         self.title: str = module.TITLE
         self.story: str = module.STORY
         self.ports: tuple[int, ...] = module.PORTS
+        self.options: tuple[str, ...] = getattr(module, "OPTIONS", ())
         self.states: dict[str, int] = module.STATES
         self._only: dict[str, rules.Backend] = getattr(module, "ONLY", {})
         self._up: Callable[[str, rules.Backend], list[Object]] = module.up

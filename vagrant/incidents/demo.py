@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -17,7 +22,7 @@ from rich.markup import escape  # noqa: E402
 
 import incidents  # noqa: E402
 
-SETTLE = 1.5
+SETTLE, WIDTH = 1.5, 120
 
 
 def main() -> int:
@@ -40,14 +45,15 @@ def main() -> int:
 def watch(console: Console, incident: incidents.Incident, directory: Path) -> int:
     """Starts the tracer, makes the requests, ends it."""
     ready = directory / "ready"
-    options = [word for port in incident.ports for word in ("--port", str(port))] + ["--objects", str(incidents.OBJECTS)]
+    options = [word for port in incident.ports for word in ("--port", str(port))] + list(incident.options)
+    options += ["--objects", str(incidents.OBJECTS)]
     console.print(f"\n[bold]node-1 #[/] k8snet-trace {' '.join(options)}")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    if console.is_terminal or os.environ.get("FORCE_COLOR"):
-        environment["FORCE_COLOR"] = "1"
+    colour = console.is_terminal or os.environ.get("FORCE_COLOR")
+    environment |= {"FORCE_COLOR": "1"} if colour else {"TERM": "dumb"}
     command = [sys.executable, "-m", "tracer", *options, "--ready-file", str(ready)]
-    with (directory / "out").open("wb") as sink, (directory / "out").open("rb") as source:
-        tracer = subprocess.Popen(command, stdout=sink, env=environment)
+    with Screen(console.width if console.is_terminal else WIDTH) as screen:
+        tracer = subprocess.Popen(command, stdout=screen.written, env=environment | screen.size)
         while not ready.exists():
             if tracer.poll() is not None:
                 return tracer.returncode
@@ -56,14 +62,39 @@ def watch(console: Console, incident: incidents.Incident, directory: Path) -> in
         time.sleep(SETTLE)
         tracer.terminate()
         status = tracer.wait()
-        width = max(len(asked) for asked, _ in said)
-        console.print("\n[bold]What was asked, and what came of it[/]")
-        for asked, answer in said:
-            console.print(f"  {escape(asked.ljust(width))}   [bold]{escape(answer)}[/]")
-        console.print("\n[bold]What k8snet-trace says[/]\n")
-        sys.stdout.flush()
-        os.write(1, source.read())
+    width = max(len(asked) for asked, _ in said)
+    console.print("\n[bold]What was asked, and what came of it[/]")
+    for asked, answer in said:
+        console.print(f"  {escape(asked.ljust(width))}   [bold]{escape(answer)}[/]")
+    console.print("\n[bold]What k8snet-trace says[/]\n")
+    sys.stdout.flush()
+    os.write(1, screen.text)
     return status
+
+
+class Screen:
+    """A terminal for the tracer to write to, so that it folds its lines; what it wrote is shown when it has ended."""
+
+    def __init__(self, width: int) -> None:
+        self.size, self.text = {"COLUMNS": str(width), "LINES": "50"}, b""
+        self._read, self.written = os.openpty()
+        fcntl.ioctl(self.written, termios.TIOCSWINSZ, struct.pack("4H", 50, width, 0, 0))
+        self._reader = threading.Thread(target=self._take, daemon=True)
+
+    def __enter__(self) -> Screen:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.written)
+        self._reader.join(5)
+        os.close(self._read)
+
+    def _take(self) -> None:
+        # It ends with an error when nobody has the other side open any more.
+        with suppress(OSError):
+            while piece := os.read(self._read, 65536):
+                self.text += piece.replace(b"\r\n", b"\n")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ STORY = (
     "nothing comes back."
 )
 PORTS = (ask.NODEPORT_HTTP,)
+OPTIONS = ("--drops-only",)
 STATES = {"stuck": 1, "syn-queue": 1, "timestamps": 1, "healthy": 0}
 SERVICE, CLUSTER_IP = "default/http-proxy", "172.30.253.123"
 BACKLOG, MOST, FLOOD, SNAT_PORT = 2, 40, 9, 20000
