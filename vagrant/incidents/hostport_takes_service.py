@@ -22,6 +22,7 @@ STORY = (
     "password is the one that works."
 )
 PORTS = (3306,)
+OPTIONS = ("--follow",)
 STATES = {"ipvs": 1, "anywhere": 1, "node-port": 1, "nftables": 1, "nftables-restarted": 0, "healthy": 0, "healthy-ipvs": 0}
 ONLY: dict[str, Backend] = {"nftables": "nft", "nftables-restarted": "nft"}
 RULES = {

@@ -19,6 +19,7 @@ STORY = (
     "in vain."
 )
 PORTS = (8080,)
+OPTIONS = ("--follow",)
 STATES = {"stale": 1, "healthy": 0}
 CLUSTER_IP, POD = "172.30.253.123", "192.168.66.5"
 SETS = """create cali40masq-ipam-pools hash:net
