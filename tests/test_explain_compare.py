@@ -86,3 +86,15 @@ def test_which_packets_were_asked_about(told: list[Story]) -> None:
     assert not asked(replace(one, tcp_flags="ACK"), QUESTION)
     assert not asked(replace(one, complete=False), QUESTION), "nothing is concluded from a packet that lost a part"
     assert not asked(replace(one, endpoints=Endpoints("10.0.0.1", 1, NODE, 30285)), QUESTION)
+
+
+def test_a_packet_that_is_sent_back_is_compared_on_its_first_way(told: list[Story]) -> None:
+    """A router without a better route sends it where it came from."""
+    one = seen(told[0])
+    before = steps(one)
+    assert any(s.key[0] == "POSTROUTING" for s in before)
+    again = [replace(h, in_iface="eth0") for h in one.hops if h.hook == "PREROUTING" and h.netns == "node"]
+    one.hops += again
+    assert again and steps(one) == before
+    one.hops[-len(again) :] = [replace(h, in_iface="lo") for h in again]
+    assert len(steps(one)) > len(before), "by the loopback it goes on"

@@ -41,11 +41,17 @@ class Compared:
 
 
 def steps(packet: Packet, netns: str = "node") -> list[Step]:
-    """What a packet met in this namespace, in order; translations that conntrack repeats are left out."""
+    """What a packet met in this namespace, in order; translations that conntrack repeats are left out, and so is what it met
+    when it had left and was sent back.
+    """
     found: list[Step] = []
+    left = False
     for hop in packet.hops:
         if hop.netns != netns or hop.clone:
             continue
+        if left and hop.hook == "PREROUTING" and hop.in_iface != "lo":
+            break
+        left = left or hop.hook == "POSTROUTING"
         if hop.what in ("table", "chain"):
             found.append(Step((hop.hook, hop.table, hop.chain), hop.verdict, _rule(hop)))
         elif hop.nat and not hop.nat.kind.startswith("reverse"):
