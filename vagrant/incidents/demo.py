@@ -30,7 +30,7 @@ def main() -> int:
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     incident = incidents.find(number)
     state = sys.argv[2] if len(sys.argv) > 2 else next(iter(incident.states))
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     console.print(f"[bold]Incident {number}: {incident.title}[/]  ({state}) on Linux {os.uname().release}")
     console.print(f"{incident.story}\n")
     console.print("[dim]building the node and compiling the probes; an emulated machine takes its time ...[/]")
@@ -52,7 +52,7 @@ def watch(console: Console, incident: incidents.Incident, directory: Path) -> in
     colour = console.is_terminal or os.environ.get("FORCE_COLOR")
     environment |= {"FORCE_COLOR": "1"} if colour else {"TERM": "dumb"}
     command = [sys.executable, "-m", "tracer", *options, "--ready-file", str(ready)]
-    with Screen(console.width if console.is_terminal else WIDTH) as screen:
+    with Screen(console.width) as screen:
         tracer = subprocess.Popen(command, stdout=screen.written, env=environment | screen.size)
         while not ready.exists():
             if tracer.poll() is not None:
