@@ -86,7 +86,7 @@ def test_what_conntrack_says_waits_for_the_packet_it_is_of() -> None:
     of.turn(1 + following.HOLD_NS, form)
     assert not of._held, "nobody asked for that connection"
     of.end(totals, form)
-    assert "## created assured, SYN_SENT, 120 s" in out.getvalue()
+    assert "## conntrack entry created assured, SYN_SENT, 120 s" in out.getvalue()
 
 
 def test_replaced_rules_stand_between_packets() -> None:
@@ -108,7 +108,7 @@ def test_who_removed_an_entry_is_said() -> None:
     gone = message(*REMOVED, orig=ASKED, zone=0, port=77)
     of = Following(Syns(FakeSpaces()), Connections(), entries=Heard((3 * MS, gone), names={77: "conntrack (pid 77)"}))
     text, _ = written(of, syn(*at_listener(True)), synack())
-    assert "## removed by conntrack (pid 77)" in text
+    assert "## conntrack entry removed by conntrack (pid 77)" in text
 
 
 def test_why_there_are_no_events_is_said_to_those_who_asked_for_them() -> None:
@@ -149,7 +149,7 @@ def test_a_verdict_whose_timeline_is_gone_is_a_line() -> None:
 def test_only_troubled_connections() -> None:
     of = Following(Syns(FakeSpaces()), Connections(), quiet=True)
     text, _ = written(of, syn(*at_listener(True)), synack(), last_ack(), syn(at=SECOND, identity=9, seq=5))
-    assert text.count("TCP 192.168.56.1:40812") == 1 and "no answer, open" in text
+    assert text.count("TCP 192.168.56.1:40812") == 1 and "  no answer  1 packet" in text
 
 
 def test_neighbour_discovery_is_no_connection() -> None:

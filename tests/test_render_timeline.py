@@ -36,7 +36,7 @@ def test_a_tree() -> None:
         "              |     +2.00 ms  PREROUTING DNAT a -> b",
         "              |      +1.20 s  in pod-a",
         "              `               => delivered",
-        "    +4.00 ms  ## created",
+        "    +4.00 ms  ## conntrack entry created",
         "    +9.00 ms  <- SYN ACK, 60 B  joined by its addresses  => dropped",
     ]
 

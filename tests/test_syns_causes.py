@@ -168,7 +168,7 @@ def test_rejected_dropped_and_no_endpoints() -> None:
     assert cause(syn(by_rule("REJECT", reject="tcp-reset")))[:2] == (
         "rejected", "REJECTed in filter/INPUT with tcp-reset",
     )  # fmt: skip
-    assert cause(syn(by_rule("DROP")))[:2] == ("rule", "DROPped in filter/INPUT")
+    assert cause(syn(by_rule("DROP")))[:2] == ("dropped by rule", "DROPped in filter/INPUT")
 
 
 def test_invalid() -> None:

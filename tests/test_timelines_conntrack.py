@@ -53,7 +53,11 @@ def test_words() -> None:
 
 @pytest.mark.parametrize(
     ("after", "words"),
-    [(120, "expired"), (119, "expired"), (30, "removed 90 s before its time (derived): evicted for want of room, or flushed")],
+    [
+        (120, "expired"),
+        (119, "expired"),
+        (30, "removed 90 s before its time (derived): ended by a reset, evicted for want of room, or flushed"),
+    ],
 )
 def test_an_end_before_its_time(after: int, words: str) -> None:
     ends = Ends()

@@ -85,3 +85,15 @@ def test_a_copy_goes_its_own_way() -> None:
     there = Hop(2, "socket", "pod-b", in_iface="eth0", socket=Socket(7, "", 9, "tap"), clone=True)
     here = Hop(3, "hook", "node", "FORWARD", verdict="ACCEPT")
     assert texts(way()[0], there, here) == ["in pod-b, by eth0 (copy)", "socket, tap (pid 9) (copy)"]
+
+
+def test_what_a_table_decided_is_said_once() -> None:
+    table = Hop(1, "table", "node", "INPUT", "filter", verdict="DROP")
+    freed, hook = (
+        Hop(2, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow")),
+        Hop(3, "hook", "node", "INPUT", verdict="DROP"),
+    )
+    assert texts(way()[0], table, freed, hook) == ["INPUT filter DROP"]
+    assert texts(way()[0], freed, hook) == ["drop NETFILTER_DROP in nf_hook_slow", "INPUT hook DROP"], "nobody else says it"
+    purged = Hop(4, "drop", "client", drop=Drop("QUEUE_PURGE", "skb_queue_purge_reason"), clone=True)
+    assert texts(way()[0], purged) == [], "a copy that waited to be read"

@@ -91,7 +91,7 @@ def test_a_copy_is_told_beside_its_packet(watch: Watch) -> None:
     with also_rules(tee):
         story = follow(watch, (traffic.NODEPORT_UDP,), traffic.udp_ask)
     one = only(story, traffic.NODEPORT_UDP, "UDP")
-    assert ways(one) == ["-> UDP", "<- UDP"] and one.state == "answered", story.text
+    assert [w for w in ways(one) if w.startswith("->")] == ["-> UDP"] and one.state == "answered", story.text
     assert "(copy)" in stages(one, "->"), story.text
 
 

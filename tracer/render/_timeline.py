@@ -60,6 +60,8 @@ def _outcome(timeline: Timeline) -> str:
     if protocol != "TCP":
         return "answered" if timeline.state == "answered" else "no answer seen" * (not protocol.startswith("ICMP"))
     cause = timeline.cause or ("SYN not settled" if timeline.whole else "SYN not seen")
+    if timeline.state == "open" and timeline.cause and (not timeline.good or timeline.cause.startswith("half-open")):
+        return timeline.cause
     after = f" after {_delta(timeline.last - timeline.origin)[1:]}" if timeline.state != "open" else ""
     return f"{cause}, {timeline.state}{after}"
 
@@ -76,7 +78,8 @@ def _step(step: Step, timeline: Timeline, ink: Ink, ways: Ways) -> Iterator[str]
     moment = ink("quiet", f"{_delta(step.time - timeline.origin):>{TIME}}")
     mark = step.way or MARKS.get(step.kind, "")
     shade = "bad" if step.bad else "change" if step.kind == "packet" else "quiet" if step.kind == "conntrack" else "strong"
-    line = f"{moment}  {mark:<2} {ink(shade, plain(step.text))}"
+    text = "conntrack entry " * (step.kind == "conntrack") + step.text
+    line = f"{moment}  {mark:<2} {ink(shade, plain(text))}"
     if step.remark:
         line += "  " + ink("doubt", plain(step.remark))
     stages, known = _new(step, ways)

@@ -232,7 +232,8 @@ class Ends:
             return f"removed by {(process or _process)(event.by)}"
         if until and event.time < until - 2_000_000_000:
             left = (until - event.time) // 1_000_000_000
-            return f"removed {left} s before its time (derived): evicted for want of room, or flushed"
+            reset = "ended by a reset, " if event.protocol == "TCP" else ""
+            return f"removed {left} s before its time (derived): {reset}evicted for want of room, or flushed"
         return "expired" if until else "removed"
 
 

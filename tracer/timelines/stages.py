@@ -69,7 +69,11 @@ def _in(netns: str) -> str:
 def _stages(packet: Packet) -> Iterator[Stage]:
     began = packet.hops[0].time
     places = {False: packet.netns, True: packet.netns}  # its own, its copies'
+    decided = False
     for hop in packet.hops:
+        if (decided and _follows(hop)) or (hop.clone and hop.drop and hop.drop.reason == "QUEUE_PURGE"):
+            continue
+        decided = decided or (hop.what in ("table", "chain") and hop.verdict in ("DROP", "REJECT"))
         copy = " (copy)" * hop.clone
         if hop.netns and hop.netns != places[hop.clone]:
             places[hop.clone] = hop.netns
@@ -77,6 +81,11 @@ def _stages(packet: Packet) -> Iterator[Stage]:
         text = _text(hop)
         if text:
             yield Stage(hop.time - began, places[hop.clone], text + copy)
+
+
+def _follows(hop: Hop) -> bool:
+    """Whether a hop only says what its table has decided: that the hook drops it, and that it is freed."""
+    return hop.what == "hook" or bool(hop.drop and hop.drop.function == "nf_hook_slow")
 
 
 def _text(hop: Hop) -> str:

@@ -11,4 +11,4 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     hop = next((h for h in _words.hops(attempt) if h.what in ("table", "chain") and h.verdict == "DROP"), None)
     if not hop or attempt.syn.untracked == "INVALID" or _words.asks_for_invalid(hop):
         return None
-    return Cause("rule", f"DROPped in {_words.table_of(hop)}{attempt.where}{_words.whose(hop)}")
+    return Cause("dropped by rule", f"DROPped in {_words.table_of(hop)}{attempt.where}{_words.whose(hop)}")
