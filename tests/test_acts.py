@@ -11,8 +11,9 @@ from tracer.kernel.plan import Abilities
 from tracer.kernel.symbols import Symbols
 
 FUNCTIONS = {
-    "xt_nat": ("xt_dnat_target_v2",), "xt_statistic": ("statistic_mt",), "ipt_REJECT": ("reject_tg",),
-    "ip6t_REJECT": ("reject_tg6",), "ipt_rpfilter": ("rpfilter_mt",), "ip6t_rpfilter": ("rpfilter_mt",),
+    "xt_nat": ("xt_dnat_target_v2",), "xt_statistic": ("statistic_mt",), "xt_nfacct": ("nfacct_mt",),
+    "ipt_REJECT": ("reject_tg",), "ip6t_REJECT": ("reject_tg6",),
+    "ipt_rpfilter": ("rpfilter_mt",), "ip6t_rpfilter": ("rpfilter_mt",),
 }  # fmt: skip
 MODERN, OLD = Abilities(True, True), Abilities(True, False)
 
@@ -39,6 +40,12 @@ def test_fentry_has_a_program_for_each(tmp_path: Path) -> None:
     assert found["xt_nat", "xt_dnat_target_v2"].acts == (("target", "DNAT", 2, "ip"), ("target", "DNAT", 2, "ip6"))
     assert found["ipt_REJECT", "reject_tg"].acts == (("target", "REJECT", 0, "ip"),)
     assert found["ip6t_REJECT", "reject_tg6"].acts == (("target", "REJECT", 0, "ip6"),)
+
+
+def test_revisions_that_share_a_function(tmp_path: Path) -> None:
+    """A step of a revision that is not watched for would be one too many, and no way through the rules would agree."""
+    acts_of = planned(tmp_path, MODERN)["xt_nfacct", "nfacct_mt"].acts
+    assert {act[2] for act in acts_of} == {0, 1} and {act[:2] for act in acts_of} == {("match", "nfacct")}
 
 
 def test_kprobes_share_three(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -41,9 +42,10 @@ def main() -> int:
     options = parser.parse_args()
     legacy.load_modules()
     incident_runs.load_modules()
-    kernel, results = Kernel.running(), []
-    with scene.scene(), Session(kernel, NOTHING, only=options.attach) as session:
-        watch = Watch(kernel, session)
+    results = []
+    with scene.scene(), ExitStack() as stack:
+        kernel = Kernel.running()  # as on a node: the modules that its rules need are there by then
+        watch = Watch(kernel, stack.enter_context(Session(kernel, NOTHING, only=options.attach)))
         for each in SCENES:
             if any(words in each.name for words in options.only.split(",")):
                 results.append(settled(watch, each))
