@@ -21,6 +21,10 @@ from scenes import traffic as ask
 from scenes.topology import CLIENT, NODE4, NODE6, PODS, STATE_DIR
 
 
+PAUSE = 0.1
+"""Seconds between two requests of others: the packets of all of them are explained, and that takes long in an emulator."""
+
+
 def up(v: Variation) -> list[Object]:
     """Builds it in the place of what was there; returns the API's objects."""
     incidents.down()
@@ -127,7 +131,7 @@ def _others(v: Variation) -> Iterator[None]:
     over = threading.Event()
 
     def go_on() -> None:
-        while not over.is_set():
+        while not over.wait(PAUSE):
             ask.http_get(_node(v), v.beside.node_port, timeout=0.5)
 
     thread = threading.Thread(target=go_on, daemon=True)
