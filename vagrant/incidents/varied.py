@@ -20,7 +20,6 @@ from scenes import rules, scene, servers
 from scenes import traffic as ask
 from scenes.topology import CLIENT, NODE4, NODE6, PODS, STATE_DIR
 
-
 PAUSE = 0.1
 """Seconds between two requests of others: the packets of all of them are explained, and that takes long in an emulator."""
 
