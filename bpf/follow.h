@@ -158,6 +158,8 @@ static __always_inline struct follow *move_on(struct follow *e, struct sight *s)
 {
     if (s->hook != NO_HOOK)
         e->stage = stage_of(s->hook, s->returned);
+    else if (s->netns && s->netns != e->netns)
+        e->stage = 0; /* it came to a device's or a bridge's hook: those of IP are before it */
     if (s->netns)
         e->netns = s->netns;
     else

@@ -74,8 +74,8 @@ def test_chains_of_a_device_and_of_a_bridge(watch: Watch, nft: None) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_HTTP, 9556)), nft=True) as seen:
         assert traffic.http_get().outcome == "answered"
         assert traffic.tcp_connect(topology.NODE4, 9556, timeout=0.5).outcome == "timeout"
-    hops = [h for p in seen.packets if "SYN" in p.tcp_flags and p.endpoints.dport != 9556 for h in p.hops]
-    chains = {(h.hook, h.table, h.chain): h for h in hops if h.what == "chain" and h.netns == "node"}
+    (syn,) = [p for p in seen.packets if p.tcp_flags == "SYN" and p.endpoints.dport != 9556]
+    chains = {(h.hook, h.table, h.chain): h for h in syn.hops if h.what == "chain" and h.netns == "node"}
     door, pods = ("INGRESS", "netdev door", "in"), ("OUTPUT", "bridge inside", "out")
     assert {door, pods, ("PREROUTING", "ip nat", "PREROUTING")} <= chains.keys(), chains.keys()
     knock, inside = chains[door].walk, chains[pods].walk
