@@ -206,19 +206,19 @@ static __always_inline int nft_rule_entered(struct call *c)
         out = keep_jump(run, e);
         if (!out)
             return 0;
+        write_nft_choice(out, verdict, table, code);
     } else if (handle) {
         r = reserve_whole(e, EVENT_NFT_RULE);
         if (!r.out)
             return 0;
         out = (void *)r.out;
+        write_nft_choice(out, verdict, table, code); /* here, where the verifier of 6.1 knows how long it is */
     } else {
         r = reserve_short(e, EVENT_NFT_RULE);
         if (!r.out)
             return 0;
         out = (void *)r.out;
     }
-    if (handle)
-        write_nft_choice(out, verdict, table, code);
     out->object = chain;
     out->hook = READ(c, state, hook);
     out->pf = READ(c, state, pf);
