@@ -22,7 +22,8 @@ from tracer.following import Following
 from tracer.hops import Hops
 from tracer.journeys import Journeys
 from tracer.kernel.plan import Refused
-from tracer.kernel.session import Kernel, Session, require_root
+from tracer.kernel.rights import give_up, require_tracing
+from tracer.kernel.session import Kernel, Session
 from tracer.kube import doctor as kube_doctor
 from tracer.kube.live import Kube, Source
 from tracer.kube.wanted import Words
@@ -65,12 +66,13 @@ def trace(
     with ExitStack() as stack:
         stack.callback(parts.close)
         kube = _kube(options, parts)
-        require_root()
+        require_tracing()
         kernel = Kernel.running()
         output = Quiet(recording.files.names) if recording and record_only else render.find(form)(verbose=verbose)
         full = doctor.gather() if verbose or form == "json" or recording else []
         stack.enter_context(kube)
         session = stack.enter_context(Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules))
+        give_up()
         job = Job(_said(sys.argv[1:]), count, duration, no_rules, verbose, record_only, follow)
         stop, command = Stop(), None
         try:

@@ -11,7 +11,7 @@ from tracer.backends import nft_loaded
 from tracer.filters import Filter
 from tracer.findings.context import Context
 from tracer.findings.model import Finding
-from tracer.kernel.session import require_root
+from tracer.kernel.rights import require_root
 from tracer.kube.live import Kube, Source
 from tracer.kube.wanted import Words
 from tracer.rules import installed

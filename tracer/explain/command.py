@@ -20,7 +20,8 @@ from tracer.filters import Filter, parse_host
 from tracer.findings.model import Finding
 from tracer.hops import Hops
 from tracer.journeys import Journeys
-from tracer.kernel.session import Kernel, Session, require_root
+from tracer.kernel.rights import require_root
+from tracer.kernel.session import Kernel, Session
 from tracer.kube.explain import explain
 from tracer.kube.live import Kube, Source
 from tracer.kube.wanted import Words

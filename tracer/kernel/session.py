@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import time
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracer import record
-from tracer.errors import NoProbe, NotRoot
+from tracer.errors import NoProbe
 from tracer.filters import Filter
 from tracer.kernel import acts, filter_maps, plan
 from tracer.kernel.btf import KernelTypes
@@ -44,12 +45,6 @@ class Kernel:
         """Names of enum skb_drop_reason, which moves between kernels; empty before 5.17."""
         names = self.types.vmlinux.enumerators("skb_drop_reason")
         return {v: n.removeprefix("SKB_DROP_REASON_") for n, v in names.items()}
-
-
-def require_root() -> None:
-    """Raises NotRoot unless this process may load tracing programs."""
-    if os.geteuid() != 0:
-        raise NotRoot("Tracing needs root: run it with sudo.")
 
 
 def possible_cpus() -> int:
@@ -89,7 +84,8 @@ class Session:
         rules: bool = True,
     ) -> None:
         bcc = load_bcc()
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        with contextlib.suppress(ValueError):  # no CAP_SYS_RESOURCE; since 5.11 maps do not count as locked memory
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         can = Abilities(False, False) if only == "kprobe" else abilities(bcc)
         planned, refused = choose(kernel, can, verbose, only, rules)
         cpus = possible_cpus()
