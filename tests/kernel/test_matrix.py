@@ -26,8 +26,8 @@ CLOSED = 9123
 NATIVE = f"""table ip shop {{
     chain services {{ type nat hook prerouting priority -100; tcp dport {traffic.NODEPORT_HTTP} goto web; }}
     chain web {{
-        meta l4proto tcp meta mark set mark or 0x4000
-            dnat to {topology.PODS[0].addr4}:8080 comment "default/http-proxy:http"; }}
+        meta mark set mark or 0x4000
+        meta l4proto tcp dnat to {topology.PODS[0].addr4}:8080 comment "default/http-proxy:http"; }}
     chain leave {{ type nat hook postrouting priority 100; meta mark and 0x4000 != 0 masquerade; }}
     chain enter {{ type filter hook input priority 0;
         tcp dport {traffic.NODEPORT_LONELY} reject comment "default/lonely-web:http has no endpoints"; }}
