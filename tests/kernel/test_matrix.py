@@ -109,6 +109,7 @@ def test_probes(watch: Watch, record_property: Callable[[str, object], None]) ->
     assert all(name.startswith("ipvs_") for name in refused) if watch.kernel.types.known else not refused, refused
 
 
+@pytest.mark.thorough
 def test_a_capture_of_the_command_reads_back(node: None, tmp_path: Path) -> None:
     capture = tmp_path / "capture"
     options = ["--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY), "--no-kube"]
