@@ -39,6 +39,7 @@ static __always_inline int socket_entered(struct call *c)
     struct follow *e;
     struct reserved r;
     struct sight *s;
+    u64 key = c->arg[1];
     u8 state;
 
     if (!is_ip_socket(c, sk))
@@ -48,8 +49,12 @@ static __always_inline int socket_entered(struct call *c)
     if (s)
         s->whole = state == TCP_LISTEN;
     e = follow_outside(c, skb, s);
-    if (!e)
+    if (!e) {
+        /* An earlier packet may have had its address, and the handshake's probes, which come next, go by that alone. */
+        if (state == TCP_LISTEN)
+            followed.delete(&key);
         return 0;
+    }
     e->flags |= FLAG_AT_SOCKET;
     if (only_drops())
         return 0;
