@@ -60,7 +60,7 @@ kernel-test: setup
 kernel-test-%: setup
 	@echo "--- kernel $*"
 	@$(LAB) run --kernel $* --timeout $(KERNEL_TEST_SECONDS) -- env K8SNET_ATTACH=$(ATTACH) K8SNET_THOROUGH=$(THOROUGH) \
-		python3 -m pytest -p no:cacheprovider -W ignore::DeprecationWarning:bcc --durations=15 tests/kernel
+		python3 -u tests/kernel/once_more.py -p no:cacheprovider -W ignore::DeprecationWarning:bcc --durations=15 tests/kernel
 
 # However it ends, a kernel's results are in the table.
 matrix: setup

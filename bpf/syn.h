@@ -86,7 +86,8 @@ PROBE_ENTRY(listener)
 #define TCP_FLAG_ACK 16
 #define NS_A_SECOND 1000000000ULL
 
-/* The packet has reached what is left of a connection: a socket that nobody holds. */
+/* The packet has reached what is left of a connection: a socket that nobody holds. Told also where only drops are asked
+ * for: the kernel frees the last segments of every connection as if it dropped them, and only this tells the one from the other. */
 static __always_inline int write_time_wait(struct call *c, struct follow *e, struct sk_buff *skb, struct sight *s)
 {
     struct reserved r = begin_event(c, e, EVENT_SOCKET, skb, s, 0, 0);
@@ -118,8 +119,7 @@ static __always_inline int time_wait_returned(struct call *c)
     e = follow_outside(c, skb, s);
     if (!e)
         return 0;
-    if (!only_drops())
-        write_time_wait(c, e, skb, s);
+    write_time_wait(c, e, skb, s);
     if ((s->packet.tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) != TCP_FLAG_SYN) {
         e->flags |= FLAG_AT_SOCKET;
         return 0;
