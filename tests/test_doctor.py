@@ -13,6 +13,7 @@ import pytest
 from tracer import backends, doctor
 from tracer.errors import NoBcc, NoBtf
 from tracer.facts import Fact, Machine
+from tracer.kernel.btf import KernelTypes
 from tracer.kernel.known import Known
 from tracer.kernel.plan import Abilities
 from tracer.kernel.probes import PROBES, TRACEPOINT
@@ -58,6 +59,8 @@ class FakeTypes:
 
     def module(self, name: str) -> Any:
         return None if name in self._lacking else self.vmlinux
+
+    describing = KernelTypes.describing
 
 
 def symbols(without: Iterable[str] = ()) -> Symbols:

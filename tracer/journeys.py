@@ -116,9 +116,12 @@ class Journeys:
         records.sort(key=lambda e: e.time)
         before = self._over.pop(identity, None)
         events = [e for e in records if e.kind not in record.PARTS]
-        events = completed(events, before.whole if before else None) or events
+        known, header = completed(events, before.whole if before else None)
+        events = known or events
         first = before.first if before else next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), events[0])
-        whole = identity not in self._doubtful and _unbroken(records, before.next if before else 0)
+        expected = before.next if before else 0
+        numbers = {e.hop for e in records if not e.flags & Flag.FLAG_CLONE}
+        whole = identity not in self._doubtful and numbers == set(range(expected, expected + len(numbers)))
         whole = whole and (before is None or before.complete)
         self._rules.begin(records, whole)
         hops = self._follow_header(events)
@@ -141,8 +144,8 @@ class Journeys:
             icmp=record.icmp(first),
         )
         began = before.began if before else events[0].time
-        following = max((e.hop + 1 for e in records if not e.flags & Flag.FLAG_CLONE), default=0)
-        self._over[identity] = _Over(began, records[-1].time, following, whole, packet.endpoints, first, _last_header(events))
+        following = max(numbers, default=expected - 1) + 1
+        self._over[identity] = _Over(began, records[-1].time, following, whole, packet.endpoints, first, header)
         self._doubtful.discard(identity)
         self._rules.over(identity)
         packet.untracked = self._untracked(events)
@@ -199,9 +202,10 @@ class Journeys:
         return "INVALID" if late[-1].netns in self._tracked else ""
 
 
-def completed(events: list[Event], whole: Event | None = None) -> list[Event]:
-    """Short events with what they left out. Where the whole event they refer to was lost, their header is unknown, and so is
-    what a rewrite made of it. whole: the event they refer to if it came before these."""
+def completed(events: list[Event], whole: Event | None = None) -> tuple[list[Event], Event | None]:
+    """Short events with what they left out, and the event that later ones refer to. Where the whole event they refer to was
+    lost, their header is unknown, and so is what a rewrite made of it. whole: the event they refer to if it came before these.
+    """
     out = []
     for e in events:
         if e.flags & Flag.FLAG_SAME:
@@ -214,15 +218,7 @@ def completed(events: list[Event], whole: Event | None = None) -> list[Event]:
         if whole and e.kind == Kind.EVENT_NAT and not e.flags & Flag.FLAG_CLONE:
             whole = record.rewritten(e)
         out.append(e)
-    return out
-
-
-def _last_header(events: list[Event]) -> Event | None:
-    """The event a later short one would refer to."""
-    e = next((e for e in reversed(events) if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE)), None)
-    if e is None or e.kind == Kind.EVENT_IPVS:
-        return None
-    return record.rewritten(e) if e.kind == Kind.EVENT_NAT else e
+    return out, whole
 
 
 def _family_of(ends: Endpoints) -> str:
@@ -239,8 +235,3 @@ def _unannounced(hop: Hop, before: Endpoints, after: Endpoints) -> Hop:
     """A header that changed between two events: ICMP errors about a translated connection, for one, change so."""
     nat = Nat("rewritten", before, after)
     return Hop(hop.time, "nat", hop.netns, hook=hop.hook, nat=nat, evidence=Evidence.DERIVED)
-
-
-def _unbroken(events: list[Event], first: int) -> bool:
-    numbers = {e.hop for e in events if not e.flags & Flag.FLAG_CLONE}
-    return numbers == set(range(first, first + len(numbers)))

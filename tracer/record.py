@@ -175,7 +175,7 @@ def tcp_flags(e: Event) -> str:
 
 def icmp(e: Event) -> tuple[int, int] | None:
     """Type and code of an ICMP message, which stand where ports would; None for what is none."""
-    known = e.protocol in (1, 58) and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_FRAGMENT)
+    known = e.protocol in ICMP and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_FRAGMENT)
     return (e.dport >> 8, e.dport & 255) if known else None
 
 

@@ -78,13 +78,7 @@ class Hooks:
         for order, doubt in self._orders(group, m):
             moments = [replace(m, doubts=(*m.doubts, doubt)) if doubt and doubt not in m.doubts else m]
             for station in order:
-                moments = [
-                    after
-                    for each in moments
-                    for after in (
-                        [each] if each.over or station.translates in each.done else self._station(hook, station, each)
-                    )
-                ]
+                moments = [after for each in moments for after in self._station(hook, station, each)]
             out += moments
         return out
 
@@ -106,6 +100,9 @@ class Hooks:
         return station.translates not in m.done and any(w.rewrite or w.verdict != "ACCEPT" for w in self._ways(station, m))
 
     def _station(self, hook: str, station: Station, m: Moment) -> list[Moment]:
+        """Behind one of them."""
+        if m.over or station.translates in m.done:
+            return [m]
         return [self._after(hook, station, way, m) for way in self._ways(station, m)]
 
     def _ways(self, station: Station, m: Moment) -> list[Way]:

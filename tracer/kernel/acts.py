@@ -89,7 +89,8 @@ def plan(types: KernelTypes, symbols: Symbols, can: Abilities) -> list[Watched]:
         for module in modules:
             btf = types.module(module)
             found = btf.parameters(symbol) if btf else None
-            if [t for _, t in found or ()] != _ARGUMENTS and not (found is None and types.known and module != "vmlinux"):
+            undescribed = found is None and types.known and module != "vmlinux"
+            if not undescribed and [t for _, t in found or ()] != _ARGUMENTS:
                 continue
             mine = tuple(a for a in acts if len(modules) == 1 or a[3] == ("ip6" if module.startswith("ip6") else "ip"))
             if found and (can.module_fentry or (can.fentry and module == "vmlinux")):

@@ -225,6 +225,10 @@ class KernelTypes:
             return None
         return Known(self.vmlinux)
 
+    def describing(self, module: str) -> Iterator[Btf | Known]:
+        """Whoever may describe a structure of that module, the surest first."""
+        return (who for who in (self.module(module), self.known, self.vmlinux) if who)
+
     def module(self, name: str) -> Btf | None:
         """A module's BTF; None when it is not loaded or the kernel (before 5.11) gives none for modules."""
         if name in ("", "vmlinux"):

@@ -102,16 +102,16 @@ def header(types: KernelTypes) -> str:
 
 def _present(row: Layout, types: KernelTypes) -> Iterator[tuple[str, Field]]:
     for path in row.fields.split():
-        for btf in (types.module(row.module), types.known, types.vmlinux):
-            field = btf.field(row.struct, path) if btf else None
+        for who in types.describing(row.module):
+            field = who.field(row.struct, path)
             if field:
                 yield path.replace(".", "_"), field
                 break
 
 
 def _size(row: Layout, types: KernelTypes) -> int | None:
-    for btf in (types.module(row.module), types.known, types.vmlinux):
-        size = btf.structure_size(row.struct) if btf else None
+    for who in types.describing(row.module):
+        size = who.structure_size(row.struct)
         if size:
             return size
     return None

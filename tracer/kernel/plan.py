@@ -76,8 +76,7 @@ def can_run(probe: Probe, types: KernelTypes, symbols: Symbols) -> str:
             return f"module {probe.module} is not loaded"
         return f"{probe.module or 'the kernel'} has no function {' nor '.join(probe.symbols)}"
     for struct in probe.requires:
-        described = (types.module(_STRUCT_MODULE[struct]), types.known, types.vmlinux)
-        if not any(btf.structure_size(struct) for btf in described if btf):
+        if not any(who.structure_size(struct) for who in types.describing(_STRUCT_MODULE[struct])):
             return f"struct {struct} is not described by BTF (before 5.11 modules have none)"
     return ""
 

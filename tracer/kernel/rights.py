@@ -23,8 +23,7 @@ from tracer.errors import NotRoot
 
 BITS = {
     "CAP_DAC_OVERRIDE": 1, "CAP_DAC_READ_SEARCH": 2, "CAP_KILL": 5, "CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13,
-    "CAP_SYS_PTRACE": 19,
-    "CAP_SYS_ADMIN": 21, "CAP_SYSLOG": 34, "CAP_PERFMON": 38, "CAP_BPF": 39,
+    "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_SYSLOG": 34, "CAP_PERFMON": 38, "CAP_BPF": 39,
 }  # fmt: skip
 """Their numbers in linux/capability.h."""
 ATTACHING = ("CAP_BPF", "CAP_PERFMON")

@@ -221,7 +221,7 @@ def _seen(e: Event, mark: int) -> Seen:
     src, dst = (int.from_bytes(a[12:] if v4 else a, "big") for a in (e.src, e.dst))
     arrived, leaves = (int.from_bytes(n.ljust(16, b"\0"), "big") for n in (e.in_name, e.out_name))
     ports: tuple[int, int] = (0, 0) if icmp else (e.sport, e.dport)
-    kind = (e.dport >> 8, e.dport & 255) if icmp else (0, 0)
+    kind = record.icmp(e) or (0, 0)
     fragment = bool(e.flags & Flag.FLAG_FRAGMENT)
     family = "ip" if v4 else "ip6"
     return Seen(family, src, dst, arrived, leaves, e.protocol, fragment, *ports, kind, e.tcp_flags, mark)

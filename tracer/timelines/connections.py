@@ -17,7 +17,7 @@ from tracer.model import Packet
 from tracer.timelines import stages
 from tracer.timelines.leads import Leads, identity_of
 from tracer.timelines.model import Identity, Step, Timeline
-from tracer.timelines.tries import SENT_AGAIN, Tries
+from tracer.timelines.tries import Tries
 
 MOST_TIMELINES = 100_000
 MOST_STEPS = 200_000
@@ -76,11 +76,11 @@ class Connections:
         way = self._way(one, packet)
         if self._goes_on(one, packet, way):
             return
-        again = THE_REST if packet.continues else one.tries.again(packet, way)
-        remark = ", ".join(r for r in (again, joined) if r)
-        step = stages.step(packet, way, remark)
+        again = "" if packet.continues else one.tries.again(packet, way)
+        remarks = (THE_REST if packet.continues else again, joined)
+        step = stages.step(packet, way, ", ".join(r for r in remarks if r))
         one.timeline.packets += 1
-        one.timeline.again += remark.startswith(SENT_AGAIN)
+        one.timeline.again += bool(again)
         one.timeline.lost += step.bad
         self._append(one, step)
         self._follow_state(one, packet, way)

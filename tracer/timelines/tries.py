@@ -6,7 +6,6 @@ from tracer.model import Packet
 
 LARGE = 1200
 """Bytes: a segment that may be too large for a tunnel on its way."""
-SENT_AGAIN = "sent again"
 MOST, MOST_QUIET = 48, 4
 """So many segments are remembered, and so many of a connection that has nothing to say."""
 
@@ -28,7 +27,7 @@ class Tries:
         self._keep(MOST)
         if not tries:
             return ""
-        remark = f"{SENT_AGAIN} ({tries + 1}. try), the first ended: {first}"
+        remark = f"sent again ({tries + 1}. try), the first ended: {first}"
         # Small segments came through, or there would be no data yet.
         lost = tries > 1 and packet.length > LARGE
         return f"{remark}; perhaps an MTU black hole: {packet.length} B do not get through, less does" if lost else remark

@@ -6,7 +6,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 import incidents
 from incidents import Said, ipvs, kube_proxy, links, missing_masquerade, objects
@@ -99,7 +99,7 @@ def objects_of(v: Variation) -> list[Object]:
 def traffic(v: Variation) -> Said:
     """Requests to each Service that the incident happens to, beside others' if the node is busy."""
     said: Said = []
-    with _others(v) if v.busy else _nobody():
+    with _others(v) if v.busy else nullcontext():
         for s in v.services:
             if v.incident == 2 and not v.healthy:
                 said += _until_one_is_lost(v, s)
@@ -140,8 +140,3 @@ def _others(v: Variation) -> Iterator[None]:
     finally:
         over.set()
         thread.join(5)
-
-
-@contextmanager
-def _nobody() -> Iterator[None]:
-    yield

@@ -63,7 +63,7 @@ def walks(batch: Any, netns: int, watch: NftWatch) -> Iterator[tuple[Event, Even
     for events in packets.values():
         events.sort(key=lambda e: e.time)
         found, seen = nft_hits.runs(events), None
-        for e in completed([e for e in events if e.kind not in record.PARTS]):
+        for e in completed([e for e in events if e.kind not in record.PARTS])[0]:
             if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):  # of a packet out of fragments these are copies
                 seen = e
             if e.kind == Kind.EVENT_CHAIN and e.netns == netns and seen:

@@ -115,7 +115,7 @@ def _walks(hits: Hits, events: list[Event], netns: int) -> Iterator[tuple[Event,
     packets: dict[int, list[Event]] = {}
     for e in sorted(events, key=lambda e: e.time):
         packets.setdefault(e.packet, []).append(e)
-    for e in sorted((e for own in packets.values() for e in completed(own)), key=lambda e: e.time):
+    for e in sorted((e for own in packets.values() for e in completed(own)[0]), key=lambda e: e.time):
         if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns == netns:
             walk = hits.explain(e).get("walk")
             if walk:
