@@ -7,14 +7,13 @@ import io
 from tests.syns import ASKED
 from tracer.render import _timeline
 from tracer.render._ink import Ink
-from tracer.render._ipvs import endpoint
 from tracer.timelines.model import Identity, Stage, Step, Timeline
 
 MS = 1_000_000
 
 
 def lines(timeline: Timeline) -> list[str]:
-    return _timeline.block(timeline, Ink(io.StringIO()), lambda ns: "12:00:00.000", endpoint)
+    return _timeline.block(timeline, Ink(io.StringIO()), lambda ns: "12:00:00.000")
 
 
 def a_timeline(**more: object) -> Timeline:

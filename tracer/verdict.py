@@ -7,6 +7,7 @@ before what merely happened to it. A rule is one function, named after what it r
 from __future__ import annotations
 
 from tracer.model import Drop, Handshake, Hop, Packet
+from tracer.place import place
 
 Ending = tuple[str, str] | None
 
@@ -59,7 +60,7 @@ def refused_by_ipvs(packet: Packet, hops: list[Hop]) -> Ending:
         return None
     if hop.verdict != "REJECT":
         return f"DROPPED by IPVS, which gives no reason{_where(hop)}", "dropped"
-    server = f"{packet.protocol} {_host(hop.ipvs.virtual, hop.ipvs.virtual_port)}"
+    server = f"{packet.protocol} {place(hop.ipvs.virtual, hop.ipvs.virtual_port)}"
     return f"REJECTED by IPVS with {hop.reject}: {server} has no real server available{_where(hop)}", "rejected"
 
 
@@ -100,12 +101,7 @@ def no_listener(packet: Packet, hops: list[Hop]) -> Ending:
 def _last_destination(packet: Packet, hops: list[Hop]) -> str:
     nat = next((h.nat for h in reversed(hops) if h.nat), None)
     ends = nat.after if nat else packet.endpoints
-    return f"{packet.protocol} {_host(ends.dst, ends.dport)}"
-
-
-def _host(address: str, port: int) -> str:
-    host = f"[{address}]" if ":" in address else address
-    return f"{host}:{port}" if port else host
+    return f"{packet.protocol} {place(ends.dst, ends.dport)}"
 
 
 def closing(packet: Packet, hops: list[Hop]) -> Ending:

@@ -15,6 +15,7 @@ from tests.kernel.truth.run import rounds
 from tests.kernel.watching import Watch
 from tracer.filters import Filter
 from tracer.model import Evidence, Hop, Packet
+from tracer.place import place
 from tracer.rules.hits import BEFORE
 from tracer.rules.legacy import GONE
 
@@ -77,7 +78,7 @@ def test_the_way_to_a_pod(watch: Watch, address: str) -> None:
 def rule_address(hop: Hop) -> str:
     assert hop.nat
     ends = hop.nat.after
-    return f"[{ends.dst}]:{ends.dport}" if ":" in ends.dst else f"{ends.dst}:{ends.dport}"
+    return place(ends.dst, ends.dport)
 
 
 def test_a_connection_from_before(watch: Watch) -> None:

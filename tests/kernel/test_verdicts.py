@@ -10,6 +10,7 @@ from scenes import packets, rules, servers, topology, traffic
 from tests.kernel.watching import Watch
 from tracer.filters import Filter
 from tracer.model import Packet
+from tracer.place import place
 
 POD = topology.PODS[0].addr4
 
@@ -78,8 +79,7 @@ def test_no_listener(watch: Watch, addr: str, protocol: str) -> None:
     with watch(Filter(ports=(9123,))) as seen:
         assert ask(addr, 9123).outcome == "refused"
     first = seen.packets[0]
-    host = f"[{addr}]" if ":" in addr else addr
-    assert first.verdict == f"nobody listens here: {protocol} {host}:9123"
+    assert first.verdict == f"nobody listens here: {protocol} {place(addr, 9123)}"
     assert first.outcome == "refused" and first.drop and first.drop.reason == "NO_SOCKET"
     answer = seen.packets[1]
     assert answer.tcp_flags == "RST ACK" if protocol == "TCP" else answer.protocol == "ICMP"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tracer.explain.model import Story
-from tracer.findings.model import place
 from tracer.model import Hop, Packet
+from tracer.place import place
 from tracer.rules.model import path
 from tracer.verdict import BAD
 

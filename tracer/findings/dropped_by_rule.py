@@ -6,9 +6,10 @@ What kube-proxy and kubelet drop has findings of its own.
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, packet_proof, place, rule_proof
+from tracer.findings.model import Finding, packet_proof, rule_proof
 from tracer.kube.model import Owner
 from tracer.model import Hop, Packet
+from tracer.place import place
 from tracer.rules.model import Visit
 
 POLICIES = frozenset({"Calico", "Cilium", "kube-router", "Antrea", "Weave Net", "Kube-OVN"})

@@ -7,8 +7,9 @@ not act, the pod would answer to itself and not through the node, and nothing is
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, packet_proof, place, rule_proof
+from tracer.findings.model import Finding, packet_proof, rule_proof
 from tracer.model import Packet
+from tracer.place import place
 
 
 def find(packet: Packet, context: Context) -> Finding | None:

@@ -8,9 +8,10 @@ first.
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, place, rule_proof
+from tracer.findings.model import Finding, Proof, rule_proof
 from tracer.kube.model import Owner
 from tracer.model import Hop, Nat, Packet
+from tracer.place import place
 from tracer.rules.model import Rule, Visit, Walk
 
 IPVS = "kube-ipvs0"

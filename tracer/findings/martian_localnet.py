@@ -6,8 +6,9 @@ Source: CVE-2020-8558; kubernetes pkg/kubelet/kubelet_network_linux.go.
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, packet_proof, place, rule_proof
+from tracer.findings.model import Finding, Proof, packet_proof, rule_proof
 from tracer.model import Packet
+from tracer.place import place
 
 SAYS = "block incoming localnet connections"
 SETTING = "net/ipv4/conf/all/route_localnet"

@@ -12,11 +12,12 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, place, rule_proof
+from tracer.findings.model import Finding, Proof, rule_proof
 from tracer.kube.marks import EMPTY
 from tracer.kube.model import Owner
 from tracer.kube.owners import owner_of
 from tracer.model import Hop, Nat, Packet
+from tracer.place import place
 from tracer.rules.model import Rule, Ruleset, Visit
 
 _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != (\S+/\d+) ip6? daddr (\S+/\d+) .*return")

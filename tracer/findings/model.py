@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracer.model import Hop, Ipvs, Packet
+from tracer.place import place
 from tracer.rules.model import Rule, Visit, path
 
 
@@ -48,11 +49,6 @@ def packet_proof(packet: Packet) -> Proof:
     """A packet, where it was sent to and how it ended."""
     ends = packet.endpoints
     return Proof("packet", f"{ends.src} -> {place(ends.dst, ends.dport)}: {packet.verdict}", "observed")
-
-
-def place(address: str, port: int) -> str:
-    """10.0.0.1:80, [fd00::1]:80."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def stands(rule: Rule, source: str, whose: str = "") -> Proof:

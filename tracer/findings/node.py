@@ -18,6 +18,7 @@ from tracer.findings import kube_proxy, procnet
 from tracer.findings.kube_proxy import KubeProxy
 from tracer.findings.procnet import Bound
 from tracer.names import Processes
+from tracer.place import place
 from tracer.routes import Routes
 from tracer.rules.netns import inside
 
@@ -41,7 +42,7 @@ class Listener:
 
     @property
     def place(self) -> str:
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+        return place(self.address, self.port)
 
 
 class Node:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, decision_proof, packet_proof, place
+from tracer.findings.model import Finding, Proof, decision_proof, packet_proof
 from tracer.findings.node import Listener
 from tracer.kube.model import Owner
 from tracer.model import Hop, Packet
+from tracer.place import place
 
 PORTS, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
 REFUSES = "which has no endpoints: the Service's rule refuses every request"

@@ -7,9 +7,10 @@ same address for ever, unless whoever removed the pod also removed the entry.
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, packet_proof, place
+from tracer.findings.model import Finding, Proof, packet_proof
 from tracer.kube.model import ServicePort
 from tracer.model import Nat, Packet
+from tracer.place import place
 
 
 def find(packet: Packet, context: Context) -> Finding | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof
-from tracer.findings.model import place as place_of
 from tracer.model import Evidence, Handshake, Packet
+from tracer.place import place as place_of
 from tracer.syns.model import Attempt, Cause, Verdict
 
 KINDS = {"accept queue full": "accept queue", "SYN queue full": "SYN queue", "old timestamp": "timestamps"}

@@ -7,8 +7,9 @@ seconds. conntrack drops at the very end, when the packet leaves POSTROUTING or 
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, packet_proof, place
+from tracer.findings.model import Finding, Proof, packet_proof
 from tracer.model import Packet
+from tracer.place import place
 
 EXITS = ("POSTROUTING", "INPUT")
 BEFORE = "insert_failed before"

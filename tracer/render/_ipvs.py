@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from tracer.model import Evidence, Hop, Ipvs
+from tracer.place import place
 from tracer.render._ink import KEEP, plain
 
 _CHOSEN = {
@@ -13,17 +12,9 @@ _CHOSEN = {
 }
 
 
-@lru_cache(4096)
-def endpoint(address: str, port: int) -> str:
-    """An address with its port, where it has one: 10.0.0.1:80, [fd00::1]:80."""
-    if not port:
-        return address
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 def virtual_server(told: Ipvs) -> str:
     """172.30.0.10:53/udp"""
-    return f"{endpoint(told.virtual, told.virtual_port)}/{told.protocol}"
+    return f"{place(told.virtual, told.virtual_port)}/{told.protocol}"
 
 
 def act(hop: Hop, told: Ipvs) -> tuple[str, str]:
@@ -34,7 +25,7 @@ def act(hop: Hop, told: Ipvs) -> tuple[str, str]:
     server = virtual_server(told) + f"{KEEP}({plain(how)})" * bool(how)
     if not told.real:
         return "IPVS", f"{server} has no real server available, {hop.verdict} with {hop.reject}"
-    real = endpoint(told.real, told.real_port)
+    real = place(told.real, told.real_port)
     if hop.nat and hop.nat.kind.startswith("reverse"):
         return "reverse IPVS", f"{real}{KEEP}-> {server}"
     return "IPVS", f"{server}{KEEP}-> {real}"

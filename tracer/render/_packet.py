@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket
+from tracer.place import place
 from tracer.render import _ipvs
 from tracer.render._ink import KEEP, Ink, plain
-from tracer.render._ipvs import endpoint
 from tracer.render._rules import rule_lines
 from tracer.render._words import clock, relative, shade
 from tracer.verdict import benign
@@ -31,17 +31,17 @@ class Lines:
     def header(self, packet: Packet) -> str:
         ink, ends = self._ink, packet.endpoints
         protocol = _NAMES.get(packet.protocol.lower(), packet.protocol.upper())
-        src = ink("strong", endpoint(ends.src, ends.sport))
-        dst = ink("strong", endpoint(ends.dst, ends.dport))
+        src = ink("strong", place(ends.src, ends.sport))
+        dst = ink("strong", place(ends.dst, ends.dport))
         moment = clock(packet.time) if packet.time else f"{'explained':<{TIME}}".replace(" ", KEEP)
         parts = [f"{moment}{KEEP}{KEEP}{protocol}{KEEP}{src}{KEEP}-> {dst}"]
         if packet.tcp_flags:
             parts.append(ink("change", packet.tcp_flags.replace(" ", KEEP)))
         if packet.length:
             parts.append(f"{packet.length}{KEEP}B")
-        place = plain(f"{packet.netns} {packet.iface}".strip())
-        if place:
-            parts.append(ink("place", place.replace(" ", KEEP)))
+        where = plain(f"{packet.netns} {packet.iface}".strip())
+        if where:
+            parts.append(ink("place", where.replace(" ", KEEP)))
         if packet.flow:
             parts.append(packet.flow.state + f"{KEEP}reply" * packet.flow.is_reply)
         if packet.continues:
@@ -150,7 +150,7 @@ def _rewrite(nat: Nat) -> str:
 
 
 def _end_of(ends: Endpoints, end: str) -> str:
-    return endpoint(ends.src, ends.sport) if end == "src" else endpoint(ends.dst, ends.dport)
+    return place(ends.src, ends.sport) if end == "src" else place(ends.dst, ends.dport)
 
 
 def _handshake(shake: Handshake) -> tuple[str, bool | None, str]:

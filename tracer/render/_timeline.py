@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from tracer.place import place
 from tracer.render._ink import Ink, plain
 from tracer.timelines.model import Stage, Step, Timeline
 
@@ -31,10 +32,10 @@ Ways = dict[str, set[tuple[str, str]]]
 """Stages that packets of a direction were seen to go through."""
 
 
-def block(timeline: Timeline, ink: Ink, clock: Callable[[int], str], endpoint: Callable[[str, int], str]) -> list[str]:
+def block(timeline: Timeline, ink: Ink, clock: Callable[[int], str]) -> list[str]:
     """Its lines: those steps that have not been told before."""
     orig = timeline.asked
-    ends = f"{endpoint(orig.src, orig.sport)} -> {endpoint(orig.dst, orig.dport)}"
+    ends = f"{place(orig.src, orig.sport)} -> {place(orig.dst, orig.dport)}"
     parts = [f"{clock(timeline.began)}  {timeline.identity.protocol} {ink('strong', ends)}"]
     if timeline.told:
         parts.append(ink("quiet", "goes on"))

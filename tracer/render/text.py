@@ -22,11 +22,11 @@ from tracer import __version__
 from tracer.facts import Fact
 from tracer.findings.model import Finding
 from tracer.model import Evidence, Packet, Totals
+from tracer.place import place
 from tracer.render import _timeline
 from tracer.render._explained import alike, common_hops, condition, elsewhere
 from tracer.render._finding import block
 from tracer.render._ink import KEEP, Ink, plain
-from tracer.render._ipvs import endpoint
 from tracer.render._packet import MARGIN, TIME, Lines, decisive
 from tracer.render._words import clock, count, relative, shade
 from tracer.render.base import Lost, Output
@@ -100,8 +100,8 @@ class Text(Output):
     def syn(self, verdict: Verdict) -> None:
         """One line: who asked whom, and what became of it."""
         ink, asked, cause = self._ink, verdict.asked, verdict.cause
-        line = f"{clock(verdict.time)}{KEEP}{KEEP}SYN{KEEP}{endpoint(asked.src, asked.sport)}{KEEP}-> "
-        line += endpoint(asked.dst, asked.dport)
+        line = f"{clock(verdict.time)}{KEEP}{KEEP}SYN{KEEP}{place(asked.src, asked.sport)}{KEEP}-> "
+        line += place(asked.dst, asked.dport)
         if verdict.again:
             line += ink("doubt", f"  sent again ({verdict.again + 1}. try)".replace(" ", KEEP))
         line += "  " + ink("good" if cause.good else "bad", plain(cause.text))
@@ -112,7 +112,7 @@ class Text(Output):
         self._write([ink.fold(line, MARGIN), ""])
 
     def timeline(self, timeline: Timeline) -> None:
-        self._write([*_timeline.block(timeline, self._ink, clock, endpoint), ""])
+        self._write([*_timeline.block(timeline, self._ink, clock), ""])
 
     def summary(self, totals: Totals) -> None:
         ink = self._ink

@@ -77,8 +77,3 @@ class Verdict:
     again: int = 0
     after: int = 0
     attempt: Attempt | None = field(default=None, compare=False, repr=False)
-
-
-def end(address: str, port: int) -> str:
-    """10.0.0.1:80, [fd00::1]:80."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

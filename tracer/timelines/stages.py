@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from tracer import icmp
 from tracer.model import Evidence, Hop, Nat, Packet
+from tracer.place import place
 from tracer.timelines.model import Stage, Step
 from tracer.verdict import BAD, benign
 
@@ -128,16 +129,10 @@ def _translator(hop: Hop, nat: Nat) -> str:
 def rewrite(nat: Nat) -> str:
     """The end that changed, before and after."""
     return " and ".join(
-        f"{_end(*old)} -> {_end(*new)}"
+        f"{place(*old)} -> {place(*new)}"
         for old, new in (
             ((nat.before.src, nat.before.sport), (nat.after.src, nat.after.sport)),
             ((nat.before.dst, nat.before.dport), (nat.after.dst, nat.after.dport)),
         )
         if old != new
     )
-
-
-def _end(address: str, port: int) -> str:
-    if not port:
-        return address
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

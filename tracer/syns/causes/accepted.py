@@ -3,8 +3,9 @@ answered."""
 
 from __future__ import annotations
 
+from tracer.place import place
 from tracer.syns.causes import _words
-from tracer.syns.model import Attempt, Cause, end
+from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
 
 
@@ -19,5 +20,5 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
         return Cause("accepted", f"accepted by {attempt.process}{attempt.where}{queue}{reused}", good=True)
     if done == "acknowledged" and attempt.synacks:
         reached = attempt.reached
-        return Cause("accepted", f"answered by {end(reached.dst, reached.dport)} and acknowledged", good=True)
+        return Cause("accepted", f"answered by {place(reached.dst, reached.dport)} and acknowledged", good=True)
     return None

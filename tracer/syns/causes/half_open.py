@@ -3,7 +3,8 @@ left, no ACK was seen for a second."""
 
 from __future__ import annotations
 
-from tracer.syns.model import Attempt, Cause, end
+from tracer.place import place
+from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
 
 
@@ -15,6 +16,6 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
             "half-open", f"answered by {attempt.process}{attempt.where}, the client's ACK has not come{waiting}", good=True
         )
     if attempt.synacks:
-        by = end(attempt.reached.dst, attempt.reached.dport)
+        by = place(attempt.reached.dst, attempt.reached.dport)
         return Cause("half-open", f"answered by {by}, the client's ACK has not come", good=True)
     return None

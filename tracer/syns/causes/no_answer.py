@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tracer.model import Evidence
-from tracer.syns.model import Attempt, Cause, end
+from tracer.place import place
+from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
 
 
@@ -14,7 +15,7 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     by = f" by {hop.out_iface}" if hop else ""
     owner = next((h.owner for h in reversed(attempt.syn.hops) if h.nat and h.owner and h.owner.target), None)
     who = f", {owner.target}," if owner else ""
-    target = end(attempt.reached.dst, attempt.reached.dport)
+    target = place(attempt.reached.dst, attempt.reached.dport)
     return Cause(
         "no answer", f"left{by}{attempt.where}, no SYN-ACK in 1 s: {target}{who} should have answered", Evidence.DERIVED
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tracer.syns.model import Attempt, Cause, end
+from tracer.place import place
+from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
 
 
@@ -20,5 +21,5 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
         return None
     where = attempt.where or " here"
     return Cause(
-        "no listener", f"nobody listens on {end(attempt.reached.dst, attempt.reached.dport)}{where}{answered(attempt)}"
+        "no listener", f"nobody listens on {place(attempt.reached.dst, attempt.reached.dport)}{where}{answered(attempt)}"
     )

@@ -7,7 +7,8 @@ its addresses, which are not those that the client asked.
 from __future__ import annotations
 
 from tracer.model import Endpoints, Evidence, Packet
-from tracer.syns.model import Attempt, Cause, end
+from tracer.place import place
+from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
 from tracer.verdict import BAD
 
@@ -24,15 +25,15 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     reset = next((p for p in attempt.resets if p.seq == following and p.tcp_flags == "RST"), None)
     for answer in attempt.synacks:
         seen = last_ends(answer)
-        came = f"SYN-ACK came from {end(answer.endpoints.src, answer.endpoints.sport)}"
+        came = f"SYN-ACK came from {place(answer.endpoints.src, answer.endpoints.sport)}"
         if answer.complete and seen != attempt.asked.reversed and seen.dst == attempt.asked.src:
-            past = f"{came}, not from {end(attempt.asked.dst, attempt.asked.dport)}: it passed by the translation"
+            past = f"{came}, not from {place(attempt.asked.dst, attempt.asked.dport)}: it passed by the translation"
             by = ", and the client reset it" if reset else ""
             return Cause("SYN-ACK not recognised", past + by, Evidence.OBSERVED if reset else Evidence.DERIVED)
         if answer.outcome in BAD:
             return Cause("SYN-ACK not recognised", f"{came}, but did not get back: {answer.verdict}")
     if reset:
         ends = reset.endpoints
-        told = f"the client reset the SYN-ACK: to {end(ends.dst, ends.dport)}, while it had asked"
-        return Cause("SYN-ACK not recognised", f"{told} {end(attempt.asked.dst, attempt.asked.dport)}")
+        told = f"the client reset the SYN-ACK: to {place(ends.dst, ends.dport)}, while it had asked"
+        return Cause("SYN-ACK not recognised", f"{told} {place(attempt.asked.dst, attempt.asked.dport)}")
     return None

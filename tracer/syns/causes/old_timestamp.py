@@ -5,9 +5,10 @@ Observed: the SYN hit a connection in TIME_WAIT, both timestamps, the answer; or
 
 from __future__ import annotations
 
+from tracer.place import place
 from tracer.syns.behind import snat
 from tracer.syns.causes import _words
-from tracer.syns.model import Attempt, Cause, end
+from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
 
 REASONS = frozenset({"TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS", "TCP_RFC7323_PAWS_ACK"})
@@ -27,10 +28,8 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
 def _hit(attempt: Attempt) -> str:
     clue = attempt.syn.clue("time-wait")
     assert clue
-    reached = attempt.reached
-    hit = (
-        f"it hit a connection in {clue.facts.get('state')}{attempt.where} of the same ports ({end(reached.src, reached.sport)})"
-    )
+    client = place(attempt.reached.src, attempt.reached.sport)
+    hit = f"it hit a connection in {clue.facts.get('state')}{attempt.where} of the same ports ({client})"
     if "tsval" in clue.facts and "ts_recent" in clue.facts:
         tsval, recent = clue.number("tsval"), clue.number("ts_recent")
         if _words.older(tsval, recent):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tracer.findings.procnet import Bound
+from tracer.place import place
 from tracer.syns.causes import no_listener
-from tracer.syns.model import Attempt, Cause, end
+from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
 
 
@@ -16,10 +17,10 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     if not others:
         return None
     who = ", ".join(_listener(b, spaces) for b in others)
-    asked = f"nobody listens on {end(attempt.reached.dst, port)}{attempt.where}"
+    asked = f"nobody listens on {place(attempt.reached.dst, port)}{attempt.where}"
     return Cause("listener on another address", f"{asked}, but {who} does{no_listener.answered(attempt)}")
 
 
 def _listener(bound: Bound, spaces: Spaces) -> str:
     who = spaces.process(bound.inode)
-    return f"{who} on {end(bound.address, bound.port)}" if who else f"a process on {end(bound.address, bound.port)}"
+    return f"{who} on {place(bound.address, bound.port)}" if who else f"a process on {place(bound.address, bound.port)}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tracer.syns.model import Attempt, Cause, end
+from tracer.place import place
+from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
 
 
@@ -13,5 +14,5 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     return Cause(
         "conntrack race lost",
         "dropped: its connection was not put into conntrack's table, another one with the same addresses and ports"
-        f" ({end(to.src, to.sport)} -> {end(to.dst, to.dport)}) is there already{attempt.where}",
+        f" ({place(to.src, to.sport)} -> {place(to.dst, to.dport)}) is there already{attempt.where}",
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tracer import icmp
-from tracer.syns.model import Attempt, Cause, end
+from tracer.place import place
+from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
 
 
@@ -13,7 +14,7 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
         if packet.ack == following:
             start = f" (from {packet.netns})" if not packet.hops[0].in_iface else ""
             return Cause(
-                "refused elsewhere", f"answered with a reset by {end(packet.endpoints.src, packet.endpoints.sport)}{start}"
+                "refused elsewhere", f"answered with a reset by {place(packet.endpoints.src, packet.endpoints.sport)}{start}"
             )
     for packet in attempt.errors:
         name = icmp.error(packet) or f"an {packet.protocol} error"
