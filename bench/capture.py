@@ -124,11 +124,6 @@ def scan(path: Path) -> dict[str, Any]:
     return {"events": events, "seconds": seconds, "rate": events / seconds, "cpu": cpu()}
 
 
-class Silent(Stop):
-    def __init__(self) -> None:
-        self.asked = False
-
-
 def explain(path: Path, form: str) -> dict[str, Any]:
     """Prints all of it into nothing."""
     from tracer import render
@@ -136,7 +131,7 @@ def explain(path: Path, form: str) -> dict[str, Any]:
     with Capture(str(path)) as capture, open(os.devnull, "w") as nothing:
         output = render.find(form)(nothing, io.StringIO())
         began = time.monotonic()
-        totals = again.replay(capture, output, Asked(), Silent())
+        totals = again.replay(capture, output, Asked(), Stop())
         seconds = time.monotonic() - began
     return {
         "events": totals.events, "packets": totals.packets, "seconds": seconds, "rate": totals.events / seconds, "cpu": cpu()

@@ -29,21 +29,12 @@ from tracer.run import Stop
 WAYS = ("whole", "in-part", "not-at-all")
 
 
-class Silent(Stop):
-    """Nobody's signal handlers are changed."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def restore(self) -> None: ...
-
-
 def read(path: Path) -> tuple[str, str]:
     """One of WAYS, and what was printed. Any other exception than those that the command tells of is a crash."""
     out = Json(io.StringIO(), io.StringIO())
     try:
         with Capture(str(path)) as capture:
-            again_totals = again.replay(capture, out, Asked(), Silent())
+            again_totals = again.replay(capture, out, Asked(), Stop())
             out.begin(again.facts(capture, True), str(again.options(capture).get("said", "")), again.release(capture))
             out.summary(again_totals)
             again.whole(capture)

@@ -29,11 +29,6 @@ from tracer.render.json import Json
 from tracer.run import Stop
 
 
-class Silent(Stop):
-    def __init__(self) -> None:
-        self.asked = False
-
-
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.run.POLL_SECONDS", 0.001)
@@ -44,7 +39,7 @@ def read(path: Path) -> tuple[Totals, str]:
     """A file by itself: what came of it, as JSON too."""
     out = io.StringIO()
     with Capture(str(path)) as capture:
-        totals = again.replay(capture, Json(out, io.StringIO()), Asked(), Silent())
+        totals = again.replay(capture, Json(out, io.StringIO()), Asked(), Stop())
         again.whole(capture)
     return totals, out.getvalue()
 

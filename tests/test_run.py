@@ -25,7 +25,7 @@ from tracer.kernel.session import Session
 from tracer.model import Packet, Totals
 from tracer.record import DTYPE
 from tracer.render.base import Lost, Output
-from tracer.run import Limits, Run, Stop, start, status, write_ready
+from tracer.run import Limits, Run, Signals, Stop, start, status, write_ready
 from tracer.source import Live
 
 ENDS: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -81,17 +81,6 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.run.POLL_SECONDS", 0.001)
 
 
-class Asked(Stop):
-    """A stop that nobody's signal handlers are changed for."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._before = {}
-
-    def ask(self) -> None:
-        self.asked = True
-
-
 def forwarded(packet: int, start: int = 0) -> npt.NDArray[Any]:
     t = Trail(ENDS, packet << 8, start or packet * 1_000_000, in_name="eth0").hook("PREROUTING")
     return t.hook("POSTROUTING", in_name="", out_name="cni0").batch
@@ -103,7 +92,7 @@ def dropped(packet: int) -> npt.NDArray[Any]:
 
 def follow(given: Given, limits: Limits | None = None, quiet: int = 0) -> tuple[Run, Written]:
     """Follows until all is given. Times in batches are long past, so packets are over at once."""
-    out, stop = Written(), Asked()
+    out, stop = Written(), Stop()
     given.ask = stop.ask
     run = Run(Live(cast(Session, given)), Journeys(hops(), quiet=quiet), out, limits or Limits())
     run.follow(stop)
@@ -154,7 +143,7 @@ def test_losses_are_told_and_spoil_what_is_open() -> None:
 
 def test_seconds() -> None:
     run = Run(Live(cast(Session, Given())), Journeys(hops()), Written(), Limits(seconds=0.05))
-    run.follow(Asked())
+    run.follow(Stop())
     assert 0.05 <= run.totals.seconds < 2
 
 
@@ -163,7 +152,7 @@ def test_ends_with_the_command_and_waits_for_what_it_left_behind() -> None:
     command = start([sys.executable, "-c", ""])
     command.wait()
     given.turns = [forwarded(1)]
-    Run(Live(cast(Session, given)), Journeys(hops()), out, Limits()).follow(Asked(), command)
+    Run(Live(cast(Session, given)), Journeys(hops()), out, Limits()).follow(Stop(), command)
     assert [p.outcome for p in out.packets] == ["forwarded"]
 
 
@@ -173,7 +162,7 @@ def test_a_broken_pipe_ends_the_run() -> None:
 
     run = Run(Live(cast(Session, Given(forwarded(1)))), Journeys(hops(), quiet=0), Written(broken), Limits())
     with pytest.raises(BrokenPipeError):
-        run.follow(Asked())
+        run.follow(Stop())
 
 
 @pytest.mark.parametrize(
@@ -211,7 +200,7 @@ class Finds(Findings):
 
 
 def test_findings_are_told_at_once_and_kept_for_the_end() -> None:
-    out, stop = Written(), Asked()
+    out, stop = Written(), Stop()
     given = Given(forwarded(1), dropped(2), forwarded(3))
     given.ask = stop.ask
     run = Run(Live(cast(Session, given)), Journeys(hops(), quiet=0), out, Limits(drops_only=True), findings=Finds())
@@ -227,7 +216,7 @@ def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
     before = signal.signal(number, lambda n, frame: seen.append(n))
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     try:
-        stop = Stop()
+        stop = Signals()
         assert not stop.asked
         os.kill(os.getpid(), number)
         time.sleep(0)

@@ -32,7 +32,7 @@ from tracer.parts import Parts
 from tracer.render.base import Output
 from tracer.rules import live
 from tracer.rules.hits import Hits
-from tracer.run import Limits, Run, Stop, start, status, write_ready
+from tracer.run import Limits, Run, Signals, start, status, write_ready
 from tracer.syns.watch import Syns
 from tracer.timelines.connections import Connections
 
@@ -74,7 +74,7 @@ def trace(
         session = stack.enter_context(Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules))
         give_up()
         job = Job(_said(sys.argv[1:]), count, duration, no_rules, verbose, record_only, follow)
-        stop, command = Stop(), None
+        stop, command = Signals(), None
         try:
             run = prepare(stack, kernel, session, kube, parts, output, job, full)
             output.begin(full if verbose or form == "json" else missed(session.refused), job.said, kernel.release)

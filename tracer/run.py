@@ -37,14 +37,24 @@ class Limits:
 
 
 class Stop:
-    """Ctrl-C and SIGTERM end a run; they do not interrupt what it is doing."""
+    """asked: a run is to end when it has done what it is doing."""
 
     def __init__(self) -> None:
         self.asked = False
+
+    def ask(self) -> None:
+        self.asked = True
+
+
+class Signals(Stop):
+    """Ctrl-C and SIGTERM end a run; they do not interrupt what it is doing."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._before = {s: signal.signal(s, self._ask) or signal.SIG_DFL for s in (signal.SIGINT, signal.SIGTERM)}
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self.ask()
 
     def restore(self) -> None:
         for number, handler in self._before.items():

@@ -74,13 +74,6 @@ class Both(Output):
         self._text.note(text)
 
 
-class Asked(Stop):
-    """A stop without signals."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-
 @dataclass(frozen=True)
 class Recorded:
     """A run that was recorded. files: of the capture, in order. text, json, said: what was printed. lost: events that are not
@@ -130,14 +123,14 @@ class Recorder:
             run = prepare(stack, self.kernel, self.session, kube, parts, output, job, self.full)
             output.begin_as(missed(self.session.refused), self.full, job.said, self.kernel.release)
             run.begin()
-            stop = Asked()
+            stop = Stop()
 
             def meanwhile() -> None:
                 try:
                     work()
                     time.sleep(SETTLE)
                 finally:
-                    stop.asked = True
+                    stop.ask()
 
             thread = threading.Thread(target=meanwhile)
             thread.start()

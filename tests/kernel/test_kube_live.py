@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -54,12 +54,6 @@ class Told(Text):
         self.notes.append(text)
 
 
-class Asked:
-    """In the place of signals, which only the main thread may handle."""
-
-    asked = False
-
-
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     monkeypatch.setenv("NODE_NAME", "node-1")
@@ -78,19 +72,19 @@ def kubeconfig(server: ApiServer, folder: Path) -> str:
 @contextmanager
 def running(watch: Watch, kube: Kube) -> Iterator[Told]:
     """A run with the probes of this boot, in a thread of its own, as the command makes one."""
-    told, stop, spaces = Told(), Asked(), Namespaces()
+    told, stop, spaces = Told(), Stop(), Namespaces()
     watch.session.drain()
     watch.session.losses()
     hops = Hops(spaces, Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
     with kube, live.watching(spaces, watch.session.acts, False) as (rules, _):
         watch.session.set_filter(kube.filter())
         run = Run(Live(watch.session, kube), Journeys(hops, tracking=tracking(), rules=rules), told, Limits(), kube)
-        thread = threading.Thread(target=run.follow, args=(cast(Stop, stop),))
+        thread = threading.Thread(target=run.follow, args=(stop,))
         thread.start()
         try:
             yield told
         finally:
-            stop.asked = True
+            stop.ask()
             thread.join()
             watch.session.set_filter(NOTHING)
             watch.lost += sum(told.lost_by_probe.values())

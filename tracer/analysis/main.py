@@ -26,7 +26,7 @@ from tracer.errors import Damaged, NotWritten
 from tracer.model import Packet, Totals
 from tracer.render._finding import block
 from tracer.render._ink import Ink
-from tracer.run import Stop
+from tracer.run import Signals
 
 
 def told(capture: Capture) -> None:
@@ -38,7 +38,7 @@ def told(capture: Capture) -> None:
 
 def run(capture: Capture, what: str, asked: Asked, take: Callable[[Packet], None]) -> tuple[Totals, Collect]:
     """Reads a whole capture, with a bar where somebody watches."""
-    stop, output = Stop(), Collect(take)
+    stop, output = Signals(), Collect(take)
     try:
         with again.bar(capture, what) as progress:
             return again.replay(capture, output, asked, stop, progress), output

@@ -15,7 +15,7 @@ from tracer.capture.wanted import Wanted
 from tracer.errors import BadOption
 from tracer.filters import Filter, parse_host
 from tracer.kube.wanted import Words
-from tracer.run import Stop
+from tracer.run import Signals
 
 
 def asked(options: dict[str, Any]) -> Asked:
@@ -39,7 +39,7 @@ def asked(options: dict[str, Any]) -> Asked:
 
 def read(paths: Sequence[str], given: dict[str, Any]) -> int:
     """`-r FILE`, once or more: prints what the run printed, or would have with these options. Returns the exit status."""
-    form, verbose, wanted, stop = given["form"], given["verbose"], asked(given), Stop()
+    form, verbose, wanted, stop = given["form"], given["verbose"], asked(given), Signals()
     try:
         with opened(paths) as capture:
             output = render.find(form)(verbose=verbose)

@@ -32,7 +32,7 @@ from tracer.render.base import Lost, Output
 from tracer.rules import installed
 from tracer.rules.assemble import NotUnderstood
 from tracer.rules.predict import TooMany
-from tracer.run import Limits, Run, Stop, start, write_ready
+from tracer.run import Limits, Run, Signals, start, write_ready
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def watch(question: Question, stories: list[Story], kube: Kube, output: Output, 
         rules = rules_of(session, spaces, stack, Parts())
         journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
         traced = Run(source.Live(session, kube), journeys, beside, Limits(0, live.seconds), kube)
-        stop = Stop()
+        stop = Signals()
         output.note("Watching: send the packet now. Ctrl-C ends it.")
         if live.ready_file:
             write_ready(live.ready_file, os.getpid())
