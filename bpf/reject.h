@@ -5,20 +5,22 @@
 
 #define REJECT_WITH_RESET 256
 
+/* either: what may be the packet, too, where nobody tells which argument is. No other argument has a packet's address. */
 struct rejection {
-    u64 skb;
+    u64 skb, either;
     u32 with; /* ICMP code, or REJECT_WITH_RESET */
 };
 
 BPF_PERCPU_ARRAY(rejections, struct rejection, 1);
 
-static __always_inline int note_rejection(u64 skb, u32 with)
+static __always_inline int note_rejection(u64 skb, u64 either, u32 with)
 {
     int zero = 0;
     struct rejection *r = rejections.lookup(&zero);
 
     if (r) {
         r->skb = skb;
+        r->either = either;
         r->with = with;
     }
     return 0;
@@ -30,24 +32,24 @@ static __always_inline void write_rejection(struct event *out, u64 skb)
     int zero = 0;
     struct rejection *r = rejections.lookup(&zero);
 
-    if (!r || r->skb != skb)
+    if (!r || (r->skb != skb && r->either != skb))
         return;
     out->flags |= FLAG_REJECT;
     out->reason = r->with;
-    r->skb = 0;
+    r->skb = r->either = 0;
 }
 
 /* arg: skb, ICMP code */
 static __always_inline int unreach4_entered(struct call *c)
 {
-    return note_rejection(c->arg[0], c->arg[1] & 255);
+    return note_rejection(c->arg[0], 0, c->arg[1] & 255);
 }
 #define unreach6_entered unreach4_entered
 
-/* arg: skb */
+/* arg: skb, or skb */
 static __always_inline int reset4_entered(struct call *c)
 {
-    return note_rejection(c->arg[0], REJECT_WITH_RESET);
+    return note_rejection(c->arg[0], c->arg[1], REJECT_WITH_RESET);
 }
 #define reset6_entered reset4_entered
 

@@ -31,7 +31,7 @@ and the fields of its structures are is not read from it but known (`tracer/kern
 TESTS = """
 ## Tests
 
-Passed, of how many.
+Passed, of how many; `-`: this kernel has nothing to test there, and why stands below.
 """
 BACKENDS = {"legacy": "legacy iptables", "iptables-nft": "iptables-nft", "nftables": "nftables"}
 
@@ -71,11 +71,17 @@ def page(kernels: list[Kernel]) -> str:
         parts.append(table(words, kernels, [(row, _told(backend, row)) for row in merged(of, list)]))
     probes = merged(kernels, lambda k: k["facts"].get("probes", ()))
     parts += [PROBES, table("", kernels, [(tells, _probe(tells)) for tells in probes])]
-    reasons = {f"{k['kernel']}: {tells}: {why}" for k in kernels for tells, why in k["facts"].get("refused", {}).items()}
-    parts += ["\n" + "\n".join(f"- {reason}" for reason in sorted(reasons)) + "\n"] * bool(reasons)
+    refused = (f"{k['kernel']}: {tells}: {why}" for k in kernels for tells, why in k["facts"].get("refused", {}).items())
+    parts.append(_list(refused))
     about = merged(kernels, lambda k: k["tests"])
     parts += [TESTS, table("", kernels, [(name, _passed(name)) for name in about])]
+    parts.append(_list(f"{k['kernel']}: {what}: {why}" for k in kernels for what, why in k["skipped"].items()))
     return "".join(parts)
+
+
+def _list(lines: Iterable[str]) -> str:
+    found = sorted(set(lines))
+    return "\n" * bool(found) + "".join(f"- {line}\n" for line in found)
 
 
 def _told(backend: str, row: str) -> Callable[[Kernel], object]:
@@ -89,7 +95,7 @@ def _probe(tells: str) -> Callable[[Kernel], object]:
 def _passed(name: str) -> Callable[[Kernel], object]:
     def cell(kernel: Kernel) -> str:
         passed, failed, _ = kernel["tests"].get(name, (0, 0, 0))
-        return f"{passed} of {passed + failed}"
+        return f"{passed} of {passed + failed}" if passed + failed else "-"
 
     return cell
 

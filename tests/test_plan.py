@@ -37,7 +37,7 @@ def refused(k: Kernel, can: Abilities, verbose: bool = True) -> dict[str, str]:
 POSITIONS = {
     "hook": (1, 2), "table4": (2, 3, 1), "table6": (2, 3, 1), "table4_begin": (2, 1), "table6_begin": (2, 1),
     "table_found": (1, 2), "table_replaced": (1,), "chain": (1, 2), "nat": (1, 2, 3, 4), "nat_hook": (2, 3),
-    "unreach4": (1, 2), "unreach6": (2, 3), "reset4": (3,), "reset6": (3,), "socket": (1, 2), "synack4": (7,),
+    "unreach4": (1, 2), "unreach6": (2, 3), "reset4": (3, 0), "reset6": (3, 0), "socket": (1, 2), "synack4": (7,),
     "synack6": (7,), "syn": (3, 4), "accept4": (1, 2), "accept6": (1, 2), "request": (1, 2), "drop": (1, 2, 3),
     "ipvs_schedule": (1, 2), "ipvs_nat4": (1, 2), "ipvs_nat6": (1, 2), "ipvs_reply": (2, 4, 6), "ipvs_leave": (1, 2),
     "ipvs_in": (2,),
@@ -72,7 +72,7 @@ def test_5_10_describes_no_module() -> None:
         "table6_begin": (1, 3),
         "nft_rule": (1, 0, 0, 0, 3),
     }
-    resets = {"reset4": (2,), "reset6": (2,), "answer_reset4": (1, 2, 0), "answer_reset6": (1, 2, 0)}
+    resets = {"reset4": (2, 3), "reset6": (2, 3), "answer_reset4": (1, 2, 0), "answer_reset6": (1, 2, 0)}
     no_reasons = {"drop": (1, 2, 0)}
     expected = {**POSITIONS, **before_5_16, **resets, **no_reasons}
     assert {n: row.positions for n, row in found.items()} == {n: p for n, p in expected.items() if not n.startswith("ipvs_")}

@@ -23,7 +23,9 @@ from tracer.kernel.program import load_bcc  # noqa: E402
 
 @dataclass
 class Outcome:
-    """One kernel's. tests: [passed, failed, skipped] by what the file is about. failed: names. facts: what tests recorded."""
+    """One kernel's. tests: [passed, failed, skipped] by what the file is about. failed: names. skipped: what, and why.
+
+    facts: what tests recorded."""
 
     kernel: str
     release: str
@@ -32,6 +34,7 @@ class Outcome:
     seconds: float = 0.0
     tests: dict[str, list[int]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
     facts: dict[str, object] = field(default_factory=dict)
     told: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -56,6 +59,8 @@ class Report:
         counts[("passed", "failed", "skipped").index(report.outcome)] += 1
         if report.failed:
             self.outcome.failed.append(report.nodeid)
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self.outcome.skipped[self._about[report.nodeid]] = report.longrepr[2].removeprefix("Skipped: ")
         for name, value in report.user_properties:
             if isinstance(value, tuple):
                 self.outcome.told[value[0]] = value[1]

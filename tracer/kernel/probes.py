@@ -86,8 +86,12 @@ PROBES = (
     Probe("unreach4", ("nf_send_unreach",), ENTRY, ("sk_buff *", "int"), "REJECT with an ICMP error", (1, 2), "nf_reject_ipv4"),
     Probe("unreach6", ("nf_send_unreach6",), ENTRY, ("sk_buff *", "unsigned char"), "REJECT with an ICMPv6 error",
           (2, 3), "nf_reject_ipv6"),
-    Probe("reset4", ("nf_send_reset",), ENTRY, ("sk_buff *",), "REJECT with a TCP reset", (2,), "nf_reject_ipv4"),
-    Probe("reset6", ("nf_send_reset6",), ENTRY, ("sk_buff *",), "REJECT with a TCP reset (IPv6)", (2,), "nf_reject_ipv6"),
+    # The packet was second until a socket came before it ("netfilter: use actual socket sk for REJECT action", 5.11), which
+    # stable updates brought to 5.10. Where no BTF tells, it is either.
+    Probe("reset4", ("nf_send_reset",), ENTRY, ("sk_buff *", "sk_buff *#2|"), "REJECT with a TCP reset", (2, 3),
+          "nf_reject_ipv4"),
+    Probe("reset6", ("nf_send_reset6",), ENTRY, ("sk_buff *", "sk_buff *#2|"), "REJECT with a TCP reset (IPv6)", (2, 3),
+          "nf_reject_ipv6"),
     Probe("socket", ("sk_filter_trim_cap",), ENTRY, ("sock *", "sk_buff *"), "arrival at a socket, and whose it is"),
     Probe("synack4", ("tcp_v4_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN"),
     Probe("synack6", ("tcp_v6_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN (IPv6)"),

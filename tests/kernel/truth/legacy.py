@@ -16,12 +16,12 @@ from tracer import record
 from tracer.record import Event
 from tracer.rules.model import Walk
 
-MODULES = """xt_TRACE nf_log_syslog xt_conntrack xt_comment xt_multiport xt_mark xt_statistic xt_limit xt_addrtype xt_length
-    xt_pkttype xt_tcpudp xt_hashlimit xt_recent xt_connmark xt_nat xt_MASQUERADE xt_REDIRECT ipt_REJECT ip6t_REJECT xt_LOG
-    xt_hl xt_physdev xt_state xt_CT xt_DSCP xt_dscp xt_set ip_set_hash_ip ip_set_hash_ipport xt_NFQUEUE nfnetlink_queue
-    xt_NFLOG nfnetlink_log xt_quota xt_iprange xt_connbytes xt_u32 xt_owner
-    iptable_security ip6table_security iptable_raw iptable_mangle iptable_nat iptable_filter ip6table_raw
-    ip6table_mangle ip6table_nat ip6table_filter"""
+MODULES = """xt_TRACE nf_log_syslog nf_log_ipv4 nf_log_ipv6 xt_conntrack xt_comment xt_multiport xt_mark xt_statistic
+    xt_limit xt_addrtype xt_length xt_pkttype xt_tcpudp xt_hashlimit xt_recent xt_connmark xt_nat xt_MASQUERADE xt_REDIRECT
+    ipt_REJECT ip6t_REJECT xt_LOG xt_hl xt_physdev xt_state xt_CT xt_DSCP xt_dscp xt_set ip_set_hash_ip ip_set_hash_ipport
+    xt_NFQUEUE nfnetlink_queue xt_NFLOG nfnetlink_log xt_quota xt_iprange xt_connbytes xt_u32 xt_owner iptable_security
+    ip6table_security iptable_raw iptable_mangle iptable_nat iptable_filter ip6table_raw ip6table_mangle ip6table_nat
+    ip6table_filter"""
 _LINE = re.compile(r"TRACE: (\w+):([^:]+):(rule|return|policy):(\d+) (.*)")
 _FIELD = re.compile(r"\b(\w+)=(\S*)")
 NEIGHBOURS = range(130, 144)
