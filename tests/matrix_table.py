@@ -64,6 +64,7 @@ def page(kernels: list[Kernel]) -> str:
         ("functions of rules watched", lambda k: k["facts"].get("watched", 0)),
         ("tests passed", lambda k: counts(k)[0]),
         ("tests failed", lambda k: counts(k)[1]),
+        ("of those passed, at the second try", lambda k: len(k["again"])),
         ("minutes, in emulation", lambda k: f"{k['seconds'] / 60:.1f}"),
     ]), TOLD]  # fmt: skip
     for backend, words in BACKENDS.items():
@@ -111,6 +112,8 @@ def main(argv: list[str]) -> int:
     for kernel in kernels:
         for test in kernel["failed"]:
             print(f"{kernel['kernel']}: {test} failed")
+        for test in kernel["again"]:
+            print(f"{kernel['kernel']}: {test} passed at the second try")
     for name in silent:
         print(f"{name}: the machine ended before the tests did")
     passed, failed, _ = (sum(column) for column in zip(*map(counts, kernels), strict=True)) if kernels else (0, 0, 0)

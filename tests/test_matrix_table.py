@@ -14,7 +14,7 @@ from tests import matrix_table
 def kernel(name: str, failed: int = 0, **facts: Any) -> dict[str, Any]:
     return {
         "kernel": name, "release": f"{name}.0-cloud", "bcc": "0.31.0", "numpy": "2", "seconds": 90.0,
-        "tests": {"Rules": [3, failed, 1], "SYNs": [2, 0, 0]}, "failed": ["a::b"] * failed, "skipped": {},
+        "tests": {"Rules": [3, failed, 1], "SYNs": [2, 0, 0]}, "failed": ["a::b"] * failed, "skipped": {}, "again": ["c::d"],
         "facts": {"probes": {"drops": "RAWTP"}, "refused": {}, "watched": 136} | facts,
         "told": {"legacy": {"rule": "observed"}, "nftables": {"rule": "derived"}},
     }  # fmt: skip
@@ -30,7 +30,8 @@ def test_a_column_for_each_kernel() -> None:
     assert "| nftables | 5.10 | 6.12 |\n|---|---|---|\n| rule | derived | derived |\n" in page
     assert "| Rules | 3 of 3 | 3 of 3 |\n| SYNs | 2 of 2 | 2 of 2 |\n" in page
     assert "| IPVS | - | - |\n" in page and page.endswith("\n\n- 5.10: IPVS: nothing to see\n")
-    assert "| tests passed | 5 | 5 |\n| tests failed | 0 | 0 |\n| minutes, in emulation | 1.5 | 1.5 |\n" in page
+    assert "| tests passed | 5 | 5 |\n| tests failed | 0 | 0 |\n| of those passed, at the second try | 1 | 1 |\n" in page
+    assert "| minutes, in emulation | 1.5 | 1.5 |\n" in page
 
 
 @pytest.mark.parametrize(
