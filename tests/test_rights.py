@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tracer.errors import NotRoot
+from tracer.errors import NoProbe, NotRoot
 from tracer.kernel import rights
 
 ALL = (1 << 41) - 1
@@ -46,6 +46,23 @@ def test_what_is_lacking_is_named(mine: int, lacks: str, monkeypatch: pytest.Mon
         rights.require_tracing()
         return
     with pytest.raises(NotRoot, match=f"^Tracing needs {lacks} which this root lacks: run the container privileged\\.$"):
+        rights.require_tracing()
+
+
+@pytest.mark.parametrize(
+    ("text", "goes"), [("[none] integrity confidentiality\n", True), ("none integrity [confidentiality]\n", False)]
+)
+def test_lockdown_is_said_before_anything_is_tried(
+    text: str, goes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lockdown").write_text(text)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(rights, "held", lambda: ALL)
+    monkeypatch.setattr(rights, "LOCKDOWN", tmp_path / "lockdown")
+    if goes:
+        rights.require_tracing()
+        return
+    with pytest.raises(NoProbe, match=r"^This kernel is locked down \(confidentiality\): .* nothing can be traced\.$"):
         rights.require_tracing()
 
 

@@ -19,6 +19,7 @@ from tracer.kernel.btf import KernelTypes
 from tracer.kernel.plan import Abilities, Planned, Refused, plan
 from tracer.kernel.probes import PROBES
 from tracer.kernel.program import abilities, load_bcc
+from tracer.kernel.rights import lockdown_mode
 from tracer.kernel.symbols import Symbols
 
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_SYSLOG": 34, "CAP_PERFMON": 38, "CAP_BPF": 39}
@@ -85,8 +86,7 @@ def rights(machine: Machine, euid: int) -> Fact:
 
 def lockdown(machine: Machine) -> Fact:
     """Lockdown's confidentiality forbids kprobes and reading kernel memory from BPF; integrity forbids neither."""
-    text = machine.read_quietly("sys/kernel/security/lockdown")
-    mode = text.partition("[")[2].partition("]")[0] or "none"
+    mode = lockdown_mode(machine.read_quietly("sys/kernel/security/lockdown"))
     if mode == "confidentiality":
         return Fact("lockdown", "missing", f"{mode}: forbids kprobes and reading kernel memory", NoProbe.status)
     return Fact("lockdown", "ok", mode)

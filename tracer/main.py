@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tracer import cli, doctor, render
@@ -77,7 +77,8 @@ def trace(
         stop, command = Signals(), None
         try:
             run = prepare(stack, kernel, session, kube, parts, output, job, full)
-            output.begin(full if verbose or form == "json" else missed(session.refused), job.said, kernel.release)
+            facts = corrected(full, session.refused) if verbose or form == "json" else missed(session.refused)
+            output.begin(facts, job.said, kernel.release)
             if ready_file:
                 write_ready(ready_file, os.getpid())
             run.begin()
@@ -123,7 +124,7 @@ def prepare(
         journeys = Ahead(spaces, processes, function, rules, node, parts.sandboxes, parts.spaces(spaces, processes))
     limits = Limits(job.count, job.duration, kube.current.drops_only)
     if isinstance(parts, Recording):
-        facts = {"full": full, "missed": missed(session.refused)}
+        facts = {"full": corrected(full, session.refused), "missed": missed(session.refused)}
         told = asdict(job) | {"drops_only": limits.drops_only, "words": asdict(kube.words)}
         parts.start(session, kube, spaces, kernel.release, clock, reasons, tracked, facts, told)
     findings, changes = Findings(Context(kube.known, node)), parts.changes()
@@ -156,6 +157,12 @@ def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, parts: 
 def missed(refused: Sequence[Refused]) -> list[Fact]:
     """What this run cannot tell. A module that is not loaded has nothing to tell, so it is not worth a line."""
     return [Fact(r.probe.name, "degraded", f"no {r.probe.tells}: {r.why}") for r in refused if "is not loaded" not in r.why]
+
+
+def corrected(full: Sequence[Fact], refused: Sequence[Refused]) -> list[Fact]:
+    """What the doctor said before the probes were on, and what the kernel, or lacking rights, refused since."""
+    since = {f"probe {fact.subject}": fact for fact in missed(refused)}
+    return [replace(since[f.subject], subject=f.subject) if f.state == "ok" and f.subject in since else f for f in full]
 
 
 def _said(arguments: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from tracer.errors import NotRoot
+from tracer.errors import NoProbe, NotRoot
 
 BITS = {
     "CAP_DAC_OVERRIDE": 1, "CAP_DAC_READ_SEARCH": 2, "CAP_KILL": 5, "CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13,
@@ -28,6 +28,8 @@ BITS = {
 """Their numbers in linux/capability.h."""
 ATTACHING = ("CAP_BPF", "CAP_PERFMON")
 AFTERWARDS = tuple(name for name in BITS if name != "CAP_PERFMON")
+
+LOCKDOWN = Path("/sys/kernel/security/lockdown")
 
 _VERSION_3 = 0x20080522
 
@@ -48,9 +50,24 @@ def require_root() -> None:
         raise NotRoot("Tracing needs root: run it with sudo.")
 
 
+def lockdown_mode(text: str) -> str:
+    """The mode that is in force. text: of LOCKDOWN, "none [integrity] confidentiality"; "" where there is none."""
+    return text.partition("[")[2].partition("]")[0] or "none"
+
+
+def _require_unlocked() -> None:
+    try:
+        mode = lockdown_mode(LOCKDOWN.read_text())
+    except OSError:  # no lockdown, or no securityfs here: then the kernel's refusal says it
+        return
+    if mode == "confidentiality":
+        raise NoProbe(f"This kernel is locked down ({mode}): it forbids probes, so nothing can be traced.")
+
+
 def require_tracing() -> None:
-    """Raises NotRoot unless this process may load tracing programs."""
+    """Raises NotRoot unless this process may load tracing programs, NoProbe where nobody may."""
     require_root()
+    _require_unlocked()
     mine = held()
     lacking = [name for name in ATTACHING if not mine & mask((name,))]
     if lacking and not mine & mask(("CAP_SYS_ADMIN",)):

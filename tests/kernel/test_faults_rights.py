@@ -1,0 +1,65 @@
+"""Fewer rights, less of a kernel: one sentence each, at the start, and what is left works. docs/faults.md has the words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scenes import traffic
+from tests.kernel import tracers
+from tests.kernel.tracers import Tracer, holding, without_symbols
+from tests.kernel.untouched import settled, state
+from tracer.kernel import rights
+
+pytestmark = pytest.mark.thorough
+
+LOCKED = "none integrity [confidentiality]"
+LOCKDOWN = (
+    "unshare -m sh -c 'mount -t tmpfs none /sys/kernel/security && "
+    f'echo "{LOCKED}" >/sys/kernel/security/lockdown && exec "$@"\' sh'
+)
+"""As a locked kernel looks. (A real one stays locked: echo confidentiality >/sys/kernel/security/lockdown)"""
+
+
+@pytest.mark.parametrize(
+    ("before", "status", "says"),
+    [
+        (holding("CAP_PERFMON", "CAP_NET_ADMIN"), 3, "Tracing needs CAP_BPF, which this root lacks"),
+        (holding("CAP_BPF", "CAP_NET_ADMIN"), 3, "Tracing needs CAP_PERFMON, which this root lacks"),
+        (holding("CAP_NET_ADMIN"), 3, "Tracing needs CAP_BPF and CAP_PERFMON, which this root lacks"),
+        (LOCKDOWN, 6, "This kernel is locked down (confidentiality)"),
+        ("unshare -m sh -c 'mount -t tmpfs none /sys/kernel/btf && exec \"$@\"' sh", 4, "This kernel gives no BTF"),
+    ],
+    ids=["no CAP_BPF", "no CAP_PERFMON", "neither", "lockdown", "no BTF"],
+)
+def test_what_cannot_start_says_why(node: None, tmp_path: Path, before: str, status: int, says: str) -> None:
+    tracer = Tracer(tmp_path, "a", before)
+    assert not tracer.started()
+    assert (tracer.end(), tracer.process.returncode) == ([], status)
+    assert says in tracer.said() and len(tracer.said().strip().splitlines()) == 1, tracer.said()
+
+
+def test_a_function_that_no_run_can_do_without(node: None, tmp_path: Path) -> None:
+    tracer = Tracer(tmp_path, "a", without_symbols(tmp_path, "nf_hook_slow"))
+    assert not tracer.started() and tracer.process.returncode == 6
+    assert "the kernel has no function nf_hook_slow" in tracer.said() and "Traceback" not in tracer.said()
+
+
+def test_the_least_rights_and_fewer_symbols(node: None, tmp_path: Path) -> None:
+    """Both at once: neither disturbs the other."""
+    before = state()
+    least = Tracer(tmp_path, "least", holding(*rights.BITS))
+    fewer = Tracer(tmp_path, "fewer", without_symbols(tmp_path, "nf_nat_manip_pkt", "tcp_conn_request"))
+    assert least.started() and fewer.started(), least.said() + fewer.said()
+    assert traffic.http_get().outcome == "answered"
+    lines = {tracer.name: tracer.end() for tracer in (least, fewer)}
+    whole, part = (tracers.packets(lines[name]) for name in ("least", "fewer"))
+    assert len(whole) >= 8 and all(p["complete"] for p in whole)
+    assert [h["nat"]["kind"] for h in whole[0]["hops"] if "nat" in h] == ["DNAT", "MASQUERADE"]
+    assert tracers.told(lines["least"])["rules of iptables"] and tracers.told(lines["least"])["processes"]
+    missing = {f["subject"]: f["text"] for f in tracers.facts(lines["fewer"]) if f["state"] == "missing"}
+    assert "nf_nat has no function nf_nat_manip_pkt" in missing["probe nat"] and "tcp_conn_request" in missing["probe syn"]
+    assert len(part) >= 8 and not any("handshake" in h for h in part[0]["hops"])
+    assert "Traceback" not in least.said() + fewer.said()
+    assert settled(before) == before
