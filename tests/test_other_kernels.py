@@ -13,7 +13,8 @@ import pytest
 
 from tests import recorded_kernels
 from tests.recorded_kernels import Data
-from tests.test_plan import NEW, planned, refused
+from tests.test_plan import NEW, OLD, planned, refused
+from tracer.errors import NoBtf
 from tracer.kernel import acts, headers, layouts
 
 
@@ -60,6 +61,26 @@ def before_receiving_socket(data: Data) -> None:
     data["tracepoints"]["kfree_skb"] = ["sk_buff *", "void *", "enum skb_drop_reason"]
 
 
+def as_in_centos_stream_9(data: Data) -> None:
+    """github.com/bella485/centos-stream-9 (5.14): net/netfilter/nf_tables_core.c at 0f724b285e41, which has rules as blobs, as
+    5.17, and the trace's arguments as before 6.4; net/core/skbuff.c at 5326db7c8b41; net/ipv4/tcp_ipv4.c at 83107c524ded"""
+    change(data, "__nft_trace_packet", "nf_tables", ["nft_traceinfo *", "nft_chain *", "enum nft_trace_types"])
+    data["tracepoints"]["kfree_skb"] = ["sk_buff *", "void *", "enum skb_drop_reason"]
+    change(data, "tcp_v4_send_reset", "vmlinux", ["sock *", "sk_buff *"])
+    synack = ["sock *", "dst_entry *", "flowi *", "request_sock *", "tcp_fastopen_cookie *", "enum tcp_synack_type"]
+    change(data, "tcp_v4_send_synack", "vmlinux", [*synack, "sk_buff *"])
+
+
+def as_in_rhel_8(data: Data) -> None:
+    """github.com/dongzhiyan-stack/linux-4.18.0-240.el8 (RHEL 8.3): net/ipv4/tcp_ipv4.c, net/ipv6/tcp_ipv6.c,
+    net/ipv4/tcp_input.c, include/trace/events/skb.h, include/uapi/linux/bpf.h at 1369c8fa. Of its modules nothing is described."""
+    synack = ["sock *", "dst_entry *", "flowi *", "request_sock *", "tcp_fastopen_cookie *", "enum tcp_synack_type"]
+    for name in ("tcp_v4_send_synack", "tcp_v6_send_synack"):
+        change(data, name, "vmlinux", synack)
+    data["tracepoints"]["kfree_skb"] = ["sk_buff *", "void *"]
+    data["enums"]["bpf_map_type"] = {"BPF_MAP_TYPE_HASH": 1, "BPF_MAP_TYPE_PERF_EVENT_ARRAY": 4, "BPF_MAP_TYPE_SK_STORAGE": 24}
+
+
 Undone = tuple[Callable[[Data], None], ...]
 KERNELS: dict[str, tuple[str, Undone, dict[str, tuple[int, ...]], set[str]]] = {
     "Ubuntu 22.04, 5.15": (
@@ -79,6 +100,12 @@ KERNELS: dict[str, tuple[str, Undone, dict[str, tuple[int, ...]], set[str]]] = {
         (before_table_came_first, before_rule_blobs, before_ipvs_hooks),
         {"table4": (1, 2, 3), "table4_begin": (1, 3), "drop": (1, 2, 3), "nft_rule": (1, 0, 0, 0, 3)},
         {"ipvs_in"},
+    ),
+    "CentOS Stream 9, 5.14, netfilter as of 5.17 and later": (
+        "6.1",
+        (as_in_centos_stream_9,),
+        {"drop": (1, 2, 3), "nft_rule": (1, 0, 0, 0, 3), "answer_reset4": (1, 2, 0), "synack4": (7,)},
+        set(),
     ),
 }  # fmt: skip
 """What it is made of, what is undone, where arguments must be found, which rows have nothing to watch."""
@@ -113,6 +140,21 @@ def test_headers_say_what_is_there(name: str) -> None:
     assert ("#define HAVE_nft_rule_dp_handle\n" in texts["structs.h"]) == (before_rule_blobs not in undone)
     assert ("#define HAVE_nft_traceinfo_pkt\n" in texts["structs.h"]) == (positions["nft_rule"][1] == 0)
     assert layouts.header(k.types) == texts["structs.h"]
+
+
+def test_a_kernel_without_a_ring_buffer_is_refused_at_once() -> None:
+    """RHEL 8.3. Its plan would be 5.10's, but for what tells that a SYN was answered."""
+    data = copy.deepcopy(recorded_kernels.load("5.10"))
+    as_in_rhel_8(data)
+    k = recorded_kernels.kernel(data)
+    before = refused(recorded_kernels.kernel(recorded_kernels.load("5.10")), OLD)
+    assert refused(k, OLD).keys() - before.keys() == {"synack4", "synack6"}
+    found = planned(k, OLD)
+    assert {name: found[name].positions for name in ("hook", "table4", "reset4", "syn", "drop")} == {
+        "hook": (1, 2), "table4": (1, 2, 3), "reset4": (2, 3), "syn": (3, 4), "drop": (1, 2, 0),
+    }  # fmt: skip
+    with pytest.raises(NoBtf, match=r"^This kernel's BPF has no ring buffer \(BPF_MAP_TYPE_RINGBUF, Linux 5\.8\)"):
+        layouts.header(k.types)
 
 
 @pytest.mark.parametrize("name", ["5.10", "6.1", "6.12", "7.2"])

@@ -74,14 +74,19 @@ LAYOUTS = (
 
 ENUMERATORS = (("nf_ct_ext_id", "NF_CT_EXT_NAT", "nf_conntrack"),)
 
+RING = "BPF_MAP_TYPE_RINGBUF"
+
 _INTEGERS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 
 def header(types: KernelTypes) -> str:
     """The text of structs.h for this kernel.
 
-    Raises NoBtf when a structure that every run needs is not described.
+    Raises NoBtf when a structure that every run needs is not described, or the kernel has no ring buffer.
     """
+    maps = types.vmlinux.enumerators("bpf_map_type")
+    if maps and RING not in maps:
+        raise NoBtf(f"This kernel's BPF has no ring buffer ({RING}, Linux 5.8), which tracing needs.")
     parts: list[str] = []
     pointed: set[str] = set()
     for row in LAYOUTS:
