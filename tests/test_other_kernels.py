@@ -73,7 +73,7 @@ def as_in_centos_stream_9(data: Data) -> None:
 
 def as_in_rhel_8(data: Data) -> None:
     """github.com/dongzhiyan-stack/linux-4.18.0-240.el8 (RHEL 8.3): net/ipv4/tcp_ipv4.c, net/ipv6/tcp_ipv6.c,
-    net/ipv4/tcp_input.c, include/trace/events/skb.h, include/uapi/linux/bpf.h at 1369c8fa. Of its modules nothing is described."""
+    net/ipv4/tcp_input.c, include/trace/events/skb.h, include/uapi/linux/bpf.h at 1369c8fa. Its modules have no BTF."""
     synack = ["sock *", "dst_entry *", "flowi *", "request_sock *", "tcp_fastopen_cookie *", "enum tcp_synack_type"]
     for name in ("tcp_v4_send_synack", "tcp_v6_send_synack"):
         change(data, name, "vmlinux", synack)
