@@ -190,10 +190,11 @@ def test_an_unknown_service_and_an_api_that_is_away(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("tracer.kube.live.PATIENCE", 0.2)
     with pytest.raises(NoObjects, match=r"does not answer \(Connection refused\)"):
         Kube(source, Words(services=("shop/cart",)), Filter()).start()
+    monkeypatch.setattr("tracer.kube.live.PATIENCE", 5)
     kube = Kube(source, Words(node_ports=(30285,)), Filter())
     began = time.monotonic()
     kube.start()
-    assert time.monotonic() - began < 0.1, "a port needs no name"
+    assert time.monotonic() - began < 4, "a port needs no name"
     assert kube.filter().ports == (30285,)
     kube.close()
 
@@ -201,11 +202,11 @@ def test_an_unknown_service_and_an_api_that_is_away(tmp_path: Path, monkeypatch:
 def test_a_slow_api_holds_up_only_who_asks_for_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.kube.live.PATIENCE", 0.1)
     server = ApiServer(OBJECTS)
-    server.slow = 1.0
+    server.slow = 3.0
     source = Source(kubeconfig=kubeconfig(tmp_path, server.port))
     began = time.monotonic()
     with Kube(source, Words(), Filter()):
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 2.5
     with pytest.raises(NoObjects, match="has not answered within"):
         Kube(source, Words(services=("default/http-proxy",)), Filter()).start()
     server.die()

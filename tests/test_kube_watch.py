@@ -35,7 +35,7 @@ def watching(server: ApiServer, access: Access | None = None) -> tuple[Watch, St
     return watch, store
 
 
-def until(true: Callable[[], Any], seconds: float = 5) -> None:
+def until(true: Callable[[], Any], seconds: float = 20) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not come to that"
@@ -49,7 +49,7 @@ def service(name: str, port: int) -> dict[str, Any]:
 
 def test_everything_is_listed_in_pages_and_followed(server: ApiServer) -> None:
     watch, store = watching(server)
-    assert watch.wait(5)
+    assert watch.wait(20)
     assert store.node == "node-1"
     assert store.by_address.one(("172.30.253.123", 8080, "tcp")) is not None
     assert next(q["fieldSelector"] for path, q in server.asked if path == "/api/v1/pods") == "spec.nodeName=node-1"
@@ -66,15 +66,15 @@ def test_everything_is_listed_in_pages_and_followed(server: ApiServer) -> None:
 
 def test_a_server_that_dies_and_comes_back(server: ApiServer) -> None:
     watch, store = watching(server)
-    assert watch.wait(5)
+    assert watch.wait(20)
     server.die()
     until(lambda: watch.troubled)
     time.sleep(0.3)
     assert store.by_address.one(("172.30.253.123", 8080, "tcp")), "what was known stays known"
     server.put(service("cart", 80))
     server.start()
-    until(lambda: store.services.all(("shop", "cart")), 20)
-    until(lambda: not watch.troubled, 20)
+    until(lambda: store.services.all(("shop", "cart")))
+    until(lambda: not watch.troubled)
     first, *rest = watch.notes()
     assert first.startswith(f"The Kubernetes API at 127.0.0.1:{server.port} does not answer (")
     assert rest == ["The Kubernetes API answers again."]
@@ -86,13 +86,13 @@ def test_an_api_that_is_away_at_the_start() -> None:
     server.die()
     began = time.monotonic()
     watch, store = watching(server)
-    assert time.monotonic() - began < 0.2, "the start waits for nothing"
+    assert time.monotonic() - began < 2, "the start waits for nothing"
     until(lambda: watch.troubled)
     assert len(store) == 0
     server.start()
     assert watch.wait(20)
     assert store.by_node_port.one((30285, "tcp"))
-    until(lambda: not watch.troubled, 20)
+    until(lambda: not watch.troubled)
     assert len(watch.notes()) == 2
     watch.close()
     server.die()
@@ -100,7 +100,7 @@ def test_an_api_that_is_away_at_the_start() -> None:
 
 def test_watches_that_are_broken_off_go_on_where_they_were(server: ApiServer) -> None:
     watch, store = watching(server)
-    assert watch.wait(5)
+    assert watch.wait(20)
     until(lambda: server.watched("Service"))
     lists = server.listed("Service")
     for number in range(3):
@@ -116,16 +116,16 @@ def test_watches_that_are_broken_off_go_on_where_they_were(server: ApiServer) ->
 
 def test_gone_means_list_again_and_what_was_missed_is_found(server: ApiServer) -> None:
     watch, store = watching(server)
-    assert watch.wait(5)
+    assert watch.wait(20)
     until(lambda: server.watched("Service"))
     server.die()
     server.put(service("cart", 80))
     server.remove("Service", "default", "http-proxy")
     server.forget()
     server.start()
-    until(lambda: store.services.all(("shop", "cart")), 20)
-    assert not store.services.all(("default", "http-proxy"))
-    assert not store.by_node_port.all((30285, "tcp"))
+    until(lambda: store.services.all(("shop", "cart")))
+    until(lambda: not store.services.all(("default", "http-proxy")))
+    until(lambda: not store.by_node_port.all((30285, "tcp")))
     assert server.listed("Service") >= 2
     assert not any("410" in note for note in watch.notes()), "that is no news to anybody"
     watch.close()
@@ -134,14 +134,14 @@ def test_gone_means_list_again_and_what_was_missed_is_found(server: ApiServer) -
 def test_what_is_forbidden_is_said_once_and_the_rest_goes_on(server: ApiServer) -> None:
     server.refuse = {"Pod": 403}
     watch, store = watching(server)
-    assert watch.wait(5)
+    assert watch.wait(20)
     until(lambda: len([1 for path, _ in server.asked if path == "/api/v1/pods"]) > 3)
     assert store.by_node_port.one((30285, "tcp"))
     assert store.pod_at("10.244.0.11") == ("default", "http-proxy-a", "node-1"), "known as an endpoint"
     notes = watch.notes()
     assert notes == ["The Kubernetes API does not let this account list pods (403): pods may go unnamed."]
     server.refuse = {}
-    until(lambda: store.pods.all(("default", "http-proxy-a")), 20)
+    until(lambda: store.pods.all(("default", "http-proxy-a")))
     until(lambda: watch.notes() == ["The Kubernetes API answers again."])
     watch.close()
 
@@ -152,12 +152,12 @@ def test_an_expired_token_is_read_anew(tmp_path: Path) -> None:
     token.write_text("first\n")
     access = Access("http", "127.0.0.1", server.port, token_file=str(token))
     watch, store = watching(server, access)
-    assert watch.wait(5)
+    assert watch.wait(20)
     server.token = "second"
     server.break_off()
     until(lambda: "401" in watch.troubled, 10)
     token.write_text("second\n")
-    until(lambda: not watch.troubled, 20)
+    until(lambda: not watch.troubled)
     server.put(service("cart", 80))
     until(lambda: store.services.all(("shop", "cart")))
     notes = watch.notes()
@@ -170,7 +170,7 @@ def test_an_expired_token_is_read_anew(tmp_path: Path) -> None:
 def test_an_old_cluster_has_endpoints_only(server: ApiServer) -> None:
     server.refuse = {"EndpointSlice": 404}
     watch, store = watching(server)
-    assert watch.wait(5)
+    assert watch.wait(20)
     until(lambda: store.endpoints.all(("default/http-proxy", "tcp")))
     assert {e.address for e in store.endpoints.all(("default/http-proxy", "tcp"))} == {f"10.244.0.1{n}" for n in (1, 2, 3)}
     assert watch.notes() == []
@@ -196,6 +196,6 @@ def test_a_kubeconfig_leads_there(server: ApiServer, tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
     watch, store = watching(server, kubeconfig.read(str(path)))
-    assert watch.wait(5)
+    assert watch.wait(20)
     assert len(store)
     watch.close()
