@@ -52,6 +52,33 @@ def test_the_summary_has_them_before_its_figures() -> None:
     assert lines[0].startswith("!! FINDING") and lines[7].startswith("3 packets in")
 
 
+def test_the_summary_says_again_the_cause_alone() -> None:
+    out = io.StringIO()
+    text = render.find("text")(out, io.StringIO())
+    text.finding(FOUND)
+    out.truncate(out.seek(0))
+    text.summary(Totals(packets=3, findings=[replace(FOUND, packets=7, last=FOUND.last + 5_000_000_000)]))
+    head, cause, empty = out.getvalue().splitlines()[:3]
+    assert head.startswith("!! FINDING nodeport_host_process  7 packets, told above at ") and head.endswith(":24.118")
+    assert (cause, empty) == ("   nginx listens in vain.", "")
+
+
+def test_the_summary_says_what_has_been_learned_since() -> None:
+    out = io.StringIO()
+    text = render.find("text")(out, io.StringIO())
+    text.finding(FOUND)
+    out.truncate(out.seek(0))
+    more = (*SHOWN, Proof("counter", "7 dropped", "observed"), Proof("packet", "sent 3, no answer was seen", "observed"))
+    text.summary(Totals(packets=3, findings=[replace(FOUND, proofs=more, cure="Do.")]))
+    assert out.getvalue().splitlines()[1:6] == [
+        "   nginx listens in vain.",
+        "   since then counter   7 dropped  (observed)",
+        "              packet    sent 3, no answer was seen  (observed)",
+        "   cure       Do.",
+        "",
+    ]
+
+
 def test_json() -> None:
     out = io.StringIO()
     form = render.find("json")(out, io.StringIO())

@@ -55,6 +55,7 @@ class Text(Output):
         self._ink, self._talk = Ink(self.out), Ink(self.err)
         self._lines = Lines(self._ink, verbose)
         self._ways: OrderedDict[Hashable, int] = OrderedDict()
+        self._found: dict[Hashable, Finding] = {}
 
     def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None:
         what = f"tracing {options_text}" if options_text else "tracing every packet"
@@ -95,7 +96,10 @@ class Text(Output):
         self._write([self._ink.fold(self._ink("doubt", line), 6), ""])
 
     def finding(self, finding: Finding) -> None:
-        self._write([*block(finding, self._ink), ""])
+        """Whole when it comes for the first time; in the summary, what has been learned since."""
+        which = finding.name, finding.key
+        self._write([*block(finding, self._ink, self._found.get(which)), ""])
+        self._found[which] = finding
 
     def syn(self, verdict: Verdict) -> None:
         """One line: who asked whom, and what became of it."""
