@@ -49,7 +49,7 @@ def test_a_full_accept_queue(tmp_path: Path) -> None:
         "since boot, in its namespace: ListenOverflows 280, ListenDrops 280 (/proc/4242/net/netstat)",
     ]
     assert f.proofs(at_the_end, "setting") == ["net.core.somaxconn = 128 (/proc/sys)"]
-    assert at_the_end.check.startswith("nsenter -t 4242 -n ss -ltn 'sport = :8081'")
+    assert at_the_end.check.startswith("`nsenter -t 4242 -n ss -ltn 'sport = :8081'")
 
 
 def test_a_full_accept_queue_at_the_last_ack() -> None:
@@ -71,7 +71,7 @@ def test_tw_recycle() -> None:
     none, (told,) = found([syn(Handshake("SYN", False, 0, 128, 0))], on)
     assert not none and "most likely because their TCP timestamps" in told.cause
     assert "net.ipv4.tcp_tw_recycle is on" in told.cause
-    assert told.cure.startswith("sysctl -w net.ipv4.tcp_tw_recycle=0")
+    assert told.cure.startswith("`sysctl -w net.ipv4.tcp_tw_recycle=0")
 
 
 @pytest.mark.parametrize(("cookies", "certain"), [("0", True), ("1", False), ("", False)])

@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from importlib import resources
 
+import pytest
 from jsonschema import Draft202012Validator
 
 from tests.sample_packets import EPOCH
@@ -76,6 +77,25 @@ def test_the_summary_says_what_has_been_learned_since() -> None:
         "              packet    sent 3, no answer was seen  (observed)",
         "   cure       Do.",
         "",
+    ]
+
+
+def test_a_command_stays_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Narrow(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "dumb")
+    out = Narrow()
+    command = "iptables -t nat -D POSTROUTING 5"
+    render.find("text")(out, io.StringIO()).finding(
+        replace(FOUND, cure=f"Delete the stale rule of flannel: `{command}`. Then wait.")
+    )
+    lines = out.getvalue().strip("\n").splitlines()
+    assert lines[-2:] == [
+        "   cure       Delete the stale rule of flannel:",
+        f"              `{command}`. Then wait.",
     ]
 
 

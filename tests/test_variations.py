@@ -33,7 +33,7 @@ def test_ten_of_each(incident: int) -> None:
     assert FINDINGS[incident] in {name for name, _ in (*finders(), *syn_finders())}
     assert {v.backend for v in ten} == set(BACKENDS) - ({"native"} if incident == 3 else set())
     assert any(v.busy for v in ten) and sum(v.healthy for v in ten) == 2 and all(v.expected == 0 for v in ten if v.healthy)
-    assert {v.family for v in ten} == ({4, 6} if incident != 3 else {4})
+    assert {v.family for v in ten} == {4, 6}
     assert len({v.services[0].name for v in ten}) == 10 and len({v.services[0].node_port for v in ten}) >= 9
     for v in ten:
         ports = [s.node_port for s in (*v.services, v.beside)]

@@ -7,12 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 import incidents
-from scenes import packets, rules, scene, topology
+from scenes import packets, scene, topology, traffic
 from tests.kernel import restored
 from tests.kernel.conftest import ROOT
 from tests.kernel.restored import MODES
@@ -105,22 +104,57 @@ def test_an_assembled_table_is_the_kernels_own(node: None, plain: None, mode: st
     assert compared > 50
 
 
-def test_the_command_compares_live(node: None, tmp_path: Path) -> None:
+@pytest.fixture
+def scene_again(node: None) -> Iterator[None]:
+    """The scene is there again after an incident."""
+    yield
+    incidents.down()
+    scene.up()
+
+
+ASK = """import socket, sys
+s = socket.socket()
+s.settimeout(1)
+try: s.connect((sys.argv[1], int(sys.argv[2])))
+except OSError: pass"""
+
+
+def live(source: str, address: str, port: int, form: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """`explain --live` on a connection that is tried once it watches. before: what a shell does first."""
+    inside = ["ip", "netns", "exec", topology.CLIENT] if source == topology.CLIENT4 else []
+    ask = [*inside, sys.executable, "-c", ASK, address, str(port)]
+    if before:
+        ask = ["sh", "-c", f'{before}; exec "$@"', "sh", *ask]
+    command = [sys.executable, "-m", "tracer", "explain", "--from", source, "--to", f"{address}:{port}",
+               "--objects", str(incidents.OBJECTS), "-o", form, "--live", "--", *ask]  # fmt: skip
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    print(ended.stderr, ended.stdout, sep="\n", flush=True)
+    return ended
+
+
+def test_the_command_compares_live(scene_again: None) -> None:
     """On the incident of the stale RETURN: as explained, and the finding's rule is on the way."""
-    try:
-        incident = incidents.find(3)
-        incident.up("stale", "legacy")
-        ask = [sys.executable, "-c", "import socket; s = socket.socket(); s.settimeout(1)\n"
-               "try: s.connect(('172.30.253.123', 8080))\nexcept OSError: pass"]  # fmt: skip
-        command = [sys.executable, "-m", "tracer", "explain", "--from", topology.NODE4, "--to", "172.30.253.123:8080",
-                   "--objects", str(incidents.OBJECTS), "-o", "json", "--live", "--", *ask]  # fmt: skip
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        lines = [json.loads(line) for line in ended.stdout.splitlines()]
-        told = [line for line in lines if line["type"] == "compared"]
-        assert ended.returncode == 0 and told and not any("difference" in line for line in told), ended
-        stale = "! -s 192.168.64.0/20 -d 192.168.66.0/24 -j RETURN"
-        assert any(stale in json.dumps(line) for line in lines if line["type"] == "explained"), "it is on the way that was told"
-    finally:
-        incidents.down()
-        scene.up()
-        rules.restore("http-proxy", "http-proxy-v6")
+    incidents.find(3).up("stale", "legacy")
+    ended = live(topology.NODE4, "172.30.253.123", 8080, "json")
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    told = [line for line in lines if line["type"] == "compared"]
+    assert ended.returncode == 0 and told and not any("difference" in line for line in told), ended
+    stale = "! -s 192.168.64.0/20 -d 192.168.66.0/24 -j RETURN"
+    assert any(stale in json.dumps(line) for line in lines if line["type"] == "explained"), "it is on the way that was told"
+
+
+def test_the_command_says_that_a_nodeport_went_as_explained(scene_again: None) -> None:
+    incidents.find(1).up("healthy", "legacy")
+    ended = live(topology.CLIENT4, topology.NODE4, traffic.NODEPORT_HTTP, "text")
+    told, _, met = ended.stdout.partition("=>  as explained")
+    assert ended.returncode == 0 and met and "not as explained" not in ended.stdout, ended
+    assert "one of 3 endpoints, each for 1/3 of all connections" in told and "NodePort 30285" in told
+
+
+def test_the_command_says_the_first_difference(scene_again: None) -> None:
+    """Somebody writes a rule after the way was told."""
+    incidents.find(1).up("healthy", "legacy")
+    drop = f"iptables-legacy -w -I FORWARD 1 -d {topology.PODS[0].addr4}/24 -p tcp -j DROP"
+    ended = live(topology.CLIENT4, topology.NODE4, traffic.NODEPORT_HTTP, "text", drop)
+    assert ended.returncode == 10 and "=>  not as explained: in FORWARD filter explained was ACCEPT" in ended.stdout, ended
+    assert "seen DROP by FORWARD 1" in ended.stdout, ended.stdout

@@ -47,6 +47,6 @@ def _tell(link: Link, network: str, name: str, value: str) -> Finding:
             Proof("setting", told, "/proc/sys"),
             Proof("address", f"{link.name} has {network} and {link.ports} interfaces in it", "netlink"),
         ),
-        check=f"From a pod, ask a Service whose pod is on this node: it times out now and then. sysctl {dotted}",
-        cure=f"modprobe br_netfilter, sysctl -w {dotted}=1, and both for the next boot (/etc/modules-load.d, /etc/sysctl.d).",
+        check=f"`sysctl {dotted}`. From a pod, ask a Service whose pod is on this node: it times out now and then.",
+        cure=f"`modprobe br_netfilter`, `sysctl -w {dotted}=1`; for the next boot in /etc/modules-load.d and /etc/sysctl.d.",
     )

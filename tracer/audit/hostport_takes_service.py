@@ -55,7 +55,7 @@ def _same_port(state: State, host: Claim, rival: Claim) -> Finding:
         key=(host.port, host.protocol, host.owner.label or host.target, rival.owner.label),
         cause=f"{where} of this node is both hostPort of {pod} and NodePort of Service {rival.owner.label}: {fate}.",
         proofs=tuple(shown),
-        check=finding.check(host.port),
+        check=finding.check(host.port, host.owner, way),
         cure=finding.cure(host.port, pod, way),
     )
 
@@ -66,6 +66,7 @@ def _elsewhere(state: State, host: Claim) -> Iterator[Finding]:
     if not mine or not host.ruleset or host.address or (kube and kube.number < mine.number):
         return
     anywhere, pod = "--dst-type LOCAL" not in mine.text, _pod(host)
+    way = "order" if anywhere else "ipvs"
     shown = [host.shown, state.proof(mine, host.ruleset)] + ([state.proof(kube, host.ruleset)] if kube else [])
     store = state.known.store
     meant = [s for s, _ in store.by_address.values() if (s.port, s.protocol) == (host.port, host.protocol)]
@@ -86,8 +87,8 @@ def _elsewhere(state: State, host: Claim) -> Iterator[Finding]:
             f" {host.port} that starts on this node or passes it reaches the pod."
         ),
         proofs=tuple(shown),
-        check=finding.check(host.port),
-        cure=finding.cure(host.port, pod, "order" if anywhere else "ipvs"),
+        check=finding.check(host.port, host.owner, way),
+        cure=finding.cure(host.port, pod, way),
     )
 
 

@@ -25,6 +25,6 @@ def check(state: State) -> Iterator[Finding]:
                     f" for a pod and comes from outside, or from a pod and leaves the node."
                 ),
                 proofs=(Proof("setting", f"{dotted} = 0", "/proc/sys"),),
-                check=f"sysctl {dotted}; nstat -az IpForwDatagrams does not grow.",
-                cure=f"sysctl -w {dotted}=1, and a file in /etc/sysctl.d: something has set it back, for kubelet needs it.",
+                check=f"`sysctl {dotted}`; `nstat -az IpForwDatagrams` does not grow.",
+                cure=f"`sysctl -w {dotted}=1`, and a file in /etc/sysctl.d: something has set it back, for kubelet needs it.",
             )

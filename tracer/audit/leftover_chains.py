@@ -61,7 +61,7 @@ def _leftover(state: State, found: list[Rule], ruleset: Ruleset) -> Finding:
             *(state.proof(r, ruleset, state.owner(r, ruleset).text) for r in found[:NAMED]),
             Proof("rule", f"no rule jumps to {names}", state.installed.source(found[0], ruleset)),
         ),
-        check="iptables-save | grep CHAIN: it stands behind ':' and '-A' only, and behind no '-j'.",
+        check="`iptables-save | grep CHAIN`: it stands behind ':' and '-A' only, and behind no '-j'.",
         cure="kube-proxy removes its own when it next writes all its rules, at the latest when it is restarted.",
         certain=False,
     )
@@ -82,8 +82,8 @@ def _repeated(state: State) -> Iterator[Finding]:
                 f" leads to is gone through twice, and somebody has written it without looking."
             ),
             proofs=(state.proof(first, ruleset), state.proof(rule, ruleset)),
-            check="Two programs, or two versions of iptables, may write these rules: iptables -V on the node and in its pods.",
-            cure=f"iptables -t {rule.table} -D {rule.chain} {rule.number}",
+            check="Two programs, or two versions of iptables, may write them: `iptables -V` on the node and in its pods.",
+            cure=f"`iptables -t {rule.table} -D {rule.chain} {rule.number}`",
         )
 
 
@@ -105,7 +105,7 @@ def _of_nobody(state: State, host: Claim) -> Iterator[Finding]:
             Proof("object", f"no pod has the address {host.target}", "Kubernetes API"),
             Proof("object", f"no container has the address {host.target}", "CNI result cache"),
         ),
-        check="The container's id is in the rule's comment: crictl pods does not list it.",
+        check="The container's id is in the rule's comment: `crictl pods` does not list it.",
         cure=f"Remove the rule and its chain {host.rule.target if host.rule else ''}, or restart the node.",
     )
 
@@ -120,6 +120,6 @@ def _twice_claimed(same: list[Claim]) -> Finding:
             f" request, to {first.target}, and the others get none."
         ),
         proofs=tuple(c.shown for c in same),
-        check=f"kubectl get pods -A -o wide finds who has hostPort {first.port}; crictl pods, which containers are there.",
+        check=f"`kubectl get pods -A -o wide` finds who has hostPort {first.port}; `crictl pods`, which containers are there.",
         cure=f"If a container is gone, remove its rule ({', '.join(c.rule.target for c in others if c.rule)}).",
     )

@@ -44,11 +44,11 @@ def _tell(state: State, program: str, family: str, found: dict[str, Met]) -> Fin
         ),
         proofs=tuple(state.proof(rule, ruleset, state.owner(rule, ruleset).text) for rule, ruleset, _ in found.values()),
         check=(
-            "iptables-legacy-save, iptables-nft-save and nft list ruleset each show a part. Which one is kept up: restart"
+            "`iptables-legacy-save`, `iptables-nft-save` and `nft list ruleset` each show a part. Which one is kept up: restart"
             f" {program}, and see whose counters or handles are new."
         ),
         cure=(
-            f"Remove the rules that {program} has left: kube-proxy --cleanup in the mode that was, with the iptables of that"
+            f"Remove the rules that {program} has left: `kube-proxy --cleanup` in the mode that was, with the iptables of that"
             f" back end; or drain and reboot the node."
         ),
     )

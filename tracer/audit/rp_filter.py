@@ -28,7 +28,7 @@ def check(state: State) -> Iterator[Finding]:
                     Proof("setting", f"{name.replace('/', '.')} = {value}", "/proc/sys")
                     for name, value in zip(names, values, strict=True)
                 ),
-                check="nstat -az TcpExtIPReversePathFilter grows with every packet that is dropped for it.",
-                cure=f"sysctl -w net.ipv4.conf.{link.name}.rp_filter=2 (loose), or 0, if the counter grows.",
+                check="`nstat -az TcpExtIPReversePathFilter` grows with every packet that is dropped for it.",
+                cure=f"`sysctl -w net.ipv4.conf.{link.name}.rp_filter=2` (loose), or 0, if the counter grows.",
                 certain=False,
             )

@@ -59,10 +59,10 @@ def tell(count: int, most: int, context: Context, shown: list[Proof]) -> Finding
             *([Proof("setting", f"nf_conntrack_count = {count}, nf_conntrack_max = {most}", "/proc/sys")] if most else []),
             *([Proof("counter", f"of conntrack, since boot: {grown}", "/proc/net/stat/nf_conntrack")] if grown else []),
         ),
-        check="dmesg | grep 'nf_conntrack: table full'; conntrack -C counts; conntrack -L shows who fills it.",
+        check="`dmesg | grep 'nf_conntrack: table full'`; `conntrack -C` counts; `conntrack -L` shows who fills it.",
         cure=(
-            f"sysctl -w net.netfilter.nf_conntrack_max={2 * most or 'MORE'} (kube-proxy sets it: --conntrack-max-per-core), and"
-            " see which client opens so many, or leaves them to time out."
+            f"`sysctl -w net.netfilter.nf_conntrack_max={2 * most or 'MORE'}` (kube-proxy sets it: --conntrack-max-per-core),"
+            " and see which client opens so many, or leaves them to time out."
         ),
         certain=count >= NEARLY * most,
     )

@@ -10,7 +10,7 @@ from tracer.findings.model import Finding, packet_proof, rule_proof
 from tracer.kube.model import Owner
 from tracer.model import Hop, Packet
 from tracer.place import place
-from tracer.rules.model import Visit
+from tracer.rules.model import Rule, Visit
 
 POLICIES = frozenset({"Calico", "Cilium", "kube-router", "Antrea", "Weave Net", "Kube-OVN"})
 """Programs that make rules of NetworkPolicies."""
@@ -48,10 +48,16 @@ def _tell(packet: Packet, hop: Hop, visit: Visit, owner: Owner | None) -> Findin
         cause=f"{who} {did} packets from {ends.src} to {target} in {hop.hook}.",
         proofs=(packet_proof(packet), rule_proof(visit, owner.text if owner else "")),
         check=(
-            f"Rule {visit.place.number} of {where}: its counter grows with each of these packets (iptables -L"
-            f" {visit.place.chain} -v -n --line-numbers, or nft list ruleset)."
+            f"Rule {visit.place.number} of {where}: its counter grows with each of these packets: `{_lists(visit.rule)}`."
             if visit.rule
-            else f"iptables -S {visit.place.chain} | head -1 shows the policy."
+            else f"`iptables -t {hop.table} -S {visit.place.chain} | head -1` shows the policy."
         ),
         cure=f"{cure[0].upper()}{cure[1:]}.",
     )
+
+
+def _lists(rule: Rule) -> str:
+    """The command that shows a rule's chain, with counters where they are kept."""
+    if rule.table in ("raw", "mangle", "nat", "filter", "security"):
+        return f"ip{'6' * (rule.family == 'ip6')}tables -t {rule.table} -L {rule.chain} -v -n --line-numbers"
+    return f"nft -a list chain {rule.family} {rule.table} {rule.chain}"

@@ -32,7 +32,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
                 decision_proof(hop, hop.owner.text),
                 Proof("object", f"not ready: {names}", "Kubernetes API"),
             ),
-            check=f"kubectl describe pod in namespace {port.namespace}: its events tell how the readiness probe fails.",
+            check=f"`kubectl describe pod -n {port.namespace} POD`: its events tell how the readiness probe fails.",
             cure=(
                 "Mend what the readiness probe asks for, or the probe; publishNotReadyAddresses: true gives requests to pods"
                 " that are not ready."

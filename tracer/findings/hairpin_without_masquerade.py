@@ -37,7 +37,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
         ),
         proofs=(packet_proof(packet), *([rule_proof(decision, dnat.owner.text if dnat.owner else "")] if decision else [])),
         check=(
-            "iptables -t nat -S | grep KUBE-SEP: its first rule is -s POD -j KUBE-MARK-MASQ; a rule before KUBE-POSTROUTING"
+            "`iptables -t nat -S | grep KUBE-SEP`: its first rule is `-s POD -j KUBE-MARK-MASQ`; a rule before KUBE-POSTROUTING"
             " may have ended the chain. The bridge must send back to the same port too (hairpin mode)."
         ),
         cure=(

@@ -72,16 +72,22 @@ def _tell(
         key=(protocol, port, owner.label or nat.after.dst, should, way),
         cause=f"hostPort {port} of {pod} takes what was meant for {should}: {why}.",
         proofs=tuple(proofs),
-        check=check(port),
+        check=check(port, owner, way),
         cure=cure(port, pod, way),
     )
 
 
-def check(port: int) -> str:
-    """What to look at."""
+def check(port: int, owner: Owner, way: str) -> str:
+    """What to look at. owner: whose hostPort it is. way: as _order tells it."""
+    rules = "iptables-save -t nat | grep -e CNI-HOSTPORT -e KUBE-SERVICES"
+    if way == "nftables":
+        rules = "nft list table ip cni_hostport"
+    pods = f"describe pod -n {owner.namespace} {owner.name}"
+    if owner.kind != "Pod":
+        pods = f"get pods -A -o yaml | grep 'hostPort: {port}'"
     return (
-        f"iptables-save -t nat | grep -e CNI-HOSTPORT-DNAT -e KUBE-SERVICES (or nft list table ip cni_hostport): nothing"
-        f" listens on {port}, so ss, netstat and ipvsadm do not show it. kubectl get pods -A -o wide finds hostPort {port}."
+        f"`{rules}` shows portmap's rules; nothing listens on {port}, so ss, netstat and ipvsadm do not show it."
+        f" `kubectl {pods}` has the hostPort."
     )
 
 

@@ -85,7 +85,7 @@ def _tell(packet: Packet, nat: Nat, hop: Hop, visit: Visit, context: Context) ->
     assert visit.rule and hop.walk
     ends = nat.after
     kept = f"{ends.src} -> {place(ends.dst, ends.dport)}"
-    left = f"{kept} left by {hop.out_iface or 'an unknown interface'} with its source unchanged: {packet.verdict}"
+    left = f"{kept} left by {hop.out_iface or 'an unknown interface'} with its source unchanged"
     shown = [Proof("packet", left, "observed"), rule_proof(visit, _whose(visit.rule, hop.walk.ruleset, context).text)]
     return conflict(visit.rule, hop.walk.ruleset, f"the source address {ends.src}", shown, context)
 
@@ -125,11 +125,11 @@ def conflict(
         ),
         proofs=tuple(proofs),
         check=(
-            f"iptables -t nat -S POSTROUTING has one such RETURN for each subnet that this node has had; the right one is"
+            f"`iptables -t nat -S POSTROUTING` has one such RETURN for each subnet that this node has had; the right one is"
             f" {' or '.join(mine) or 'the podCIDR of this node'}. On the pod's node, tcpdump shows where the answer goes."
         ),
         cure=(
-            f"Delete the stale rule: {_deletes(rule)}. Restarting flannel alone does not: it only removes what it would"
+            f"Delete the stale rule: `{_deletes(rule)}`. Restarting flannel alone does not: it only removes what it would"
             f" write now."
         ),
         certain=bool(known) or bool(holder and node and holder.name != node.name),

@@ -32,10 +32,10 @@ def find(packet: Packet, context: Context) -> Finding | None:
             " must not be cut: the sender is told so by ICMP, and where that does not reach it, every full segment is lost."
         ),
         proofs=(packet_proof(packet), *told),
-        check=f"From {ends.src}: ping -M do -s 1472 {ends.dst}, and smaller; ip link shows the MTU of each interface.",
+        check=f"From {ends.src}: `ping -M do -s 1472 {ends.dst}`, and smaller; `ip link` shows the MTU of each interface.",
         cure=(
             "Give the pods' interfaces the MTU of the tunnel (the CNI plugin's mtu), let ICMP 'fragmentation needed' pass, or"
-            " clamp the MSS: iptables -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu."
+            " clamp the MSS: `iptables -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu`."
         ),
     )
 

@@ -14,6 +14,7 @@ from tracer.findings.model import Finding, Proof, decision_proof, packet_proof, 
 from tracer.kube.model import Endpoint, Owner, ServicePort
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.model import Hop, Packet
+from tracer.place import place
 from tracer.rules.model import Visit, Walk
 
 SAYS = "no local endpoints"
@@ -86,7 +87,7 @@ def conflict(port: ServicePort, shown: Sequence[Proof], context: Context, fate: 
         )
     else:
         why = f"perhaps kube-proxy goes by another name than {registered}, or has not yet heard of them"
-    asks = f" curl http://localhost:{port.health_port}/ tells how many local endpoints kube-proxy counts."
+    asks = f" `curl http://localhost:{port.health_port}/` tells how many local endpoints kube-proxy counts."
     health = asks if port.health_port else ""
     return Finding(
         name="",
@@ -97,8 +98,8 @@ def conflict(port: ServicePort, shown: Sequence[Proof], context: Context, fate: 
         ),
         proofs=(*shown, *_ends(here), *_names(proxy, context)),
         check=(
-            f"kubectl get endpointslices -n {port.namespace} -o wide against the name in kube-proxy's log and configuration"
-            f" (its log says 'Failed to retrieve node info: nodes \"NAME\" not found').{health}"
+            f"`kubectl get endpointslices -n {port.namespace} -o yaml | grep nodeName` against the name in kube-proxy's log"
+            f" and configuration (its log says 'Failed to retrieve node info: nodes \"NAME\" not found').{health}"
         ),
         cure=(
             f"Set hostnameOverride: {names[0] if names else 'NODENAME'} in kube-proxy's configuration file: with --config"
@@ -113,11 +114,15 @@ def _ends(here: Sequence[tuple[Endpoint, str]]) -> list[Proof]:
     return [
         Proof(
             "object",
-            f"{e.text or e.address} at {e.address}:{e.port} runs here ({why}); its nodeName is {e.node or 'not told'}",
+            f"{_pod(e)}{place(e.address, e.port)} runs here ({why}); its nodeName is {e.node or 'not told'}",
             "Kubernetes API",
         )
         for e, why in here[:5]
     ]
+
+
+def _pod(end: Endpoint) -> str:
+    return f"pod {'/'.join(end.pod)} at " if end.pod[1] else ""
 
 
 def _names(proxy: KubeProxy | None, context: Context) -> list[Proof]:

@@ -73,11 +73,11 @@ def conflict(
             *_settings(port, context),
         ),
         check=(
-            f"ss -lnp 'sport = :{port}' shows the process, kubectl get service {names} the nodePort. kube-proxy before 1.24"
+            f"`ss -lnp 'sport = :{port}'` shows the process, `kubectl get service {names}` the nodePort. kube-proxy before 1.24"
             f' logs can\'t open "nodePort for {service}" and installs the rules all the same; later versions do not look.'
         ),
         cure=(
-            f"Give the Service another nodePort (kubectl edit service {names}) or the process another port. To prevent it:"
+            f"Give the Service another nodePort (`kubectl edit service {names}`) or the process another port. To prevent it:"
             f" a ResourceQuota on services.nodeports, and the NodePort range in {RESERVED.replace('/', '.')}."
         ),
         # Who holds the socket must be known: it may be kube-proxy.

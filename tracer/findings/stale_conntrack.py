@@ -58,9 +58,9 @@ def _tell(packet: Packet, nat: Nat, port: ServicePort, context: Context) -> Find
             Proof("packet", f"{place(before.dst, before.dport)} became {place(after.dst, after.dport)}", "from conntrack"),
             Proof("object", f"the endpoints of {port.label} are {now}", "Kubernetes API"),
         ),
-        check=f"conntrack -L -p {protocol} --orig-dst {before.dst} --orig-port-dst {before.dport} shows the entry and its age.",
+        check=f"`conntrack -L -p {protocol} --orig-dst {before.dst} --orig-port-dst {before.dport}` shows the entry.",
         cure=(
-            f"conntrack -D -p {protocol} --orig-dst {before.dst} --reply-src {after.dst}; or let the client take another"
+            f"`conntrack -D -p {protocol} --orig-dst {before.dst} --reply-src {after.dst}`; or let the client take another"
             " source port. kube-proxy removes such entries of UDP when it sees the endpoint go: see its log if it did not."
         ),
     )

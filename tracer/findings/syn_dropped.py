@@ -61,8 +61,8 @@ def _tell(verdict: Verdict, attempt: Attempt, kind: str, place: Place, context: 
     proofs += _settings(pid, context) + _shared(packet, kind)
     ns = f"nsenter -t {pid} -n " if pid and netns != "node" else ""
     check = (
-        f"{ns}ss -ltn 'sport = :{port}' shows Recv-Q (accept queue) and Send-Q (its limit); {ns}nstat -az"
-        f" 'TcpExtListen*' 'TcpExtPAWS*'"
+        f"`{ns}ss -ltn 'sport = :{port}'` shows Recv-Q (accept queue) and Send-Q (its limit); `{ns}nstat -az"
+        f" 'TcpExtListen*' 'TcpExtPAWS*'`"
     )
     return Finding("", (netns, address, port, kind), cause, tuple(proofs), check, cure, certain)
 
@@ -94,7 +94,7 @@ def _why(
         return (
             "timestamps", f"The kernel drops {what} {word} their TCP timestamps are older than what came from the same address"
             f" before: clients behind one SNAT address do not share a clock, and {by}.",
-            "sysctl -w net.ipv4.tcp_tw_recycle=0 (Linux before 4.12 only; newer kernels have no such setting)" if recycle
+            "`sysctl -w net.ipv4.tcp_tw_recycle=0` (Linux before 4.12 only; newer kernels have no such setting)" if recycle
             else "Give the SNAT more addresses or ports, or keep client addresses (externalTrafficPolicy: Local).", old,
         )  # fmt: skip
     if kind == "SYN queue" and shake:
@@ -102,7 +102,7 @@ def _why(
             "SYN queue", f"The SYN queue of {who} is full ({shake.syn_queue} half-open connections,"
             f" {shake.accept_limit} are allowed) and"
             f" SYN cookies are off: the kernel drops {what}.",
-            "sysctl -w net.ipv4.tcp_syncookies=1, and a longer listen backlog; many half-open connections may be an"
+            "`sysctl -w net.ipv4.tcp_syncookies=1`, and a longer listen backlog; many half-open connections may be an"
             " attack.", True,
         )  # fmt: skip
     return (

@@ -41,7 +41,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
             packet_proof(packet),
             Proof("counter", f"insert_failed of conntrack is {now}, it was {before}", "/proc/net/stat/nf_conntrack"),
         ),
-        check="conntrack -S: insert_failed grows with each of them. A resolver's answers then take five seconds (its timeout).",
+        check="`conntrack -S`: insert_failed grows with each of them. A resolver's answers then take five seconds.",
         cure=(
             "For DNS: options use-vc, single-request-reopen or single-request in resolv.conf, or NodeLocal DNSCache, which"
             " asks by TCP."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tracer.findings.model import Finding
 from tracer.render._ink import KEEP, Ink, plain
 from tracer.render._words import clock, count
 
+_COMMAND = re.compile(r"`[^`]+`")
 LABEL, WHAT = 14, 10
 """Columns: where a part's text begins, and the width of what kind of proof it is."""
 
@@ -27,8 +29,13 @@ def block(finding: Finding, ink: Ink, told: Finding | None = None) -> list[str]:
     lines += [ink.fold(line, LABEL + WHAT) for line in _proofs(finding, ink, told)]
     for label, text, before in (("check", finding.check, told and told.check), ("cure", finding.cure, told and told.cure)):
         if text != before:
-            lines.append(ink.fold(f"   {label:<{LABEL - 3}}".replace(" ", KEEP) + plain(text), LABEL))
+            lines.append(ink.fold(f"   {label:<{LABEL - 3}}".replace(" ", KEEP) + _commands(text, ink), LABEL))
     return lines
+
+
+def _commands(text: str, ink: Ink) -> str:
+    """The text with its `commands` kept whole, so that each can be copied from one line."""
+    return _COMMAND.sub(lambda found: ink("change", found[0].replace(" ", KEEP)), plain(text))
 
 
 def _proofs(finding: Finding, ink: Ink, told: Finding | None) -> Iterator[str]:

@@ -27,33 +27,61 @@ create cali40all-ipam-pools hash:net
 add cali40masq-ipam-pools 192.168.64.0/20
 add cali40all-ipam-pools 192.168.64.0/20
 """
-LINKS = (
+NETWORKS = {
+    4: ("192.168.64.0/20", "192.168.64.0/24", "192.168.66.0/24"),
+    6: ("fd00:42::/48", "fd00:42:0:64::/64", "fd00:42:0:66::/64"),
+}
+"""By family: of all pods, of node-1's, of node-2's."""
+PODS = {4: POD, 6: "fd00:42:0:66::5"}
+NODE_2 = {4: "192.168.57.20", 6: "fd00:57::20"}
+_LINKS = (
     "netns add node-2",
     "link add flannel.1 type veth peer name flannel.1 netns node-2",
-    "addr add 192.168.64.0/32 dev flannel.1",
     "link set flannel.1 up",
-    "route add 192.168.66.0/24 via 192.168.66.0 dev flannel.1 onlink",
     "-n node-2 link set lo up",
-    "-n node-2 addr add 192.168.66.0/32 dev flannel.1",
     "-n node-2 link set flannel.1 up",
-    f"-n node-2 addr add {POD}/32 dev lo",
-    "-n node-2 route add 192.168.64.0/24 via 192.168.64.0 dev flannel.1 onlink",
     "-n node-2 link add net0 type dummy",
-    "-n node-2 addr add 192.168.57.20/24 dev net0",
     "-n node-2 link set net0 up",
-    "-n node-2 route add default dev net0",
 )
+_OF = {
+    4: (
+        "addr add 192.168.64.0/32 dev flannel.1",
+        "route add 192.168.66.0/24 via 192.168.66.0 dev flannel.1 onlink",
+        "-n node-2 addr add 192.168.66.0/32 dev flannel.1",
+        f"-n node-2 addr add {POD}/32 dev lo",
+        "-n node-2 route add 192.168.64.0/24 via 192.168.64.0 dev flannel.1 onlink",
+        f"-n node-2 addr add {NODE_2[4]}/24 dev net0",
+        "-n node-2 route add default dev net0",
+    ),
+    # Neighbours are asked for from a link-local address, which a link has only when nobody else was found to have it.
+    6: (
+        "addr add fe80::64/64 dev flannel.1 nodad",
+        "addr add fd00:42:0:64::/128 dev flannel.1 nodad",
+        "route add fd00:42:0:66::/64 via fd00:42:0:66:: dev flannel.1 onlink",
+        "-n node-2 addr add fe80::66/64 dev flannel.1 nodad",
+        "-n node-2 addr add fd00:42:0:66::/128 dev flannel.1 nodad",
+        f"-n node-2 addr add {PODS[6]}/128 dev lo nodad",
+        "-n node-2 route add fd00:42:0:64::/64 via fd00:42:0:64:: dev flannel.1 onlink",
+        f"-n node-2 addr add {NODE_2[6]}/64 dev net0 nodad",
+        "-n node-2 -6 route add default dev net0",
+    ),
+}
+
+
+def tunnel(family: int = 4) -> None:
+    """node-2 with its pod, and the tunnel to it."""
+    links.ip(*_LINKS, *_OF[family])
 
 
 def up(state: str, backend: Backend) -> list[Object]:
     scene.bare()
-    links.ip(*LINKS)
+    tunnel()
     links.ipset(SETS)
     restore("canal" if state == "healthy" else "canal-stale", backend)
     servers.start([servers.Server("node-2", "http-proxy-b", http=8080, udp=None)])
     return [
         objects.node("node-1", NODE4, "192.168.64.0/24"),
-        objects.node("node-2", "192.168.57.20", "192.168.66.0/24"),
+        objects.node("node-2", NODE_2[4], "192.168.66.0/24"),
         objects.service("default/http-proxy", CLUSTER_IP, 8080, ask.NODEPORT_HTTP),
         objects.endpoints("default/http-proxy", [("http-proxy-b", POD, "node-2")], 8080),
     ]

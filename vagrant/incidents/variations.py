@@ -88,9 +88,9 @@ def variations(incident: int, seed: int = 1, count: int = 10) -> Iterator[Variat
     """The first ones of an incident. All but each fifth are broken, and the others are healthy twins."""
     dice = Random(f"{seed} {incident}")
     for number in range(1, count + 1):
-        # canal writes rules of iptables, and is made for IPv4 here, as ipvs is.
+        # canal writes rules of iptables; ipvs is made for IPv4 here.
         backend = BACKENDS[number % 4] if incident != 3 else ("legacy", "nft", "ipvs")[number % 3]
-        family = 6 if number % 3 == 2 and incident != 3 and backend != "ipvs" else 4
+        family = 6 if number % (4 if incident == 3 else 3) == 2 and backend != "ipvs" else 4
         twice = number % 3 == 0
         taken: set[int] = set()
         local = incident == 4
@@ -117,7 +117,7 @@ def _service(dice: Random, family: int, taken: set[int], incident: int, local: b
     if incident == 1 and dice.random() < 0.5:
         ends = []
     if incident == 3:
-        ends = [(missing_masquerade.POD, 8080)]
+        ends = [(missing_masquerade.PODS[family], 8080)]
     if incident == 5:
         ends = ends[:1]
     named = dice.choice(["", "http", "tcp-1"])

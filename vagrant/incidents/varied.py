@@ -30,10 +30,11 @@ def up(v: Variation) -> list[Object]:
     scene.bare(servers.POD_SERVERS if v.incident != 2 or v.healthy else _stuck(v))
     post: list[str] = []
     if v.incident == 3:
-        links.ip(*missing_masquerade.LINKS)
-        net, mine, others = "192.168.64.0/20", "192.168.64.0/24", "192.168.66.0/24"
+        missing_masquerade.tunnel(v.family)
+        net, mine, others = missing_masquerade.NETWORKS[v.family]
+        groups = "ff00::/8" if v.family == 6 else "224.0.0.0/4"
         post = [f"! -s {net} -d {others} -j RETURN"] if not v.healthy else []
-        post += [f"-s {net} -d {net} -j RETURN", f"-s {net} ! -d 224.0.0.0/4 -j MASQUERADE", f"! -s {net} -d {mine} -j RETURN",
+        post += [f"-s {net} -d {net} -j RETURN", f"-s {net} ! -d {groups} -j MASQUERADE", f"! -s {net} -d {mine} -j RETURN",
                  f"! -s {net} -d {net} -j MASQUERADE"]  # fmt: skip
         servers.start([servers.Server("node-2", "far", http=8080, udp=None)])
     every = (*v.services, v.beside)
@@ -75,10 +76,12 @@ def _node(v: Variation) -> str:
 def objects_of(v: Variation) -> list[Object]:
     """What the API has."""
     every = (*v.services, v.beside)
-    cidr = "192.168.64.0/24" if v.incident == 3 else "fd00:10:244::/64" if v.family == 6 else "10.244.0.0/24"
+    _, cidr, others = missing_masquerade.NETWORKS[v.family]
+    if v.incident != 3:
+        cidr = "fd00:10:244::/64" if v.family == 6 else "10.244.0.0/24"
     found = [objects.node("node-1", _node(v), cidr)]
     if v.incident == 3:
-        found.append(objects.node("node-2", "192.168.57.20", "192.168.66.0/24"))
+        found.append(objects.node("node-2", missing_masquerade.NODE_2[v.family], others))
     for s in every:
         policy = {"externalTrafficPolicy": "Local"} if v.incident == 4 and s is not v.beside else {}
         found.append(objects.service(s.name, s.address, s.port, s.node_port, s.port_name, **policy))
