@@ -135,6 +135,13 @@ def test_the_element_of_a_verdict_map() -> None:
     assert walk(hit(102, JUMP, "MAPPED"), hit(109, 0), verdict=0).visits[1].element == ""
 
 
+@pytest.mark.parametrize(("code", "to", "element"), [(GOTO, "SEP", "tcp . 30285 : goto SEP"), (JUMP, "SEP", ""), (0, "", "")])
+def test_a_map_of_another_generation_is_believed_where_it_agrees(code: int, to: str, element: str) -> None:
+    asked = hit(109, code, to, registers=b"\x06\0\0\0\x76\x4d", generation=0)
+    visit = walk(hit(102, JUMP, "MAPPED", generation=0), asked).visits[1]
+    assert (visit.element, visit.evidence) == (element, Evidence.DERIVED)
+
+
 def test_verdicts_in_words() -> None:
     rules = snapshot()
     reject = replace(rules.rules[TABLE, 101], target="REJECT")

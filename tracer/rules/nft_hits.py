@@ -21,6 +21,7 @@ UNKNOWN = -1
 """The number of a rule whose place in the chain is not known."""
 _REGISTERS = 64
 _VERDICTS = {0: "DROP", 1: "ACCEPT", 2: "STOLEN", 3: "QUEUE"}
+_WORDS = {CONTINUE: "CONTINUE", JUMP: "JUMP", GOTO: "GOTO", RETURN: "RETURN"}
 _MARKED = frozenset({"ACCEPT", "DROP", "RETURN", "QUEUE"})
 
 
@@ -111,7 +112,7 @@ class _Walker:
             return snapshot.rules[key], Evidence.OBSERVED, _element(snapshot, hit)
         for other in self._snapshots.near(hit.netns):
             if key in other.rules:
-                return other.rules[key], Evidence.DERIVED, ""
+                return other.rules[key], Evidence.DERIVED, _element(other, hit)
         why = "could not be read in time" if snapshot is None else "did not hold it"
         self.doubt = self.doubt or f"the rules of generation {hit.generation} {why}"
         rule = Rule(NFT_FAMILIES.get(hit.family, ""), self.table, self.chain, UNKNOWN, "", "", _text(hit.to), hit.handle)
@@ -171,11 +172,19 @@ def _verdict(code: int, rule: Rule, to: str) -> str:
 
 
 def _element(snapshot: Snapshot, hit: NftHit) -> str:
-    """The element of the verdict map that a rule's verdict came from; "" when it has none."""
+    """The element of the verdict map that a rule's verdict came from; "" when it has none, or another one: the map was another
+    then (before 5.12 the kernel does not tell which generation of the rules a packet met)."""
     found = snapshot.lookups.get((hit.table_handle, hit.handle))
     if not found:
         return ""
     verdicts, at = found
     registers = hit.registers.ljust(_REGISTERS, b"\0")
     element = verdicts.find(registers[at : at + verdicts.key_length])
-    return verdicts.write(element) if element else ""
+    return verdicts.write(element) if element and _did(element.verdict, hit) else ""
+
+
+def _did(verdict: str, hit: NftHit) -> bool:
+    """Whether a verdict as nft writes it, "goto X", is the hit's."""
+    word, _, to = verdict.partition(" ")
+    code = _signed(hit.code)
+    return to.startswith(_text(hit.to)) and _WORDS.get(code, _VERDICTS.get(code & VERDICT_MASK, "")) == word.upper()
