@@ -1,6 +1,8 @@
 """Goes through the tests of the kernel matrix on this kernel, and writes what came of them for docs/matrix.md.
 
-python3 tests/kernel/matrix.py build/matrix/6.12.json        (as root, in a machine of the lab)
+python3 tests/kernel/matrix.py build/matrix/6.12.json [TEST]...        (as root, in a machine of the lab)
+
+With TESTs, which had failed, only these are run, and the file then says what came of them now.
 """
 
 from __future__ import annotations
@@ -77,27 +79,40 @@ class Report:
             self.outcome.tests[self._about[test]][1] -= 1
         return list(dict.fromkeys(failed))
 
+    def replaced(self, failed: list[str]) -> list[str]:
+        """Of tests that had failed before, those that were not run now; the others no longer count as they did then."""
+        for test in failed:
+            if test in self._about:
+                self.outcome.tests[self._about[test]][1] -= 1
+        return [test for test in failed if test not in self._about]
 
-def main() -> int:
-    """0 when every test passed, at the first or at the second try."""
-    outcome = Outcome(
+
+def now() -> Outcome:
+    """Of this kernel, before any test."""
+    return Outcome(
         os.environ.get("LAB_KERNEL", os.uname().release), os.uname().release, load_bcc().__version__,
         importlib.metadata.version("numpy"),
     )  # fmt: skip
+
+
+def main(out: Path, tests: list[str]) -> int:
+    """0 when every test passed, at the first or at the second try."""
+    outcome = Outcome(**json.loads(out.read_text())) if tests else now()
+    before, outcome.failed = outcome.failed, []
     began = time.monotonic()
     options, report = ["-p", "no:cacheprovider", "-W", "ignore::DeprecationWarning:bcc", "-m", "matrix"], Report(outcome)
-    status = pytest.main([*options, "--durations=15", str(HERE)], plugins=[report])
+    status = pytest.main([*options, "--durations=15", *(tests or [str(HERE)])], plugins=[report])
     if status == pytest.ExitCode.TESTS_FAILED:
         failed = report.forget()
         print(f"\n--- once more: {len(failed)}", flush=True)
         status = pytest.main([*options, *failed], plugins=[report])
-        outcome.again = [test for test in failed if test not in outcome.failed]
-    outcome.seconds = time.monotonic() - began
-    out = Path(sys.argv[1])
+        outcome.again += [test for test in failed if test not in outcome.failed]
+    outcome.failed += report.replaced(before)
+    outcome.seconds += time.monotonic() - began
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(asdict(outcome), indent=1))
     return int(status)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
