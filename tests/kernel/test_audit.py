@@ -10,6 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 import incidents
+from incidents import variations, varied
+from incidents.objects import Object
+from incidents.variations import Variation
 from scenes import rules, scene
 from scenes.rules import BACKENDS, Backend
 from tests.kernel import incident_runs
@@ -31,6 +34,8 @@ EXPECTED = {
 """How often the incident's finding is found; never where it is not listed. Incident 2 needs packets to be seen."""
 CASES = [(i.number, state, backend) for backend in BACKENDS for i in incidents.every() for state in i.states_in(backend)]
 
+VARIED = [v for n in (1, 3, 4, 5) for v in variations.variations(n) if v.backend == "native" or v.family == 6]
+
 
 @pytest.fixture(scope="module", autouse=True)
 def plain_scene(node: None) -> Iterator[None]:
@@ -40,7 +45,11 @@ def plain_scene(node: None) -> Iterator[None]:
 
 
 def found(number: int, state: str, backend: Backend) -> list[Finding]:
-    known = incident_runs.known(incidents.find(number).up(state, backend))
+    return looked(incidents.find(number).up(state, backend))
+
+
+def looked(objects: list[Object]) -> list[Finding]:
+    known = incident_runs.known(objects)
     rules_now = installed.read(nft_loaded())
     assert not rules_now.unread
     return audit(State(Context(known), rules_now))
@@ -53,6 +62,15 @@ def test_incident(number: int, state: str, backend: Backend) -> None:
     print(said)
     expected = [(incidents.find(number).finding, True)] * EXPECTED.get((number, state), 0)
     assert [(f.name, f.certain) for f in told] == expected, said
+
+
+@pytest.mark.parametrize("variation", VARIED, ids=lambda v: f"{v.incident}-{v.number}-{v.backend}")
+def test_variation(variation: Variation) -> None:
+    """kube-proxy's own nftables tables, and IPv6: without a packet the same findings as with packets."""
+    told = looked(varied.up(variation))
+    said = "\n".join(f"{f.name} {f.certain}: {f.cause}" for f in told)
+    print(variation.text, said, sep="\n")
+    assert [(f.name, f.certain) for f in told] == [(variation.finding, True)] * variation.expected, said
 
 
 def test_the_command_and_its_exit_status() -> None:
