@@ -20,7 +20,7 @@ from tracer.filters import Filter, parse_host
 from tracer.findings.model import Finding
 from tracer.hops import Hops
 from tracer.journeys import Journeys
-from tracer.kernel.rights import require_root
+from tracer.kernel.rights import give_up, require_root, require_tracing
 from tracer.kernel.session import Kernel, Session
 from tracer.kube.explain import explain
 from tracer.kube.live import Kube, Source
@@ -46,8 +46,8 @@ class Live:
 
 def run(question: Question, form: str, verbose: bool, source: Source, live: Live | None) -> int:
     """Tells the way; returns the exit status. Raises TraceError."""
+    (require_tracing if live else require_root)()
     with Kube(source, Words(), Filter()) as kube:
-        require_root()
         output = render.find(form)(verbose=verbose)
         kube.settle()
         for note in kube.notes():
@@ -83,19 +83,24 @@ def watch(question: Question, stories: list[Story], kube: Kube, output: Output, 
     beside = Beside(question, stories, output)
     with ExitStack() as stack:
         session = stack.enter_context(Session(kernel, wanted, True))
+        give_up()
         spaces = Namespaces()
         hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
         rules = rules_of(session, spaces, stack, Parts())
         journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
         traced = Run(source.Live(session, kube), journeys, beside, Limits(0, live.seconds), kube)
-        stop = Signals()
+        stop, command = Signals(), None
         output.note("Watching: send the packet now. Ctrl-C ends it.")
         if live.ready_file:
             write_ready(live.ready_file, os.getpid())
         try:
-            traced.follow(stop, start(live.command) if live.command else None)
+            command = start(live.command) if live.command else None
+            traced.follow(stop, command)
         finally:
             stop.restore()
+            if command and command.poll() is None:
+                command.terminate()
+                command.wait()
     if not beside.told:
         output.note("No first packet of such a connection was seen.")
         return 11 if traced.totals.lost else 12
