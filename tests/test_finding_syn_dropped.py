@@ -45,7 +45,7 @@ def test_a_full_accept_queue(tmp_path: Path) -> None:
         " allowed), and the kernel drops SYNs to 10.128.0.74:8081 without an answer."
     )
     assert f.proofs(at_the_end, "counter") == [
-        "2 dropped, 3 SYNs seen in 2.0 s (observed)",
+        "2 dropped, 3 SYNs seen in 2.0 s; of 3 to 192.168.1.1:30285, 2 dropped (observed)",
         "since boot, in its namespace: ListenOverflows 280, ListenDrops 280 (/proc/4242/net/netstat)",
     ]
     assert f.proofs(at_the_end, "setting") == ["net.core.somaxconn = 128 (/proc/sys)"]

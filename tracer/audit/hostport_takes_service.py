@@ -42,8 +42,8 @@ def _same_port(state: State, host: Claim, rival: Claim) -> Finding:
         shown += [state.proof(rule, host.ruleset) for rule in sorted((mine, kube), key=lambda r: r.number)]
     if not mine and host.rule and host.rule.table == "cni_hostport":
         fate = (
-            "only one of them gets the requests: that of the base chain that was registered last, and a restart of kube-proxy"
-            " or of the pod changes it"
+            "all requests go to one of them, the one whose base chain was registered last, and a restart of kube-proxy or of"
+            " the pod changes it"
         )
         way = "nftables"
     elif state.ipvs or (mine and (not kube or mine.number < kube.number)):

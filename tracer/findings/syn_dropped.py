@@ -21,6 +21,8 @@ def find_syn(verdict: Verdict, context: Context) -> Finding | None:
     attempt = verdict.attempt
     if not attempt:
         return None
+    asked = attempt.asked.dst, attempt.asked.dport
+    context.counts["asked", asked] += 1
     refused = any(h.handshake and h.handshake.accepted is False and h.handshake.stage == "SYN" for h in attempt.syn.hops)
     kind = KINDS.get(verdict.cause.name) or ("unknown" if refused else "")
     if not kind and not attempt.syn.handshake:
@@ -33,6 +35,7 @@ def find_syn(verdict: Verdict, context: Context) -> Finding | None:
     if not kind:
         return None
     context.counts["dropped", place] += 1
+    context.counts["asked in vain", asked] += 1
     return _tell(verdict, attempt, kind, place, context)
 
 
@@ -57,7 +60,7 @@ def _tell(verdict: Verdict, attempt: Attempt, kind: str, place: Place, context: 
     if shake:
         queues = f"accept queue {shake.accept_queue}/{shake.accept_limit}, SYN queue {shake.syn_queue}"
         proofs.append(Proof("packet", f"when it came to the listener in {netns}: {queues}", "observed"))
-    proofs.append(Proof("counter", _rate(packet, place, context), "observed"))
+    proofs.append(Proof("counter", _rate(packet, attempt, place, context), "observed"))
     proofs += _settings(pid, context) + _shared(packet, kind)
     ns = f"nsenter -t {pid} -n " if pid and netns != "node" else ""
     check = (
@@ -112,11 +115,17 @@ def _why(
     )  # fmt: skip
 
 
-def _rate(packet: Packet, place: Place, context: Context) -> str:
+def _rate(packet: Packet, attempt: Attempt, place: Place, context: Context) -> str:
+    """How many SYNs this listener dropped, and how many of those that asked for the same address, whoever got them."""
     syns, dropped = context.counts["syn", place], context.counts["dropped", place]
     seconds = (packet.time - context.since.get(("syn", place), packet.time)) / 1e9
     told = f"{dropped} dropped, {syns} SYN{'s' * (syns != 1)} seen"
-    return told + (f" in {seconds:.1f} s" if seconds >= 0.05 else "")
+    told += f" in {seconds:.1f} s" if seconds >= 0.05 else ""
+    asked = attempt.asked.dst, attempt.asked.dport
+    if asked == place[1:]:
+        return told
+    every, in_vain = context.counts["asked", asked], context.counts["asked in vain", asked]
+    return f"{told}; of {every} to {place_of(*asked)}, {in_vain} dropped"
 
 
 def _settings(pid: int, context: Context) -> list[Proof]:
