@@ -1,9 +1,6 @@
-/* Writing one event: reserve, fill what every event has, let the probe add its own, submit.
- *
- * Nobody is woken: the reader comes by timer and drains all there is. When there is no room the event is counted as lost
- * under its kind and CPU, and the packet's hop number has moved on all the same, so the gap shows in that very packet. */
-
-BPF_RINGBUF_OUTPUT(events, RING_PAGES);
+/* Writing one event: reserve, fill what every event has, let the probe add its own, submit. When there is no room the event is
+ * counted as lost under its kind and CPU, and the packet's hop number has moved on all the same, so the gap shows in that very
+ * packet. */
 
 /* A reserved event. `whole` is the same place, or 0 when the event is a short one and ends before joint1. */
 struct reserved {
@@ -106,6 +103,12 @@ static __always_inline struct reserved begin_event(struct call *c, struct follow
 {
     struct reserved r;
 
+#ifdef SNAPLEN
+    if (!e->snapped && !s->same) {
+        e->snapped = 1;
+        write_bytes(c, e, skb, s);
+    }
+#endif
     /* Checked where it was reserved: older verifiers follow an impossible second "no room" into a leak of what there is. */
     if (s->same) {
         r = reserve_short(e, kind);

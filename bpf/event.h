@@ -27,6 +27,7 @@ enum event_kind {
     EVENT_NFT_RULE = 12, /* an nftables rule acted: struct nft_hit in nft_hit.h */
     EVENT_STEPS = 13,   /* what one run of an iptables table asked: struct steps in steps.h */
     EVENT_RULESET = 14, /* a legacy table was looked up or replaced: struct ruleset in steps.h */
+    EVENT_RAW = 15,     /* the packet's own bytes, with --snaplen: struct raw in raw.h */
     EVENT_CLUE = 20,    /* what the kernel knew when it decided: struct clue in clue.h */
 };
 

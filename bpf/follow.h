@@ -38,7 +38,7 @@ struct follow {
     u8 synack; /* enum synack, or-ed: how this packet, a SYN, was answered */
     u8 dead;   /* 1 = freed as dropped: the address says nothing any more */
     u32 resent_in; /* where IPVS sent it on, as if it began there */
-    u32 spare;
+    u32 snapped;   /* 1 = its bytes have been written, see snap.h */
     struct told told;
 };
 

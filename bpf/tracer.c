@@ -10,8 +10,10 @@
 #include "nft_hit.h"
 #include "steps.h"
 #include "clue.h"
+#include "raw.h"
 
 #include "tally.h"
+#include "ring.h"
 #include "probe.h"
 #include "packet.h"
 #include "conntrack.h"
@@ -19,6 +21,7 @@
 #include "sight.h"
 #include "unwanted.h"
 #include "follow.h"
+#include "snap.h"
 #include "emit.h"
 
 #include "netfilter.h"

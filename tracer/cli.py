@@ -14,6 +14,8 @@ from tracer.capture.commands import commands
 from tracer.errors import BadOption, TraceError
 from tracer.filters import PROTOCOLS, Filter, parse_host
 
+MOST_BYTES = 4096
+"""Of a packet that may be recorded."""
 LEAST = 100_000
 """Bytes of the smallest file that is worth having."""
 
@@ -111,6 +113,13 @@ def with_kube(function: Any) -> Any:
     hidden=True,
     help="... or so old, in seconds.",
 )
+@click.option(
+    "--snaplen",
+    type=click.IntRange(1, MOST_BYTES),
+    metavar="N",
+    hidden=True,
+    help=f"Of -w: also each packet's first N bytes, from the IP header on; {MOST_BYTES} at most.",
+)
 @click.option("--ready-file", metavar="PATH", help="Written with our pid once the probes are on.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
 def trace(cmd: tuple[str, ...], **options: Any) -> int:
@@ -120,18 +129,18 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     it is then followed wherever it goes.
     """
     path, sizes = options.pop("read"), [options.pop(name) for name in ("ring", "rotate_size", "rotate_time")]
-    target = options.pop("write")
+    target, snaplen = options.pop("write"), options.pop("snaplen")
     if path:
-        if target or any(sizes) or cmd:
+        if target or any(sizes) or snaplen or cmd:
             raise BadOption("-r reads a capture: it goes with neither -w nor a command.")
         from tracer.capture import main as captures
 
         return captures.read(path, options)
-    if any(sizes) and not target:
-        raise BadOption("--ring, --rotate-size and --rotate-time say how -w FILE is written.")
+    if (any(sizes) or snaplen) and not target:
+        raise BadOption("--ring, --rotate-size, --rotate-time and --snaplen say how -w FILE is written.")
     from tracer import main
 
-    return main.trace(cmd, target=target, sizes=sizes, **options)
+    return main.trace(cmd, target=target, sizes=sizes, snaplen=snaplen, **options)
 
 
 NOT_RECORDED = frozenset({"read", "form", "write", "count", "follow"})

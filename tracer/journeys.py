@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from tracer import record, verdict
+from tracer import raw, record, verdict
 from tracer.hops import Hops
 from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet
 from tracer.record import Event, Flag, Kind
@@ -66,13 +66,16 @@ class Journeys:
         self._last: dict[int, int] = {}
         self._over: dict[int, _Over] = {}
         self._doubtful: set[int] = set()
+        self._bytes: dict[int, raw.Pieces] = {}
         self._tracked = set(tracking)
         self._number = self._newest = 0
         self.events = 0
 
     def add(self, batch: npt.NDArray[Any]) -> None:
         """Takes a batch of events in the order the kernel wrote them."""
-        batch = self._rules.take(batch)
+        batch, pieces = raw.split(self._rules.take(batch))
+        for packet, first, piece in pieces:
+            self._bytes.setdefault(packet, {})[first] = piece
         self.events += len(batch)
         opened, last = self._open, self._last
         for e in record.events(batch):
@@ -105,6 +108,7 @@ class Journeys:
             records = self._open.pop(identity)
             if any(e.kind not in record.PARTS and e.kind != Kind.EVENT_CLUE for e in records):
                 packets.append(self._packet(identity, records))
+            self._bytes.pop(identity, None)
         self._forget()
         packets.sort(key=lambda p: p.time)
         for packet in packets:
@@ -142,6 +146,7 @@ class Journeys:
             complete=whole,
             continues=before.began + self._offset if before else 0,
             icmp=record.icmp(first),
+            raw=raw.joined(self._bytes.get(identity, {})),
         )
         began = before.began if before else events[0].time
         following = max(numbers, default=expected - 1) + 1

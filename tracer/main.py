@@ -54,12 +54,13 @@ def trace(
     target: str | None = None,
     sizes: Sequence[Any] = (),
     record_only: bool = False,
+    snaplen: int | None = None,
     **options: Any,
 ) -> int:
     """One tracing run; returns the exit status. Raises TraceError before anything is attached if it cannot be done.
 
     target: the capture to write, sizes: its limits (ring, rotation in bytes, in seconds); record_only: nothing is explained
-    meanwhile.
+    meanwhile. snaplen: bytes of each packet that are recorded.
     """
     recording = Recording(target, Sizes(*(size or 0 for size in sizes))) if target else None
     parts: Parts = recording or Parts()
@@ -71,7 +72,8 @@ def trace(
         output = Quiet(recording.files.names) if recording and record_only else render.find(form)(verbose=verbose)
         full = doctor.gather() if verbose or form == "json" or recording else []
         stack.enter_context(kube)
-        session = stack.enter_context(Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules))
+        probes = Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules, snaplen=snaplen or 0)
+        session = stack.enter_context(probes)
         give_up()
         job = Job(_said(sys.argv[1:]), count, duration, no_rules, verbose, record_only, follow)
         stop, command = Signals(), None

@@ -192,7 +192,7 @@ class Packet:
     when a part of its way was lost; nothing may be concluded from what is absent then. src_owner, dst_owner: who its
     ends are, None when nobody asked. untracked: "INVALID" or "UNTRACKED" when conntrack had no entry for it. continues: 0, or
     the `time` of the packet that this is the rest of: it was quiet for so long in between that it was taken to be over. icmp:
-    type and code, None for other protocols.
+    type and code, None for other protocols. raw: its first bytes as it came in, from the IP header on; none without --snaplen.
     """
 
     identity: int
@@ -217,6 +217,7 @@ class Packet:
     untracked: str = ""
     continues: int = 0
     icmp: tuple[int, int] | None = None
+    raw: bytes = b""
 
     @property
     def drop(self) -> Drop | None:

@@ -42,7 +42,7 @@ ClueKind: Any = cstruct.enum("clue.h", "clue_kind")
 _Clue: Any = namedtuple("_Clue", CLUE_DTYPE.names or ())  # type: ignore[misc]
 Clue = Any
 """What `object` holds in a row whose kind is EVENT_CLUE: the fields of struct clue (bpf/clue.h)."""
-PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET})
+PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET, Kind.EVENT_RAW})
 """Kinds that are no hop of their own: they tell more of the hop that comes after them."""
 
 NO_HOOK = 255

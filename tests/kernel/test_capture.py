@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from scenes import topology, traffic
+from scenes.netns import entered
+from tests.kernel import pcap
 from tests.kernel.conftest import ROOT
-from tests.kernel.recorder import Recorded, Recorder
+from tests.kernel.recorder import Asked, Recorded, Recorder
 from tests.kernel.test_command import ENVIRONMENT
-from tests.kernel.watching import Watch
-from tracer.capture import writer
+from tests.kernel.watching import NOTHING, Watch
+from tracer.capture import again, writer
 from tracer.capture.files import Sizes
+from tracer.capture.series import opened
 from tracer.filters import Filter
+from tracer.kernel.session import Session
+from tracer.model import Packet
+from tracer.render.text import Text
 
 pytestmark = pytest.mark.thorough
 
 WANTED = Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY))
 SMALL, BALLAST, RING = 340_000, 150_000, 160_000
+SNAPLEN = 700
 SLOW = Path("/sys/kernel/config/nullb/slow")
 
 
@@ -165,6 +174,48 @@ def test_a_full_disk(recorder: Recorder, full_disk: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"{made.lost} lost ({made.lost} of capture)" in done.stdout, done.stdout[-500:]
     assert done.stdout.count("REJECTED in filter/INPUT") >= 2
+
+
+def send(payload: bytes) -> None:
+    """By TCP, to the NodePort; and what comes back is read."""
+    with entered(topology.CLIENT), socket.create_connection((topology.NODE4, traffic.NODEPORT_HTTP), 3) as s:
+        s.sendall(payload)
+        assert s.recv(4096)
+
+
+def packets_of(path: Path) -> list[Packet]:
+    class Kept(Text):
+        def packet(self, packet: Packet) -> None:
+            found.append(packet)
+
+    found: list[Packet] = []
+    with opened([str(path)]) as capture:
+        again.replay(capture, Kept(StringIO(), StringIO()), again.Asked(), Asked())
+    return found
+
+
+@pytest.mark.parametrize("way", ["auto", "kprobe"])
+def test_bytes_of_packets(watch: Watch, tmp_path: Path, way: str) -> None:
+    """--snaplen: what tcpdump saw come in, byte for byte but for check sums, and what this machine sent itself."""
+    with Session(watch.kernel, NOTHING, only=way, snaplen=SNAPLEN) as session:
+        recorder, ports = Recorder(watch.kernel, session, tmp_path), (traffic.NODEPORT_HTTP, traffic.NODEPORT_UDP, 8080)
+        with pcap.tcpdump(tmp_path / "client.pcap", "eth0", topology.CLIENT, f"src host {topology.CLIENT4}", snaplen=0):
+
+            def ask() -> None:
+                send(b"GET / HTTP/1.1\r\nX: " + b"x" * 1200 + b"\r\n\r\n")
+                assert traffic.udp_ask(question=bytes(range(256)) * 3).outcome == "answered"
+                assert traffic.http_get(traffic.CLUSTER_IP_HTTP, 8080, ns=None).outcome == "answered"
+
+            made = recorder("bytes", ask, Filter(ports=ports))
+    same(made)
+    found = packets_of(*made.files)
+    sent = [data[:SNAPLEN] for data in pcap.raw(tmp_path / "client.pcap")]
+    seen = [p.raw for p in found if p.endpoints.src == topology.CLIENT4]
+    assert len(seen) >= 6 and max(map(len, seen)) == SNAPLEN
+    assert sorted(map(pcap.without_sums, seen)) == sorted(map(pcap.without_sums, sent))
+    answers = [p for p in found if p.endpoints.src != topology.CLIENT4]
+    assert answers and all(len(p.raw) == min(p.length, SNAPLEN) for p in answers), [(len(p.raw), p.length) for p in answers]
+    assert any(b"HTTP/1." in p.raw[52:] for p in answers), "of what is sent here, the payload lies in another page"
 
 
 def test_a_slow_disk(recorder: Recorder, slow_disk: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracer import raw
 from tracer.capture.sandboxes import Recorded
 from tracer.findings.node import Node
 from tracer.journeys import Journeys
@@ -71,7 +72,7 @@ class Ahead(Journeys):
         self.events = 0
 
     def add(self, batch: npt.NDArray[Any]) -> None:
-        events = self._hits.ahead(batch)
+        events, _ = raw.split(self._hits.ahead(batch))
         self.events += len(events)
         if len(events):
             self._ask(events)

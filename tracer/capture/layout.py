@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer import record
+from tracer import raw, record
 from tracer.capture.codec import Unreadable, inflate
 from tracer.record import Kind
 from tracer.rules import steps
@@ -23,9 +23,15 @@ RECORDS: dict[str, np.dtype[Any]] = {
     "nft_hit": record.HIT_DTYPE,
     "steps": steps.STEPS,
     "ruleset": steps.RULESET,
+    "raw": raw.RAW,
 }
 """The structures of bpf/ that the ring holds. Which one a slot begins is told by `kind`, at one place in all of them."""
-OTHERS = {int(Kind.EVENT_NFT_RULE): "nft_hit", int(Kind.EVENT_STEPS): "steps", int(Kind.EVENT_RULESET): "ruleset"}
+OTHERS = {
+    int(Kind.EVENT_NFT_RULE): "nft_hit",
+    int(Kind.EVENT_STEPS): "steps",
+    int(Kind.EVENT_RULESET): "ruleset",
+    int(Kind.EVENT_RAW): "raw",
+}
 MOST_SLOTS = 1 << 24
 """In one stored batch."""
 

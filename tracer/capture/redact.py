@@ -102,7 +102,7 @@ class Redaction:
         return f"{self.name('name', m['ns'])}/{self.name('name', m['name'])}"
 
     def packet(self, packet: Packet) -> Packet:
-        """The packet without what could name anybody."""
+        """The packet without what could name anybody: also without its bytes, if it has any."""
         for owner in (packet.src_owner, packet.dst_owner, *(h.owner for h in packet.hops)):
             if isinstance(owner, Owner):
                 self._learn(owner.namespace)
@@ -111,7 +111,7 @@ class Redaction:
             self._learn(hop.netns)
             if hop.socket:
                 self._learn(hop.socket.command)
-        return self._deep(packet)
+        return self._deep(replace(packet, raw=b""))
 
     def finding(self, finding: Finding) -> Finding:
         return self._deep(finding)

@@ -1,8 +1,9 @@
 """pcapng for Wireshark and tshark: each packet's headers, with what was decided about it as a comment.
 
-What was recorded are headers, not bytes: IP and transport headers are written again from them, check sums left empty, as in a
-capture that was cut short (the packet's length is the real one); TTL, window and TCP options were not recorded. A packet stands
-where it came in, and again as each rewrite left it.
+A packet stands where it came in, and again as each rewrite left it. With `--snaplen` its own bytes were recorded, and stand
+there; what a rewrite made of them has the other addresses and ports in them, and no check sum of the transport. Else headers
+alone were: they are written again from what is known of them, check sums left empty, as in a capture that was cut short (the
+packet's length is the real one); TTL, window and TCP options are made up then.
 """
 
 from __future__ import annotations
@@ -56,12 +57,29 @@ class Pcapng:
             self._write(packet, shown)
 
     def _write(self, packet: Packet, shown: Shown) -> None:
-        data = self._raw(bytes(self._headers(packet, shown.ends)))
+        data = self._raw(self._bytes(packet, shown.ends))
         data.time = shown.time / 1e9
         data.comments = [shown.comment.encode()]
         data.sniffed_on = shown.interface
         data.wirelen = max(packet.length, len(data))
         self._writer.write(data)
+
+    def _bytes(self, packet: Packet, ends: Endpoints) -> bytes:
+        made = bytes(self._headers(packet, ends))
+        if len(packet.raw) < len(made):
+            return made
+        ip = (self._inet6.IPv6 if packet.raw[0] >> 4 == 6 else self._inet.IP)(packet.raw)
+        with_ports = next((ip[kind] for kind in (self._inet.TCP, self._inet.UDP) if kind in ip), None)
+        if (ip.src, ip.dst) == (ends.src, ends.dst) and (
+            not with_ports or (with_ports.sport, with_ports.dport) == (ends.sport, ends.dport)
+        ):
+            return packet.raw
+        ip.src, ip.dst = ends.src, ends.dst
+        if ip.version == 4:
+            del ip.chksum
+        if with_ports:
+            with_ports.sport, with_ports.dport, with_ports.chksum = ends.sport, ends.dport, 0
+        return bytes(ip)
 
     def _headers(self, packet: Packet, ends: Endpoints) -> Any:
         number = NUMBERS.get(packet.protocol, int(packet.protocol) if packet.protocol.isdigit() else 0)

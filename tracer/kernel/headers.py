@@ -9,14 +9,22 @@ from tracer.kernel.symbols import Symbols
 
 
 def headers(
-    types: KernelTypes, symbols: Symbols, planned: list[Planned], watched: list[acts.Watched], ring_pages: int, cpus: int
+    types: KernelTypes,
+    symbols: Symbols,
+    planned: list[Planned],
+    watched: list[acts.Watched],
+    ring_pages: int,
+    cpus: int,
+    snaplen: int = 0,
 ) -> dict[str, str]:
     """Their texts by name: the kernel's structs, the probes that there are, the functions of rules that are watched.
 
-    ring_pages: of the ring of events. cpus: as many as the kernel may ever number.
+    ring_pages: of the ring of events. cpus: as many as the kernel may ever number. snaplen: of each packet so many bytes are
+    copied.
     """
+    snap = f"#define SNAPLEN {snaplen}\n" if snaplen else ""
     return {
         "structs.h": layouts.header(types),
-        "plan.h": plan.header(planned, ring_pages, cpus) + plan.addresses(symbols.variables),
+        "plan.h": plan.header(planned, ring_pages, cpus) + plan.addresses(symbols.variables) + snap,
         "acts.h": acts.header(watched),
     }

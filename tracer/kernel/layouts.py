@@ -25,7 +25,9 @@ class Layout:
 
 
 LAYOUTS = (
-    Layout("sk_buff", "head network_header transport_header protocol dev sk mark skb_iif _nfct _skb_refdst"),
+    Layout("sk_buff", "head tail end network_header transport_header protocol dev sk mark skb_iif _nfct _skb_refdst"),
+    Layout("skb_shared_info", "nr_frags frags", needed=False),
+    Layout("page", "flags", needed=False),
     Layout("net_device", "ifindex flags name nd_net.net"),
     Layout("net", "ns.inum nft.base_seq gen ipv4.sysctl_tcp_syncookies ipv4.sysctl_max_syn_backlog"),
     Layout("nf_hook_state", "hook pf in out net"),

@@ -70,8 +70,8 @@ def choose(
 class Session:
     """Attached probes with a filter in force; a context manager.
 
-    rules: watch which rules act. planned, refused: rows that run and rows that do not. acts: matches and targets of iptables
-    that are watched. compile_seconds, attach_seconds: how long start took.
+    rules: watch which rules act. snaplen: bytes of each packet that are copied. planned, refused: rows that run and rows that
+    do not. acts: matches and targets of iptables that are watched. compile_seconds, attach_seconds: how long start took.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class Session:
         only: str = "",
         ring_bytes: int = RING_BYTES,
         rules: bool = True,
+        snaplen: int = 0,
     ) -> None:
         bcc = load_bcc()
         with contextlib.suppress(ValueError):  # no CAP_SYS_RESOURCE; since 5.11 maps do not count as locked memory
@@ -90,7 +91,7 @@ class Session:
         planned, refused = choose(kernel, can, verbose, only, rules)
         cpus = possible_cpus()
         watched = acts.plan(kernel.types, kernel.symbols, can) if rules else []
-        texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus)
+        texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
         began = time.monotonic()
         self._program = Program(bcc, texts)
         try:

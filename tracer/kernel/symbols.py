@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-VARIABLES = frozenset({"nf_tables_net_id"})
+VARIABLES = frozenset({"nf_tables_net_id", "page_offset_base", "vmemmap_base"})
 """The variables that `bpf/` reads by address: ADDRESS_name in C."""
 
 

@@ -1,0 +1,103 @@
+/* With --snaplen, the first SNAPLEN bytes of a packet from its IP header on, as it was when it was first told of.
+ *
+ * Without, nothing of this is compiled. The bytes stand in the buffer itself, and behind them in its first page: of what this
+ * machine sends by TCP, all but the headers does. What lies in further pages is not read. */
+
+#ifdef SNAPLEN
+
+#define BYTES_1 48
+#define BYTES_2 96
+#define BYTES_3 96
+#define PAGE_BYTES 4096
+
+struct piece {
+    u64 at;    /* address */
+    u32 bytes; /* that may be read there */
+};
+
+/* The first page behind the buffer's own bytes; 0 bytes where there is none, or its address cannot be told. x86 has all of the
+ * memory mapped in one piece, and its pages in one array; where it has both is in two variables. */
+static __always_inline struct piece first_page(struct call *c, struct sk_buff *skb)
+{
+    struct piece none = {};
+#if defined(HAVE_skb_shared_info_frags) && defined(HAVE_sk_buff_end) && defined(SIZEOF_page) &&                         \
+    defined(ADDRESS_vmemmap_base) && defined(ADDRESS_page_offset_base)
+    struct {
+        u64 page; /* its struct; the lowest bit: memory of a device, which is none of ours */
+        u32 bytes, offset;
+    } frag = {};
+    u64 shared = (u64)READ(c, skb, head), pages = 0, memory = 0;
+    u8 count = 0;
+
+    shared += READ(c, skb, end);
+    bpf_probe_read_kernel(&count, sizeof(count), (void *)(shared + OFFSET_skb_shared_info_nr_frags));
+    bpf_probe_read_kernel(&frag, sizeof(frag), (void *)(shared + OFFSET_skb_shared_info_frags));
+    bpf_probe_read_kernel(&pages, sizeof(pages), (void *)ADDRESS_vmemmap_base);
+    bpf_probe_read_kernel(&memory, sizeof(memory), (void *)ADDRESS_page_offset_base);
+    if (count && !(frag.page & 1) && frag.page >= pages && pages && memory)
+        return (struct piece){memory + (frag.page - pages) / SIZEOF_page * PAGE_BYTES + frag.offset, frag.bytes};
+#endif
+    return none;
+}
+
+/* n, at most `most`, so that the verifier sees it. */
+static __always_inline u32 at_most(u32 n, u32 most)
+{
+    if (n > most)
+        n = most;
+    asm volatile("" : "+r"(n));
+    return n > most ? most : n;
+}
+
+/* One record of `count` bytes at `from`; `first` is where they stand in the packet. */
+static __always_inline void write_raw(struct follow *e, u32 first, u64 from, u32 count)
+{
+    struct raw *out = events.ringbuf_reserve(sizeof(struct raw));
+
+    if (!out) {
+        count_lost(EVENT_RAW);
+        return;
+    }
+    __builtin_memset(out, 0, sizeof(*out));
+    out->time = bpf_ktime_get_ns();
+    out->packet = e->packet;
+    out->netns = e->netns;
+    out->hop = e->hops;
+    out->kind = EVENT_RAW;
+    out->flags = e->flags;
+    out->first = first;
+    out->count = count;
+    bpf_probe_read_kernel(out->bytes_1, at_most(count, BYTES_1), (void *)from);
+    bpf_probe_read_kernel(out->bytes_2, at_most(count - at_most(count, BYTES_1), BYTES_2), (void *)(from + BYTES_1));
+    bpf_probe_read_kernel(out->bytes_3, at_most(count - at_most(count, BYTES_1 + BYTES_2), BYTES_3),
+                          (void *)(from + BYTES_1 + BYTES_2));
+    events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+}
+
+/* The packet in sight *s, whose header has just been looked at: its bytes, piece by piece. */
+static __always_inline void write_bytes(struct call *c, struct follow *e, struct sk_buff *skb, struct sight *s)
+{
+    struct piece own = {(u64)READ(c, skb, head) + READ(c, skb, network_header)}, page;
+    u32 at = 0, wanted;
+
+    own.bytes = READ(c, skb, tail) - READ(c, skb, network_header);
+    page = first_page(c, skb);
+    wanted = own.bytes + page.bytes;
+    if (s->packet.length && wanted > s->packet.length)
+        wanted = s->packet.length; /* behind it may be what fills a frame */
+    wanted = at_most(wanted, SNAPLEN);
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < SNAPLEN / RAW_IN_RECORD + 2; i++) {
+        u64 from = at < own.bytes ? own.at + at : page.at + at - own.bytes;
+        u32 count = at < own.bytes ? own.bytes - at : wanted - at;
+        if (at >= wanted)
+            break;
+        if (count > wanted - at)
+            count = wanted - at;
+        if (count > RAW_IN_RECORD)
+            count = RAW_IN_RECORD;
+        write_raw(e, at, from, count);
+        at += count;
+    }
+}
+#endif
