@@ -36,7 +36,7 @@ from tracer.record import SLOT, Kind
 from tracer.run import Stop
 
 Slots = npt.NDArray[np.uint8]
-TIME, PACKET, KIND = 8, 16, 8 + layout._place(layout.RECORDS["event"], "kind")
+TIME, PACKET, KIND = 8, 16, 8 + layout.place(layout.RECORDS["event"], "kind")
 """Where they are in the slot in which an event begins."""
 PACE = 0.05
 TURNS_AHEAD = 16

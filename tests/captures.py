@@ -23,6 +23,7 @@ from tracer.capture.asked import AskedNamespaces, AskedNode, AskedProcesses, ask
 from tracer.capture.between import KeptEntries
 from tracer.capture.files import Sizes
 from tracer.capture.recording import Recording
+from tracer.capture.redacted import Redacted
 from tracer.facts import Fact
 from tracer.filters import Filter
 from tracer.findings import Findings
@@ -210,10 +211,11 @@ def capture(
     explained: bool = True,
     follow: bool = False,
     heard: Heard | None = None,
+    redacted: Redacted | None = None,
 ) -> Printed:
     """A capture, and what was printed. explained: False = as `record` does it. follow: by connection. heard: of conntrack."""
     stop = SimpleNamespace(asked=False)
-    machine, out, err = Machine(str(path), sizes), io.StringIO(), io.StringIO()
+    machine, out, err = Machine(str(path), sizes, redacted), io.StringIO(), io.StringIO()
     machine.heard = KeptEntries(machine.tape, heard or Heard(why="conntrack's events are not told: so"))
     shelf = Shelf(machine.tape.reading)
     shelf.ready = [reading(100, 200)]

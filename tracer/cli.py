@@ -120,6 +120,7 @@ def with_kube(function: Any) -> Any:
     hidden=True,
     help=f"Of -w: also each packet's first N bytes, from the IP header on; {MOST_BYTES} at most.",
 )
+@click.option("--redact", is_flag=True, hidden=True, help="Of -w: other addresses and names in the file; needs --no-rules.")
 @click.option("--ready-file", metavar="PATH", help="Written with our pid once the probes are on.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
 def trace(cmd: tuple[str, ...], **options: Any) -> int:
@@ -129,18 +130,30 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     it is then followed wherever it goes.
     """
     path, sizes = options.pop("read"), [options.pop(name) for name in ("ring", "rotate_size", "rotate_time")]
-    target, snaplen = options.pop("write"), options.pop("snaplen")
+    target = options.pop("write")
     if path:
-        if target or any(sizes) or snaplen or cmd:
+        if target or any(sizes) or options.pop("snaplen") or options.pop("redact") or cmd:
             raise BadOption("-r reads a capture: it goes with neither -w nor a command.")
         from tracer.capture import main as captures
 
         return captures.read(path, options)
-    if (any(sizes) or snaplen) and not target:
-        raise BadOption("--ring, --rotate-size, --rotate-time and --snaplen say how -w FILE is written.")
+    if (any(sizes) or options["snaplen"] or options["redact"]) and not target:
+        raise BadOption("--ring, --rotate-size, --rotate-time, --snaplen and --redact say how -w FILE is written.")
+    _recordable(options)
     from tracer import main
 
-    return main.trace(cmd, target=target, sizes=sizes, snaplen=snaplen, **options)
+    return main.trace(cmd, target=target, sizes=sizes, **options)
+
+
+def _recordable(options: dict[str, Any]) -> None:
+    """Raises BadOption for what a capture cannot be together."""
+    if options["redact"] and options["snaplen"]:
+        raise BadOption("--redact leaves no payload, for nobody knows whom it names: it does not go with --snaplen.")
+    if options["redact"] and not options["no_rules"]:
+        raise BadOption(
+            "--redact while recording needs --no-rules, for rules are recorded as the kernel has them; to share a capture with"
+            " rules, record without it and give it to export."
+        )
 
 
 NOT_RECORDED = frozenset({"read", "form", "write", "count", "follow"})
@@ -153,6 +166,7 @@ def record(file: str, cmd: tuple[str, ...], ring: Any, rotate_size: Any, rotate_
     """
     from tracer import main
 
+    _recordable(options)
     sizes = (ring, rotate_size, rotate_time)
     return main.trace(cmd, form="text", count=0, target=file, sizes=sizes, record_only=True, **options)
 

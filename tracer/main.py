@@ -15,6 +15,7 @@ from tracer.capture.ahead import Ahead
 from tracer.capture.files import Sizes
 from tracer.capture.quiet import Quiet
 from tracer.capture.recording import Recording
+from tracer.capture.redacted import Redacted
 from tracer.facts import Fact
 from tracer.findings import Findings
 from tracer.findings.context import Context
@@ -55,14 +56,16 @@ def trace(
     sizes: Sequence[Any] = (),
     record_only: bool = False,
     snaplen: int | None = None,
+    redact: bool = False,
     **options: Any,
 ) -> int:
     """One tracing run; returns the exit status. Raises TraceError before anything is attached if it cannot be done.
 
     target: the capture to write, sizes: its limits (ring, rotation in bytes, in seconds); record_only: nothing is explained
-    meanwhile. snaplen: bytes of each packet that are recorded.
+    meanwhile. snaplen: bytes of each packet that are recorded. redact: other addresses and names are.
     """
-    recording = Recording(target, Sizes(*(size or 0 for size in sizes))) if target else None
+    redacted = Redacted() if redact else None
+    recording = Recording(target, Sizes(*(size or 0 for size in sizes)), redacted) if target else None
     parts: Parts = recording or Parts()
     with ExitStack() as stack:
         stack.callback(parts.close)

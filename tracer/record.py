@@ -26,7 +26,7 @@ NOTHING: npt.NDArray[Any] = np.zeros(0, DTYPE)
 
 SLOT = cstruct.define("event.h", "SHORT_EVENT") + 8
 """Bytes of a ring slot: a short event behind its ring header."""
-_WHOLE, _DISCARDED = DTYPE.itemsize, 1 << 30
+_WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30
 
 _Event: Any = namedtuple("_Event", DTYPE.names or ())  # type: ignore[misc]
 Event = Any
@@ -67,7 +67,7 @@ def unpack(slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
     Of a short event (Flag.FLAG_SAME) the fields from `joint1` on are zero.
     """
     lengths = slots[:, :4].view("<u4").ravel()
-    starts = np.flatnonzero((lengths != 0) & (lengths < _DISCARDED))
+    starts = np.flatnonzero((lengths != 0) & (lengths < DISCARDED))
     out = np.zeros(len(starts), DTYPE)
     fields = out.view(np.uint8).reshape(len(starts), _WHOLE)
     fields[:, : SLOT - 8] = slots[starts, 8:]

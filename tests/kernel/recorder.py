@@ -114,7 +114,7 @@ class Recorder:
         printed = tuple(self.directory / f"{name}.{form}" for form in ("text", "json", "said"))
         with ExitStack() as stack:
             stack.callback(parts.close)
-            text, json, said = (stack.enter_context(path.open("w")) for path in printed)
+            text, json, said = (stack.enter_context(path.open("w", buffering=1)) for path in printed)
             output = Both(Text(text, said), Json(json, StringIO()))
             kube = stack.enter_context(Kube(Source(objects, none=not objects, known=parts.known), Words(), wanted))
             self.session.drain()

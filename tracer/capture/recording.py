@@ -15,6 +15,7 @@ from tracer.capture.asked import AskedNamespaces, AskedNode, AskedProcesses, Ask
 from tracer.capture.between import KeptChanges, KeptEntries
 from tracer.capture.codec import plain
 from tracer.capture.files import Files, Sizes
+from tracer.capture.redacted import Redacted
 from tracer.capture.sandboxes import Recorded
 from tracer.capture.tape import Tape
 from tracer.capture.writer import Writer
@@ -66,9 +67,13 @@ class KeptWatch:
 
 
 class Recording(Parts):
-    """One run on its way to a file: makes the parts that answer for the machine, each on tape. Raises NotWritten."""
+    """One run on its way to a file: makes the parts that answer for the machine, each on tape. Raises NotWritten.
 
-    def __init__(self, path: str, sizes: Sizes) -> None:
+    redacted: what all that is written has to pass.
+    """
+
+    def __init__(self, path: str, sizes: Sizes, redacted: Redacted | None = None) -> None:
+        self._redacted = redacted
         self.tape = Tape()
         self.files = Files(Path(path), sizes)
         self.writer: Writer | None = None
@@ -126,7 +131,7 @@ class Recording(Parts):
         names = {inode: namespaces.name(inode) for inode in namespaces.named()}
         wanted = asdict(kube.current) | {"hosts": [str(h) for h in kube.current.hosts]}
         system = os.uname()
-        self.files.describe({
+        told = {
             "program": __version__,
             "host": {"name": system.nodename, "machine": system.machine, "kernel": release},
             "clock": {"offset": clock, "zone": local_zone(), "began": time.time_ns()},
@@ -142,8 +147,9 @@ class Recording(Parts):
             "tracking": sorted(tracking),
             "addresses": sorted(kube.known.local),
             "ipvs_addresses": sorted(kube.known.ipvs),
-        })  # fmt: skip
-        self.writer = Writer(self.files.insert, self.files.close, clock)
+        }  # fmt: skip
+        self.files.describe(self._redacted.meta(told) if self._redacted else told)
+        self.writer = Writer(self.files.insert, self.files.close, clock, self._redacted)
         self.tape.start(self.writer.put)
 
     def source(self, session: Session, kube: Kube) -> Source:

@@ -17,6 +17,7 @@ import numpy as np
 
 from tracer.capture import layout
 from tracer.capture.codec import pack
+from tracer.capture.redacted import Redacted
 from tracer.capture.schema import Record
 from tracer.capture.tape import Chunk, Row
 
@@ -33,10 +34,13 @@ Insert = Callable[[list[tuple[Any, ...]], tuple[Any, ...] | None], None]
 
 
 class Writer:
-    """A thread. insert, close: to be called in it alone. wall: what to add to CLOCK_MONOTONIC to get ns since the epoch."""
+    """A thread. insert, close: to be called in it alone. wall: what to add to CLOCK_MONOTONIC to get ns since the epoch.
 
-    def __init__(self, insert: Insert, close: Callable[[], None], wall: int) -> None:
-        self._insert, self._close, self._wall = insert, close, wall
+    redacted: what everything passes before it is written.
+    """
+
+    def __init__(self, insert: Insert, close: Callable[[], None], wall: int, redacted: Redacted | None = None) -> None:
+        self._insert, self._close, self._wall, self._redacted = insert, close, wall, redacted
         self._waiting = 0
         self._lock = threading.Lock()
         self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
@@ -103,7 +107,7 @@ class Writer:
             gap = self._gap
         rows = list(self._left)
         if gap:
-            rows.append((gap[0], Record.GAP.value, gap[2], pack([gap[1], gap[2]])))
+            rows += [row for row in [self._stored((gap[0], Record.GAP.value, gap[2], [gap[1], gap[2]]))] if row]
         batch = self._batch(chunk)
         try:
             self._insert(rows, batch)
@@ -129,15 +133,21 @@ class Writer:
         if not chunk.turns:
             return None
         slots = np.concatenate(chunk.slots) if chunk.slots else np.zeros((0, layout.SLOT), np.uint8)
+        if self._redacted:
+            slots = self._redacted.slots(slots)
         hurry = self._waiting > HURRY
         began, ended = chunk.turns[0][0] + self._wall, chunk.turns[-1][0] + self._wall
         return chunk.turn, began, ended, layout.count(slots), pack(chunk.turns), layout.pack(slots, 0 if hurry else 1)
 
     def _stored(self, row: Row) -> tuple[Any, ...] | None:
-        """A record as it is stored; None when it cannot be: then that is said, and the rest is written."""
-        turn, kind, key, body = row
+        """A record as it is stored; None when it is not: when it cannot be, that is said, and the rest is written."""
+        kind = row[1]
         try:
+            kept = self._redacted.row(row) if self._redacted else row
+            if kept is None:
+                return None
+            turn, kind, key, body = kept
             return turn, kind, key, pack(body() if callable(body) else body)
-        except (TypeError, ValueError) as e:
+        except (TypeError, ValueError, LookupError, AttributeError) as e:
             self._said.put(f"A record of the capture could not be made ({kind}: {e}).")
             return None
