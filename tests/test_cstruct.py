@@ -102,9 +102,9 @@ def test_enums() -> None:
     assert [k.name for k in kinds] == [
         "EVENT_HOOK", "EVENT_TABLE", "EVENT_CHAIN", "EVENT_NAT", "EVENT_NAT_HOOK", "EVENT_SOCKET", "EVENT_SYN",
         "EVENT_ACCEPT", "EVENT_REQUEST", "EVENT_DROP", "EVENT_IPVS", "EVENT_NFT_RULE", "EVENT_STEPS", "EVENT_RULESET",
-        "EVENT_CLUE",
+        "EVENT_RAW", "EVENT_CLUE",
     ]  # fmt: skip
-    assert [k.value for k in kinds] == [*range(1, 15), 20]
+    assert [k.value for k in kinds] == [*range(1, 16), 20]
     assert max(kinds) < 32, "bpf/tally.h counts lost events in an array of 32"
     flags = [f.value for f in cstruct.enum("event.h", "event_flag")]
     assert sorted(flags) == [1 << i for i in range(len(flags))]

@@ -13,6 +13,7 @@ from pathlib import Path
 from tracer import doctor
 from tracer.capture.files import Sizes
 from tracer.capture.recording import Recording
+from tracer.capture.redacted import Redacted
 from tracer.facts import Fact
 from tracer.filters import Filter
 from tracer.findings.model import Finding
@@ -106,11 +107,16 @@ class Recorder:
         follow: bool = False,
         sizes: Sizes = Sizes(),  # noqa: B008
         place: Path | None = None,
+        redacted: Redacted | None = None,
     ) -> Recorded:
-        """Records what happens while `work` runs. follow: by connection. place: of the capture, if it is not with the rest."""
+        """Records what happens while `work` runs. follow: by connection. place: of the capture, if it is not with the rest.
+
+        redacted: what is written passes it, and rules are not asked for.
+        """
         for old in self.directory.glob(f"{name}.*"):
             old.unlink()
-        parts, job = Recording(str((place or self.directory) / f"{name}.k8st"), sizes), Job(said=name, follow=follow)
+        parts = Recording(str((place or self.directory) / f"{name}.k8st"), sizes, redacted)
+        job = Job(said=name, follow=follow, no_rules=bool(redacted))
         printed = tuple(self.directory / f"{name}.{form}" for form in ("text", "json", "said"))
         with ExitStack() as stack:
             stack.callback(parts.close)
