@@ -7,14 +7,13 @@ lost part. What is lost at the end leaves no gap, so every packet that is open w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
 from tracer import raw, record, verdict
 from tracer.hops import Hops
-from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet
+from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet, changed
 from tracer.record import Event, Flag, Kind
 from tracer.rules.hits import Hits
 
@@ -172,7 +171,7 @@ class Journeys:
             if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT):
                 seen = record.header(e)
                 if announced >= 0 and seen == expected:
-                    hops[announced] = replace(hops[announced], evidence=Evidence.OBSERVED)
+                    hops[announced] = changed(hops[announced], evidence=Evidence.OBSERVED)
                 elif expected and seen != expected and record.family(e) == _family_of(expected):
                     hops.append(_unannounced(hop, expected, seen))
                 announced, expected = -1, seen

@@ -83,13 +83,16 @@ def count(slots: npt.NDArray[np.uint8]) -> int:
 
 
 _OWN = (DTYPE.names or ()).index("protocol")
+_FRAGMENT = int(Flag.FLAG_FRAGMENT)
 
 
 def completed(short: Event, whole: Event) -> Event:
     """A short event with the fields it left out, from the packet's last whole one."""
     e: Event = _Event._make((*short[:_OWN], *whole[_OWN:]))
+    if e.in_ifindex and e.out_ifindex and not whole.flags & _FRAGMENT:
+        return e
     names = {name: b"" for name, there in (("in_name", e.in_ifindex), ("out_name", e.out_ifindex)) if not there}
-    return e._replace(flags=e.flags | whole.flags & Flag.FLAG_FRAGMENT, **names)
+    return e._replace(flags=e.flags | whole.flags & _FRAGMENT, **names)
 
 
 def rewritten(e: Event) -> Event:

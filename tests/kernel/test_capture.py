@@ -20,7 +20,7 @@ from scenes import topology, traffic
 from scenes.netns import entered
 from tests.kernel import pcap
 from tests.kernel.conftest import ROOT
-from tests.kernel.recorder import Asked, Recorded, Recorder
+from tests.kernel.recorder import Recorded, Recorder
 from tests.kernel.test_command import ENVIRONMENT
 from tests.kernel.watching import NOTHING, Watch
 from tests.test_capture_redacted import everything
@@ -32,6 +32,7 @@ from tracer.filters import Filter
 from tracer.kernel.session import Session
 from tracer.model import Packet
 from tracer.render.text import Text
+from tracer.run import Stop
 
 pytestmark = pytest.mark.thorough
 
@@ -206,7 +207,7 @@ def packets_of(path: Path) -> list[Packet]:
 
     found: list[Packet] = []
     with opened([str(path)]) as capture:
-        again.replay(capture, Kept(StringIO(), StringIO()), again.Asked(), Asked())
+        again.replay(capture, Kept(StringIO(), StringIO()), again.Asked(), Stop())
     return found
 
 

@@ -9,7 +9,7 @@ from tracer.kube.known import Known
 from tracer.kube.marks import EMPTY, Trail
 from tracer.kube.model import UNKNOWN, Owner
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
-from tracer.model import Hop, Packet
+from tracer.model import Hop, Packet, changed
 
 _NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
 
@@ -32,12 +32,12 @@ def explain(packet: Packet, known: Known) -> None:
             of = Trail(known, service) if hop.from_conntrack else trail
             owners = of.table(hop.walk.visits, hop.walk.ruleset or EMPTY)
             owner = owners[-1] if owners and hop.walk.decision else None
-        hops.append(replace(hop, owner=_came_as(owner, hop, packet, known)) if owner else hop)
+        hops.append(changed(hop, owner=_came_as(owner, hop, packet, known)) if owner else hop)
     for place, hop in enumerate(hops):
         if hop.nat and not hop.nat.kind.startswith("reverse"):
             owner = hop.owner or _decided_nearby(hops, place) or owner_of_rewrite(hop.nat, protocol, known)
             if owner:
-                hops[place] = replace(hop, owner=_leading(owner, hop.nat.after.dst, known))
+                hops[place] = changed(hop, owner=_leading(owner, hop.nat.after.dst, known))
     packet.hops = hops
     packet.src_owner = end_of(ends.src, ends.sport, protocol, known)
     packet.dst_owner = end_of(ends.dst, ends.dport, protocol, known)
@@ -90,7 +90,7 @@ def _came_as(owner: Owner, hop: Hop, packet: Packet, known: Known) -> Owner:
     before = hop.nat.before if hop.nat else packet.endpoints
     at = known.service_at(before.dst, before.dport, packet.protocol.lower())
     if at and at[0].label == owner.label:
-        return replace(owner, detail=at[1])
+        return changed(owner, detail=at[1])
     by_port = any(place.chain == "KUBE-NODEPORTS" for place in walk.decision.path)
     return replace(owner, detail=f"NodePort {before.dport}") if by_port else owner
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Any
 from weakref import ref
 
 from tracer.kube.cni import Cache
@@ -10,7 +12,7 @@ from tracer.kube.model import Owner, ServicePort, pod_text
 from tracer.kube.store import Store
 from tracer.rules.model import Rule, Ruleset
 
-MOST_REMEMBERED, MOST_RULESETS = 20_000, 16
+MOST_REMEMBERED, MOST_RULESETS, MOST_WALKS = 20_000, 16, 4_000
 
 
 class Memory:
@@ -20,6 +22,7 @@ class Memory:
         self._version = -1
         self._rulesets: dict[int, ref[Ruleset]] = {}
         self._owners: dict[tuple[int, Rule], Owner] = {}
+        self._walks: dict[Hashable, tuple[object, object]] = {}
 
     def get(self, rule: Rule, ruleset: Ruleset, version: int) -> Owner | None:
         """The owner as it was found in this very ruleset, by objects of this version."""
@@ -34,8 +37,22 @@ class Memory:
         self._rulesets[id(ruleset)] = ref(ruleset)
         self._owners[id(ruleset), rule] = owner
 
+    def walk(self, visits: object, ruleset: Ruleset, before: Hashable, version: int) -> Any:
+        """What was remembered of a walk, which is known by its very visits; None if nothing was. before: what it began with."""
+        found = self._walks.get((id(visits), id(ruleset), before)) if version == self._version else None
+        known = self._rulesets.get(id(ruleset))
+        return found[1] if found and known and known() is ruleset else None
+
+    def put_walk(self, visits: object, ruleset: Ruleset, before: Hashable, told: object) -> None:
+        if len(self._walks) >= MOST_WALKS:
+            self._walks.clear()
+        # The visits are kept, so that no other's can get their place in memory.
+        self._rulesets.setdefault(id(ruleset), ref(ruleset))
+        self._walks[id(visits), id(ruleset), before] = visits, told
+
     def _forget(self, version: int) -> None:
         self._owners.clear()
+        self._walks.clear()
         self._rulesets.clear()
         self._version = version
 

@@ -6,8 +6,8 @@ what joins them. The same with KUBE-MARK-DROP and KUBE-FIREWALL, and with portma
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from tracer.kube.known import Known
 from tracer.kube.model import Owner
@@ -15,12 +15,13 @@ from tracer.kube.owners import marks, owner_of
 from tracer.kube.owners.kube_proxy_ipvs import asks_for_the_service
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.owners.rule_text import mark_set, mark_tested
+from tracer.model import changed
 from tracer.rules.model import Place, Rule, Ruleset, Visit
 
 EMPTY = Ruleset("", 0, "", {})
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Mark:
     """A mark set on the packet. chain: that of the rule which set it. owner: for whom, None when it cannot be told (yet)."""
 
@@ -40,13 +41,29 @@ class Trail:
         self._marks: list[_Mark] = []
         self._met: dict[Place, Rule] = {}
         self._chosen: dict[str, Owner] = {}
+        self._sure = True
 
-    def table(self, visits: Iterable[Visit], ruleset: Ruleset = EMPTY) -> list[Owner | None]:
+    def table(self, visits: Sequence[Visit], ruleset: Ruleset = EMPTY) -> list[Owner | None]:
         """The owner of each visit of one walk, causes included; None for a chain's policy.
 
         ruleset: what the walk went through; without it, places on the way that no visit shows are known by their chains' names
         only.
         """
+        # Many packets have the same walk, and with the same marks before it the same comes of it.
+        memory, before = self._known.memory, (self._service, tuple(self._marks))
+        owners: list[Owner | None]
+        told = memory.walk(visits, ruleset, before, self._known.store.version)
+        if told:
+            owners, marks = told
+            self._marks = list(marks)
+            return owners
+        self._sure = True
+        owners = self._owners_of(visits, ruleset)
+        if self._sure and ruleset is not EMPTY:
+            memory.put_walk(visits, ruleset, before, (owners, tuple(self._marks)))
+        return owners
+
+    def _owners_of(self, visits: Sequence[Visit], ruleset: Ruleset) -> list[Owner | None]:
         owners: list[Owner | None] = []
         opened = len(self._marks)
         led: list[Owner] = []
@@ -59,8 +76,7 @@ class Trail:
             owner = self._owner(visit, visit.rule, ruleset, led)
             if owner.kind in ("Service", "Pod"):
                 led.append(owner)
-                for mark in self._marks[opened:]:
-                    mark.owner = mark.owner or owner
+                self._marks[opened:] = [m if m.owner else changed(m, owner=owner) for m in self._marks[opened:]]
             elif self._service and asks_for_the_service(visit.rule):
                 led.append(self._service)
             bits = mark_set(visit.rule)
@@ -71,20 +87,25 @@ class Trail:
 
     def _owner(self, visit: Visit, rule: Rule, ruleset: Ruleset, led: list[Owner]) -> Owner:
         """The rule's owner, with what the way to it tells: as what the packet came to the Service."""
-        owner = owner_of(rule, ruleset, self._known)
+        owner = self._of(rule, ruleset)
         if visit.element:
             owner = owner_of_element(visit.element, self._known) or owner
             self._chosen[visit.element.rpartition(" ")[2]] = owner
         elif owner.kind == "program":
             # A chain for all Services, such as reject-chain: the element that led here was for one.
             owner = self._chosen.get(rule.chain, owner)
-        way = [owner_of(r, ruleset, self._known) for r in self._places(visit.path[:-1], rule, ruleset)]
+        way = [self._of(r, ruleset) for r in self._places(visit.path[:-1], rule, ruleset)]
         way = [o for o in [*led, *way] if o.kind in ("Service", "Pod")]
         led += [o for o in way if o not in led]
         if owner.kind in ("Service", "Pod") and not owner.detail:
             details = (o.detail for o in way if o.label == owner.label and o.detail)
-            return replace(owner, detail=next(details, ""))
+            return changed(owner, detail=next(details, ""))
         return owner
+
+    def _of(self, rule: Rule, ruleset: Ruleset) -> Owner:
+        found = owner_of(rule, ruleset, self._known)
+        self._sure = self._sure and found.known  # who is not known now may be at the next packet
+        return found
 
     def _places(self, path: tuple[Place, ...], rule: Rule, ruleset: Ruleset) -> Iterable[Rule]:
         """The rules on the way, from the base chain down; one that is not known is a bare name."""
@@ -108,7 +129,7 @@ class Trail:
         tested = mark_tested(rule) or _bits_of(rule, ruleset)
         for mark in reversed(self._marks):
             if mark.chain == setter or (mark.bits and mark.bits & tested):
-                return replace(owner, cause=_clause(owner, mark))
+                return changed(owner, cause=_clause(owner, mark))
         return owner
 
 
