@@ -11,6 +11,7 @@ from tracer.kube.ends import end_of, owner_of_rewrite
 from tracer.kube.explain import explain
 from tracer.kube.known import Known
 from tracer.kube.marks import Trail
+from tracer.kube.model import Owner
 from tracer.model import Endpoints, Evidence, Flow, Hop, Ipvs, Nat, Packet, Socket
 from tracer.rules.model import Place, Ruleset, Visit, Walk
 
@@ -108,6 +109,28 @@ def test_a_drop_is_named_by_who_marked_it(with_rules: bool, tmp_path: Path) -> N
     (owner,) = trail.table([visit(rules, "filter", ("INPUT", 2), drop)], kept)
     assert owner
     assert owner.text == "kubelet KUBE-FIREWALL, marked by KUBE-MARK-DROP for 2048-game/service-2048"
+
+
+def test_a_walk_that_is_remembered_says_what_it_said(tmp_path: Path) -> None:
+    """By the marks it began with, and only while the objects are the same."""
+    one = node("1.20.2-iptables-nft", "S4")
+    rules, known = ruleset(one), one.known(tmp_path, True)
+    xlb = numbered(rules, "nat", "KUBE-XLB-FGSWHB27NEIMUT22", "no local endpoints")
+    marked = [visit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))]
+    drop = [visit(rules, "filter", ("INPUT", 2), numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))]
+
+    def told(tables: list[list[Visit]]) -> list[list[Owner | None]]:
+        trail = Trail(known)
+        return [trail.table(visits, rules) for visits in tables]
+
+    first, unmarked = told([marked, drop]), told([drop])
+    assert first[1] != unmarked[0], "the same walk, with another mark before it"
+    assert told([marked, drop]) == first and told([drop]) == unmarked
+    fresh = Trail(one.known(tmp_path, True))
+    assert [fresh.table(list(visits), rules) for visits in (marked, drop)] == first
+    known.store.version += 1
+    assert known.memory.walk(drop, rules, (None, ()), known.store.version) is None
+    assert told([marked, drop]) == first
 
 
 def test_a_mark_of_one_packet_is_not_anothers(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from tracer import clues, record
@@ -117,6 +118,7 @@ class Hops:
         return {"what": "drop", "verdict": "DROP", "drop": Drop(reason, self._function(e.object), after_socket)}
 
 
+@lru_cache(4096)
 def _text(name: bytes) -> str:
     """A kernel name. What stands behind its end is left from an earlier, longer one."""
     return name.split(b"\0")[0].decode(errors="replace")

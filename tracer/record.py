@@ -144,6 +144,7 @@ def address(raw: bytes) -> str:
     return socket.inet_ntop(socket.AF_INET6, raw)
 
 
+@lru_cache(maxsize=65536)
 def _ends(src: bytes, sport: int, dst: bytes, dport: int, with_ports: bool) -> Endpoints:
     return Endpoints(address(src), sport if with_ports else 0, address(dst), dport if with_ports else 0)
 
