@@ -1,0 +1,118 @@
+"""What listening to conntrack costs while recording: CPU in user space, and bytes of the file, by an event.
+
+    python -m bench.entries [--events 100000]
+
+Another process sends netlink's messages through a socket, one a datagram, as the kernel does; the thread that listens, the tape
+and the writer are a recording's. `hear` only receives and throws away, `record` also keeps what was heard, `filter` keeps what
+has one port in it, which one connection in a hundred has. A process for each, one line of JSON each. Figures go to
+docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tests.ctnetlink import CHANGED, REMOVED, TOLD, message
+from tracer.capture.between import KeptEntries
+from tracer.capture.files import Files, Sizes
+from tracer.capture.layout import describe
+from tracer.capture.tape import Tape
+from tracer.capture.writer import Writer
+from tracer.model import Endpoints
+from tracer.record import SLOT
+from tracer.timelines.conntrack import EntryEvents
+
+PORT, TURN = 30285, 0.05
+WAYS = ("hear", "record", "filter")
+
+
+def messages(connections: int) -> list[bytes]:
+    """Begin, two changes and end of each connection; one in a hundred is to PORT."""
+    told = (TOLD, CHANGED, CHANGED, REMOVED)
+    ends = [Endpoints(f"10.1.{n >> 8 & 255}.{n & 255}", 1024 + n % 60000, "10.96.0.1", 80 if n % 100 else PORT)
+            for n in range(connections)]  # fmt: skip
+    return [message(*what, state=3, orig=end) for end in ends for what in told]
+
+
+class Through(EntryEvents):
+    """Listens to a socket in netlink's place."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__()
+        self._from = sock
+
+    def listen(self, wanted: bool) -> str:
+        self._sock = self._from
+        self._sock.settimeout(0.2)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return ""
+
+
+def cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def measure(way: str, events: int) -> dict[str, float]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    datagrams = messages(events // 4)
+    if not os.fork():
+        for data in datagrams:
+            theirs.send(data)
+        os._exit(0)
+    with tempfile.TemporaryDirectory() as scratch:
+        path, tape = Path(scratch) / "a.k8st", Tape()
+        files = Files(path, Sizes())
+        files.describe({"layout": describe()})
+        writer = Writer(files.insert, files.close, 0)
+        tape.start(writer.put)
+        heard = Through(ours)
+        kept = KeptEntries(tape, heard)
+        kept.ports = (PORT,) if way == "filter" else ()
+        before, told = cpu(), 0
+        kept.listen(True)
+        take: Callable[[], list[tuple[int, bytes]]] = heard.take if way == "hear" else kept.take
+        while told < len(datagrams):
+            time.sleep(TURN)
+            waiting = len(heard._came)
+            tape.turn(time.monotonic_ns(), np.zeros((0, SLOT), np.uint8), False)
+            take()
+            told += waiting
+            if not waiting and os.waitpid(-1, os.WNOHANG) != (0, 0):
+                break
+        tape.end(0)
+        writer.close()
+        used = cpu() - before
+        heard.close()
+        return {"events": told, "cpu": used, "us_an_event": used / told * 1e6, "bytes_an_event": path.stat().st_size / told}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--way", choices=WAYS, help="for the inner processes")
+    given = parser.parse_args()
+    if given.way:
+        print(json.dumps({"way": given.way, **measure(given.way, given.events)}), flush=True)
+        return 0
+    for way in WAYS:
+        subprocess.run([sys.executable, "-m", "bench.entries", "--way", way, "--events", str(given.events)], check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
