@@ -1,4 +1,5 @@
-"""A user who may nothing, with a copy of the program and a Python that he can run: the tree may be hidden from him."""
+"""A user who may nothing, with a copy of the program and a Python that he can run and that has no bcc: the tree may be hidden
+from him."""
 
 from __future__ import annotations
 
@@ -15,6 +16,16 @@ ROOT = Path(__file__).resolve().parent.parent
 NOBODY = 65534
 LIBRARIES = ("click", "numpy", "rich")
 """What reading a capture needs."""
+NO_BCC = 'raise ImportError("there is no bcc where captures are read")\n'
+ASK = """
+import os, platform
+try:
+    import bcc
+    found = "bcc"
+except ImportError:
+    found = "no bcc"
+print(f"uid {os.geteuid()}, Python {platform.python_version()}, {found}", end="")
+"""
 PYTHONS = (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3")
 
 
@@ -31,6 +42,7 @@ class Nobody:
         self._place.chmod(0o755)
         for part in ("tracer", "bpf"):
             shutil.copytree(ROOT / part, self._place / part, ignore=shutil.ignore_patterns("__pycache__"))
+        (self._place / "bcc.py").write_text(NO_BCC)
         self._python = next((p for p in PYTHONS if self._runs(p, "import sys; sys.exit(sys.version_info < (3, 11))")), "")
         if not self._python:
             raise SystemExit(f"User nobody can run none of {', '.join(PYTHONS)} (3.11 or later).")
@@ -39,6 +51,11 @@ class Nobody:
             subprocess.run(
                 [sys.executable, "-m", "pip", "--python", self._python, "install", "-qqq", *to, *LIBRARIES], check=True
             )
+
+    @property
+    def told(self) -> str:
+        """Who reads, and with what, as it says itself."""
+        return self._run([self._python, "-c", ASK]).stdout.decode()
 
     def _runs(self, python: str, text: str) -> bool:
         try:

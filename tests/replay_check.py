@@ -35,6 +35,7 @@ def main() -> int:
     captures = sorted(Path(sys.argv[1]).glob("*.k8st"))
     wrong = 0
     with Nobody() as nobody:
+        print(f"read by {nobody.told}", flush=True)
         for capture in captures:
             told = differences(capture, nobody)
             wrong += bool(told)
