@@ -50,7 +50,7 @@ def _tell(packet: Packet, hop: Hop, visit: Visit, owner: Owner | None) -> Findin
         check=(
             f"Rule {visit.place.number} of {where}: its counter grows with each of these packets: `{_lists(visit.rule)}`."
             if visit.rule
-            else f"`iptables -t {hop.table} -S {visit.place.chain} | head -1` shows the policy."
+            else f"`ip{'6' * (':' in ends.src)}tables -t {hop.table} -S {visit.place.chain} | head -1` shows the policy."
         ),
         cure=f"{cure[0].upper()}{cure[1:]}.",
     )

@@ -125,7 +125,7 @@ def conflict(
         ),
         proofs=tuple(proofs),
         check=(
-            f"`iptables -t nat -S POSTROUTING` has one such RETURN for each subnet that this node has had; the right one is"
+            f"`ip{'6' * family}tables -t nat -S {rule.chain}` has one such RETURN for each subnet that this node has had; the right one is"
             f" {' or '.join(mine) or 'the podCIDR of this node'}. On the pod's node, tcpdump shows where the answer goes."
         ),
         cure=(

@@ -63,7 +63,7 @@ _OF = {
         f"-n node-2 addr add {PODS[6]}/128 dev lo nodad",
         "-n node-2 route add fd00:42:0:64::/64 via fd00:42:0:64:: dev flannel.1 onlink",
         f"-n node-2 addr add {NODE_2[6]}/64 dev net0 nodad",
-        "-n node-2 -6 route add default dev net0",
+        "-n node-2 route add ::/0 dev net0",
     ),
 }
 
