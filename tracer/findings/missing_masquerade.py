@@ -125,8 +125,9 @@ def conflict(
         ),
         proofs=tuple(proofs),
         check=(
-            f"`ip{'6' * family}tables -t nat -S {rule.chain}` has one such RETURN for each subnet that this node has had; the right one is"
-            f" {' or '.join(mine) or 'the podCIDR of this node'}. On the pod's node, tcpdump shows where the answer goes."
+            f"`ip{'6' * family}tables -t nat -S {rule.chain}` has one such RETURN for each subnet that this node has had; the"
+            f" right one is {' or '.join(mine) or 'the podCIDR of this node'}."
+            " On the pod's node, tcpdump shows where the answer goes."
         ),
         cure=(
             f"Delete the stale rule: `{_deletes(rule)}`. Restarting flannel alone does not: it only removes what it would"
