@@ -93,3 +93,12 @@ def test_beside_a_packet_that_was_traced(tmp_path: Path) -> None:
             for line in lines:
                 VALIDATOR.validate(line)
             assert "difference" not in lines[0] and lines[1]["difference"] == wrong.difference and lines[1]["agreed"] == 2
+
+
+def test_of_several_endpoints_the_chosen_one_is_named(tmp_path: Path) -> None:
+    found = stories(tmp_path, "1.36.2-iptables-legacy", "S2-three", Question(CLIENT, 0, NODE, 30285))
+    packet = seen(found[1])
+    packet.time = 1
+    out = io.StringIO()
+    render.find("text")(out, io.StringIO()).compared(packet, compare(found, packet))
+    assert "=>  as explained, to 10.244.0.12:8080 (pod default/http-proxy-b (node-1)): forwarded to cni0" in out.getvalue()

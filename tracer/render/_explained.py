@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from tracer.model import Packet
+from tracer.model import Hop, Packet
+from tracer.place import place
 from tracer.rules.model import path
 
 if TYPE_CHECKING:
@@ -39,13 +40,28 @@ def condition(group: Sequence[Story]) -> str:
 
 def elsewhere(story: Story) -> str:
     """Where another one of a group leads: the last rule on the way, and the endpoint."""
-    hop = next((h for h in story.packet.hops if h.nat and h.nat.kind == "DNAT"), None)
-    if not hop or not hop.nat:
-        return f"or {story.packet.verdict}"
-    decision = hop.walk.decision if hop.walk else None
+    hop = _translated(story)
+    decision = hop.walk.decision if hop and hop.walk else None
     by = f" by {path(decision.path[-2:])}" if decision else ""
+    return f"or {endpoint(story) or story.packet.verdict}{by}"
+
+
+def endpoint(story: Story) -> str:
+    """Where a DNAT on the way leads: "10.244.0.12:8080 (pod default/http-proxy-b (node-1))"; "" when there is none."""
+    hop = _translated(story)
+    if not hop or not hop.nat:
+        return ""
     leads = f" ({hop.owner.target})" if hop.owner and hop.owner.target else ""
-    return f"or {hop.nat.after.dst}:{hop.nat.after.dport}{leads}{by}"
+    return place(hop.nat.after.dst, hop.nat.after.dport) + leads
+
+
+def chosen(story: Story) -> str:
+    """The endpoint that chance has chosen for a packet; "" where chance had no choice."""
+    return endpoint(story) if story.share != 1 else ""
+
+
+def _translated(story: Story) -> Hop | None:
+    return next((h for h in story.packet.hops if h.nat and h.nat.kind == "DNAT"), None)
 
 
 def common_hops(one: Packet, other: Packet) -> int:

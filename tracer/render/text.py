@@ -24,7 +24,7 @@ from tracer.findings.model import Finding
 from tracer.model import Evidence, Packet, Totals
 from tracer.place import place
 from tracer.render import _timeline
-from tracer.render._explained import alike, common_hops, condition, elsewhere
+from tracer.render._explained import alike, chosen, common_hops, condition, elsewhere
 from tracer.render._finding import block
 from tracer.render._ink import KEEP, Ink, plain
 from tracer.render._packet import MARGIN, TIME, Lines, decisive
@@ -180,7 +180,10 @@ class Text(Output):
     def compared(self, packet: Packet, compared: Compared) -> None:
         ink, hops = self._ink, self._lines.header(packet)
         if not compared.difference:
-            self._write([hops, f"{'=>':>{TIME}}  {ink('good', 'as explained')}: {plain(packet.verdict)}", ""])
+            way = chosen(compared.story)
+            to = f", to {plain(way)}" if way else ""
+            agrees = f"{'=>':>{TIME}}  {ink('good', 'as explained')}{to}: {plain(packet.verdict)}"
+            self._write([hops, ink.fold(agrees, MARGIN), ""])
             return
         differs = f"{'=>':>{TIME}}  {ink('bad', 'not as explained')}: {plain(compared.difference)}"
         self._write([hops, *self._lines.way(packet), self._lines.end(packet), ink.fold(differs, MARGIN), ""])
