@@ -54,6 +54,26 @@ def test_statistics_of_a_capture(run: Any, capture: Path) -> None:
     assert ways["node PREROUTING > node POSTROUTING"]["median us"] == 3.0
 
 
+def test_what_is_asked_first_stands_first(run: Any, capture: Path) -> None:
+    titles = list(tables(run, "stats", capture))
+    assert titles[0].startswith("Outcomes of") and titles.index("Rules that decided") < titles.index("From place to place")
+    assert set(stats.in_order()) == set(stats.names())
+
+
+def test_no_rule_is_not_among_the_rules() -> None:
+    one = stats.make("rules")
+    for packet in sample_packets.every():
+        one.take(packet)
+    found = {table.title: table for table in one.tables()}
+    assert not any("policy" in str(row) for row in found["Rules that decided"].rows)
+
+
+def test_causes_of_syns_and_no_place_that_is_none(run: Any, capture: Path) -> None:
+    found = tables(run, "stats", capture)
+    assert sum(row["SYNs"] for row in found["What became of SYNs"]) == 20
+    assert not any("clue" in row["way"] for row in found["From place to place"])
+
+
 def test_one_statistic_and_filters(run: Any, capture: Path) -> None:
     assert list(tables(run, "stats", capture, "--only", "verdicts", "--drops-only")) == [
         "Outcomes of 10 packets, 0 of them incomplete", "How they ended", "Lost",

@@ -48,15 +48,18 @@ def run(capture: Capture, what: str, asked: Asked, take: Callable[[Packet], None
 
 def stats(paths: Sequence[str], names: Sequence[str], form: str, asked: Asked) -> int:
     """`stats FILE`. Returns the exit status."""
-    made = [statistics.make(name) for name in names or statistics.names()]
+    made = [statistics.make(name) for name in names or statistics.in_order()]
     with opened(paths) as capture:
 
         def take(packet: Packet) -> None:
             for one in made:
                 one.take(packet)
 
-        _, output = run(capture, f"counting {capture.path}", asked, take)
+        totals, output = run(capture, f"counting {capture.path}", asked, take)
         tables = [table for one in made for table in one.tables()]
+        if totals.causes and (not names or "syns" in names):
+            causes = sorted(totals.causes.items(), key=lambda item: (-item[1], item[0]))
+            tables.append(Table("What became of SYNs", ("SYNs", "cause"), [(count, cause) for cause, count in causes]))
         if output.losses:
             rows = [(count, probe, why) for (probe, why), count in sorted(output.losses.items())]
             tables.append(Table("Lost", ("events", "probe", "why"), rows))

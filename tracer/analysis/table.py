@@ -31,10 +31,13 @@ def show(tables: Iterable[Table], out: TextIO, form: str) -> None:
             out.write(json.dumps({"type": "table", "title": table.title, "rows": rows}, separators=(",", ":")) + "\n")
         return
     from rich.console import Console
+    from rich.text import Text
 
     # Where there is no terminal, no line is broken: whoever reads a file can scroll.
     console = Console(file=out, highlight=False, width=None if out.isatty() else 200)
     for table in tables:
+        # Not as rich's title, which is broken where the table is narrow.
+        console.print(Text(plain(table.title), style="bold"))
         console.print(_drawn(table))
         console.print()
 
@@ -44,7 +47,7 @@ def _drawn(table: Table) -> Any:
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    drawn = Drawn(title=table.title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    drawn = Drawn(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in table.columns:
         number = bool(table.rows) and all(isinstance(row[table.columns.index(column)], int | float) for row in table.rows)
         drawn.add_column(column, justify="right" if number else "left", overflow="fold")

@@ -46,7 +46,7 @@ class Latencies:
         self._whole: dict[str, Spread] = {}
 
     def take(self, packet: Packet) -> None:
-        hops = [h for h in packet.hops if not h.clone and h.what not in ("nat", "nat-hook")]
+        hops = [h for h in packet.hops if not h.clone and h.what not in ("nat", "nat-hook", "clue")]
         places: list[tuple[str, Hop]] = []
         for hop in hops:
             place = f"{hop.netns} {hop.hook or hop.what}"

@@ -8,7 +8,6 @@ from tracer.analysis.stats._counted import Counted
 from tracer.analysis.table import Table
 from tracer.model import Packet
 from tracer.render._rules import words
-from tracer.rules.model import Visit
 
 SHOWN = 30
 
@@ -16,28 +15,31 @@ SHOWN = 30
 class Rules:
     def __init__(self) -> None:
         self._decided: Counted[tuple[str, str, str, str]] = Counted()
+        self._policies: Counted[tuple[str, str, str]] = Counted()
         self._undecided: Counted[str] = Counted()
 
     def take(self, packet: Packet) -> None:
         for hop in packet.hops:
             if hop.clone or hop.nat or not hop.walk:
                 continue
-            if hop.walk.decision:
-                self._decided.add(_of(hop.table, hop.walk.decision))
+            decision = hop.walk.decision
+            if decision and decision.place.number:
+                place = f"{decision.place.chain} {decision.place.number}"
+                self._decided.add((hop.table, place, decision.verdict, words(decision.rule) if decision.rule else ""))
+            elif decision:
+                self._policies.add((hop.table, decision.place.chain, decision.verdict))
             elif hop.walk.undecided:
                 self._undecided.add(hop.walk.undecided)
 
     def tables(self) -> Iterator[Table]:
         rows: list[tuple[object, ...]] = [(count, *what) for what, count in self._decided.most(SHOWN)]
         yield Table("Rules that decided", ("packets", "table", "place", "verdict", "rule"), rows)
+        if self._policies.of:
+            rows = [(count, *what) for what, count in self._policies.most(SHOWN)]
+            yield Table("Policies that decided, for no rule did", ("packets", "table", "chain", "verdict"), rows)
         if self._undecided.of:
             rows = [(count, why) for why, count in self._undecided.most(SHOWN)]
             yield Table("Where the rule is not known", ("packets", "why"), rows)
-
-
-def _of(table: str, visit: Visit) -> tuple[str, str, str, str]:
-    place = f"{visit.place.chain} {visit.place.number or 'policy'}"
-    return table, place, visit.verdict, words(visit.rule) if visit.rule else ""
 
 
 STATISTIC = Rules
