@@ -12,7 +12,7 @@
 
 struct piece {
     u64 at;    /* address */
-    u32 bytes; /* that may be read there */
+    u64 bytes; /* that may be read there */
 };
 
 /* The first page behind the buffer's own bytes; 0 bytes where there is none, or its address cannot be told. x86 has all of the
@@ -40,8 +40,8 @@ static __always_inline struct piece first_page(struct call *c, struct sk_buff *s
     return none;
 }
 
-/* n, at most `most`, so that the verifier sees it. */
-static __always_inline u32 at_most(u32 n, u32 most)
+/* n, at most `most`, so that the verifier sees it: of 64 bits, for what it knows of 32 of them it forgets where they are widened. */
+static __always_inline u64 at_most(u64 n, u64 most)
 {
     if (n > most)
         n = most;
@@ -50,7 +50,7 @@ static __always_inline u32 at_most(u32 n, u32 most)
 }
 
 /* One record of `count` bytes at `from`; `first` is where they stand in the packet. */
-static __always_inline void write_raw(struct follow *e, u32 first, u64 from, u32 count)
+static __always_inline void write_raw(struct follow *e, u64 first, u64 from, u64 count)
 {
     struct raw *out = events.ringbuf_reserve(sizeof(struct raw));
 
@@ -78,9 +78,9 @@ static __always_inline void write_raw(struct follow *e, u32 first, u64 from, u32
 static __always_inline void write_bytes(struct call *c, struct follow *e, struct sk_buff *skb, struct sight *s)
 {
     struct piece own = {(u64)READ(c, skb, head) + READ(c, skb, network_header)}, page;
-    u32 at = 0, wanted;
+    u64 at = 0, wanted;
 
-    own.bytes = READ(c, skb, tail) - READ(c, skb, network_header);
+    own.bytes = (u32)READ(c, skb, tail) - READ(c, skb, network_header);
     page = first_page(c, skb);
     wanted = own.bytes + page.bytes;
     if (s->packet.length && wanted > s->packet.length)
@@ -89,7 +89,7 @@ static __always_inline void write_bytes(struct call *c, struct follow *e, struct
 #pragma clang loop unroll(disable)
     for (int i = 0; i < SNAPLEN / RAW_IN_RECORD + 2; i++) {
         u64 from = at < own.bytes ? own.at + at : page.at + at - own.bytes;
-        u32 count = at < own.bytes ? own.bytes - at : wanted - at;
+        u64 count = at < own.bytes ? own.bytes - at : wanted - at;
         if (at >= wanted)
             break;
         if (count > wanted - at)
