@@ -56,7 +56,7 @@ class Tracer:
 
     def lines(self) -> list[Line]:
         """What it has printed so far."""
-        return [json.loads(line) for line in self._out.read_text().splitlines()]
+        return read(self._out)
 
     def end(self) -> list[Line]:
         """All its lines, by its own end. Shows what a user would want to see of them, for a test that fails."""
@@ -72,6 +72,11 @@ class Tracer:
     def said(self) -> str:
         """On stderr."""
         return self._err.read_text()
+
+
+def read(path: Path) -> list[Line]:
+    """The lines in a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def facts(lines: list[Line]) -> list[Line]:

@@ -76,8 +76,12 @@ def require_tracing() -> None:
 
 def give_up() -> None:
     """Keeps what a run needs from now on, in this thread and those that it starts."""
-    keep = held() & mask(AFTERWARDS)
+    keep(held() & mask(AFTERWARDS))
+
+
+def keep(these: int) -> None:
+    """Gives up all capabilities but these (a mask), in this thread and those that it starts."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
-    low, high = keep & 0xFFFFFFFF, keep >> 32
+    low, high = these & 0xFFFFFFFF, these >> 32
     libc.capset(header, (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0))
