@@ -21,8 +21,8 @@ TOLD = """
 ## What is told, and how it is known
 
 `observed`: a probe saw it. `derived`: computed from what probes saw. (Which rule of
-nftables acted is always seen; where the kernel does not tell of which generation it was, its text is that of the nearest one that
-was read, and that is derived.)
+nftables acted is always seen; where the kernel does not tell of which generation it was, its text is that of the nearest one
+that was read, and that is derived.)
 """
 PROBES = """
 ## Probes

@@ -1,8 +1,8 @@
 """Which capabilities a run can do without, and what it loses by it; in the lab, as root: `python3 tests/kernel/all_rights.py`.
 
 A run for each of tracer/kernel/rights.py, which has all the others and no more. They share one compiled program, for compiling
-takes a minute in an emulator; a run that would compile another one does. A line each: its exit status, and what it told less than
-one that had all; below it what it said.
+takes a minute in an emulator; a run that would compile another one does. A line each: its exit status, and what it told less
+than one that had all; below it what it said.
 """
 
 from __future__ import annotations
