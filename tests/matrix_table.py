@@ -79,6 +79,7 @@ def page(kernels: list[Kernel]) -> str:
     about = merged(kernels, lambda k: k["tests"])
     parts += [TESTS, table("", kernels, [(name, _passed(name)) for name in about])]
     parts.append(_list(f"{k['kernel']}: {what}: {why}" for k in kernels for what, why in k["skipped"].items()))
+    parts.append(_list(f"{k['kernel']}: `{test}` failed" for k in kernels for test in k["failed"]))
     return "".join(parts)
 
 

@@ -53,3 +53,4 @@ def test_the_last_line(
     assert ("6.1: the machine ended before the tests did" in said) == silent
     assert said.count("5.10: a::b failed") == failed
     assert (tmp_path / "matrix.md").read_text().startswith("# What is told on which kernel\n")
+    assert ("- 5.10: `a::b` failed\n" in (tmp_path / "matrix.md").read_text()) == (failed > 0)
