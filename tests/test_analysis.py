@@ -114,6 +114,13 @@ def test_findings_of_a_capture(run: Any, capture: Path, tmp_path: Path) -> None:
     assert run("findings", quiet) == (0, "No findings in 0 packets.\n", "")
 
 
+def test_an_answer_without_a_connection_counts_with_what_it_answers() -> None:
+    side, packet = diff.Side(), sample_packets.node_port_reply()
+    packet.flow, packet.tcp_flags = None, "SYN ACK"
+    side.take(packet)
+    assert list(side.ends) == [("TCP", packet.endpoints.src, packet.endpoints.sport)]
+
+
 def test_two_captures_that_do_not_differ(run: Any, capture: Path, tmp_path: Path) -> None:
     other = captures.capture(tmp_path / "b.k8st", captures.some_turns(8)).path
     found = tables(run, "diff", capture, other)

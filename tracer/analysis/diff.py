@@ -36,6 +36,8 @@ class Side:
     def take(self, packet: Packet) -> None:
         """A packet of it; answers count with what they answer."""
         ends = packet.flow.orig if packet.flow else packet.endpoints
+        if not packet.flow and "SYN ACK" in packet.tcp_flags:
+            ends = ends.reversed  # an answer that belongs to no connection: its port is the client's, and tells nothing
         kind = packet.protocol, ends.dst, ends.dport
         if kind not in self.ends and len(self.ends) >= MOST:
             return
