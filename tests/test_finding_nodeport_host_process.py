@@ -97,7 +97,7 @@ def test_ipvs_sends_it_to_a_pod(tmp_path: Path) -> None:
     known = node("1.20.2-ipvs-nft", "S2-three").known(tmp_path)
     (told,) = f.look([f.ipvs("192.168.56.10", 30285, "10.244.0.11")], known, on)[0]
     assert told.name == "nodeport_host_process" and told.certain
-    assert "and IPVS sends every request to pod default/http-proxy-a (node-1), and the process never" in told.cause
+    assert "and IPVS sends every request to one of the Service's pods, and the process never" in told.cause
     assert f.proofs(told, "server") == [
         "IPVS virtual server tcp 192.168.56.10:30285 -> 10.244.0.11:8080 (Service default/http-proxy, NodePort 30285 -> pod"
         " default/http-proxy-a (node-1)) (observed)"

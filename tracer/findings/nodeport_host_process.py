@@ -46,7 +46,9 @@ def _taken(hop: Hop) -> int:
 
 
 def _tell(packet: Packet, hop: Hop, owner: Owner, listener: Listener, context: Context) -> Finding:
-    to = owner.target or (place(hop.nat.after.dst, hop.nat.after.dport) if hop.nat else "")
+    ends = [e for e in context.known.store.endpoints.all((owner.label, packet.protocol.lower())) if e.ready]
+    # Of several the next request may go to another one.
+    to = ends[0].text or place(ends[0].address, ends[0].port) if len(ends) == 1 else "one of the Service's pods"
     what = "IPVS" if hop.ipvs else "its rule"
     fate = f"and {what} sends every request to {to}" if hop.nat else REFUSED_BY_IPVS if hop.ipvs else REFUSES
     shown = [packet_proof(packet), decision_proof(hop, owner.text)]
