@@ -40,14 +40,17 @@ static __always_inline struct piece first_page(struct call *c, struct sk_buff *s
     return none;
 }
 
-/* n, at most `most`, so that the verifier sees it: of 64 bits, for what it knows of 32 of them it forgets where they are widened. */
-static __always_inline u64 at_most(u64 n, u64 most)
-{
-    if (n > most)
-        n = most;
-    asm volatile("" : "+r"(n));
-    return n > most ? most : n;
-}
+/* n, at most `most`, an immediate. The verifier believes a bound only of the register that was compared, and the compiler likes to
+ * compare another one, or 32 bits of it: so this one is written as it has to be. */
+#define AT_MOST(n, most)                                                                                                 \
+    ({                                                                                                                   \
+        u64 _n = (n);                                                                                                    \
+        asm volatile("if %0 <= %1 goto +1\n\t%0 = %1" : "+r"(_n) : "i"(most));                                           \
+        _n;                                                                                                              \
+    })
+
+/* bpf_probe_read_kernel, whose size has 64 bits in the kernel, too: one that is widened from 32 on the way loses its bound. */
+static int (*read_bytes)(void *to, u64 bytes, const void *from) = (void *)BPF_FUNC_probe_read_kernel;
 
 /* One record of `count` bytes at `from`; `first` is where they stand in the packet. */
 static __always_inline void write_raw(struct follow *e, u64 first, u64 from, u64 count)
@@ -67,10 +70,11 @@ static __always_inline void write_raw(struct follow *e, u64 first, u64 from, u64
     out->flags = e->flags;
     out->first = first;
     out->count = count;
-    bpf_probe_read_kernel(out->bytes_1, at_most(count, BYTES_1), (void *)from);
-    bpf_probe_read_kernel(out->bytes_2, at_most(count - at_most(count, BYTES_1), BYTES_2), (void *)(from + BYTES_1));
-    bpf_probe_read_kernel(out->bytes_3, at_most(count - at_most(count, BYTES_1 + BYTES_2), BYTES_3),
-                          (void *)(from + BYTES_1 + BYTES_2));
+    read_bytes(out->bytes_1, AT_MOST(count, BYTES_1), (void *)from);
+    if (count > BYTES_1)
+        read_bytes(out->bytes_2, AT_MOST(count - BYTES_1, BYTES_2), (void *)(from + BYTES_1));
+    if (count > BYTES_1 + BYTES_2)
+        read_bytes(out->bytes_3, AT_MOST(count - BYTES_1 - BYTES_2, BYTES_3), (void *)(from + BYTES_1 + BYTES_2));
     events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
 }
 
@@ -85,7 +89,8 @@ static __always_inline void write_bytes(struct call *c, struct follow *e, struct
     wanted = own.bytes + page.bytes;
     if (s->packet.length && wanted > s->packet.length)
         wanted = s->packet.length; /* behind it may be what fills a frame */
-    wanted = at_most(wanted, SNAPLEN);
+    if (wanted > SNAPLEN)
+        wanted = SNAPLEN;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < SNAPLEN / RAW_IN_RECORD + 2; i++) {
         u64 from = at < own.bytes ? own.at + at : page.at + at - own.bytes;
