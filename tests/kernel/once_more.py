@@ -10,8 +10,11 @@ python3 tests/kernel/once_more.py [options of pytest] tests/kernel       (as roo
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent.parent)]
 
 
 class Failed:

@@ -28,7 +28,6 @@ from tracer.capture import again, writer
 from tracer.capture.files import Sizes
 from tracer.capture.redacted import Redacted
 from tracer.capture.series import opened
-from tracer.errors import NoProbe
 from tracer.filters import Filter
 from tracer.kernel.session import Kernel, Session
 from tracer.model import Packet
@@ -216,11 +215,7 @@ def packets_of(path: Path) -> list[Packet]:
 def test_bytes_of_packets(node: None, tmp_path: Path, way: str) -> None:
     """--snaplen, with probes of its own."""
     kernel = Kernel.running()
-    try:
-        session = Session(kernel, NOTHING, only=way, snaplen=SNAPLEN)
-    except NoProbe as e:
-        pytest.skip(str(e))  # Linux 6.1, see docs/capture.md
-    with session:
+    with Session(kernel, NOTHING, only=way, snaplen=SNAPLEN) as session:
         bytes_are_there(Recorder(kernel, session, tmp_path))
 
 

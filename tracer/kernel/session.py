@@ -104,11 +104,6 @@ class Session:
             self.compile_seconds, self.attach_seconds = compiled - began, time.monotonic() - compiled
             self._ring = Ring(self._program.bpf[b"events"].map_fd, ring_bytes, record.SLOT)
             self._counters = Counters(self._program, self.planned, cpus)
-        except NoProbe as e:
-            self._program.close()
-            if snaplen:
-                raise NoProbe(f"{e} With --snaplen Linux 6.1 refuses its programs: try without.") from e
-            raise
         except BaseException:
             self._program.close()
             raise
