@@ -18,7 +18,8 @@ from tests.ctnetlink import Heard
 from tests.test_raw import CLIENT, ip, records
 from tracer.capture import layout
 from tracer.capture.codec import plain, rich
-from tracer.capture.redacted import ADDRESSES, Redacted
+from tracer.capture.redacted import Redacted
+from tracer.capture.redacted_events import ADDRESSES
 from tracer.capture.schema import Record
 from tracer.findings.kube_proxy import KubeProxy
 from tracer.findings.procnet import Bound

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from copy import copy
 from typing import Any
@@ -11,13 +10,9 @@ import click
 
 from tracer import __version__
 from tracer.capture.commands import commands
+from tracer.capture.options import recordable, with_recording
 from tracer.errors import BadOption, TraceError
 from tracer.filters import PROTOCOLS, Filter, parse_host
-
-MOST_BYTES = 4096
-"""Of a packet that may be recorded."""
-LEAST = 100_000
-"""Bytes of the smallest file that is worth having."""
 
 EXAMPLES = """\b
 Examples:
@@ -40,19 +35,6 @@ class TraceByDefault(click.Group):
         if not args or (args[0] not in self.commands and args[0] != "--version"):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
-
-
-class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.2
-    """A size: a number with K, M or G behind it, of 1000."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)B?", str(value), re.IGNORECASE)
-        size = int(float(found[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[found[2].upper()]) if found else 0
-        if size < LEAST:
-            self.fail(f"{value!r} is no size of {LEAST // 1000} kB or more: write 500M or 2G.", param, ctx)
-        return size
 
 
 @click.group(cls=TraceByDefault, context_settings={"help_option_names": ["-h", "--help"]})
@@ -104,23 +86,7 @@ def with_kube(function: Any) -> Any:
 @click.option("--follow", is_flag=True, help="A timeline of each connection instead.")
 @click.option("-w", "--write", metavar="FILE", help="Also record it all; see record --help.")
 @click.option("-r", "--read", multiple=True, metavar="FILE", help="Explain a capture: needs no root, no cluster.")
-@click.option("--ring", type=Bytes(), metavar="SIZE", hidden=True, help="Of -w: keep the last SIZE (500M, 2G), in one file.")
-@click.option("--rotate-size", type=Bytes(), metavar="SIZE", hidden=True, help="Of -w: another file when one is so large.")
-@click.option(
-    "--rotate-time",
-    type=click.FloatRange(0, min_open=True),
-    metavar="S",
-    hidden=True,
-    help="... or so old, in seconds.",
-)
-@click.option(
-    "--snaplen",
-    type=click.IntRange(1, MOST_BYTES),
-    metavar="N",
-    hidden=True,
-    help=f"Of -w: also each packet's first N bytes, from the IP header on; {MOST_BYTES} at most.",
-)
-@click.option("--redact", is_flag=True, hidden=True, help="Of -w: other addresses and names in the file; needs --no-rules.")
+@with_recording
 @click.option("--ready-file", metavar="PATH", help="Written with our pid once the probes are on.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
 def trace(cmd: tuple[str, ...], **options: Any) -> int:
@@ -132,28 +98,17 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     path, sizes = options.pop("read"), [options.pop(name) for name in ("ring", "rotate_size", "rotate_time")]
     target = options.pop("write")
     if path:
-        if target or any(sizes) or options.pop("snaplen") or options.pop("redact") or cmd:
+        if target or any(sizes) or options["snaplen"] or options["redact"] or cmd:
             raise BadOption("-r reads a capture: it goes with neither -w nor a command.")
         from tracer.capture import main as captures
 
         return captures.read(path, options)
     if (any(sizes) or options["snaplen"] or options["redact"]) and not target:
         raise BadOption("--ring, --rotate-size, --rotate-time, --snaplen and --redact say how -w FILE is written.")
-    _recordable(options)
+    recordable(options)
     from tracer import main
 
     return main.trace(cmd, target=target, sizes=sizes, **options)
-
-
-def _recordable(options: dict[str, Any]) -> None:
-    """Raises BadOption for what a capture cannot be together."""
-    if options["redact"] and options["snaplen"]:
-        raise BadOption("--redact leaves no payload, for nobody knows whom it names: it does not go with --snaplen.")
-    if options["redact"] and not options["no_rules"]:
-        raise BadOption(
-            "--redact while recording needs --no-rules, for rules are recorded as the kernel has them; to share a capture with"
-            " rules, record without it and give it to export."
-        )
 
 
 NOT_RECORDED = frozenset({"read", "form", "write", "count", "follow"})
@@ -166,7 +121,7 @@ def record(file: str, cmd: tuple[str, ...], ring: Any, rotate_size: Any, rotate_
     """
     from tracer import main
 
-    _recordable(options)
+    recordable(options)
     sizes = (ring, rotate_size, rotate_time)
     return main.trace(cmd, form="text", count=0, target=file, sizes=sizes, record_only=True, **options)
 

@@ -19,10 +19,10 @@ from tracer.kernel.btf import KernelTypes
 from tracer.kernel.plan import Abilities, Planned, Refused, plan
 from tracer.kernel.probes import PROBES
 from tracer.kernel.program import abilities, load_bcc
-from tracer.kernel.rights import lockdown_mode
+from tracer.kernel.rights import BITS, lockdown_mode
 from tracer.kernel.symbols import Symbols
 
-CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_SYSLOG": 34, "CAP_PERFMON": 38, "CAP_BPF": 39}
+CAPABILITIES = {name: BITS[name] for name in ("CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYSLOG", "CAP_PERFMON", "CAP_BPF")}
 """Bits of CapEff in /proc/self/status."""
 
 WAYS = {"RAWTP": "raw tracepoint", "FENTRY": "fentry", "FEXIT": "fexit", "KPROBE": "kprobe", "KRETPROBE": "kretprobe"}

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from tracer import raw, record, verdict
+from tracer.changed import changed
 from tracer.hops import Hops
-from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet, changed
+from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet
 from tracer.record import Event, Flag, Kind
 from tracer.rules.hits import Hits
 

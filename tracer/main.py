@@ -33,7 +33,7 @@ from tracer.parts import Parts
 from tracer.render.base import Output
 from tracer.rules import live
 from tracer.rules.hits import Hits
-from tracer.run import Limits, Run, Signals, start, status, write_ready
+from tracer.run import Limits, Run, Signals, end, start, status, write_ready
 from tracer.syns.watch import Syns
 from tracer.timelines.connections import Connections
 
@@ -97,9 +97,7 @@ def trace(
             return 0
         finally:
             stop.restore()
-            if command and command.poll() is None:
-                command.terminate()
-                command.wait()
+            end(command)
     return status(run.totals, bool(cmd))
 
 

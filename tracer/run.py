@@ -188,6 +188,13 @@ def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
         raise CommandNotFound(f"The command {command[0]!r} cannot be started: {e.strerror}.") from e
 
 
+def end(command: subprocess.Popen[bytes] | None) -> None:
+    """Ends a command that is still running, if there is one."""
+    if command and command.poll() is None:
+        command.terminate()
+        command.wait()
+
+
 def status(totals: Totals, with_command: bool) -> int:
     """The exit status of a finished run (docs/exit-status.md). Without a command, ending is all that can be asked."""
     if not with_command:

@@ -111,25 +111,25 @@ class Redaction:
             self._learn(hop.netns)
             if hop.socket:
                 self._learn(hop.socket.command)
-        return self._deep(replace(packet, raw=b""))
+        return self.deep(replace(packet, raw=b""))
 
     def finding(self, finding: Finding) -> Finding:
-        return self._deep(finding)
+        return self.deep(finding)
 
     def totals(self, totals: Totals) -> Totals:
         return replace(totals, findings=[self.finding(f) for f in totals.findings])
 
-    def _deep(self, value: T) -> T:
+    def deep(self, value: T) -> T:
         """The same with every text of it redacted. Rulesets are left out: what is shown of them are rules, in visits."""
         found: Any = value
         if isinstance(value, str) and not isinstance(value, Enum):
             found = self(value)
         elif isinstance(value, list):
-            found = [self._deep(v) for v in value]
+            found = [self.deep(v) for v in value]
         elif isinstance(value, tuple):
-            found = tuple(self._deep(v) for v in value)
+            found = tuple(self.deep(v) for v in value)
         elif is_dataclass(value) and not isinstance(value, type):
             parts = {f.name: getattr(value, f.name) for f in fields(value)}
-            changed = {k: None if k == "ruleset" else self._deep(v) for k, v in parts.items()}
+            changed = {k: None if k == "ruleset" else self.deep(v) for k, v in parts.items()}
             found = type(value)(**changed)
         return found  # type: ignore[no-any-return]

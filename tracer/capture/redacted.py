@@ -16,21 +16,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer import record
-from tracer.capture import layout
+from tracer.capture import redacted_events
 from tracer.capture.codec import plain, rich
 from tracer.capture.redact import Redaction
+from tracer.capture.redacted_events import MAPPED
 from tracer.capture.schema import Record
 from tracer.capture.tape import Row
 from tracer.findings.kube_proxy import KubeProxy
 from tracer.findings.procnet import Bound
 from tracer.kube.cni import Sandbox
-from tracer.record import CLUE_DTYPE, DTYPE, SLOT, ClueKind, Kind
 
-ADDRESSES = tuple(name for name in DTYPE.names or () if DTYPE[name] == np.dtype("V16"))
 _NAMELESS = re.compile(r"node|netns \d+|")
 """What a namespace is called that has no name."""
-_MAPPED = b"\0" * 10 + b"\xff\xff"
 NAMES = frozenset({
     "namespace", "name", "nodeName", "hostname", "kubernetes.io/hostname", "kubernetes.io/service-name", "node",
 })  # fmt: skip
@@ -81,9 +78,9 @@ class Redacted:
         """An address as events have it, 16 bytes."""
         found = self._packed.get(raw)
         if found is None:
-            four = raw.startswith(_MAPPED)
+            four = raw.startswith(MAPPED)
             text = str(ipaddress.ip_address(raw[12:] if four else raw))
-            found = self._packed[raw] = (_MAPPED if four else b"") + ipaddress.ip_address(self.address(text)).packed
+            found = self._packed[raw] = (MAPPED if four else b"") + ipaddress.ip_address(self.address(text)).packed
         return found
 
     # ---- what never changes in a run
@@ -97,61 +94,15 @@ class Redacted:
         return kept | {
             "host": {**told["host"], "name": self.name(told["host"]["name"])},
             "options": plain({**options, "said": SAID, "words": words}),
-            "facts": plain(self._deep(rich(told["facts"]))),
+            "facts": plain(self._redaction.deep(rich(told["facts"]))),
             "namespaces": {**spaces, "names": plain(names)},
             "addresses": sorted(map(self.address, told["addresses"])),
             "ipvs_addresses": sorted(map(self.address, told["ipvs_addresses"])),
         }
 
-    def _deep(self, value: Any) -> Any:
-        return self._redaction._deep(value)
-
-    # ---- events
-
     def slots(self, slots: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Ring slots with other addresses in them; records of another kind than events and clues are emptied."""
-        slots = slots.copy()
-        if not len(slots):
-            return slots
-        lengths = slots[:, :4].view("<u4").ravel().copy()
-        whole = lengths & (record.DISCARDED - 1) == DTYPE.itemsize
-        kinds = slots[:, 8 + layout.place(DTYPE, "kind")]
-        known = (lengths == DTYPE.itemsize) | (lengths == SLOT - 8)
-        known &= np.isin(kinds, [int(k) for k in Kind if k not in layout.OTHERS])
-        clue = known & (kinds == int(Kind.EVENT_CLUE))
-        for at in np.flatnonzero((lengths != 0) & ~known).tolist():
-            self._empty(slots, at, DTYPE.itemsize if whole[at] else SLOT - 8)
-        starts = np.flatnonzero(known & whole & ~clue)
-        for name in ADDRESSES:
-            self._replace(slots, starts, layout.place(DTYPE, name))
-        for at in np.flatnonzero(clue).tolist():
-            self._clue(slots[at])
-        return slots
-
-    @staticmethod
-    def _empty(slots: npt.NDArray[np.uint8], at: int, size: int) -> None:
-        """A record that nobody reads: of its length, discarded, and without a byte."""
-        slots[at : at + (size + 8) // SLOT] = 0
-        slots[at, :4] = np.frombuffer(np.uint32(size | record.DISCARDED).tobytes(), np.uint8)
-
-    def _replace(self, slots: npt.NDArray[np.uint8], starts: npt.NDArray[Any], place: int) -> None:
-        """The address at this place of whole events."""
-        rows, column = starts + (place + 8) // SLOT, (place + 8) % SLOT
-        there = np.ascontiguousarray(slots[rows, column : column + 16])
-        different, which = np.unique(there.view("V16").ravel(), return_inverse=True)
-        new = np.array([np.frombuffer(self.packed(bytes(raw)), np.uint8) for raw in different.tolist()], np.uint8)
-        if len(starts):
-            slots[rows, column : column + 16] = new[which.ravel()]
-
-    def _clue(self, slot: npt.NDArray[np.uint8]) -> None:
-        """A neighbour has its address in it: the first of four words, or all of them."""
-        clue = slot[8 : 8 + CLUE_DTYPE.itemsize]
-        if clue[layout.place(CLUE_DTYPE, "what")] != int(ClueKind.CLUE_NEIGHBOUR):
-            return
-        place = layout.place(CLUE_DTYPE, "values")
-        raw = clue[place : place + 16].tobytes()
-        new = self.packed(_MAPPED + raw[:4])[12:] + bytes(12) if not any(raw[4:]) else self.packed(raw)
-        clue[place : place + 16] = np.frombuffer(new, np.uint8)
+        """Ring slots, as redacted_events.py makes them."""
+        return redacted_events.redacted(slots, self.packed)
 
     # ---- records
 

@@ -32,7 +32,7 @@ from tracer.render.base import Lost, Output
 from tracer.rules import installed
 from tracer.rules.assemble import NotUnderstood
 from tracer.rules.predict import TooMany
-from tracer.run import Limits, Run, Signals, start, write_ready
+from tracer.run import Limits, Run, Signals, end, start, write_ready
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,7 @@ def watch(question: Question, stories: list[Story], kube: Kube, output: Output, 
             traced.follow(stop, command)
         finally:
             stop.restore()
-            if command and command.poll() is None:
-                command.terminate()
-                command.wait()
+            end(command)
     if not beside.told:
         output.note("No first packet of such a connection was seen.")
         return 11 if traced.totals.lost else 12

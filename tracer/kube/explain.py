@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tracer.changed import changed
 from tracer.kube.ends import end_of, owner_of_rewrite
 from tracer.kube.known import Known
 from tracer.kube.marks import EMPTY, Trail
 from tracer.kube.model import UNKNOWN, Owner
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
-from tracer.model import Hop, Packet, changed
+from tracer.model import Hop, Packet
 
 _NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
 

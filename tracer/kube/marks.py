@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tracer.changed import changed
 from tracer.kube.known import Known
 from tracer.kube.model import Owner
 from tracer.kube.owners import marks, owner_of
 from tracer.kube.owners.kube_proxy_ipvs import asks_for_the_service
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.owners.rule_text import mark_set, mark_tested
-from tracer.model import changed
 from tracer.rules.model import Place, Rule, Ruleset, Visit
 
 EMPTY = Ruleset("", 0, "", {})

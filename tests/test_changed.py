@@ -1,4 +1,4 @@
-"""What the nouns can do."""
+"""A hop with other values in it, as dataclasses make it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests import sample_packets
-from tracer.model import Evidence, Hop, changed
+from tracer.changed import changed
+from tracer.model import Evidence, Hop
 
 
 @pytest.mark.parametrize("hop", [h for p in sample_packets.every() for h in p.hops], ids=lambda h: f"{h.what} {h.hook}")

@@ -1,0 +1,69 @@
+"""The options that tell how a capture is written: of `-w FILE` and of `record FILE`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from tracer.errors import BadOption
+
+MOST_BYTES = 4096
+"""Of a packet that may be recorded."""
+LEAST = 100_000
+"""Bytes of the smallest file that is worth having."""
+
+
+class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.2
+    """A size: a number with K, M or G behind it, of 1000."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)B?", str(value), re.IGNORECASE)
+        size = int(float(found[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[found[2].upper()]) if found else 0
+        if size < LEAST:
+            self.fail(f"{value!r} is no size of {LEAST // 1000} kB or more: write 500M or 2G.", param, ctx)
+        return size
+
+
+OPTIONS = (
+    click.option(
+        "--ring", type=Bytes(), metavar="SIZE", hidden=True, help="Of -w: keep the last SIZE (500M, 2G), in one file."
+    ),
+    click.option("--rotate-size", type=Bytes(), metavar="SIZE", hidden=True, help="Of -w: another file when one is so large."),
+    click.option(
+        "--rotate-time",
+        type=click.FloatRange(0, min_open=True),
+        metavar="S",
+        hidden=True,
+        help="... or so old, in seconds.",
+    ),
+    click.option(
+        "--snaplen",
+        type=click.IntRange(1, MOST_BYTES),
+        metavar="N",
+        hidden=True,
+        help=f"Of -w: also each packet's first N bytes, from the IP header on; {MOST_BYTES} at most.",
+    ),
+    click.option("--redact", is_flag=True, hidden=True, help="Of -w: other addresses and names in the file; needs --no-rules."),
+)
+
+
+def with_recording(function: Any) -> Any:
+    """The options. A trace does not show them in its help, for there they go with -w only."""
+    for option in reversed(OPTIONS):
+        function = option(function)
+    return function
+
+
+def recordable(options: dict[str, Any]) -> None:
+    """Raises BadOption for what a capture cannot be together."""
+    if options["redact"] and options["snaplen"]:
+        raise BadOption("--redact leaves no payload, for nobody knows whom it names: it does not go with --snaplen.")
+    if options["redact"] and not options["no_rules"]:
+        raise BadOption(
+            "--redact while recording needs --no-rules, for rules are recorded as the kernel has them; to share a capture with"
+            " rules, record without it and give it to export."
+        )
