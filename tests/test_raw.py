@@ -14,7 +14,7 @@ import pytest
 from tests import captures
 from tests.builders import Trail, hops, packets
 from tracer import bpf_text, raw
-from tracer.journeys import Journeys
+from tracer.journeys import REMEMBERED_NS, Journeys
 from tracer.record import DTYPE, Kind
 
 CLIENT = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -67,6 +67,16 @@ def test_a_packet_has_its_bytes_and_no_hop_more() -> None:
     (without,) = packets(trail)
     assert packet.raw == data and packet.complete
     assert packet.hops == without.hops and without.raw == b"" and made.events == 2
+
+
+def test_bytes_of_a_packet_that_is_told_of_no_further_are_not_kept() -> None:
+    made, later = Journeys(hops(), quiet=0), 2 * REMEMBERED_NS
+    made.add(records(1000 << 8, ip(CLIENT)))
+    made.finished(later)
+    assert made._bytes
+    made.add(Trail(CLIENT, later << 8, later).hook("PREROUTING").batch)
+    made.finished(later)
+    assert not made._bytes
 
 
 def test_nothing_of_it_is_compiled_without_being_asked_for() -> None:

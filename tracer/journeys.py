@@ -161,6 +161,11 @@ class Journeys:
         """Those that were over first stand first, within what a batch mixes up."""
         while self._over and self._newest - self._over[identity := next(iter(self._over))].last > REMEMBERED_NS:
             del self._over[identity]
+        # Bytes whose packet is told of no further: its events were lost. An identity begins with the time.
+        while self._bytes and (identity := next(iter(self._bytes))) not in self._open:
+            if self._newest - (identity >> 8) <= REMEMBERED_NS:
+                break
+            del self._bytes[identity]
 
     def _follow_header(self, events: list[Event]) -> list[Hop]:
         """The hops, with each rewrite confirmed by the header seen next, and changes nobody announced added."""
