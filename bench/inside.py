@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import costs, drain, startup, throughput, tools
+from bench import beside, costs, drain, startup, throughput, tools
 
 _began = time.monotonic()
 
@@ -44,6 +44,7 @@ def main(directory: Path, rounds: int, seconds: float, wanted: list[str]) -> int
         "drain": lambda: drain.run(directory / "events.npy"),
         "costs": lambda: costs.run(seconds),
         "throughput": lambda: throughput.run(rounds, seconds, say),
+        "beside": lambda: beside.run(say),
         "nftables": lambda: throughput.nftables(rounds, seconds, say),
     }
     uname = os.uname()

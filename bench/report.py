@@ -54,6 +54,19 @@ def throughput(found: dict[str, Any], machine: dict[str, Any]) -> list[str]:
     return lines
 
 
+def beside(found: list[dict[str, Any]]) -> list[str]:
+    """Of a second of packets at each rate: how many were told whole, and how long after the last packet the last line came."""
+    measured = [tool for tool in found if "error" not in tool]
+    rates = [row["rate"] for row in measured[0]["rows"]] if measured else []
+    head = ["", "start, s", "CPU s", "hooked", "lines a packet", *(f"{rate:,.0f}/s" for rate in rates)]
+    rows = []
+    for tool in measured:
+        start = [f"{tool['start']['seconds']:.1f}", f"{tool['start']['cpu']:.1f}", str(tool["hooked"]), f"{tool['lines']:.1f}"]
+        told = [f"{row['whole'] / row['sent']:.0%}, {row['after']:.1f} s" for row in tool["rows"]]
+        rows.append([tool["name"], *start, *told])
+    return [*table(head, rows), "", *(f"  {tool['name']}: {tool.get('error') or tool['command']}" for tool in found)]
+
+
 def costs(found: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for filter_, rows in found.items():
@@ -127,7 +140,7 @@ def text(results: dict[str, Any]) -> str:
         lines += ["", "== throughput", *throughput(results["throughput"], machine)]
     if "nftables" in results:
         lines += ["", "== throughput, rules in iptables-nft", *throughput(results["nftables"], machine)]
-    for title, show in (("costs", costs), ("drain", drain), ("startup", startup)):
+    for title, show in (("beside", beside), ("costs", costs), ("drain", drain), ("startup", startup)):
         if title in results:
             lines += ["", f"== {title}", *show(results[title])]
     for part, error in results["failed"].items():

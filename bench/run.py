@@ -2,9 +2,9 @@
 
     python3 bench/run.py [--clock instructions|time] [--rounds N] [--seconds S] [--only WORDS] [PART]...
 
-PART: startup, drain, costs, throughput, nftables; all of them unless named. The clock is real time where KVM works; an emulator
-counts instructions (bench/counted.py), unless told otherwise. Results: build/bench/results.json. Exit status 1 when a
-part could not be measured; a goal that was missed is only said.
+PART: startup, drain, costs, throughput, beside, nftables; all of them unless named. The clock is real time where KVM works;
+an emulator counts instructions (bench/counted.py), unless told otherwise. Results: build/bench/results.json. Exit status 1 when
+a part could not be measured; a goal that was missed is only said.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main() -> int:
     options.add_argument("--rounds", type=int, help="of throughput (instructions: 3, time: 5)")
     options.add_argument("--seconds", type=float, help="of guest time measured of each blast (0.4, 3)")
     options.add_argument("--only", default="", help="of throughput: tools whose name has these words in it")
-    options.add_argument("parts", nargs="*", metavar="PART", help="startup, drain, costs, throughput, nftables (all)")
+    options.add_argument("parts", nargs="*", metavar="PART", help="startup, drain, costs, throughput, beside, nftables (all)")
     given = options.parse_args()
     (ROOT / OUT).mkdir(parents=True, exist_ok=True)
     began = time.monotonic()

@@ -1,0 +1,155 @@
+"""pwru beside the tracer: the same datagrams, the same filter. How long a start takes, and of how many packets all is told.
+
+Datagrams from the client through a NodePort's DNAT to a pod; each tool follows what has the NodePort as its port, through DNAT.
+Needs throughput.flow() around it. A tool is started, shown CALM packets one after the other (which tells how many lines it writes
+for one), then a second of each of RATES, each from another port, and what it wrote is counted once it writes no more.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import tools
+from bench.throughput import SOURCE_PORT, hooked
+from bench.tools import SCRATCH, Running, ToolFailed
+from scenes import load
+from scenes.topology import CLIENT4, NODE4
+from scenes.traffic import NODEPORT_UDP
+
+ROOT = Path(__file__).resolve().parent.parent
+CALM, CALM_RATE = 20, 10.0
+RATES = (100.0, 500.0, 2_000.0, 8_000.0)
+SECONDS = 1.0
+READY_SECONDS, QUIET_SECONDS, LONGEST_SECONDS = 300.0, 1.5, 120.0
+"""How long a start may take; how long nothing must be written for all to be; how long that may take."""
+OURS = (sys.executable, "-m", "tracer", "--no-kube")
+
+
+def told(text: str, sport: int) -> int:
+    """The packets of that client's port that the tracer's text tells whole."""
+    head = f" UDP {CLIENT4}:{sport} -> "
+    return sum(head in block and "incomplete" not in block for block in text.split("\n\n"))
+
+
+def replayed(capture: Path) -> str:
+    """A capture as text."""
+    command = [*OURS[:3], "-r", str(capture)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+@dataclass(frozen=True)
+class Tool:
+    """words: its command. file: what it writes. text: that of the tracer, from the file; None: one line for each function."""
+
+    name: str
+    words: tuple[str, ...]
+    file: Path
+    text: Callable[[Path], str] | None = None
+
+
+def all_tools() -> list[Tool]:
+    port = str(NODEPORT_UDP)
+    text, capture, lines = SCRATCH / "beside.text", SCRATCH / "beside.k8st", SCRATCH / "beside.pwru"
+    theirs = ("pwru", "--filter-track-skb", "--output-file", str(lines))
+    ours = ("--all-kmods", "--filter-func", tools.our_functions())
+    return [
+        Tool("k8snet-trace", (*OURS, "--port", port), text, Path.read_text),
+        Tool("k8snet-trace record", (*OURS, "record", "--port", port, str(capture)), capture, replayed),
+        Tool("pwru, the same functions", (*theirs, *ours, "port", port), lines),
+        Tool("pwru, all functions", (*theirs, "port", port), lines),
+    ]
+
+
+@contextmanager
+def started(tool: Tool) -> Iterator[tuple[Running, dict[str, float]]]:
+    """The tool at work, and the seconds and CPU seconds that its start took. Ends it as Ctrl-C does."""
+    ready, said = SCRATCH / "beside.ready", SCRATCH / "beside.said"
+    for path in (ready, tool.file):
+        path.unlink(missing_ok=True)
+    at = max(i for i, word in enumerate(tool.words) if word in ("pwru", "--no-kube", "record")) + 1
+    words = [*tool.words[:at], "--ready-file", str(ready), *tool.words[at:]]
+    out = tool.file if tool.text == Path.read_text else Path(os.devnull)
+    began = time.monotonic()
+    with out.open("wb") as stdout, said.open("wb") as stderr:
+        process = subprocess.Popen(words, stdout=stdout, stderr=stderr, cwd=ROOT)
+    running = Running(" ".join(tool.words), process)
+    try:
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() > began + READY_SECONDS:
+                raise ToolFailed(f"{running.command}: not ready: {said.read_text()[-300:]}")
+            time.sleep(0.1)
+        yield running, {"seconds": time.monotonic() - began, "cpu": running.cpu_seconds}
+    finally:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(LONGEST_SECONDS)
+        process.kill()
+        process.wait()
+        running.told["said"] = said.read_text()[-600:]
+
+
+def lines(file: Path) -> int:
+    with file.open("rb") as written:
+        return sum(1 for _ in written)
+
+
+def quiet(file: Path) -> float:
+    """Waits until nothing more is written; seconds from now to the last of it."""
+    began = last = time.monotonic()
+    size = file.stat().st_size
+    while time.monotonic() < min(last + QUIET_SECONDS, began + LONGEST_SECONDS):
+        time.sleep(0.05)
+        if file.stat().st_size != size:
+            size, last = file.stat().st_size, time.monotonic()
+    return last - began
+
+
+def send(rate: float, seconds: float, sport: int) -> int:
+    """Datagrams from that port; how many of them reached a pod."""
+    before = load.pods_received()
+    load.udp_stream(rate, seconds, NODE4, NODEPORT_UDP, sport=sport).result()
+    return load.pods_received() - before
+
+
+def measure(tool: Tool, say: Callable[[str], None]) -> dict[str, Any]:
+    """One tool. rows, of each of RATES: packets sent, packets told whole, seconds from the last of them to the last line."""
+    rows: list[dict[str, Any]] = []
+    with started(tool) as (running, start):
+        attached = hooked()
+        calm = send(CALM_RATE, CALM / CALM_RATE, SOURCE_PORT)
+        quiet(tool.file)
+        each = lines(tool.file) / calm
+        for sport, rate in enumerate(RATES, SOURCE_PORT + 1):
+            before, cpu = lines(tool.file), running.cpu_seconds
+            sent = send(rate, SECONDS, sport)
+            row = {"rate": rate, "sent": sent, "after": quiet(tool.file)}
+            row |= {"cpu": running.cpu_seconds - cpu, "whole": min(sent, (lines(tool.file) - before) / each)}
+            rows.append(row)
+    if tool.text:
+        text = tool.text(tool.file)
+        for sport, row in enumerate(rows, SOURCE_PORT + 1):
+            row["whole"] = told(text, sport)
+    for row in rows:
+        say("{} {rate:.0f}/s: {whole:.0f} of {sent} told, the last {after:.1f} s after".format(tool.name, **row))
+    found = {"name": tool.name, "command": running.command, "said": running.told["said"]}
+    return found | {"start": start, "hooked": attached, "lines": each, "rows": rows}
+
+
+def run(say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """All tools, one after the other."""
+    found = []
+    for tool in all_tools():
+        try:
+            found.append(measure(tool, say))
+        except ToolFailed as e:
+            found.append({"name": tool.name, "error": str(e)})
+    return found
