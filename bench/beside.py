@@ -1,8 +1,8 @@
 """pwru beside the tracer: the same datagrams, the same filter. How long a start takes, and of how many packets all is told.
 
 Datagrams from the client through a NodePort's DNAT to a pod; each tool follows what has the NodePort as its port, through DNAT.
-Needs throughput.flow() around it. A tool is started, shown CALM packets one after the other (which tells how many lines it writes
-for one), then a second of each of RATES, each from another port, and what it wrote is counted once it writes no more.
+Needs throughput.flow() around it. A tool is started, shown CALM packets one after the other (which tells how many lines it
+writes for one), then a second of each of RATES, each from another port, and what it wrote is counted once it writes no more.
 """
 
 from __future__ import annotations
