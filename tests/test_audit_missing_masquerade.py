@@ -40,5 +40,7 @@ def test_without_api_and_lease_only_a_tunnel_tells_it() -> None:
 def test_flannels_lease_tells_it_too() -> None:
     leased = FakeNode(leases=("192.168.64.0/24",))
     (told,) = check(audits.of_text((CANAL / "canal-stale.rules").read_text(), node=leased))
-    assert told.certain and "iptables -t nat -D POSTROUTING ! -s 192.168.64.0/20 -d 192.168.66.0/24 -j RETURN" in told.cure
+    assert (
+        told.certain and "iptables-legacy -t nat -D POSTROUTING ! -s 192.168.64.0/20 -d 192.168.66.0/24 -j RETURN" in told.cure
+    )
     assert list(check(audits.of_text((CANAL / "canal.rules").read_text(), node=leased))) == []

@@ -48,7 +48,10 @@ def test_the_administrator() -> None:
 
 def test_a_policy_of_a_chain() -> None:
     (told,) = found(packet("FORWARD", f.policy("FORWARD", "DROP")))
-    assert told.cause.startswith("The policy of filter FORWARD drops packets") and "iptables -t filter -S FORWARD" in told.check
+    assert (
+        told.cause.startswith("The policy of filter FORWARD drops packets")
+        and "iptables-legacy -t filter -S FORWARD" in told.check
+    )
 
 
 def test_what_kubelet_drops_and_what_is_let_pass_is_none() -> None:

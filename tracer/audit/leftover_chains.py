@@ -14,6 +14,7 @@ from tracer.audit.ports import Claim, host_ports
 from tracer.audit.state import State
 from tracer.findings.model import Finding, Proof
 from tracer.kube.names import IPTABLES_CHAIN
+from tracer.rules import commands
 from tracer.rules.model import Rule, Ruleset
 
 _OF_PODS = re.compile(r"CNI-[0-9a-f]{24}|CNI-(?:DN|SN)-[0-9a-f]{21}")
@@ -83,7 +84,7 @@ def _repeated(state: State) -> Iterator[Finding]:
             ),
             proofs=(state.proof(first, ruleset), state.proof(rule, ruleset)),
             check="Two programs, or two versions of iptables, may write them: `iptables -V` on the node and in its pods.",
-            cure=f"`iptables -t {rule.table} -D {rule.chain} {rule.number}`",
+            cure=f"`{commands.deletes_this_one(rule)}`",
         )
 
 

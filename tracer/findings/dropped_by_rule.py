@@ -10,7 +10,8 @@ from tracer.findings.model import Finding, packet_proof, rule_proof
 from tracer.kube.model import Owner
 from tracer.model import Hop, Packet
 from tracer.place import place
-from tracer.rules.model import Rule, Visit
+from tracer.rules import commands
+from tracer.rules.model import Visit
 
 POLICIES = frozenset({"Calico", "Cilium", "kube-router", "Antrea", "Weave Net", "Kube-OVN"})
 """Programs that make rules of NetworkPolicies."""
@@ -42,22 +43,18 @@ def _tell(packet: Packet, hop: Hop, visit: Visit, owner: Owner | None) -> Findin
         who = f"A rule of {owner.text}"
         cure = "if it should not, remove the rule where it is written, not only here: it comes back otherwise"
     target = place(ends.dst, ends.dport) if ends.dport else ends.dst
+    if visit.rule:
+        shown = commands.shows(visit.rule)
+        check = f"Rule {visit.place.number} of {where}: its counter grows with each of these packets: `{shown}`."
+    else:
+        family = "ip6" if ":" in ends.src else "ip"
+        shown = commands.shows_policy(family, hop.table, visit.place.chain, legacy=hop.what == "table")
+        check = f"`{shown}` shows the policy."
     return Finding(
         name="",
         key=(hop.netns, hop.table, visit.place.chain, visit.place.number, ends.dport),
         cause=f"{who} {did} packets from {ends.src} to {target} in {hop.hook}.",
         proofs=(packet_proof(packet), rule_proof(visit, owner.text if owner else "")),
-        check=(
-            f"Rule {visit.place.number} of {where}: its counter grows with each of these packets: `{_lists(visit.rule)}`."
-            if visit.rule
-            else f"`ip{'6' * (':' in ends.src)}tables -t {hop.table} -S {visit.place.chain} | head -1` shows the policy."
-        ),
+        check=check,
         cure=f"{cure[0].upper()}{cure[1:]}.",
     )
-
-
-def _lists(rule: Rule) -> str:
-    """The command that shows a rule's chain, with counters where they are kept."""
-    if rule.table in ("raw", "mangle", "nat", "filter", "security"):
-        return f"ip{'6' * (rule.family == 'ip6')}tables -t {rule.table} -L {rule.chain} -v -n --line-numbers"
-    return f"nft -a list chain {rule.family} {rule.table} {rule.chain}"

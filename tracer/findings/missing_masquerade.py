@@ -18,6 +18,7 @@ from tracer.kube.model import Owner
 from tracer.kube.owners import owner_of
 from tracer.model import Hop, Nat, Packet
 from tracer.place import place
+from tracer.rules import commands
 from tracer.rules.model import Rule, Ruleset, Visit
 
 _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != (\S+/\d+) ip6? daddr (\S+/\d+) .*return")
@@ -125,13 +126,13 @@ def conflict(
         ),
         proofs=tuple(proofs),
         check=(
-            f"`ip{'6' * family}tables -t nat -S {rule.chain}` has one such RETURN for each subnet that this node has had; the"
+            f"`{commands.shows(rule)}` has one such RETURN for each subnet that this node has had; the"
             f" right one is {' or '.join(mine) or 'the podCIDR of this node'}."
             " On the pod's node, tcpdump shows where the answer goes."
         ),
         cure=(
-            f"Delete the stale rule: `{_deletes(rule)}`. Restarting flannel alone does not: it only removes what it would"
-            f" write now."
+            f"Delete the stale rule: `{commands.deletes(rule)}`."
+            " Restarting flannel alone does not: it only removes what it would write now."
         ),
         certain=bool(known) or bool(holder and node and holder.name != node.name),
     )
@@ -139,13 +140,6 @@ def conflict(
 
 def _whose(rule: Rule, ruleset: Ruleset | None, context: Context) -> Owner:
     return owner_of(rule, ruleset or EMPTY, context.known)
-
-
-def _deletes(rule: Rule) -> str:
-    """The command that deletes a rule."""
-    if rule.text.startswith(("!", "-")):
-        return f"ip{'6' * (rule.family == 'ip6')}tables -t nat -D {rule.chain} {rule.text}"
-    return f"nft delete rule {rule.family} {rule.table} {rule.chain} handle {rule.handle}"
 
 
 def _instead(rule: Rule, ruleset: Ruleset | None) -> list[Proof]:

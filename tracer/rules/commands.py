@@ -1,0 +1,48 @@
+"""What an operator types to see a rule, a policy, or to delete a rule: with the tool of the back end that it is in.
+
+`iptables` alone may be either back end, and the wrong one shows nothing of the rule.
+"""
+
+from __future__ import annotations
+
+from tracer.rules.model import Rule
+
+TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
+"""Of iptables; nftables has others, and may have these too."""
+
+
+def shows(rule: Rule) -> str:
+    """The command that lists a rule's chain, with counters where they are kept."""
+    if _of_iptables(rule):
+        return f"{_tool(rule.family, legacy=not rule.handle)} -t {rule.table} -L {rule.chain} -v -n --line-numbers"
+    return f"nft -a list chain {rule.family} {rule.table} {rule.chain}"
+
+
+def shows_policy(family: str, table: str, chain: str, *, legacy: bool) -> str:
+    """The command that shows a base chain's policy. family: "ip" or "ip6"."""
+    if legacy or table in TABLES:
+        return f"{_tool(family, legacy=legacy)} -t {table} -S {chain} | head -1"
+    return f"nft list ruleset | grep -A1 'chain {chain} '"
+
+
+def deletes(rule: Rule) -> str:
+    """The command that deletes a rule: by its text, which stays right when others come and go."""
+    if rule.text and _of_iptables(rule):
+        return f"{_tool(rule.family, legacy=not rule.handle)} -t {rule.table} -D {rule.chain} {rule.text}"
+    return deletes_this_one(rule)
+
+
+def deletes_this_one(rule: Rule) -> str:
+    """The same for one of several that have the same text: by its handle, or by its number of now."""
+    if rule.handle:
+        return f"nft delete rule {rule.family} {rule.table} {rule.chain} handle {rule.handle}"
+    return f"{_tool(rule.family, legacy=True)} -t {rule.table} -D {rule.chain} {rule.number}"
+
+
+def _of_iptables(rule: Rule) -> bool:
+    """Legacy, or in nftables by iptables-nft: its text is then that of iptables-save."""
+    return not rule.handle or (rule.table in TABLES and rule.text.startswith(("-", "!")))
+
+
+def _tool(family: str, *, legacy: bool) -> str:
+    return f"ip{'6' * (family == 'ip6')}tables-{'legacy' if legacy else 'nft'}"
