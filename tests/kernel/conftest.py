@@ -73,10 +73,9 @@ def pytest_exception_interact(node: pytest.Item, report: pytest.TestReport) -> N
         reporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}\n{report.capstdout}")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes long is only gone through when it is asked for: make kernel-test THOROUGH=1, or make matrix for its part."""
-    matrix = config.getoption("-m") == "matrix"
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long is only gone through when it is asked for, make kernel-test THOROUGH=1; but for the matrix's part of it."""
     if not os.environ.get("K8SNET_THOROUGH"):
         for item in items:
-            if item.get_closest_marker("thorough") and not (matrix and item.get_closest_marker("matrix")):
+            if item.get_closest_marker("thorough") and not item.get_closest_marker("matrix"):
                 item.add_marker(pytest.mark.skip(reason="takes long: THOROUGH=1"))

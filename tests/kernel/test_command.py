@@ -43,7 +43,9 @@ def wait_until_ready(process: subprocess.Popen[str], ready: Path) -> None:
     assert int(ready.read_text()) == process.pid
 
 
+@pytest.mark.matrix
 def test_with_a_command_in_json(node: None, tmp_path: Path) -> None:
+    """Valid by the schema, the same when its capture is read, and nothing of it stays in the kernel."""
     before, capture = state(), tmp_path / "a.k8st"
     ports = ["--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY)]
     options = ["-o", "json", "-w", str(capture), *ports, "--", *ASK]

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import pytest
 
 from scenes import rules, topology, traffic
-from tests.kernel.conftest import ROOT
-from tests.kernel.test_command import ASK, COMMAND, ENVIRONMENT
 from tests.kernel.watching import Watch
 from tracer.filters import Filter
 from tracer.kube.cni import Cache
@@ -107,16 +103,3 @@ def test_probes(watch: Watch, record_property: Callable[[str, object], None]) ->
     record_property("started", [watch.session.compile_seconds, watch.session.attach_seconds])
     record_property("watched", len(watch.session.watched))
     assert all(name.startswith("ipvs_") for name in refused) if watch.kernel.types.known else not refused, refused
-
-
-@pytest.mark.thorough
-def test_a_capture_of_the_command_reads_back(node: None, tmp_path: Path) -> None:
-    capture = tmp_path / "capture"
-    options = ["--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY), "--no-kube"]
-    live = subprocess.run(
-        [*COMMAND, *options, "-w", str(capture), "--", *ASK], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT
-    )
-    assert live.returncode == 10, live.stderr
-    again = subprocess.run([sys.executable, "-m", "tracer", "-r", str(capture)], capture_output=True, text=True,
-                           env=ENVIRONMENT, cwd=ROOT)  # fmt: skip
-    assert "DNAT" in live.stdout and (again.stdout, again.returncode) == (live.stdout, 0), again.stderr
