@@ -74,7 +74,7 @@ def pytest_exception_interact(node: pytest.Item, report: pytest.TestReport) -> N
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long is only gone through when it is asked for, make kernel-test THOROUGH=1; but for the matrix's part of it."""
+    """What takes long is only gone through when it is asked for, THOROUGH=1, but for the part of the matrix in it."""
     if not os.environ.get("K8SNET_THOROUGH"):
         for item in items:
             if item.get_closest_marker("thorough") and not item.get_closest_marker("matrix"):
