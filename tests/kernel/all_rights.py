@@ -1,8 +1,8 @@
 """Which capabilities a run can do without, and what it loses by it; in the lab, as root: `python3 tests/kernel/all_rights.py`.
 
-A run for each of tracer/kernel/rights.py, which has all the others and no more. They share one compiled program, for compiling
-takes a minute in an emulator; a run that would compile another one does. A line each: its exit status, and what it told less
-than one that had all; below it what it said.
+A run without each of tracer/kernel/rights.py, and some without several. They share one compiled program, for compiling takes a
+minute in an emulator; a run that would compile another one does. A line each: its exit status, and what it told less than one
+that had all; below it what it said. At the end the kernel is locked down, which only a new boot takes back.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,93 +25,155 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 from scenes import scene, topology, traffic  # noqa: E402
 from tests.kernel import tracers  # noqa: E402
 from tests.kernel.truth import legacy  # noqa: E402
-from tracer import cli  # noqa: E402
+from tracer import cli, doctor  # noqa: E402
 from tracer.kernel import acts, rights, session  # noqa: E402
 from tracer.kernel.headers import headers  # noqa: E402
 from tracer.kernel.program import Program, abilities, load_bcc  # noqa: E402
 from tracer.kernel.ring import PAGE  # noqa: E402
 
-DROPPED = 9126
+DROPPED, OTHERS = 9126, 9127
+"""Ports: one that a rule of nftables drops, one of a listener of another user."""
 CHAINS = f"table inet few {{ chain in {{ type filter hook input priority 5; tcp dport {DROPPED} drop; }}; }}"
-PORTS = (traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY, DROPPED)
-PR_CAPBSET_DROP = 24
+PORTS = (traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY, DROPPED, OTHERS)
+LISTEN = f"import socket, time; s = socket.create_server(('', {OTHERS})); print(flush=True); time.sleep(1e6)"
+SEVERAL = (
+    ("CAP_BPF", "CAP_PERFMON"),
+    ("CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH"),
+    ("CAP_BPF", "CAP_PERFMON", "CAP_DAC_OVERRIDE", "CAP_KILL"),
+)
+LOCKDOWN = rights.LOCKDOWN
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 WAIT = 240.0
 
-
-def texts() -> dict[str, str]:
-    """The generated part of the program that this machine's root would run."""
-    kernel, can = session.Kernel.running(), abilities(load_bcc())
-    planned, _ = session.choose(kernel, can, False)
-    watched = acts.plan(kernel.types, kernel.symbols, can)
-    return headers(kernel.types, kernel.symbols, planned, watched, session.RING_BYTES // PAGE, session.possible_cpus())
+Without = tuple[str, ...]
 
 
-def lose(name: str) -> None:
-    """This process, and what it runs, has all of tracer/kernel/rights.py from now on but this one."""
-    mask, libc = rights.mask(tuple(c for c in rights.BITS if c != name)), ctypes.CDLL(None, use_errno=True)
+class Runs:
+    """Runs the command in processes of its own, on one compiled program."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._number = directory, 0
+        kernel, can = session.Kernel.running(), abilities(load_bcc())
+        planned, _ = session.choose(kernel, can, False)
+        watched, pages = acts.plan(kernel.types, kernel.symbols, can), session.RING_BYTES // PAGE
+        self._texts = headers(kernel.types, kernel.symbols, planned, watched, pages, session.possible_cpus())
+        self._types, self._program = kernel.types, Program(load_bcc(), self._texts)
+
+    def run(self, without: Without = (), contained: bool = False) -> tuple[int, list[tracers.Line], str]:
+        """Exit status, lines, and what stood on stderr. contained: /sys as it is in a container, and no new rights."""
+        self._number += 1
+        name = self._directory / str(self._number)
+        pid, ready = self._child(name, without, contained), name.with_suffix(".ready")
+        until, ended = time.monotonic() + WAIT, 0
+        while not ready.exists() and not ended and time.monotonic() < until:
+            time.sleep(0.2)
+            ended, status = os.waitpid(pid, os.WNOHANG)
+        if not ended:
+            traffic.http_get()
+            traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY)
+            traffic.tcp_connect(topology.NODE4, OTHERS)
+            traffic.tcp_connect(topology.NODE4, DROPPED, timeout=0.5)
+            time.sleep(2)
+            os.kill(pid, signal.SIGINT)
+            _, status = os.waitpid(pid, 0)
+        lines = tracers.read(name.with_suffix(".out"))
+        return os.waitstatus_to_exitcode(status), lines, name.with_suffix(".err").read_text()
+
+    def _child(self, name: Path, without: Without, contained: bool) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        status: Any = 1
+        try:
+            for number, suffix in ((1, ".out"), (2, ".err")):
+                os.dup2(os.open(name.with_suffix(suffix), os.O_WRONLY | os.O_CREAT, 0o666), number)
+            for module in (session, doctor):
+                module.__dict__["KernelTypes"] = lambda *root: self._types
+            session.__dict__["Program"] = self._compiled
+            if contained:
+                contain()
+            lose(without)
+            ready = ["--ready-file", str(name.with_suffix(".ready")), "-o", "json", "--no-kube"]
+            cli.main([*ready, *(word for port in PORTS for word in ("--port", str(port)))])
+        except SystemExit as e:
+            status = e.code
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status if isinstance(status, int) else 0)
+
+    def _compiled(self, bcc: Any, wanted: dict[str, str]) -> Program:
+        return self._program if wanted == self._texts else Program(bcc, wanted)
+
+
+def contain() -> None:
+    """This process sees /sys as a container does that is not privileged."""
+    libc, new_mounts = ctypes.CDLL(None, use_errno=True), 0x00020000
+    if libc.unshare(new_mounts):
+        raise OSError(ctypes.get_errno(), "unshare")
+    subprocess.run("mount --make-rprivate / && mount -t sysfs -o ro none /sys", shell=True, check=True)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def lose(without: Without) -> None:
+    """This process, and what it runs, has all of tracer/kernel/rights.py from now on but these."""
+    mask, libc = rights.mask(tuple(c for c in rights.BITS if c not in without)), ctypes.CDLL(None, use_errno=True)
     for bit in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
         if not mask >> bit & 1:
             libc.prctl(PR_CAPBSET_DROP, bit, 0, 0, 0)
     rights.keep(mask)
 
 
-def child(name: str, directory: Path, compiled: dict[str, str], program: Program) -> int:
-    """Runs the command in a process of its own; its number."""
-    pid = os.fork()
-    if pid:
-        return pid
-    status: Any = 1
-    try:
-        for number, suffix in ((1, "out"), (2, "err")):
-            os.dup2(os.open(directory / f"{name}.{suffix}", os.O_WRONLY | os.O_CREAT, 0o666), number)
-        session.__dict__["Program"] = lambda bcc, wanted: program if wanted == compiled else Program(bcc, wanted)
-        ready = ["--ready-file", str(directory / f"{name}.ready"), "-o", "json", "--no-kube"]
-        lose(name)
-        cli.main([*ready, *(word for port in PORTS for word in ("--port", str(port)))])
-    except SystemExit as e:
-        status = e.code
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status if isinstance(status, int) else 0)
+@contextmanager
+def nobodys_listener() -> Iterator[None]:
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", LISTEN]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        yield
+        process.kill()
 
 
-def run(name: str, directory: Path, compiled: dict[str, str], program: Program) -> tuple[int, list[tracers.Line], str]:
-    """Exit status, lines, and what stood on stderr, of a run without this capability."""
-    pid, ready = child(name, directory, compiled, program), directory / f"{name}.ready"
-    until, ended = time.monotonic() + WAIT, 0
-    while not ready.exists() and not ended and time.monotonic() < until:
-        time.sleep(0.2)
-        ended, status = os.waitpid(pid, os.WNOHANG)
-    if not ended:
-        traffic.http_get()
-        traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY)
-        traffic.tcp_connect(topology.NODE4, DROPPED, timeout=0.5)
-        time.sleep(2)
-        os.kill(pid, signal.SIGINT)
-        _, status = os.waitpid(pid, 0)
-    lines = tracers.read(directory / f"{name}.out")
-    return os.waitstatus_to_exitcode(status), lines, (directory / f"{name}.err").read_text()
+def told(lines: list[tracers.Line]) -> dict[str, bool]:
+    """What a run may lack, and whether it told it."""
+    others = [hop for packet in tracers.of_port(lines, OTHERS) for hop in packet["hops"]]
+    return tracers.told(lines) | {"processes of other users": any("pid" in h.get("socket", {}) for h in others)}
+
+
+def write(what: str, found: tuple[int, list[tracers.Line], str], everything: dict[str, bool]) -> None:
+    status, lines, said = found
+    now = told(lines)
+    lost = ", ".join(name for name, there in everything.items() if there and not now[name])
+    facts = [f"{f['subject']}: {f['text']}" for f in tracers.facts(lines) if f["state"] != "ok"]
+    print(f"{what}: status {status}, {len(tracers.packets(lines))} packets; less: {lost or 'nothing'}")
+    print(*(f"    {line}" for line in (*said.splitlines()[-3:], *facts[:12])), sep="\n", flush=True)
+
+
+def lock(mode: str) -> None:
+    if not LOCKDOWN.exists():
+        subprocess.run(["mount", "-t", "securityfs", "none", str(LOCKDOWN.parent)], check=True)
+    LOCKDOWN.write_text(mode)
+    print("lockdown:", LOCKDOWN.read_text().strip(), flush=True)
 
 
 def main() -> int:
     legacy.load_modules()
-    with tempfile.TemporaryDirectory() as directory, scene.scene():
+    with tempfile.TemporaryDirectory() as directory, scene.scene(), nobodys_listener():
         subprocess.run(["nft", "-f", "-"], input=CHAINS, text=True, check=True)
-        compiled = texts()
-        program = Program(load_bcc(), compiled)
+        runs = Runs(Path(directory))
         print("compiled", flush=True)
-        everything: dict[str, bool] = {}
-        for name in ("", *rights.BITS):
-            status, lines, said = run(name, Path(directory), compiled, program)
-            now = tracers.told(lines)
-            everything = everything or now
-            lost = ", ".join(what for what, there in everything.items() if there and not now[what])
-            facts = [f"{f['subject']}: {f['text']}" for f in tracers.facts(lines) if f["state"] != "ok"]
-            seen = len(tracers.packets(lines))
-            print(f"without {name or 'none of them'}: status {status}, {seen} packets; less: {lost or 'nothing'}")
-            print(*(f"    {line}" for line in (*said.splitlines()[-3:], *facts[:12])), sep="\n", flush=True)
-    print("with all:", ", ".join(what for what, there in everything.items() if there))
+        whole = runs.run()
+        everything = told(whole[1])
+        write("with all ten", whole, everything)
+        print("    tells:", ", ".join(what for what, there in everything.items() if there))
+        for without in (*((name,) for name in rights.BITS), *SEVERAL):
+            write(f"without {' '.join(without)}", runs.run(without), everything)
+        write(f"in a container, without {' '.join(SEVERAL[-1])}", runs.run(SEVERAL[-1], contained=True), everything)
+        lock("integrity")
+        write("with all ten", runs.run(), everything)
+        lock("confidentiality")
+        write("with all ten", runs.run(), everything)
+        write("in a container, which does not see that", runs.run(contained=True), everything)
     return int(not all(everything.values()))
 
 
