@@ -44,7 +44,7 @@ from tracer.rules.legacy import Legacy
 from tracer.rules.reader import Reader, Reading, Wanted
 from tracer.rules.saved import Rules
 from tracer.rules.steps import RULESET, WATCHED
-from tracer.run import Limits, Run
+from tracer.run import Limits, Run, Stop
 from tracer.source import Loss
 from tracer.syns.watch import Syns
 from tracer.timelines.connections import Connections
@@ -214,12 +214,12 @@ def capture(
     redacted: Redacted | None = None,
 ) -> Printed:
     """A capture, and what was printed. explained: False = as `record` does it. follow: by connection. heard: of conntrack."""
-    stop = SimpleNamespace(asked=False)
+    stop = Stop()
     machine, out, err = Machine(str(path), sizes, redacted), io.StringIO(), io.StringIO()
     machine.heard = KeptEntries(machine.tape, heard or Heard(why="conntrack's events are not told: so"))
     shelf = Shelf(machine.tape.reading)
     shelf.ready = [reading(100, 200)]
-    probes = Probes(turns if turns is not None else some_turns(), lambda: setattr(stop, "asked", True))
+    probes = Probes(turns if turns is not None else some_turns(), stop.ask)
     with ExitStack() as stack:
         stack.callback(machine.close)
         kube = stack.enter_context(Kube(Source(none=True, known=machine.known), Words(), Filter()))
@@ -246,7 +246,7 @@ def capture(
         run = Run(machine.source(session, kube), journeys, output, Limits(), kube, findings, following)
         output.begin(FACTS["full" if form == "json" else "missed"], "--port 30285", "6.12.0")
         run.begin()
-        run.follow(cast(Any, stop))
+        run.follow(stop)
         machine.close(run.totals.seconds)
         output.summary(run.totals)
     return Printed(path, {form: out.getvalue()}, err.getvalue(), run.totals, list(machine.files.names))

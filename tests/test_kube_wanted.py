@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -129,11 +130,15 @@ class Nothing(Journeys):
     def __init__(self) -> None:
         self.events = 0
 
+    @property
+    def open(self) -> int:
+        return 0
+
     def add(self, batch: Any) -> None:
         pass
 
-    def finished(self, now: int) -> list[Packet]:
-        return []
+    def parcels(self, now: int | None = None) -> Iterator[list[Packet]]:
+        return iter(())
 
 
 def kubeconfig(path: Path, port: int) -> str:

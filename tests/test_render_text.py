@@ -318,6 +318,8 @@ def test_loss_and_summary() -> None:
         "  2 delivered, 1 dropped, 1 incomplete",
         "  42 events, 13 lost (12 of hook, 1 of table4)",
     ]
+    text.summary(Totals(3, events=42, unexplained=8123))
+    assert out.getvalue().endswith("\n  ended before 8123 more packets that had been seen could be explained\n")
     said = err.getvalue().splitlines()
     assert "on Linux 6.1.0, tracing --port 1." in said[0]
     assert said[1:] == ["! IPVS: 3 virtual servers", "bye"]

@@ -19,13 +19,13 @@ from tracer.errors import BadOption, CommandNotFound
 from tracer.facts import Fact
 from tracer.findings import Findings
 from tracer.findings.model import Finding
-from tracer.journeys import Journeys
+from tracer.journeys import PARCEL, Journeys
 from tracer.kernel.counters import Loss
 from tracer.kernel.session import Session
 from tracer.model import Packet, Totals
 from tracer.record import DTYPE
 from tracer.render.base import Lost, Output
-from tracer.run import Limits, Run, Signals, Stop, start, status, write_ready
+from tracer.run import EXPLAINING, Limits, Run, Signals, Stop, start, status, write_ready
 from tracer.source import Live
 
 ENDS: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -141,6 +141,47 @@ def test_losses_are_told_and_spoil_what_is_open() -> None:
     assert (run.totals.lost, run.totals.incomplete) == (17, 1)
 
 
+MANY = 3 * PARCEL
+
+
+def many() -> npt.NDArray[Any]:
+    return np.concatenate([forwarded(number) for number in range(1, MANY + 1)])
+
+
+@pytest.mark.parametrize("quiet", [0, 1 << 62], ids=["over", "open"])
+def test_ctrl_c_leaves_time_for_what_was_seen(quiet: int) -> None:
+    run, out = follow(Given(many()), quiet=quiet)
+    assert [p.number for p in out.packets] == list(range(1, MANY + 1))
+    assert run.totals.unexplained == 0
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["late", "asked again"])
+def test_ctrl_c_ends_soon_and_what_is_left_is_counted(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the midst of a turn's packets: the first ones are told, in order, and the others are not forgotten silently."""
+    monkeypatch.setattr("tracer.run.END_SECONDS", seconds)
+    stop = Stop()
+
+    def end(packet: Packet) -> None:
+        if packet.number == PARCEL + 1:
+            stop.ask()
+            stop.hurry() if seconds else time.sleep(0.001)
+
+    out = Written(end)
+    run = Run(Live(cast(Session, Given(many()))), Journeys(hops(), quiet=0), out, Limits())
+    run.follow(stop)
+    assert [p.number for p in out.packets] == list(range(1, 2 * PARCEL + 1))
+    assert (run.totals.packets, run.totals.unexplained) == (2 * PARCEL, MANY - 2 * PARCEL)
+    assert status(run.totals, True) == 11, "nothing can be concluded"
+
+
+def test_who_waits_for_the_end_is_told_what_for(capsys: pytest.CaptureFixture[str]) -> None:
+    stop = Stop()
+    run = Run(Live(cast(Session, Given(many()))), Journeys(hops(), quiet=0), Written(lambda packet: stop.ask()), Limits())
+    run.follow(stop)
+    assert (run.totals.packets, run.totals.unexplained) == (MANY, 0)
+    assert capsys.readouterr().err == EXPLAINING + "\n"
+
+
 def test_seconds() -> None:
     run = Run(Live(cast(Session, Given())), Journeys(hops()), Written(), Limits(seconds=0.05))
     run.follow(Stop())
@@ -220,7 +261,10 @@ def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
         assert not stop.asked
         os.kill(os.getpid(), number)
         time.sleep(0)
-        assert (stop.asked, seen) == (True, [])
+        assert (stop.asked, stop.late, seen) == (True, False, [])
+        os.kill(os.getpid(), number)
+        time.sleep(0)
+        assert (stop.late, seen) == (True, []), "twice: at once"
         stop.restore()
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
         os.kill(os.getpid(), number)

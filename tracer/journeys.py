@@ -6,7 +6,7 @@ lost part. What is lost at the end leaves no gap, so every packet that is open w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -27,6 +27,9 @@ WAIT_NS = 10_000_000_000
 
 REMEMBERED_NS = 10_000_000_000
 """So long it is remembered which packets are over, for what comes of them later."""
+
+PARCEL = 64
+"""So many packets are explained at once."""
 
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
 
@@ -92,14 +95,30 @@ class Journeys:
         """Whether rules that acted on open packets are being read."""
         return any(self._rules.waits(events) for events in self._open.values())
 
+    @property
+    def open(self) -> int:
+        """How many packets have not been handed out."""
+        return len(self._open)
+
     def finished(self, now: int) -> list[Packet]:
         """Packets that have been quiet long enough, oldest first. now: ns, CLOCK_MONOTONIC, taken before the last drain."""
-        quiet = [p for p, time in self._last.items() if now - time > self._quiet]
-        return self._close([p for p in quiet if now - self._last[p] > WAIT_NS or not self._rules.waits(self._open[p])])
+        return [packet for parcel in self.parcels(now) for packet in parcel]
 
     def rest(self) -> list[Packet]:
         """All packets still open, oldest first; they are over now."""
-        return self._close(list(self._open))
+        return [packet for parcel in self.parcels() for packet in parcel]
+
+    def parcels(self, now: int | None = None) -> Iterator[list[Packet]]:
+        """What finished() gives, and without a time rest(), by and by: whoever takes no more leaves the others open."""
+        self._forget()
+        over = list(self._open) if now is None else self._over_by(now)
+        over.sort(key=lambda identity: self._open[identity][0].time)
+        for at in range(0, len(over), PARCEL):
+            yield self._close(over[at : at + PARCEL])
+
+    def _over_by(self, now: int) -> list[int]:
+        quiet = [p for p, time in self._last.items() if now - time > self._quiet]
+        return [p for p in quiet if now - self._last[p] > WAIT_NS or not self._rules.waits(self._open[p])]
 
     def _close(self, identities: Iterable[int]) -> list[Packet]:
         packets = []
@@ -109,7 +128,6 @@ class Journeys:
             if any(e.kind not in record.PARTS and e.kind != Kind.EVENT_CLUE for e in records):
                 packets.append(self._packet(identity, records))
             self._bytes.pop(identity, None)
-        self._forget()
         packets.sort(key=lambda p: p.time)
         for packet in packets:
             self._number += 1

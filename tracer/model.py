@@ -237,7 +237,7 @@ class Totals:
     """What a run saw, counted. lost: events; outcomes: packets by outcome. findings: as they stand at the end.
 
     causes: SYNs by cause. differences: what the kernel counted, and what packets explain of it. timelines: how many there
-    were, and how many aged out.
+    were, and how many aged out. unexplained: packets that were seen when the run was made to end.
     """
 
     packets: int = 0
@@ -250,3 +250,4 @@ class Totals:
     causes: dict[str, int] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
     timelines: dict[str, int] = field(default_factory=dict)
+    unexplained: int = 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from tracer import record
 from tracer.errors import BadOption, CommandNotFound
 from tracer.findings import Findings
 from tracer.following import Following
-from tracer.journeys import Journeys
+from tracer.journeys import PARCEL, Journeys
 from tracer.kube.live import Kube
 from tracer.model import Packet, Totals
 from tracer.render.base import Output
@@ -25,6 +26,9 @@ from tracer.verdict import BAD
 POLL_SECONDS = 0.05
 RULES_SECONDS = 5.0
 """How long the end of a run may wait for rules that are being read."""
+END_SECONDS = 5.0
+"""How long a run that was asked to end goes on to explain what it has seen: on a busy node, a ring full of packets."""
+EXPLAINING = "Explaining what was seen; Ctrl-C again ends at once."
 
 
 @dataclass(frozen=True)
@@ -37,24 +41,38 @@ class Limits:
 
 
 class Stop:
-    """asked: a run is to end when it has done what it is doing."""
+    """asked: a run is to end when it has explained what it has seen. late: now, whatever is left."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self._until = math.inf
+
+    @property
+    def asked(self) -> bool:
+        return self._until < math.inf
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() > self._until
 
     def ask(self) -> None:
-        self.asked = True
+        self._until = min(self._until, time.monotonic() + END_SECONDS)
+
+    def hurry(self) -> None:
+        self._until = 0.0
 
 
 class Signals(Stop):
-    """Ctrl-C and SIGTERM end a run; they do not interrupt what it is doing."""
+    """Ctrl-C and SIGTERM end a run, twice: at once. They do not interrupt what it is doing."""
 
     def __init__(self) -> None:
         super().__init__()
         self._before = {s: signal.signal(s, self._ask) or signal.SIG_DFL for s in (signal.SIGINT, signal.SIGTERM)}
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.ask()
+        if self.asked:
+            self.hurry()
+        else:
+            self.ask()
 
     def restore(self) -> None:
         for number, handler in self._before.items():
@@ -77,7 +95,8 @@ class Run:
         self._source, self._journeys, self._output, self._limits = source, journeys, output, limits
         self._kube, self._findings, self._following = kube, findings, following
         self.totals = Totals()
-        self._full = False
+        self._stop = Stop()
+        self._full = self._noted = False
 
     def begin(self) -> None:
         """The probes are on, and packets come from now on."""
@@ -85,8 +104,11 @@ class Run:
             self._following.start(self._output)
 
     def follow(self, stop: Stop, command: subprocess.Popen[bytes] | None = None) -> None:
-        """Prints packets until stopped, a limit is reached, or the command has ended; then prints what is left."""
-        began = time.monotonic()
+        """Prints packets until stopped, a limit is reached, or the command has ended; then prints what is left.
+
+        What there was no time for, once it was stopped, is counted in totals.unexplained.
+        """
+        self._stop, began = stop, time.monotonic()
         while not (stop.asked or self._full):
             if self._limits.seconds and time.monotonic() - began >= self._limits.seconds:
                 break
@@ -96,7 +118,7 @@ class Run:
             time.sleep(POLL_SECONDS)
             self._turn()
         last = time.monotonic() + RULES_SECONDS
-        while self._journeys.waiting and not self._full and time.monotonic() < last:
+        while self._journeys.waiting and not self._full and time.monotonic() < last and not stop.late:
             time.sleep(POLL_SECONDS)
             self._turn()
         self._turn(last=True)
@@ -107,7 +129,7 @@ class Run:
 
         seconds: how long that run took, None = as long as its turns. early: ends at the limit, as the recorded run did not.
         """
-        began, turn = 0, Turn(0, record.NOTHING)
+        self._stop, began, turn = stop, 0, Turn(0, record.NOTHING)
         for turn in turns:
             began = began or turn.now
             self._take(turn)
@@ -138,12 +160,23 @@ class Run:
         for loss in turn.losses:
             self.totals.lost += loss.count
             self._output.lost(loss)
-        for packet in self._journeys.rest() if turn.last else self._journeys.finished(turn.now):
+        for packet in self._packets(turn):
             self._print(packet)
         if self._following:
             self._following.turn(turn.now, self._output)
         self.totals.events = self._journeys.events
         self._ask_kube()
+
+    def _packets(self, turn: Turn) -> Iterator[Packet]:
+        """Those that are over, as long as there is time for them."""
+        parcels = self._journeys.parcels(None if turn.last else turn.now)
+        while not self._stop.late and (parcel := next(parcels, None)):
+            yield from parcel
+            if self._stop.asked and self._journeys.open > PARCEL and not self._noted:
+                self._noted = True
+                self._output.note(EXPLAINING)
+        if turn.last:
+            self.totals.unexplained = self._journeys.open
 
     def _ask_kube(self) -> None:
         """Says what it has to say, and follows an object whose addresses have changed."""
@@ -201,7 +234,7 @@ def status(totals: Totals, with_command: bool) -> int:
         return 0
     if any(f.certain for f in totals.findings) or any(totals.outcomes.get(word) for word in BAD):
         return 10
-    if totals.lost:
+    if totals.lost or totals.unexplained:
         return 11
     return 0 if totals.packets else 12
 

@@ -6,7 +6,7 @@ In place of tracer/journeys.py: it takes the batches, and no packet comes out.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -128,8 +128,9 @@ class Ahead(Journeys):
         """Whether rules that packets met are being read."""
         return self._hits.reading
 
-    def finished(self, now: int) -> list[Packet]:
-        return []
+    @property
+    def open(self) -> int:
+        return 0
 
-    def rest(self) -> list[Packet]:
-        return []
+    def parcels(self, now: int | None = None) -> Iterator[list[Packet]]:
+        return iter(())

@@ -65,6 +65,7 @@ class Json(Output):
                 {"netns": d.netns, "counter": d.counter, "counted": d.counted, "explained": d.explained}
                 for d in totals.differences
             ],
+            **({"unexplained": totals.unexplained} if totals.unexplained else {}),
         )
 
     def doctor(self, facts: Sequence[Fact], status: int) -> None:

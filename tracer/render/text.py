@@ -137,6 +137,9 @@ class Text(Output):
             aged = totals.timelines.get("aged out", 0)
             lines.append(f"  {count(totals.timelines.get('timelines', 0), 'connection')}, {aged} aged out for want of room")
         lines.append(f"  {count(totals.events, 'event')}, {lost}")
+        if totals.unexplained:
+            left = f"ended before {count(totals.unexplained, 'more packet')} that had been seen could be explained"
+            lines.append("  " + ink("doubt", left))
         self._write([ink.fold(line, 2) for line in lines])
 
     def doctor(self, facts: Sequence[Fact], status: int) -> None:
