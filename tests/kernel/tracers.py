@@ -75,8 +75,8 @@ class Tracer:
 
 
 def read(path: Path) -> list[Line]:
-    """The lines in a file."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """The lines in a file that are written to their end."""
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def facts(lines: list[Line]) -> list[Line]:
