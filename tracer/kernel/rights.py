@@ -44,10 +44,6 @@ def mask(names: tuple[str, ...]) -> int:
     return sum(1 << BITS[name] for name in names)
 
 
-def holds(name: str) -> bool:
-    return bool(held() & mask((name,)))
-
-
 def require_root() -> None:
     """Raises NotRoot for anybody else."""
     if os.geteuid() != 0:
