@@ -17,6 +17,7 @@ from tracer.kernel.btf import KernelTypes
 from tracer.kernel.known import Known
 from tracer.kernel.plan import Abilities
 from tracer.kernel.probes import PROBES, TRACEPOINT
+from tracer.kernel.rights import BITS, LOSES
 from tracer.kernel.symbols import Symbols
 from tracer.rules.ipset import Set
 from tracer.rules.ipvs import VirtualServer
@@ -93,7 +94,7 @@ def machine(root: Path, **files: str) -> Machine:
 
 
 def capable(*names: str) -> str:
-    return f"Name:\tx\nCapEff:\t{sum(1 << doctor.CAPABILITIES[n] for n in names):016x}\n"
+    return f"Name:\tx\nCapEff:\t{sum(1 << BITS[n] for n in names):016x}\n"
 
 
 def test_each_probe_says_its_symbol_its_way_and_what_it_tells() -> None:
@@ -158,18 +159,17 @@ def test_on_a_kernel_after_5_10_nothing_is_guessed(reasons: bool, described: boo
 @pytest.mark.parametrize(
     ("euid", "held", "state", "said"),
     [
-        (0, ("CAP_SYS_ADMIN", "CAP_NET_ADMIN"), "ok", "root"),
-        (0, ("CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN"), "ok", "root"),
-        (0, ("CAP_SYS_ADMIN",), "degraded", "CAP_NET_ADMIN"),
-        (0, ("CAP_BPF", "CAP_NET_ADMIN"), "missing", "root without CAP_PERFMON or CAP_SYS_ADMIN"),
-        (0, (), "missing", "CAP_BPF and CAP_PERFMON"),
-        (1000, (), "missing", "not root: run it with sudo (it lacks CAP_BPF, CAP_PERFMON)"),
+        (0, ("CAP_SYS_ADMIN", *LOSES), "ok", "root"),
+        (0, ("CAP_SYS_ADMIN", "CAP_NET_RAW", "CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE", "CAP_SYSLOG"), "degraded", "CAP_NET_ADMIN"),
+        (0, ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_DAC_OVERRIDE"), "degraded", "without CAP_SYS_PTRACE no pro"),
+        (0, ("CAP_NET_ADMIN",), "missing", "root without CAP_SYS_ADMIN: run the container privileged"),
+        (1000, (), "missing", "not root: run it with sudo"),
     ],
 )
 def test_rights(euid: int, held: tuple[str, ...], state: str, said: str, tmp_path: Path) -> None:
     fact = doctor.rights(machine(tmp_path, proc__self__status=capable(*held)), euid)
     assert fact.state == state and said in fact.text
-    assert fact.status == (3 if state == "missing" else 0)
+    assert fact.status == {"ok": 0, "degraded": 1, "missing": 3}[state]
 
 
 def test_lockdown(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_whole_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("tracer.kernel.layouts.header", lambda types: "")
     monkeypatch.setattr(doctor, "abilities", lambda library: ALL)
     lines = "".join(f"ffffffff81000000 T {name}\n" for name in FUNCTIONS if name != "nft_do_chain")
-    root = machine(tmp_path, proc__kallsyms=lines, proc__self__status=capable("CAP_SYS_ADMIN", "CAP_NET_ADMIN"))
+    root = machine(tmp_path, proc__kallsyms=lines, proc__self__status=capable("CAP_SYS_ADMIN", *LOSES))
     monkeypatch.setattr("os.geteuid", lambda: 0)
     facts = doctor.gather(root, lambda: bcc)
     found = {f.subject: f for f in facts}

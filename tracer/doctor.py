@@ -19,11 +19,8 @@ from tracer.kernel.btf import KernelTypes
 from tracer.kernel.plan import Abilities, Planned, Refused, plan
 from tracer.kernel.probes import PROBES
 from tracer.kernel.program import abilities, load_bcc
-from tracer.kernel.rights import BITS, lockdown_mode
+from tracer.kernel.rights import NEEDED, held, lockdown_mode, lost, mask
 from tracer.kernel.symbols import Symbols
-
-CAPABILITIES = {name: BITS[name] for name in ("CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYSLOG", "CAP_PERFMON", "CAP_BPF")}
-"""Bits of CapEff in /proc/self/status."""
 
 WAYS = {"RAWTP": "raw tracepoint", "FENTRY": "fentry", "FEXIT": "fexit", "KPROBE": "kprobe", "KRETPROBE": "kretprobe"}
 
@@ -61,27 +58,18 @@ def exit_status(facts: Iterable[Fact]) -> int:
     return min((s for s in found if s > 1), default=max(found, default=0))
 
 
-def lacking(machine: Machine) -> list[str]:
-    """Names of CAPABILITIES that this process does not have."""
-    lines = machine.read_quietly("proc/self/status").splitlines()
-    held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
-    return [name for name, bit in CAPABILITIES.items() if not held >> bit & 1]
+def _held(machine: Machine) -> int:
+    return held(machine.read_quietly("proc/self/status"))
 
 
 def rights(machine: Machine, euid: int) -> Fact:
     """Root, and the capabilities that root may have lost in a container."""
-    lacks = lacking(machine)
-    # CAP_SYS_ADMIN stands for the two that came with 5.8.
-    wanted = [c for c in ("CAP_BPF", "CAP_PERFMON") if c in lacks] if "CAP_SYS_ADMIN" in lacks else []
+    mine = _held(machine)
     if euid != 0:
-        also = f" (it lacks {', '.join(wanted)})" if wanted else ""
-        return Fact("rights", "missing", f"not root: run it with sudo{also}", NotRoot.status)
-    if wanted:
-        text = f"root without {' and '.join(wanted)} or CAP_SYS_ADMIN: run the container privileged"
-        return Fact("rights", "missing", text, NotRoot.status)
-    if "CAP_NET_ADMIN" in lacks:
-        return Fact("rights", "degraded", "root without CAP_NET_ADMIN: nftables cannot be listed")
-    return Fact("rights", "ok", "root")
+        return Fact("rights", "missing", "not root: run it with sudo", NotRoot.status)
+    if not mine & mask((NEEDED,)):
+        return Fact("rights", "missing", f"root without {NEEDED}: run the container privileged", NotRoot.status)
+    return Fact("rights", "degraded", lost(mine), 1) if lost(mine) else Fact("rights", "ok", "root")
 
 
 def lockdown(machine: Machine) -> Fact:
@@ -101,7 +89,7 @@ def addresses(machine: Machine) -> Fact:
         shown = False
     if shown:
         return Fact("symbols", "ok", "a drop is named by its function")
-    why = "no CAP_SYSLOG" if "CAP_SYSLOG" in lacking(machine) else "see kernel.kptr_restrict"
+    why = "no CAP_SYSLOG" if not _held(machine) & mask(("CAP_SYSLOG",)) else "see kernel.kptr_restrict"
     return Fact("symbols", "degraded", f"addresses are hidden ({why}): a drop's function has no name", 1)
 
 

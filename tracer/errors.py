@@ -19,7 +19,7 @@ class BadOption(TraceError):
 
 
 class NotRoot(TraceError):
-    """Tracing needs root, or CAP_BPF + CAP_PERFMON + CAP_NET_ADMIN + CAP_SYS_ADMIN."""
+    """Tracing needs root, with CAP_SYS_ADMIN."""
 
     status = 3
 

@@ -23,7 +23,7 @@ from tracer.following import Following
 from tracer.hops import Hops
 from tracer.journeys import Journeys
 from tracer.kernel.plan import Refused
-from tracer.kernel.rights import give_up, require_tracing
+from tracer.kernel.rights import BITS, give_up, held, lost, require_tracing
 from tracer.kernel.session import Kernel, Session
 from tracer.kube import doctor as kube_doctor
 from tracer.kube.live import Kube, Source
@@ -74,6 +74,7 @@ def trace(
         kernel = Kernel.running()
         output = Quiet(recording.files.names) if recording and record_only else render.find(form)(verbose=verbose)
         full = doctor.gather() if verbose or form == "json" or recording else []
+        give_up(tuple(BITS))
         stack.enter_context(kube)
         probes = Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules, snaplen=snaplen or 0)
         session = stack.enter_context(probes)
@@ -82,7 +83,7 @@ def trace(
         stop, command = Signals(), None
         try:
             run = prepare(stack, kernel, session, kube, parts, output, job, full)
-            facts = corrected(full, session.refused) if verbose or form == "json" else missed(session.refused)
+            facts = corrected(full, session.refused) if verbose or form == "json" else few(session)
             output.begin(facts, job.said, kernel.release)
             if ready_file:
                 write_ready(ready_file, os.getpid())
@@ -127,7 +128,7 @@ def prepare(
         journeys = Ahead(spaces, processes, function, rules, node, parts.sandboxes, parts.spaces(spaces, processes))
     limits = Limits(job.count, job.duration, kube.current.drops_only)
     if isinstance(parts, Recording):
-        facts = {"full": corrected(full, session.refused), "missed": missed(session.refused)}
+        facts = {"full": corrected(full, session.refused), "missed": few(session)}
         told = asdict(job) | {"drops_only": limits.drops_only, "words": asdict(kube.words)}
         parts.start(session, kube, spaces, kernel.release, clock, reasons, tracked, facts, told)
     findings, changes = Findings(Context(kube.known, node)), parts.changes()
@@ -155,6 +156,12 @@ def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, parts: 
     if nft and why:
         session.refused.append(Refused(nft, why))
     return hits
+
+
+def few(session: Session) -> list[Fact]:
+    """What the user is told of a run that has not asked for more."""
+    lacks = lost(held())
+    return [*([Fact("rights", "degraded", lacks)] if lacks else []), *missed(session.refused)]
 
 
 def missed(refused: Sequence[Refused]) -> list[Fact]:

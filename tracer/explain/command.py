@@ -20,7 +20,7 @@ from tracer.filters import Filter, parse_host
 from tracer.findings.model import Finding
 from tracer.hops import Hops
 from tracer.journeys import Journeys
-from tracer.kernel.rights import give_up, require_root, require_tracing
+from tracer.kernel.rights import BITS, give_up, require_root, require_tracing
 from tracer.kernel.session import Kernel, Session
 from tracer.kube.explain import explain
 from tracer.kube.live import Kube, Source
@@ -82,6 +82,7 @@ def watch(question: Question, stories: list[Story], kube: Kube, output: Output, 
     wanted = Filter(ports=ports, hosts=(parse_host(question.dst),), protocol=question.number)
     beside = Beside(question, stories, output)
     with ExitStack() as stack:
+        give_up(tuple(BITS))
         session = stack.enter_context(Session(kernel, wanted, True))
         give_up()
         spaces = Namespaces()

@@ -64,6 +64,8 @@ WAYS = {
 """The ways of tracer/kernel/plan.py."""
 
 
+KPROBE_EVENTS = (Path("/sys/kernel/tracing/kprobe_events"), Path("/sys/kernel/debug/tracing/kprobe_events"))
+
 FLAGS = ["-g0", "-Xclang", "-disable-llvm-passes"]
 """bcc runs LLVM's passes itself, over what clang has optimised already: once is enough, and takes two fifths less time for
 programs of the same size. Debugging information (types and lines, which nothing here asks for) takes a tenth."""
@@ -177,7 +179,16 @@ class Program:
         return int(info[26]) if length.value >= 216 else 0
 
     def close(self) -> None:
-        """Detaches and unloads everything."""
+        """Detaches and unloads everything.
+
+        bcc then looks for what a kprobe may have left in tracefs, and raises where there is none to look at: in a container.
+        Closing its perf event is all it takes there.
+        """
+        if not any(path.exists() for path in KPROBE_EVENTS):
+            for programs in self.bpf.kprobe_fds.values():
+                for fd in programs.values():
+                    self._bcc.libbcc.lib.bpf_close_perf_event_fd(fd)
+                programs.clear()
         self.bpf.cleanup()
 
     def __enter__(self) -> Program:

@@ -1,16 +1,12 @@
-"""What this process may do: enough to trace, or one sentence why not; and no more than it needs once the probes are attached.
+"""What this process may do: enough to trace, or one sentence why not; and no more than it needs.
 
-CAP_BPF and CAP_PERFMON attach probes (both are in CAP_SYS_ADMIN, and apart from it since 5.8). Of the rest, what a run goes on
-needing is kept:
+CAP_SYS_ADMIN is what no run can do without. CAP_BPF and CAP_PERFMON, which it has in it, are not enough: the BTF of modules,
+where iptables, nftables and NAT live, is given to CAP_SYS_ADMIN alone (bpf_btf_get_next_id), and bcc aborts where a kprobe is
+refused for want of it. It also enters network namespaces to read their rules.
 
-    CAP_SYS_ADMIN         to read the rules of other network namespaces, and to be told of nftables' rules from one of its own
-    CAP_NET_ADMIN, CAP_NET_RAW      to read rules; those of legacy iptables are asked for through a raw socket
-    CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH     to find the process that has a socket
-    CAP_SYSLOG            to name functions of modules that came later
-    CAP_BPF               to change the filter, and to ask for losses
-    CAP_DAC_OVERRIDE, CAP_KILL      to write a capture anywhere, and to end the command after `--`, as root could
-
-Programs that are run (iptables-save, nft, the command after `--`) have root's rights again: this is about mistakes of our own.
+What else a run needs, and loses without, is in BITS and LOSES; `tests/kernel/all_rights.py` tries it. All else is given up
+before anything is started, and what only attaching needs when the probes are on. Programs that are run (iptables-save, nft,
+the command after `--`) have root's rights again: this is about mistakes of our own.
 """
 
 from __future__ import annotations
@@ -22,12 +18,29 @@ from pathlib import Path
 from tracer.errors import NoProbe, NotRoot
 
 BITS = {
-    "CAP_DAC_OVERRIDE": 1, "CAP_DAC_READ_SEARCH": 2, "CAP_KILL": 5, "CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13,
-    "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_SYSLOG": 34, "CAP_PERFMON": 38, "CAP_BPF": 39,
-}  # fmt: skip
-"""Their numbers in linux/capability.h."""
-ATTACHING = ("CAP_BPF", "CAP_PERFMON")
-AFTERWARDS = tuple(name for name in BITS if name != "CAP_PERFMON")
+    "CAP_DAC_OVERRIDE": 1,  # to write a capture anywhere, as root can
+    "CAP_DAC_READ_SEARCH": 2,
+    "CAP_KILL": 5,  # to end the command after `--`, whoever it has become
+    "CAP_NET_ADMIN": 12,
+    "CAP_NET_RAW": 13,
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_SYS_RESOURCE": 24,  # before 5.11 the probes' maps count as locked memory
+    "CAP_SYSLOG": 34,
+}
+"""What a run may need. Their numbers in linux/capability.h."""
+NEEDED = "CAP_SYS_ADMIN"
+AFTERWARDS = tuple(name for name in BITS if name != "CAP_SYS_RESOURCE")
+"""Those that it goes on needing when the probes are on."""
+
+LOSES = {
+    "CAP_NET_ADMIN": "no rules, neither of iptables nor of nftables",
+    "CAP_NET_RAW": "no rules of legacy iptables, which are asked for through a raw socket",
+    "CAP_SYS_PTRACE": "no processes",
+    "CAP_DAC_READ_SEARCH": "no processes of other users",
+    "CAP_SYSLOG": "no functions that dropped",
+}
+"""What is not told without one of them. (CAP_DAC_OVERRIDE stands for CAP_DAC_READ_SEARCH, too.)"""
 
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
 
@@ -42,6 +55,13 @@ def held(status: str | None = None) -> int:
 
 def mask(names: tuple[str, ...]) -> int:
     return sum(1 << BITS[name] for name in names)
+
+
+def lost(mine: int) -> str:
+    """What a run with these capabilities (a mask) does not tell, as a clause; "" when it tells everything."""
+    mine |= mask(("CAP_DAC_READ_SEARCH",)) if mine & mask(("CAP_DAC_OVERRIDE",)) else 0
+    lacks = [name for name in LOSES if not mine & mask((name,))]
+    return "; ".join(f"without {name} {LOSES[name]}" for name in lacks)
 
 
 def require_root() -> None:
@@ -68,15 +88,13 @@ def require_tracing() -> None:
     """Raises NotRoot unless this process may load tracing programs, NoProbe where nobody may."""
     require_root()
     _require_unlocked()
-    mine = held()
-    lacking = [name for name in ATTACHING if not mine & mask((name,))]
-    if lacking and not mine & mask(("CAP_SYS_ADMIN",)):
-        raise NotRoot(f"Tracing needs {' and '.join(lacking)}, which this root lacks: run the container privileged.")
+    if not held() & mask((NEEDED,)):
+        raise NotRoot(f"Tracing needs {NEEDED}, which this root lacks: run the container privileged.")
 
 
-def give_up() -> None:
-    """Keeps what a run needs from now on, in this thread and those that it starts."""
-    keep(held() & mask(AFTERWARDS))
+def give_up(but: tuple[str, ...] = AFTERWARDS) -> None:
+    """Keeps no more than these, in this thread and those that it starts."""
+    keep(held() & mask(but))
 
 
 def keep(these: int) -> None:
