@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tracer.kernel import rights
 from tracer.kube import watch
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,6 +43,16 @@ def test_rights_are_those_that_are_asked_for() -> None:
     source = Path(watch.__file__).parent.joinpath("client.py").read_text() + Path(watch.__file__).read_text()
     asked = set(re.findall(r"/api(?:s/[\w.]+)?/v1/(\w+)", source))
     assert asked - {"endpoints"} == granted
+
+
+def test_capabilities_are_those_that_something_is_lost_without() -> None:
+    (daemons,) = objects(ROOT / "deploy/daemonset.yaml")
+    (container,) = daemons["spec"]["template"]["spec"]["containers"]
+    added = {f"CAP_{name}" for name in container["securityContext"]["capabilities"]["add"]}
+    assert added == {rights.NEEDED, *rights.LOSES}
+    told = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", (ROOT / "deploy/README.md").read_text(), re.M))
+    assert {f"CAP_{name}" for name in told} == added
+    assert all(text.startswith(told[name.removeprefix("CAP_")]) for name, text in rights.LOSES.items())
 
 
 def test_the_account_is_the_one_that_has_them() -> None:

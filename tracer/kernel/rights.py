@@ -1,8 +1,9 @@
 """What this process may do: enough to trace, or one sentence why not; and no more than it needs.
 
 CAP_SYS_ADMIN is what no run can do without. CAP_BPF and CAP_PERFMON, which it has in it, are not enough: the BTF of modules,
-where iptables, nftables and NAT live, is given to CAP_SYS_ADMIN alone (bpf_btf_get_next_id), and bcc aborts where a kprobe is
-refused for want of it. It also enters network namespaces to read their rules.
+where iptables, nftables and NAT live, is given to CAP_SYS_ADMIN alone (bpf_btf_get_next_id), and so are perf events, of which
+kprobes are made, where kernel.perf_event_paranoid is 3 as on Debian; bcc aborts when they are refused. It also enters network
+namespaces to read their rules.
 
 What else a run needs, and loses without, is in BITS and LOSES; `tests/kernel/all_rights.py` tries it. All else is given up
 before anything is started, and what only attaching needs when the probes are on. Programs that are run (iptables-save, nft,
