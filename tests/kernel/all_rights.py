@@ -113,7 +113,7 @@ def contain() -> None:
     libc, new_mounts = ctypes.CDLL(None, use_errno=True), 0x00020000
     if libc.unshare(new_mounts):
         raise OSError(ctypes.get_errno(), "unshare")
-    subprocess.run("mount --make-rprivate / && mount -t sysfs -o ro none /sys", shell=True, check=True)
+    subprocess.run("mount --make-rprivate / && umount -l /sys && mount -t sysfs -o ro none /sys", shell=True, check=True)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 

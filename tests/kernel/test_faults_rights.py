@@ -20,7 +20,7 @@ LOCKDOWN = (
     f'echo "{LOCKED}" >/sys/kernel/security/lockdown && exec "$@"\' sh'
 )
 """As a locked kernel looks. (A real one stays locked: tests/kernel/all_rights.py tries it.)"""
-CONTAINED = "unshare -m sh -c 'mount -t sysfs -o ro none /sys && exec \"$@\"' sh"
+CONTAINED = "unshare -m sh -c 'umount -l /sys && mount -t sysfs -o ro none /sys && exec \"$@\"' sh"
 
 
 @pytest.mark.parametrize(
