@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sqlite3
 import stat
 import time
@@ -165,6 +166,50 @@ def test_a_slow_disk_never_holds_the_tracing_up(disk: Disk, monkeypatch: pytest.
     events = layout.count(chunk(1).slots[0])
     assert sum(b[3] for b in disk.batches) + writer.lost == 10 * events
     assert len([r for r in disk.records if r[1] == Record.NOTE]) == 10
+
+
+def test_a_disk_that_stays_slow_is_said_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes something now and then, and is not well for it."""
+    monkeypatch.setattr(writing, "ROOM", 2 * chunk(1).bytes)
+    disk.seconds = 0.05
+    writer = Writer(disk.insert, lambda: None, 0)
+    for turn in range(1, 31):
+        writer.put(chunk(turn))
+        time.sleep(0.01)
+    settle(writer)
+    first, again = writer.said()
+    assert (
+        "the disk was too slow" in first and again == f"The capture is being written again; {writer.lost} events are not in it."
+    )
+    assert len(disk.batches) > 3 and writer.lost > 0
+    writer.close()
+
+
+def test_the_end_of_a_run_does_not_wait_for_ever(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events that the disk does not take in time are counted, and what explains and the end are written."""
+    monkeypatch.setattr(writing, "CLOSE_SECONDS", 0.5)
+    disk.seconds = 0.3
+    writer, chunks = Writer(disk.insert, lambda: None, 0), [chunk(turn) for turn in range(1, 11)]
+    for each in chunks:
+        writer.put(each)
+    writer.close()
+    events = layout.count(chunk(1).slots[0])
+    assert writer.lost >= 5 * events and "the disk was too slow" in writer.said()[0]
+    assert sum(b[3] for b in disk.batches) + writer.lost == 10 * events
+    assert len([r for r in disk.records if r[1] == Record.NOTE]) == 10
+    assert [r[3] for r in disk.records if r[1] == Record.GAP] == [f'[{writer.lost},"the disk was too slow"]'.encode()]
+    assert sum(len(json.loads(b[4])) for b in disk.batches) == 10, "every turn has its place"
+
+
+def test_a_disk_that_takes_nothing_any_more(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "CLOSE_SECONDS", 0.1)
+    disk.seconds = 3.0
+    writer = Writer(disk.insert, lambda: None, 0)
+    writer.put(chunk(1))
+    began = time.monotonic()
+    writer.close()
+    assert time.monotonic() - began < 2
+    assert writer.said() == ["The end of the capture may be missing: the disk was too slow."]
 
 
 def test_a_gap_makes_packets_incomplete_when_it_is_read(tmp_path: Path) -> None:

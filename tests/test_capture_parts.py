@@ -23,7 +23,7 @@ from tracer.capture.objects import all_needed, needed
 from tracer.capture.sandboxes import Recorded, Replayed
 from tracer.capture.schema import Record
 from tracer.capture.standing import READINGS, Standing
-from tracer.capture.tape import Chunk, Tape
+from tracer.capture.tape import LONG, Chunk, Tape
 from tracer.capture.wanted import Wanted
 from tracer.filters import parse_host
 from tracer.kube import objects
@@ -104,6 +104,16 @@ def test_an_answer_is_kept_when_it_differs_and_says_which_asking_it_was() -> Non
     tape.flush()
     kept = [(turn, body) for chunk in chunks for turn, kind, _, body in chunk.records if kind == Record.ANSWER]
     assert kept == [(1, [plain(("process", 5)), 2, "a"]), (2, [plain(("process", 5)), 1, "b"])]
+
+
+def test_what_is_complete_is_given_away_before_a_long_turn() -> None:
+    """Explaining it may take longer than a chunk may wait, and the tracer may be killed meanwhile."""
+    chunks: list[Chunk] = []
+    tape = Tape()
+    tape.start(chunks.append)
+    for number, count in enumerate((3, LONG - 1, LONG)):
+        tape.turn(number, np.zeros((count, SLOT), np.uint8), False)
+    assert [[count for _, count, _ in chunk.turns] for chunk in chunks] == [[3, LONG - 1]]
 
 
 def test_what_cannot_be_recorded_is_said_and_does_not_end_the_run() -> None:

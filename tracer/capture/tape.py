@@ -28,6 +28,8 @@ from tracer.timelines.conntrack import Datagram
 from tracer.timelines.model import Step
 
 CHUNK_SECONDS, CHUNK_BYTES = 1.0, 4 << 20
+LONG = 1 << 12
+"""A turn with so many slots takes long to explain: what is complete is given away before it begins."""
 
 T = TypeVar("T")
 Row = tuple[int, str, str, Any]
@@ -80,7 +82,7 @@ class Tape:
         """A turn begins with these slots."""
         with self._lock:
             chunk = self._chunk
-            full = chunk.bytes >= CHUNK_BYTES or time.monotonic() - chunk.began >= CHUNK_SECONDS
+            full = chunk.bytes >= CHUNK_BYTES or time.monotonic() - chunk.began >= CHUNK_SECONDS or len(slots) >= LONG
         if full and self._sink:
             self.flush()
         with self._lock:

@@ -11,6 +11,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ ROOM = 128 << 20
 HURRY = ROOM // 4
 """From here on nothing is compressed: that takes longer than the disk does."""
 CLOSE_SECONDS = 30.0
+"""How long the end of a run waits for what is to be written; then for the rest without its slots."""
+SLOW = "the disk was too slow"
 LEFT = 64 << 20
 """Bytes of records that are kept to be tried again; older ones are given up then."""
 
@@ -58,7 +61,7 @@ class Writer:
             room = self._waiting + chunk.bytes <= ROOM
             self._waiting += chunk.bytes if room else 0
         if not room:
-            self._miss(chunk, "the disk was too slow")
+            self._miss(chunk, SLOW)
         self._chunks.put(chunk)
 
     def _miss(self, chunk: Chunk, why: str) -> None:
@@ -87,9 +90,31 @@ class Writer:
                 return told
 
     def close(self) -> None:
-        """Writes what waits."""
+        """Writes what waits; slots that the disk does not take in time are given up, too, and counted."""
         self._chunks.put(None)
         self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            self._chunks.put(self._shortened())
+            self._chunks.put(None)
+            self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            self._said.put(f"The end of the capture may be missing: {SLOW}.")
+
+    def _shortened(self) -> Chunk:
+        """What waits, as one chunk without slots: one transaction."""
+        rest = Chunk(0)
+        with suppress(queue.Empty):
+            while True:
+                chunk = self._chunks.get_nowait()
+                if chunk:
+                    held = chunk.bytes
+                    self._miss(chunk, SLOW)
+                    with self._lock:
+                        self._waiting -= held
+                    rest.turn = rest.turn or chunk.turn
+                    rest.records += chunk.records
+                    rest.turns += chunk.turns
+        return rest
 
     def _work(self) -> None:
         while (chunk := self._chunks.get()) is not None:
@@ -120,13 +145,16 @@ class Writer:
         if batch:
             self.events += batch[3]
             self.stored += len(batch[5])
-        if gap:
-            with self._lock:
+        with self._lock:
+            if gap:
                 self._gap = None if self._gap == gap else self._gap and (self._gap[0], self._gap[1] - gap[1], self._gap[2])
-                self._well = self._gap is None
-                missing, self._missing = self._missing, 0 if self._well else self._missing
-            if self._well:
-                self._said.put(f"The capture is being written again; {missing} events are not in it.")
+            # A disk that is too slow takes something now and then: all is well when nothing else waits for it.
+            again = not self._well and self._gap is None and self._waiting <= chunk.bytes
+            missing = self._missing
+            if again:
+                self._well, self._missing = True, 0
+        if again:
+            self._said.put(f"The capture is being written again; {missing} events are not in it.")
 
     def _batch(self, chunk: Chunk) -> tuple[Any, ...] | None:
         """turn, began, ended, events, turns, slots."""
