@@ -41,7 +41,7 @@ pytestmark = pytest.mark.thorough
 WANTED = Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY))
 SMALL, BALLAST, RING = 250_000, 150_000, 160_000
 SNAPLEN = 700
-WRITES, SLOW_ROOM = 4, 200_000
+WRITES, SLOW_ROOM = 2, 100_000
 PATIENCE = 60.0
 """Seconds that something may take on a slow machine."""
 CGROUPS = Path("/sys/fs/cgroup")
