@@ -30,7 +30,8 @@ def test_what_is_stored_comes_back() -> None:
     for level in (0, 1):
         assert (of.unpack(layout.pack(slots, level), len(slots)) == slots).all()
     assert (of.events(slots) == record.unpack(slots)).all()
-    assert layout.count(slots) == len(events())
+    assert layout.count(slots) == len(events()) == 1 + layout.of_packets(slots), "a look-up of a table is no packet's"
+    assert layout.of_packets(slots[:0]) == 0
 
 
 def test_events_of_another_layout_go_by_their_fields_names() -> None:

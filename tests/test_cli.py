@@ -222,6 +222,17 @@ def test_an_output_that_nobody_reads_any_more_is_no_error() -> None:
     assert ended.stderr.startswith("k8snet-trace "), "how the run begins, and nothing after it"
 
 
+@pytest.mark.parametrize("where", ["/dev/full", "/dev/null"])
+def test_an_output_that_finds_no_room_is_one_sentence(where: str) -> None:
+    """The status is ours, not the one that Python has for a buffer that it could not write."""
+    with open(where, "w") as out:
+        ended = subprocess.run([sys.executable, "-c", GONE], cwd=ROOT, stdout=out, stderr=subprocess.PIPE, text=True)
+    last = ended.stderr.splitlines()[-1]
+    full = where == "/dev/full"
+    assert ended.returncode == (20 if full else 0), ended.stderr
+    assert (last == "k8snet-trace: The output ends here: No space left on device.") == full and "Traceback" not in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -340,6 +342,35 @@ def test_doctor_has_a_mark_for_each_state_and_names_what_is_fatal() -> None:
 def test_a_broken_pipe_reaches_the_caller() -> None:
     with pytest.raises(BrokenPipeError):
         Text(Closed(), io.StringIO()).packet(samples.ping())
+
+
+def test_a_full_disk_ends_what_is_printed_and_not_what_is_recorded() -> None:
+    said = io.StringIO()
+    with pytest.raises(OSError, match="No space left"), open("/dev/full", "w") as out:
+        Text(out, said).packet(samples.ping())
+    with open("/dev/full", "w") as out:
+        text = Text(out, said)
+        text.recorded = True
+        for _ in range(3):
+            text.packet(samples.ping())
+    assert said.getvalue() == "Nothing is printed from here on: No space left on device. The recording goes on.\n"
+
+
+def test_a_note_without_room_comes_later(tmp_path: Path) -> None:
+    class Disk(io.FileIO):
+        full = True
+
+        def write(self, data: Any) -> int:
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    disk = Disk(tmp_path / "err", "w")
+    text = Text(io.StringIO(), io.TextIOWrapper(io.BufferedWriter(disk)))
+    text.note("one")
+    disk.full = False
+    text.note("two")
+    assert (tmp_path / "err").read_text() == "one\ntwo\n"
 
 
 def test_fast_enough_for_a_burst() -> None:

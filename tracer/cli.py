@@ -11,7 +11,7 @@ import click
 from tracer import __version__
 from tracer.capture.commands import commands
 from tracer.capture.options import recordable, with_recording
-from tracer.errors import BadOption, TraceError
+from tracer.errors import NO_ROOM, BadOption, NotWritten, TraceError
 from tracer.filters import PROTOCOLS, Filter, parse_host
 
 EXAMPLES = """\b
@@ -233,6 +233,13 @@ def main(args: list[str] | None = None) -> None:
         code = _say(str(e), e.status)
     except click.Abort:
         code = 130
+    except OSError as e:
+        if e.errno not in NO_ROOM:
+            raise
+        from tracer.render.base import hang_up
+
+        hang_up(sys.stdout)
+        code = _say(f"The output ends here: {e.strerror}.", NotWritten.status)
     sys.exit(code if isinstance(code, int) else 0)
 
 

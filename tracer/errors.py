@@ -5,6 +5,11 @@ The statuses are part of the command's contract (docs/exit-status.md). click its
 
 from __future__ import annotations
 
+import errno
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Numbers of OSErrors that say that a file cannot grow."""
+
 
 class TraceError(Exception):
     """A run that cannot go on. `str()` is the sentence for the user, `status` the exit status."""
@@ -67,7 +72,7 @@ class CommandNotFound(TraceError):
 
 
 class NotWritten(TraceError):
-    """A capture cannot be written where it should be."""
+    """A capture, or what is printed, cannot be written where it should be."""
 
     status = 20
 

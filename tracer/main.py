@@ -30,7 +30,7 @@ from tracer.kube.live import Kube, Source
 from tracer.kube.wanted import Words
 from tracer.names import Namespaces, tracking
 from tracer.parts import Parts
-from tracer.render.base import Output
+from tracer.render.base import Output, hang_up
 from tracer.rules import live
 from tracer.rules.hits import Hits
 from tracer.run import Limits, Run, Signals, end, start, status, write_ready
@@ -73,6 +73,7 @@ def trace(
         require_tracing()
         kernel = Kernel.running()
         output = Quiet(recording.files.names) if recording and record_only else render.find(form)(verbose=verbose)
+        output.recorded = recording is not None
         full = doctor.gather() if verbose or form == "json" or recording else []
         give_up(tuple(BITS))
         stack.enter_context(kube)
@@ -94,7 +95,7 @@ def trace(
                 output.note(note)
             output.summary(run.totals)
         except BrokenPipeError:
-            _hang_up()
+            hang_up(sys.stdout)
             return 0
         finally:
             stop.restore()
@@ -196,7 +197,7 @@ def tell(form: str, kubeconfig: str | None = None) -> int:
     try:
         render.find(form)().doctor(facts, code)
     except BrokenPipeError:
-        _hang_up()
+        hang_up(sys.stdout)
     return code
 
 
@@ -207,7 +208,7 @@ def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool)
     try:
         return command.run(form, Source(objects or "", kubeconfig or "", no_kube))
     except BrokenPipeError:
-        _hang_up()
+        hang_up(sys.stdout)
         return 0
 
 
@@ -218,10 +219,5 @@ def explain(question: Question, form: str, verbose: bool, source: Source, live: 
     try:
         return command.run(question, form, verbose, source, live)
     except BrokenPipeError:
-        _hang_up()
+        hang_up(sys.stdout)
         return 0
-
-
-def _hang_up() -> None:
-    """Whoever read the output has gone: nothing is left to say, and Python must not try again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -66,6 +66,12 @@ def count(slots: npt.NDArray[np.uint8]) -> int:
     return record.count(slots)
 
 
+def of_packets(slots: npt.NDArray[np.uint8]) -> int:
+    """How many events of packets begin in these slots of this program."""
+    kinds = slots[slots[:, :4].any(axis=1), 8 + place(record.DTYPE, "kind")]
+    return int((~np.isin(kinds, (int(Kind.EVENT_RULESET), int(Kind.EVENT_RAW)))).sum())
+
+
 class Layout:
     """How slots of one file become this program's events. told: what `describe` said when it was written. Raises Unreadable."""
 

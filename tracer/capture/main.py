@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from tracer.capture.wanted import Wanted
 from tracer.errors import BadOption
 from tracer.filters import Filter, parse_host
 from tracer.kube.wanted import Words
+from tracer.render.base import hang_up
 from tracer.run import Signals
 
 
@@ -53,7 +53,7 @@ def read(paths: Sequence[str], given: dict[str, Any]) -> int:
             output.summary(totals)
             again.whole(capture)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        hang_up(sys.stdout)
     finally:
         stop.restore()
     return 0

@@ -58,7 +58,7 @@ class Writer:
     def put(self, chunk: Chunk) -> None:
         """Takes a chunk; never waits. Without its slots if there is no room for them."""
         with self._lock:
-            room = self._waiting + chunk.bytes <= ROOM
+            room = not self._waiting or self._waiting + chunk.bytes <= ROOM
             self._waiting += chunk.bytes if room else 0
         if not room:
             self._miss(chunk, SLOW)
@@ -66,7 +66,7 @@ class Writer:
 
     def _miss(self, chunk: Chunk, why: str) -> None:
         """The chunk's slots are given up, and what conntrack told; its turns stay."""
-        count = sum(layout.count(slots) for slots in chunk.slots)
+        count = sum(layout.of_packets(slots) for slots in chunk.slots)
         chunk.slots, chunk.bytes = [], 0
         chunk.records = [row for row in chunk.records if row[1] != Record.CONNTRACK]
         chunk.turns = [(now, 0, last) for now, _, last in chunk.turns]

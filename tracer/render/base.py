@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from tracer.errors import NO_ROOM
 from tracer.facts import Fact
 from tracer.findings.model import Finding
 from tracer.model import Packet, Totals
@@ -36,8 +38,12 @@ class Output(ABC):
     """Writes a run, in this order: begin, any number of packet, finding, lost and note, then summary. Or doctor, alone.
 
     Results go to `out`, and each is flushed: whoever reads a pipe sees a packet when it ends. Talk goes to `err`.
-    Errors of writing, a broken pipe among them, reach the caller.
+    Errors of writing, a broken pipe among them, reach the caller; but when the run is recorded, a disk without room for its
+    results does not end it.
     """
+
+    recorded = False
+    """Whether the run is recorded, too."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
         """out, err: this process's own if not given. verbose: show every hop, not only those that decided something."""
@@ -94,6 +100,26 @@ class Output(ABC):
         self.packet(packet)
 
     def note(self, text: str) -> None:
-        """One line for the user; never part of the results."""
-        self.err.write(text + "\n")
-        self.err.flush()
+        """One line for the user; never part of the results. Without room on the disk it comes with a later one."""
+        try:
+            self.err.write(text + "\n")
+            self.err.flush()
+        except OSError as e:
+            if e.errno not in NO_ROOM:
+                raise
+
+    def put(self, text: str) -> None:
+        """Writes results."""
+        try:
+            self.out.write(text)
+            self.out.flush()
+        except OSError as e:
+            if not self.recorded or e.errno not in NO_ROOM:
+                raise
+            hang_up(self.out)
+            self.note(f"Nothing is printed from here on: {e.strerror}. The recording goes on.")
+
+
+def hang_up(out: TextIO) -> None:
+    """Nobody takes what is written any more: it goes nowhere, and Python must not try again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())

@@ -85,8 +85,7 @@ class Json(Output):
         self._write("compared", agreed=compared.agreed, packet=packet_object(packet), **told)
 
     def _write(self, kind: str, **fields: Any) -> None:
-        self.out.write(_encode({"type": kind, **fields}) + "\n")
-        self.out.flush()
+        self.put(_encode({"type": kind, **fields}) + "\n")
 
 
 def _untimed(packet: Packet) -> Object:

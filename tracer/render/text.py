@@ -195,8 +195,7 @@ class Text(Output):
         super().note(self._talk.fold(text, 2))
 
     def _write(self, lines: list[str]) -> None:
-        self.out.write("\n".join(lines) + "\n")
-        self.out.flush()
+        self.put("\n".join(lines) + "\n")
 
     def _fact(self, ink: Ink, fact: Fact, width: int) -> str:
         style, mark = _MARKS[fact.state]
