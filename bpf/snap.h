@@ -5,9 +5,6 @@
 
 #ifdef SNAPLEN
 
-#define BYTES_1 48
-#define BYTES_2 96
-#define BYTES_3 96
 #define PAGE_BYTES 4096
 
 struct piece {
