@@ -22,6 +22,7 @@ from tracer.capture.again import Asked
 from tracer.capture.files import Files, Sizes
 from tracer.capture.reader import Capture
 from tracer.capture.schema import Record
+from tracer.capture.series import opened
 from tracer.capture.tape import Chunk, Tape
 from tracer.capture.writer import Writer
 from tracer.errors import Damaged, NotWritten
@@ -56,9 +57,11 @@ def test_files_that_follow_each_other_can_each_be_read_alone(tmp_path: Path) -> 
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in made.files)
 
 
-def test_files_that_follow_each_other_are_one_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("sizes", [Sizes(rotate=40_000), Sizes(seconds=0.0001)], ids=["size", "time"])
+def test_files_that_follow_each_other_are_one_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: Sizes) -> None:
     """Byte for byte what was printed, whatever the order in which they are given."""
-    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(200), sizes=Sizes(rotate=40_000), form="json")
+    packets = 200 if sizes.rotate else 20
+    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(packets), sizes=sizes, form="json")
     words = [word for path in reversed(made.files) for word in ("-r", str(path))]
     with pytest.raises(SystemExit) as e:
         cli.main([*words, "-o", "json"])
@@ -66,11 +69,39 @@ def test_files_that_follow_each_other_are_one_capture(tmp_path: Path, capsys: py
     assert (e.value.code, told.out, told.err) == (0, made.text["json"], made.said)
     with pytest.raises(SystemExit):
         cli.main(["stats", *map(str, made.files), "--only", "verdicts", "-o", "json"])
-    assert "Outcomes of 200 packets" in capsys.readouterr().out
+    assert f"Outcomes of {packets} packets" in capsys.readouterr().out
     other = captures.capture(tmp_path / "other.k8st").path
     with pytest.raises(SystemExit) as e:
         cli.main(["-r", str(made.files[0]), "-r", str(other)])
     assert e.value.code == 2 and "are not of one run" in capsys.readouterr().err
+
+
+def test_a_record_that_comes_late_is_in_a_later_file_alone(tmp_path: Path) -> None:
+    """Of a turn before the file's first: an answer from before the first turn, a gap that is written when there is room again.
+
+    It repeats nothing of the files before.
+    """
+    meta = captures.capture(tmp_path / "other.k8st").path
+    files = Files(tmp_path / "night.k8st", Sizes(seconds=1e-9))
+    with Capture(str(meta)) as capture:
+        files.describe({k: v for k, v in capture.meta.items() if k != "parts"})
+    records = [
+        (0, "answer", "a", b"1"),
+        (0, "answer", "b", b"2"),
+        (1, "answer", "a", b"3"),
+        (1, "gap", "", b"[5]"),
+        (2, "note", "", b"4"),
+    ]
+    slots = layout.pack(captures.slots(captures.request(1, 1)), 1)
+    for number, record in enumerate(records):
+        files.insert([record], (number, 0, 0, 1, b"[[1,1,0]]", slots) if number else None)
+    files.close()
+    assert len(files.names) == len(records)
+    with opened([str(path) for path in files.names]) as capture:
+        assert [(turn, kind, key) for turn, kind, key, _ in capture.records()] == [row[:3] for row in records]
+        assert capture.missed == 0
+    with opened([str(files.names[-1])]) as capture:
+        assert [row[:3] for row in capture.records()] == [(0, "answer", "b"), (1, "answer", "a"), (2, "note", "")]
 
 
 def test_files_by_age(tmp_path: Path) -> None:
@@ -190,9 +221,11 @@ def test_the_end_of_a_run_does_not_wait_for_ever(disk: Disk, monkeypatch: pytest
     monkeypatch.setattr(writing, "CLOSE_SECONDS", 0.5)
     disk.seconds = 0.3
     writer, chunks = Writer(disk.insert, lambda: None, 0), [chunk(turn) for turn in range(1, 11)]
+    chunks[-1].records.append((10, Record.END.value, "", [1.0, 10]))
     for each in chunks:
         writer.put(each)
     writer.close()
+    assert disk.records[-1][1] == Record.END, "a reader takes what stands behind the end for a part that is missing"
     events = layout.count(chunk(1).slots[0])
     assert writer.lost >= 5 * events and "the disk was too slow" in writer.said()[0]
     assert sum(b[3] for b in disk.batches) + writer.lost == 10 * events

@@ -19,6 +19,8 @@ from tracer.errors import NotWritten
 BUSY_SECONDS = 5.0
 """How long a commit waits for somebody who reads the file."""
 PAGE = 4096
+REPEATED = "repeated"
+"""In `meta`: with how many records a file begins that stand in those before it, too."""
 SHARE = 8
 """A ring that is full forgets this part of itself at once."""
 
@@ -58,7 +60,8 @@ class Files:
 
     def describe(self, meta: dict[str, Any]) -> None:
         """What never changes in this run; to be called before anything is inserted."""
-        self._meta = meta | {"parts": len(meta) + 1}
+        self._meta = meta | {REPEATED: 0}
+        self._meta["parts"] = len(self._meta) + 1
 
     def _make(self) -> None:
         path = self._path
@@ -117,8 +120,10 @@ class Files:
         connection = self._connection
         assert connection
         if self._fresh:
-            _fill("meta", connection, [(name, pack(value)) for name, value in self._meta.items()])
-            records = self._standing.records() + records
+            standing = self._standing.records()
+            meta = self._meta | {REPEATED: len(standing)}
+            _fill("meta", connection, [(name, pack(value)) for name, value in meta.items()])
+            records = standing + records
         _fill("records", connection, records)
         _fill("batches", connection, [batch] if batch else [])
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tracer.capture import versions
 from tracer.capture.codec import Unreadable, unpack
-from tracer.capture.files import COLUMNS
+from tracer.capture.files import COLUMNS, REPEATED
 from tracer.capture.layout import Layout
 from tracer.capture.schema import APPLICATION, VERSION, Record, crc
 from tracer.capture.versions import RecordRow
@@ -125,9 +125,9 @@ class Capture:
             raise Unreadable("it does not say what was recorded")
         return found
 
-    def _rows(self, table: str, at_once: int) -> Iterator[tuple[Any, ...]]:
-        """The rows of a table in order; those that cannot be read are counted and passed over."""
-        execute, after, misses = self._connection.execute, 0, 0
+    def _rows(self, table: str, at_once: int, after: int = 0) -> Iterator[tuple[Any, ...]]:
+        """The rows of a table behind this one in order; those that cannot be read are counted and passed over."""
+        execute, misses = self._connection.execute, 0
         text = f"SELECT seq, crc, {COLUMNS[table]} FROM {table} WHERE seq > ? ORDER BY seq LIMIT ?"
         while misses < MOST_MISSES:
             try:
@@ -153,10 +153,13 @@ class Capture:
                 else:
                     self.missed += 1
 
-    def records(self) -> Iterator[RecordRow]:
-        """(turn, kind, key, body as plain JSON) of each record, in the order they were written."""
-        last = ""
-        for turn, kind, key, body in self._rows("records", AT_ONCE):
+    def records(self, repeated: bool = True) -> Iterator[RecordRow]:
+        """(turn, kind, key, body as plain JSON) of each record, in the order they were written.
+
+        repeated: also those that the file repeats of the ones before it.
+        """
+        last, known = "", self.meta.get(REPEATED, 0)
+        for turn, kind, key, body in self._rows("records", AT_ONCE, 0 if repeated or not isinstance(known, int) else known):
             try:
                 row = versions.record(self.version, (int(turn), str(kind), str(key), unpack(body)))
             except DAMAGE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
+from tracer.capture.files import REPEATED
 from tracer.capture.reader import Batch, Capture
 from tracer.capture.versions import RecordRow
 from tracer.errors import BadOption
@@ -40,9 +41,11 @@ class Series(Capture):
     def missed(self, count: int) -> None:
         self._files[0][1].missed += count - self.missed
 
-    def records(self) -> Iterator[RecordRow]:
+    def records(self, repeated: bool = False) -> Iterator[RecordRow]:
         for number, (turn, capture) in enumerate(self._files):
-            yield from (row for row in capture.records() if not number or row[0] >= turn)
+            # Files of earlier programs do not say how much they repeat: what is older than their first turn is taken for it.
+            says = REPEATED in capture.meta
+            yield from (row for row in capture.records(not number) if not number or says or row[0] >= turn)
 
     def batches(self) -> Iterator[Batch]:
         for _, capture in self._files:

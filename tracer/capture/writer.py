@@ -131,8 +131,10 @@ class Writer:
         with self._lock:
             gap = self._gap
         rows = list(self._left)
-        if gap:
-            rows += [row for row in [self._stored((gap[0], Record.GAP.value, gap[2], [gap[1], gap[2]]))] if row]
+        told = gap and self._stored((gap[0], Record.GAP.value, gap[2], [gap[1], gap[2]]))
+        if told:
+            # A run that has ended says so last.
+            rows.insert(len(rows) - (bool(rows) and rows[-1][1] == Record.END), told)
         batch = self._batch(chunk)
         try:
             self._insert(rows, batch)
