@@ -31,7 +31,7 @@ RATES = (100.0, 500.0, 2_000.0, 8_000.0)
 SECONDS = 1.0
 READY_SECONDS, QUIET_SECONDS, LONGEST_SECONDS = 300.0, 1.5, 120.0
 """How long a start may take; how long nothing must be written for all to be; how long that may take."""
-OURS = (sys.executable, "-m", "tracer", "--no-kube")
+OURS = (sys.executable, "-m", "tracer")
 
 
 def told(text: str, sport: int) -> int:
@@ -42,7 +42,7 @@ def told(text: str, sport: int) -> int:
 
 def replayed(capture: Path) -> str:
     """A capture as text."""
-    command = [*OURS[:3], "-r", str(capture)]
+    command = [*OURS, "-r", str(capture)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
@@ -62,8 +62,8 @@ def all_tools() -> list[Tool]:
     theirs = ("pwru", "--filter-track-skb", "--output-file", str(lines))
     ours = ("--all-kmods", "--filter-func", tools.our_functions())
     return [
-        Tool("k8snet-trace", (*OURS, "--port", port), text, Path.read_text),
-        Tool("k8snet-trace record", (*OURS, "record", "--port", port, str(capture)), capture, replayed),
+        Tool("k8snet-trace", (*OURS, "trace", "--no-kube", "--port", port), text, Path.read_text),
+        Tool("k8snet-trace record", (*OURS, "record", "--no-kube", "--port", port, str(capture)), capture, replayed),
         Tool("pwru, the same functions", (*theirs, *ours, "port", port), lines),
         Tool("pwru, all functions", (*theirs, "port", port), lines),
     ]
@@ -75,7 +75,7 @@ def started(tool: Tool) -> Iterator[tuple[Running, dict[str, float]]]:
     ready, said = SCRATCH / "beside.ready", SCRATCH / "beside.said"
     for path in (ready, tool.file):
         path.unlink(missing_ok=True)
-    at = max(i for i, word in enumerate(tool.words) if word in ("pwru", "--no-kube", "record")) + 1
+    at = max(i for i, word in enumerate(tool.words) if word in ("pwru", "trace", "record")) + 1
     words = [*tool.words[:at], "--ready-file", str(ready), *tool.words[at:]]
     out = tool.file if tool.text == Path.read_text else Path(os.devnull)
     began = time.monotonic()
@@ -97,7 +97,14 @@ def started(tool: Tool) -> Iterator[tuple[Running, dict[str, float]]]:
         running.told["said"] = said.read_text()[-600:]
 
 
+def size(file: Path) -> int:
+    """Bytes; 0 before it is there."""
+    return file.stat().st_size if file.exists() else 0
+
+
 def lines(file: Path) -> int:
+    if not size(file):
+        return 0
     with file.open("rb") as written:
         return sum(1 for _ in written)
 
@@ -105,11 +112,11 @@ def lines(file: Path) -> int:
 def quiet(file: Path) -> float:
     """Waits until nothing more is written; seconds from now to the last of it."""
     began = last = time.monotonic()
-    size = file.stat().st_size
+    was = size(file)
     while time.monotonic() < min(last + QUIET_SECONDS, began + LONGEST_SECONDS):
         time.sleep(0.05)
-        if file.stat().st_size != size:
-            size, last = file.stat().st_size, time.monotonic()
+        if (now := size(file)) != was:
+            was, last = now, time.monotonic()
     return last - began
 
 
@@ -132,7 +139,7 @@ def measure(tool: Tool, say: Callable[[str], None]) -> dict[str, Any]:
             before, cpu = lines(tool.file), running.cpu_seconds
             sent = send(rate, SECONDS, sport)
             row = {"rate": rate, "sent": sent, "after": quiet(tool.file)}
-            row |= {"cpu": running.cpu_seconds - cpu, "whole": min(sent, (lines(tool.file) - before) / each)}
+            row |= {"cpu": running.cpu_seconds - cpu, "whole": min(sent, (lines(tool.file) - before) / max(each, 1))}
             rows.append(row)
     if tool.text:
         text = tool.text(tool.file)
@@ -150,6 +157,6 @@ def run(say: Callable[[str], None]) -> list[dict[str, Any]]:
     for tool in all_tools():
         try:
             found.append(measure(tool, say))
-        except ToolFailed as e:
+        except (ToolFailed, subprocess.CalledProcessError) as e:
             found.append({"name": tool.name, "error": str(e)})
     return found

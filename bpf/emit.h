@@ -1,4 +1,4 @@
-/* Writing one event: reserve, fill what every event has, let the probe add its own, submit. When there is no room the event is
+/* Writing one event of a packet that is not left out: reserve, fill what every event has, let the probe add its own, submit. When there is no room the event is
  * counted as lost under its kind and CPU, and the packet's hop number has moved on all the same, so the gap shows in that very
  * packet. */
 
@@ -20,10 +20,14 @@ static __always_inline void write_head(struct event *out, struct follow *e, u8 k
 
 static __always_inline struct reserved reserve_whole(struct follow *e, u8 kind)
 {
-    struct event *out = events.ringbuf_reserve(sizeof(struct event));
+    struct event *out;
     u16 hop = e->hops++;
 
+    if (e->left_out)
+        return (struct reserved){0, 0};
+    out = events.ringbuf_reserve(sizeof(struct event));
     if (out) {
+        count_written(sizeof(*out));
         __builtin_memset(out, 0, sizeof(*out));
         write_head(out, e, kind, hop);
     } else {
@@ -34,10 +38,14 @@ static __always_inline struct reserved reserve_whole(struct follow *e, u8 kind)
 
 static __always_inline struct reserved reserve_short(struct follow *e, u8 kind)
 {
-    struct event *out = events.ringbuf_reserve(SHORT_EVENT);
+    struct event *out;
     u16 hop = e->hops++;
 
+    if (e->left_out)
+        return (struct reserved){0, 0};
+    out = events.ringbuf_reserve(SHORT_EVENT);
     if (out) {
+        count_written(SHORT_EVENT);
         __builtin_memset(out, 0, SHORT_EVENT);
         write_head(out, e, kind, hop);
         out->flags |= FLAG_SAME;
@@ -104,7 +112,7 @@ static __always_inline struct reserved begin_event(struct call *c, struct follow
     struct reserved r;
 
 #ifdef SNAPLEN
-    if (!e->snapped && !s->same) {
+    if (!e->snapped && !s->same && !e->left_out) {
         e->snapped = 1;
         write_bytes(c, e, skb, s);
     }

@@ -31,6 +31,7 @@ static __always_inline void write_record(struct run *r, struct event *table, u32
         count_lost(EVENT_STEPS);
         return;
     }
+    count_written(sizeof(*out));
     write_run(out, r, table, first);
     out->joint1 = 0;
     out->joint2 = 0;
@@ -47,6 +48,7 @@ static __always_inline void write_short_record(struct run *r, struct event *tabl
         count_lost(EVENT_STEPS);
         return;
     }
+    count_written(SHORT_EVENT);
     write_run(out, r, table, 0);
     events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
 }

@@ -16,6 +16,7 @@ static __always_inline struct ruleset *reserve_ruleset(struct xt_table *table)
         count_lost(EVENT_RULESET);
         return 0;
     }
+    count_written(sizeof(*out));
     __builtin_memset(out, 0, sizeof(*out));
     out->time = bpf_ktime_get_ns();
     out->object = (u64)PEEK(table, private);

@@ -58,6 +58,7 @@ static __always_inline void write_raw(struct follow *e, u64 first, u64 from, u64
         count_lost(EVENT_RAW);
         return;
     }
+    count_written(sizeof(*out));
     __builtin_memset(out, 0, sizeof(*out));
     out->time = bpf_ktime_get_ns();
     out->packet = e->packet;

@@ -3,13 +3,17 @@
 
 static __always_inline struct clue *reserve_clue(struct follow *e, u8 what)
 {
-    struct clue *out = events.ringbuf_reserve(sizeof(struct clue));
+    struct clue *out;
     u16 hop = e->hops++;
 
+    if (e->left_out)
+        return 0;
+    out = events.ringbuf_reserve(sizeof(struct clue));
     if (!out) {
         count_lost(EVENT_CLUE);
         return 0;
     }
+    count_written(sizeof(*out));
     __builtin_memset(out, 0, sizeof(*out));
     out->time = bpf_ktime_get_ns();
     out->packet = e->packet;

@@ -3,9 +3,10 @@
 
 #define TALLY_KINDS 32
 #define TALLY_ROWS 64
+#define PACKETS_LEFT_OUT 31
 
 struct tally {
-    u64 lost[TALLY_KINDS];    /* events that found no room, by enum event_kind */
+    u64 lost[TALLY_KINDS];    /* events that found no room, by enum event_kind; the last: whole packets, see ring.h */
     u64 kept[TALLY_ROWS];     /* calls whose arguments were kept for their return, by row of the probe table */
     u64 returned[TALLY_ROWS]; /* of those, the ones that were seen to return */
 };

@@ -231,6 +231,9 @@ def test_a_reported_loss_puts_open_packets_in_doubt() -> None:
     assert [p.complete for p in journeys.rest()] == [False, True]
     journeys.add(Trail(CLIENT, 3 << 8).hook("INPUT").batch)
     assert [p.complete for p in journeys.rest()] == [True], "doubt ends with the packet"
+    journeys.add(Trail(CLIENT, 4 << 8).hook("INPUT").batch)
+    journeys.doubt(packets=False)
+    assert [p.complete for p in journeys.rest()] == [True], "others were left out, that they might be whole"
 
 
 def test_a_rewrite_that_nothing_confirms_stays_derived() -> None:

@@ -309,16 +309,19 @@ def test_loss_and_summary() -> None:
     text.begin([Fact("kernel", "ok", "x"), Fact("IPVS", "degraded", "3 virtual servers")], "--port 1", "6.1.0")
     text.lost(SimpleNamespace(probe="hook", cpu=1, count=12, why="the ring buffer was full"))
     text.lost(SimpleNamespace(probe="table4", cpu=-1, count=1, why="its return was missed"))
-    text.summary(Totals(3, 1, 42, 13, {"delivered": 2, "dropped": 1}, 12.34))
+    text.lost(SimpleNamespace(probe="packet", cpu=0, count=7, why="the ring buffer was nearly full"))
+    text.summary(Totals(3, 1, 42, 20, {"delivered": 2, "dropped": 1}, 12.34))
     text.note("bye")
     assert out.getvalue().splitlines() == [
         "lost: 12 events of hook on CPU 1: the ring buffer was full",
         "",
         "lost: 1 event of table4: its return was missed",
         "",
+        "lost: 7 packets on CPU 0: the ring buffer was nearly full",
+        "",
         "3 packets in 12.3 s",
         "  2 delivered, 1 dropped, 1 incomplete",
-        "  42 events, 13 lost (12 of hook, 1 of table4)",
+        "  42 events, 20 lost (12 of hook, 7 whole packets, 1 of table4)",
     ]
     text.summary(Totals(3, events=42, unexplained=8123))
     assert out.getvalue().endswith("\n  ended before 8123 more packets that had been seen could be explained\n")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
+import tempfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.builders import event
-from tracer import record
+from tracer import cstruct, record
 from tracer.kernel.ring import PAGE, Ring
 from tracer.record import DTYPE
 
@@ -92,6 +94,20 @@ def test_nothing_written(ring: Ring, writer: Writer) -> None:
     assert ring.drain().shape == (0, SLOT)
     assert ring.waiting == 0
     assert writer.positions == (0, 0)
+
+
+def test_the_programs_learn_what_was_taken_out(writer: Writer) -> None:
+    """struct fill: what they have written, and what the reader has taken."""
+    fill = cstruct.dtype("ring.h", "fill")
+    with tempfile.TemporaryFile() as file:
+        file.truncate(mmap.PAGESIZE)
+        ring = Ring(writer.fd, SIZE, SLOT, file.fileno())
+        for n in (1, 2):
+            writer.write(whole(n))
+            ring.drain()
+        ring.close()
+        (found,) = np.fromfile(file, fill, 1)
+    assert (found["written"], found["taken"]) == (0, 2 * 2 * SLOT)
 
 
 def test_records_come_once_and_in_order(ring: Ring, writer: Writer) -> None:

@@ -26,7 +26,7 @@ from tracer.model import Packet, Totals
 from tracer.record import DTYPE
 from tracer.render.base import Lost, Output
 from tracer.run import EXPLAINING, Limits, Run, Signals, Stop, start, status, write_ready
-from tracer.source import Live
+from tracer.source import LEFT_OUT, Live
 
 ENDS: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 
@@ -180,6 +180,12 @@ def test_who_waits_for_the_end_is_told_what_for(capsys: pytest.CaptureFixture[st
     run.follow(stop)
     assert (run.totals.packets, run.totals.unexplained) == (MANY, 0)
     assert capsys.readouterr().err == EXPLAINING + "\n"
+
+
+def test_packets_left_out_spoil_no_other() -> None:
+    run, out = follow(Given(forwarded(1), forwarded(2), losses={2: [Loss(LEFT_OUT, 0, 5, "the ring buffer was nearly full")]}))
+    assert [p.complete for p in out.packets] == [True, True]
+    assert (run.totals.lost, run.totals.incomplete, out.lost_by_probe) == (5, 0, {LEFT_OUT: 5})
 
 
 def test_seconds() -> None:

@@ -23,6 +23,20 @@ def test_every_syn_has_exactly_one_verdict() -> None:
     assert syns.by_cause == {"accepted": 1, "no answer": 1}
 
 
+def test_what_was_lost_may_have_been_the_answer() -> None:
+    syns = Syns(FakeSpaces())
+    syns.add(syn())
+    syns.doubt(SECOND // 2)
+    syns.add(syn(*at_listener(True), identity=8, seq=66))
+    syns.add(syn(at=SECOND, identity=9, seq=77))
+    lost, answered, unanswered = syns.over(4 * SECOND)
+    assert lost.cause.name == "not known" and "packets were lost while its answer was awaited" in lost.cause.text
+    assert (
+        answered.cause.name == "half-open" and "the client's ACK was not seen, while packets were lost" in answered.cause.text
+    )
+    assert unanswered.cause.name == "no answer", "it was sent after that"
+
+
 def test_other_packets_have_none() -> None:
     syns = Syns(FakeSpaces())
     syns.add(packet(ASKED, "PSH ACK", way()))

@@ -85,9 +85,10 @@ class Journeys:
             opened.setdefault(e.packet, []).append(e)
             last[e.packet] = self._newest = e.time
 
-    def doubt(self) -> None:
-        """Events were lost: no open packet may be called complete."""
-        self._doubtful.update(self._open)
+    def doubt(self, packets: bool = True) -> None:
+        """Something was lost: no open packet may be called complete, unless it was other packets that were left out whole."""
+        if packets:
+            self._doubtful.update(self._open)
         self._rules.doubt()
 
     @property

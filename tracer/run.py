@@ -20,7 +20,7 @@ from tracer.journeys import PARCEL, Journeys
 from tracer.kube.live import Kube
 from tracer.model import Packet, Totals
 from tracer.render.base import Output
-from tracer.source import Source, Turn
+from tracer.source import LEFT_OUT, Source, Turn
 from tracer.verdict import BAD
 
 POLL_SECONDS = 0.05
@@ -156,7 +156,9 @@ class Run:
     def _take(self, turn: Turn) -> None:
         self._journeys.add(turn.batch)
         if turn.losses:
-            self._journeys.doubt()
+            self._journeys.doubt(any(loss.probe != LEFT_OUT for loss in turn.losses))
+            if self._following:
+                self._following.doubt(turn.now)
         for loss in turn.losses:
             self.totals.lost += loss.count
             self._output.lost(loss)

@@ -34,9 +34,14 @@ def live(question: Question, ask: Callable[[], T], default: T) -> T:
     return ask()
 
 
+LEFT_OUT = "packet"
+"""What stands for a probe where whole packets were left out."""
+
+
 @dataclass(frozen=True)
 class Loss:
-    """`count` events of a probe lost since the counters were last read. cpu -1 = not known by CPU."""
+    """`count` events of a probe lost since the counters were last read, or packets of which not one event was written (probe
+    LEFT_OUT). cpu -1 = not known by CPU."""
 
     probe: str
     cpu: int

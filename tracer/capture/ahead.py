@@ -120,7 +120,7 @@ class Ahead(Journeys):
                 node.counters(pid)
         self._counted = now if now - self._counted >= COUNTER_SECONDS else self._counted
 
-    def doubt(self) -> None:
+    def doubt(self, packets: bool = True) -> None:
         """Losses are on the tape."""
 
     @property

@@ -1,4 +1,4 @@
-"""What was lost, by probe and CPU: events that found no room, and calls whose return nobody saw."""
+"""What was lost, by probe and CPU: events without room, packets left out for want of it, returns that nobody saw."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from tracer import cstruct
 from tracer.kernel.plan import Planned
 from tracer.kernel.program import Program
+from tracer.source import LEFT_OUT
 from tracer.source import Loss as Loss
 
 MISSES_SECONDS = 0.1
@@ -23,7 +24,8 @@ class Counters:
 
     def __init__(self, program: Program, rows: list[Planned], cpus: int) -> None:
         self._program, self._rows = program, rows
-        self._kinds = {k.value: k.name[6:].lower() for k in cstruct.enum("event.h", "event_kind")}
+        self._kinds = {k.value: (k.name[6:].lower(), "the ring buffer was full") for k in cstruct.enum("event.h", "event_kind")}
+        self._kinds[cstruct.define("tally.h", "PACKETS_LEFT_OUT")] = (LEFT_OUT, "the ring buffer was nearly full")
         self._known: dict[tuple[str, int, str], int] = {}
         tally = cstruct.dtype("tally.h", "tally")
         self._map = mmap.mmap(program.bpf[b"tallies"].map_fd, cpus * tally.itemsize, mmap.MAP_SHARED, mmap.PROT_READ)
@@ -35,7 +37,8 @@ class Counters:
         lost = self._tallies["lost"]
         if lost.any():
             for cpu, kind in np.argwhere(lost):
-                yield Loss(self._kinds.get(int(kind), str(kind)), int(cpu), int(lost[cpu, kind]), "the ring buffer was full")
+                probe, why = self._kinds[int(kind)]
+                yield Loss(probe, int(cpu), int(lost[cpu, kind]), why)
         if self._kept:
             # A call may be under way on each CPU, so a small difference is no loss.
             missed = self._tallies["kept"].sum(0).astype(int) - self._tallies["returned"].sum(0) - len(self._tallies)

@@ -14,6 +14,8 @@ import mmap
 import numpy as np
 import numpy.typing as npt
 
+from tracer import cstruct
+
 PAGE = mmap.PAGESIZE
 _BUSY = 1 << 31
 
@@ -21,11 +23,15 @@ _BUSY = 1 << 31
 class Ring:
     """The consumer's end of one ring buffer map.
 
-    fd: of the map. size: bytes of data, a power of two and a multiple of the page size. slot: bytes, a multiple of 8.
+    fd: of the map. size: bytes of data, a power of two and a multiple of the page size. slot: bytes, a multiple of 8. fill: of
+    the map of struct fill (bpf/ring.h), where the programs learn what has been taken out; None: nobody asks.
     """
 
-    def __init__(self, fd: int, size: int, slot: int) -> None:
+    def __init__(self, fd: int, size: int, slot: int, fill: int | None = None) -> None:
         self._size, self._slot = size, slot
+        kind, access = (mmap.MAP_SHARED, fill) if fill is not None else (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        self._fill_map = mmap.mmap(access, PAGE, kind, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._fill = np.frombuffer(self._fill_map, cstruct.dtype("ring.h", "fill"), 1)
         self._consumer_map = mmap.mmap(fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._producer_map = mmap.mmap(fd, PAGE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=PAGE)
         self._consumer = np.frombuffer(self._consumer_map, np.uint64, 1)
@@ -48,6 +54,7 @@ class Ring:
         count = int(busy.argmax()) if busy.any() else len(busy)
         taken = data[: count * self._slot].copy()
         self._consumer[0] = start + len(taken)
+        self._fill["taken"] += len(taken)
         return taken.reshape(count, self._slot)
 
     @property
@@ -57,6 +64,7 @@ class Ring:
 
     def close(self) -> None:
         """Gives the mappings back; the arrays handed out are copies and stay good."""
-        del self._consumer, self._producer, self._data
+        del self._consumer, self._producer, self._data, self._fill
+        self._fill_map.close()
         self._consumer_map.close()
         self._producer_map.close()

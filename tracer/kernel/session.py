@@ -102,7 +102,7 @@ class Session:
             self.watched = self._program.watch(watched)
             self.acts = frozenset(act for row in self.watched for act in row.acts)
             self.compile_seconds, self.attach_seconds = compiled - began, time.monotonic() - compiled
-            self._ring = Ring(self._program.bpf[b"events"].map_fd, ring_bytes, record.SLOT)
+            self._ring = Ring(self._program.bpf[b"events"].map_fd, ring_bytes, record.SLOT, self._program.bpf[b"fills"].map_fd)
             self._counters = Counters(self._program, self.planned, cpus)
         except BaseException:
             self._program.close()

@@ -30,6 +30,7 @@ from tracer.render._ink import KEEP, Ink, plain
 from tracer.render._packet import MARGIN, TIME, Lines, decisive
 from tracer.render._words import clock, count, relative, shade
 from tracer.render.base import Lost, Output
+from tracer.source import LEFT_OUT
 from tracer.syns.model import Verdict
 from tracer.timelines.model import Timeline
 from tracer.verdict import BAD
@@ -92,7 +93,8 @@ class Text(Output):
     def lost(self, loss: Lost) -> None:
         super().lost(loss)
         where = f" on CPU {loss.cpu}" if loss.cpu >= 0 else ""
-        line = f"lost: {count(loss.count, 'event')} of {loss.probe}{where}: {loss.why}"
+        what = count(loss.count, "packet") if loss.probe == LEFT_OUT else f"{count(loss.count, 'event')} of {loss.probe}"
+        line = f"lost: {what}{where}: {loss.why}"
         self._write([self._ink.fold(self._ink("doubt", line), 6), ""])
 
     def finding(self, finding: Finding) -> None:
@@ -127,7 +129,9 @@ class Text(Output):
         if totals.incomplete:
             parts.append(ink("doubt", f"{totals.incomplete} incomplete"))
         lines += ["  " + ", ".join(parts)] if parts else []
-        probes = ", ".join(f"{n} of {probe}" for probe, n in self.lost_by_probe.most_common())
+        probes = ", ".join(
+            f"{n} whole packets" if probe == LEFT_OUT else f"{n} of {probe}" for probe, n in self.lost_by_probe.most_common()
+        )
         lost = ink("doubt", f"{totals.lost} lost" + f" ({probes})" * bool(probes)) if totals.lost else "none lost"
         if totals.causes:
             told = (f"{n} {name}" for name, n in sorted(totals.causes.items(), key=lambda c: -c[1]))

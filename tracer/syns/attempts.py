@@ -47,6 +47,7 @@ class Attempts:
         self._by_ends: dict[Endpoints, int] = {}
         self._ends: dict[int, set[Endpoints]] = {}
         self._ripe: set[int] = set()
+        self._doubt = -1
         self.early = 0
 
     def __len__(self) -> int:
@@ -116,6 +117,10 @@ class Attempts:
         elif not attempt.acks:
             attempt.acks.append(packet)
 
+    def doubt(self, now: int) -> None:
+        """Something was lost by now: of all that are open, an answer may have been."""
+        self._doubt = now
+
     def over(self, now: int) -> None:
         """Reads those whose verdict can be told. now: ns, CLOCK_MONOTONIC."""
         for identity in sorted(self._ripe):
@@ -143,6 +148,7 @@ class Attempts:
         for each in self._ends.pop(identity):
             if self._by_ends.get(each) == identity:
                 del self._by_ends[each]
+        attempt.doubtful = self._doubt >= attempt.began
         self._read(attempt)
 
 

@@ -26,7 +26,8 @@ class Attempt:
 
     again: SYNs of the same connection and sequence number before it. clients: how many were seen to share the source address
     that a SNAT gave it, 0 = it has its own. synacks, acks, resets, errors: packets that answered it, oldest first: SYN-ACKs,
-    the client's last ACK, resets of either side, ICMP errors.
+    the client's last ACK, resets of either side, ICMP errors. doubtful: packets were lost while it was open, so that none was
+    seen proves nothing.
     """
 
     syn: Packet
@@ -37,6 +38,7 @@ class Attempt:
     acks: list[Packet] = field(default_factory=list)
     resets: list[Packet] = field(default_factory=list)
     errors: list[Packet] = field(default_factory=list)
+    doubtful: bool = False
 
     @property
     def asked(self) -> Endpoints:

@@ -10,12 +10,11 @@ from tracer.syns.spaces import Spaces
 
 def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     shake = attempt.syn.handshake
+    ack = "the client's ACK has not come" if not attempt.doubtful else "the client's ACK was not seen, while packets were lost"
     if shake and shake.accepted:
         waiting = f", SYN queue {shake.syn_queue}" if shake.syn_queue else ""
-        return Cause(
-            "half-open", f"answered by {attempt.process}{attempt.where}, the client's ACK has not come{waiting}", good=True
-        )
+        return Cause("half-open", f"answered by {attempt.process}{attempt.where}, {ack}{waiting}", good=True)
     if attempt.synacks:
         by = place(attempt.reached.dst, attempt.reached.dport)
-        return Cause("half-open", f"answered by {by}, the client's ACK has not come", good=True)
+        return Cause("half-open", f"answered by {by}, {ack}", good=True)
     return None

@@ -9,7 +9,7 @@ from tracer.syns.spaces import Spaces
 
 
 def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
-    if attempt.syn.outcome not in ("forwarded", "sent") or not attempt.syn.complete:
+    if attempt.syn.outcome not in ("forwarded", "sent") or not attempt.syn.complete or attempt.doubtful:
         return None
     hop = next((h for h in reversed(attempt.syn.hops) if h.out_iface and not h.clone), None)
     by = f" by {hop.out_iface}" if hop else ""

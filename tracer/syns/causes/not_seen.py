@@ -10,4 +10,7 @@ from tracer.syns.spaces import Spaces
 def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     if not attempt.syn.complete:
         return Cause("not known", f"not known, a part of its way was lost: {attempt.syn.verdict}", Evidence.DERIVED)
+    if attempt.doubtful:
+        lost = "packets were lost while its answer was awaited"
+        return Cause("not known", f"not known, {lost}: {attempt.syn.verdict}", Evidence.DERIVED)
     return Cause("not known", f"not known: {attempt.syn.verdict}", Evidence.DERIVED)
