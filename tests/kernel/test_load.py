@@ -1,12 +1,20 @@
-"""Under load: nothing unrelated is shown, and what matches is counted exactly."""
+"""Under load: nothing unrelated is shown, what matches is counted exactly, and what does not fit is left out whole."""
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+
+import numpy as np
+
 from scenes import load, topology, traffic
-from tests.kernel.watching import Watch
+from tests.kernel.watching import NOTHING, SETTLE_SECONDS, Watch
+from tracer import record
 from tracer.filters import Filter
+from tracer.source import LEFT_OUT
 
 RATE, SECONDS, ASKED = 20_000, 3.0, 50
+FLOOD_SECONDS, UNSERVED = 5.0, 9
 
 
 def test_exact_count_beside_unrelated_traffic(watch: Watch) -> None:
@@ -31,3 +39,26 @@ def test_same_datagram_again_and_again(watch: Watch) -> None:
     assert {
         len([h for h in p.hops if h.what == "hook" and h.hook == "PREROUTING" and h.netns == "node"]) for p in seen.packets
     } == {1}
+
+
+def test_what_does_not_fit_is_left_out_whole(watch: Watch) -> None:
+    """While nobody reads the ring: each packet has all its events or none, and each is counted."""
+    watch.session.drain()
+    watch.session.losses()
+    watch.session.set_filter(Filter(ports=(UNSERVED,)))
+    before = load.drained()
+    sent = load.udp_blast(FLOOD_SECONDS, load.DRAIN4, UNSERVED).result()
+    time.sleep(SETTLE_SECONDS)
+    watch.session.set_filter(NOTHING)
+    forwarded = load.drained() - before
+    events = watch.session.events()
+    lost: Counter[str] = Counter()
+    for loss in watch.session.losses():
+        lost[loss.probe] += loss.count
+    events = events[~np.isin(events["kind"], [int(kind) for kind in record.PARTS])]
+    packets, where, counts = np.unique(events["packet"], return_inverse=True, return_counts=True)
+    last = np.zeros(len(packets), int)
+    np.maximum.at(last, where, events["hop"])
+    print(f"{sent.packets} sent, {forwarded} forwarded, {len(packets)} told, lost: {lost}, events each: {np.unique(counts)}")
+    assert lost.keys() == {LEFT_OUT} and len(packets) + lost[LEFT_OUT] == forwarded
+    assert (last + 1 == counts).all() and np.unique(counts[1:]).size == 1, "the first of a connection has more"
