@@ -47,7 +47,7 @@ def test_what_does_not_fit_is_left_out_whole(watch: Watch) -> None:
     watch.session.losses()
     watch.session.set_filter(Filter(ports=(UNSERVED,)))
     before = load.drained()
-    sent = load.udp_blast(FLOOD_SECONDS, load.DRAIN4, UNSERVED).result()
+    sent = load.udp_blast(FLOOD_SECONDS, topology.DRAIN4, UNSERVED).result()
     time.sleep(SETTLE_SECONDS)
     watch.session.set_filter(NOTHING)
     forwarded = load.drained() - before
