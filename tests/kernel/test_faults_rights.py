@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ LOCKDOWN = (
     f'echo "{LOCKED}" >/sys/kernel/security/lockdown && exec "$@"\' sh'
 )
 """As a locked kernel looks. (A real one stays locked: tests/kernel/all_rights.py tries it.)"""
+PATIENCE = 60.0
 CONTAINED = "unshare -m sh -c 'umount -l /sys && mount -t sysfs -o ro none /sys && exec \"$@\"' sh"
 
 
@@ -52,6 +54,9 @@ def test_the_least_rights_and_fewer_symbols(node: None, tmp_path: Path) -> None:
     fewer = Tracer(tmp_path, "fewer", without_symbols(tmp_path, "nf_nat_manip_pkt", "tcp_conn_request"))
     assert least.started() and fewer.started(), least.said() + fewer.said()
     assert traffic.http_get().outcome == "answered"
+    end = time.monotonic() + PATIENCE
+    while len(tracers.packets(least.lines())) < 8 and time.monotonic() < end:  # they wait for the rules to be read
+        time.sleep(0.3)
     lines = {tracer.name: tracer.end() for tracer in (least, fewer)}
     whole, part = (tracers.packets(lines[name]) for name in ("least", "fewer"))
     assert len(whole) >= 8 and all(p["complete"] for p in whole)
