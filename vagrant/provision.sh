@@ -19,7 +19,8 @@ if [ "$what" = kernel ]; then
         printf 'Package: *\nPin: release n=%s\nPin-Priority: 50\n' "$suite" >/etc/apt/preferences.d/kernel
     fi
     apt-get -qq update
-    apt-get -qq install --no-install-recommends -t "$suite" linux-image-amd64 >/dev/null
+    # Newer kernel packages ask debianutils' run-parts for options that bookworm's does not have.
+    apt-get -qq install --no-install-recommends -t "$suite" linux-image-amd64 debianutils >/dev/null
     newest=$(ls /boot/vmlinuz-"$kernel".* | sort -V | tail -n 1)
     # GRUB starts the newest kernel there is; where an older one is wanted, it is named.
     sed -i '/^GRUB_DEFAULT=/d' /etc/default/grub
