@@ -33,7 +33,7 @@ from tracer.capture.schema import Record
 from tracer.capture.tape import Tape
 from tracer.capture.writer import Writer
 from tracer.record import SLOT, Kind
-from tracer.run import Stop
+from tracer.stop import Stop
 
 Slots = npt.NDArray[np.uint8]
 TIME, PACKET, KIND = 8, 16, 8 + layout.place(layout.RECORDS["event"], "kind")

@@ -44,8 +44,9 @@ from tracer.rules.legacy import Legacy
 from tracer.rules.reader import Reader, Reading, Wanted
 from tracer.rules.saved import Rules
 from tracer.rules.steps import RULESET, WATCHED
-from tracer.run import Limits, Run, Stop
+from tracer.run import Limits, Run
 from tracer.source import Loss
+from tracer.stop import Stop
 from tracer.syns.watch import Syns
 from tracer.timelines.connections import Connections
 

@@ -24,7 +24,7 @@ from tracer.capture.again import Asked
 from tracer.capture.reader import Capture
 from tracer.errors import Damaged, NewerCapture, NoCapture
 from tracer.render.json import Json
-from tracer.run import Stop
+from tracer.stop import Stop
 
 WAYS = ("whole", "in-part", "not-at-all")
 

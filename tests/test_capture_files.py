@@ -28,7 +28,7 @@ from tracer.capture.writer import Writer
 from tracer.errors import Damaged, NotWritten
 from tracer.model import Totals
 from tracer.render.json import Json
-from tracer.run import Stop
+from tracer.stop import Stop
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,8 +23,9 @@ from tracer.kernel.session import Session
 from tracer.model import Packet, Totals
 from tracer.record import DTYPE
 from tracer.render.base import Lost, Output
-from tracer.run import EXPLAINING, Limits, Run, Signals, Stop, start, status, write_ready
+from tracer.run import EXPLAINING, Limits, Run, start, status, write_ready
 from tracer.source import LEFT_OUT, Live
+from tracer.stop import Stop
 
 ENDS: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 
@@ -158,7 +157,7 @@ def test_ctrl_c_leaves_time_for_what_was_seen(quiet: int) -> None:
 @pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["late", "asked again"])
 def test_ctrl_c_ends_soon_and_what_is_left_is_counted(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the midst of a turn's packets: the first ones are told, in order, and the others are not forgotten silently."""
-    monkeypatch.setattr("tracer.run.END_SECONDS", seconds)
+    monkeypatch.setattr("tracer.stop.END_SECONDS", seconds)
     stop = Stop()
 
     def end(packet: Packet) -> None:
@@ -255,29 +254,6 @@ def test_findings_are_told_at_once_and_kept_for_the_end() -> None:
     assert [p.number for p in out.packets] == [2], "what is not printed is looked at all the same"
     assert [f.cause for f in out.findings] == ["Forwarded."]
     assert run.totals.findings == out.findings
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
-    seen: list[int] = []
-    before = signal.signal(number, lambda n, frame: seen.append(n))
-    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    try:
-        stop = Signals()
-        assert not stop.asked
-        os.kill(os.getpid(), number)
-        time.sleep(0)
-        assert (stop.asked, stop.late, seen) == (True, False, [])
-        os.kill(os.getpid(), number)
-        time.sleep(0)
-        assert (stop.late, seen) == (True, []), "twice: at once"
-        stop.restore()
-        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
-        os.kill(os.getpid(), number)
-        time.sleep(0)
-        assert seen == [number]
-    finally:
-        signal.signal(number, before)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ from tracer.parts import Parts
 from tracer.render.base import Output, hang_up
 from tracer.rules import live
 from tracer.rules.hits import Hits
-from tracer.run import Limits, Run, Signals, end, start, status, write_ready
+from tracer.run import Limits, Run, end, start, status, write_ready
+from tracer.stop import Signals
 from tracer.syns.watch import Syns
 from tracer.timelines.connections import Connections
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from tracer import record
 from tracer.errors import BadOption, CommandNotFound
@@ -21,13 +18,12 @@ from tracer.kube.live import Kube
 from tracer.model import Packet, Totals
 from tracer.render.base import Output
 from tracer.source import LEFT_OUT, Source, Turn
+from tracer.stop import Stop
 from tracer.verdict import BAD
 
 POLL_SECONDS = 0.05
 RULES_SECONDS = 5.0
 """How long the end of a run may wait for rules that are being read."""
-END_SECONDS = 5.0
-"""How long a run that was asked to end goes on to explain what it has seen: on a busy node, a ring full of packets."""
 EXPLAINING = "Explaining what was seen; Ctrl-C again ends at once."
 
 
@@ -38,45 +34,6 @@ class Limits:
     count: int = 0
     seconds: float = 0
     drops_only: bool = False
-
-
-class Stop:
-    """asked: a run is to end when it has explained what it has seen. late: now, whatever is left."""
-
-    def __init__(self) -> None:
-        self._until = math.inf
-
-    @property
-    def asked(self) -> bool:
-        return self._until < math.inf
-
-    @property
-    def late(self) -> bool:
-        return time.monotonic() > self._until
-
-    def ask(self) -> None:
-        self._until = min(self._until, time.monotonic() + END_SECONDS)
-
-    def hurry(self) -> None:
-        self._until = 0.0
-
-
-class Signals(Stop):
-    """Ctrl-C and SIGTERM end a run, twice: at once. They do not interrupt what it is doing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._before = {s: signal.signal(s, self._ask) or signal.SIG_DFL for s in (signal.SIGINT, signal.SIGTERM)}
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            self.hurry()
-        else:
-            self.ask()
-
-    def restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 class Run:

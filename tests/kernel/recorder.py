@@ -25,7 +25,7 @@ from tracer.model import Packet, Totals
 from tracer.render.base import Lost, Output
 from tracer.render.json import Json
 from tracer.render.text import Text
-from tracer.run import Stop
+from tracer.stop import Stop
 from tracer.syns.model import Verdict
 from tracer.timelines.model import Timeline
 

@@ -34,7 +34,7 @@ from tracer.filters import Filter
 from tracer.kernel.session import Kernel, Session
 from tracer.model import Packet
 from tracer.render.text import Text
-from tracer.run import Stop
+from tracer.stop import Stop
 
 pytestmark = pytest.mark.thorough
 

@@ -15,7 +15,7 @@ from scenes import topology, traffic
 from tests.kernel import faults, tracers
 from tests.kernel.tracers import Line, Tracer
 from tests.kernel.untouched import settled, state
-from tracer.run import END_SECONDS
+from tracer.stop import END_SECONDS
 
 pytestmark = pytest.mark.thorough
 

@@ -29,8 +29,9 @@ from tracer.model import Packet
 from tracer.names import Namespaces, Processes, tracking
 from tracer.render.text import Text
 from tracer.rules import live
-from tracer.run import Limits, Run, Stop
+from tracer.run import Limits, Run
 from tracer.source import Live
+from tracer.stop import Stop
 
 OBJECTS = recorded("1.36.2-iptables-nft", "S2-three").objects
 SERVICE = "Service default/http-proxy"

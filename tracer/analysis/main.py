@@ -26,7 +26,7 @@ from tracer.errors import Damaged, NotWritten
 from tracer.model import Packet, Totals
 from tracer.render._finding import block
 from tracer.render._ink import Ink
-from tracer.run import Signals
+from tracer.stop import Signals
 
 
 def told(capture: Capture) -> None:

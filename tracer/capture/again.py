@@ -25,7 +25,8 @@ from tracer.kube.live import Kube, Source
 from tracer.kube.wanted import Words
 from tracer.model import Packet, Totals
 from tracer.render.base import Output
-from tracer.run import Limits, Run, Stop
+from tracer.run import Limits, Run
+from tracer.stop import Stop
 from tracer.timelines.connections import Connections
 
 

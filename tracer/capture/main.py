@@ -15,7 +15,7 @@ from tracer.errors import BadOption
 from tracer.filters import Filter, parse_host
 from tracer.kube.wanted import Words
 from tracer.render.base import hang_up
-from tracer.run import Signals
+from tracer.stop import Signals
 
 
 def asked(options: dict[str, Any]) -> Asked:

@@ -32,7 +32,8 @@ from tracer.render.base import Lost, Output
 from tracer.rules import installed
 from tracer.rules.assemble import NotUnderstood
 from tracer.rules.predict import TooMany
-from tracer.run import Limits, Run, Signals, end, start, write_ready
+from tracer.run import Limits, Run, end, start, write_ready
+from tracer.stop import Signals
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,47 @@
+"""A run that is asked to end, and asked again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tracer.stop import END_SECONDS, Signals, Stop
+
+
+def test_stop_leaves_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("tracer.stop.time.monotonic", lambda: now[0])
+    stop = Stop()
+    assert not stop.asked and not stop.late
+    stop.ask()
+    now[0] += END_SECONDS
+    stop.ask()
+    assert stop.asked and not stop.late
+    now[0] += 0.1
+    assert stop.late, "asking again gives no more time"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
+    seen: list[int] = []
+    before = signal.signal(number, lambda n, frame: seen.append(n))
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    try:
+        stop = Signals()
+        assert not stop.asked
+        os.kill(os.getpid(), number)
+        time.sleep(0)
+        assert (stop.asked, stop.late, seen) == (True, False, [])
+        os.kill(os.getpid(), number)
+        time.sleep(0)
+        assert (stop.late, seen) == (True, []), "twice: at once"
+        stop.restore()
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+        os.kill(os.getpid(), number)
+        time.sleep(0)
+        assert seen == [number]
+    finally:
+        signal.signal(number, before)

@@ -1,0 +1,50 @@
+"""How a run is asked to end: by Ctrl-C, by SIGTERM, by whoever has started it."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from types import FrameType
+
+END_SECONDS = 5.0
+"""How long a run that was asked to end goes on to explain what it has seen: on a busy node, a ring full of packets."""
+
+
+class Stop:
+    """asked: a run is to end when it has explained what it has seen. late: now, whatever is left."""
+
+    def __init__(self) -> None:
+        self._until = math.inf
+
+    @property
+    def asked(self) -> bool:
+        return self._until < math.inf
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() > self._until
+
+    def ask(self) -> None:
+        self._until = min(self._until, time.monotonic() + END_SECONDS)
+
+    def hurry(self) -> None:
+        self._until = 0.0
+
+
+class Signals(Stop):
+    """Ctrl-C and SIGTERM end a run, twice: at once. They do not interrupt what it is doing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before = {s: signal.signal(s, self._ask) or signal.SIG_DFL for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            self.hurry()
+        else:
+            self.ask()
+
+    def restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
