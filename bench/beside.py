@@ -63,8 +63,8 @@ def all_tools() -> list[Tool]:
     ours = ("--all-kmods", "--filter-func", tools.our_functions())
     return [
         Tool("k8snet-trace", (*OURS, "trace", "--no-kube", "--port", port), text, Path.read_text),
-        Tool("k8snet-trace record", (*OURS, "record", "--no-kube", "--port", port, str(capture)), capture, replayed),
         Tool("pwru, the same functions", (*theirs, *ours, "port", port), lines),
+        Tool("k8snet-trace record", (*OURS, "record", "--no-kube", "--port", port, str(capture)), capture, replayed),
         Tool("pwru, all functions", (*theirs, "port", port), lines),
     ]
 
@@ -145,6 +145,7 @@ def measure(tool: Tool, say: Callable[[str], None]) -> dict[str, Any]:
         text = tool.text(tool.file)
         for sport, row in enumerate(rows, SOURCE_PORT + 1):
             row["whole"] = told(text, sport)
+    say(f"{tool.name}: start {start['seconds']:.1f} s, {start['cpu']:.1f} CPU s, {attached} hooked, {each:.1f} lines a packet")
     for row in rows:
         say("{} {rate:.0f}/s: {whole:.0f} of {sent} told, the last {after:.1f} s after".format(tool.name, **row))
     found = {"name": tool.name, "command": running.command, "said": running.told["said"]}
@@ -152,9 +153,9 @@ def measure(tool: Tool, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def run(say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """All tools, one after the other."""
+    """All tools whose name has the words of bench/run.py's --only, one after the other."""
     found = []
-    for tool in all_tools():
+    for tool in (t for t in all_tools() if os.environ.get("BENCH_ONLY", "") in t.name):
         try:
             found.append(measure(tool, say))
         except (ToolFailed, subprocess.CalledProcessError) as e:

@@ -87,7 +87,7 @@ def main() -> int:
     options.add_argument("--clock", choices=sorted(CLOCKS))
     options.add_argument("--rounds", type=int, help="of throughput (instructions: 3, time: 5)")
     options.add_argument("--seconds", type=float, help="of guest time measured of each blast (0.4, 3)")
-    options.add_argument("--only", default="", help="of throughput: tools whose name has these words in it")
+    options.add_argument("--only", default="", help="of throughput, beside: tools whose name has these words in it")
     options.add_argument("parts", nargs="*", metavar="PART", help="startup, drain, costs, throughput, beside, nftables (all)")
     given = options.parse_args()
     (ROOT / OUT).mkdir(parents=True, exist_ok=True)
