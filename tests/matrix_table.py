@@ -15,7 +15,7 @@ from typing import Any
 
 HEAD = """# What is told on which kernel
 
-Written by `make matrix`, which boots each kernel and goes through the same tests on it.
+Written by `make matrix`, which boots each kernel and goes through the same tests on it (`make test` does, too).
 """
 TOLD = """
 ## What is told, and how it is known
@@ -107,6 +107,7 @@ def _passed(name: str) -> Callable[[Kernel], object]:
 def main(argv: list[str]) -> int:
     """0, or 1 when something failed."""
     directory, out, *names = argv
+    names.sort(key=lambda name: [int(part) for part in name.split(".")])
     found = {name: Path(directory) / f"{name}.json" for name in names}
     kernels = [json.loads(path.read_text()) for path in found.values() if path.exists()]
     silent = [name for name, path in found.items() if not path.exists()]
