@@ -1,6 +1,6 @@
-/* Writing one event of a packet that is not left out: reserve, fill what every event has, let the probe add its own, submit. When there is no room the event is
- * counted as lost under its kind and CPU, and the packet's hop number has moved on all the same, so the gap shows in that very
- * packet. */
+/* Writing one event of a packet that is not left out: reserve, fill what every event has, let the probe add its own, submit.
+ * When there is no room the event is counted as lost under its kind and CPU, and the packet's hop number has moved on all the
+ * same, so the gap shows in that very packet. */
 
 /* A reserved event. `whole` is the same place, or 0 when the event is a short one and ends before joint1. */
 struct reserved {

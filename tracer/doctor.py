@@ -69,7 +69,8 @@ def rights(machine: Machine, euid: int) -> Fact:
         return Fact("rights", "missing", "not root: run it with sudo", NotRoot.status)
     if not mine & mask((NEEDED,)):
         return Fact("rights", "missing", f"root without {NEEDED}: run the container privileged", NotRoot.status)
-    return Fact("rights", "degraded", lost(mine), 1) if lost(mine) else Fact("rights", "ok", "root")
+    lacks = lost(mine)
+    return Fact("rights", "degraded", lacks, 1) if lacks else Fact("rights", "ok", "root")
 
 
 def lockdown(machine: Machine) -> Fact:
