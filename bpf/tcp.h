@@ -90,11 +90,19 @@ static __always_inline int accept4_returned(struct call *c)
 PROBE_RETURN(accept4)
 PROBE_RETURN(accept6)
 
-/* arg: listener, skb */
+/* arg: listener, skb, whether another processor made the connection first. Two segments that come at once, the last ACK and
+ * the first data, are each the end of the handshake; the one that comes too late is looked up again and meets the connection,
+ * which is told as any arrival at a socket. Nothing was decided about it here. */
 #define request_keep handshake_keep
 static __always_inline int request_returned(struct call *c)
 {
     u8 verdict = c->ret ? PASSED : REFUSED;
+    u8 too_late = 0;
+
+    if (c->arg[2])
+        bpf_probe_read_kernel(&too_late, sizeof(too_late), (void *)c->arg[2]);
+    if (!c->ret && too_late)
+        return 0;
     return write_handshake(c, EVENT_REQUEST, verdict, !c->ret, 0);
 }
 PROBE_RETURN(request)

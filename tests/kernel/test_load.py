@@ -22,7 +22,7 @@ def test_exact_count_beside_unrelated_traffic(watch: Watch) -> None:
         answered = [traffic.udp_ask(topology.NODE4, traffic.NODEPORT_UDP).outcome for _ in range(ASKED)]
         sent = stream.result()
     assert answered == ["answered"] * ASKED
-    assert sent.packets > RATE / 2, f"only {sent.packets} unrelated packets were sent"
+    assert sent.packets > 10 * ASKED, "hardly any unrelated packets were sent"
     questions = [p for p in seen.packets if p.endpoints.dport == traffic.NODEPORT_UDP]
     answers = [p for p in seen.packets if p.flow and p.flow.is_reply]
     assert (len(questions), len(answers), len(seen.packets)) == (ASKED, ASKED, 2 * ASKED)
