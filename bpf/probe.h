@@ -16,6 +16,17 @@
 #define GET_REGISTER(ctx, n) (u64) CAT(PT_REGS_PARM, n)(ctx)
 #define GET_SLOT(ctx, n) ((ctx)[(n) - 1])
 
+/* A pointer to a number. Until kernel commit bb6728d75611 ("bpf: Allow access to int pointer arguments in tracing programs",
+ * 5.17) the verifier refuses to load one that is no pointer to a structure; what it may not load can be copied. */
+static __always_inline u64 copied_slot(u64 *ctx, int n)
+{
+    u64 value = 0;
+    bpf_probe_read_kernel(&value, sizeof(value), ctx + n - 1);
+    return value;
+}
+#define GET_REGISTER_OF_NUMBER GET_REGISTER
+#define GET_SLOT_OF_NUMBER copied_slot
+
 /* A seventh argument is on the stack above the return address (x86), or in a register (arm64). */
 static __always_inline u64 seventh_argument(struct pt_regs *ctx)
 {

@@ -192,6 +192,7 @@ def test_header() -> None:
     assert "#define WAY_hook FEXIT" in lines
     assert "#define PROGRAM_hook kretfunc__vmlinux__nf_hook_slow" in lines
     assert "#define ARGS_table4(GET, ctx) { GET(ctx, 2), GET(ctx, 3), GET(ctx, 1) }" in lines
+    assert "#define ARGS_request(GET, ctx) { GET(ctx, 1), GET(ctx, 2), GET##_OF_NUMBER(ctx, 5) }" in lines
     assert "#define RETURN_hook 5" in lines, "the return value stands behind four arguments"
     assert "#define WAY_nat OFF" in lines
     assert not any(line.startswith("#define PROGRAM_nat ") for line in lines)

@@ -157,6 +157,12 @@ def addresses(variables: Mapping[str, int]) -> str:
     return "".join(f"#define ADDRESS_{name} {address:#x}ULL\n" for name, address in sorted(variables.items()))
 
 
+def _get(wanted: str, position: int) -> str:
+    """How bpf/probe.h reads an argument; a pointer to a number is not read as one to a structure."""
+    of_number = "##_OF_NUMBER" if wanted.startswith("_Bool *") else ""
+    return f"GET{of_number}(ctx, {position})" if position else "0"
+
+
 def header(planned: list[Planned], ring_pages: int, cpus: int) -> str:
     """The text of plan.h: what bpf/probe.h needs to know of each row. cpus: as many as the kernel may number."""
     rows = {p.probe.name: p for p in planned}
@@ -165,7 +171,7 @@ def header(planned: list[Planned], ring_pages: int, cpus: int) -> str:
         name, row = probe.name, rows.get(probe.name)
         lines.append(f"#define WAY_{name} {row.way if row else 'OFF'}\n#define NUMBER_{name} {number}")
         if row:
-            args = ", ".join(f"GET(ctx, {p})" if p else "0" for p in row.positions)
+            args = ", ".join(_get(wanted, p) for wanted, p in zip(probe.args, row.positions, strict=True))
             lines.append(f"#define PROGRAM_{name} {row.program}\n#define ARGS_{name}(GET, ctx) {{ {args} }}")
             lines.append(f"#define RETURN_{name} {row.parameters + 1}\n#define DIRECT_{name} {int(row.way in DIRECT)}")
     lines.append(f"#define RULE_STEPS {int('table4_begin' in rows or 'table6_begin' in rows)}")
