@@ -27,7 +27,7 @@ def state() -> dict[str, str]:
 
 def settled(before: dict[str, str]) -> dict[str, str]:
     """The state now; a moment is allowed for what the kernel frees by itself after a process has ended."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 30
     while (now := state()) != before and time.monotonic() < until:
         time.sleep(0.5)
     return now

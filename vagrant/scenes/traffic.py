@@ -62,14 +62,14 @@ def http_get(
     port: int = NODEPORT_HTTP,
     *,
     ns: str | None = CLIENT,
-    timeout: float = 3.0,
+    timeout: float = 10.0,
     sport: int = 0,
 ) -> Reply:
     """GET / from addr:port; `timeout` seconds for the connection, and again for the answer."""
     return _ask(socket.SOCK_STREAM, addr, port, ns, timeout, sport, f"GET / HTTP/1.1\r\nHost: {addr}\r\n\r\n".encode())
 
 
-def tcp_connect(addr: str, port: int, *, ns: str | None = CLIENT, timeout: float = 3.0, sport: int = 0) -> Reply:
+def tcp_connect(addr: str, port: int, *, ns: str | None = CLIENT, timeout: float = 10.0, sport: int = 0) -> Reply:
     """Connect and close at once: "connected", or why not."""
     return _ask(socket.SOCK_STREAM, addr, port, ns, timeout, sport, None)
 
@@ -80,7 +80,7 @@ def udp_ask(
     question: bytes = b"?",
     *,
     ns: str | None = CLIENT,
-    timeout: float = 3.0,
+    timeout: float = 10.0,
     sport: int = 0,
 ) -> Reply:
     """Send one datagram and wait for one back."""
@@ -89,7 +89,7 @@ def udp_ask(
 
 @contextmanager
 def connections(
-    addr: str, port: int, count: int, *, ns: str | None = CLIENT, timeout: float = 3.0
+    addr: str, port: int, count: int, *, ns: str | None = CLIENT, timeout: float = 10.0
 ) -> Iterator[list[socket.socket]]:
     """`count` TCP connections that stay open within the block. OSError if one cannot be made."""
     socks: list[socket.socket] = []
