@@ -68,6 +68,7 @@ def test_policy_drop(watch: Watch, extra: None) -> None:
 
 def test_conntrack_invalid(watch: Watch) -> None:
     """By their port: an emulated machine is slow, and the last segments of other connections may still be under way."""
+    assert traffic.http_get().outcome == "answered", "so that conntrack is in use"
     with watch(Filter(ports=(STRAY,))) as seen:
         packets.send_tcp(POD, 8080, sport=STRAY, count=3)
     told = [(p.tcp_flags, p.verdict) for p in seen.packets]
