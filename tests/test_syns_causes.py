@@ -145,6 +145,8 @@ def test_old_connection() -> None:
 def test_no_listener() -> None:
     told = cause(syn(clue("reset", 19, reason=1), drop("NO_SOCKET")))
     assert told[:2] == ("no listener", "nobody listens on 10.244.0.11:8080 in pod-a, answered with a reset")
+    assert cause(syn(clue("reset", 19, reason=0), drop("")))[:2] == told[:2], "before 5.17 there are no reasons"
+    assert cause(syn(clue("reset", 19, reason=0, state="ESTABLISHED"), drop("")))[0] == "dropped"
 
 
 def test_listener_on_another_address() -> None:

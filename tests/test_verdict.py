@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.builders import POD, SECOND, Ends, Trail, packet, turned
-from tracer.model import Drop, Endpoints, Hop, Packet
+from tracer.model import Clue, Drop, Endpoints, Hop, Packet
 from tracer.verdict import BAD, RULES, benign, judge
 
 ASKED: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -229,3 +229,16 @@ def test_benign_drops() -> None:
     for drop in (Drop("NO_SOCKET", "tcp_v4_rcv"), Drop("", "")):
         assert not benign(replace(drop, after_socket=True))
         assert not benign(drop)
+
+
+@pytest.mark.parametrize(
+    ("answering", "ending"),
+    [
+        ({}, ("nobody listens here: TCP 192.168.56.10:30285", "refused")),
+        ({"state": "ESTABLISHED"}, ("DROPPED in tcp_v4_rcv: no reason given by this kernel", "dropped")),
+    ],
+)
+def test_whose_reset_it_is_tells_where_kernels_give_no_reason(answering: dict[str, str], ending: tuple[str, str]) -> None:
+    p = packet(came().hook("INPUT").add("DROP", object=IN_TCP))
+    p.hops.insert(-1, Hop(0, "clue", "node", clue=Clue("reset", {"reason": 0, **answering})))
+    assert judge(p) == ending

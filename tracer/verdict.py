@@ -6,6 +6,8 @@ before what merely happened to it. A rule is one function, named after what it r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tracer.model import Drop, Handshake, Hop, Packet
 from tracer.place import place
 
@@ -93,8 +95,17 @@ def _reason(hops: list[Hop]) -> str:
     return f"{drop.reason or 'no reason given'} in {drop.function}" if drop else "no reason seen"
 
 
+def without_socket(hops: Iterable[Hop]) -> Hop | None:
+    """Where a packet was dropped because no socket was there for it. Kernels before 5.17 give no reason; but only then does TCP
+    answer with a reset that is no socket's, once the checksum was right."""
+    hops = [h for h in hops if not h.clone]
+    no_ones_reset = any(h.clue and h.clue.what == "reset" and "state" not in h.clue.facts for h in hops)
+    reasons = ("NO_SOCKET", "") if no_ones_reset else ("NO_SOCKET",)
+    return next((h for h in hops if h.drop and h.drop.reason in reasons), None)
+
+
 def no_listener(packet: Packet, hops: list[Hop]) -> Ending:
-    hop = next((h for h in hops if h.drop and h.drop.reason == "NO_SOCKET"), None)
+    hop = without_socket(hops)
     return (f"nobody listens{_where(hop) or ' here'}: {_last_destination(packet, hops)}", "refused") if hop else None
 
 

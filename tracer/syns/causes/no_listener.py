@@ -5,11 +5,12 @@ from __future__ import annotations
 from tracer.place import place
 from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
+from tracer.verdict import without_socket
 
 
 def nobody(attempt: Attempt) -> bool:
     """Whether TCP found no socket for it."""
-    return any(h.drop and h.drop.reason == "NO_SOCKET" and not h.clone for h in attempt.syn.hops)
+    return without_socket(attempt.syn.hops) is not None
 
 
 def answered(attempt: Attempt) -> str:
