@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from socket import SHUT_RDWR, socket
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -27,13 +27,17 @@ Object = dict[str, Any]
 
 class ApiServer:
     """refuse: kind -> status answered instead (403, 404, 500 ...). token: the only one believed, "" = any. page: objects of a
-    list at once. slow: seconds before each answer. tls: to speak https.
+    list at once. answering: cleared, no request is answered until it is set again. tls: to speak https.
+
+    Listens from the start; a context manager that ends it.
     """
 
     def __init__(
         self, objects: Iterable[Object] = (), token: str = "", page: int = 2, tls: ssl.SSLContext | None = None
     ) -> None:
-        self.slow, self._tls = 0.0, tls
+        self._tls = tls
+        self.answering = threading.Event()
+        self.answering.set()
         self.refuse: dict[str, int] = {}
         self.token, self.page = token, page
         self.asked: list[tuple[str, dict[str, str]]] = []
@@ -119,6 +123,24 @@ class ApiServer:
             self._news.notify_all()
         self.break_off()
 
+    def __enter__(self) -> ApiServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.die()
+
+    def kubeconfig(self, folder: Path, token: str = "") -> str:
+        """The path of a kubeconfig that leads here, made in the folder."""
+        config = {
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "lab", "user": "me"}}],
+            "clusters": [{"name": "lab", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
+            "users": [{"name": "me", "user": {"token": token} if token else {}}],
+        }
+        path = folder / "config"
+        path.write_text(json.dumps(config))
+        return str(path)
+
     def watched(self, kind: str) -> int:
         """How many watches of this kind were asked for."""
         return sum(1 for path, query in self.asked if PATHS.get(path) == kind and "watch" in query)
@@ -151,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         api, kind = self.api, PATHS.get(url.path, "")
         api.asked.append((url.path, query))
-        time.sleep(api.slow)
+        api.answering.wait()
         if api.token and self.headers.get("Authorization") != f"Bearer {api.token}":
             return self._status(401, "Unauthorized")
         if not kind or kind in api.refuse:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.api_server import ApiServer
+from tests.nodes import node
 from tracer import cli
 from tracer.render import _words
 
@@ -37,3 +39,11 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return int(e.value.code or 0), told.out, told.err
 
     return command
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """A real cluster's API, as its node-1 finds it."""
+    monkeypatch.setenv("NODE_NAME", "node-1")
+    with ApiServer(node("1.36.2-iptables-nft", "S2-three").objects) as one:
+        yield one

@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.api_server import ApiServer
-from tests.nodes import node
+from tests.waiting import PATIENCE
 from tracer.errors import NoObjects
 from tracer.facts import Fact
 from tracer.kube import doctor
 from tracer.kube.kubeconfig import Access
 
-OBJECTS = node("1.36.2-iptables-nft", "S2-three").objects
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    monkeypatch.setenv("NODE_NAME", "node-1")
-    one = ApiServer(OBJECTS)
-    yield one
-    one.die()
-
 
 def asked(server: ApiServer) -> list[Fact]:
-    return list(doctor.ask(Access("http", "127.0.0.1", server.port, source="/etc/kubernetes/admin.conf"), 2))
+    return list(doctor.ask(Access("http", "127.0.0.1", server.port, source="/etc/kubernetes/admin.conf"), PATIENCE))
 
 
-def count(kind: str) -> int:
-    return sum(o["kind"] == kind for o in OBJECTS)
+def count(server: ApiServer, kind: str) -> int:
+    return sum(o["kind"] == kind for o in server.objects)
 
 
 def test_an_api_that_answers(server: ApiServer) -> None:
     (fact,) = asked(server)
-    pods = sum(o["kind"] == "Pod" and o["spec"].get("nodeName") == "node-1" for o in OBJECTS)
+    pods = sum(o["kind"] == "Pod" and o["spec"].get("nodeName") == "node-1" for o in server.objects)
     assert (fact.subject, fact.state, fact.status) == ("Kubernetes API", "ok", 0)
     assert fact.text == (
-        f"http://127.0.0.1:{server.port} by /etc/kubernetes/admin.conf: {count('Service')} services,"
-        f" {count('EndpointSlice')} endpointslices, {count('Node')} nodes, {pods} pods of node-1"
+        f"http://127.0.0.1:{server.port} by /etc/kubernetes/admin.conf: {count(server, 'Service')} services,"
+        f" {count(server, 'EndpointSlice')} endpointslices, {count(server, 'Node')} nodes, {pods} pods of node-1"
     )
     assert not server.watched("Service"), "it lists and goes"
 
 
 def test_an_old_cluster_has_endpoints(server: ApiServer) -> None:
     server.refuse["EndpointSlice"] = 404
-    assert f"{count('Endpoints')} endpoints" in asked(server)[0].text
+    assert f"{count(server, 'Endpoints')} endpoints" in asked(server)[0].text
 
 
 def test_what_the_account_may_not_see_is_said(server: ApiServer) -> None:
@@ -83,9 +71,6 @@ def test_no_kubernetes_at_all_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_by_a_kubeconfig(server: ApiServer, tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}
-    body = {"current-context": "x", "contexts": [{"name": "x", "context": {"cluster": "c"}}], "clusters": [cluster]}
-    path.write_text(json.dumps(body))
-    (fact,) = doctor.gather(str(path))
+    path = server.kubeconfig(tmp_path)
+    (fact,) = doctor.gather(path)
     assert f" by {path}: " in fact.text and fact.state == "ok"

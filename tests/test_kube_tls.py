@@ -47,9 +47,8 @@ def server(folder: Path) -> Iterator[ApiServer]:
     context.load_cert_chain(folder / "server.crt", folder / "server.key")
     context.load_verify_locations(folder / "client.crt")
     context.verify_mode = ssl.CERT_REQUIRED
-    one = ApiServer(OBJECTS, tls=context)
-    yield one
-    one.die()
+    with ApiServer(OBJECTS, tls=context) as one:
+        yield one
 
 
 def client(folder: Path, port: int, cluster: dict[str, Any], user: dict[str, Any]) -> Client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from tests.api_server import ApiServer
 from tests.nodes import node
+from tests.waiting import until
 from tracer.errors import BadOption, NoObjects, NoSuchObject
 from tracer.filters import Filter, parse_host
 from tracer.journeys import Journeys
@@ -21,6 +22,7 @@ from tracer.kube.known import Known
 from tracer.kube.live import Kube, Source
 from tracer.kube.store import Store
 from tracer.kube.wanted import NOBODY, Words, ends, kernel_filter, matches
+from tracer.kube.watch import Watch
 from tracer.model import Endpoints, Flow, Packet
 from tracer.render.text import Text
 from tracer.run import Limits, Run
@@ -141,80 +143,73 @@ class Nothing(Journeys):
         return iter(())
 
 
-def kubeconfig(path: Path, port: int) -> str:
-    config = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "l", "user": "u"}}],
-        "clusters": [{"name": "l", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [],
-    }
-    (path / "config").write_text(json.dumps(config))
-    return str(path / "config")
-
-
-def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NODE_NAME", "node-1")
-    server = ApiServer(OBJECTS)
-    source = Source(kubeconfig=kubeconfig(tmp_path, server.port))
+def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, server: ApiServer) -> None:
+    source = Source(kubeconfig=server.kubeconfig(tmp_path))
     session = Session()
     with open(tmp_path / "err", "w") as err, Kube(source, Words(services=("default/http-proxy",)), Filter()) as kube:
         assert "10.244.0.12" in addresses(kube.filter())
         run = Run(Live(session, kube), Nothing(), Text(err=err), Limits(), kube)  # type: ignore[arg-type]
+
+        def turn_until(true: Callable[[], object]) -> None:
+            def turned() -> bool:
+                run._turn()
+                return bool(true())
+
+            until(turned)
+
         slices = next(o for o in OBJECTS if o["kind"] == "EndpointSlice" and o["metadata"]["name"].startswith("http-proxy"))
         changed = json.loads(json.dumps(slices))
         changed["endpoints"][1]["addresses"] = ["10.244.0.99"]
         server.put(changed)
-        turn_until(run, lambda: session.filters and "10.244.0.99" in addresses(session.filters[-1]))
+        turn_until(lambda: session.filters and "10.244.0.99" in addresses(session.filters[-1]))
         assert "10.244.0.12" not in addresses(session.filters[-1])
         server.remove("Service", "default", "http-proxy")
-        turn_until(run, lambda: session.filters[-1].hosts == (NOBODY,))
+        turn_until(lambda: session.filters[-1].hosts == (NOBODY,))
         time.sleep(0.05)
         run._turn()
     said = (tmp_path / "err").read_text().splitlines()
     assert said == ["There is no Service default/http-proxy."]
-    server.die()
 
 
-def turn_until(run: Run, true: Any) -> None:
-    end = time.monotonic() + 5
-    while not true():
-        assert time.monotonic() < end
-        run._turn()
-        time.sleep(0.01)
-
-
-def test_an_unknown_service_and_an_api_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = ApiServer(OBJECTS)
-    source = Source(kubeconfig=kubeconfig(tmp_path, server.port))
-    with (
-        pytest.raises(NoSuchObject, match="There is no Service shop/cart"),
-        Kube(source, Words(services=("shop/cart",)), Filter()),
-    ):
+def test_an_unknown_service(tmp_path: Path, server: ApiServer) -> None:
+    kube = Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), Words(services=("shop/cart",)), Filter())
+    with pytest.raises(NoSuchObject, match="There is no Service shop/cart"), kube:
         pass
+
+
+def in_vain(watch: Watch, seconds: float) -> bool:
+    """In place of Watch.wait: time enough to learn that nobody is there."""
+    until(lambda: watch.troubled)
+    return False
+
+
+def nobody_waits(watch: Watch, seconds: float) -> bool:
+    raise AssertionError("nothing was asked that needs the API")
+
+
+def test_an_api_that_is_away(tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(kubeconfig=server.kubeconfig(tmp_path))
     server.die()
-    monkeypatch.setattr("tracer.kube.live.PATIENCE", 0.2)
+    monkeypatch.setattr(Watch, "wait", in_vain)
     with pytest.raises(NoObjects, match=r"does not answer \(Connection refused\)"):
         Kube(source, Words(services=("shop/cart",)), Filter()).start()
-    monkeypatch.setattr("tracer.kube.live.PATIENCE", 5)
-    kube = Kube(source, Words(node_ports=(30285,)), Filter())
-    began = time.monotonic()
-    kube.start()
-    assert time.monotonic() - began < 4, "a port needs no name"
-    assert kube.filter().ports == (30285,)
-    kube.close()
+    monkeypatch.setattr(Watch, "wait", nobody_waits)
+    with Kube(source, Words(node_ports=(30285,)), Filter()) as kube:
+        assert kube.filter().ports == (30285,), "a port needs no name"
 
 
-def test_a_slow_api_holds_up_only_who_asks_for_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_api_holds_up_only_who_asks_for_a_name(
+    tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answering.clear()
+    source = Source(kubeconfig=server.kubeconfig(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(Watch, "wait", nobody_waits)
+        with Kube(source, Words(), Filter()):
+            pass
     monkeypatch.setattr("tracer.kube.live.PATIENCE", 0.1)
-    server = ApiServer(OBJECTS)
-    server.slow = 3.0
-    source = Source(kubeconfig=kubeconfig(tmp_path, server.port))
-    began = time.monotonic()
-    with Kube(source, Words(), Filter()):
-        assert time.monotonic() - began < 2.5
     with pytest.raises(NoObjects, match="has not answered within"):
         Kube(source, Words(services=("default/http-proxy",)), Filter()).start()
-    server.die()
 
 
 def test_a_broken_kubeconfig_that_nobody_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.api_server import ApiServer
-from tests.nodes import node
+from tests.waiting import PATIENCE, until
 from tracer.kube import kubeconfig
 from tracer.kube.kubeconfig import Access
 from tracer.kube.store import Store
 from tracer.kube.watch import Watch
-
-OBJECTS = node("1.36.2-iptables-nft", "S2-three").objects
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    one = ApiServer(OBJECTS)
-    yield one
-    one.die()
 
 
 def watching(server: ApiServer, access: Access | None = None) -> tuple[Watch, Store]:
@@ -35,13 +22,6 @@ def watching(server: ApiServer, access: Access | None = None) -> tuple[Watch, St
     return watch, store
 
 
-def until(true: Callable[[], Any], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.01)
-
-
 def service(name: str, port: int) -> dict[str, Any]:
     spec = {"clusterIP": "172.30.9.9", "ports": [{"port": port, "protocol": "TCP", "name": "web"}]}
     return {"kind": "Service", "metadata": {"namespace": "shop", "name": name}, "spec": spec}
@@ -49,7 +29,7 @@ def service(name: str, port: int) -> dict[str, Any]:
 
 def test_everything_is_listed_in_pages_and_followed(server: ApiServer) -> None:
     watch, store = watching(server)
-    assert watch.wait(20)
+    assert watch.wait(PATIENCE)
     assert store.node == "node-1"
     assert store.by_address.one(("172.30.253.123", 8080, "tcp")) is not None
     assert next(q["fieldSelector"] for path, q in server.asked if path == "/api/v1/pods") == "spec.nodeName=node-1"
@@ -66,10 +46,10 @@ def test_everything_is_listed_in_pages_and_followed(server: ApiServer) -> None:
 
 def test_a_server_that_dies_and_comes_back(server: ApiServer) -> None:
     watch, store = watching(server)
-    assert watch.wait(20)
+    assert watch.wait(PATIENCE)
     server.die()
     until(lambda: watch.troubled)
-    time.sleep(0.3)
+    time.sleep(0.3)  # it is asked again, in vain
     assert store.by_address.one(("172.30.253.123", 8080, "tcp")), "what was known stays known"
     server.put(service("cart", 80))
     server.start()
@@ -81,26 +61,22 @@ def test_a_server_that_dies_and_comes_back(server: ApiServer) -> None:
     watch.close()
 
 
-def test_an_api_that_is_away_at_the_start() -> None:
-    server = ApiServer(OBJECTS)
+def test_an_api_that_is_away_at_the_start(server: ApiServer) -> None:
     server.die()
-    began = time.monotonic()
     watch, store = watching(server)
-    assert time.monotonic() - began < 2, "the start waits for nothing"
     until(lambda: watch.troubled)
     assert len(store) == 0
     server.start()
-    assert watch.wait(20)
+    assert watch.wait(PATIENCE)
     assert store.by_node_port.one((30285, "tcp"))
     until(lambda: not watch.troubled)
     assert len(watch.notes()) == 2
     watch.close()
-    server.die()
 
 
 def test_watches_that_are_broken_off_go_on_where_they_were(server: ApiServer) -> None:
     watch, store = watching(server)
-    assert watch.wait(20)
+    assert watch.wait(PATIENCE)
     until(lambda: server.watched("Service"))
     lists = server.listed("Service")
     for number in range(3):
@@ -116,7 +92,7 @@ def test_watches_that_are_broken_off_go_on_where_they_were(server: ApiServer) ->
 
 def test_gone_means_list_again_and_what_was_missed_is_found(server: ApiServer) -> None:
     watch, store = watching(server)
-    assert watch.wait(20)
+    assert watch.wait(PATIENCE)
     until(lambda: server.watched("Service"))
     server.die()
     server.put(service("cart", 80))
@@ -134,7 +110,7 @@ def test_gone_means_list_again_and_what_was_missed_is_found(server: ApiServer) -
 def test_what_is_forbidden_is_said_once_and_the_rest_goes_on(server: ApiServer) -> None:
     server.refuse = {"Pod": 403}
     watch, store = watching(server)
-    assert watch.wait(20)
+    assert watch.wait(PATIENCE)
     until(lambda: len([1 for path, _ in server.asked if path == "/api/v1/pods"]) > 3)
     assert store.by_node_port.one((30285, "tcp"))
     assert store.pod_at("10.244.0.11") == ("default", "http-proxy-a", "node-1"), "known as an endpoint"
@@ -146,16 +122,16 @@ def test_what_is_forbidden_is_said_once_and_the_rest_goes_on(server: ApiServer) 
     watch.close()
 
 
-def test_an_expired_token_is_read_anew(tmp_path: Path) -> None:
-    server = ApiServer(OBJECTS, token="first")
+def test_an_expired_token_is_read_anew(server: ApiServer, tmp_path: Path) -> None:
+    server.token = "first"
     token = tmp_path / "token"
     token.write_text("first\n")
     access = Access("http", "127.0.0.1", server.port, token_file=str(token))
     watch, store = watching(server, access)
-    assert watch.wait(20)
+    assert watch.wait(PATIENCE)
     server.token = "second"
     server.break_off()
-    until(lambda: "401" in watch.troubled, 10)
+    until(lambda: "401" in watch.troubled)
     token.write_text("second\n")
     until(lambda: not watch.troubled)
     server.put(service("cart", 80))
@@ -164,13 +140,12 @@ def test_an_expired_token_is_read_anew(tmp_path: Path) -> None:
     assert sum("(401: expired token?)" in note for note in notes) == 1
     assert not any("first" in note or "second" in note for note in notes)
     watch.close()
-    server.die()
 
 
 def test_an_old_cluster_has_endpoints_only(server: ApiServer) -> None:
     server.refuse = {"EndpointSlice": 404}
     watch, store = watching(server)
-    assert watch.wait(20)
+    assert watch.wait(PATIENCE)
     until(lambda: store.endpoints.all(("default/http-proxy", "tcp")))
     assert {e.address for e in store.endpoints.all(("default/http-proxy", "tcp"))} == {f"10.244.0.1{n}" for n in (1, 2, 3)}
     assert watch.notes() == []
@@ -187,15 +162,7 @@ def test_a_server_that_talks_nonsense(server: ApiServer) -> None:
 
 def test_a_kubeconfig_leads_there(server: ApiServer, tmp_path: Path) -> None:
     server.token = "of-the-file"
-    config = {
-        "current-context": "here",
-        "contexts": [{"name": "here", "context": {"cluster": "lab", "user": "me"}}],
-        "clusters": [{"name": "lab", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}],
-        "users": [{"name": "me", "user": {"token": "of-the-file"}}],
-    }
-    path = tmp_path / "config"
-    path.write_text(json.dumps(config))
-    watch, store = watching(server, kubeconfig.read(str(path)))
-    assert watch.wait(20)
+    watch, store = watching(server, kubeconfig.read(server.kubeconfig(tmp_path, "of-the-file")))
+    assert watch.wait(PATIENCE)
     assert len(store)
     watch.close()

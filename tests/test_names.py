@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
 from tracer import names
 from tracer.errors import BadOption
 from tracer.names import Namespaces, Processes, interface_index, tracking
@@ -127,7 +128,7 @@ def test_a_nameless_namespace_is_called_by_a_process_in_it(named: Path) -> None:
         assert Namespaces().find(f"sh[{held.pid}]") == Namespaces().find(str(inode)) == inode
     finally:
         held.stdin.close()
-        held.wait(5)
+        held.wait(PATIENCE)
         held.stdout.close()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE, until
 from tracer.rules import netns, nft
 from tracer.rules.model import Ruleset
 from tracer.rules.nft import Changing, Snapshot
@@ -47,20 +48,14 @@ def watch() -> Iterator[NftWatch]:
 OWN = Path("/proc/self/ns/net").stat().st_ino
 
 
-def wait(ready: Callable[[], object], seconds: float = 5) -> bool:
-    until = time.monotonic() + seconds
-    while not ready() and time.monotonic() < until:
-        time.sleep(0.005)
-    return bool(ready())
-
-
 def test_each_generation_is_read_once(kernel: Kernel, watch: NftWatch) -> None:
-    watch.poll(OWN, seconds=5)
+    watch.poll(OWN, PATIENCE)
     assert watch.find(OWN, 1) and watch.find(OWN, 2) is None
     kernel.generation = 2
-    assert wait(lambda: watch.find(OWN, 2))
+    until(lambda: watch.find(OWN, 2))
     looks = kernel.looks
-    assert wait(lambda: kernel.looks > looks + 2) and kernel.readings == 2
+    until(lambda: kernel.looks > looks + 2)
+    assert kernel.readings == 2
     assert [s.number for s in watch.near(OWN)] == [2, 1]
 
 
@@ -69,7 +64,8 @@ def test_other_namespaces_are_read_when_a_hit_asks(kernel: Kernel, watch: NftWat
     time.sleep(0.05)
     assert kernel.looks == 0, "nobody asked"
     assert watch.coming(OWN, 1)
-    assert wait(lambda: watch.find(OWN, 1)) and not watch.coming(OWN, 1)
+    until(lambda: watch.find(OWN, 1))
+    assert not watch.coming(OWN, 1)
     looks = kernel.looks
     time.sleep(0.05)
     assert kernel.looks == looks
@@ -78,7 +74,7 @@ def test_other_namespaces_are_read_when_a_hit_asks(kernel: Kernel, watch: NftWat
 def test_a_generation_that_has_passed_does_not_come(kernel: Kernel, watch: NftWatch) -> None:
     kernel.generation = 5
     assert watch.coming(OWN, 4), "nobody has looked yet"
-    assert wait(lambda: watch.find(OWN, 5))
+    until(lambda: watch.find(OWN, 5))
     assert not watch.coming(OWN, 4) and watch.coming(OWN, 6)
 
 
@@ -88,22 +84,24 @@ def test_a_namespace_that_is_gone(kernel: Kernel, watch: NftWatch, monkeypatch: 
 
     monkeypatch.setattr(netns, "find", nothing)
     assert watch.coming(999, 1)
-    assert wait(lambda: not watch.coming(999, 1))
+    until(lambda: not watch.coming(999, 1))
     assert kernel.looks == 0
 
 
 def test_rules_that_never_hold_still(kernel: Kernel, watch: NftWatch) -> None:
     kernel.restless = True
     watch.poll(OWN)
-    assert wait(lambda: kernel.looks > 2) and watch.near(OWN) == []
+    until(lambda: kernel.looks > 2)
+    assert watch.near(OWN) == []
     kernel.restless = False
-    assert wait(lambda: watch.find(OWN, 1))
+    until(lambda: watch.find(OWN, 1))
 
 
 def test_old_snapshots_are_dropped(kernel: Kernel, watch: NftWatch) -> None:
     for kernel.generation in range(1, KEPT + 4):
-        assert watch.coming(OWN, kernel.generation) and wait(lambda: watch.find(OWN, kernel.generation))
-    assert wait(lambda: len(watch.near(OWN)) == KEPT)
+        assert watch.coming(OWN, kernel.generation)
+        until(lambda: watch.find(OWN, kernel.generation))
+    until(lambda: len(watch.near(OWN)) == KEPT)
     assert watch.near(OWN)[0].number == KEPT + 3
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.blobs import R, build
+from tests.waiting import until
 from tracer.rules import netns, reader, sockopt
 from tracer.rules.reader import Reader, Reading, Wanted
 
@@ -57,10 +57,12 @@ def ask(*wanted: Wanted, path: str | None = "/here", count: int = 1) -> list[Rea
     for one in wanted:
         it.ask(one)
     found: list[Reading] = []
-    until = time.monotonic() + 5
-    while len(found) < count and time.monotonic() < until:
-        found += it.done()
-        time.sleep(0.005)
+
+    def all_found() -> bool:
+        found.extend(it.done())
+        return len(found) >= count
+
+    until(all_found)
     it.close()
     assert not [t for t in threading.enumerate() if t.name == "rules"]
     return found

@@ -190,7 +190,7 @@ def test_packets_left_out_spoil_no_other() -> None:
 def test_seconds() -> None:
     run = Run(Live(cast(Session, Given())), Journeys(hops()), Written(), Limits(seconds=0.05))
     run.follow(Stop())
-    assert 0.05 <= run.totals.seconds < 2
+    assert run.totals.seconds >= 0.05
 
 
 def test_ends_with_the_command_and_waits_for_what_it_left_behind() -> None:

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "vagrant"))
 from scenes import packets, rules, servers, topology
 from scenes.netns import Child, ChildFailed
 from scenes.traffic import Reply
+from tests.waiting import PATIENCE
 
 BUILT_IN = {"ACCEPT", "DROP", "RETURN", "REJECT", "DNAT", "MASQUERADE", "MARK"}
 HOOKS = {"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
@@ -174,6 +175,6 @@ def test_server_names_a_mapped_address_as_ipv4() -> None:
 
 
 def test_child_returns_its_result_or_its_traceback() -> None:
-    assert Child(None, lambda: 6 * 7).result(timeout=30) == 42
+    assert Child(None, lambda: 6 * 7).result(timeout=PATIENCE) == 42
     with pytest.raises(ChildFailed, match="ZeroDivisionError"):
-        Child(None, lambda: 1 // 0).result(timeout=30)
+        Child(None, lambda: 1 // 0).result(timeout=PATIENCE)

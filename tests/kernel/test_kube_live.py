@@ -12,14 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from scenes import topology, traffic
+from tests import waiting
 from tests.api_server import ApiServer
 from tests.kernel.watching import NOTHING, Watch
-from tests.nodes import node as recorded
 from tracer.filters import Filter
 from tracer.hops import Hops
 from tracer.journeys import Journeys
@@ -33,9 +30,7 @@ from tracer.run import Limits, Run
 from tracer.source import Live
 from tracer.stop import Stop
 
-OBJECTS = recorded("1.36.2-iptables-nft", "S2-three").objects
 SERVICE = "Service default/http-proxy"
-PATIENCE = 60.0
 
 
 class Told(Text):
@@ -53,21 +48,6 @@ class Told(Text):
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    monkeypatch.setenv("NODE_NAME", "node-1")
-    one = ApiServer(OBJECTS)
-    yield one
-    one.die()
-
-
-def kubeconfig(server: ApiServer, folder: Path) -> str:
-    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}
-    body = {"current-context": "x", "contexts": [{"name": "x", "context": {"cluster": "c"}}], "clusters": [cluster]}
-    (folder / "config").write_text(json.dumps(body))
-    return str(folder / "config")
 
 
 @contextmanager
@@ -91,11 +71,8 @@ def running(watch: Watch, kube: Kube) -> Iterator[Told]:
             watch.lost += sum(told.lost_by_probe.values())
 
 
-def until(true: Callable[[], Any], told: Told, what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end, f"{what}: {told.notes}"
-        time.sleep(0.05)
+def until(true: Callable[[], object], told: Told, what: str) -> None:
+    waiting.until(true, lambda: f"{what}: {told.notes}", pause=0.05)
 
 
 def request(told: Told) -> Packet:
@@ -145,7 +122,7 @@ def rename(server: ApiServer, old: str, new: str) -> None:
 
 def test_names_come_and_go_with_the_api_and_tracing_goes_on(watch: Watch, server: ApiServer, tmp_path: Path) -> None:
     server.die()
-    kube = Kube(Source(kubeconfig=kubeconfig(server, tmp_path)), Words(), Filter(ports=(traffic.NODEPORT_HTTP,)))
+    kube = Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), Words(), Filter(ports=(traffic.NODEPORT_HTTP,)))
     with running(watch, kube) as told:
         dst, led = ends(request(told))
         assert not dst.startswith("Service") and not led, "the API is away, the rules' comments are all there is"
@@ -188,8 +165,8 @@ def test_names_come_and_go_with_the_api_and_tracing_goes_on(watch: Watch, server
 def test_the_filter_follows_the_endpoints(watch: Watch, server: ApiServer, tmp_path: Path) -> None:
     """--service: who asks a pod directly is seen while it is an endpoint, and not before or after."""
     words = Words(services=("default/http-proxy",))
-    kube = Kube(Source(kubeconfig=kubeconfig(server, tmp_path)), words, Filter())
-    (slice_,) = [o for o in OBJECTS if o["kind"] == "EndpointSlice" and o["metadata"]["name"].startswith("http-proxy")]
+    kube = Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), words, Filter())
+    (slice_,) = [o for o in server.objects if o["kind"] == "EndpointSlice" and o["metadata"]["name"].startswith("http-proxy")]
     pod = topology.PODS[1].addr4
 
     def direct() -> bool:
