@@ -1,29 +1,23 @@
-"""Writing captures: rotation, rings, disks that are full or slow, and what a crash leaves."""
+"""The files of a capture: rotation, rings, and what a crash leaves."""
 
 from __future__ import annotations
 
 import io
-import json
 import sqlite3
 import stat
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from tests import captures
 from tracer import cli
 from tracer.capture import again, layout
-from tracer.capture import writer as writing
 from tracer.capture.again import Asked
 from tracer.capture.files import Files, Sizes
 from tracer.capture.reader import Capture
 from tracer.capture.schema import Record
 from tracer.capture.series import opened
-from tracer.capture.tape import Chunk, Tape
+from tracer.capture.tape import Tape
 from tracer.capture.writer import Writer
 from tracer.errors import Damaged, NotWritten
 from tracer.model import Totals
@@ -33,8 +27,10 @@ from tracer.stop import Stop
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn is a transaction of its own, and however slow the disk is, the end of the run waits for all of them."""
     monkeypatch.setattr("tracer.run.POLL_SECONDS", 0.001)
     monkeypatch.setattr("tracer.capture.tape.CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr("tracer.capture.writer.CLOSE_SECONDS", 600.0)
 
 
 def read(path: Path) -> tuple[Totals, str]:
@@ -118,131 +114,6 @@ def test_a_ring_keeps_the_last(tmp_path: Path) -> None:
     last = text.splitlines()[-1]
     assert last.partition('"time":')[2][:40] == made.text["json"].splitlines()[-2].partition('"time":')[2][:40]
     assert '"chain_path":"INPUT 1"' in last or "nginx" in last
-
-
-def chunk(turn: int, events: int = 3) -> Chunk:
-    slots = np.concatenate([captures.slots(captures.request(turn * 10 + n, 1000 * n)) for n in range(events)])
-    return Chunk(turn, [(turn, Record.NOTE.value, "", f"turn {turn}")], [(turn * 1000, len(slots), 0)], [slots], slots.nbytes)
-
-
-class Disk:
-    """Takes what is written; or is full, or slow."""
-
-    def __init__(self) -> None:
-        self.full, self.seconds = False, 0.0
-        self.records: list[tuple[Any, ...]] = []
-        self.batches: list[tuple[Any, ...]] = []
-
-    def insert(self, records: list[tuple[Any, ...]], batch: tuple[Any, ...] | None) -> None:
-        time.sleep(self.seconds)
-        if self.full:
-            raise sqlite3.OperationalError("database or disk is full")
-        self.records += records
-        self.batches += [batch] if batch else []
-
-
-@pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
-def writer(disk: Disk) -> Iterator[Writer]:
-    made = Writer(disk.insert, lambda: None, 0)
-    yield made
-    made.close()
-
-
-def settle(writer: Writer) -> None:
-    until = time.monotonic() + 5
-    while (not writer._chunks.empty() or writer._waiting) and time.monotonic() < until:
-        time.sleep(0.005)
-    time.sleep(0.02)
-
-
-def test_a_full_disk_loses_events_counts_them_and_says_so(disk: Disk, writer: Writer) -> None:
-    writer.put(chunk(1))
-    settle(writer)
-    disk.full = True
-    writer.put(chunk(2))
-    writer.put(chunk(3))
-    settle(writer)
-    assert writer.said() == [
-        "The capture misses events from here on: it could not be written (database or disk is full). Tracing goes on."
-    ]
-    disk.full = False
-    writer.put(chunk(4))
-    settle(writer)
-    events = layout.count(chunk(1).slots[0])
-    assert writer.lost == 2 * events
-    assert writer.said() == [f"The capture is being written again; {2 * events} events are not in it."]
-    assert [batch[0] for batch in disk.batches] == [1, 4]
-    # What explains was kept, in order, and the gap stands where it was.
-    assert [r[3] for r in disk.records if r[1] == Record.NOTE] == [b'"turn 1"', b'"turn 2"', b'"turn 3"', b'"turn 4"']
-    (gap,) = [r for r in disk.records if r[1] == Record.GAP]
-    assert gap[0] == 2 and f"[{2 * events},".encode() in gap[3]
-
-
-def test_a_slow_disk_never_holds_the_tracing_up(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "ROOM", 3 * chunk(1).bytes)
-    disk.seconds = 0.6
-    writer, chunks = Writer(disk.insert, lambda: None, 0), [chunk(turn) for turn in range(1, 11)]
-    began = time.monotonic()
-    for each in chunks:
-        writer.put(each)
-    assert time.monotonic() - began < 3.0, "ten writes take six seconds"
-    assert writer.lost > 0 and "the disk was too slow" in writer.said()[0]
-    disk.seconds = 0
-    writer.close()
-    events = layout.count(chunk(1).slots[0])
-    assert sum(b[3] for b in disk.batches) + writer.lost == 10 * events
-    assert len([r for r in disk.records if r[1] == Record.NOTE]) == 10
-
-
-def test_a_disk_that_stays_slow_is_said_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes something now and then, and is not well for it."""
-    monkeypatch.setattr(writing, "ROOM", 2 * chunk(1).bytes)
-    disk.seconds = 0.05
-    writer = Writer(disk.insert, lambda: None, 0)
-    for turn in range(1, 31):
-        writer.put(chunk(turn))
-        time.sleep(0.01)
-    settle(writer)
-    first, again = writer.said()
-    assert (
-        "the disk was too slow" in first and again == f"The capture is being written again; {writer.lost} events are not in it."
-    )
-    assert len(disk.batches) > 3 and writer.lost > 0
-    writer.close()
-
-
-def test_the_end_of_a_run_does_not_wait_for_ever(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events that the disk does not take in time are counted, and what explains and the end are written."""
-    monkeypatch.setattr(writing, "CLOSE_SECONDS", 0.5)
-    disk.seconds = 0.3
-    writer, chunks = Writer(disk.insert, lambda: None, 0), [chunk(turn) for turn in range(1, 11)]
-    chunks[-1].records.append((10, Record.END.value, "", [1.0, 10]))
-    for each in chunks:
-        writer.put(each)
-    writer.close()
-    assert disk.records[-1][1] == Record.END, "a reader takes what stands behind the end for a part that is missing"
-    events = layout.count(chunk(1).slots[0])
-    assert writer.lost >= 5 * events and "the disk was too slow" in writer.said()[0]
-    assert sum(b[3] for b in disk.batches) + writer.lost == 10 * events
-    assert len([r for r in disk.records if r[1] == Record.NOTE]) == 10
-    assert [r[3] for r in disk.records if r[1] == Record.GAP] == [f'[{writer.lost},"the disk was too slow"]'.encode()]
-    assert sum(len(json.loads(b[4])) for b in disk.batches) == 10, "every turn has its place"
-
-
-def test_a_disk_that_takes_nothing_any_more(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "CLOSE_SECONDS", 0.1)
-    disk.seconds = 3.0
-    writer = Writer(disk.insert, lambda: None, 0)
-    writer.put(chunk(1))
-    began = time.monotonic()
-    writer.close()
-    assert time.monotonic() - began < 2
-    assert writer.said() == ["The end of the capture may be missing: the disk was too slow."]
 
 
 def test_a_gap_makes_packets_incomplete_when_it_is_read(tmp_path: Path) -> None:
