@@ -69,8 +69,13 @@ def rights(machine: Machine, euid: int) -> Fact:
         return Fact("rights", "missing", "not root: run it with sudo", NotRoot.status)
     if not mine & mask((NEEDED,)):
         return Fact("rights", "missing", f"root without {NEEDED}: run the container privileged", NotRoot.status)
+    return next(iter(lacking(mine, 1)), Fact("rights", "ok", "root"))
+
+
+def lacking(mine: int, status: int = 0) -> list[Fact]:
+    """What a run with these capabilities (a mask) does not tell, as one fact of that status; none when it tells everything."""
     lacks = lost(mine)
-    return Fact("rights", "degraded", lacks, 1) if lacks else Fact("rights", "ok", "root")
+    return [Fact("rights", "degraded", lacks, status)] if lacks else []
 
 
 def lockdown(machine: Machine) -> Fact:

@@ -23,7 +23,7 @@ from tracer.following import Following
 from tracer.hops import Hops
 from tracer.journeys import Journeys
 from tracer.kernel.plan import Refused
-from tracer.kernel.rights import BITS, give_up, held, lost, require_tracing
+from tracer.kernel.rights import BITS, give_up, held, require_tracing
 from tracer.kernel.session import Kernel, Session
 from tracer.kube import doctor as kube_doctor
 from tracer.kube.live import Kube, Source
@@ -162,8 +162,7 @@ def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, parts: 
 
 def few(session: Session) -> list[Fact]:
     """What the user is told of a run that has not asked for more."""
-    lacks = lost(held())
-    return [*([Fact("rights", "degraded", lacks)] if lacks else []), *missed(session.refused)]
+    return [*doctor.lacking(held()), *missed(session.refused)]
 
 
 def missed(refused: Sequence[Refused]) -> list[Fact]:
