@@ -38,7 +38,6 @@ from tracer.stop import Stop
 Slots = npt.NDArray[np.uint8]
 TIME, PACKET, KIND = 8, 16, 8 + layout.place(layout.RECORDS["event"], "kind")
 """Where they are in the slot in which an event begins."""
-PACE = 0.05
 TURNS_AHEAD = 16
 """Of the writer's room: a machine that makes events as fast as it can would only show how it is dropped."""
 

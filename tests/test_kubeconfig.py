@@ -18,7 +18,6 @@ BASE: dict[str, Any] = {
     "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443/base/", "insecure-skip-tls-verify": True}}],
     "users": [{"name": "u", "user": {"token": "secret-token"}}],
 }
-NO_CERTIFICATE = {"server": "https://a", "certificate-authority": "no.crt"}
 
 
 def write(path: Path, **changes: Any) -> str:

@@ -16,7 +16,7 @@ F_REQUEST, F_ACK, F_DUMP, F_CREATE, F_APPEND = 0x1, 0x4, 0x300, 0x400, 0x800
 F_DUMP_INTERRUPTED = 0x10
 ERROR, DONE, BATCH_BEGIN, BATCH_END = 2, 3, 16, 17
 NESTED = 0x8000
-SOL_NETLINK, ADD_MEMBERSHIP, NO_ENOBUFS = 270, 1, 5
+SOL_NETLINK, ADD_MEMBERSHIP = 270, 1
 
 Message = tuple[int, int, bytes]
 """Type within nftables (NFT_MSG_*), family, attributes."""

@@ -45,7 +45,7 @@ TCP_STATES = (
     "CLOSE",
     "SYN_SENT2",
 )
-ASSURED, SEEN_REPLY = 4, 2
+ASSURED = 4
 
 
 @dataclass(frozen=True)

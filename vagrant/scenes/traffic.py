@@ -17,7 +17,7 @@ from scenes.netns import entered
 from scenes.topology import CLIENT, NODE4
 
 NODEPORT_HTTP, NODEPORT_LONELY, NODEPORT_UDP = 30285, 30584, 30053
-CLUSTER_IP_HTTP, CLUSTER_IP_UDP = "172.30.253.123", "172.30.0.53"
+CLUSTER_IP_HTTP = "172.30.253.123"
 
 Outcome = Literal["answered", "connected", "refused", "timeout", "reset", "unreachable"]
 _OUTCOMES: dict[int | None, Outcome] = {

@@ -27,7 +27,6 @@ class Statistic(Protocol):
 
 MOST = 20_000
 """Different things that a statistic counts one by one; the rest are counted together."""
-REST = "(others)"
 FIRST = ("verdicts", "syns", "rules", "owners")
 
 
