@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -62,11 +61,6 @@ class Through(EntryEvents):
         return ""
 
 
-def cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
 def measure(way: str, events: int) -> dict[str, float]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     datagrams = messages(events // 4)
@@ -83,7 +77,7 @@ def measure(way: str, events: int) -> dict[str, float]:
         heard = Through(ours)
         kept = KeptEntries(tape, heard)
         kept.ports = (PORT,) if way == "filter" else ()
-        before, told = cpu(), 0
+        before, told = time.process_time(), 0
         kept.listen(True)
         take: Callable[[], list[tuple[int, bytes]]] = heard.take if way == "hear" else kept.take
         while told < len(datagrams):
@@ -96,7 +90,7 @@ def measure(way: str, events: int) -> dict[str, float]:
                 break
         tape.end(0)
         writer.close()
-        used = cpu() - before
+        used = time.process_time() - before
         heard.close()
         return {"events": told, "cpu": used, "us_an_event": used / told * 1e6, "bytes_an_event": path.stat().st_size / told}
 
