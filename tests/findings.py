@@ -69,10 +69,6 @@ class FakeNode(Node):
         return self.leases
 
 
-def ruleset(one: Recorded) -> Ruleset:
-    return next(r for name, r in one.rulesets() if name in ("iptables-save", "iptables-nft-save"))
-
-
 def rule(rules: Ruleset, table: str, chain: str, words: str) -> Rule:
     """The first rule of a chain that has these words in it."""
     return next(r for r in rules.chain("ip", table, chain) if words in r.text)

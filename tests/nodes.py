@@ -16,6 +16,7 @@ from typing import Any
 from tracer.kube.cni import Cache
 from tracer.kube.known import Known
 from tracer.kube.store import Store
+from tracer.model import Packet
 from tracer.rules import nft_json, save
 from tracer.rules.model import Ruleset
 
@@ -51,6 +52,10 @@ class Node:
             if comments:
                 yield "nft.json + comments", nft_json.parse(text, comments).ruleset
             yield "nft.json", nft_json.parse(text).ruleset
+
+    def iptables(self) -> Ruleset:
+        """Its rules of iptables for IPv4, in whichever back end it has them."""
+        return next(r for name, r in self.rulesets() if name in ("iptables-save", "iptables-nft-save"))
 
     def maps(self) -> dict[tuple[str, str, str], nft_json.NftMap]:
         text = self.files.get("nft.json", "")
@@ -105,3 +110,9 @@ def nodes(mode: str) -> tuple[Node, ...]:
 
 def node(mode: str, scenario: str) -> Node:
     return next(n for n in nodes(mode) if n.scenario == scenario)
+
+
+def owners(packet: Packet, labels: set[str]) -> set[str]:
+    """Whose rules decided about it, or set the mark by which another one did."""
+    said = [h.owner.text for h in packet.hops if h.owner]
+    return {label for label in labels if any(label in text for text in said)}

@@ -10,13 +10,12 @@ import pytest
 
 from tests import audits
 from tests.audits import CLIENT, NODE
-from tests.nodes import MODES, Node, node
+from tests.nodes import MODES, Node, node, owners
 from tracer.explain.ipvs import Virtual
 from tracer.explain.model import Story
 from tracer.explain.question import Question
 from tracer.kube.explain import explain
 from tracer.kube.known import Known
-from tracer.model import Packet
 
 RULESETS = Path(__file__).resolve().parents[1] / "vagrant/incidents/rulesets"
 SCENARIOS = ("S1", "S2-one", "S2-three", "S3", "S4", "S5")
@@ -47,12 +46,6 @@ def stories(here: Node, question: Question, folder: Path) -> tuple[list[Story], 
     for story in found:
         explain(story.packet, state.known)
     return found, state.known
-
-
-def owners(packet: Packet, labels: set[str]) -> set[str]:
-    """Whose rules decide about it, or set the mark by which another one does."""
-    said = [h.owner.text for h in packet.hops if h.owner]
-    return {label for label in labels if any(label in text for text in said)}
 
 
 def targets(found: list[Story]) -> set[str]:

@@ -45,7 +45,7 @@ def found(made: Packet, of: Known, **on: dict[str, str]) -> list[Finding]:
 
 
 def test_ipvs_makes_every_cluster_ip_local(tmp_path: Path) -> None:
-    rules = jump_first(f.ruleset(node(IPVS, "S5-nodeport")))
+    rules = jump_first(node(IPVS, "S5-nodeport").iptables())
     of = known(IPVS, tmp_path, MYSQL_A)
     (told,) = found(request(rules, MYSQL_A), of, interfaces={MYSQL_A: "kube-ipvs0"})
     assert told.cause == (
@@ -60,14 +60,14 @@ def test_ipvs_makes_every_cluster_ip_local(tmp_path: Path) -> None:
 
 
 def test_ipvs_without_the_api(tmp_path: Path) -> None:
-    rules = jump_first(f.ruleset(node(IPVS, "S5-nodeport")))
+    rules = jump_first(node(IPVS, "S5-nodeport").iptables())
     of = known(IPVS, tmp_path, MYSQL_A, with_api=False)
     (told,) = found(request(rules, MYSQL_A), of, interfaces={MYSQL_A: "kube-ipvs0"})
     assert "takes what was meant for the Service at 172.30.33.7" in told.cause
 
 
 def test_portmaps_jump_in_front_that_asks_no_address(tmp_path: Path) -> None:
-    rules = jump_first(f.ruleset(node(IPTABLES, "S5-nodeport")), local=False)
+    rules = jump_first(node(IPTABLES, "S5-nodeport").iptables(), local=False)
     of = known(IPTABLES, tmp_path)
     (service,) = found(request(rules, MYSQL_A), of)
     assert service.cause.endswith(
@@ -75,7 +75,7 @@ def test_portmaps_jump_in_front_that_asks_no_address(tmp_path: Path) -> None:
     )
     (elsewhere,) = found(request(rules, "192.168.56.20"), of)
     assert "takes what was meant for NodePort 3306 of Service default/mysql-np:mysql at 192.168.56.20" in elsewhere.cause
-    rules, of = jump_first(f.ruleset(node(IPTABLES, "S5")), local=False), known(IPTABLES, tmp_path, scenario="S5")
+    rules, of = jump_first(node(IPTABLES, "S5").iptables(), local=False), known(IPTABLES, tmp_path, scenario="S5")
     (machine,) = found(request(rules, "192.168.56.20"), of)
     assert "takes what was meant for node node-2 at 192.168.56.20" in machine.cause
     assert not found(request(rules, "192.168.56.77"), of, interfaces={"192.168.56.77": "eth0"}), "an address that came later"
@@ -84,7 +84,7 @@ def test_portmaps_jump_in_front_that_asks_no_address(tmp_path: Path) -> None:
 
 
 def test_a_node_port_of_the_same_number(tmp_path: Path) -> None:
-    rules = jump_first(f.ruleset(node(IPTABLES, "S5-nodeport")))
+    rules = jump_first(node(IPTABLES, "S5-nodeport").iptables())
     (told,) = found(request(rules, "192.168.56.10"), known(IPTABLES, tmp_path))
     assert "takes what was meant for NodePort 3306 of Service default/mysql-np:mysql" in told.cause
     assert told.cause.endswith("portmap's jump is rule 1 of PREROUTING, kube-proxy's rule 2.")
@@ -106,7 +106,7 @@ def test_nftables_go_by_registration(tmp_path: Path) -> None:
 
 
 def test_its_own_port_at_its_own_address_is_none(tmp_path: Path) -> None:
-    rules = f.ruleset(node(IPTABLES, "S5"))
+    rules = node(IPTABLES, "S5").iptables()
     for scenario, with_api in (("S5", True), ("S5", False)):
         of = known(IPTABLES, tmp_path, scenario=scenario, with_api=with_api)
         assert not found(request(rules, "192.168.56.10"), of)
@@ -114,7 +114,7 @@ def test_its_own_port_at_its_own_address_is_none(tmp_path: Path) -> None:
 
 
 def test_the_service_that_wins_is_none(tmp_path: Path) -> None:
-    rules = f.ruleset(node(IPTABLES, "S5-nodeport"))
+    rules = node(IPTABLES, "S5-nodeport").iptables()
     way = f.visit(
         rules,
         "nat",

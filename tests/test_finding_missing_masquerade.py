@@ -41,7 +41,7 @@ def found(mode: str, made: Packet, folder: Path, with_api: bool = True, on: f.Fa
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stale_return(mode: str, tmp_path: Path) -> None:
-    rules = f.ruleset(node(mode, "S3"))
+    rules = node(mode, "S3").iptables()
     (told,) = found(mode, request(rules, kube(rules), f.visit(rules, "nat", STALE)), tmp_path)
     assert told.name == "missing_masquerade" and told.certain
     assert told.cause == (
@@ -58,7 +58,7 @@ def test_a_stale_return(mode: str, tmp_path: Path) -> None:
 
 
 def test_flannels_lease_tells_it_without_the_api(tmp_path: Path) -> None:
-    rules = f.ruleset(node(MODES[0], "S3"))
+    rules = node(MODES[0], "S3").iptables()
     made = request(rules, f.visit(rules, "nat", STALE))
     (told,) = found(MODES[0], made, tmp_path, False, f.FakeNode(leases=("10.244.0.0/24",)))
     assert told.certain
@@ -68,7 +68,7 @@ def test_flannels_lease_tells_it_without_the_api(tmp_path: Path) -> None:
 
 
 def test_the_return_for_this_nodes_own_subnet_is_none(tmp_path: Path) -> None:
-    rules = f.ruleset(node(MODES[0], "S3"))
+    rules = node(MODES[0], "S3").iptables()
     own = f.visit(rules, "nat", ("POSTROUTING", "FLANNEL-POSTRTG"), ("FLANNEL-POSTRTG", "! -s 10.244.0.0/16 -d 10.244.0.0/24 "))
     assert not found(MODES[0], request(rules, own, after=replace(AWAY, dst="10.244.0.11")), tmp_path)
     made = request(rules, f.visit(rules, "nat", STALE))
@@ -76,7 +76,7 @@ def test_the_return_for_this_nodes_own_subnet_is_none(tmp_path: Path) -> None:
 
 
 def test_other_returns_and_masquerades_are_none(tmp_path: Path) -> None:
-    rules = f.ruleset(node(MODES[0], "S3"))
+    rules = node(MODES[0], "S3").iptables()
     stale = f.visit(rules, "nat", STALE)
     inside = f.visit(rules, "nat", ("POSTROUTING", "-s 10.244.0.0/16 -d 10.244.0.0/16 -j RETURN"))
     assert not found(MODES[0], request(rules, kube(rules)), tmp_path)
@@ -95,7 +95,7 @@ def test_other_returns_and_masquerades_are_none(tmp_path: Path) -> None:
     ("replies", "said"), [(False, "sent 2, no answer was seen"), (True, "sent 1, an answer came in by eth0")]
 )
 def test_whether_an_answer_came(replies: bool, said: str, tmp_path: Path) -> None:
-    rules = f.ruleset(node(MODES[0], "S3"))
+    rules = node(MODES[0], "S3").iptables()
     first = request(rules, f.visit(rules, "nat", STALE))
     flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0)
     first.flow = flow

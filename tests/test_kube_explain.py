@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes import Node, node
+from tests.nodes import node
 from tracer.kube.ends import end_of, owner_of_rewrite
 from tracer.kube.explain import explain
 from tracer.kube.known import Known
@@ -24,10 +24,6 @@ def visit(rules: Ruleset, table: str, *path: tuple[str, int], verdict: str = "",
     return Visit(places, rule, verdict or rule.target, Evidence.OBSERVED, element)
 
 
-def ruleset(one: Node) -> Ruleset:
-    return next(r for name, r in one.rulesets() if name in ("iptables-save", "iptables-nft-save"))
-
-
 def packet(hops: list[Hop], dst: str = "192.168.56.10", dport: int = 30285) -> Packet:
     ends = Endpoints("192.168.56.1", 40000, dst, dport)
     return Packet(1, 0, "node", "eth0", "IPv4", "TCP", ends, hops=hops)
@@ -40,7 +36,7 @@ def numbered(rules: Ruleset, table: str, chain: str, words: str) -> tuple[str, i
 
 def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-legacy", "S2-one")
-    rules, known = ruleset(one), one.known(tmp_path)
+    rules, known = one.iptables(), one.known(tmp_path)
     way = [numbered(rules, "nat", "PREROUTING", "KUBE-SERVICES"), numbered(rules, "nat", "KUBE-SERVICES", "KUBE-NODEPORTS")]
     mark, jump = (numbered(rules, "nat", "KUBE-NODEPORTS", f"30285 -j {to}") for to in ("KUBE-MARK-MASQ", "KUBE-SVC"))
     service = numbered(rules, "nat", "KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP")
@@ -73,7 +69,7 @@ def nat(kind: str, before: tuple[str, int], after: tuple[str, int]) -> Nat:
 def test_where_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) -> None:
     """A walk shows the rules that acted; those that only led there are chains' names."""
     one = node("1.36.2-iptables-nft", "S2-one")
-    rules = ruleset(one)
+    rules = one.iptables()
     chain = "5DZI2HW7VHZLUOJ5"
     led = (("PREROUTING", 1), ("KUBE-SERVICES", 3), ("KUBE-NODEPORTS", 2), (f"KUBE-EXT-{chain}", 1))
     mark = visit(rules, "nat", *led, ("KUBE-MARK-MASQ", 1))
@@ -99,7 +95,7 @@ def test_where_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) -> None:
 def test_a_drop_is_named_by_who_marked_it(with_rules: bool, tmp_path: Path) -> None:
     """Also from rules alone, and where the ruleset was not kept: the comment of the rule that jumped is in the visit's way."""
     one = node("1.20.2-iptables-nft", "S4")
-    rules = ruleset(one)
+    rules = one.iptables()
     known = one.known(tmp_path, with_api=not with_rules)
     trail = Trail(known)
     kept = rules if with_rules else Ruleset("", 0, "", {})
@@ -114,7 +110,7 @@ def test_a_drop_is_named_by_who_marked_it(with_rules: bool, tmp_path: Path) -> N
 def test_a_walk_that_is_remembered_says_what_it_said(tmp_path: Path) -> None:
     """By the marks it began with, and only while the objects are the same."""
     one = node("1.20.2-iptables-nft", "S4")
-    rules, known = ruleset(one), one.known(tmp_path, True)
+    rules, known = one.iptables(), one.known(tmp_path, True)
     xlb = numbered(rules, "nat", "KUBE-XLB-FGSWHB27NEIMUT22", "no local endpoints")
     marked = [visit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))]
     drop = [visit(rules, "filter", ("INPUT", 2), numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))]
@@ -135,7 +131,7 @@ def test_a_walk_that_is_remembered_says_what_it_said(tmp_path: Path) -> None:
 
 def test_a_mark_of_one_packet_is_not_anothers(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-nft", "S4")
-    rules = ruleset(one)
+    rules = one.iptables()
     (owner,) = Trail(one.known(tmp_path)).table(
         [visit(rules, "filter", numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))], rules
     )

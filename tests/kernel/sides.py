@@ -11,6 +11,7 @@ from pathlib import Path
 from scenes import rules, topology
 from scenes.netns import entered
 from scenes.topology import PODS
+from tracer.place import place
 
 SNAT_PORT = 40000
 
@@ -50,11 +51,6 @@ V6 = Side(
 )  # fmt: skip
 
 
-def with_port(address: str, port: int) -> str:
-    """As iptables writes it."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 @contextmanager
 def sysctl(name: str, value: str, ns: str | None = None) -> Iterator[None]:
     """A sysctl of a namespace (a path under /proc/sys) for the length of the block."""
@@ -82,7 +78,7 @@ def also_rules(text: str, version: int = 4) -> Iterator[None]:
 @contextmanager
 def one_address(to: Side, port: int) -> Iterator[None]:
     """A SNAT that gives everybody who asks for a port the same address and port."""
-    source = with_port(to.gateway, SNAT_PORT)
+    source = place(to.gateway, SNAT_PORT)
     with also_rules(f"*nat\n-A POSTROUTING -p tcp --dport {port} -j SNAT --to-source {source}\nCOMMIT\n", to.version):
         yield
 
@@ -90,7 +86,7 @@ def one_address(to: Side, port: int) -> Iterator[None]:
 @contextmanager
 def sent_on(to: Side, port: int, address: str, there: int) -> Iterator[None]:
     """The node sends what comes to its port on, to a port of another address."""
-    target = with_port(address, there)
+    target = place(address, there)
     text = f"*nat\n-I PREROUTING -p tcp -m tcp --dport {port} -j DNAT --to-destination {target}\nCOMMIT\n"
     with also_rules(text, to.version):
         yield

@@ -13,10 +13,9 @@ import pytest
 from scenes import packets, topology
 from tests.kernel import restored
 from tests.kernel.watching import Watch
-from tests.nodes import Node, node
+from tests.nodes import Node, node, owners
 from tracer.filters import Filter
 from tracer.kube.explain import explain
-from tracer.model import Packet
 
 SCENARIOS = os.environ.get("K8SNET_SCENARIOS", "S1 S2-one S2-three S3 S4 S5").split()
 DOORS = int(os.environ.get("K8SNET_DOORS", "0"))
@@ -46,12 +45,6 @@ def doors(here: Node) -> Iterator[tuple[str, str, int, str | None]]:
     for pod in (o for o in here.objects if o["kind"] == "Pod"):
         for port in (p for c in pod["spec"]["containers"] for p in c.get("ports", []) if p.get("hostPort")):
             yield f"{pod['metadata']['namespace']}/{pod['metadata']['name']}", topology.NODE4, port["hostPort"], topology.CLIENT
-
-
-def owners(packet: Packet, labels: set[str]) -> set[str]:
-    """Whose rules decided about it, or set the mark by which another one did."""
-    said = [h.owner.text for h in packet.hops if h.owner]
-    return {label for label in labels if any(label in text for text in said)}
 
 
 @pytest.mark.parametrize("mode", restored.MODES)
