@@ -20,9 +20,8 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 import incidents  # noqa: E402
 from incidents import variations  # noqa: E402
 from scenes import scene  # noqa: E402
-from tests.kernel import incident_runs  # noqa: E402
+from tests.kernel import incident_runs, modules  # noqa: E402
 from tests.kernel.incident_runs import Result  # noqa: E402
-from tests.kernel.truth import legacy  # noqa: E402
 from tests.kernel.watching import NOTHING, Watch  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
 
@@ -65,8 +64,8 @@ def main() -> int:
     parser.add_argument("--variations", type=int, default=10, metavar="N", help="of each incident")
     parser.add_argument("--seed", type=int, default=1, help="of the variations")
     options = parser.parse_args()
-    legacy.load_modules()
-    incident_runs.load_modules()
+    modules.load(modules.RANDOM_RULES)
+    modules.load(modules.INCIDENTS)
     kernel, results = Kernel.running(), []
     try:
         with scene.scene(), Session(kernel, NOTHING, only=options.attach) as session:

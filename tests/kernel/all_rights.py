@@ -26,8 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 from scenes import scene, topology, traffic  # noqa: E402
-from tests.kernel import tracers  # noqa: E402
-from tests.kernel.truth import legacy  # noqa: E402
+from tests.kernel import modules, tracers  # noqa: E402
 from tracer import cli, doctor  # noqa: E402
 from tracer.kernel import acts, rights, session  # noqa: E402
 from tracer.kernel.headers import headers  # noqa: E402
@@ -160,7 +159,7 @@ def lock(mode: str) -> None:
 
 def main(parts: Sequence[str]) -> int:
     several = SEVERAL if "several" in parts else ()
-    legacy.load_modules()
+    modules.load(modules.RANDOM_RULES)
     with tempfile.TemporaryDirectory() as directory, scene.scene(), nobodys_listener():
         subprocess.run(["nft", "-f", "-"], input=CHAINS, text=True, check=True)
         runs = Runs(Path(directory))

@@ -17,9 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 from scenes import scene  # noqa: E402
-from tests.kernel import incident_runs, syn_runs  # noqa: E402
+from tests.kernel import modules, syn_runs  # noqa: E402
 from tests.kernel.syn_scenes import SCENES, Scene  # noqa: E402
-from tests.kernel.truth import legacy  # noqa: E402
 from tests.kernel.watching import NOTHING, Watch  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
 
@@ -40,8 +39,8 @@ def main() -> int:
     parser.add_argument("--attach", default=os.environ.get("K8SNET_ATTACH", "auto"), choices=("auto", "kprobe"))
     parser.add_argument("--only", default="", metavar="WORDS", help="scenes whose name has these words, separated by commas")
     options = parser.parse_args()
-    legacy.load_modules()
-    incident_runs.load_modules()
+    modules.load(modules.RANDOM_RULES)
+    modules.load(modules.INCIDENTS)
     results = []
     with scene.scene(), ExitStack() as stack:
         kernel = Kernel.running()  # as on a node: the modules that its rules need are there by then

@@ -18,8 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "vagrant")]
 
 from scenes import scene  # noqa: E402
-from tests.kernel import incident_runs  # noqa: E402
-from tests.kernel.truth import legacy  # noqa: E402
+from tests.kernel import modules  # noqa: E402
 from tests.kernel.watching import NOTHING, Watch  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
 
@@ -29,9 +28,9 @@ TRIES = 3
 @pytest.fixture(scope="session")
 def node() -> Iterator[None]:
     """A node with kube-proxy's rules, three pods and a client; every kernel module the probes watch is loaded."""
-    legacy.load_modules()
+    modules.load(modules.RANDOM_RULES)
     subprocess.run(["nft", "list", "ruleset"], check=True, stdout=subprocess.DEVNULL)  # loads nf_tables
-    incident_runs.load_modules()
+    modules.load(modules.INCIDENTS)
     with scene.scene():
         yield
 

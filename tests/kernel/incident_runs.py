@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,17 +22,6 @@ from tracer.kube.known import Known
 from tracer.kube.store import Store
 from tracer.model import Packet
 from tracer.syns.watch import Syns
-
-MODULES = (
-    "nf_tables nft_compat nft_chain_nat xt_set ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport ip_set_hash_ipportip"
-    " ip_set_bitmap_port ip_vs ip_vs_rr dummy"
-)
-
-
-def load_modules() -> None:
-    """Loads what the incidents' rules need: probes are attached to what is there when they are."""
-    for module in MODULES.split():
-        subprocess.run(["modprobe", "-q", module], check=False)
 
 
 @dataclass

@@ -18,9 +18,8 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 import incidents  # noqa: E402
 from scenes import nfnetlink, packets, rules, scene, topology, traffic  # noqa: E402
-from tests.kernel import incident_runs, restored, syn_scenes  # noqa: E402
+from tests.kernel import modules, restored, syn_scenes  # noqa: E402
 from tests.kernel.recorder import Recorded, Recorder  # noqa: E402
-from tests.kernel.truth import legacy  # noqa: E402
 from tests.nodes import node  # noqa: E402
 from tracer.filters import Filter  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
@@ -150,8 +149,8 @@ def main() -> int:
     parser.add_argument("--missing", action="store_true", help="go on where a run before this one was ended")
     given = parser.parse_args()
     given.directory.mkdir(parents=True, exist_ok=True)
-    legacy.load_modules()
-    incident_runs.load_modules()
+    modules.load(modules.RANDOM_RULES)
+    modules.load(modules.INCIDENTS)
     kernel, backends = Kernel.running(), given.backends.split(",")
     try:
         with scene.scene(), Session(kernel, Filter(ports=(1,))) as session:

@@ -10,29 +10,18 @@ import subprocess
 from pathlib import Path
 
 from scenes import rules
+from tests.kernel import modules
 from tests.kernel.truth import legacy_rules, sets
 from tests.kernel.truth.run import Account, Key, Places
 from tracer import record
 from tracer.record import Event
 from tracer.rules.model import Walk
 
-MODULES = """xt_TRACE nf_log_syslog nf_log_ipv4 nf_log_ipv6 xt_conntrack xt_comment xt_multiport xt_mark xt_statistic
-    xt_limit xt_addrtype xt_length xt_pkttype xt_tcpudp xt_hashlimit xt_recent xt_connmark xt_nat xt_MASQUERADE xt_REDIRECT
-    ipt_REJECT ip6t_REJECT xt_LOG xt_hl xt_physdev xt_state xt_CT xt_DSCP xt_dscp xt_set ip_set_hash_ip ip_set_hash_ipport
-    xt_NFQUEUE nfnetlink_queue xt_NFLOG nfnetlink_log xt_quota xt_iprange xt_connbytes xt_u32 xt_owner iptable_security
-    ip6table_security iptable_raw iptable_mangle iptable_nat iptable_filter ip6table_raw ip6table_mangle ip6table_nat
-    ip6table_filter"""
 _LINE = re.compile(r"TRACE: (\w+):([^:]+):(rule|return|policy):(\d+) (.*)")
 _FIELD = re.compile(r"\b(\w+)=(\S*)")
 NEIGHBOURS = range(130, 144)
 """ICMPv6 types of what the kernel sends by itself, at any time, and floods."""
 _NUMBERS = {"ICMP": 1, "TCP": 6, "UDP": 17, "ICMPv6": 58}
-
-
-def load_modules() -> None:
-    """Loads what random rules may need: probes are attached to what is there when they are."""
-    for module in MODULES.split():
-        subprocess.run(["modprobe", "-q", module], check=False)
 
 
 class Truth:
@@ -45,7 +34,7 @@ class Truth:
         self.overruns = 0
 
     def prepare(self) -> None:
-        load_modules()
+        modules.load(modules.RANDOM_RULES)
         sets.make()
         subprocess.run(["dmesg", "-n", "1"], check=True)
         for family, logger in ((2, "nf_log_ipv4"), (10, "nf_log_ipv6")):

@@ -1,0 +1,22 @@
+"""The kernel modules that rules of the tests need: probes are attached to what is there when they are."""
+
+from __future__ import annotations
+
+import subprocess
+
+RANDOM_RULES = """xt_TRACE nf_log_syslog nf_log_ipv4 nf_log_ipv6 xt_conntrack xt_comment xt_multiport xt_mark xt_statistic
+    xt_limit xt_addrtype xt_length xt_pkttype xt_tcpudp xt_hashlimit xt_recent xt_connmark xt_nat xt_MASQUERADE xt_REDIRECT
+    ipt_REJECT ip6t_REJECT xt_LOG xt_hl xt_physdev xt_state xt_CT xt_DSCP xt_dscp xt_set ip_set_hash_ip ip_set_hash_ipport
+    xt_NFQUEUE nfnetlink_queue xt_NFLOG nfnetlink_log xt_quota xt_iprange xt_connbytes xt_u32 xt_owner iptable_security
+    ip6table_security iptable_raw iptable_mangle iptable_nat iptable_filter ip6table_raw ip6table_mangle ip6table_nat
+    ip6table_filter"""
+"""What random rules may need."""
+INCIDENTS = """nf_tables nft_compat nft_chain_nat xt_set ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport
+    ip_set_hash_ipportip ip_set_bitmap_port ip_vs ip_vs_rr dummy"""
+"""What the incidents' rules need."""
+
+
+def load(names: str) -> None:
+    """Loads those that this kernel has. names: with spaces between."""
+    for module in names.split():
+        subprocess.run(["modprobe", "-q", module], check=False)
