@@ -78,11 +78,27 @@ static __always_inline int syn_returned(struct call *c)
 }
 PROBE_RETURN(syn)
 
-/* arg: listener, skb */
+/* A flag that the kernel has a pointer to. */
+static __always_inline u8 flag_at(u64 at)
+{
+    u8 set = 0;
+
+    bpf_probe_read_kernel(&set, sizeof(set), (void *)at);
+    return set;
+}
+
+/* Two segments that come at once, the last ACK and the first data, are each the end of the handshake, and a connection is made
+ * for each. The one that comes too late has its connection thrown away, is looked up again and meets the other's, which is told
+ * as any arrival at a socket: nothing was decided about it here. */
+
+/* arg: listener, skb, whether the connection made is the one that stays */
 #define accept4_keep handshake_keep
 static __always_inline int accept4_returned(struct call *c)
 {
     u8 verdict = c->ret ? PASSED : REFUSED;
+
+    if (c->ret && c->arg[2] && !flag_at(c->arg[2]))
+        return 0;
     return write_handshake(c, EVENT_ACCEPT, verdict, !c->ret, 0);
 }
 #define accept6_keep handshake_keep
@@ -90,18 +106,13 @@ static __always_inline int accept4_returned(struct call *c)
 PROBE_RETURN(accept4)
 PROBE_RETURN(accept6)
 
-/* arg: listener, skb, whether another processor made the connection first. Two segments that come at once, the last ACK and
- * the first data, are each the end of the handshake; the one that comes too late is looked up again and meets the connection,
- * which is told as any arrival at a socket. Nothing was decided about it here. */
+/* arg: listener, skb, whether another segment came first */
 #define request_keep handshake_keep
 static __always_inline int request_returned(struct call *c)
 {
     u8 verdict = c->ret ? PASSED : REFUSED;
-    u8 too_late = 0;
 
-    if (c->arg[2])
-        bpf_probe_read_kernel(&too_late, sizeof(too_late), (void *)c->arg[2]);
-    if (!c->ret && too_late)
+    if (!c->ret && c->arg[2] && flag_at(c->arg[2]))
         return 0;
     return write_handshake(c, EVENT_REQUEST, verdict, !c->ret, 0);
 }
