@@ -101,8 +101,8 @@ PROBES = (
     Probe("accept4", ("tcp_v4_syn_recv_sock",), RETURN, ("sock *", "sk_buff *", "_Bool *|"),
           "the handshake's end, and the accept queue"),
     Probe("accept6", ("tcp_v6_syn_recv_sock",), RETURN, ("sock *", "sk_buff *", "_Bool *|"), "the handshake's end (IPv6)"),
-    # Says by its flag whether another segment was first: kernel commit e0f9759f530b ("tcp: try to keep packet if SYN_RCV race is
-    # lost", 4.16).
+    # Says by its flag whether another segment was first: kernel commit e0f9759f530b ("tcp: try to keep packet if SYN_RCV race
+    # is lost", 4.16).
     Probe("request", ("tcp_check_req",), RETURN, ("sock *", "sk_buff *", "_Bool *|"), "segments at half-open connections"),
     Probe("listener", ("tcp_conn_request",), ENTRY, ("sock *", "sk_buff *"), "why a listener drops a SYN"),
     Probe("time_wait", ("tcp_timewait_state_process",), RETURN, ("inet_timewait_sock *", "sk_buff *"),
