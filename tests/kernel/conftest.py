@@ -19,6 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "vagrant")]
 
 from scenes import scene  # noqa: E402
 from tests.kernel import modules  # noqa: E402
+from tests.kernel.recorder import Recorder  # noqa: E402
 from tests.kernel.watching import NOTHING, Watch  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
 
@@ -43,6 +44,12 @@ def watch(node: None, request: pytest.FixtureRequest) -> Iterator[Watch]:
         missing = [r.probe.name for r in session.refused if "is not loaded" not in r.why]
         assert not missing or (kernel.types.known and all(name.startswith("ipvs_") for name in missing)), missing
         yield Watch(kernel, session)
+
+
+@pytest.fixture
+def recorder(watch: Watch, tmp_path: Path) -> Recorder:
+    """Records what they see."""
+    return Recorder(watch.kernel, watch.session, tmp_path)
 
 
 @pytest.hookimpl(tryfirst=True)

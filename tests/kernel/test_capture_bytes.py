@@ -1,0 +1,77 @@
+"""--snaplen: the bytes of packets in a capture, beside what tcpdump saw."""
+
+from __future__ import annotations
+
+import socket
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from scenes import topology, traffic
+from scenes.netns import entered
+from tests.kernel import pcap
+from tests.kernel.captured import same
+from tests.kernel.recorder import Recorder
+from tests.kernel.watching import NOTHING
+from tracer.capture import again
+from tracer.capture.series import opened
+from tracer.filters import Filter
+from tracer.kernel.session import Kernel, Session
+from tracer.model import Packet
+from tracer.render.text import Text
+from tracer.stop import Stop
+
+pytestmark = pytest.mark.thorough
+
+SNAPLEN = 700
+
+
+def send(payload: bytes) -> None:
+    """By TCP, to the NodePort; and what comes back is read."""
+    with entered(topology.CLIENT), socket.create_connection((topology.NODE4, traffic.NODEPORT_HTTP), 3) as s:
+        s.sendall(payload)
+        assert s.recv(4096)
+
+
+def packets_of(path: Path) -> list[Packet]:
+    class Kept(Text):
+        def packet(self, packet: Packet) -> None:
+            found.append(packet)
+
+    found: list[Packet] = []
+    with opened([str(path)]) as capture:
+        again.replay(capture, Kept(StringIO(), StringIO()), again.Asked(), Stop())
+    return found
+
+
+@pytest.mark.parametrize("way", ["auto", "kprobe"])
+def test_bytes_of_packets(node: None, tmp_path: Path, way: str) -> None:
+    """--snaplen, with probes of its own."""
+    kernel = Kernel.running()
+    with Session(kernel, NOTHING, only=way, snaplen=SNAPLEN) as session:
+        bytes_are_there(Recorder(kernel, session, tmp_path))
+
+
+def bytes_are_there(recorder: Recorder) -> None:
+    """What tcpdump saw come in, byte for byte but for check sums, and what this machine sent itself."""
+
+    def ask() -> None:
+        send(b"GET / HTTP/1.1\r\nX: " + b"x" * 1200 + b"\r\n\r\n")
+        assert traffic.udp_ask(question=bytes(range(256)) * 3).outcome == "answered"
+        assert traffic.http_get(traffic.CLUSTER_IP_HTTP, 8080, ns=None).outcome == "answered"
+
+    dump = recorder.directory / "client.pcap"
+    with pcap.tcpdump(dump, "eth0", topology.CLIENT, f"ip and src host {topology.CLIENT4}", snaplen=0):
+        made = recorder("bytes", ask, Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_UDP, 8080)))
+    same(made)
+    found = packets_of(*made.files)
+    sent = [data[:SNAPLEN] for data in pcap.raw(dump)]
+    seen = [p.raw for p in found if p.endpoints.src == topology.CLIENT4]
+    print(f"{len(sent)} sent, {len(seen)} seen, {[len(raw) for raw in seen]} bytes")
+    assert len(seen) >= 6 and max(map(len, seen)) == SNAPLEN
+    assert sorted(map(pcap.without_sums, seen)) == sorted(map(pcap.without_sums, sent))
+    answers = [p for p in found if p.endpoints.src != topology.CLIENT4]
+    print(f"{len(answers)} answers: {[(p.endpoints.src, p.tcp_flags, p.length, len(p.raw)) for p in answers]}")
+    assert answers and all(len(p.raw) == min(p.length, SNAPLEN) for p in answers)
+    assert any(b"HTTP/1." in p.raw[52:] for p in answers), "of what is sent here, the payload lies in another page"
