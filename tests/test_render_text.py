@@ -374,12 +374,3 @@ def test_a_note_without_room_comes_later(tmp_path: Path) -> None:
     disk.full = False
     text.note("two")
     assert (tmp_path / "err").read_text() == "one\ntwo\n"
-
-
-def test_fast_enough_for_a_burst() -> None:
-    """Five thousand packets a second of processor time; it is 25,000 and more on an idle machine."""
-    out, packets = io.StringIO(), samples.every()[:4] * 500
-    text, began = Text(out, io.StringIO()), time.process_time()
-    for packet in packets:
-        text.packet(packet)
-    assert len(packets) / (time.process_time() - began) > 5000
