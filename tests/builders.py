@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracer import record
 from tracer.hops import Hops
 from tracer.journeys import Journeys
 from tracer.model import Packet
 from tracer.names import Namespaces, Processes
-from tracer.record import DTYPE, HOOKS, VERDICTS, Flag, Kind
+from tracer.record import DTYPE, HOOKS, VERDICTS, Event, Flag, Kind
 
 Ends = tuple[str, int, str, int]
 NODE, POD, OTHER_POD = 100, 200, 300
@@ -217,3 +218,25 @@ class BtfBuilder:
     def blob(self) -> bytes:
         sizes = (0, len(self.types), len(self.types), len(self.strings))
         return struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, *sizes) + self.types + self.strings
+
+
+FIELDS: tuple[str, ...] = DTYPE.names or ()
+SHORT = FIELDS.index("protocol")
+
+
+def shortened(batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same events as the kernel writes them: short where they repeat the last whole one, or its header as rewritten."""
+    out = batch.copy()
+    whole: Event | None = None
+    for row, e in zip(out, record.events(batch), strict=True):
+        if e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
+            continue
+        if whole and e[SHORT:] == record.completed(e, whole)[SHORT:]:
+            row["flags"] |= Flag.FLAG_SAME
+            for name in FIELDS[SHORT:]:
+                row[name] = np.zeros((), DTYPE[name])
+        else:
+            whole = e
+        if e.kind == Kind.EVENT_NAT:
+            whole = record.rewritten(e)
+    return out

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from tracer import raw, record, verdict
-from tracer.changed import changed
+from tracer import header, raw, record, verdict
 from tracer.hops import Hops
-from tracer.model import Endpoints, Evidence, Flow, Hop, Nat, Packet
+from tracer.model import Endpoints, Flow, Hop, Packet
 from tracer.record import Event, Flag, Kind
 from tracer.rules.hits import Hits
 
@@ -139,7 +138,7 @@ class Journeys:
         records.sort(key=lambda e: e.time)
         before = self._over.pop(identity, None)
         events = [e for e in records if e.kind not in record.PARTS]
-        known, header = completed(events, before.whole if before else None)
+        known, whole_event = header.completed(events, before.whole if before else None)
         events = known or events
         first = before.first if before else next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), events[0])
         expected = before.next if before else 0
@@ -147,7 +146,7 @@ class Journeys:
         whole = identity not in self._doubtful and numbers == set(range(expected, expected + len(numbers)))
         whole = whole and (before is None or before.complete)
         self._rules.begin(records, whole)
-        hops = self._follow_header(events)
+        hops = header.followed(events, self._hop) or [self._hops.make(events[0])]
         packet = Packet(
             identity=identity,
             time=events[0].time + self._offset,
@@ -155,7 +154,7 @@ class Journeys:
             iface=next((h.in_iface or h.out_iface for h in hops if h.in_iface or h.out_iface), ""),
             family=record.family(first),
             protocol=record.protocol(first),
-            endpoints=before.endpoints if before else _first_endpoints(first, hops),
+            endpoints=before.endpoints if before else header.as_it_came(first, hops),
             tcp_flags=record.tcp_flags(first),
             length=first.length,
             seq=first.seq,
@@ -169,7 +168,7 @@ class Journeys:
         )
         began = before.began if before else events[0].time
         following = max(numbers, default=expected - 1) + 1
-        self._over[identity] = _Over(began, records[-1].time, following, whole, packet.endpoints, first, header)
+        self._over[identity] = _Over(began, records[-1].time, following, whole, packet.endpoints, first, whole_event)
         self._doubtful.discard(identity)
         self._rules.over(identity)
         packet.untracked = self._untracked(events)
@@ -186,28 +185,8 @@ class Journeys:
                 break
             del self._bytes[identity]
 
-    def _follow_header(self, events: list[Event]) -> list[Hop]:
-        """The hops, with each rewrite confirmed by the header seen next, and changes nobody announced added."""
-        hops: list[Hop] = []
-        expected: Endpoints | None = None
-        announced = -1
-        for e in events:
-            hop = self._hops.make(e, **self._rules.explain(e))
-            if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT):
-                seen = record.header(e)
-                if announced >= 0 and seen == expected:
-                    hops[announced] = changed(hops[announced], evidence=Evidence.OBSERVED)
-                elif expected and seen != expected and record.family(e) == _family_of(expected):
-                    hops.append(_unannounced(hop, expected, seen))
-                announced, expected = -1, seen
-            if hop.nat:
-                if hop.nat.before == hop.nat.after:
-                    continue
-                announced, expected = len(hops), hop.nat.after
-            # IPv4 on an IPv6 socket: tcp_v6_syn_recv_sock calls tcp_v4_syn_recv_sock, and both report.
-            if not (hop.handshake and hops and hops[-1].handshake == hop.handshake):
-                hops.append(hop)
-        return hops or [self._hops.make(events[0])]
+    def _hop(self, e: Event) -> Hop:
+        return self._hops.make(e, **self._rules.explain(e))
 
     def _flow(self, events: list[Event]) -> Flow | None:
         """The connection as last seen in the first namespace that tracks it: a pod's own conntrack knows nothing of NAT."""
@@ -229,38 +208,3 @@ class Journeys:
         if late[-1].ct_info == 7:
             return "UNTRACKED"
         return "INVALID" if late[-1].netns in self._tracked else ""
-
-
-def completed(events: list[Event], whole: Event | None = None) -> tuple[list[Event], Event | None]:
-    """Short events with what they left out, and the event that later ones refer to. Where the whole event they refer to was
-    lost, their header is unknown, and so is what a rewrite made of it. whole: the event they refer to if it came before these.
-    """
-    out = []
-    for e in events:
-        if e.flags & Flag.FLAG_SAME:
-            if not whole and e.kind == Kind.EVENT_NAT:
-                continue
-            e = record.completed(e, whole) if whole else e._replace(flags=e.flags | Flag.FLAG_NO_HEADER)
-        elif not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
-            # IPVS's connection is another: nothing may be completed from it.
-            whole = None if e.kind == Kind.EVENT_IPVS else e
-        if whole and e.kind == Kind.EVENT_NAT and not e.flags & Flag.FLAG_CLONE:
-            whole = record.rewritten(e)
-        out.append(e)
-    return out, whole
-
-
-def _family_of(ends: Endpoints) -> str:
-    return "IPv6" if ":" in ends.src else "IPv4"
-
-
-def _first_endpoints(first: Event, hops: list[Hop]) -> Endpoints:
-    """The header as the packet came in: the first event may have been written after its hook's NAT."""
-    nat = next((h.nat for h in hops if h.nat), None)
-    return nat.before if nat and nat.after == record.header(first) else record.header(first)
-
-
-def _unannounced(hop: Hop, before: Endpoints, after: Endpoints) -> Hop:
-    """A header that changed between two events: ICMP errors about a translated connection, for one, change so."""
-    nat = Nat("rewritten", before, after)
-    return Hop(hop.time, "nat", hop.netns, hook=hop.hook, nat=nat, evidence=Evidence.DERIVED)

@@ -17,7 +17,7 @@ from tests.kernel.truth import trace
 from tests.kernel.truth.senders import Sender
 from tracer import record
 from tracer.filters import Filter
-from tracer.journeys import completed
+from tracer.header import completed
 from tracer.kernel.session import Kernel, Session
 from tracer.names import Namespaces
 from tracer.record import Event, Flag, Kind

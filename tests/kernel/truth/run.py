@@ -17,7 +17,7 @@ from typing import Protocol
 from tests.kernel.truth import packets
 from tracer import record
 from tracer.filters import Filter
-from tracer.journeys import completed
+from tracer.header import completed
 from tracer.kernel.session import Session
 from tracer.names import Namespaces
 from tracer.record import Event, Kind
