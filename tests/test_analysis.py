@@ -60,6 +60,11 @@ def test_what_is_asked_first_stands_first(run: Any, capture: Path) -> None:
     assert set(stats.in_order()) == set(stats.names())
 
 
+def test_help_names_every_statistic(run: Any) -> None:
+    text = run("stats", "--help")[1]
+    assert all(name in text for name in stats.names())
+
+
 def test_no_rule_is_not_among_the_rules() -> None:
     one = stats.make("rules")
     for packet in sample_packets.every():

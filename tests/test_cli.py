@@ -83,17 +83,22 @@ def test_help_fits_on_a_screen(run: Any, args: list[str]) -> None:
     ended: Ended = run(*args)
     assert (ended.status, ended.err) == (0, "")
     lines = ended.out.splitlines()
-    assert len(lines) <= 46
+    assert len(lines) <= 48
     assert max(map(len, lines)) <= 100
     assert lines[0].startswith("Usage: k8snet-trace ")
 
 
-def test_help_names_every_option_and_the_other_command(run: Any) -> None:
+def test_help_names_every_option_and_every_other_command(run: Any) -> None:
     text = run("--help").out
+    assert text.startswith("Usage: k8snet-trace [OPTIONS] [-- CMD [ARG]...]\n"), "the command that need not be named is not"
+    _, _, others = text.partition("Other commands")
+    for name in cli.command.commands.keys() - {"trace"}:
+        assert re.search(rf"\b{name}\b", others), name
     for option in ("--port", "--host", "--service", "--pod", "--node-port", "--host-port",
                    "--kubeconfig", "--objects", "--no-kube", "--proto", "-4", "-6",
                    "--iface", "--netns", "--drops-only", "--count", "--duration",
-                   "--output", "--verbose", "--attach", "--ready-file", "k8snet-trace doctor"):  # fmt: skip
+                   "--output", "--verbose", "--attach", "--no-rules", "--follow", "--write", "--read",
+                   "--ready-file"):  # fmt: skip
         assert option in text, option
 
 
@@ -241,6 +246,7 @@ def test_an_output_that_finds_no_room_is_one_sentence(where: str) -> None:
         (["explain", "--from", "here", "--to", "10.0.0.2:80"], 2, "--from here is no address"),
         (["explain", "--from", "10.0.0.1", "--to", "10.0.0.2:80", "--duration", "5"], 2, "need --live"),
         (["explain", "--to", "10.0.0.2:80"], 2, "--from"),
+        (["explain", "--from", "10.0.0.1", "--to", "10.0.0.2:80", "--iface", "nosuch0"], 2, "There is no interface 'nosuch0'"),
     ],
 )
 def test_audit_and_explain_say_what_is_wrong_in_one_sentence(

@@ -1,4 +1,4 @@
-"""The command line: `k8snet-trace [OPTIONS] [-- CMD]` and `k8snet-trace doctor`."""
+"""The command line: `k8snet-trace [OPTIONS] [-- CMD]`, and the commands that go by a name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,17 @@ Examples:
   k8snet-trace --port 30285                  everything that happens to that NodePort
   k8snet-trace --service shop/cart:http --drops-only
   k8snet-trace --port 30285 -- curl -m 2 http://192.168.56.10:30285/
-  k8snet-trace audit                         what is wrong on this node, found without traffic
-  k8snet-trace doctor                        what works on this node, and what does not
+
+\b
+Other commands, each with its own --help:
+  doctor, audit, explain                     what works; what is wrong, would happen: without traffic
+  record FILE                                traces without explaining; -r FILE explains, anywhere
+  stats, findings, diff, query, export       of what was recorded
 
 Nothing on the node is changed: no rule, no sysctl, no counter.
 """
+COMMAND = "[-- CMD [ARG]...]"
+"""How the command to watch is written in a usage."""
 
 
 class TraceByDefault(click.Group):
@@ -37,6 +43,13 @@ class TraceByDefault(click.Group):
         return super().parse_args(ctx, args)
 
 
+class Trace(click.Command):
+    """The command that need not be named: its usage leaves its name out."""
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.find_root().command_path, " ".join(self.collect_usage_pieces(ctx)))
+
+
 @click.group(cls=TraceByDefault, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="k8snet-trace")
 def command() -> None:
@@ -46,11 +59,13 @@ def command() -> None:
 def with_kube(function: Any) -> Any:
     """The options that tell where Kubernetes' objects come from."""
     function = click.option("--no-kube", is_flag=True, help="Ask no API: names from rules alone.")(function)
-    function = click.option("--objects", metavar="FILE", help="Instead: what `kubectl get -A -o json` said.")(function)
+    function = click.option(
+        "--objects", metavar="FILE", help="Instead: a file, of `kubectl get svc,endpointslices,pods,nodes -A -o json`."
+    )(function)
     return click.option("--kubeconfig", metavar="FILE", help="How to reach the Kubernetes API.")(function)
 
 
-@command.command("trace", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@command.command("trace", cls=Trace, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "-p",
     "--port",
@@ -69,8 +84,8 @@ def with_kube(function: Any) -> Any:
 @click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), metavar="PROTO", help="tcp, udp, sctp, icmp or icmpv6.")
 @click.option("-4", "family", flag_value=4, type=int, help="IPv4 only.")
 @click.option("-6", "family", flag_value=6, type=int, help="IPv6 only.")
-@click.option("--iface", metavar="NAME", help="Follow what passes this interface here.")
-@click.option("--netns", metavar="NAME", help="What passes it: node, a name, pid:N, a path.")
+@click.option("--iface", metavar="NAME", help="Follow what passes this interface.")
+@click.option("--netns", metavar="NAME", help="Follow what passes it: node, NAME, pid:N, PATH.")
 @click.option("--drops-only", is_flag=True, help="Only what did not get where it should.")
 @click.option("-n", "--count", type=click.IntRange(0), default=0, metavar="N", help="Stop after N packets.")
 @click.option("--duration", type=click.FloatRange(0), default=0, metavar="S", help="Stop after S seconds.")
@@ -85,15 +100,15 @@ def with_kube(function: Any) -> Any:
 @click.option("--no-rules", is_flag=True, help="Verdicts only, not which rule decided: costs less.")
 @click.option("--follow", is_flag=True, help="A timeline of each connection instead.")
 @click.option("-w", "--write", metavar="FILE", help="Also record it all; see record --help.")
-@click.option("-r", "--read", multiple=True, metavar="FILE", help="Explain a capture: needs no root, no cluster.")
+@click.option("-r", "--read", multiple=True, metavar="FILE", help="Explain captures: without root, without cluster.")
 @with_recording
 @click.option("--ready-file", metavar="PATH", help="Written with our pid once the probes are on.")
-@click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
+@click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)
 def trace(cmd: tuple[str, ...], **options: Any) -> int:
     """Print each matching packet's way through this node: hooks, tables, NAT, sockets, drops.
 
-    Runs until Ctrl-C, a limit, or the end of CMD. A packet matches when it, or its connection before or after NAT, does;
-    it is then followed wherever it goes.
+    Runs until Ctrl-C, a limit, or the end of CMD. A packet matches when it, or its connection before or after NAT,
+    does; it is then followed everywhere.
     """
     path, sizes = options.pop("read"), [options.pop(name) for name in ("ring", "rotate_size", "rotate_time")]
     target = options.pop("write")
@@ -117,7 +132,7 @@ NOT_RECORDED = frozenset({"read", "form", "write", "count", "follow"})
 def record(file: str, cmd: tuple[str, ...], ring: Any, rotate_size: Any, rotate_time: Any, **options: Any) -> int:
     """Record to FILE without explaining: a busy node's packets come faster than they can be printed.
 
-    Later, on any machine and without root: k8snet-trace -r FILE. Takes the options of a trace.
+    Later, on any machine and without root: k8snet-trace -r FILE. -w FILE with a trace takes the last options here, too.
     """
     from tracer import main
 
@@ -131,7 +146,7 @@ def _recording() -> click.Command:
     params = [copy(p) for p in trace.params if p.name not in NOT_RECORDED and isinstance(p, click.Option)]
     for each in params:
         each.hidden = False
-    words = [click.Argument(["file"]), click.Argument(["cmd"], nargs=-1, type=click.UNPROCESSED)]
+    words = [click.Argument(["file"]), click.Argument(["cmd"], nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)]
     return click.Command("record", callback=record, params=[*params, *words], help=record.__doc__)
 
 
@@ -174,23 +189,27 @@ def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool)
 @click.option("--ready-file", default="", metavar="PATH", help="With --live: written once the probes are on.")
 @click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
 @click.option("-v", "--verbose", is_flag=True, help="Every hook and table, not only decisions.")
-@click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
+@click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)
 def explain(
     source: str, target: str, proto: str, iface: str, kubeconfig: str | None, objects: str | None, no_kube: bool,
     live: bool, duration: float, ready_file: str, form: str, verbose: bool, cmd: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Tell what would happen to a connection's first packet on this node: rule by rule, by its rules and routes.
 
-    Nothing is sent. What a rule leaves to chance gives several ways; what cannot be computed is said, never guessed.
+    Nothing is sent. What a rule leaves to chance gives several ways; what cannot be computed is said, never guessed. With
+    --live the exit status is 10 when a packet went another way, 12 when none came.
     """
     from tracer import main
     from tracer.explain.command import Live
     from tracer.explain.question import parse
     from tracer.kube.live import Source
+    from tracer.names import interface_index
 
     if (cmd or duration or ready_file) and not live:
         raise BadOption("--duration, --ready-file and a command need --live.")
     question = parse(source, target, proto, iface)
+    if iface:
+        interface_index(iface)  # that there is one
     objects_from = Source(objects or "", kubeconfig or "", no_kube)
     return main.explain(question, form, verbose, objects_from, Live(duration, ready_file, cmd) if live else None)
 

@@ -31,7 +31,9 @@ def commands(trace: click.Command) -> list[click.Command]:
         )
 
     files = click.Argument(["files"], metavar="FILE...", nargs=-1, required=True)
-    chosen = click.Option(["--only"], multiple=True, metavar="NAME", help="One statistic by its name; repeatable.")
+    chosen = click.Option(
+        ["--only"], multiple=True, metavar="NAME", help="latencies, owners, rules, syns or verdicts; repeatable."
+    )
     return [
         make("stats", stats, files, chosen),
         make("findings", findings, files),
@@ -82,7 +84,7 @@ def diff(one: str, other: str, form: str, **options: Any) -> int:
 
 
 def query(files: tuple[str, ...], sql: str, form: str, **options: Any) -> int:
-    """Ask a capture in SQL (DuckDB). Tables: packets, hops, acted, findings; docs/capture.md has their columns."""
+    """Ask a capture in SQL (DuckDB). Tables: packets, hops, acted, findings; "DESCRIBE hops" tells the columns of one."""
     from tracer.analysis import main
 
     return main.query(files, sql, form, _asked(options))

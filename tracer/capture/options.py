@@ -29,10 +29,10 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic before cl
 
 
 OPTIONS = (
+    click.option("--ring", type=Bytes(), metavar="SIZE", hidden=True, help="Keep the last SIZE (500M, 2G), in one file."),
     click.option(
-        "--ring", type=Bytes(), metavar="SIZE", hidden=True, help="Of -w: keep the last SIZE (500M, 2G), in one file."
+        "--rotate-size", type=Bytes(), metavar="SIZE", hidden=True, help="Begin another file when one is so large ..."
     ),
-    click.option("--rotate-size", type=Bytes(), metavar="SIZE", hidden=True, help="Of -w: another file when one is so large."),
     click.option(
         "--rotate-time",
         type=click.FloatRange(0, min_open=True),
@@ -45,9 +45,9 @@ OPTIONS = (
         type=click.IntRange(1, MOST_BYTES),
         metavar="N",
         hidden=True,
-        help=f"Of -w: also each packet's first N bytes, from the IP header on; {MOST_BYTES} at most.",
+        help=f"Also each packet's first N bytes, from the IP header on; {MOST_BYTES} at most.",
     ),
-    click.option("--redact", is_flag=True, hidden=True, help="Of -w: other addresses and names in the file; needs --no-rules."),
+    click.option("--redact", is_flag=True, hidden=True, help="Other names and addresses; needs --no-rules."),
 )
 
 
