@@ -22,8 +22,8 @@ Examples:
 
 \b
 Other commands, each with its own --help:
-  doctor, audit, explain                     what works; what is wrong, would happen: without traffic
-  record FILE                                traces without explaining; -r FILE explains, anywhere
+  doctor, audit, explain                     what works, is wrong, would happen: without traffic
+  record FILE                                traces without explaining; -r FILE explains
   stats, findings, diff, query, export       of what was recorded
 
 Nothing on the node is changed: no rule, no sysctl, no counter.
