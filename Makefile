@@ -1,26 +1,27 @@
 # make demo    from nothing to a traced NodePort on a real kernel
-# make test    lint, unit tests here, kernel tests in virtual machines
+# make demo INCIDENT=3
+#              one of five incidents (STATE=healthy: its twin), with the tracer beside it
+# make test    lint, unit tests here, kernel tests in virtual machines: all of them on 6.12, the matrix's on 6.1, 5.10 and 7.2
+# make unit, make lint
+#              the parts of it that need no machine
+# make kernel-test KERNELS=6.1 BESIDE=
+#              all kernel tests on another kernel; THOROUGH=1: also those that take long
+# make matrix  the matrix's tests on Linux 5.10, 6.1, 6.12 and 7.2, one machine each, two at a time; writes docs/matrix.md
 # make ground-truth KERNEL=6.12 BACKEND=legacy PACKETS=300
 #              random rules and packets, rule by rule against the kernel's own trace
-# make bench   what tracing costs, side by side in one virtual machine
 # make incidents KERNEL=6.12
 #              five incidents, their healthy twins and ten variations of each: what was found, and nothing wrongly
 #              VARIATIONS=10 SEED=1; ONLY=3,5 for some of them
 # make syns KERNEL=6.12
 #              every way a SYN can end, made for real: its cause line, compared with nstat and tcpdump
-# make demo INCIDENT=3
-#              one of them, with the tracer beside it
 # make replay-check KERNEL=6.12
 #              incidents and scenes recorded on a real kernel, and read here without root: the same output, byte for byte
 # make fuzz SECONDS=60
 #              a capture cut at every byte and damaged at random: its reader must not crash, nor say nothing
-# make matrix  the same tests on Linux 5.10, 6.1, 6.12 and 7.2, one machine each, two at a time; writes docs/matrix.md
-#              (part of make test, too, which goes through all kernel tests on 6.12)
-# make kernel-test KERNELS=6.1 BESIDE=
-#              all kernel tests on another kernel; THOROUGH=1: also those that take long
+# make owners  whose each rule of many real nodes is, compared with the API objects
+# make bench   what tracing costs, side by side in one virtual machine
 # make vagrant-check KERNEL=6.12
 #              `vagrant up` without KVM, an incident caught inside, `vagrant destroy`: nothing may be left behind
-# make owners  whose each rule of many real nodes is, compared with the API objects
 
 # On these all kernel tests are gone through, on those beside them the matrix's: a processor is busy as long with one as with the others.
 KERNELS ?= 6.12
