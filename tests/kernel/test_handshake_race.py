@@ -23,7 +23,7 @@ from tracer.kernel import stub
 from tracer.kernel.program import FLAGS, load_bcc
 from tracer.model import Packet
 
-CONNECTIONS = 20
+CONNECTIONS, ROUNDS = 20, 5
 
 
 @pytest.fixture
@@ -70,7 +70,8 @@ def came_too_late(packet: Packet) -> bool:
     return len([h for h in packet.hops if h.socket]) > 1 and not packet.handshake
 
 
-def test_who_comes_too_late_is_not_dropped(watch: Watch, slow: None) -> None:
+def connections(watch: Watch) -> list[Packet]:
+    """The packets of some connections, each made by one processor and used by another."""
     processors = os.sched_getaffinity(0)
     try:
         with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
@@ -79,7 +80,16 @@ def test_who_comes_too_late_is_not_dropped(watch: Watch, slow: None) -> None:
         os.sched_setaffinity(0, processors)
     assert all(reply.startswith(b"HTTP/1.1 200 OK") for reply in replies)
     assert not seen.losses
-    late = [p for p in seen.packets if came_too_late(p)]
-    print(f"{len(seen.packets)} packets, {len(late)} came too late")
+    return seen.packets
+
+
+def test_who_comes_too_late_is_not_dropped(watch: Watch, slow: None) -> None:
+    packets: list[Packet] = []
+    for _ in range(ROUNDS):
+        packets += connections(watch)
+        late = [p for p in packets if came_too_late(p)]
+        if late:
+            break
+    print(f"{len(packets)} packets, {len(late)} came too late")
     assert late and all("delivered to" in p.verdict for p in late), [p.verdict for p in late]
-    assert {p.verdict for p in seen.packets if p.outcome == "dropped"} == set()
+    assert not [p.verdict for p in packets if "no reason seen" in p.verdict]
