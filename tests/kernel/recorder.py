@@ -32,6 +32,12 @@ from tracer.timelines.model import Timeline
 SETTLE = 0.8
 
 
+class Patient(Stop):
+    """Leaves a run the time to explain all it has seen, however slow the machine is: what it reads again is all."""
+
+    late = False
+
+
 class Both(Output):
     """Text and JSON of one run."""
 
@@ -129,7 +135,7 @@ class Recorder:
             run = prepare(stack, self.kernel, self.session, kube, parts, output, job, self.full)
             output.begin_as(missed(self.session.refused), self.full, job.said, self.kernel.release)
             run.begin()
-            stop = Stop()
+            stop = Patient()
 
             def meanwhile() -> None:
                 try:
