@@ -56,6 +56,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         (["--objects", "/no/file", "--no-kube"], 2, r"--objects, --kubeconfig and --no-kube exclude each other\."),
         (["--objects", "/no/file"], 8, r"--objects /no/file cannot be read: No such file or directory\."),
         (["--kubeconfig", "/no/file"], 8, r"The kubeconfig /no/file cannot be read: No such file or directory\."),
+        (["-r", "a", "-w", "b"], 2, r"-r reads a capture, which has all of its run in it: it does not go with --write\."),
+        (["-r", "a", "--duration", "3", "--", "true"], 2, r"-r reads .*: it does not go with --duration, a command\."),
         (["--netns", "nosuch"], 2, r"There is no network namespace 'nosuch' \(known: .*\)\."),
         (["--count", "-1"], 2, r".*-1 is not in the range.*"),
         (["-o", "xml"], 2, r".*'xml' is not one of 'text', 'json'\."),

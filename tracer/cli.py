@@ -10,7 +10,7 @@ import click
 
 from tracer import __version__
 from tracer.capture.commands import commands
-from tracer.capture.options import recordable, with_recording
+from tracer.capture.options import readable, recordable, with_recording
 from tracer.errors import NO_ROOM, BadOption, NotWritten, TraceError
 from tracer.filters import PROTOCOLS, Filter, parse_host
 
@@ -113,8 +113,7 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     path, sizes = options.pop("read"), [options.pop(name) for name in ("ring", "rotate_size", "rotate_time")]
     target = options.pop("write")
     if path:
-        if target or any(sizes) or options["snaplen"] or options["redact"] or cmd:
-            raise BadOption("-r reads a capture: it goes with neither -w nor a command.")
+        readable(click.get_current_context())
         from tracer.capture import main as captures
 
         return captures.read(path, options)

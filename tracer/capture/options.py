@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tracer.errors import BadOption
 
@@ -13,6 +14,7 @@ MOST_BYTES = 4096
 """Of a packet that may be recorded."""
 LEAST = 100_000
 """Bytes of the smallest file that is worth having."""
+GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.2
@@ -56,6 +58,21 @@ def with_recording(function: Any) -> Any:
     for option in reversed(OPTIONS):
         function = option(function)
     return function
+
+
+LIVE = frozenset((
+    "cmd", "write", "ring", "rotate_size", "rotate_time", "snaplen", "redact", "duration", "attach", "kubeconfig", "objects",
+    "no_kube", "ready_file",
+))  # fmt: skip
+"""Of a trace's options, those that only a live one can follow."""
+
+
+def readable(context: click.Context) -> None:
+    """Raises BadOption for what was given beside -r that a capture cannot follow."""
+    told = [p for p in context.command.params if p.name in LIVE and context.get_parameter_source(p.name) in GIVEN]
+    words = [p.opts[-1] if isinstance(p, click.Option) else "a command" for p in told]
+    if words:
+        raise BadOption(f"-r reads a capture, which has all of its run in it: it does not go with {', '.join(words)}.")
 
 
 def recordable(options: dict[str, Any]) -> None:
