@@ -81,5 +81,5 @@ def test_who_comes_too_late_is_not_dropped(watch: Watch, slow: None, apart: None
     assert not seen.losses
     late = [p for p in seen.packets if came_too_late(p)]
     print(f"{len(seen.packets)} packets, {len(late)} came too late")
-    assert late and all("delivered to" in p.verdict for p in late), [p.verdict for p in late]
+    assert late and {p.verdict for p in late if "delivered to" not in p.verdict} == set()
     assert not [p.verdict for p in seen.packets if "no reason seen" in p.verdict]
