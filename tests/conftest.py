@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,13 @@ from tests.api_server import ApiServer
 from tests.nodes import node
 from tracer import cli
 from tracer.render import _words
+
+with suppress(ImportError):  # the machines of the kernel tests have no hypothesis, and need none
+    from hypothesis import HealthCheck, settings
+
+    # How long an example takes tells of the machine alone.
+    settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy machine")
 
 
 @pytest.fixture(autouse=True)

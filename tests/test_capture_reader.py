@@ -101,7 +101,7 @@ def test_cut_anywhere(small: tuple[bytes, str, Path], share: float) -> None:
     assert way in ("in-part", "not-at-all") or printed == sound
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1, max_size=12))
 def test_flipped_bits(small: tuple[bytes, str, Path], flips: list[tuple[float, int]]) -> None:
     """Either it prints what it did, or it says that a part is missing, or that it is no capture."""
@@ -114,7 +114,7 @@ def test_flipped_bits(small: tuple[bytes, str, Path], flips: list[tuple[float, i
     assert way != "whole" or printed == sound
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 32))
 def test_any_damage(small: tuple[bytes, str, Path], seed: int) -> None:
     import random
