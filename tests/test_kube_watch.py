@@ -103,7 +103,7 @@ def test_gone_means_list_again_and_what_was_missed_is_found(server: ApiServer) -
     until(lambda: not store.services.all(("default", "http-proxy")))
     until(lambda: not store.by_node_port.all((30285, "tcp")))
     assert server.listed("Service") >= 2
-    assert not any("410" in note for note in watch.notes()), "that is no news to anybody"
+    assert not any("answered 410" in note for note in watch.notes()), "that is no news to anybody"
     watch.close()
 
 
@@ -131,7 +131,7 @@ def test_an_expired_token_is_read_anew(server: ApiServer, tmp_path: Path) -> Non
     assert watch.wait(PATIENCE)
     server.token = "second"
     server.break_off()
-    until(lambda: "401" in watch.troubled)
+    until(lambda: "(401" in watch.troubled)
     token.write_text("second\n")
     until(lambda: not watch.troubled)
     server.put(service("cart", 80))

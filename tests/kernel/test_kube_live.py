@@ -148,7 +148,7 @@ def test_names_come_and_go_with_the_api_and_tracing_goes_on(watch: Watch, server
         rename(server, "x", "y")
         server.forget()
         until(lambda: ends(request(told))[1].startswith("pod default/y-"), told, "410 Gone, and nothing was listed anew")
-        assert not [n for n in told.notes[said:] if "410" in n], "that is nothing to tell"
+        assert not [n for n in told.notes[said:] if "answered 410" in n], "that is nothing to tell"
 
         server.refuse["Service"] = 403
         server.forget()
