@@ -69,8 +69,10 @@ LIVE = frozenset((
 
 def readable(context: click.Context) -> None:
     """Raises BadOption for what was given beside -r that a capture cannot follow."""
-    told = [p for p in context.command.params if p.name in LIVE and context.get_parameter_source(p.name) in GIVEN]
-    words = [p.opts[-1] if isinstance(p, click.Option) else "a command" for p in told]
+    told = [p for p in context.command.params if p.name in LIVE and context.params.get(p.name)]
+    # An argument that is not there has no source of its own in click 8.2: it is empty.
+    given = [p for p in told if isinstance(p, click.Argument) or context.get_parameter_source(str(p.name)) in GIVEN]
+    words = [p.opts[-1] if isinstance(p, click.Option) else "a command" for p in given]
     if words:
         raise BadOption(f"-r reads a capture, which has all of its run in it: it does not go with {', '.join(words)}.")
 
