@@ -20,18 +20,15 @@ from scenes import topology, traffic
 from scenes.netns import entered
 from tests.kernel.watching import Watch
 from tracer.filters import Filter
-from tracer.kernel import stub
-from tracer.kernel.program import FLAGS, load_bcc
+from tracer.kernel.program import compiled, load_bcc
 from tracer.model import Packet
 
 CONNECTIONS, SECONDS = 30, 10.0
 
 
 @pytest.fixture
-def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    stub.write(tmp_path)
-    monkeypatch.setenv("BCC_KERNEL_SOURCE", str(tmp_path))
-    program = load_bcc().BPF(text=Path(__file__).with_name("slow_handshake.c").read_text(), cflags=FLAGS)
+def slow() -> Iterator[None]:
+    program = compiled(load_bcc(), Path(__file__).with_name("slow_handshake.c").read_text())
     program.attach_kprobe(event="tcp_create_openreq_child", fn_name="hold_up")
     yield
     program.cleanup()

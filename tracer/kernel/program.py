@@ -100,6 +100,22 @@ def abilities(bcc: ModuleType) -> Abilities:
     return Abilities(fentry, fentry and b"MODULE_KFUNC_PROBE" in text)
 
 
+def compiled(bcc: ModuleType, text: str) -> Any:
+    """bcc's object of a BPF text, with nothing attached. Raises what bcc raises, a plain Exception."""
+
+    class Unattached(bcc.BPF):  # type: ignore[name-defined, misc]
+        def _trace_autoload(self) -> None:
+            return
+
+    with tempfile.TemporaryDirectory(prefix="k8snet-trace-") as directory:
+        stub.write(Path(directory))
+        os.environ["BCC_KERNEL_SOURCE"] = directory
+        try:
+            return Unattached(text=text, cflags=FLAGS)
+        finally:
+            del os.environ["BCC_KERNEL_SOURCE"]
+
+
 class Program:
     """The compiled text and its attached probes; a context manager that detaches."""
 
@@ -109,20 +125,11 @@ class Program:
         Raises CompileFailed; bcc has by then written the compiler's messages to stderr.
         """
 
-        class Unattached(bcc.BPF):  # type: ignore[name-defined, misc]
-            def _trace_autoload(self) -> None:
-                return
-
         self._bcc = bcc
-        with tempfile.TemporaryDirectory(prefix="k8snet-trace-") as directory:
-            stub.write(Path(directory))
-            os.environ["BCC_KERNEL_SOURCE"] = directory
-            try:
-                self.bpf: Any = Unattached(text=bpf_text.whole("tracer.c", headers), cflags=FLAGS)
-            except Exception as e:
-                raise CompileFailed(f"The BPF text does not compile on this machine: {e}.") from e
-            finally:
-                del os.environ["BCC_KERNEL_SOURCE"]
+        try:
+            self.bpf: Any = compiled(bcc, bpf_text.whole("tracer.c", headers))
+        except Exception as e:
+            raise CompileFailed(f"The BPF text does not compile on this machine: {e}.") from e
         self.functions: dict[str, Any] = {}
 
     def attach(self, rows: list[Planned]) -> tuple[list[Planned], list[Refused]]:
