@@ -6,7 +6,9 @@ import pytest
 
 from tests import recorded_kernels
 from tests.compiling import compiled
+from tests.recorded_kernels import Data
 from tracer.kernel import acts, headers, plan
+from tracer.kernel.plan import Planned, Refused
 
 ONLY = {
     "nothing": set[str](),
@@ -16,23 +18,29 @@ ONLY = {
 CASES = [("5.10", "nothing"), ("6.1", "nothing"), ("7.2", "nothing"), *(("6.12", loaded) for loaded in ONLY)]
 
 
+CAN = plan.Abilities(fentry=True, module_fentry=True)
+
+
+def planned(data: Data) -> tuple[list[Planned], list[Refused], dict[str, str]]:
+    """The rows that run on a recorded kernel, those that do not, and the generated headers."""
+    k = recorded_kernels.kernel(data)
+    rows, refused = plan.plan(k.types, k.symbols, CAN, verbose=True)
+    return rows, refused, headers.headers(k.types, k.symbols, rows, acts.plan(k.types, k.symbols, CAN), 256, 2)
+
+
 @pytest.mark.parametrize(("kernel", "loaded"), CASES)
 def test_it_compiles_with_only(kernel: str, loaded: str) -> None:
     data = recorded_kernels.load(kernel)
     modules = {module for homes in data["functions"].values() for module in homes} - {"vmlinux"}
-    k = recorded_kernels.kernel(recorded_kernels.without(data, *(modules - ONLY[loaded])))
-    can = plan.Abilities(fentry=True, module_fentry=True)
-    planned, refused = plan.plan(k.types, k.symbols, can, verbose=True)
-    assert {"hook", "drop", "socket"} <= {row.probe.name for row in planned}
+    rows, refused, texts = planned(recorded_kernels.without(data, *(modules - ONLY[loaded])))
+    assert {"hook", "drop", "socket"} <= {row.probe.name for row in rows}
     missing = {r.probe.module for r in refused}
     assert missing and missing.isdisjoint({"", *ONLY[loaded]})
-    compiled(headers.headers(k.types, k.symbols, planned, acts.plan(k.types, k.symbols, can), 256, 2), "x86")
+    compiled(texts, "x86")
 
 
 def test_it_compiles_with_all() -> None:
-    k, can = recorded_kernels.kernel(recorded_kernels.load("6.12")), plan.Abilities(fentry=True, module_fentry=True)
-    planned, refused = plan.plan(k.types, k.symbols, can, verbose=True)
+    _, refused, texts = planned(recorded_kernels.load("6.12"))
     assert not refused
-    texts = headers.headers(k.types, k.symbols, planned, acts.plan(k.types, k.symbols, can), 256, 2)
     hook = "kretfunc__vmlinux__nf_hook_slow"
     assert len(bytes.fromhex(compiled(texts, "x86", hook)[hook])) > 8 * 500

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scenes import topology, traffic
+from tests import waiting
 from tests.kernel.conftest import ROOT
 from tests.kernel.recorder import Recorded
 from tests.kernel.test_command import ENVIRONMENT
-from tests.waiting import PATIENCE
 from tracer.filters import Filter
 
 WANTED = Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY))
@@ -32,10 +32,15 @@ def calmly() -> None:
 
 
 def until(words: str, path: Path, meanwhile: Callable[[], object]) -> None:
-    """Does something again and again until the words are in the file."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end and not (path.exists() and words in path.read_text()):
+    """Does something again and again until the words are in the file. AssertionError when they never are."""
+
+    def said() -> bool:
+        if path.exists() and words in path.read_text():
+            return True
         meanwhile()
+        return False
+
+    waiting.until(said, lambda: f"not said: {words}")
 
 
 def read(*files: Path) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,6 @@ MOST_BYTES = 4096
 """Of a packet that may be recorded."""
 LEAST = 100_000
 """Bytes of the smallest file that is worth having."""
-GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.2
@@ -69,10 +68,12 @@ LIVE = frozenset((
 
 def readable(context: click.Context) -> None:
     """Raises BadOption for what was given beside -r that a capture cannot follow."""
-    told = [p for p in context.command.params if p.name in LIVE and context.params.get(p.name)]
-    # An argument that is not there has no source of its own in click 8.2: it is empty.
-    given = [p for p in told if isinstance(p, click.Argument) or context.get_parameter_source(str(p.name)) in GIVEN]
-    words = [p.opts[-1] if isinstance(p, click.Option) else "a command" for p in given]
+    words = []
+    for p in context.command.params:
+        # click 8.2 takes an argument that is not there for one from the command line; but it is empty.
+        given = context.params.get(str(p.name)) and context.get_parameter_source(str(p.name)) is ParameterSource.COMMANDLINE
+        if p.name in LIVE and given:
+            words.append(p.opts[-1] if isinstance(p, click.Option) else "a command")
     if words:
         raise BadOption(f"-r reads a capture, which has all of its run in it: it does not go with {', '.join(words)}.")
 
