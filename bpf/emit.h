@@ -99,6 +99,7 @@ static __always_inline void write_sight(struct event *out, struct follow *e, str
         out->zone = zone_of(s->nfct);
     }
     told->header = header_sum(&s->tuple[HEADER]);
+    told->shape = s->packet.shape;
     told->nfct = (s->has_flow || !(s->nfct & NFCT_POINTER)) && is_settled(s->nfct) ? s->nfct : UNSETTLED;
     told->netns = s->netns;
     told->in = s->in;

@@ -21,7 +21,7 @@ struct told {
     u64 nfct;   /* UNSETTLED while the connection's tuples may still change */
     u32 netns;
     u32 in, out; /* whose names were told */
-    u32 spare;
+    u32 shape;   /* enum header_shape */
 };
 
 #define UNSETTLED (~0ULL)
@@ -202,7 +202,8 @@ static __always_inline struct follow *follow(struct call *c, struct sk_buff *skb
     if (!parse_packet(c, skb, &s->packet, &s->tuple[HEADER], s->raw))
         return 0;
     going = e && goes_on(e, s);
-    s->same = going && may_be_short(e, s) && same_place(&e->told, s) && e->told.header == header_sum(&s->tuple[HEADER]);
+    s->same = going && may_be_short(e, s) && same_place(&e->told, s) && e->told.header == header_sum(&s->tuple[HEADER]) &&
+              e->told.shape == s->packet.shape;
     if (s->same)
         return move_on(e, s);
     s->has_flow = read_flow(s->nfct, &s->tuple[ORIG]);

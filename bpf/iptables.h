@@ -34,6 +34,7 @@ static __always_inline int table_returned(struct call *c)
     r.out->object = (u64)PEEK(table, private);
     bpf_probe_read_kernel(&r.out->table, sizeof(r.out->table), &table->name);
     write_steps(run, r.out);
+    r.out->state |= e->told.shape << STEPS_SHAPE;
     submit_event(r);
     return 0;
 }

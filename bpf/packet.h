@@ -26,6 +26,7 @@ struct packet {
     u16 ident;    /* IPv4 identification */
     u8 tcp_flags;
     u8 fragment;
+    u8 shape;     /* enum header_shape: what of the transport header is there */
 };
 
 static __always_inline void map_ipv4(union address *to, u32 address)
@@ -40,10 +41,59 @@ static __always_inline int has_ports(u8 protocol)
     return protocol == TCP || protocol == UDP || protocol == SCTP || protocol == UDPLITE || protocol == DCCP;
 }
 
-/* Fills *p and *t from the transport header, h; t->protocol is set. */
-static __always_inline void parse_transport(struct packet *p, struct tuple *t, const u8 *h)
+/* Where a packet's bytes end, counted from its IP header: of the whole packet, and of the part that is in the buffer itself. */
+struct extent {
+    s32 whole, here;
+};
+
+static __always_inline struct extent extent_of(struct call *c, struct sk_buff *skb)
 {
-    t->has_ports = has_ports(t->protocol);
+    u64 data = (u64)READ(c, skb, data) - (u64)READ(c, skb, head), network = READ(c, skb, network_header);
+
+    return (struct extent){(s32)(data + READ(c, skb, len) - network), (s32)(READ(c, skb, tail) - network)};
+}
+
+#define TRANSPORT_BYTES 16 /* of the transport header are looked at */
+#define TCP_HEADER 20
+#define OTHER_HEADER 8 /* of UDP, ICMP and ICMPv6 */
+#define TCP_DATA_OFFSET 12
+
+/* What of the transport header is in the packet. room: bytes from its first byte to the packet's end. */
+static __always_inline u8 shape_of(u8 protocol, const u8 *h, s32 room)
+{
+    s32 own = (h[TCP_DATA_OFFSET] >> 4) * 4;
+
+    if (room < 4)
+        return SHAPE_NO_PORTS;
+    if (room < (protocol == TCP ? TCP_HEADER : OTHER_HEADER))
+        return SHAPE_NO_HEADER;
+    if (protocol == TCP && (own < TCP_HEADER || own > room))
+        return SHAPE_NO_OPTIONS;
+    return SHAPE_WHOLE;
+}
+
+/* Makes the bytes zero that are not the packet's: the buffer keeps what earlier packets left there. */
+static __always_inline void cut_off(u8 *h, s32 room)
+{
+#pragma unroll
+    for (int i = 0; i < TRANSPORT_BYTES; i += 4) {
+        s32 left = room - i;
+        if (left <= 0)
+            *(u32 *)(h + i) = 0;
+        else if (left < 4)
+            *(u32 *)(h + i) &= bpf_htonl(~0U << (32 - 8 * left));
+    }
+}
+
+/* Fills *p and *t from the transport header, h, of which `left` is in the packet; t->protocol is set. */
+static __always_inline void parse_transport(struct packet *p, struct tuple *t, u8 *h, struct extent left)
+{
+    s32 here = left.here < left.whole ? left.here : left.whole;
+
+    if (here < TRANSPORT_BYTES)
+        cut_off(h, here);
+    p->shape = here < TRANSPORT_BYTES && here < left.whole ? SHAPE_ELSEWHERE : shape_of(t->protocol, h, left.whole);
+    t->has_ports = has_ports(t->protocol) && here >= 4;
     if (t->protocol == TCP) {
         p->seq = bpf_ntohl(*(u32 *)(h + 4));
         p->ack = bpf_ntohl(*(u32 *)(h + 8));
@@ -59,15 +109,63 @@ static __always_inline void parse_transport(struct packet *p, struct tuple *t, c
         t->dport = bpf_ntohs(*(u16 *)(h + 2));
     } else if (t->protocol == ICMP || t->protocol == ICMPV6) {
         t->sport = bpf_ntohs(*(u16 *)(h + 4));
-        t->dport = h[0] << 8 | h[1];
+        t->dport = here < 2 ? NO_ICMP_TYPE : h[0] << 8 | h[1];
         p->sign ^= *(u16 *)(h + 6);
     }
 }
 
-/* Extension headers that may stand before the transport header; at most four are followed. */
+/* Extension headers that may stand before the transport header. The kernel's ipv6_find_hdr follows any number of them. */
+#define EXTENSIONS_FOLLOWED 16
+enum { HOP_BY_HOP = 0, ROUTING = 43, FRAGMENT = 44, AUTHENTICATION = 51, DESTINATION = 60 };
+
 static __always_inline int is_extension(u8 next)
 {
-    return next == 0 || next == 43 || next == 44 || next == 60;
+    return next == HOP_BY_HOP || next == ROUTING || next == FRAGMENT || next == AUTHENTICATION || next == DESTINATION;
+}
+
+/* The length of an extension header. AH counts words of four bytes less two, the others words of eight less one. */
+static __always_inline u32 extension_bytes(u8 kind, u8 count)
+{
+    if (kind == FRAGMENT)
+        return 8;
+    return kind == AUTHENTICATION ? (count + 2) * 4 : (count + 1) * 8;
+}
+
+/* Goes through the extension headers of the IPv6 packet at `at` as ipv6_find_hdr does. Sets t->protocol, and returns where the
+ * transport header begins; 0 when it has none or cannot be found, which p->shape and p->fragment then say. */
+static __always_inline u32 past_extensions(struct packet *p, struct tuple *t, void *at, struct extent end, u8 next)
+{
+    u32 transport = 40;
+
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < EXTENSIONS_FOLLOWED; i++) {
+        u8 ext[8] = {};
+        s32 wanted = transport + (next == FRAGMENT ? 4 : 2);
+        t->protocol = next;
+        if (!is_extension(next))
+            return transport;
+        if (end.whole < wanted) {
+            p->shape = SHAPE_BROKEN;
+            return 0;
+        }
+        if (end.here < wanted)
+            break;
+        bpf_probe_read_kernel(ext, sizeof(ext), at + transport);
+        if (next == FRAGMENT && (bpf_ntohs(*(u16 *)(ext + 2)) & 0xfff8)) {
+            t->protocol = ext[0];
+            p->fragment = 1;
+            if (is_extension(ext[0]))
+                p->shape = SHAPE_BROKEN; /* ipv6_find_hdr calls this "no such header" */
+            return 0;
+        }
+        transport += extension_bytes(next, ext[1]);
+        next = ext[0];
+    }
+    t->protocol = next;
+    if (!is_extension(next))
+        return transport;
+    p->shape = SHAPE_UNKNOWN;
+    return 0;
 }
 
 /* The IP header and the first 16 bytes behind it, which are in one piece unless there are options or extensions. The
@@ -79,6 +177,7 @@ static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, str
                                                  u8 *raw)
 {
     void *at = READ(c, skb, head);
+    struct extent end = extent_of(c, skb);
     u32 transport;
 
     at += READ(c, skb, network_header);
@@ -95,40 +194,28 @@ static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, str
         map_ipv4(&t->dst, *(u32 *)(raw + 16));
         if (bpf_ntohs(*(u16 *)(raw + 6)) & 0x1fff) {
             p->fragment = 1;
+            if ((bpf_ntohs(*(u16 *)(raw + 6)) & 0x1fff) == 1)
+                p->shape = SHAPE_OFFSET_8;
             return 1;
         }
         transport = (raw[0] & 15) * 4;
         if (transport == 20) {
-            parse_transport(p, t, raw + 20);
+            parse_transport(p, t, raw + 20, (struct extent){end.whole - 20, end.here - 20});
             return 1;
         }
     } else if (raw[0] >> 4 == 6) {
-        u8 next = raw[6];
         t->family = 6;
         p->length = 40 + bpf_ntohs(*(u16 *)(raw + 4));
         t->src = *(union address *)(raw + 8);
         t->dst = *(union address *)(raw + 24);
-        transport = 40;
-#pragma clang loop unroll(disable)
-        for (int i = 0; i < 4; i++) {
-            u8 ext[8] = {};
-            if (!is_extension(next))
-                break;
-            bpf_probe_read_kernel(ext, sizeof(ext), at + transport);
-            if (next == 44 && (bpf_ntohs(*(u16 *)(ext + 2)) & 0xfff8)) {
-                t->protocol = ext[0];
-                p->fragment = 1;
-                return 1;
-            }
-            transport += next == 44 ? 8 : (ext[1] + 1) * 8;
-            next = ext[0];
-        }
-        t->protocol = next;
+        transport = past_extensions(p, t, at, end, raw[6]);
+        if (!transport)
+            return 1;
     } else {
         return 0;
     }
-    if (bpf_probe_read_kernel(raw, 16, at + transport) == 0)
-        parse_transport(p, t, raw);
+    if (bpf_probe_read_kernel(raw, TRANSPORT_BYTES, at + transport) == 0)
+        parse_transport(p, t, raw, (struct extent){end.whole - (s32)transport, end.here - (s32)transport});
     return 1;
 }
 

@@ -27,6 +27,7 @@ struct run {
     u64 private; /* struct xt_table_info of the table */
     u32 mark;
     u32 count; /* steps taken, kept or not */
+    u32 hotdrop; /* number of the step, from 1, whose match threw the packet away; 0 = none did */
     u32 jumps[JUMPS_KEPT];
     u32 steps[128];
 };
@@ -36,6 +37,7 @@ struct runs {
     u64 skb[RUNS]; /* whose run it is, 0 = none */
     u64 asked;     /* a match function is running: 1 + the number of its run */
     u64 until[RUNS]; /* jiffies: when a run's return must have been missed */
+    u64 par; /* of the match function that is running, where its return sees no arguments */
     struct run run[RUNS];
 };
 
@@ -78,7 +80,7 @@ static __always_inline int table_begin_entered(struct call *c)
     r = &runs->run[free & (RUNS - 1)];
     r->private = (u64)PEEK(table, private);
     r->mark = READ(c, skb, mark);
-    r->count = 0;
+    r->count = r->hotdrop = 0;
     return 0;
 }
 #define table4_begin_entered table_begin_entered
@@ -113,7 +115,20 @@ static __always_inline void note_step(struct run *r, u64 info, u32 what)
         r->steps[n & 127] = step_place(r, info) << 2 | what;
 }
 
-static __always_inline int match_asked(u64 skb, u64 info, u32 what)
+/* A match that finds a packet malformed sets par->hotdrop: the table then ends there and drops it, whatever the rule says. */
+#ifdef HAVE_xt_action_param_hotdrop
+#define HOTDROP_SEEN(r) ((r)->hotdrop + 1)
+#else
+#define HOTDROP_SEEN(r) 0
+#endif
+
+static __always_inline void note_hotdrop(struct run *r, u32 hotdrop)
+{
+    if (hotdrop && !r->hotdrop)
+        r->hotdrop = r->count;
+}
+
+static __always_inline int match_asked(u64 skb, u64 info, u32 what, u32 hotdrop, u64 par)
 {
     struct runs *runs = runs_here();
     u32 i = runs ? run_of(runs, skb) : RUNS;
@@ -121,7 +136,9 @@ static __always_inline int match_asked(u64 skb, u64 info, u32 what)
     if (!runs || i >= RUNS)
         return 0;
     note_step(&runs->run[i], info, what);
+    note_hotdrop(&runs->run[i], hotdrop);
     runs->asked = what == STEP_UNKNOWN ? 1 + i : 0;
+    runs->par = par;
     return 0;
 }
 
@@ -137,6 +154,9 @@ static __always_inline int match_answered(u32 answer)
     r = &runs->run[(runs->asked - 1) & (RUNS - 1)];
     runs->asked = 0;
     last = r->count - 1;
+#ifdef HAVE_xt_action_param_hotdrop
+    note_hotdrop(r, PEEK((struct xt_action_param *)runs->par, hotdrop));
+#endif
     if (last < STEPS_KEPT && (r->steps[last & 127] & 3) == STEP_UNKNOWN)
         r->steps[last & 127] = (r->steps[last & 127] & ~3) | (answer & 255 ? STEP_TRUE : STEP_FALSE);
     return 0;

@@ -11,7 +11,7 @@ static __always_inline void write_run(struct steps *out, struct run *r, struct e
     out->mark = r->mark;
     out->count = r->count;
     out->first = first;
-    out->spare = 0;
+    out->hotdrop = HOTDROP_SEEN(r);
     out->hop = table->hop;
     out->kind = EVENT_STEPS;
     out->flags = table->flags;
@@ -59,7 +59,7 @@ static __always_inline void write_steps(struct run *r, struct event *table)
     if (!r)
         return;
     table->state = STEPS_WATCHED | (r->private != table->object ? STEPS_REPLACED : 0);
-    if (!r->count)
+    if (!r->count && r->mark == table->mark)
         return;
     table->state += 1;
     if (r->count <= STEPS_IN_SHORT) {

@@ -5,8 +5,23 @@
 
 #define STEPS_IN_SHORT 4
 #define STEPS_IN_RECORD 52
-#define STEPS_WATCHED 128 /* in event.state: the run was watched; the lowest bits count its records */
+#define STEPS_WATCHED 128 /* in event.state: the run was watched */
 #define STEPS_REPLACED 64 /* in event.state: the rules were replaced while it ran */
+#define STEPS_SHAPE 2     /* in event.state: enum header_shape << 2; it has three bits */
+#define STEPS_RECORDS 3   /* in event.state: the lowest bits count the run's records */
+#define NO_ICMP_TYPE 0xffff /* in event.dport: an ICMP packet of less than two bytes, which has neither type nor code */
+
+/* What of a packet's transport header is there. Matches of iptables throw a packet away that is too short for them. */
+enum header_shape {
+    SHAPE_WHOLE = 0,      /* all of it */
+    SHAPE_NO_OPTIONS = 1, /* TCP: not all of the options that its length announces, or a length of less than 20 */
+    SHAPE_NO_HEADER = 2,  /* the ports, but fewer than 20 bytes of TCP, 8 of any other */
+    SHAPE_NO_PORTS = 3,   /* fewer than 4 bytes */
+    SHAPE_OFFSET_8 = 4,   /* IPv4: a fragment that begins 8 bytes into the packet */
+    SHAPE_BROKEN = 5,     /* IPv6: the extension headers end early, or one stands in a further fragment */
+    SHAPE_UNKNOWN = 6,    /* IPv6: more extension headers than are followed, or they are not in the buffer itself */
+    SHAPE_ELSEWHERE = 7,  /* it is in the packet, but not in the buffer itself: ports and flags are not known */
+};
 
 /* What one table run asked of matches and targets. It belongs to the TABLE event of the same packet and time. A step is a
  * match's or target's data, in words of 8 bytes from the first rule << 2, or-ed with: 0 a match that was false, 1 true, 2 not
@@ -19,7 +34,7 @@ struct steps {
     u32 mark;        /* skb->mark when the table began */
     u32 count;       /* steps taken, also those for which there was no room */
     u32 first;       /* number of the first step in this record */
-    u32 spare;       /* zero */
+    u32 hotdrop;     /* 0 not known, 1 no match threw the packet away, else 1 + the number of the step that did, from 1 */
     u16 hop;         /* of the TABLE event */
     u8 kind;         /* EVENT_STEPS */
     u8 flags;        /* of the TABLE event */

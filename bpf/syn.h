@@ -40,9 +40,6 @@ static __always_inline struct follow *still_followed(struct call *c, struct sk_b
     return same_signs(e, s) ? e : 0;
 }
 
-#define TCP_HEADER 20
-#define TCP_DATA_OFFSET 12
-
 /* The SYN's options; the reader takes them apart. The read may go beyond them, never beyond the buffer. */
 static __always_inline void write_options(struct clue *out, struct sk_buff *skb)
 {

@@ -6,10 +6,15 @@
 #if RULE_STEPS
 /* Where the verifier knows the type of par, its field is a plain load. */
 #define INFO(par) (u64)(*(void *volatile *)&((struct xt_action_param *)(par))->matchinfo)
+#ifdef HAVE_xt_action_param_hotdrop
+#define HOTDROP(par) (*(volatile u8 *)&((struct xt_action_param *)(par))->hotdrop)
+#else
+#define HOTDROP(par) 0
+#endif
 #define MATCH_FEXIT(program)                                                                                           \
     int program(u64 *ctx)                                                                                              \
     {                                                                                                                  \
-        return match_asked(ctx[0], INFO(ctx[1]), ctx[2] & 255 ? STEP_TRUE : STEP_FALSE);                               \
+        return match_asked(ctx[0], INFO(ctx[1]), ctx[2] & 255 ? STEP_TRUE : STEP_FALSE, HOTDROP(ctx[1]), 0);           \
     }
 #define TARGET_FENTRY(program)                                                                                         \
     int program(u64 *ctx)                                                                                              \
@@ -20,7 +25,7 @@
     int program(struct pt_regs *ctx)                                                                                   \
     {                                                                                                                  \
         return match_asked(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo),     \
-                           STEP_UNKNOWN);                                                                              \
+                           STEP_UNKNOWN, 0, PT_REGS_PARM2(ctx));                                                       \
     }
 #define MATCH_KRETPROBE(program)                                                                                       \
     int program(struct pt_regs *ctx)                                                                                   \

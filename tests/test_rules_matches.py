@@ -61,7 +61,13 @@ def test_marks() -> None:
     assert mark_after(Ext("MARK", 2, 0, struct.pack("<II", 0x4000, 0x4000)), 3) == 0x4003
     assert mark_after(Ext("MARK", 2, 0, struct.pack("<II", 1, 0xFFFFFFFF)), None) is None
     assert mark_after(Ext("LOG", 0, 0, b""), 3) == 3
-    assert mark_after(Ext("CONNMARK", 1, 0, b""), 3) is None, "what is restored is not known"
+    for revision, mode_at in ((1, 12), (2, 14)):
+        saves, restores = (bytes(mode_at) + bytes((mode, 0, 0, 0)) for mode in (1, 2))
+        assert mark_after(Ext("CONNMARK", revision, 0, saves), 3) == 3
+        assert mark_after(Ext("CONNMARK", revision, 0, restores), 3) is None, "what is restored is not known"
+    assert mark_after(Ext("SET", 3, 0, bytes(20)), 3) == 3
+    assert mark_after(Ext("SET", 3, 0, bytes(12) + struct.pack("<II", 1 << 8, 0)), 3) is None, "--map-mark"
+    assert mark_after(Ext("HMARK", 0, 0, b""), 3) is None
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def _bits(offset: int, size: int, width: int) -> Field:
 
 
 STRUCTURES = {
-    "xt_action_param": Structure(40, {"matchinfo": _pointer(8)}),
+    "xt_action_param": Structure(40, {"matchinfo": _pointer(8), "hotdrop": _number(32, 1)}),
     "nf_conn_nat": Structure(8, {"masq_index": _number(4, 4)}),
     "nft_pktinfo": Structure(56, {"skb": _pointer(0, "sk_buff"), "xt.state": _pointer(32, "nf_hook_state")}),
     "nft_chain": Structure(

@@ -25,7 +25,7 @@ class Layout:
 
 
 LAYOUTS = (
-    Layout("sk_buff", "head tail end network_header transport_header protocol dev sk mark skb_iif _nfct _skb_refdst"),
+    Layout("sk_buff", "head data len tail end network_header transport_header protocol dev sk mark skb_iif _nfct _skb_refdst"),
     Layout("skb_shared_info", "nr_frags frags", needed=False),
     Layout("page", "flags", needed=False),
     Layout("net_device", "ifindex flags name nd_net.net"),
@@ -60,7 +60,7 @@ LAYOUTS = (
     Layout("netns_ipvs", "net", "ip_vs", needed=False),
     Layout("xt_table", "name private", "x_tables", needed=False),
     Layout("xt_table_info", "jumpstack entries", "x_tables", needed=False),
-    Layout("xt_action_param", "matchinfo", "x_tables", needed=False),
+    Layout("xt_action_param", "matchinfo hotdrop", "x_tables", needed=False),
     Layout("nft_pktinfo", "skb state xt.state", "nf_tables", needed=False),
     Layout("nft_chain", "table name handle", "nf_tables", needed=False),
     Layout("nft_base_chain", "policy chain", "nf_tables", needed=False),

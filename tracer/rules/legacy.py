@@ -19,7 +19,7 @@ from tracer.rules.entry import BadBlob
 from tracer.rules.matches import Seen
 from tracer.rules.model import ChainKey, Rule, Ruleset, Walk
 from tracer.rules.reader import Reader, Reading, Wanted
-from tracer.rules.steps import RECORDS, REPLACED, WATCHED, Looked, Noted, Replaced
+from tracer.rules.steps import RECORDS, REPLACED, SHAPE_AT, SHAPE_MASK, WATCHED, Looked, Noted, Replaced
 from tracer.rules.table import Table
 from tracer.rules.walk import Observed, walk
 
@@ -167,11 +167,12 @@ class Legacy:
         packet = _seen(e, notes[0].mark if notes else e.mark)
         jumps = notes[0].jumps if notes else ()
         verdict = record.verdict(e)
-        key = (life.reading.ended, life.object, e.hook, verdict, packet, steps, lost, jumps)
+        hotdrop = notes[0].hotdrop if notes else 0
+        key = (life.reading.ended, life.object, e.hook, verdict, packet, steps, lost, jumps, hotdrop, e.mark)
         found = self._walks.get(key)
         if found is None:
             rules = life.reading.rules
-            seen = Observed(steps, lost, jumps, self._watched)
+            seen = Observed(steps, lost, jumps, self._watched, hotdrop, e.mark)
             try:
                 found = walk(life.reading.table, lambda entry: rules[entry.at], e.hook, verdict, packet, seen)
             except BadBlob as bad:
@@ -224,4 +225,5 @@ def _seen(e: Event, mark: int) -> Seen:
     kind = record.icmp(e) or (0, 0)
     fragment = bool(e.flags & Flag.FLAG_FRAGMENT)
     family = "ip" if v4 else "ip6"
-    return Seen(family, src, dst, arrived, leaves, e.protocol, fragment, *ports, kind, e.tcp_flags, mark)
+    shape = e.state >> SHAPE_AT & SHAPE_MASK
+    return Seen(family, src, dst, arrived, leaves, e.protocol, fragment, *ports, kind, e.tcp_flags, mark, shape)

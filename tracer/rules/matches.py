@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracer.rules.entry import Ext, Header
+from tracer.rules.steps import Shape
 
 TCP, UDP, ICMP, ICMPV6 = 6, 17, 1, 58
 _INV_IN, _INV_OUT, _INV_SRC, _INV_DST, _INV_FRAGMENT, _INV_PROTOCOL = 1, 2, 8, 16, 32, 64
@@ -22,7 +23,8 @@ class Seen:
 
     family: "ip" or "ip6". Addresses as numbers; in_face, out_face: interface names as the kernel has them, 16 bytes as a
     number. fragment: not the first one. sport, dport: of ICMP the type and code are icmp. mark: when the table began, None =
-    not known.
+    not known. shape: how much of the transport header is there. changed: what a target has changed to a value that is not
+    known, "src", "dst", "tcp_flags".
     """
 
     family: str
@@ -37,25 +39,46 @@ class Seen:
     icmp: tuple[int, int] = (0, 0)
     tcp_flags: int = 0
     mark: int | None = 0
+    shape: int = Shape.SHAPE_WHOLE
+    changed: frozenset[str] = frozenset()
 
 
-def header_matches(h: Header, p: Seen) -> bool:
-    """As ip_packet_match and ip6_packet_match."""
+def ends_match(h: Header, p: Seen) -> bool | None:
+    """Whether addresses and interfaces are those that a rule asks for; None when an address is not known."""
     inv = h.inverted
-    return (
-        (p.src & h.src_mask == h.src) != bool(inv & _INV_SRC)
-        and (p.dst & h.dst_mask == h.dst) != bool(inv & _INV_DST)
+    unsure = p.changed and (("src" in p.changed and h.src_mask) or ("dst" in p.changed and h.dst_mask))
+    matched = (
+        ("src" in p.changed or (p.src & h.src_mask == h.src) != bool(inv & _INV_SRC))
+        and ("dst" in p.changed or (p.dst & h.dst_mask == h.dst) != bool(inv & _INV_DST))
         and ((p.in_face ^ h.iniface) & h.in_mask == 0) != bool(inv & _INV_IN)
         and ((p.out_face ^ h.outiface) & h.out_mask == 0) != bool(inv & _INV_OUT)
-        and (h.any_protocol or (p.protocol == h.protocol) != bool(inv & _INV_PROTOCOL))
-        and not (h.fragment and p.fragment == bool(inv & _INV_FRAGMENT))
     )
+    return None if matched and unsure else matched
+
+
+def header_matches(h: Header, p: Seen) -> bool | None:
+    """As ip_packet_match and ip6_packet_match; None when the protocol or an address is not known."""
+    inv = h.inverted
+    matched = ends_match(h, p)
+    if matched is False or (h.fragment and p.fragment == bool(inv & _INV_FRAGMENT)):
+        return False
+    if h.any_protocol:
+        return matched
+    if p.shape in (Shape.SHAPE_UNKNOWN, Shape.SHAPE_BROKEN):
+        return None
+    return matched if (p.protocol == h.protocol) != bool(inv & _INV_PROTOCOL) else False
 
 
 def compute(match: Ext, p: Seen, mark: int | None) -> bool | None:
     """Whether the match is true; None when that cannot be computed. mark: at this moment, None when not known."""
     function = _COMPUTED.get((match.name, match.revision))
+    if p.shape in _UNREAD and match.name in _OF_PORTS and not p.fragment:
+        return None
     return function(match.data, p, mark) if function else None
+
+
+_OF_PORTS = frozenset({"tcp", "udp", "multiport", "icmp", "icmp6"})
+_UNREAD = frozenset({Shape.SHAPE_UNKNOWN, Shape.SHAPE_ELSEWHERE})
 
 
 def _comment(data: bytes, p: Seen, mark: int | None) -> bool | None:
@@ -73,9 +96,15 @@ def _tcp(data: bytes, p: Seen, mark: int | None) -> bool | None:
     s0, s1, d0, d1, option, mask, flags, inv = struct.unpack_from("<HHHHBBBB", data)
     if ((s0 <= p.sport <= s1) == bool(inv & 1)) or ((d0 <= p.dport <= d1) == bool(inv & 2)):
         return False
+    if "tcp_flags" in p.changed and mask & _ECN_FLAGS:
+        return None
     if (p.tcp_flags & mask == flags) == bool(inv & 4):
         return False
     return None if option else True
+
+
+_ECN_FLAGS = 0xC0
+"""ECE and CWR, which target ECN takes off."""
 
 
 def _udp(data: bytes, p: Seen, mark: int | None) -> bool | None:
@@ -134,12 +163,40 @@ def mark_after(target: Ext, mark: int | None) -> int | None:
     if target.name == "MARK" and target.revision == 2 and mark is not None:
         value, mask = struct.unpack_from("<II", target.data)
         return int((mark & ~mask & 0xFFFFFFFF) ^ value)
+    if target.name == "CONNMARK" and target.revision in _CONNMARK_MODE:
+        return None if target.data[_CONNMARK_MODE[target.revision]] == _CONNMARK_RESTORE else mark
+    if target.name == "SET" and target.revision in _SET_REVISIONS:
+        (flags,) = struct.unpack_from("<I", target.data, _SET_FLAGS) if target.revision == 3 else (0,)
+        return None if flags & _SET_MAPS_MARK else mark
     return mark if target.name in KEEPS_MARK else None
 
 
+def mark_after_match(match: Ext, mark: int | None) -> int | None:
+    """The packet's mark when the match was true. Only `-m socket --restore-skmark` changes it: to the socket's."""
+    if match.name != "socket" or 0 <= match.revision < _SOCKET_FLAGS:
+        return mark
+    words = match.revision < 0
+    restores = b"--restore-skmark" in match.data if words else match.data[0] & _RESTORE_SKMARK
+    return None if restores else mark
+
+
+def packet_after(target: Ext, packet: Seen) -> Seen:
+    """The packet when the target has acted and it goes on, without what is not known of it any more."""
+    changes = CHANGES.get(target.name)
+    return replace(packet, changed=packet.changed | {changes}) if changes else packet
+
+
+_CONNMARK_MODE, _CONNMARK_RESTORE = {1: 12, 2: 14}, 2
+"""Where struct xt_connmark_tginfo1 and 2 have the mode, and the mode that writes the connection's mark into the packet's."""
+_SET_REVISIONS, _SET_FLAGS, _SET_MAPS_MARK = range(4), 12, 1 << 8
+"""struct xt_set_info_target_v3: three sets of 4 bytes, then the flags; IPSET_FLAG_MAP_SKBMARK."""
+_SOCKET_FLAGS, _RESTORE_SKMARK = 3, 4
+"""Revision 3 of match socket is the first that has XT_SOCKET_RESTORESKMARK."""
 KEEPS_MARK = frozenset({
     "DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP", "LOG", "NFLOG", "TRACE", "REJECT", "TCPMSS", "CT", "NOTRACK",
     "CLASSIFY", "DSCP", "TOS", "TTL", "HL", "TEE", "CHECKSUM", "RATEEST", "AUDIT", "SECMARK", "CONNSECMARK", "ECN", "NFQUEUE",
-    "TCPOPTSTRIP", "IDLETIMER", "LED", "SYNPROXY",
+    "TCPOPTSTRIP", "IDLETIMER", "LED", "SYNPROXY", "DNPT", "SNPT",
 })  # fmt: skip
 """Targets that leave the packet's mark as it is."""
+CHANGES = {"DNPT": "dst", "SNPT": "src", "ECN": "tcp_flags"}
+"""Targets that change what later rules of the table compute with, and let the packet go on."""

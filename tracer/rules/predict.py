@@ -14,7 +14,7 @@ from fractions import Fraction
 from tracer.model import Evidence
 from tracer.rules.entry import Entry, Ext
 from tracer.rules.forecast import Answer, World, foretell
-from tracer.rules.matches import Seen, compute, header_matches, mark_after
+from tracer.rules.matches import Seen, compute, header_matches, mark_after, mark_after_match, packet_after
 from tracer.rules.model import Place, Rule, Visit
 from tracer.rules.packed import WORDS
 from tracer.rules.table import RETURN, Table
@@ -67,6 +67,7 @@ def doubtful(way: Way, clause: str) -> Way:
 class _State:
     at: int
     way: Way
+    packet: Seen
     stack: tuple[int, ...] = ()
 
 
@@ -83,16 +84,16 @@ class Iptables:
         """Raises TooMany."""
         found: list[Way] = []
         self._tried, self._world = 0, world
-        open_states = [_State(self.table.hooks[hook], Way(mark=packet.mark))]
+        open_states = [_State(self.table.hooks[hook], Way(mark=packet.mark), packet)]
         while open_states:
             if len(found) + len(open_states) > MOST:
                 raise TooMany(f"more than {MOST} ways")
             state = open_states.pop()
-            found += self._follow(state, open_states, hook, packet, sport_known)
+            found += self._follow(state, open_states, hook, sport_known)
         return sorted(found, key=lambda w: bool(w.doubts))
 
-    def _follow(self, state: _State, fork: list[_State], hook: int, packet: Seen, sport_known: bool) -> Iterator[Way]:
-        entry, at, way, stack = self.table.entry, state.at, state.way, state.stack
+    def _follow(self, state: _State, fork: list[_State], hook: int, sport_known: bool) -> Iterator[Way]:
+        entry, at, way, stack, packet = self.table.entry, state.at, state.way, state.stack, state.packet
         while True:
             self._tried += 1
             if self._tried > RULES_TO_TRY:
@@ -100,9 +101,9 @@ class Iptables:
             e = entry(at)
             yes, others = self._matches(e, way, packet, sport_known)
             if yes is None:
-                at = e.next
+                way, at = others[0], e.next
                 continue
-            fork += [_State(e.next, other, stack) for other in others]
+            fork += [_State(e.next, other, packet, stack) for other in others]
             way = yes
             verdict = e.verdict
             if verdict is None:
@@ -112,6 +113,7 @@ class Iptables:
                     yield _ended(way, e.target, packet)
                     return
                 way, at = replace(way, mark=mark_after(e.target, way.mark)), e.next
+                packet = packet_after(e.target, packet)
             elif verdict >= 0:
                 way = self._with(way, e, stack, "" if verdict == e.next else "GOTO" if e.goto else "JUMP")
                 if verdict != e.next and not e.goto:
@@ -136,13 +138,18 @@ class Iptables:
 
     def _matches(self, e: Entry, way: Way, packet: Seen, sport_known: bool) -> tuple[Way | None, list[Way]]:
         """(the way on which the rule matches, None = it cannot; those on which it does not, where it need not)."""
-        if not header_matches(e.header, packet):
-            return None, []
-        others: list[Way] = []
+        matched = header_matches(e.header, packet)
+        if matched is False:
+            return None, [way]
+        begun, others = way, list[Way]()
+        if matched is None:
+            changed = f"the address in rule {e.number} of {e.chain}, behind DNPT or SNPT,"
+            others.append(doubtful(way, f"{changed} is another"))
+            way = doubtful(way, f"{changed} is the packet's")
         for match in e.matches:
             answer = self._answer(match, packet, way.mark, sport_known)
             if answer.share == 0:
-                return None, []
+                return None, [replace(begun, mark=way.mark)]
             if answer.doubt:
                 where = f"in rule {e.number} of {e.chain}"
                 others.append(doubtful(way, f"{answer.doubt} is false {where}"))
@@ -150,6 +157,8 @@ class Iptables:
             elif answer.share < 1:
                 others.append(replace(way, share=way.share * (1 - answer.share)))
                 way = replace(way, share=way.share * answer.share)
+            if (mark := mark_after_match(match, way.mark)) != way.mark:
+                way = replace(way, mark=mark)
         return way, others
 
     def _answer(self, match: Ext, packet: Seen, mark: int | None, sport_known: bool) -> Answer:

@@ -14,19 +14,25 @@ from tracer.record import Kind
 
 STEPS, RULESET = cstruct.dtype("steps.h", "steps"), cstruct.dtype("steps.h", "ruleset")
 WATCHED, REPLACED = cstruct.define("steps.h", "STEPS_WATCHED"), cstruct.define("steps.h", "STEPS_REPLACED")
-RECORDS = REPLACED - 1
+RECORDS = cstruct.define("steps.h", "STEPS_RECORDS")
 """In the state of a TABLE event."""
+Shape = cstruct.enum("steps.h", "header_shape")
+SHAPE_AT, SHAPE_MASK = cstruct.define("steps.h", "STEPS_SHAPE"), 7
 
 
 @dataclass(frozen=True)
 class Noted:
-    """What one record says of a table run. steps: (offset in the blob, 0 false, 1 true, 2 unknown, 3 target). count: of all."""
+    """What one record says of a table run. steps: (offset in the blob, 0 false, 1 true, 2 unknown, 3 target). count: of all.
+
+    hotdrop: number of the step, from 1, in which a match threw the packet away; 0 = none did, None = not known.
+    """
 
     mark: int
     count: int
     first: int
     jumps: tuple[int, ...]
     steps: tuple[tuple[int, int], ...]
+    hotdrop: int | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,8 @@ def noted(rows: npt.NDArray[Any]) -> Iterator[tuple[int, int, Noted]]:
         kept = np.concatenate(room)[: max(0, count - first)].tolist()
         steps = tuple((s >> 2 << 3, s & 3) for s in kept)
         jumps = tuple(j << 3 for j in row["jumps"].tolist())
-        yield int(row["packet"]), int(row["time"]), Noted(int(row["mark"]), count, first, jumps, steps)
+        hotdrop = int(row["hotdrop"]) - 1 if row["hotdrop"] else None
+        yield int(row["packet"]), int(row["time"]), Noted(int(row["mark"]), count, first, jumps, steps, hotdrop)
 
 
 def changes(rows: npt.NDArray[Any]) -> Iterator[Looked | Replaced]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from tracer.model import Evidence
 from tracer.rules.entry import Entry, Ext
-from tracer.rules.matches import Seen, compute, header_matches, mark_after
+from tracer.rules.malformed import HEADERS_END, NEVER, clause, header_throws, throws
+from tracer.rules.matches import Seen, compute, header_matches, mark_after, mark_after_match, packet_after
 from tracer.rules.model import Place, Rule, Visit, Walk
 from tracer.rules.table import RETURN, Table
 
@@ -36,8 +37,10 @@ ENDS = {
 _ANY = (CONTINUE, "ACCEPT", "DROP", "QUEUE")
 
 
-Way = tuple[tuple[tuple[int, ...], int, str, bool], ...]
-"""Of each rule that acted: the rules jumped from, its own offset, what it did, whether that was observed."""
+Step = tuple[tuple[int, ...], int, str, bool, str]
+"""Of a rule that acted: the rules jumped from, its own offset, what it did, whether that was observed, why a match of it threw
+the packet away."""
+Way = tuple[Step, ...]
 PLAIN = frozenset({"", "JUMP", "GOTO", "RETURN", "ACCEPT", "DROP", "QUEUE"})
 """What rules do without a target function."""
 
@@ -47,13 +50,17 @@ class Observed:
     """What was seen of a table run. steps: (offset in the blob, FALSE, TRUE, UNKNOWN or TARGET), in order.
 
     lost: steps that are missing at the end. jumps: offsets of the rules jumped from at the last target, stale ones behind.
-    watched: says of a match or target (kind, name, revision, family) whether its function is.
+    watched: says of a match or target (kind, name, revision, family) whether its function is. hotdrop: number of the step, from
+    1, whose match threw the packet away; 0 = none did, None = not known. mark: the packet's when the table returned, None = not
+    known.
     """
 
     steps: tuple[tuple[int, int], ...]
     lost: int
     jumps: tuple[int, ...]
     watched: Callable[[tuple[str, str, int, str]], bool]
+    hotdrop: int | None = None
+    mark: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class _State:
     step: int
     mark: int | None
     visits: Way
+    packet: Seen
 
 
 RuleOf = Callable[[Entry], Rule]
@@ -95,12 +103,12 @@ def _jumped(way: Way, seen: Observed) -> bool:
     return len(stack) > len(seen.jumps) or stack == seen.jumps[: len(stack)]
 
 
-def _visit(table: Table, rule: RuleOf, stack: tuple[int, ...], at: int, verdict: str, observed: bool) -> Visit:
+def _visit(table: Table, rule: RuleOf, stack: tuple[int, ...], at: int, verdict: str, observed: bool, thrown: str) -> Visit:
     entries = [table.entry(o) for o in (*stack, at)]
     path = tuple(Place(e.chain, e.number) for e in entries)
     acted = entries[-1]
     evidence = Evidence.OBSERVED if observed else Evidence.DERIVED
-    return Visit(path, rule(acted) if acted.number else None, verdict, evidence)
+    return Visit(path, rule(acted) if acted.number else None, verdict, evidence, thrown=thrown)
 
 
 class _Search:
@@ -112,7 +120,7 @@ class _Search:
     def ways(self) -> list[Way]:
         """All ways that agree with what was observed; no more than a few are looked for."""
         found: dict[Way, None] = {}
-        open_ways = [_State(self.table.hooks[self.hook], (), 0, self.packet.mark, ())]
+        open_ways = [_State(self.table.hooks[self.hook], (), 0, self.packet.mark, (), self.packet)]
         while open_ways and len(found) < 8 and not self.given_up:
             for end in self._follow(open_ways.pop(), open_ways):
                 found[end] = None
@@ -120,31 +128,52 @@ class _Search:
 
     def _follow(self, state: _State, fork: list[_State]) -> Iterator[Way]:
         """Goes on from a state until the table is done or the way is refuted; other ways are put into fork."""
-        entry, packet = self.table.entry, self.packet
-        at, stack, step, mark, visits = state.at, state.stack, state.step, state.mark, state.visits
+        entry = self.table.entry
+        at, stack, step, mark, visits, packet = state.at, state.stack, state.step, state.mark, state.visits, state.packet
         while True:
             self._tried += 1
             if self._tried > RULES_TO_TRY:
                 self.given_up = True
                 return
             e = entry(at)
-            if not header_matches(e.header, packet):
+            hotdrop = header_throws(e.header, packet)
+            if hotdrop is not False and self._ends("DROP", step, mark):
+                yield (*visits, (stack, at, "DROP", False, HEADERS_END))
+            if hotdrop:
+                return
+            matched = header_matches(e.header, packet)
+            if matched is False:
                 at = e.next
                 continue
-            matched: bool | None = True
-            observed = False
+            if matched is None:
+                self.unseen = self.unseen or f"the header that rule {e.number} of {e.chain} asks for"
+                fork.append(_State(e.next, stack, step, mark, visits, packet))
+            observed, thrown = False, ""
             for match in e.matches:
-                matched, step, seen = self._match(match, step, mark)
+                matched, step, seen, hotdrop = self._match(match, step, mark, packet)
                 observed = observed or seen
+                if matched is None and step < 0:
+                    return
+                if hotdrop and matched:
+                    thrown = clause(match, packet)
+                elif hotdrop is not False and not matched and self._ends("DROP", step, mark):
+                    self.unseen = self.unseen or f"what match {match.name} of rule {e.number} of {e.chain} did with the packet"
+                    yield (*visits, (stack, at, "DROP", seen, clause(match, packet)))
+                if hotdrop and not matched:
+                    return
                 if matched is None:
-                    if step < 0:
-                        return
                     # Not known: the way where it is false goes on from the next rule.
                     self.unseen = self.unseen or f"match {match.name} of rule {e.number} of {e.chain}"
-                    fork.append(_State(e.next, stack, step, mark, visits))
-                    continue
-                if not matched:
+                    fork.append(_State(e.next, stack, step, mark, visits, packet))
+                elif not matched:
                     break
+                mark = mark_after_match(match, mark)
+            if thrown:  # by a match that was true all the same: the target acts, or a later match is false, and the table ends
+                if matched is not False and e.verdict is None:
+                    step = self._target(e.target, step)
+                if step >= 0 and self._ends("DROP", step, mark):
+                    yield (*visits, (stack, at, "DROP", observed, thrown))
+                return
             if matched is False:
                 at = e.next
                 continue
@@ -153,44 +182,52 @@ class _Search:
                 step = self._target(e.target, step)
                 if step < 0:
                     return
-                done = (stack, at, e.target.name, self._is_watched("target", e.target))
+                done = (stack, at, e.target.name, self._is_watched("target", e.target), "")
                 mark = mark_after(e.target, mark)
                 ends = ENDS.get(e.target.name, _ANY)
-                if self.verdict in ends and self._complete(step):
+                if self.verdict in ends and self._complete(step, mark):
                     yield (*visits, done)
                 if CONTINUE not in ends:
                     return
-                visits, at = (*visits, done), e.next
+                visits, at, packet = (*visits, done), e.next, packet_after(e.target, packet)
             elif verdict >= 0:
                 name = "" if verdict == e.next else "GOTO" if e.goto else "JUMP"
-                visits = (*visits, (stack, at, name, observed))
+                visits = (*visits, (stack, at, name, observed, ""))
                 if verdict != e.next and not e.goto:
                     stack = (*stack, at)
                 at = verdict
             elif verdict == RETURN:
                 if e.number:
-                    visits = (*visits, (stack, at, "RETURN", observed))
+                    visits = (*visits, (stack, at, "RETURN", observed, ""))
                 if stack:
                     at, stack = entry(stack[-1]).next, stack[:-1]
                 else:
                     at = self.table.underflows[self.hook]
             else:
                 name = self.table.target_name(at)
-                if name == self.verdict and self._complete(step):
-                    yield (*visits, (stack, at, name, observed))
+                if self._ends(name, step, mark):
+                    yield (*visits, (stack, at, name, observed, ""))
                 return
 
-    def _match(self, match: Ext, step: int, mark: int | None) -> tuple[bool | None, int, bool]:
-        """(what it answered, the next step, whether that was observed). Step -1: it ought to have been asked and was not."""
+    def _match(self, match: Ext, step: int, mark: int | None, packet: Seen) -> tuple[bool | None, int, bool, bool | None]:
+        """(what it answered, the next step, whether that was observed, whether it threw the packet away).
+
+        Step -1: it ought to have been asked and was not.
+        """
         if not self._is_watched("match", match):
-            return compute(match, self.packet, mark), step, False
+            thrown = throws(match, packet)
+            return False if thrown else compute(match, packet, mark), step, False, thrown
         steps = self.seen.steps
         if step >= len(steps):
-            return None, (step if self.seen.lost else -1), False
+            return None, (step if self.seen.lost else -1), False, None if match.name not in NEVER else False
         at, what = steps[step]
         if at != match.at or what == TARGET:
-            return None, -1, False
-        return (None if what == UNKNOWN else what == TRUE), step + 1, what != UNKNOWN
+            return None, -1, False, False
+        answer, seen = (None if what == UNKNOWN else what == TRUE), what != UNKNOWN
+        thrown = False if match.name in NEVER else None
+        if self.seen.hotdrop is not None and (seen or self.seen.hotdrop):
+            thrown = self.seen.hotdrop == step + 1
+        return answer, step + 1, seen, thrown
 
     def _target(self, target: Ext, step: int) -> int:
         if not self._is_watched("target", target):
@@ -200,9 +237,14 @@ class _Search:
             return step if self.seen.lost else -1
         return step + 1 if steps[step] == (target.at, TARGET) else -1
 
-    def _complete(self, step: int) -> bool:
-        """Every step seen is accounted for."""
-        return step == len(self.seen.steps)
+    def _ends(self, verdict: str, step: int, mark: int | None) -> bool:
+        """A way may end here with this verdict."""
+        return verdict == self.verdict and self._complete(step, mark)
+
+    def _complete(self, step: int, mark: int | None) -> bool:
+        """Every step seen is accounted for, and the mark is what the table left."""
+        marked = mark is None or self.seen.mark is None or mark == self.seen.mark
+        return marked and step == len(self.seen.steps)
 
     def _is_watched(self, kind: str, ext: Ext) -> bool:
         key = (kind, ext.name, ext.revision)
