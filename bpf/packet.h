@@ -118,21 +118,25 @@ static __always_inline void parse_transport(struct packet *p, struct tuple *t, u
 #define EXTENSIONS_FOLLOWED 16
 enum { HOP_BY_HOP = 0, ROUTING = 43, FRAGMENT = 44, AUTHENTICATION = 51, DESTINATION = 60 };
 
-static __always_inline int is_extension(u8 next)
+/* 1 where `kind` is in a set of bits, without a jump: older verifiers follow both ways of each, in each round of a loop. */
+static __always_inline u64 in_bits(u64 bits, u8 kind)
 {
-    return next == HOP_BY_HOP || next == ROUTING || next == FRAGMENT || next == AUTHENTICATION || next == DESTINATION;
+    asm volatile("" : "+r"(bits));
+    return kind < 64 ? bits >> kind & 1 : 0;
 }
 
-/* The length of an extension header. AH counts words of four bytes less two, the others words of eight less one. */
-static __always_inline u32 extension_bytes(u8 kind, u8 count)
+#define BIT(kind) (1ULL << (kind))
+#define EXTENSION_BITS (BIT(HOP_BY_HOP) | BIT(ROUTING) | BIT(FRAGMENT) | BIT(AUTHENTICATION) | BIT(DESTINATION))
+
+static __always_inline int is_extension(u8 next)
 {
-    if (kind == FRAGMENT)
-        return 8;
-    return kind == AUTHENTICATION ? (count + 2) * 4 : (count + 1) * 8;
+    return in_bits(EXTENSION_BITS, next);
 }
 
 /* Goes through the extension headers of the IPv6 packet at `at` as ipv6_find_hdr does. Sets t->protocol, and returns where the
- * transport header begins; 0 when it has none or cannot be found, which p->shape and p->fragment then say. */
+ * transport header begins; 0 when it has none or cannot be found, which p->shape and p->fragment then say.
+ *
+ * AH counts words of four bytes less two, the fragment header is of 8 bytes, the others count words of eight less one. */
 static __always_inline u32 past_extensions(struct packet *p, struct tuple *t, void *at, struct extent end, u8 next)
 {
     u32 transport = 40;
@@ -140,26 +144,31 @@ static __always_inline u32 past_extensions(struct packet *p, struct tuple *t, vo
 #pragma clang loop unroll(disable)
     for (int i = 0; i < EXTENSIONS_FOLLOWED; i++) {
         u8 ext[8] = {};
-        s32 wanted = transport + (next == FRAGMENT ? 4 : 2);
-        t->protocol = next;
+        u64 fragment, authentication;
+        s32 wanted;
+
         if (!is_extension(next))
-            return transport;
+            break;
+        fragment = in_bits(BIT(FRAGMENT), next & 63);
+        authentication = in_bits(BIT(AUTHENTICATION), next & 63);
+        wanted = transport + 2 + 2 * fragment;
         if (end.whole < wanted) {
+            t->protocol = next;
             p->shape = SHAPE_BROKEN;
             return 0;
         }
         if (end.here < wanted)
             break;
         bpf_probe_read_kernel(ext, sizeof(ext), at + transport);
-        if (next == FRAGMENT && (bpf_ntohs(*(u16 *)(ext + 2)) & 0xfff8)) {
-            t->protocol = ext[0];
+        next = ext[0];
+        if (bpf_ntohs(*(u16 *)(ext + 2)) & 0xfff8 & -fragment) {
+            t->protocol = next;
             p->fragment = 1;
-            if (is_extension(ext[0]))
+            if (is_extension(next))
                 p->shape = SHAPE_BROKEN; /* ipv6_find_hdr calls this "no such header" */
             return 0;
         }
-        transport += extension_bytes(next, ext[1]);
-        next = ext[0];
+        transport += ((ext[1] & (fragment - 1)) + 1 + authentication) << (3 - authentication);
     }
     t->protocol = next;
     if (!is_extension(next))

@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--backend", default="legacy", help="a module of tests/kernel/truth")
     parser.add_argument("--packets", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--each", type=int, default=15, help="legacy: so many packets through one set of rules")
+    parser.add_argument("--each", type=int, default=75, help="legacy: so many packets through one set of rules")
     parser.add_argument("--fragments", action="store_true", help="legacy: the raw table sees fragments as they arrive")
     parser.add_argument("--attach", default="auto", choices=("auto", "kprobe"))
     options = parser.parse_args()
@@ -38,8 +38,7 @@ def main() -> int:
         seen, rules, mismatches = module.run(options.packets, options.seed)
         print(f"packets={seen} rules={rules} mismatches={mismatches}")
         return 1 if mismatches or not rules else 0
-    truth = module.Truth()
-    with Node():
+    with Node(), module.Truth(odd=True) as truth:
         truth.prepare()
         with Session(Kernel.running(), NOTHING, only=options.attach) as session:
             result = rounds(truth, session, options.packets, options.seed, options.each)

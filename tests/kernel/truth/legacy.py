@@ -7,53 +7,97 @@ import os
 import random
 import re
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from scenes import rules
+from scenes.netns import entered
 from tests.kernel import modules
-from tests.kernel.truth import legacy_rules, sets
+from tests.kernel.truth import legacy_odd, legacy_rules, marked, second, sets
 from tests.kernel.truth.run import Account, Key, Places
 from tracer import record
+from tracer.names import Namespaces
 from tracer.record import Event
 from tracer.rules.model import Walk
+from tracer.rules.steps import SHAPE_AT, SHAPE_MASK, Shape
 
 _LINE = re.compile(r"TRACE: (\w+):([^:]+):(rule|return|policy):(\d+) (.*)")
 _FIELD = re.compile(r"\b(\w+)=(\S*)")
 NEIGHBOURS = range(130, 144)
 """ICMPv6 types of what the kernel sends by itself, at any time, and floods."""
-_NUMBERS = {"ICMP": 1, "TCP": 6, "UDP": 17, "ICMPv6": 58}
+_NUMBERS = {"ICMP": 1, "TCP": 6, "UDP": 17, "ICMPv6": 58, "ESP": 50, "AH": 51, "UDPLITE": 136}
+_WITH_PORTS = frozenset({6, 17, 136})
+_WITH_HEADER = frozenset({Shape.SHAPE_WHOLE, Shape.SHAPE_NO_OPTIONS})
+_LOGGERS = {2: "nf_log_ipv4", 10: "nf_log_ipv6"}
+REPLACE = """while :; do
+  for n in 0 1 2; do iptables-legacy-restore $0.4.$n; sleep 0.2; ip6tables-legacy-restore $0.6.$n; sleep 0.2; done
+done"""
 
 
 class Truth:
-    """The kernel's account is what nf_log writes to the log."""
+    """The kernel's account is what nf_log writes to the log. A context manager: what it makes is gone with it.
 
-    def __init__(self) -> None:
+    odd: with matches that need further modules, long chains, and rules that are replaced while packets go through.
+    """
+
+    def __init__(self, odd: bool = False) -> None:
+        self._odd, self._round = odd, 0
         self._log = -1
         self._told: Account = {}
-        self._sizes: dict[tuple[bool, str, str], int] = {}
+        self._made = ExitStack()
         self.overruns = 0
+
+    def __enter__(self) -> Truth:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._made.close()
 
     def prepare(self) -> None:
         modules.load(modules.RANDOM_RULES)
+        if self._odd:
+            modules.load(legacy_odd.MODULES)
         sets.make()
+        self._made.enter_context(second.namespace())
+        self._made.enter_context(marked.sockets())
         subprocess.run(["dmesg", "-n", "1"], check=True)
-        for family, logger in ((2, "nf_log_ipv4"), (10, "nf_log_ipv6")):
+        for family, logger in _LOGGERS.items():
             Path(f"/proc/sys/net/netfilter/nf_log/{family}").write_text(logger)
+        second.log(_LOGGERS)
         self._log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
         os.lseek(self._log, 0, os.SEEK_END)
 
     def restore(self, dice: random.Random) -> None:
-        self._sizes.clear()
-        for v6 in (False, True):
-            made = legacy_rules.make(dice, v6)
-            rules.restore_text(made, 6 if v6 else 4, "legacy")
-            table = ""
-            for line in made.splitlines():
-                if line.startswith("*"):
-                    table = line[1:]
-                elif line.startswith("-A "):
-                    key = (v6, table, line.split()[1])
-                    self._sizes[key] = self._sizes.get(key, 0) + 1
+        self._round += 1
+        long = legacy_rules.LONG if self._odd and self._round % 8 == 2 else 0
+        for ns in (None, second.NAME):
+            for v6 in (False, True):
+                with entered(ns):
+                    rules.restore_text(legacy_rules.make(dice, v6, self._odd, long), 6 if v6 else 4, "legacy")
+                long = 0
+
+    @contextmanager
+    def replacing(self, dice: random.Random) -> Iterator[None]:
+        """Every sixth round, the node's table filter is another one every 200 ms."""
+        if not self._odd or self._round % 6 != 4:
+            yield
+            return
+        with tempfile.TemporaryDirectory() as directory:
+            for family in (4, 6):
+                for n in range(3):
+                    text = legacy_rules.table_of(dice, "filter", family == 6, self._odd)
+                    Path(f"{directory}/rules.{family}.{n}").write_text(text)
+            process = subprocess.Popen(["sh", "-c", REPLACE, f"{directory}/rules"])
+            try:
+                yield
+            finally:
+                process.terminate()
+                process.wait()
+
+    def netns(self) -> frozenset[int]:
+        return frozenset({Namespaces().node, second.netns()})
 
     def collect(self) -> None:
         while True:
@@ -76,32 +120,38 @@ class Truth:
         fields: dict[str, str] = {}
         for name, value in _FIELD.findall(text.split(" [")[0]):
             fields.setdefault(name, value)
-        protocol = _NUMBERS.get(fields["PROTO"], 0)
+        name = fields.get("PROTO", "0")
+        protocol = int(name) if name.isdigit() else _NUMBERS[name]
         own = dict(_FIELD.findall(text.split(" [")[0].partition(" PROTO=")[2]))  # an IPv4 header has an ID too
         src, dst = (str(ipaddress.ip_address(fields[name])) for name in ("SRC", "DST"))
         if protocol in (1, 58):
-            ends = (int(own["TYPE"]), int(own.get("ID", "0")))
+            ends = (int(own.get("TYPE", "0")), int(own.get("ID", "0")))
             if protocol == 58 and ends[0] in NEIGHBOURS:
                 return
         else:
-            ends = (int(fields.get("SPT", "0")), int(fields.get("DPT", "0")))
-        key = (table, fields["IN"], fields["OUT"], protocol, src, dst, *ends)
+            ends = (int(own.get("SPT", "0")), int(own.get("DPT", "0")))
+        ident = int(fields.get("ID", "0")) if ":" not in src else 0
+        key = (table, fields["IN"], fields["OUT"], protocol, src, dst, ident, *ends)
         places = self._told.setdefault(key, [])
-        behind = number > self._sizes.get((":" in src, table, chain), 0)
-        if kind == "return" and behind:
-            return  # the chain's end, not a rule
+        if kind == "return":
+            return  # the chain's end: every rule has a match, so none is called so
         if (table, number) != ("raw", 1) or chain not in ("PREROUTING", "OUTPUT"):
-            places.append((chain, 0 if kind == "policy" and behind else number))
+            places.append((chain, 0 if kind == "policy" else number))
 
     def visited(self, e: Event, walk: Walk) -> tuple[Key, Places] | None:
         ends = record.header(e)
         names = (e.in_name.split(b"\0")[0].decode(), e.out_name.split(b"\0")[0].decode())
         if e.protocol == 58 and e.dport >> 8 in NEIGHBOURS:
             return None
-        if e.protocol in (1, 58):
+        # The log tells neither ports nor types of a header that is not all there, and nothing of a rule that did not match.
+        numbers, protocol = (0, 0), e.protocol
+        shape = e.state >> SHAPE_AT & SHAPE_MASK
+        if shape in _WITH_HEADER and e.protocol in (1, 58):
             numbers = (e.dport >> 8, e.sport if e.dport >> 8 in (0, 8, 128, 129) else 0)
-        else:
+        elif shape in _WITH_HEADER and e.protocol in _WITH_PORTS:
             numbers = (ends.sport, ends.dport)
+        elif shape in (Shape.SHAPE_BROKEN, Shape.SHAPE_UNKNOWN):
+            protocol = 0
         table = e.table.split(b"\0")[0].decode()
-        places = [(v.place.chain, v.place.number) for v in walk.visits if v.verdict != "TRACE"]
-        return (table, *names, e.protocol, ends.src, ends.dst, *numbers), places
+        places = [(v.place.chain, v.place.number) for v in walk.visits if v.verdict != "TRACE" and not v.thrown]
+        return (table, *names, protocol, ends.src, ends.dst, e.ident if ":" not in ends.src else 0, *numbers), places

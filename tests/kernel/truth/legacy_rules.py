@@ -1,11 +1,15 @@
-"""Random legacy rulesets: nested chains, goto, inversion, and the matches that Kubernetes rules have, and some more."""
+"""Random legacy rulesets: nested chains, goto, inversion, and the matches that Kubernetes rules have, and some more.
+
+Every rule has a match, if only a comment: the kernel's trace calls the verdict of a rule that asks for nothing a policy. Behind
+some rules stands a marker, a rule that only counts: where a match throws a packet away, the trace ends with the marker before.
+"""
 
 from __future__ import annotations
 
 import random
 
 from scenes import topology
-from tests.kernel.truth import sets
+from tests.kernel.truth import legacy_odd, sets
 from tests.kernel.truth.packets import PORTS
 
 HOOKS = {
@@ -16,33 +20,61 @@ HOOKS = {
     "security": ("INPUT", "FORWARD", "OUTPUT"),
 }
 DEPTH = 4
+LONG = 2000
+"""Rules of a long chain."""
+MARKER = "-m comment --comment marker"
 
 
-def make(dice: random.Random, v6: bool) -> str:
-    """The text of all tables, as iptables-restore takes it."""
-    return "".join(_table(dice, table, v6) for table in HOOKS)
+def make(dice: random.Random, v6: bool, odd: bool = False, long: int = 0) -> str:
+    """The text of all tables, as iptables-restore takes it. odd: with matches of legacy_odd.py. long: rules of a long chain."""
+    return "".join(table_of(dice, table, v6, odd, long if table == "filter" else 0) for table in HOOKS)
 
 
-def _table(dice: random.Random, table: str, v6: bool) -> str:
+def table_of(dice: random.Random, table: str, v6: bool, odd: bool = False, long: int = 0) -> str:
+    """The text of one table."""
     # In nat, what a chain may hold depends on the hooks it is reached from.
     groups = (HOOKS[table],) if table != "nat" else (("PREROUTING", "OUTPUT"), ("INPUT", "POSTROUTING"))
     heads, lines = [], []
     for hooks in groups:
         chains = [f"{'AB'[groups.index(hooks)]}{level}{x}" for level in range(DEPTH) for x in "xy"]
+        marked = dice.random() < 0.4
         for hook in hooks:
             policy = "DROP" if table == "filter" and dice.random() < 0.2 else "ACCEPT"
             heads.append(f":{hook} {policy} [0:0]")
             if table == "raw":
                 lines.append(f"-A {hook} -j TRACE")
-            lines += [_rule(dice, table, hook, hooks, chains, v6) for _ in range(dice.randrange(1, 5))]
+            if long:
+                lines.append(f"-A {hook} -j LONG")
+            for _ in range(dice.randrange(1, 5)):
+                lines.append(_rule(dice, table, hook, hooks, chains, v6, odd))
+                lines += [f"-A {hook} {MARKER}"] * marked
         for chain in chains:
             heads.append(f":{chain} - [0:0]")
             deeper = [c for c in chains if c[1] > chain[1]]
-            lines += [_rule(dice, table, chain, hooks, deeper, v6) for _ in range(dice.randrange(0, 5))]
+            for _ in range(dice.randrange(0, 5)):
+                lines.append(_rule(dice, table, chain, hooks, deeper, v6, odd))
+                lines += [f"-A {chain} {MARKER}"] * marked
+    if long:
+        heads.append(":LONG - [0:0]")
+        lines += [f"-A LONG {_seldom(dice, v6)}" for _ in range(long)]
     return "\n".join([f"*{table}", *heads, *lines, "COMMIT"]) + "\n"
 
 
-def _rule(dice: random.Random, table: str, chain: str, hooks: tuple[str, ...], chains: list[str], v6: bool) -> str:
+def _seldom(dice: random.Random, v6: bool) -> str:
+    """A rule of a long chain: one that few packets match, or that only counts."""
+    if dice.random() < 0.01:
+        return MARKER
+    source = f"fd00:56::{dice.randrange(256, 65536):x}/128" if v6 else f"192.168.56.{dice.randrange(20, 255)}/32"
+    port = dice.randrange(10_000, 60_000)
+    return dice.choice((
+        f"-s {source} -j DROP", f"-p tcp -m tcp --sport {port} -j RETURN", f"-p udp -m udp --sport {port} -j RETURN",
+        f"-p tcp -m multiport --dports {port},1:20 -j RETURN", f"-m mark --mark {dice.getrandbits(24) | 2:#x} -j DROP",
+    ))  # fmt: skip
+
+
+def _rule(dice: random.Random, table: str, chain: str, hooks: tuple[str, ...], chains: list[str], v6: bool, odd: bool) -> str:
+    if odd and dice.random() < 0.2:
+        return f"-A {chain} {legacy_odd.match(dice, chain, v6)} {_target(dice, table, hooks, chains, '', v6)}".rstrip()
     protocol = dice.choice(("tcp", "udp", "tcp", "udp", "icmp", "")) if dice.random() < 0.5 else ""
     parts = [f"-A {chain}", *_address(dice, hooks, chain, v6)]
     if protocol:
@@ -54,6 +86,8 @@ def _rule(dice: random.Random, table: str, chain: str, hooks: tuple[str, ...], c
     if not v6 and not protocol and dice.random() < 0.05:
         parts.append(dice.choice(("-f", "! -f")))
     parts += [_match(dice, table, chain, v6) for _ in range(dice.choice((0, 0, 1, 1, 2)))]
+    if len(parts) == 1:
+        parts.append('-m comment --comment "whatever comes"')
     return " ".join(p for p in (*parts, _target(dice, table, hooks, chains, protocol if "! -p" not in parts else "", v6)) if p)
 
 
@@ -133,6 +167,7 @@ def _target(dice: random.Random, table: str, hooks: tuple[str, ...], chains: lis
         kinds.append(f"-j MARK --set-xmark {dice.choice(('0x4000/0x4000', '0x0/0x1', '0x1/0xffffffff'))}")
     if table == "mangle":
         kinds += [dice.choice(("-j CONNMARK --save-mark", "-j CONNMARK --restore-mark")), _mangle(dice, v6)]
+        kinds += [f"-j SET --map-set marks{6 if v6 else 4} dst --map-mark"]
     if table == "filter":
         kinds += ["-j REJECT", "-j NFQUEUE --queue-num 7 --queue-bypass"]
     if table == "raw" and dice.random() < 0.2:

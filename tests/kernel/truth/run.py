@@ -1,7 +1,8 @@
 """Rounds of random rules and packets, and the comparison of the kernel's account with the tracer's.
 
-Both accounts are lists of places, (chain, number), by what identifies a packet in a table: a packet has ports of its own, so
-its header, table and interfaces do, and all runs of that table by that packet are compared as one list.
+Both accounts are lists of places, (chain, number), by what identifies a packet in a table: a packet has a header of its own, so
+its header, table and interfaces do, and all runs of that table by that packet are compared as one list. Packets are sent one
+after another without waiting for what becomes of them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tests.kernel.truth import packets
+from tests.kernel.truth.packets import Sender
 from tracer import record
 from tracer.filters import Filter
 from tracer.header import completed
@@ -29,7 +30,11 @@ Key = tuple[object, ...]
 Places = list[tuple[str, int]]
 Account = dict[Key, Places]
 EVERYTHING, NOTHING = Filter(), Filter(ports=(1,))
-SETTLE_SECONDS = 0.06
+AT_ONCE = 5
+"""Packets sent before what the kernel tells of them is taken: its log holds so many lines, and no more."""
+SETTLE_SECONDS = 0.4
+"""Behind a round's last packet: for the answers to it."""
+RULES_SECONDS = 60
 REPORT_EVERY = 500
 """Packets: a long run says how far it is."""
 
@@ -41,7 +46,13 @@ class Truth(Protocol):
         """Loads what must be there when the probes are attached, and makes the kernel tell its trace."""
 
     def restore(self, dice: random.Random) -> None:
-        """Puts random rules in place of all others, in the node's namespace."""
+        """Puts random rules in place of all others, in the namespaces that are looked at."""
+
+    def replacing(self, dice: random.Random) -> AbstractContextManager[None]:
+        """Within the block some rules may be replaced again and again."""
+
+    def netns(self) -> frozenset[int]:
+        """The namespaces whose rules are compared."""
 
     def collect(self) -> None:
         """Takes what the kernel has told since the last call."""
@@ -55,71 +66,83 @@ class Truth(Protocol):
 
 @dataclass
 class Result:
-    """packets: sent. rules: places compared. undecided: walks of which it was said that they are not known, by reason."""
+    """packets: sent. rules: places compared. thrown: walks that ended in a match which threw the packet away. undecided: walks
+    of which it was said that they are not known, by reason."""
 
     packets: int = 0
     rules: int = 0
     mismatches: int = 0
     lost: int = 0
+    thrown: int = 0
     undecided: Counter[str] = field(default_factory=Counter)
     evidence: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         seen = " ".join(f"{k}={n}" for k, n in sorted(self.evidence.items()))
-        told = f"packets={self.packets} rules={self.rules} {seen} lost={self.lost} undecided={self.undecided.total()}"
-        return f"{told} mismatches={self.mismatches}"
+        told = f"packets={self.packets} rules={self.rules} {seen} thrown={self.thrown} lost={self.lost}"
+        return f"{told} undecided={self.undecided.total()} mismatches={self.mismatches}"
 
 
-def rounds(truth: Truth, session: Session, count: int, seed: int, each: int = 15) -> Result:
+def rounds(truth: Truth, session: Session, count: int, seed: int, each: int = 60) -> Result:
     """Sends `count` packets, `each` through a new set of random rules."""
-    dice, result = random.Random(seed), Result()
-    while result.packets < count:
-        truth.restore(dice)
-        _round(truth, session, dice, min(each, count - result.packets), result)
-        if result.packets // REPORT_EVERY > (result.packets - each) // REPORT_EVERY:
-            print(result, flush=True)
+    dice, result, namespaces = random.Random(seed), Result(), Namespaces()
+    session.drain()
+    session.losses()
+    hits = Hits(legacy_rules(namespaces, session.acts))
+    try:
+        with Sender() as sender:
+            while result.packets < count:
+                before = result.packets
+                truth.restore(dice)
+                _round(truth, session, sender, hits, dice, min(each, count - before), result)
+                if result.packets // REPORT_EVERY > before // REPORT_EVERY:
+                    print(result, flush=True)
+    finally:
+        session.set_filter(NOTHING)
+        hits.close()
     return result
 
 
-def _round(truth: Truth, session: Session, dice: random.Random, count: int, result: Result) -> None:
-    namespaces = Namespaces()
-    session.drain()
-    session.losses()
+def _round(
+    truth: Truth, session: Session, sender: Sender, hits: Hits, dice: random.Random, count: int, result: Result
+) -> None:
+    hits.take(session.events())
     truth.collect()
     truth.account()
-    hits = Hits(legacy_rules(namespaces, session.acts))
     events: list[Event] = []
     session.set_filter(EVERYTHING)
-    for _ in range(count):
-        with suppress(PermissionError):
-            packets.send(dice)
-        result.packets += 1
-        time.sleep(SETTLE_SECONDS)
-        truth.collect()
-        events += record.events(hits.take(session.events()))
-    time.sleep(4 * SETTLE_SECONDS)
+    with truth.replacing(dice):
+        for number in range(1, count + 1):
+            sender.send(dice)
+            if number % AT_ONCE == 0:
+                truth.collect()
+                events += record.events(hits.take(session.events()))
+    result.packets += count
+    time.sleep(SETTLE_SECONDS)
+    truth.collect()
     session.set_filter(NOTHING)
     truth.collect()
     events += record.events(hits.take(session.events()))
-    last = time.monotonic() + 20
+    last = time.monotonic() + RULES_SECONDS
     while hits.waits(events) and time.monotonic() < last:
         time.sleep(0.1)
         events += record.events(hits.take(session.events()))
     result.lost += sum(loss.count for loss in session.losses())
-    hits.close()
-    _compare(truth, _walks(hits, events, namespaces.node), result)
+    _compare(truth, _walks(hits, events, truth.netns()), result)
 
 
-def _walks(hits: Hits, events: list[Event], netns: int) -> Iterator[tuple[Event, Walk]]:
+def _walks(hits: Hits, events: list[Event], netns: frozenset[int]) -> Iterator[tuple[Event, Walk]]:
     packets: dict[int, list[Event]] = {}
     for e in sorted(events, key=lambda e: e.time):
         packets.setdefault(e.packet, []).append(e)
     for e in sorted((e for own in packets.values() for e in completed(own)[0]), key=lambda e: e.time):
-        if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns == netns:
+        if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns in netns:
             walk = hits.explain(e).get("walk")
             if walk:
                 yield e, walk
+    for packet in packets:
+        hits.over(packet)
 
 
 def _compare(truth: Truth, walks: Iterator[tuple[Event, Walk]], result: Result) -> None:
@@ -132,6 +155,7 @@ def _compare(truth: Truth, walks: Iterator[tuple[Event, Walk]], result: Result) 
         if walk.undecided:
             unknown.add(visited[0])
             result.undecided[walk.undecided] += 1
+        result.thrown += bool(walk.decision and walk.decision.thrown)
         result.evidence.update(v.evidence.value for v in walk.visits)
         ours.setdefault(visited[0], []).extend(visited[1])
     told = truth.account()

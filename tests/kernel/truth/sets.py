@@ -14,6 +14,8 @@ def _text() -> str:
     for version, family in ((4, "inet"), (6, "inet6")):
         lines += [f"create hosts{version} hash:ip family {family}", f"create met{version} hash:ip family {family}"]
         lines += [f"create doors{version} hash:ip,port family {family}"]
+        lines += [f"create marks{version} hash:ip family {family} skbinfo"]
+        lines += [f"add marks{version} {members[version][0]} skbmark 0x4000/0x4000"]
         lines += [f"add hosts{version} {address}" for address in members[version]]
         lines += [f"add doors{version} {members[version][0]},{door}" for door in ("tcp:80", "tcp:30285", "udp:53")]
     return "\n".join(lines) + "\n"

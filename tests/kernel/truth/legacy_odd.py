@@ -1,0 +1,40 @@
+"""Matches of legacy iptables that throw packets away or change their mark, and that other random rules do not have."""
+
+from __future__ import annotations
+
+import random
+
+from tests.kernel.truth.packets import PORTS
+
+MODULES = """xt_socket xt_sctp xt_dccp xt_esp xt_tcpmss xt_connlimit xt_ecn ipt_ah ip6t_ah ip6t_frag ip6t_rt ip6t_hbh
+    ip6t_ipv6header"""
+"""What these rules need beside tests/kernel/modules.py."""
+
+
+def match(dice: random.Random, chain: str, v6: bool) -> str:
+    """What such a rule asks for."""
+    no = dice.choice(("", "! "))
+    port = dice.choice(PORTS)
+    kinds = [
+        f"-p sctp -m sctp {no}--dport {port}",
+        f"-p sctp -m multiport {no}--dports {port},1000",
+        f"-p dccp -m dccp {no}--dport {port}",
+        f"-p dccp -m multiport {no}--ports {port}",
+        f"-p udplite -m multiport {no}--dports {port}",
+        f"-p esp -m esp {no}--espspi 0:1000000",
+        f"-p tcp -m tcp {no}--tcp-option 2",
+        f"-p tcp -m tcp --dport {port} {no}--tcp-option {dice.choice((2, 4))}",
+        f"-p tcp -m tcp --tcp-flags SYN,RST SYN -m tcpmss {no}--mss 1000:1500",
+        f"-m connlimit --connlimit-upto {dice.choice((0, 1000))}",
+        f"-p tcp -m ecn {no}--ecn-tcp-ece",
+    ]
+    if v6:
+        kinds += [
+            f"-m ah {no}--ahspi 0:1000000", "-m frag --fragfirst", "-m rt --rt-type 253", "-m dst --dst-len 8",
+            "-m hbh --hbh-len 8", f"-m ipv6header --soft {no}--header {dice.choice(('dst', 'route', 'auth', 'prot'))}",
+        ]  # fmt: skip
+    else:
+        kinds += [f"-p ah -m ah {no}--ahspi 0:1000000"] * 2
+    if chain in ("PREROUTING", "INPUT"):
+        kinds += ["-m socket --restore-skmark", "-m socket --nowildcard --restore-skmark -m mark --mark 0x1/0x1"] * 3
+    return dice.choice(kinds)

@@ -1,0 +1,25 @@
+"""Sockets of the node that have a mark, for rules that give it to the packets that come to them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from scenes import topology
+
+MARKS = {53: 0x1, 8080: 0x4000, 30285: 0x4001}
+"""By UDP port."""
+
+
+@contextmanager
+def sockets() -> Iterator[None]:
+    """They are there within the block; nothing reads them."""
+    with ExitStack() as stack:
+        for family, address in ((socket.AF_INET, topology.NODE4), (socket.AF_INET6, topology.NODE6)):
+            for port, mark in MARKS.items():
+                sock = stack.enter_context(socket.socket(family, socket.SOCK_DGRAM))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
+                with suppress(OSError):  # a server of the scene has it
+                    sock.bind((address, port))
+        yield
