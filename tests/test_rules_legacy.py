@@ -10,8 +10,9 @@ import pytest
 from tests.blobs import R, build
 from tests.builders import NODE, POD, Ends, event
 from tracer.record import Event, Kind
-from tracer.rules import steps
-from tracer.rules.legacy import GONE, Legacy
+from tracer.rules import legacy as legacy_module
+from tracer.rules import lives, steps
+from tracer.rules.legacy import FORGOTTEN, GONE, Legacy
 from tracer.rules.reader import Reader, Reading, Wanted
 from tracer.rules.saved import Rules
 from tracer.rules.steps import WATCHED, Looked, Noted, Replaced
@@ -196,3 +197,76 @@ def test_records_beside_the_events() -> None:
     assert len(events) == 1
     assert list(steps.noted(noted)) == [(7, 9, Noted(3, 2, 0, (0,) * 7, ((40, 3), (48, 1))))]
     assert list(steps.changes(changes)) == [Looked(1, 4, 0, "ip6", "nat", NEW), Replaced(2, 4, OLD, NEW)]
+
+
+def test_an_address_that_another_table_has() -> None:
+    """A table goes with its namespace, and nothing tells that; its address may be the next table's."""
+    node, shelf = legacy()
+    node.ask(FILTER)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    other = table(900, netns=POD)
+    node.want(other)
+    assert shelf.asked[-1] == Wanted(POD, "ip", "filter")
+    assert verdicts(node, other) == "the rules have not been read"
+    assert verdicts(node, table(300)) == ["ACCEPT"]
+    node.note([Replaced(1000, 5, 0x9000, OLD)])
+    assert verdicts(node, table(1100)) == "the rules have not been read", "a blob that came into force where one was"
+
+
+def test_replaced_rules_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lives, "REPLACED_KEPT", 3)
+    node, shelf = legacy()
+    node.ask(FILTER)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    old = table(300)
+    kept = node.walk(old, [])
+    assert kept.ruleset and kept.ruleset.chain("ip", "filter", "INPUT")
+    addresses = [OLD, *(0x10000 + 0x1000 * n for n in range(5)), OLD]
+    for n in range(1, len(addresses)):
+        node.note([looked(1000 * n - 1, addresses[n - 1], thread=5), Replaced(1000 * n, 5, addresses[n - 1], addresses[n])])
+    assert node.given_up["replaced"] == 3
+    finish(node, shelf, reading(R("DROP"), began=6100, ended=6200), looked(6110))
+    assert verdicts(node, table(6300, verdict="DROP")) == ["DROP"]
+    assert verdicts(node, old) == FORGOTTEN, "not by the rules that have its address now"
+    assert not kept.ruleset.chain("ip", "filter", "INPUT"), "a walk that is kept does not hold them"
+    assert verdicts(node, table(4500, addresses[4])) == GONE, "those that are kept"
+
+
+def test_bytes_of_replaced_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lives, "REPLACED_BYTES_KEPT", 2000)
+    node, shelf = legacy()
+    node.ask(FILTER)
+    for n in range(10):
+        now, then = 0x1000 * (n + 1), 0x1000 * (n + 2)
+        finish(node, shelf, reading(R("ACCEPT"), began=1000 * n + 1, ended=1000 * n + 9), looked(1000 * n + 5, now))
+        node.note([looked(1000 * n + 90, now, thread=5), Replaced(1000 * n + 100, 5, now, then)])
+    assert 5 < node.given_up["replaced"] < 10
+
+
+def test_nothing_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TABLES_KEPT", "LOOKS_KEPT", "THREADS_KEPT", "ASKED_AT_MOST"):
+        monkeypatch.setattr(legacy_module, name, 10)
+    monkeypatch.setattr(lives, "ADDRESSES_KEPT", 10)
+    node, shelf = legacy()
+    node.ask(Wanted(NODE, "ip6", "raw"))  # is never answered
+    for n in range(100):
+        node.want(table(300 + n, 0x1000 * n, netns=NODE + n))
+        node.note([looked(1000 + n, thread=n, netns=NODE + n), Replaced(1000 + n, n, 0x1000 * n, 0x9000000 + n)])
+        shelf.ready.append(reading(why="no", wanted=Wanted(NODE + n, "ip", "filter")))
+    node.note([])
+    held = (node._why, node._known, node._last_look, node._looks, node._pending)
+    assert [len(each) <= 10 for each in held] == [True] * 5
+    assert len(node._lives) <= 20
+    for n in range(20):
+        node.ask(Wanted(NODE + 1000 + n, "ip", "filter"))
+    assert len(node._pending) == 10
+    assert {"tables read", "threads", "look-ups", "tables to read", "in force"} <= set(node.given_up)
+    assert all(node.given_up.values())
+
+
+def test_a_reading_of_which_look_ups_were_given_up_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(legacy_module, "LOOKS_KEPT", 2)
+    node, shelf = legacy()
+    node.ask(FILTER)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110), looked(120, NEW), looked(130, NEW))
+    assert verdicts(node, table(300, NEW)) == "it was not seen which rules were read"

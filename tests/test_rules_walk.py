@@ -13,6 +13,7 @@ from tracer.model import Evidence
 from tracer.rules.matches import Seen
 from tracer.rules.model import Walk
 from tracer.rules.saved import Rules
+from tracer.rules.steps import Shape
 from tracer.rules.table import Table
 from tracer.rules.walk import FALSE, TARGET, TRUE, UNKNOWN, Observed, walk
 
@@ -171,3 +172,130 @@ def test_steps_that_found_no_room() -> None:
 def test_too_many_ways() -> None:
     rules = [R("", matches=(UNSEEN,)) for _ in range(400)]
     assert went(build({"INPUT": rules}, policies={"INPUT": "DROP"}).table(), verdict="ACCEPT").undecided
+
+
+UDP = replace(PACKET, protocol=17)
+CONNLIMIT = ("connlimit", 1, bytes(40))
+
+
+def udp(dport: int) -> tuple[str, int, bytes]:
+    return "udp", 0, struct.pack("<HHHHB", 0, 0xFFFF, dport, dport, 0)
+
+
+def thrown(w: Walk) -> str:
+    """Where a match threw the packet away, and why."""
+    assert w.decision and w.decision.verdict == "DROP", w
+    return f"{w.decision.place.chain} {w.decision.place.number}: {w.decision.thrown}"
+
+
+def test_a_packet_too_short_for_a_match_is_dropped_there() -> None:
+    table = build({"INPUT": [R(""), R("ACCEPT", protocol=17, matches=(udp(53),)), R("DROP")]}).table()
+    w = went(table, packet=replace(UDP, shape=Shape.SHAPE_NO_PORTS), verdict="DROP")
+    assert places(w) == ["INPUT 1", "INPUT 2 DROP"]
+    assert thrown(w) == "INPUT 2: the packet is too short for match udp (malformed)"
+    assert w.decision and w.decision.evidence is Evidence.DERIVED
+    assert went(table, packet=replace(UDP, shape=Shape.SHAPE_NO_PORTS)).undecided, "it cannot have been accepted"
+    assert places(went(table, packet=UDP, verdict="DROP")) == ["INPUT 1", "INPUT 3 DROP"]
+
+
+MULTIPORT = ("multiport", 1, struct.pack("<BB15H15sB", 1, 1, 53, *[0] * 14, b"", 1))
+TCP_OPTION = ("tcp", 0, struct.pack("<HHHHBBBB", 0, 0xFFFF, 80, 80, 2, 0, 0, 0))
+ICMP = ("icmp", 0, bytes((8, 0, 255, 1)))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "match", "shape", "dropped_there"),
+    [
+        (6, tcp(80), Shape.SHAPE_NO_HEADER, True), (6, tcp(80), Shape.SHAPE_NO_PORTS, True),
+        (6, tcp(81), Shape.SHAPE_NO_OPTIONS, False), (6, TCP_OPTION, Shape.SHAPE_NO_OPTIONS, True),
+        (17, udp(53), Shape.SHAPE_NO_HEADER, True), (1, ICMP, Shape.SHAPE_NO_HEADER, True),
+        (132, MULTIPORT, Shape.SHAPE_NO_PORTS, True), (132, MULTIPORT, Shape.SHAPE_NO_HEADER, False),
+    ],
+)  # fmt: skip
+def test_what_each_match_wants(protocol: int, match: tuple[str, int, bytes], shape: int, dropped_there: bool) -> None:
+    packet = replace(PACKET, protocol=protocol, shape=shape, dport=80 if protocol == 6 else 53)
+    table = build({"INPUT": [R("ACCEPT", protocol=protocol, matches=(match,)), R("DROP")]}).table()
+    w = went(table, packet=packet, verdict="DROP")
+    assert w.decision and (bool(w.decision.thrown), w.decision.place.number) == (dropped_there, 1 if dropped_there else 2)
+
+
+def test_a_fragment_that_begins_in_the_tcp_header() -> None:
+    table = build({"INPUT": [R("ACCEPT", protocol=6, matches=(tcp(80),)), R("DROP")]}).table()
+    second = replace(PACKET, fragment=True, shape=Shape.SHAPE_OFFSET_8)
+    assert "fragment" in thrown(went(table, packet=second, verdict="DROP"))
+    assert places(went(table, packet=replace(second, shape=Shape.SHAPE_WHOLE), verdict="DROP")) == ["INPUT 2 DROP"]
+
+
+def test_extension_headers_that_end_too_early() -> None:
+    """The search for the protocol throws it away: at the first rule with a protocol whose addresses match."""
+    rules = [R("ACCEPT", protocol=6, src="fd00::/16", inverted=0), R("ACCEPT"), R("DROP")]
+    packet = replace(PACKET, family="ip6", src=0xFD01 << 112, shape=Shape.SHAPE_BROKEN)
+    table = build({"INPUT": [*rules[:1], R("ACCEPT", protocol=17), *rules[1:]]}, "ip6").table()
+    assert thrown(went(table, packet=packet, verdict="DROP")).startswith("INPUT 2: the packet's IPv6 extension headers end")
+    assert places(went(build({"INPUT": rules}, "ip6").table(), packet=packet)) == ["INPUT 2 ACCEPT"]
+
+
+def test_a_protocol_that_is_not_known_is_not_guessed() -> None:
+    packet = replace(PACKET, family="ip6", protocol=60, shape=Shape.SHAPE_UNKNOWN)
+    table = build({"INPUT": [R("ACCEPT", protocol=6), R("ACCEPT")]}, "ip6").table()
+    assert went(table, packet=packet).undecided.startswith("the header that rule 1 of INPUT asks for")
+    certain = build({"INPUT": [R("DROP", protocol=6), R("ACCEPT")]}, "ip6").table()
+    assert places(went(certain, packet=packet)) == ["INPUT 2 ACCEPT"]
+
+
+def test_ports_that_could_not_be_read() -> None:
+    table = build({"INPUT": [R("ACCEPT", protocol=6, matches=(tcp(80),)), R("ACCEPT")]}).table()
+    packet = replace(PACKET, shape=Shape.SHAPE_ELSEWHERE)
+    assert went(table, packet=packet).undecided == "match tcp of rule 1 of INPUT was not observed and cannot be computed"
+
+
+def test_a_watched_match_that_throws_a_packet_away() -> None:
+    table = build({"INPUT": [R("ACCEPT", matches=(CONNLIMIT,)), R("ACCEPT", matches=(CONNLIMIT,)), R("DROP")]}).table()
+    first, second = (e.matches[0].at for e in table.rules("INPUT")[:2])
+    steps = ((first, FALSE), (second, FALSE))
+
+    def so(hotdrop: int | None, *seen: tuple[int, int]) -> Walk:
+        observed = Observed(seen, 0, (), lambda act: act[1] == "connlimit", hotdrop)
+        return walk(table, lambda e: Rules(table, None)[e.at], 1, "DROP", PACKET, observed)
+
+    w = so(2, *steps)
+    assert thrown(w).startswith("INPUT 2: match connlimit could not look into the packet")
+    assert w.decision and w.decision.evidence is Evidence.OBSERVED
+    assert places(so(0, *steps)) == ["INPUT 3 DROP"]
+    assert so(None, *steps).undecided, "of a capture that does not have it"
+    assert thrown(so(1, steps[0])).startswith("INPUT 1:")
+    assert thrown(so(1, (first, TRUE))).startswith("INPUT 1:"), "true all the same: the rule ends it"
+
+
+def test_a_match_that_changes_the_mark() -> None:
+    restore = ("socket", 3, bytes((4, 0, 0, 0)))
+    rules = [R("", matches=(restore,)), R("ACCEPT", matches=(marked(7),)), R("ACCEPT")]
+    table = build({"INPUT": rules}).table()
+    first = table.rules("INPUT")[0].matches[0].at
+
+    def so(answer: int, mark: int | None) -> Walk:
+        observed = Observed(((first, answer),), 0, (), lambda act: act[1] == "socket", 0, mark)
+        return walk(table, lambda e: Rules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
+
+    assert so(TRUE, 7).undecided == "match mark of rule 2 of INPUT was not observed and cannot be computed"
+    assert places(so(FALSE, 0)) == ["INPUT 3 ACCEPT"]
+    assert so(FALSE, 9).undecided == "no way through these rules agrees with what was observed", "nothing changed it to 9"
+
+
+def test_the_mark_behind_the_table_chooses_between_ways() -> None:
+    table = build({"INPUT": [R("A", matches=(UNSEEN,)), R("ACCEPT")], "A": [mark(5)]}).table()
+    target = (table.rules("A")[0].target.at, TARGET)
+
+    def so(steps: tuple[tuple[int, int], ...], behind: int) -> Walk:
+        observed = Observed(steps, 0, (), lambda act: act in WATCHED, 0, behind)
+        return walk(table, lambda e: Rules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
+
+    assert places(so((target,), 5))[-1] == "INPUT 2 ACCEPT"
+    assert so((target,), 6).undecided
+
+
+def test_addresses_that_a_target_changed() -> None:
+    rules = [R("SNPT", data=bytes(40)), R("ACCEPT", src="fd00::/16"), R("ACCEPT")]
+    packet = replace(PACKET, family="ip6", src=0xFD01 << 112)
+    w = went(build({"INPUT": rules}, "ip6").table(), packet=packet)
+    assert w.undecided == "the header that rule 2 of INPUT asks for was not observed and cannot be computed"

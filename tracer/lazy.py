@@ -33,6 +33,10 @@ class Lazy(Mapping[K, V]):
     def __len__(self) -> int:
         return len(self._keys)
 
+    def forget(self) -> None:
+        """Is empty from now on, and lets go of what its values are made of."""
+        self._keys, self._made = (), {}
+
 
 class LazyList(Sequence[V]):
     """For each number from 0 on, what `make` gives for it; made once."""

@@ -33,6 +33,7 @@ class BlobTable(Table):
     ) -> None:
         self.family, self.name, self.hooks, self.underflows = family, name, hooks, underflows
         self._blob = bytearray(blob) if isinstance(blob, bytes) else blob
+        self.octets = len(self._blob)
         self._entries: dict[int, Entry] = {}
         size, where = HEADS[family]
         self._offsets = _offsets(self._blob, where)

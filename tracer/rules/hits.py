@@ -21,6 +21,8 @@ from tracer.rules.model import Walk
 from tracer.rules.steps import Looked, Noted, Replaced
 
 CONNECTIONS_KEPT = 65536
+PACKETS_KEPT = 65536
+"""Packets under way of which it is kept what their tables did."""
 DESTINATION_HOOKS = (HOOKS.index("PREROUTING"), HOOKS.index("OUTPUT"))
 """Where the nat table changes destinations; elsewhere it changes sources."""
 TRANSLATIONS = frozenset({"dnat", "snat", "masquerade", "redirect", "netmap"})
@@ -44,12 +46,14 @@ class _Decided:
 class Hits:
     """What rules did to packets. legacy, nft: None = this run cannot tell.
 
-    replaced: told of replaced rules, with the time, what they are, and the thread that did it (0 = not known).
+    replaced: told of replaced rules, with the time, what they are, and the thread that did it (0 = not known). given_up: packets
+    of which it was not kept what their tables did, because there were too many.
     """
 
     def __init__(self, legacy: Legacy | None = None, nft: nft_hits.Reading | None = None) -> None:
         self._legacy, self._nft = legacy, nft
-        self._noted: dict[int, dict[int, list[Noted]]] = {}
+        self._noted: OrderedDict[int, dict[int, list[Noted]]] = OrderedDict()
+        self.given_up = 0
         self._runs: dict[int, list[NftHit]] = {}
         self._whole = True
         self._connections: OrderedDict[object, _Decided] = OrderedDict()
@@ -65,6 +69,9 @@ class Hits:
         if self._legacy:
             for packet, time, noted in steps.noted(rows):
                 self._noted.setdefault(packet, {}).setdefault(time, []).append(noted)
+            while len(self._noted) > PACKETS_KEPT:
+                self._noted.popitem(last=False)
+                self.given_up += 1
             changes = list(steps.changes(rulesets))
             self._want(self._legacy, events, changes)
             self._tell(changes)

@@ -1,21 +1,21 @@
 """Legacy iptables: which rules, of which moment, acted on a packet.
 
-A table's rules are one blob in the kernel; every change puts a new one in its place. An event names the blob it belongs to by
-its address, which may be used again later. So each blob has a life: from the replacement that put it there to the one that took
-it away; events of a packet that used it come before the latter. What the reader read is the blob whose address its own
-look-ups saw.
+An event names the rules that its packet met by the address of the kernel's blob (tracer/rules/lives.py). What the reader read
+is the blob whose address its own look-ups saw.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TypeVar
 
 from tracer import record
 from tracer.lazy import Lazy
 from tracer.record import Event, Flag
 from tracer.rules.entry import BadBlob
+from tracer.rules.lives import Life, Lives
 from tracer.rules.matches import Seen
 from tracer.rules.model import ChainKey, Rule, Ruleset, Walk
 from tracer.rules.reader import Reader, Reading, Wanted
@@ -23,70 +23,77 @@ from tracer.rules.steps import RECORDS, REPLACED, SHAPE_AT, SHAPE_MASK, WATCHED,
 from tracer.rules.table import Table
 from tracer.rules.walk import Observed, walk
 
-LIVES_KEPT = 16
-"""Lives of one address that are remembered."""
+K = TypeVar("K")
+V = TypeVar("V")
 WALKS_KEPT = 4096
+TABLES_KEPT = 8192
+"""Tables of which it is remembered that they were read, or why not."""
+LOOKS_KEPT = 65536
+"""Look-ups that are remembered while a table is being read."""
+THREADS_KEPT = 4096
+"""Threads of which the last look-up is remembered."""
+ASKED_AT_MOST = 4096
+"""Tables that may wait to be read; what else is wanted then is asked for when a packet meets it again."""
 TRIES = 5
 GONE = "the rules of this moment were replaced before they could be read"
-
-
-@dataclass
-class Life:
-    """Of one blob. died: ns, CLOCK_MONOTONIC, 0 = it is in force. why: it could not be read. asked: how often."""
-
-    object: int
-    died: int = 0
-    reading: Reading | None = None
-    ruleset: Ruleset | None = None
-    why: str = ""
-    asked: int = 0
+FORGOTTEN = "the rules of this moment are not kept any more: they have been replaced too often since"
 
 
 class Legacy:
-    """The legacy tables of all namespaces. watched: of (kind, name, revision, family), whether its function is."""
+    """The legacy tables of all namespaces. watched: of (kind, name, revision, family), whether its function is.
+
+    given_up: how much was not kept, or not asked for, because there was too much of it, by what it was.
+    """
 
     def __init__(self, reader: Reader, watched: Callable[[tuple[str, str, int, str]], bool]) -> None:
         self._reader, self._watched = reader, watched
-        self._lives: dict[int, list[Life]] = {}
+        self._lives = Lives()
         self._pending: Counter[Wanted] = Counter()
-        self._why: dict[Wanted, str] = {}
+        self._why: OrderedDict[Wanted, str] = OrderedDict()
         self._early: list[Reading] = []
-        self._looks: list[Looked] = []
-        self._last_look: dict[int, Looked] = {}
-        self._known: set[Wanted] = set()
+        self._looks: deque[Looked] = deque()
+        self._unseen_until = 0
+        self._last_look: OrderedDict[int, Looked] = OrderedDict()
+        self._known: OrderedDict[Wanted, None] = OrderedDict()
         self._walks: OrderedDict[object, Walk] = OrderedDict()
+        self.given_up = self._lives.given_up
 
-    def ask(self, wanted: Wanted) -> None:
-        """Has a table read, unless that is under way."""
-        self._known.add(wanted)
-        if not self._pending[wanted]:
-            self._start(wanted)
+    def ask(self, wanted: Wanted) -> bool:
+        """Has a table read, unless that is under way. False when too many wait to be read."""
+        self._keep(self._known, wanted, None, TABLES_KEPT, "tables read")
+        return wanted in self._pending or self._start(wanted)
 
     def expect(self, wanted: Wanted) -> None:
         """A reading of it will come that was asked for elsewhere."""
         self._pending[wanted] += 1
 
-    def _start(self, wanted: Wanted) -> None:
+    def _start(self, wanted: Wanted) -> bool:
+        if len(self._pending) >= ASKED_AT_MOST:
+            self.given_up["tables to read"] += 1
+            return False
         self._pending[wanted] += 1
         self._reader.ask(wanted)
+        return True
 
     def note(self, changes: Iterable[Looked | Replaced]) -> None:
         """Takes what was drained of look-ups and replacements; then what had been read before that drain."""
         for change in changes:
             if isinstance(change, Looked):
-                self._last_look[change.thread] = change
+                self._keep(self._last_look, change.thread, change, THREADS_KEPT, "threads")
                 self._looks.append(change)
+                if len(self._looks) > LOOKS_KEPT:
+                    self._unseen_until = self._looks.popleft().time
+                    self.given_up["look-ups"] += 1
             else:
                 self._replace(change)
         late, self._early = self._early, self._reader.done()
         for reading in late:
             self._take(reading)
-        if not any(self._pending.values()):
+        if not self._pending:
             self._looks.clear()
 
     def _replace(self, change: Replaced) -> None:
-        self._alive(change.before).died = change.time
-        self._alive(change.object)
+        self._lives.replace(change)
         look = self._last_look.get(change.thread)
         if look:
             wanted = Wanted(look.netns, look.family, look.table)
@@ -94,16 +101,12 @@ class Legacy:
             if wanted in self._known and self._pending[wanted] < 2:
                 self._start(wanted)
 
-    def _alive(self, address: int) -> Life:
-        lives = self._lives.setdefault(address, [])
-        if not lives or lives[-1].died:
-            lives.append(Life(address))
-            del lives[:-LIVES_KEPT]
-        return lives[-1]
-
     def _take(self, reading: Reading) -> None:
         wanted = reading.wanted
-        self._pending[wanted] -= self._pending[wanted] > 0
+        if self._pending[wanted] > 1:
+            self._pending[wanted] -= 1
+        else:
+            del self._pending[wanted]
         if not wanted.table:
             return
         looks = [
@@ -112,48 +115,57 @@ class Legacy:
             and (x.netns, x.family, x.table) == (wanted.netns, wanted.family, wanted.table)
         ]  # fmt: skip
         objects = {x.object for x in looks}
-        self._known.add(wanted)
-        if not objects:
-            self._why[wanted] = reading.why or "it was not seen which rules were read"
+        self._keep(self._known, wanted, None, TABLES_KEPT, "tables read")
+        if not objects or reading.began <= self._unseen_until:
+            why = reading.why or "it was not seen which rules were read"
+            self._keep(self._why, wanted, why, TABLES_KEPT, "tables not read")
             return
-        life = self._of(looks[-1].object, reading.ended)
+        life = self._lives.at(looks[-1].object, reading.ended)
         if len(objects) == 1 and reading.table and (not life.died or life.died > reading.ended):
-            life.reading, life.ruleset, life.why = reading, None, ""
+            self._lives.read(life, reading)
         elif not life.died:
             life.why = reading.why
 
-    def _of(self, address: int, time: int) -> Life:
-        """The life of an address at a time: the first not over then; a blob is in use a moment before that is told."""
-        for life in self._lives.get(address, ()):
-            if not life.died or life.died > time:
-                return life
-        return self._alive(address)
+    def _keep(self, where: OrderedDict[K, V], key: K, value: V, most: int, what: str) -> None:
+        where[key] = value
+        where.move_to_end(key)
+        if len(where) > most:
+            where.popitem(last=False)
+            self.given_up[what] += 1
+
+    def _of(self, e: Event) -> Life:
+        """The life that a TABLE event belongs to."""
+        life = self._lives.at(e.object, e.time)
+        if life.reading and not life.died and life.reading.wanted != _wanted(e):
+            life = self._lives.begun_again(life, e.time)  # its table went with its namespace, which nothing tells
+        return life
 
     def want(self, e: Event) -> None:
         """Sees to it that the rules which a TABLE event belongs to are read, if they still can be."""
-        life = self._of(e.object, e.time)
+        life = self._of(e)
         if life.reading or life.died or life.asked >= TRIES:
             return
         wanted = _wanted(e)
-        if not self._pending[wanted]:
-            life.asked += 1
-            self.ask(wanted)
+        if wanted not in self._pending:
+            life.asked += self.ask(wanted)
 
     def waits(self, e: Event) -> bool:
         """Whether the rules of a TABLE event may yet be read."""
-        life = self._of(e.object, e.time)
+        life = self._of(e)
         self.want(e)
-        return not life.reading and not life.died and self._pending[_wanted(e)] > 0
+        return not life.reading and not life.died and _wanted(e) in self._pending
 
     @property
     def reading(self) -> bool:
         """Whether any table is being read."""
-        return any(self._pending.values())
+        return bool(self._pending)
 
     def walk(self, e: Event, notes: list[Noted]) -> Walk:
         """How the packet of a TABLE event went through the table. notes: the event's records of steps."""
-        life = self._of(e.object, e.time)
+        life = self._of(e)
         if not life.reading or not life.reading.table:
+            if life.forgotten:
+                return Walk(undecided=FORGOTTEN)
             return Walk(undecided=GONE if life.died else life.why or self._why.get(_wanted(e), "the rules have not been read"))
         if not e.state & WATCHED:
             return Walk(undecided="the table was not watched while it ran")
@@ -177,12 +189,12 @@ class Legacy:
                 found = walk(life.reading.table, lambda entry: rules[entry.at], e.hook, verdict, packet, seen)
             except BadBlob as bad:
                 return Walk(undecided=f"the rules could not be read ({bad})")
-            life.ruleset = life.ruleset or _ruleset(e.netns, [(life.reading, life.reading.table)])
-            found = replace(found, ruleset=life.ruleset)
             self._walks[key] = found
             if len(self._walks) > WALKS_KEPT:
                 self._walks.popitem(last=False)
-        return found
+        # Walks that are kept have no ruleset: of rules that were replaced it would be the last to hold them.
+        life.ruleset = life.ruleset or _ruleset(e.netns, [(life.reading, life.reading.table)])
+        return replace(found, ruleset=life.ruleset)
 
     def close(self) -> None:
         """Ends the reader's thread."""
@@ -191,9 +203,9 @@ class Legacy:
     def rulesets(self) -> list[Ruleset]:
         """The rules in force, as far as they have been read: one ruleset a namespace."""
         tables: dict[int, list[tuple[Reading, Table]]] = {}
-        for lives in self._lives.values():
-            reading = lives[-1].reading
-            if reading and reading.table and not lives[-1].died:
+        for life in self._lives.in_force():
+            reading = life.reading
+            if reading and reading.table:
                 tables.setdefault(reading.wanted.netns, []).append((reading, reading.table))
         return [_ruleset(netns, found) for netns, found in sorted(tables.items())]
 

@@ -25,6 +25,8 @@ class Table(ABC):
     hooks: Mapping[int, int]
     underflows: Mapping[int, int]
     starts: Mapping[int, str]
+    octets: int = 0
+    """Of its rules, where they were read from the kernel."""
 
     @property
     @abstractmethod
