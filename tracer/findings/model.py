@@ -74,4 +74,6 @@ def rule_proof(visit: Visit, whose: str = "") -> Proof:
     """A rule that acted, with the way to it and whose it is."""
     text = visit.rule.text if visit.rule else f"policy {visit.verdict}"
     element = f" [element {visit.element}]" if visit.element else ""
-    return Proof("rule", f"{path(visit.path)}: {text}{element}" + (f" ({whose})" if whose else ""), visit.evidence.value)
+    thrown = f" [{visit.thrown}]" if visit.thrown else ""
+    said = f"{path(visit.path)}: {text}{element}{thrown}" + (f" ({whose})" if whose else "")
+    return Proof("rule", said, visit.evidence.value)

@@ -22,7 +22,7 @@ MATCHES = """
     cgroup/0 cgroup_mt_v0, cgroup/1 cgroup_mt_v1, cgroup/2 cgroup_mt_v2, cluster xt_cluster_mt, connbytes connbytes_mt,
     connlabel connlabel_mt, connlimit/1 connlimit_mt, connmark/1 connmark_mt, conntrack/1 conntrack_mt_v1,
     conntrack/2 conntrack_mt_v2, conntrack/3 conntrack_mt_v3, cpu cpu_mt, dccp dccp_mt, devgroup devgroup_mt,
-    dscp dscp_mt|dscp_mt6, ecn ecn_mt4|ecn_mt6, esp esp_mt, eui64 eui64_mt6, frag frag_mt6, hashlimit/1 hashlimit_mt_v1,
+    dscp dscp_mt|dscp_mt6, dst hbh_mt6, ecn ecn_mt4|ecn_mt6, esp esp_mt, eui64 eui64_mt6, frag frag_mt6, hashlimit/1 hashlimit_mt_v1,
     hashlimit/2 hashlimit_mt_v2, hashlimit/3 hashlimit_mt, hbh hbh_mt6, helper helper_mt, hl hl_mt6,
     iprange/1 iprange_mt4|iprange_mt6, ipcomp comp_mt, ipv6header ipv6header_mt6, ipvs ipvs_mt, l2tp l2tp_mt4|l2tp_mt6,
     length length_mt|length_mt6, limit limit_mt, mac mac_mt, mh mh_mt6, nfacct/0 nfacct_mt, nfacct/1 nfacct_mt,

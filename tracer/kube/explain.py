@@ -32,7 +32,9 @@ def explain(packet: Packet, known: Known) -> None:
             # What conntrack repeats was decided by an earlier packet, with the marks of that one.
             of = Trail(known, service) if hop.from_conntrack else trail
             owners = of.table(hop.walk.visits, hop.walk.ruleset or EMPTY)
-            owner = owners[-1] if owners and hop.walk.decision else None
+            decision = hop.walk.decision
+            # A rule whose match threw a malformed packet away did not do what its owner wrote it for.
+            owner = owners[-1] if owners and decision and not decision.thrown else None
         hops.append(changed(hop, owner=_came_as(owner, hop, packet, known)) if owner else hop)
     for place, hop in enumerate(hops):
         if hop.nat and not hop.nat.kind.startswith("reverse"):

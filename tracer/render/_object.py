@@ -91,6 +91,8 @@ def _walk(walk: Walk) -> Object:
         out["chain_path"] = path(walk.decision.path)
         if walk.decision.rule:
             out["rule"] = _rule(walk.decision.rule)
+        if walk.decision.thrown:
+            out["thrown"] = walk.decision.thrown
     if walk.undecided:
         out["undecided"] = walk.undecided
     if walk.visits:
@@ -106,6 +108,8 @@ def _visit(visit: Visit) -> Object:
         out["rule"] = _rule(visit.rule)
     if visit.element:
         out["element"] = visit.element
+    if visit.thrown:
+        out["thrown"] = visit.thrown
     return out
 
 

@@ -46,8 +46,8 @@ class _Decided:
 class Hits:
     """What rules did to packets. legacy, nft: None = this run cannot tell.
 
-    replaced: told of replaced rules, with the time, what they are, and the thread that did it (0 = not known). given_up: packets
-    of which it was not kept what their tables did, because there were too many.
+    replaced: told of replaced rules, with the time, what they are, and the thread that did it (0 = not known). given_up: of so
+    many packets it was not kept what their tables did.
     """
 
     def __init__(self, legacy: Legacy | None = None, nft: nft_hits.Reading | None = None) -> None:

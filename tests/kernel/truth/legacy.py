@@ -59,8 +59,10 @@ class Truth:
         modules.load(modules.RANDOM_RULES)
         if self._odd:
             modules.load(legacy_odd.MODULES)
-        sets.make()
         self._made.enter_context(second.namespace())
+        for ns in (None, second.NAME):
+            with entered(ns):
+                sets.make()
         self._made.enter_context(marked.sockets())
         subprocess.run(["dmesg", "-n", "1"], check=True)
         for family, logger in _LOGGERS.items():
