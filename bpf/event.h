@@ -106,3 +106,4 @@ struct event {
 };
 
 #define SHORT_EVENT 96 /* bytes before joint1 */
+#define NO_ICMP_TYPE 65535 /* in dport: an ICMP packet of less than two bytes, which has neither type nor code */

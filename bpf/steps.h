@@ -9,7 +9,6 @@
 #define STEPS_REPLACED 64 /* in event.state: the rules were replaced while it ran */
 #define STEPS_SHAPE 2     /* in event.state: enum header_shape << 2; it has three bits */
 #define STEPS_RECORDS 3   /* in event.state: the lowest bits count the run's records */
-#define NO_ICMP_TYPE 0xffff /* in event.dport: an ICMP packet of less than two bytes, which has neither type nor code */
 
 /* What of a packet's transport header is there. Matches of iptables throw a packet away that is too short for them. */
 enum header_shape {

@@ -24,6 +24,7 @@ Flag: Any = cstruct.enum("event.h", "event_flag")
 NOTHING: npt.NDArray[Any] = np.zeros(0, DTYPE)
 """A batch without events."""
 
+NO_ICMP_TYPE = cstruct.define("event.h", "NO_ICMP_TYPE")
 SLOT = cstruct.define("event.h", "SHORT_EVENT") + 8
 """Bytes of a ring slot: a short event behind its ring header."""
 _WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30
@@ -178,9 +179,9 @@ def tcp_flags(e: Event) -> str:
 
 
 def icmp(e: Event) -> tuple[int, int] | None:
-    """Type and code of an ICMP message, which stand where ports would; None for what is none."""
+    """Type and code of an ICMP message, which stand where ports would; None for what is none, or too short to have them."""
     known = e.protocol in ICMP and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_FRAGMENT)
-    return (e.dport >> 8, e.dport & 255) if known else None
+    return (e.dport >> 8, e.dport & 255) if known and e.dport != NO_ICMP_TYPE else None
 
 
 def hook(e: Event) -> str:

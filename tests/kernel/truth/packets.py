@@ -111,7 +111,7 @@ def _extensions(dice: random.Random, protocol: int) -> tuple[int, bytes]:
     """The number of the first of some extension headers, and all of them, with the protocol at their end."""
     kinds = [dice.choice((_DESTINATION, _ROUTING, _AH)) for _ in range(dice.choice((1, 1, 2, 3, 4, 5, 5, 6, 7, 9, 12)))]
     if dice.random() < 0.04:
-        kinds *= 17
+        kinds = [_DESTINATION] * dice.randrange(14, 24)
     if dice.random() < 0.3:
         kinds.insert(0, _HOP_BY_HOP)
     following = [*kinds[1:], protocol]
