@@ -42,8 +42,6 @@ def main() -> int:
         truth.prepare()
         with Session(Kernel.running(), NOTHING, only=options.attach) as session:
             result = rounds(truth, session, options.packets, options.seed, options.each)
-    for text in result.examples[:20]:
-        print(text)
     for why, times in result.undecided.most_common():
         print(f"undecided {times} times: {why}")
     print(result)

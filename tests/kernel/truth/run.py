@@ -35,7 +35,7 @@ AT_ONCE = 5
 SETTLE_SECONDS = 0.4
 """Behind a round's last packet: for the answers to it."""
 RULES_SECONDS = 60
-REPORT_EVERY = 500
+REPORT_EVERY = 250
 """Packets: a long run says how far it is."""
 
 
@@ -93,9 +93,11 @@ def rounds(truth: Truth, session: Session, count: int, seed: int, each: int = 60
     try:
         with Sender() as sender:
             while result.packets < count:
-                before = result.packets
+                before, known = result.packets, len(result.examples)
                 truth.restore(dice)
                 _round(truth, session, sender, hits, dice, min(each, count - before), result)
+                for text in result.examples[known:]:
+                    print(text, flush=True)
                 if result.packets // REPORT_EVERY > before // REPORT_EVERY:
                     print(result, flush=True)
     finally:
