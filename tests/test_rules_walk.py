@@ -277,7 +277,9 @@ def test_a_match_that_changes_the_mark() -> None:
         observed = Observed(((first, answer),), 0, (), lambda act: act[1] == "socket", 0, mark)
         return walk(table, lambda e: Rules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
 
-    assert so(TRUE, 7).undecided == "match mark of rule 2 of INPUT was not observed and cannot be computed"
+    assert so(TRUE, None).undecided == "match mark of rule 2 of INPUT was not observed and cannot be computed"
+    assert places(so(TRUE, 7)) == ["INPUT 1", "INPUT 2 ACCEPT"], "nothing changes it any more: it is the mark behind the table"
+    assert places(so(TRUE, 8)) == ["INPUT 1", "INPUT 3 ACCEPT"]
     assert places(so(FALSE, 0)) == ["INPUT 3 ACCEPT"]
     assert so(FALSE, 9).undecided == "no way through these rules agrees with what was observed", "nothing changed it to 9"
 
@@ -299,3 +301,12 @@ def test_addresses_that_a_target_changed() -> None:
     packet = replace(PACKET, family="ip6", src=0xFD01 << 112)
     w = went(build({"INPUT": rules}, "ip6").table(), packet=packet)
     assert w.undecided == "the header that rule 2 of INPUT asks for was not observed and cannot be computed"
+
+
+def test_a_mark_that_is_not_known_and_changes_again_is_not_the_one_behind_the_table() -> None:
+    restore = R("CONNMARK", data=struct.pack("<IIIB", 0, 0xFFFFFFFF, 0xFFFFFFFF, 2) + bytes(3), revision=1)
+    rules = [restore, R("A", matches=(marked(7),)), mark(9), R("ACCEPT")]
+    table = build({"INPUT": rules, "A": [R("")]}).table()
+    observed = Observed(((table.rules("INPUT")[2].target.at, TARGET),), 0, (), lambda act: act in WATCHED, 0, 9)
+    w = walk(table, lambda e: Rules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
+    assert w.undecided == "match mark of rule 2 of INPUT was not observed and cannot be computed"

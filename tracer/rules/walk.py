@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from tracer.model import Evidence
 from tracer.rules.entry import Entry, Ext
 from tracer.rules.malformed import HEADERS_END, NEVER, clause, header_throws, throws
-from tracer.rules.matches import Seen, compute, header_matches, mark_after, mark_after_match, packet_after
+from tracer.rules.mark import Mark
+from tracer.rules.matches import Seen, compute, header_matches, packet_after
 from tracer.rules.model import Place, Rule, Visit, Walk
 from tracer.rules.table import RETURN, Table
 
@@ -70,7 +71,7 @@ class _State:
     at: int
     stack: tuple[int, ...]
     step: int
-    mark: int | None
+    mark: Mark
     visits: Way
     packet: Seen
 
@@ -120,7 +121,7 @@ class _Search:
     def ways(self) -> list[Way]:
         """All ways that agree with what was observed; no more than a few are looked for."""
         found: dict[Way, None] = {}
-        open_ways = [_State(self.table.hooks[self.hook], (), 0, self.packet.mark, (), self.packet)]
+        open_ways = [_State(self.table.hooks[self.hook], (), 0, Mark(self.packet.mark), (), self.packet)]
         while open_ways and len(found) < 8 and not self.given_up:
             for end in self._follow(open_ways.pop(), open_ways):
                 found[end] = None
@@ -150,7 +151,7 @@ class _Search:
                 fork.append(_State(e.next, stack, step, mark, visits, packet))
             observed, thrown = False, ""
             for match in e.matches:
-                matched, step, seen, hotdrop = self._match(match, step, mark, packet)
+                matched, step, seen, hotdrop = self._match(match, step, mark.value, packet)
                 observed = observed or seen
                 if matched is None and step < 0:
                     return
@@ -164,10 +165,11 @@ class _Search:
                 if matched is None:
                     # Not known: the way where it is false goes on from the next rule.
                     self.unseen = self.unseen or f"match {match.name} of rule {e.number} of {e.chain}"
-                    fork.append(_State(e.next, stack, step, mark, visits, packet))
+                    fork.append(_State(e.next, stack, step, mark.answered(match, False), visits, packet))
+                    mark = mark.answered(match, True)
                 elif not matched:
                     break
-                mark = mark_after_match(match, mark)
+                mark = mark.after_match(match)
             if thrown:  # by a match that was true all the same: the target acts, or a later match is false, and the table ends
                 if matched is not False and e.verdict is None:
                     step = self._target(e.target, step)
@@ -183,7 +185,7 @@ class _Search:
                 if step < 0:
                     return
                 done = (stack, at, e.target.name, self._is_watched("target", e.target), "")
-                mark = mark_after(e.target, mark)
+                mark = mark.after(e.target)
                 ends = ENDS.get(e.target.name, _ANY)
                 if self.verdict in ends and self._complete(step, mark):
                     yield (*visits, done)
@@ -237,14 +239,13 @@ class _Search:
             return step if self.seen.lost else -1
         return step + 1 if steps[step] == (target.at, TARGET) else -1
 
-    def _ends(self, verdict: str, step: int, mark: int | None) -> bool:
+    def _ends(self, verdict: str, step: int, mark: Mark) -> bool:
         """A way may end here with this verdict."""
         return verdict == self.verdict and self._complete(step, mark)
 
-    def _complete(self, step: int, mark: int | None) -> bool:
+    def _complete(self, step: int, mark: Mark) -> bool:
         """Every step seen is accounted for, and the mark is what the table left."""
-        marked = mark is None or self.seen.mark is None or mark == self.seen.mark
-        return marked and step == len(self.seen.steps)
+        return step == len(self.seen.steps) and mark.may_be(self.seen.mark, self.packet)
 
     def _is_watched(self, kind: str, ext: Ext) -> bool:
         key = (kind, ext.name, ext.revision)
