@@ -132,6 +132,8 @@ class Truth:
                 return
         else:
             ends = (int(own.get("SPT", "0")), int(own.get("DPT", "0")))
+        if second.is_elsewhere(src, dst):  # of rare headers the log tells too little: the address is enough
+            protocol, ends = 0, (0, 0)
         ident = int(fields.get("ID", "0")) if ":" not in src else 0
         key = (table, fields["IN"], fields["OUT"], protocol, src, dst, ident, *ends)
         places = self._told.setdefault(key, [])
@@ -152,8 +154,8 @@ class Truth:
             numbers = (e.dport >> 8, e.sport if e.dport >> 8 in (0, 8, 128, 129) else 0)
         elif shape in _WITH_HEADER and e.protocol in _WITH_PORTS:
             numbers = (ends.sport, ends.dport)
-        elif shape in (Shape.SHAPE_BROKEN, Shape.SHAPE_UNKNOWN):
-            protocol = 0
+        if second.is_elsewhere(ends.src, ends.dst):
+            protocol, numbers = 0, (0, 0)
         table = e.table.split(b"\0")[0].decode()
         places = [(v.place.chain, v.place.number) for v in walk.visits if v.verdict != "TRACE" and not v.thrown]
         return (table, *names, protocol, ends.src, ends.dst, e.ident if ":" not in ends.src else 0, *numbers), places

@@ -54,6 +54,11 @@ def log(loggers: dict[int, str]) -> None:
             Path(f"/proc/sys/net/netfilter/nf_log/{family}").write_text(logger)
 
 
+def is_elsewhere(*addresses: str) -> bool:
+    """Whether one of them is an address that only one packet has."""
+    return any(address.startswith(ELSEWHERE6) for address in addresses)
+
+
 def netns() -> int:
     """Its inode."""
     return Path(f"/var/run/netns/{NAME}").stat().st_ino
