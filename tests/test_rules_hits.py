@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from tests.blobs import R, build
 from tests.builders import NODE, Ends, Trail, hops, turned
 from tests.test_rules_legacy import READER, Shelf, legacy
+from tracer import record
 from tracer.journeys import Journeys
 from tracer.model import Packet
+from tracer.record import Kind
+from tracer.rules import hits as hits_module
 from tracer.rules.hits import BEFORE, LOST, Hits
 from tracer.rules.legacy import Legacy
 from tracer.rules.reader import Reading, Wanted
 from tracer.rules.saved import Rules
-from tracer.rules.steps import WATCHED, Looked
+from tracer.rules.steps import STEPS, WATCHED, Looked
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -110,3 +116,15 @@ def test_without_rules_no_hop_has_a_walk() -> None:
     journeys = Journeys(hops())
     journeys.add(first().batch)
     assert told(journeys.rest()[0]) == []
+
+
+def test_notes_of_packets_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hits_module, "PACKETS_KEPT", 10)
+    _, rules, node, shelf = traced()
+    read(node, shelf)
+    rows = np.zeros(50, STEPS)
+    rows["kind"], rows["packet"], rows["time"], rows["count"] = Kind.EVENT_STEPS, np.arange(1, 51), 300, 1
+    rules.take(rows.view(record.DTYPE))
+    assert len(rules._noted) == 10 and rules.given_up == 40
+    trail = Trail(CLIENT, 1, start=300, pf=2).table("PREROUTING", "nat", object=0x1000, state=WATCHED + 1)
+    assert rules.explain(next(record.events(trail.batch)))["walk"].undecided == "a part of what the table did was lost"
