@@ -64,6 +64,19 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         (["--bogus"], 2, r".*No such option:? '?--bogus.*"),
         (["--port"], 2, r".*requires an argument\."),
         (["doctor", "--port", "1"], 2, r".*No such option:? '?--port.*"),
+        (["doctr"], 2, r"No such command 'doctr', did you mean doctor\? A program to run goes after --\."),
+        (["help"], 2, r"No such command 'help', did you mean --help\? .*"),
+        (["tcp", "port", "80"], 2, r"No such command 'tcp'\. A program to run goes after --\."),
+        (["--port", "80", "curl"], 2, r"No such command 'curl'\. A program to run goes after --\."),
+        (["--port", "80", "curl", "--", "true"], 2, r"No such command 'curl'\. A program to run goes after --\."),
+        (["--port", "80", "doctor"], 2, r"The command doctor must be the first word: k8snet-trace doctor \[OPTIONS\]\."),
+        (["trace", "curl"], 2, r"No such command 'curl'\. .*"),
+        (["record", "x.k8st", "curl"], 2, r"No such command 'curl'\. .*"),
+        (["record", "--", "x.k8st"], 2, r"Missing (argument|parameter).*"),
+        (["explain", "--from", "10.0.0.1", "--to", "10.0.0.2:80", "--live", "curl"], 2, r"No such command 'curl'\. .*"),
+        (["-", "true"], 2, r"No such command '-'\. .*"),
+        (["", "true"], 2, r"No such command ''\. .*"),
+        (["--service", "--", "true"], 2, r".*requires an argument\."),
         (["--port", "80"], 3, r"Tracing needs root: run it with sudo\."),
         ([], 3, r"Tracing needs root: run it with sudo\."),
         (["--port", "80", "--", "curl", "-m", "2", "http://10.0.0.1/"], 3, r"Tracing needs root: run it with sudo\."),
@@ -146,6 +159,17 @@ def test_options_and_command_are_told_apart(run: Any, monkeypatch: pytest.Monkey
     assert asked == {
         "ports": (80, 443), "family": 6, "count": 3, "duration": 1.5, "form": "text", "attach": "auto", "verbose": False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words", [["--"], ["trace", "--"], ["record", "x.k8st", "--"], ["record", "--port", "1", "x.k8st", "--"]]
+)  # fmt: skip
+def test_a_program_is_what_stands_after_two_dashes(run: Any, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    given: list[tuple[str, ...]] = []
+    monkeypatch.setattr("tracer.main.trace", lambda cmd, **options: given.append(cmd))
+    run(*words, "doctor", "--", "-x")
+    run(*words)
+    assert given == [("doctor", "--", "-x"), ()]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import click
 from tracer import __version__
 from tracer.capture.commands import commands
 from tracer.capture.options import readable, recordable, with_recording
+from tracer.command_line import COMMAND, RunsProgram, Trace, TraceByDefault
 from tracer.errors import NO_ROOM, BadOption, NotWritten, TraceError
 from tracer.filters import PROTOCOLS, Filter, parse_host
 
@@ -28,27 +29,6 @@ Other commands, each with its own --help:
 
 Nothing on the node is changed: no rule, no sysctl, no counter.
 """
-COMMAND = "[-- CMD [ARG]...]"
-"""How the command to watch is written in a usage."""
-
-
-class TraceByDefault(click.Group):
-    """A group whose first command is meant when none is named: `--port 1` is `trace --port 1`."""
-
-    default = "trace"
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] != "--version"):
-            args = [self.default, *args]
-        return super().parse_args(ctx, args)
-
-
-class Trace(click.Command):
-    """The command that need not be named: its usage leaves its name out."""
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write_usage(ctx.find_root().command_path, " ".join(self.collect_usage_pieces(ctx)))
-
 
 @click.group(cls=TraceByDefault, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="k8snet-trace")
@@ -146,7 +126,7 @@ def _recording() -> click.Command:
     for each in params:
         each.hidden = False
     words = [click.Argument(["file"]), click.Argument(["cmd"], nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)]
-    return click.Command("record", callback=record, params=[*params, *words], help=record.__doc__)
+    return RunsProgram("record", callback=record, params=[*params, *words], help=record.__doc__)
 
 
 command.add_command(_recording())
@@ -177,7 +157,7 @@ def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool)
     return main.audit(form, objects, kubeconfig, no_kube)
 
 
-@command.command("explain", context_settings={"help_option_names": ["-h", "--help"]})
+@command.command("explain", cls=RunsProgram, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--from", "source", required=True, metavar="A[:PORT]", help="Who sends it.")
 @click.option("--to", "target", required=True, metavar="B:PORT", help="Where to, as the sender writes it: before any NAT.")
 @click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), default="tcp", metavar="PROTO", help="tcp if not given.")

@@ -1,0 +1,68 @@
+"""How the words of a command line are read: which command is meant, and which of them are a program to run.
+
+A program is run only when it stands after `--`. Any other word that is not a command is refused: a command with a letter
+missing must not become a program that root runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+import click
+from click.core import ParameterSource
+
+from tracer.errors import BadOption
+
+SEPARATOR = "--"
+PROGRAM = "cmd"
+"""The argument that takes the program and its arguments."""
+COMMAND = "[-- CMD [ARG]...]"
+"""How the program is written in a usage."""
+
+
+def unknown(word: str, commands: Iterable[str]) -> BadOption:
+    """What is said of a word that is neither a command nor after `--`."""
+    known = set(commands)
+    if word in known:
+        return BadOption(f"The command {word} must be the first word: k8snet-trace {word} [OPTIONS].")
+    near = ["--help"] if word in ("help", "-help", "?") else get_close_matches(word, sorted(known), n=1)
+    meant = f", did you mean {near[0]}?" if near else "."
+    return BadOption(f"No such command {word!r}{meant} A program to run goes after {SEPARATOR}.")
+
+
+class TraceByDefault(click.Group):
+    """A group with a first command that need not be named: `--port 1` is `trace --port 1`."""
+
+    default = "trace"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] != "-" and args[0] != "--version"):
+            args = [self.default, *args]
+        elif args[0] not in self.commands and args[0] != "--version":
+            raise unknown(args[0], self.commands)
+        return super().parse_args(ctx, args)
+
+
+class RunsProgram(click.Command):
+    """A command with the argument `cmd`: what stands after the first `--`, and nothing else."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index(SEPARATOR) if SEPARATOR in args else len(args)
+        program = tuple(args[at + 1 :])
+        rest = super().parse_args(ctx, args[:at])
+        words = ctx.params.get(PROGRAM) or ()
+        if words and not ctx.resilient_parsing:
+            group = ctx.find_root().command
+            raise unknown(words[0], group.commands if isinstance(group, click.Group) else ())
+        if program:
+            ctx.params[PROGRAM] = program
+            ctx.set_parameter_source(PROGRAM, ParameterSource.COMMANDLINE)
+        return rest
+
+
+class Trace(RunsProgram):
+    """The command that need not be named: its usage leaves its name out."""
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.find_root().command_path, " ".join(self.collect_usage_pieces(ctx)))
