@@ -47,6 +47,9 @@ def proc(tmp_path: Path) -> Path:
     (tmp_path / "sys/net/ipv4/ip_local_port_range").write_text("32768\t60999\n")
     (tmp_path / "sys/kernel").mkdir()
     (tmp_path / "sys/kernel/hostname").write_text("IP-10-188-166-140\n")
+    (tmp_path / "1/ns").mkdir()
+    for name in ("net", "user"):
+        (tmp_path / "1/ns" / name).touch()
     return tmp_path
 
 
@@ -99,7 +102,12 @@ def test_flannels_leases(tmp_path: Path) -> None:
     assert Node(run=tmp_path / "nothing").flannel_subnets() == ()
 
 
-def kube_proxy_process(proc: Path, pid: int, *arguments: str, config: str | None = None) -> None:
+def kube_proxy_process(proc: Path, pid: int, *arguments: str, config: str | None = None, uid: int = 0, caps: int = -1) -> None:
+    (proc / str(pid) / "ns").mkdir(parents=True)
+    for name in ("net", "user"):
+        os.link(proc / "1/ns" / name, proc / str(pid) / "ns" / name)
+    caps &= (1 << 41) - 1
+    (proc / str(pid) / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapEff:\t{caps:016x}\n")
     root = proc / str(pid) / "root/etc"
     root.mkdir(parents=True)
     (proc / str(pid) / "cmdline").write_bytes(b"\0".join(a.encode() for a in arguments) + b"\0")
@@ -154,3 +162,66 @@ def test_which_process_is_kube_proxy(proc: Path) -> None:
     assert found and found.pid == 80
     kube_proxy_process(proc, 82, "kube-proxy")
     assert kube_proxy.running(proc) is None, "of two, nobody can tell which made the rules"
+
+
+def test_who_cannot_write_rules_is_not_kube_proxy(proc: Path) -> None:
+    kube_proxy_process(proc, 80, "kube-proxy", "--hostname-override=node-1")
+    kube_proxy_process(proc, 81, "kube-proxy", uid=1000)
+    kube_proxy_process(proc, 82, "kube-proxy", caps=0xA80425FB)  # what a container runtime gives
+    kube_proxy_process(proc, 83, "kube-proxy")
+    kube_proxy_process(proc, 84, "kube-proxy")
+    for pid, name in ((83, "net"), (84, "user")):
+        (proc / str(pid) / "ns" / name).unlink()
+        (proc / str(pid) / "ns" / name).touch()
+    found = kube_proxy.running(proc)
+    assert found and found.pid == 80 and [name for name, _ in found.names] == ["node-1"]
+    assert [Node(proc).is_kube_proxy(pid) for pid in range(80, 86)] == [True] + [False] * 5
+    for name in ("net", "user"):
+        (proc / "1/ns" / name).unlink()
+    assert kube_proxy.running(proc) is None, "nothing to compare with"
+
+
+@pytest.mark.parametrize("how", ["fifo", "zero", "large", "relative", "outside", "gone"])
+def test_a_configuration_that_is_not_read(proc: Path, how: str) -> None:
+    config = {"relative": "etc/conf.yaml", "gone": "/gone"}.get(how, "/etc/conf.yaml")
+    kube_proxy_process(proc, 77, "kube-proxy", f"--config={config}")
+    path = proc / "77/root/etc/conf.yaml"
+    if how == "fifo":
+        os.mkfifo(path)
+    elif how == "zero":
+        path.symlink_to("/dev/zero")
+    elif how == "outside":
+        (proc / "secret").write_text(KIND + "hostnameOverride: another")
+        path.symlink_to(proc / "secret")
+    else:
+        path.write_text(KIND + "hostnameOverride: node-1\n" + ("#" * 2_000_000 if how == "large" else ""))
+    assert kube_proxy.running(proc) == kube_proxy.KubeProxy(77, ())
+
+
+def test_a_configuration_behind_links_of_its_own_root(proc: Path) -> None:
+    """As the volume of a ConfigMap is made."""
+    kube_proxy_process(proc, 77, "kube-proxy", "--config=/etc/conf.yaml")
+    (proc / "77/root/var/..data").mkdir(parents=True)
+    (proc / "77/root/var/..data/config.conf").write_text(KIND + "hostnameOverride: node-1")
+    (proc / "77/root/etc/conf.yaml").symlink_to("/var/..data/config.conf")
+    assert kube_proxy.running(proc) == kube_proxy.KubeProxy(77, (("node-1", "hostnameOverride in /etc/conf.yaml"),))
+
+
+def test_a_line_of_spaces_takes_no_longer_than_another(proc: Path) -> None:
+    """It took a time that grew with the square of its length: hours for this one."""
+    line = "hostnameOverride:" + " " * 900_000 + "'"
+    kube_proxy_process(proc, 77, "kube-proxy", "--config=/etc/conf.yaml", config=f"{KIND}{line}\n")
+    assert kube_proxy.running(proc) is not None
+
+
+def test_a_command_line_without_end(proc: Path) -> None:
+    kube_proxy_process(proc, 77, "kube-proxy", *["--v=2"] * 20_000)
+    assert kube_proxy.running(proc) is None
+
+
+def test_leases_that_anybody_may_write(tmp_path: Path) -> None:
+    (tmp_path / "flannel").mkdir()
+    path = tmp_path / "flannel/subnet.env"
+    path.write_text("FLANNEL_SUBNET=192.168.64.1/24\n")
+    path.chmod(0o666)
+    assert Node(run=tmp_path).flannel_subnets() == ()

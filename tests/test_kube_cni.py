@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from tracer.filters import Filter
 from tracer.kube import cni
 from tracer.kube.cni import Cache
 from tracer.kube.known import Known
+from tracer.kube.live import LEFT_OUT, Kube, Source
 from tracer.kube.names import portmap_chain
 from tracer.kube.store import Store
+from tracer.kube.wanted import Words
 
 
 def write(folder: Path, container: str, pod: str, address: str, port: int = 0, **more: object) -> Path:
@@ -72,9 +76,39 @@ def test_the_api_and_libcni_disagree(tmp_path: Path) -> None:
     assert known.pod_at("10.0.0.5") is None
 
 
-@pytest.mark.parametrize("more", [{"kind": "other"}, {"cniArgs": []}, {"cniArgs": None}, {"result": {"ips": [{}]}}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"kind": "other"}, {"cniArgs": []}, {"cniArgs": None}, {"result": {"ips": [{}]}}, {"containerId": []},
+        {"networkName": 1}, {"result": {"ips": [{"address": 5}]}},
+        {"capabilityArgs": {"portMappings": [{"hostPort": 1e999, "containerPort": 1}]}},
+    ],
+)  # fmt: skip
 def test_files_that_name_no_pod(tmp_path: Path, more: dict[str, object]) -> None:
     write(tmp_path, "c1", "web", "10.0.0.5", 0, **more)
     (tmp_path / "net-c2-eth0").write_text("{")
     (tmp_path / "directory").mkdir()
     assert Cache((tmp_path,)).of("c1") is None
+
+
+def test_files_that_are_not_roots_own(tmp_path: Path) -> None:
+    """Whoever may write into the cache could give an address to any pod."""
+    write(tmp_path, "c1", "web", "10.0.0.5").chmod(0o666)
+    (tmp_path / "link").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "net-c2-eth0")
+    write(tmp_path, "c3", "large", "10.0.0.6", more="x" * 2_000_000)
+    (tmp_path / "net-c4-eth0").write_text("[" * 900_000)
+    assert Cache((tmp_path,)).every() == []
+
+
+def test_more_files_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cni, "MOST_FILES", 3)
+    for number in range(3):
+        write(tmp_path, f"c{number}", "web", f"10.0.0.{number}")
+    cache = Cache((tmp_path,))
+    kube = Kube(Source(none=True, known=lambda: Known(Store(), cache)), Words(), Filter())
+    assert (len(cache.every()), cache.left_out, kube.notes()) == (3, False, [])
+    (tmp_path / "one").mkdir()
+    assert cache.of("no such") is None
+    assert len(cache.every()) <= 3 and cache.left_out
+    assert kube.notes() == [LEFT_OUT] and kube.notes() == []

@@ -6,16 +6,23 @@ the host name in lower case. With --config, versions differ in whether they heed
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracer import files
+from tracer.findings import host_process
+
 PROGRAMS = ("kube-proxy", "hyperkube")
 """Programs that are kube-proxy, by the name of their file."""
+WITH_KUBE_PROXY = ("k3s", "rke2")
+"""Programs that have kube-proxy in them."""
 
 _OVERRIDE = re.compile(
-    r"""^hostnameOverride:[ \t]*(?:"([^"\n]*)"|'([^'\n]*)'|([^\s#"']*))[ \t]*(?:#.*)?$|"hostnameOverride"\s*:\s*"([^"]*)\"""",
+    r"""^hostnameOverride:[ \t]*+(?:"([^"\n]*+)"|'([^'\n]*+)'|([^\s#"']*+))[ \t]*+(?:#.*)?$"""
+    r"""|"hostnameOverride"\s*+:\s*+"([^"]*)\"""",
     re.MULTILINE,
 )
 
@@ -29,12 +36,19 @@ class KubeProxy:
 
 
 def running(proc: Path = Path("/proc")) -> KubeProxy | None:
-    """The kube-proxy that runs here; None when none is seen, or several are."""
-    found = [pid for pid in (p.name for p in proc.iterdir()) if pid.isdigit() and is_kube_proxy(arguments(proc / pid))]
-    if len(found) != 1:
-        return None
-    root = proc / found[0]
-    return KubeProxy(int(found[0]), tuple(names(arguments(root), root / "root", _host_name(proc))))
+    """The kube-proxy that runs here; None when none is seen, or several are.
+
+    A process can give itself any name. Only one that may write the node's rules is kube-proxy (host_process.py), so no other
+    can be taken for it, nor make the real one one of two.
+    """
+    found = []
+    for name in proc.iterdir():
+        if name.name.isdigit():
+            with host_process.opened(proc, int(name.name)) as process:
+                words = host_process.arguments(process)
+                if is_kube_proxy(words):
+                    found.append(KubeProxy(int(name.name), tuple(_names_of(process, words, _host_name(proc)))))
+    return found[0] if len(found) == 1 else None
 
 
 def is_kube_proxy(words: Sequence[str]) -> bool:
@@ -43,12 +57,11 @@ def is_kube_proxy(words: Sequence[str]) -> bool:
     return program in PROGRAMS and (program == "kube-proxy" or "proxy" in words or "kube-proxy" in words)
 
 
-def arguments(process: Path) -> list[str]:
-    """The command line of a process, from its directory in /proc; [] when it cannot be read."""
-    try:
-        return (process / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-    except OSError:
-        return []
+def has_kube_proxy(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether a process of the node is kube-proxy, or has it in it."""
+    with host_process.opened(proc, pid) as process:
+        words = host_process.arguments(process)
+    return is_kube_proxy(words) or (bool(words) and Path(words[0].split(" ")[0]).name in WITH_KUBE_PROXY)
 
 
 def _host_name(proc: Path) -> str:
@@ -58,13 +71,25 @@ def _host_name(proc: Path) -> str:
         return ""
 
 
-def names(words: Sequence[str], root: Path, host: str) -> list[tuple[str, str]]:
-    """(name, where it comes from) of each name that this command line may mean. root: what the process sees as /."""
+def _names_of(process: int, words: Sequence[str], host: str) -> list[tuple[str, str]]:
+    """As `names`, for an open directory of /proc. [] when what the process sees as / cannot be looked at."""
+    try:
+        root = files.directory("root", process)
+    except OSError:
+        return [] if option(words, "config") else names(words, -1, host)
+    try:
+        return names(words, root, host)
+    finally:
+        os.close(root)
+
+
+def names(words: Sequence[str], root: int, host: str) -> list[tuple[str, str]]:
+    """(name, where it comes from) of each name that this command line may mean. root: descriptor of what it sees as /."""
     override, config = option(words, "hostname-override").lower(), option(words, "config")
     by_host = (host, "the host name")
     if not config:
         return [(override, "--hostname-override")] if override else [by_host]
-    told = _override_in(root / config.lstrip("/"))
+    told = _override_in(config, root)
     if told is None:
         return []
     first = (
@@ -88,13 +113,16 @@ def option(words: Sequence[str], name: str) -> str:
     return value
 
 
-def _override_in(path: Path) -> str | None:
+def _override_in(path: str, root: int) -> str | None:
     """hostnameOverride of a configuration file, "" when it is not set; None when the file cannot be read, or is another one.
 
-    The one key is looked for as kubeadm, kops and people write it, in YAML or JSON, at the left margin or in braces.
+    A path that does not begin with / counts from a directory that only the process knows. The one key is looked for as kubeadm,
+    kops and people write it, in YAML or JSON, at the left margin or in braces.
     """
+    if not path.startswith("/"):
+        return None
     try:
-        text = path.read_text(encoding="utf-8")
+        text = files.read(path, root=root).decode()
     except (OSError, ValueError):
         return None
     if "KubeProxyConfiguration" not in text:

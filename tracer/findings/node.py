@@ -14,6 +14,7 @@ from ipaddress import ip_interface
 from pathlib import Path
 from typing import TypeVar
 
+from tracer import files
 from tracer.findings import kube_proxy, procnet
 from tracer.findings.kube_proxy import KubeProxy
 from tracer.findings.procnet import Bound
@@ -78,11 +79,7 @@ class Node:
 
     def is_kube_proxy(self, pid: int) -> bool:
         """Whether a process is kube-proxy, or k3s, which has it in it."""
-        return self._keep(("is kube-proxy", pid), lambda: self._is_kube_proxy(pid), False)
-
-    def _is_kube_proxy(self, pid: int) -> bool:
-        words = kube_proxy.arguments(self._proc / str(pid))
-        return kube_proxy.is_kube_proxy(words) or (bool(words) and Path(words[0].split(" ")[0]).name in ("k3s", "rke2"))
+        return self._keep(("is kube-proxy", pid), lambda: kube_proxy.has_kube_proxy(pid, self._proc), False)
 
     def kube_proxy(self) -> KubeProxy | None:
         return self._keep("kube-proxy", lambda: kube_proxy.running(self._proc), None)
@@ -140,7 +137,7 @@ class Node:
 
 def _leases(path: Path) -> list[str]:
     with suppress(OSError, ValueError):
-        pairs = (line.partition("=") for line in path.read_text(encoding="ascii").splitlines())
+        pairs = (line.partition("=") for line in files.text(path, owners=files.ours()).splitlines())
         values = [value for name, _, value in pairs if name in ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET") and value]
         return [str(ip_interface(value).network) for value in values]
     return []

@@ -11,8 +11,11 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from tracer import files
 from tracer.kube.index import Index
 from tracer.kube.model import HostPort
 from tracer.kube.names import portmap_chain
@@ -21,6 +24,9 @@ DIRECTORIES = (Path("/var/lib/cni/results"), Path("/var/lib/cni/cache/results"))
 
 LOOK_SECONDS = 1.0
 """libcni writes its file after the plugin has written its rules, so a first look can come too early."""
+
+MOST_FILES = 10_000
+"""Files that are read; a node has some hundreds."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,8 @@ class Cache:
         self._directories = directories
         self._files: dict[Path, Sandbox | None] = {}
         self._looked = 0.0
+        self.left_out = False
+        """Whether there were more than MOST_FILES."""
         self._look()
 
     def of(self, container: str) -> Sandbox | None:
@@ -86,7 +94,9 @@ class Cache:
         there: list[Path] = []
         for directory in self._directories:
             with suppress(OSError):
-                there += directory.iterdir()
+                there += islice(directory.iterdir(), MOST_FILES + 1 - len(there))
+        self.left_out = self.left_out or len(there) > MOST_FILES
+        del there[MOST_FILES:]
         self._files = {path: self._files[path] if path in self._files else read(path) for path in there}
         self._by = self._index(filter(None, self._files.values()))
 
@@ -105,20 +115,30 @@ class Cache:
 
 
 def read(path: Path) -> Sandbox | None:
-    """One file of the cache; None when it is none, or names no pod."""
+    """One file of the cache; None when it is none, names no pod, or others than root may have written it."""
     try:
-        body = json.loads(path.read_bytes())
+        body = json.loads(files.read(path, owners=files.ours()))
         if body.get("kind") != "cniCacheV1":
             return None
-        args = {name: value for name, value in body.get("cniArgs") or ()}
-        namespace, name = args["K8S_POD_NAMESPACE"], args["K8S_POD_NAME"]
+        args = {_word(name): value for name, value in body.get("cniArgs") or ()}
         ips = (body.get("result") or {}).get("ips") or ()
         mappings = (body.get("capabilityArgs") or {}).get("portMappings") or ()
-        ports = tuple(
-            HostPort(int(m["hostPort"]), int(m["containerPort"]), m.get("protocol", "tcp").lower(), m.get("hostIP", ""))
-            for m in mappings
-        )
-        addresses = tuple(ip["address"].partition("/")[0] for ip in ips)
-        return Sandbox(body["containerId"], body["networkName"], namespace, name, addresses, ports)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        ports = tuple(map(_port, mappings))
+        addresses = tuple(_word(ip["address"]).partition("/")[0] for ip in ips)
+        names = (body["containerId"], body["networkName"], args["K8S_POD_NAMESPACE"], args["K8S_POD_NAME"])
+        container, network, namespace, name = map(_word, names)
+        return Sandbox(container, network, namespace, name, addresses, ports)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
+
+
+def _port(mapping: Any) -> HostPort:
+    protocol, address = _word(mapping.get("protocol", "tcp")), _word(mapping.get("hostIP", ""))
+    return HostPort(int(mapping["hostPort"]), int(mapping["containerPort"]), protocol.lower(), address)
+
+
+def _word(value: Any) -> str:
+    """A string, as it is. Raises TypeError for anything else."""
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value

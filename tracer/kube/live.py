@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tracer.errors import BadOption, NoObjects, NoSuchObject
 from tracer.filters import Filter
 from tracer.kube import kubeconfig, node, objects, wanted
-from tracer.kube.cni import DIRECTORIES, Cache
+from tracer.kube.cni import DIRECTORIES, MOST_FILES, Cache
 from tracer.kube.explain import explain
 from tracer.kube.known import Known
 from tracer.kube.kubeconfig import Access
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds to wait for the API when an option names an object. Nothing else ever waits for it."""
+
+LEFT_OUT = f"The CNI result cache has more than {MOST_FILES} files: pods that are only in the others have no names."
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Kube:
         self._watch: Watch | None = None
         self._notes: list[str] = []
         self._said: set[str] = set()
+        self._left_out = False
         if source.objects:
             self.known.store.load(objects.read(source.objects))
             self.known.store.node = node.name_of_node(self.known.store, self.known.local)
@@ -150,6 +153,9 @@ class Kube:
 
     def notes(self) -> list[str]:
         """What the user should be told since the last call, a sentence each."""
+        if self.known.sandboxes.left_out and not self._left_out:
+            self._left_out = True
+            self._notes.append(LEFT_OUT)
         told, self._notes = self._notes, []
         return told + (self._watch.notes() if self._watch else [])
 
