@@ -45,6 +45,17 @@ def read(
     most: bytes that it may have. owners: user ids; the file must be of one of them, and nobody else may be able to write to it.
     root: descriptor of a directory; then the path and all its links are followed as by a process that sees it as /.
     """
+    return _read(path, most, owners, root)[0]
+
+
+def read_with_owner(path: str | os.PathLike[str], most: int, owners: Collection[int]) -> tuple[bytes, int]:
+    """As `read`, and the id of the user whose file it is."""
+    return _read(path, most, owners, None)
+
+
+def _read(
+    path: str | os.PathLike[str], most: int, owners: Collection[int] | None, root: int | None
+) -> tuple[bytes, int]:
     with _looked_at(path, root) as fd:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
@@ -54,10 +65,10 @@ def read(
         if found.st_size > most:
             raise Unfit(f"it has more than {most} bytes", errno.EFBIG)
         if not found.st_size:  # files of /proc and tracefs, too: some of them lose what is read
-            return b""
+            return b"", found.st_uid
         # Not the path again: another file may be there by now.
         with open(f"/proc/self/fd/{fd}", "rb", opener=_not_waiting) as file:
-            return _bounded(file.read(most + 1), most)
+            return _bounded(file.read(most + 1), most), found.st_uid
 
 
 def check_owner(found: os.stat_result, owners: Collection[int]) -> None:

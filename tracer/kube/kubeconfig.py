@@ -7,16 +7,20 @@ were measured and left: docs/kubernetes.md.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from tracer import files
 from tracer.errors import NoObjects
+from tracer.kube import plugin, trust
+from tracer.kube.kubeconfig_text import parse, secret, word
+from tracer.kube.trust import Trust
 
 if TYPE_CHECKING:
     import ssl
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_SECONDS = 60
 """How long a token is used before its file or program is asked again: files are replaced about hourly."""
-EXEC_SECONDS = 30
 
 
 @dataclass
@@ -32,7 +35,8 @@ class Access:
     """An API server and the right to ask it.
 
     scheme, host, port, path: of its URL. context: for TLS, None for plain http. token_file, command: where the bearer token
-    comes from, when it is not fixed. source: where all this was found; nothing else here is ever printed but the URL.
+    comes from, when it is not fixed. owners: whose the token's file must be, None for anybody's. source: where all this was
+    found; nothing else here is ever printed but the URL.
     """
 
     scheme: str
@@ -47,12 +51,13 @@ class Access:
     basic: str = field(default="", repr=False)
     server_name: str = ""
     source: str = ""
+    owners: Collection[int] | None = None
     _until: float = 0.0
 
     def headers(self) -> dict[str, str]:
         """The authorisation to send now. Raises OSError when the token cannot be had."""
         if (self.token_file or self.command) and time.monotonic() >= self._until:
-            self.token = Path(self.token_file).read_text().strip() if self.token_file else self._run()
+            self.token = self._token()
             self._until = time.monotonic() + TOKEN_SECONDS
         if self.token:
             return {"Authorization": f"Bearer {self.token}"}
@@ -62,17 +67,16 @@ class Access:
         """The server did not believe the token: ask for it anew before the next request."""
         self._until = 0.0
 
-    def _run(self) -> str:
-        """A credential plugin's token: client.authentication.k8s.io, as kubectl calls it."""
-        import subprocess
-
+    def _token(self) -> str:
+        if self.command and not self.token_file:
+            return plugin.token(self.command, self.environment)
         try:
-            done = subprocess.run(
-                self.command, env=os.environ | self.environment, capture_output=True, timeout=EXEC_SECONDS, check=True
-            )
-            return str(json.loads(done.stdout)["status"]["token"])
-        except (subprocess.SubprocessError, ValueError, KeyError) as e:
-            raise OSError(f"{self.command[0]} gave no token") from e
+            found = files.read(self.token_file, plugin.MOST, self.owners).decode(errors="replace").strip()
+        except OSError as e:
+            raise OSError(e.errno, f"the token's file {self.token_file} cannot be read: {e.strerror}") from e
+        if not plugin.is_token(found):
+            raise OSError(f"the file {self.token_file} has no token")
+        return found
 
 
 def find(path: str | None, environment: dict[str, str] | None = None) -> Access | None:
@@ -89,29 +93,40 @@ def find(path: str | None, environment: dict[str, str] | None = None) -> Access 
     inside = in_cluster(env)
     if inside:
         return inside
-    homes = [env.get("HOME", "/root"), f"/home/{env['SUDO_USER']}" if env.get("SUDO_USER") else ""]
-    usual = [*(f"{home}/.kube/config" for home in homes if home), "/etc/kubernetes/admin.conf", "/etc/rancher/k3s/k3s.yaml"]
-    for place in usual:
+    first: NoObjects | None = None
+    for place, trusted in trust.usual(env):
         if os.access(place, os.R_OK):
-            return read(place)
+            try:
+                return read(place, trusted)
+            except NoObjects as e:
+                first = first or e
+    if first:
+        raise first
     return None
 
 
 def in_cluster(environment: Any, account: Path = ACCOUNT) -> Access | None:
-    """The service account of this pod; None outside of one."""
+    """The service account of this pod; None outside of one. Raises NoObjects when it cannot be used."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (account / "token").exists():
         return None
     import ssl
 
-    context = ssl.create_default_context(cafile=str(account / "ca.crt"))
-    return Access("https", host, int(port), context=context, token_file=str(account / "token"), source="the pod's account")
+    try:
+        context = ssl.create_default_context(cadata=files.text(account / "ca.crt"))
+        number = int(port)
+    except (OSError, ValueError) as e:
+        raise NoObjects(f"The pod's account in {account} cannot be used: {e}.") from e
+    return Access("https", host, number, context=context, token_file=str(account / "token"), source="the pod's account")
 
 
-def read(path: str) -> Access:
+def read(path: str, trusted: Trust = trust.NAMED) -> Access:
     """The current context of a kubeconfig. Raises NoObjects with one sentence about what is wrong."""
     try:
-        body = _parse(Path(path).read_bytes())
+        text, owners = trusted.read(path)
+        body = parse(text)
+    except files.Unfit as e:
+        raise NoObjects(f"The kubeconfig {path} is not used: {e.strerror}.") from e
     except OSError as e:
         raise NoObjects(f"The kubeconfig {path} cannot be read: {e.strerror}.") from e
     except ImportError as e:
@@ -122,72 +137,79 @@ def read(path: str) -> Access:
         contexts, current = _named(body, "contexts", "context"), body["current-context"]
         cluster = _named(body, "clusters", "cluster")[contexts[current]["cluster"]]
         user = _named(body, "users", "user").get(contexts[current].get("user", ""), {})
-        access = _access(cluster, user, Path(path).parent)
+        access = _access(cluster, user, Path(path).parent, owners)
         access.source = path
-        return access
     except (KeyError, TypeError, AttributeError) as e:
         raise NoObjects(f"The kubeconfig {path} names no usable cluster: {e} is missing or wrong.") from e
-    except (OSError, ValueError, binascii.Error) as e:
+    except (OSError, ValueError) as e:
         raise NoObjects(f"The kubeconfig {path} names a certificate that cannot be used: {e}.") from e
-
-
-def _parse(text: bytes) -> Any:
-    """YAML, or JSON, which needs no library. Raises ValueError, ImportError."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        import yaml
-
-        try:
-            return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        except yaml.YAMLError as e:
-            raise ValueError from e
+    if access.command and not access.token_file and not trusted.runs:
+        raise NoObjects(
+            f"The kubeconfig {path} names a program that gives a token, {access.command[0]!r}, and is another user's: root runs"
+            f" that program only when the file is named, by --kubeconfig {path}."
+        )
+    return access
 
 
 def _named(body: Any, kind: str, of: str) -> dict[str, Any]:
     return {entry["name"]: entry.get(of) or {} for entry in body.get(kind) or ()}
 
 
-def _access(cluster: Any, user: Any, folder: Path) -> Access:
-    url = urlsplit(cluster["server"])
+def _access(cluster: Any, user: Any, folder: Path, owners: Collection[int] | None = None) -> Access:
+    url = urlsplit(word(cluster["server"], "server"))
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise TypeError("server")
     context = None
     if url.scheme == "https":
         import ssl
 
-        authority = _data(cluster, "certificate-authority", folder)
+        # What an authority's file has is never sent, so root's may be named by anybody.
+        authority = _data(cluster, "certificate-authority", folder, None if owners is None else {0, *owners})
         context = ssl.create_default_context(cadata=authority.decode() if authority else None)
         if cluster.get("insecure-skip-tls-verify"):
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        _client_certificate(context, user, folder)
-    port = url.port or (443 if url.scheme == "https" else 80)
-    access = Access(url.scheme, url.hostname or "", port, url.path.rstrip("/"), context, str(user.get("token") or ""))
-    access.server_name = cluster.get("tls-server-name", "")
+        _client_certificate(context, user, folder, owners)
+    try:
+        port = url.port or (443 if url.scheme == "https" else 80)
+    except ValueError as e:
+        raise TypeError("the port of its server") from e
+    token = secret(user.get("token"), "token")
+    access = Access(url.scheme, url.hostname or "", port, url.path.rstrip("/"), context, token)
+    access.owners = owners
+    access.server_name = word(cluster.get("tls-server-name"), "tls-server-name")
     if user.get("tokenFile"):
-        access.token_file = str(folder / user["tokenFile"])
+        access.token_file = str(folder / word(user["tokenFile"], "tokenFile"))
     if user.get("username"):
-        access.basic = base64.b64encode(f"{user['username']}:{user.get('password', '')}".encode()).decode()
-    plugin = user.get("exec")
-    if plugin:
-        name = plugin["command"]
-        access.command = (str(folder / name) if "/" in name else name, *map(str, plugin.get("args") or ()))
-        info = {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": {"interactive": False}}
-        access.environment = {e["name"]: e["value"] for e in plugin.get("env") or ()}
+        name, password = word(user["username"], "username"), word(user.get("password"), "password")
+        access.basic = base64.b64encode(f"{name}:{password}".encode()).decode()
+    program = user.get("exec")
+    if program:
+        name = word(program["command"], "command")
+        access.command = (str(folder / name) if "/" in name else name, *(word(a, "args") for a in program.get("args") or ()))
+        info = {"apiVersion": program["apiVersion"], "kind": "ExecCredential", "spec": {"interactive": False}}
+        access.environment = {word(e["name"], "env"): word(e["value"], "env") for e in program.get("env") or ()}
         access.environment["KUBERNETES_EXEC_INFO"] = json.dumps(info)
     return access
 
 
-def _data(entry: Any, name: str, folder: Path) -> bytes:
+def _data(entry: Any, name: str, folder: Path, owners: Collection[int] | None = None) -> bytes:
     """A certificate or key: inside the kubeconfig, or in a file beside it."""
     if entry.get(f"{name}-data"):
         return base64.b64decode(entry[f"{name}-data"])
-    return (folder / entry[name]).read_bytes() if entry.get(name) else b""
+    path = word(entry.get(name), name)
+    if not path:
+        return b""
+    try:
+        return files.read(folder / path, owners=owners)
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, str(folder / path)) from e
 
 
-def _client_certificate(context: ssl.SSLContext, user: Any, folder: Path) -> None:
+def _client_certificate(context: ssl.SSLContext, user: Any, folder: Path, owners: Collection[int] | None = None) -> None:
     """ssl takes files only; what stands in the kubeconfig lies in one for that moment, readable by us alone."""
     import tempfile
 
-    certificate, key = _data(user, "client-certificate", folder), _data(user, "client-key", folder)
+    certificate, key = _data(user, "client-certificate", folder, owners), _data(user, "client-key", folder, owners)
     if certificate and key:
         with tempfile.NamedTemporaryFile() as both:
             both.write(certificate.rstrip() + b"\n" + key)
