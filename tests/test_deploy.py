@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tracer import __version__
 from tracer.kernel import rights
 from tracer.kube import watch
 
@@ -73,3 +76,54 @@ def test_the_image_has_what_is_imported_and_run() -> None:
     )
     for line in re.findall(r"^COPY (.+) \S+$", text, re.M):
         assert all((ROOT / name).exists() for name in line.split()), line
+
+
+def container() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The pod's specification, and its one container's."""
+    (daemons,) = objects(ROOT / "deploy/daemonset.yaml")
+    pod = daemons["spec"]["template"]["spec"]
+    (one,) = pod["containers"]
+    return pod, one
+
+
+def test_the_image_is_one_that_cannot_be_changed() -> None:
+    """A digest, beside the tag of this version; and until somebody has written his own, none that exists."""
+    _, one = container()
+    found = re.fullmatch(r"registry\.example\.com/k8snet-trace:([\w.]+)@sha256:([0-9a-f]{64})", one["image"])
+    assert found and found[1] == __version__ and set(found[2]) == {"0"}
+    text = (ROOT / "deploy/README.md").read_text()
+    assert f"k8snet-trace:{__version__}@$(cat digest)" in text and "--digestfile digest" in text
+    for path in (*FILES, ROOT / "deploy/README.md", ROOT / "Containerfile"):
+        assert "latest" not in path.read_text(), path
+
+
+def test_no_more_than_it_needs() -> None:
+    pod, one = container()
+    context = one["securityContext"]
+    assert context["capabilities"]["drop"] == ["ALL"] and "privileged" not in context
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert context["readOnlyRootFilesystem"] is True
+    assert [v["mountPath"] for v in one["volumeMounts"]] == ["/tmp"]
+    assert [sorted(v) for v in pod["volumes"]] == [["emptyDir", "name"]], "nothing of the node, so nothing is made there"
+    assert pod["volumes"][0]["emptyDir"]["sizeLimit"]
+    assert {"hostIPC", "shareProcessNamespace"}.isdisjoint(pod)
+
+
+def test_what_exec_means_is_said_first() -> None:
+    lines = (ROOT / "deploy/README.md").read_text().splitlines()
+    first = "\n".join(lines[:12])
+    assert "`exec`" in lines[2] and "root on its node" in lines[2]
+    added = container()[1]["securityContext"]["capabilities"]["add"]
+    assert all(name in added for name in re.findall(r"`([A-Z]+_[A-Z]+)`", first)) and "pods/exec" in first
+
+
+def test_the_steps_of_containerfile() -> None:
+    """As deploy/check reads them: what ARG gives is put in, and FROM can be pinned by it."""
+    module = SourceFileLoader("deploy_check", str(ROOT / "deploy/check"))
+    spec = importlib.util.spec_from_loader("deploy_check", module)
+    assert spec
+    check = importlib.util.module_from_spec(spec)
+    module.exec_module(check)
+    steps = list(check.steps((ROOT / "Containerfile").read_text()))
+    assert steps[0] == ("FROM", "docker.io/library/debian:trixie-slim")
+    assert [word for word, _ in steps if word == "ENTRYPOINT"] and not any("$" in rest for word, rest in steps if word != "RUN")

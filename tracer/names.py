@@ -1,8 +1,8 @@
 """Names for numbers: namespaces, interfaces, processes.
 
 A namespace is known by its inode. The node's own is `node`; one with a name under /run/netns (ip netns, CNI plugins) or
-/run/docker/netns has that; any other is called by a process in it. Processes are looked up when a socket's inode is first
-seen, by the links in /proc/PID/fd.
+/run/docker/netns has that, also when the tracer is in a container and only the node has that directory; any other is called by
+a process in it. Processes are looked up when a socket's inode is first seen, by the links in /proc/PID/fd.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tracer.errors import BadOption
+from tracer.node_files import elsewhere, of_node
 
 NAMED = (Path("/run/netns"), Path("/var/run/docker/netns"))
+NAMED_OF_NODE = ("/run/netns", "/run/docker/netns")
+"""The same of the node, where this process has files of its own."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -38,6 +42,19 @@ def _command(pid: int) -> str:
         return ""
 
 
+def _directories() -> tuple[Path, ...]:
+    return (*NAMED, *(of_node(name) for name in NAMED_OF_NODE)) if elsewhere() else NAMED
+
+
+def named_files() -> Iterator[Path]:
+    """The files that give namespaces their names; a directory that is not there, or not ours to see, has none."""
+    for directory in _directories():
+        found: list[Path] = []
+        with suppress(OSError):
+            found += directory.iterdir()
+        yield from found
+
+
 class Namespaces:
     """Names of network namespaces by inode, looked up again when an unknown one turns up.
 
@@ -52,12 +69,10 @@ class Namespaces:
         self._read_named()
 
     def _read_named(self) -> None:
-        for directory in NAMED:
-            if directory.is_dir():
-                for entry in directory.iterdir():
-                    inode = _inode(entry)
-                    if inode:
-                        self._names.setdefault(inode, entry.name)
+        for entry in named_files():
+            inode = _inode(entry)
+            if inode:
+                self._names.setdefault(inode, entry.name)
 
     def _read_processes(self) -> None:
         for pid in _processes():
@@ -87,7 +102,7 @@ class Namespaces:
         elif "/" in name:
             paths = [Path(name)]
         else:
-            paths = [d / name for d in NAMED]
+            paths = [d / name for d in _directories()]
         found = [inode for inode in map(_inode, paths) if inode]
         if name == "node" and self.node:
             found = [self.node]

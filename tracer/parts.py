@@ -11,7 +11,7 @@ from collections.abc import Callable
 from tracer.findings.node import Node
 from tracer.kernel.session import Session
 from tracer.kube import node
-from tracer.kube.cni import DIRECTORIES, Cache
+from tracer.kube.cni import Cache
 from tracer.kube.known import Known
 from tracer.kube.live import Kube
 from tracer.kube.store import Store
@@ -29,7 +29,7 @@ class Parts:
 
     def known(self) -> Known:
         """What names of Kubernetes are found with."""
-        return Known(Store(), Cache(DIRECTORIES), node.local_addresses(), node.ipvs_addresses())
+        return Known(Store(), Cache(), node.local_addresses(), node.ipvs_addresses())
 
     def namespaces(self) -> Namespaces:
         return Namespaces()

@@ -22,7 +22,11 @@ LOCKDOWN = (
 )
 """As a locked kernel looks. (A real one stays locked: tests/kernel/all_rights.py tries it.)"""
 PATIENCE = 60.0
-CONTAINED = "unshare -m sh -c 'umount -l /sys && mount -t sysfs -o ro none /sys && exec \"$@\"' sh"
+CONTAINED = (
+    "unshare -m sh -c 'umount -l /sys && mount -t sysfs -o ro none /sys && mount --bind /tmp /tmp && mount -o remount,bind,ro /"
+    " && ! touch /var/x 2>/dev/null && exec \"$@\"' sh"
+)
+"""As a container sees /sys, and with a root that can only be read, but for /tmp."""
 
 
 @pytest.mark.parametrize(
@@ -48,7 +52,7 @@ def test_a_function_that_no_run_can_do_without(node: None, tmp_path: Path) -> No
 
 
 def test_the_least_rights_and_fewer_symbols(node: None, tmp_path: Path) -> None:
-    """Both at once: neither disturbs the other. The former sees /sys as a container does that is not privileged."""
+    """Both at once: neither disturbs the other. The former sees files as a container does that is not privileged."""
     before = state()
     least = Tracer(tmp_path, "least", f"{CONTAINED} {holding(rights.NEEDED, *rights.LOSES)}")
     fewer = Tracer(tmp_path, "fewer", without_symbols(tmp_path, "nf_nat_manip_pkt", "tcp_conn_request"))

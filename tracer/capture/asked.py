@@ -64,7 +64,7 @@ class AskedNamespaces(Namespaces):
 class AskedNode(Node):
     """What findings ask of the node. Its processes are asked about through the same Asking."""
 
-    def __init__(self, asking: Asking, proc: Path = Path("/proc"), run: Path = Path("/run")) -> None:
+    def __init__(self, asking: Asking, proc: Path = Path("/proc"), run: Path | None = None) -> None:
         super().__init__(proc, run)
         self._asking = asking
         self._processes = AskedProcesses(asking, "listener")

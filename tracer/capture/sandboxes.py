@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tracer.kube.cni import DIRECTORIES, Cache, Sandbox
+from tracer.kube.cni import Cache, Sandbox
 
 Keep = Callable[[int, list[Sandbox]], None]
 """Takes how many questions were asked in this turn, and what was read."""
@@ -17,7 +17,7 @@ Keep = Callable[[int, list[Sandbox]], None]
 class Recorded(Cache):
     """The live cache. keep: takes each reading that differs from the one before."""
 
-    def __init__(self, keep: Keep, directories: tuple[Path, ...] = DIRECTORIES) -> None:
+    def __init__(self, keep: Keep, directories: tuple[Path, ...] | None = None) -> None:
         self._keep, self._asked, self._said = keep, 0, list[Sandbox]()
         super().__init__(directories)
 

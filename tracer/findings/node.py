@@ -19,6 +19,7 @@ from tracer.findings import kube_proxy, procnet
 from tracer.findings.kube_proxy import KubeProxy
 from tracer.findings.procnet import Bound
 from tracer.names import Processes
+from tracer.node_files import of_node
 from tracer.place import place
 from tracer.routes import Routes
 from tracer.rules.netns import inside
@@ -49,8 +50,8 @@ class Listener:
 class Node:
     """The node that this runs on. Addresses and sockets are those of process 1's network namespace, or of ours."""
 
-    def __init__(self, proc: Path = Path("/proc"), run: Path = Path("/run"), sys: Path = Path("/sys")) -> None:
-        self._proc, self._run, self._sys, self._processes = proc, run, sys, Processes()
+    def __init__(self, proc: Path = Path("/proc"), run: Path | None = None, sys: Path = Path("/sys")) -> None:
+        self._proc, self._run, self._sys, self._processes = proc, run or of_node("/run"), sys, Processes()
         self._kept: dict[Hashable, tuple[float, object]] = {}
         self._net = next((p for p in (proc / "1/net", proc / "self/net") if os.access(p / "tcp", os.R_OK)), proc / "self/net")
 

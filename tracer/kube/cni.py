@@ -19,8 +19,9 @@ from tracer import files
 from tracer.kube.index import Index
 from tracer.kube.model import HostPort
 from tracer.kube.names import portmap_chain
+from tracer.node_files import of_node
 
-DIRECTORIES = (Path("/var/lib/cni/results"), Path("/var/lib/cni/cache/results"))
+DIRECTORIES = ("/var/lib/cni/results", "/var/lib/cni/cache/results")
 
 LOOK_SECONDS = 1.0
 """libcni writes its file after the plugin has written its rules, so a first look can come too early."""
@@ -47,8 +48,9 @@ class Cache:
     All questions are dictionary look-ups.
     """
 
-    def __init__(self, directories: tuple[Path, ...] = DIRECTORIES) -> None:
-        self._directories = directories
+    def __init__(self, directories: tuple[Path, ...] | None = None) -> None:
+        """directories: None for the node's."""
+        self._directories = tuple(map(of_node, DIRECTORIES)) if directories is None else directories
         self._files: dict[Path, Sandbox | None] = {}
         self._looked = 0.0
         self.left_out = False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tracer.errors import BadOption, NoObjects, NoSuchObject
 from tracer.filters import Filter
 from tracer.kube import kubeconfig, node, objects, wanted
-from tracer.kube.cni import DIRECTORIES, MOST_FILES, Cache
+from tracer.kube.cni import MOST_FILES, Cache
 from tracer.kube.explain import explain
 from tracer.kube.known import Known
 from tracer.kube.kubeconfig import Access
@@ -36,7 +36,7 @@ class Source:
     objects: str = ""
     kubeconfig: str = ""
     none: bool = False
-    known: Callable[[], Known] = lambda: Known(Store(), Cache(DIRECTORIES), node.local_addresses(), node.ipvs_addresses())
+    known: Callable[[], Known] = lambda: Known(Store(), Cache(), node.local_addresses(), node.ipvs_addresses())
     """Makes what names are found with."""
     replayed: bool = False
     """Its objects come from elsewhere: nobody is asked."""

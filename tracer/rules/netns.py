@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from tracer.names import NAMED
+from tracer.names import named_files
 
 CLONE_NEWNET = 0x40000000
 
@@ -88,7 +88,7 @@ def current() -> int:
 def find(inode: int) -> Path:
     """A file that leads to the namespace with this inode. Raises LookupError when no name and no process does."""
     paths = [Path("/proc/self/ns/net"), Path("/proc/1/ns/net")]
-    paths += [entry for directory in NAMED if directory.is_dir() for entry in directory.iterdir()]
+    paths += named_files()
     paths += [Path(f"/proc/{pid}/ns/net") for pid in os.listdir("/proc") if pid.isdigit()]
     for path in paths:
         with suppress(OSError):
