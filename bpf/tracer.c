@@ -4,6 +4,11 @@
  * kernel's BTF gives, and plan.h says which probe is attached to which function. Both are generated at start, by
  * tracer/kernel/layouts.py and tracer/kernel/plan.py. */
 
+/* What the kernel is told: it gives helpers such as bpf_probe_read_kernel and bpf_ktime_get_ns to programs under the GPL alone, and
+ * takes only the names in include/linux/license.h. This text is under Apache-2.0 OR GPL-2.0-only; here the latter counts. bcc makes
+ * the program's license section of this macro (and would say GPL without it). */
+#define BPF_LICENSE GPL
+
 #include "structs.h"
 #include "plan.h"
 #include "event.h"

@@ -182,4 +182,4 @@ def test_a_query(run: Any, capture: Path) -> None:
 def test_a_query_without_its_library(run: Any, capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     status, out, err = run("query", capture, "SELECT 1")
-    assert (status, out) == (24, "") and "needs pyarrow: pip install 'k8snet-trace[analysis]'." in err
+    assert (status, out) == (24, "") and "needs pyarrow, which is not installed: pip install pyarrow, or in a checkout" in err

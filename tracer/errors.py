@@ -96,6 +96,6 @@ class Damaged(TraceError):
 
 
 class NoLibrary(TraceError):
-    """A library of k8snet-trace[analysis] is needed and not there."""
+    """A library that only reading captures needs (duckdb, pyarrow, scapy) is not there."""
 
     status = 24

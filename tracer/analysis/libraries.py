@@ -1,4 +1,4 @@
-"""The libraries of k8snet-trace[analysis], when they are needed: what records on a node does without them."""
+"""The libraries that read captures need (in pyproject.toml: analysis), when they are needed: what records does without them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from tracer.errors import NoLibrary
 
 
 def need(name: str, what: str) -> ModuleType:
-    """The library. what: what it is needed for. Raises NoLibrary."""
+    """The library. what: what it is needed for. Raises NoLibrary.
+
+    Its sentence never says to install k8snet-trace from PyPI: that name is not this project's there.
+    """
     try:
         return import_module(name)
     except ImportError as e:
         package = name.partition(".")[0]
-        raise NoLibrary(f"{what} needs {package}: pip install 'k8snet-trace[analysis]'. ({e})") from e
+        install = f"pip install {package}, or in a checkout pip install '.[analysis]'"
+        raise NoLibrary(f"{what} needs {package}, which is not installed: {install}. ({e})") from e
