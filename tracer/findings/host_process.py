@@ -3,8 +3,8 @@
 Believed is one that is root's, in the network and user namespace of process 1, and has CAP_NET_ADMIN: whoever has that may
 write the node's rules anyway. Its namespace of processes is not asked for: kubeadm's kube-proxy has one of its own.
 
-All is read through one descriptor of /proc/PID, so that it is told of one process. Who it is comes before its command line:
-that lies in the process's memory, and its owner can make whoever reads it wait.
+All is read through one descriptor of /proc/PID, so that it is told of one process. Who it is comes before its command line,
+which lies in the process's memory, behind which can be a file of a file system (FUSE) that does not answer.
 """
 
 from __future__ import annotations
