@@ -106,6 +106,7 @@ def test_no_more_than_it_needs() -> None:
     assert [v["mountPath"] for v in one["volumeMounts"]] == ["/tmp"]
     assert [sorted(v) for v in pod["volumes"]] == [["emptyDir", "name"]], "nothing of the node, so nothing is made there"
     assert pod["volumes"][0]["emptyDir"]["sizeLimit"]
+    assert one["command"][2].startswith("chmod 1777 /tmp && install -d -m 700 /tmp/captures && "), "an emptyDir is made 0777"
     assert {"hostIPC", "shareProcessNamespace"}.isdisjoint(pod)
 
 
