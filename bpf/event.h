@@ -72,7 +72,8 @@ struct event {
     u8 pf;             /* protocol family of the hook: 2 ip, 7 bridge, 10 ip6, 1 inet, 5 netdev */
     u8 verdict;        /* HOOK, TABLE, CHAIN: NF_* verdict; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 unknown */
     u8 ct_info;        /* enum ip_conntrack_info; IPVS: how the connection is forwarded, IP_VS_CONN_F_* */
-    u8 manip;          /* NAT, IPVS: 0 source 1 destination, +2 in the reply direction */
+    u8 manip;          /* NAT, IPVS: 0 source 1 destination, +2 in the reply direction; CHAIN: 1 the table's name is longer than
+                          told here, +2 the chain's is */
     u8 state;          /* SOCKET: TCP state of the socket; TABLE: what is known of its rules, see steps.h;
                           CHAIN: family of the table, 1 inet 2 ip 10 ip6; IPVS: enum ipvs_act */
     char table[32];    /* TABLE, CHAIN: table name; IPVS: the scheduler's */
@@ -91,8 +92,8 @@ struct event {
     u64 joint2;        /* zero: here begins the third slot */
     u32 length;        /* bytes from the IP header on */
     u32 ack;           /* TCP acknowledgement number */
-    u32 accept_len;    /* SOCKET, SYN, ACCEPT: connections waiting in the accept queue */
-    u32 accept_max;    /* SOCKET, SYN, ACCEPT: the listener's backlog */
+    u32 accept_len;    /* SOCKET, SYN, ACCEPT: connections waiting in the accept queue; CHAIN: lower half of nft_hit.run */
+    u32 accept_max;    /* SOCKET, SYN, ACCEPT: the listener's backlog; CHAIN: upper half of nft_hit.run */
     u32 syn_len;       /* SOCKET, SYN, ACCEPT: half-open connections of the listener */
     u16 sport;         /* source port, or ICMP id */
     u16 dport;         /* destination port, or ICMP type << 8 | code */

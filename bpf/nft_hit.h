@@ -3,7 +3,7 @@
  * It has the two sizes of struct event and its joints, so that both fit the slots of one ring, and the fields of both that
  * have one name stand at one place: time, packet, object, netns, mark, hop, kind, flags, hook, pf. `kind` is EVENT_NFT_RULE and
  * tells them apart. Ends of chains and policies, where no rule acted, are short (FLAG_SAME). A run of nft_do_chain writes any
- * number of these and then one EVENT_CHAIN with the same object. */
+ * number of these and then one EVENT_CHAIN with the same object and run; in between may stand those of runs inside this one. */
 
 enum nft_trace_kind {
     TRACE_POLICY = 1, /* the base chain's policy; there is no rule */
@@ -32,7 +32,8 @@ struct nft_hit {
     u64 handle;         /* of the rule, unique in its table; 0 = no rule */
     u64 table_handle;   /* of the table, unique in the namespace */
     u64 to_handle;      /* JUMP, GOTO: handle of the chain it leads to */
-    u64 spare_3[2];     /* zero */
+    u64 run;            /* address of this run's packet info: other runs at the same time have others. 0 = not known */
+    u64 chain_handle;   /* of the base chain, unique in its table; 0 = not known */
     u64 joint1;         /* zero: here begins the second slot */
     char registers[64]; /* nftables' 16 data registers after the rule: what a map was asked for is still there */
     char table[32];     /* name of the table */

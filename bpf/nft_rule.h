@@ -2,7 +2,12 @@
  *
  * It is, once the static key nft_trace_enabled is on, for every packet, before it looks at skb->nf_trace; the key is turned
  * on from a network namespace of our own (tracer/rules/nft_switch.py). A run may be the first that is seen of a packet, so
- * the first call of a run decides whether the packet is followed; `nft_runs` remembers that for the rest of the run. */
+ * the first call of a run decides whether the packet is followed; `nft_runs` remembers that for the rest of the run.
+ *
+ * Runs nest. `dup` and TEE send a copy through OUTPUT and POSTROUTING from within the rule that asks for it, REJECT sends its
+ * answer so, `fwd` the packet itself; and a softirq may carry other packets through their chains on top of a process that
+ * sends one. So a CPU has room for several runs. Each is known by addresses on its own stack: of the trace info here, and of
+ * the packet info in the records, since nft_do_chain has that one too. */
 
 #if defined(HAVE_nft_traceinfo) && defined(HAVE_nft_base_chain_chain) && defined(HAVE_nft_verdict)
 
@@ -19,12 +24,57 @@
 struct nft_run {
     u64 skb;
     u64 chain;
-    u64 info;   /* on the stack of this very run */
     u64 packet; /* 0 = nobody wants it */
     u64 depth;  /* with --drops-only: so many jumps led to where the packet is */
     struct nft_hit jumps[NFT_JUMPS];
 };
-BPF_PERCPU_ARRAY(nft_runs, struct nft_run, 1);
+BPF_PERCPU_ARRAY(nft_runs, struct nft_run, NFT_RUNS);
+
+/* The run with this trace info, a new one if there is none; the last is used again when all are in use. */
+static __always_inline struct nft_run *run_with(u64 info)
+{
+    u32 at = NFT_RUNS, free = NFT_RUNS - 1;
+    u64 now = bpf_jiffies64();
+    struct nft_open *open = nft_open_here();
+    struct nft_run *run;
+
+    if (!open)
+        return 0;
+#pragma unroll
+    for (int i = NFT_RUNS - 1; i >= 0; i--) {
+        if (open->info[i] == info && now <= open->until[i])
+            at = i;
+        if (!open->info[i] || now > open->until[i])
+            free = i;
+    }
+    if (at < NFT_RUNS) {
+        open->until[at & (NFT_RUNS - 1)] = now + NFT_RUN_TICKS;
+        return nft_runs.lookup(&at);
+    }
+    open->info[free & (NFT_RUNS - 1)] = info;
+    open->until[free & (NFT_RUNS - 1)] = now + NFT_RUN_TICKS;
+    run = nft_runs.lookup(&free);
+    if (run) {
+        run->skb = 0;
+        run->depth = 0;
+    }
+    return run;
+}
+
+/* The last call of a run. A packet that a rule took over may be gone by the time its chain returns, which needs to know. */
+static __always_inline void close_run(u64 info, u64 pkt, u64 packet)
+{
+    struct nft_open *open = nft_open_here();
+
+    if (!open)
+        return;
+#pragma unroll
+    for (int i = 0; i < NFT_RUNS; i++)
+        if (open->info[i] == info)
+            open->info[i] = 0;
+    open->stolen_pkt = packet ? pkt : 0;
+    open->stolen_packet = packet;
+}
 
 /* The generation of the namespace's ruleset: newer kernels have it in struct net, others in what nf_tables keeps for each
  * namespace, which net_generic() finds by the module's number. */
@@ -65,13 +115,13 @@ static __always_inline u64 nft_handle(u64 rule)
 }
 
 /* The packet's entry, looked for at the first call of a run; NULL when nobody wants it. gone = 1: the packet may have been
- * freed. ended = 1 at the last call. */
+ * freed. */
 static __always_inline struct follow *follow_in_run(struct call *c, struct nft_run *run, struct sk_buff *skb,
-                                                    struct nf_hook_state *state, u64 chain, u8 gone, u8 ended)
+                                                    struct nf_hook_state *state, u64 chain, u8 gone)
 {
     struct follow *e = 0;
 
-    if (run->info == c->arg[0] && run->skb == (u64)skb && run->chain == chain) {
+    if (run->skb == (u64)skb && run->chain == chain) {
         if (run->packet)
             e = already_followed((u64)skb);
         if (e && e->packet != run->packet)
@@ -80,7 +130,6 @@ static __always_inline struct follow *follow_in_run(struct call *c, struct nft_r
         e = follow_in_hook(c, skb, state, 0, sight_of(c));
         run->depth = 0;
     }
-    run->info = ended ? 0 : c->arg[0];
     run->skb = (u64)skb;
     run->chain = chain;
     run->packet = e ? e->packet : 0;
@@ -162,7 +211,7 @@ static __always_inline int nft_rule_entered(struct call *c)
     struct nft_hit *out;
     struct reserved r;
     struct follow *e;
-    int code, ended, zero = 0, silent = only_drops(), jumps;
+    int code, ended, silent = only_drops(), jumps;
 
 #ifdef HAVE_nft_traceinfo_pkt
     if (!pkt)
@@ -186,10 +235,12 @@ static __always_inline int nft_rule_entered(struct call *c)
     policy = PEEK(base, policy);
     ended = trace == TRACE_POLICY || (trace == TRACE_RULE && is_final(code));
     decision = trace == TRACE_POLICY ? policy : ended ? code & NF_VERDICT_MASK : NF_ACCEPT;
-    run = nft_runs.lookup(&zero);
+    run = run_with(c->arg[0]);
     if (!run)
         return 0;
-    e = follow_in_run(c, run, skb, state, chain, decision == NF_STOLEN, ended);
+    e = follow_in_run(c, run, skb, state, chain, decision == NF_STOLEN);
+    if (ended)
+        close_run(c->arg[0], (u64)pkt, e && decision == NF_STOLEN ? e->packet : 0);
     if (!e)
         return 0;
     /* Behind the last rule of a chain stands one without a handle, which older kernels say has returned. */
@@ -220,6 +271,8 @@ static __always_inline int nft_rule_entered(struct call *c)
         out = (void *)r.out;
     }
     out->object = chain;
+    out->run = (u64)pkt;
+    out->netns = netns_of(c, READ(c, state, net));
     out->hook = READ(c, state, hook);
     out->pf = READ(c, state, pf);
     out->generation = nft_generation(READ(c, state, net));
@@ -228,6 +281,7 @@ static __always_inline int nft_rule_entered(struct call *c)
     out->code = code;
     out->handle = handle;
     out->table_handle = PEEK(table, handle);
+    out->chain_handle = PEEK((struct nft_chain *)chain, handle);
     out->family = nft_family(table);
     if (decision != NF_STOLEN)
         out->mark = READ(c, skb, mark);

@@ -34,16 +34,47 @@ static __always_inline int chain_keep(struct call *c)
     return !known_unwanted(READ(c, skb, _nfct));
 }
 
-/* Table and chain, by name; whole = 0 for a short event, which has no room for the chain's. */
-static __always_inline void write_chain(struct event *out, struct event *whole, struct nft_chain *chain)
+/* The runs of chains under way on this CPU, see nft_rule.h. info: trace info of each, 0 = free. until: jiffies, when the end of
+ * a run must have been missed. stolen_pkt, stolen_packet: packet info and packet of the run whose last rule took the packet over. */
+#define NFT_RUNS 4
+#define NFT_RUN_TICKS 25
+
+struct nft_open {
+    u64 info[NFT_RUNS];
+    u64 until[NFT_RUNS];
+    u64 stolen_pkt, stolen_packet;
+};
+BPF_PERCPU_ARRAY(nft_open_runs, struct nft_open, 1);
+
+static __always_inline struct nft_open *nft_open_here(void)
+{
+    int zero = 0;
+    return nft_open_runs.lookup(&zero);
+}
+
+/* Copies a name as far as there is room; 1 when it goes on behind that. What follows a short name is not read. */
+static __always_inline u8 write_cut(char *to, u64 name)
+{
+    char next = 0;
+
+    if (bpf_probe_read_kernel_str(to, 32, (void *)name) == 32)
+        bpf_probe_read_kernel(&next, sizeof(next), (void *)(name + 31));
+    return next != 0;
+}
+
+/* Table, chain and run. The event is a whole one: a short one has no room for the chain's name. */
+static __always_inline void write_chain(struct event *out, struct event *whole, struct nft_chain *chain, u64 pkt)
 {
     struct nft_table *table = PEEK(chain, table);
 
     out->state = nft_family(table);
     out->object = (u64)chain;
-    bpf_probe_read_kernel_str(&out->table, sizeof(out->table), PEEK(table, name));
-    if (whole)
-        bpf_probe_read_kernel_str(&whole->chain, sizeof(whole->chain), PEEK(chain, name));
+    out->manip = write_cut(out->table, (u64)PEEK(table, name));
+    if (whole) {
+        out->manip |= write_cut(whole->chain, (u64)PEEK(chain, name)) << 1;
+        whole->accept_len = pkt;
+        whole->accept_max = pkt >> 32;
+    }
 }
 
 /* Since 6.7 nft_do_chain frees a packet that it drops, and returns "stolen" with an error in the upper half (kernel: "netfilter:
@@ -64,7 +95,31 @@ static __always_inline void write_dropped(struct call *c, u64 skb, struct nf_hoo
     r.out->verdict = NF_DROP;
     r.out->flags |= FLAG_NO_HEADER;
     write_rejection(r.out, skb);
-    write_chain(r.out, r.whole, (void *)c->arg[1]);
+    write_chain(r.out, r.whole, (void *)c->arg[1], c->arg[0]);
+    submit_event(r);
+}
+
+/* A rule took the packet over (fwd, synproxy). It may be gone; its run has said which packet it was. */
+static __always_inline void write_stolen(struct call *c, u64 skb, struct nf_hook_state *state)
+{
+    struct nft_open *open = nft_open_here();
+    struct follow *e = already_followed(skb);
+    struct reserved r;
+
+    if (!open || !open->stolen_packet || open->stolen_pkt != c->arg[0])
+        return;
+    if (!e || e->packet != open->stolen_packet || only_drops())
+        return;
+    open->stolen_packet = 0;
+    r = reserve_whole(e, EVENT_CHAIN);
+    if (!r.out)
+        return;
+    r.out->netns = netns_of(c, READ(c, state, net));
+    r.out->hook = READ(c, state, hook);
+    r.out->pf = READ(c, state, pf);
+    r.out->verdict = NF_STOLEN;
+    r.out->flags |= FLAG_NO_HEADER;
+    write_chain(r.out, r.whole, (void *)c->arg[1], c->arg[0]);
     submit_event(r);
 }
 
@@ -82,6 +137,8 @@ static __always_inline int chain_returned(struct call *c)
     if (verdict == NF_STOLEN) {
         if ((u32)c->ret >> 16)
             write_dropped(c, (u64)skb, state);
+        else
+            write_stolen(c, (u64)skb, state);
         return 0;
     }
     if (known_unwanted(READ(c, skb, _nfct)))
@@ -99,7 +156,7 @@ static __always_inline int chain_returned(struct call *c)
     r.out->verdict = verdict;
     if (verdict == NF_DROP)
         write_rejection(r.out, (u64)skb);
-    write_chain(r.out, r.whole, chain);
+    write_chain(r.out, r.whole, chain, c->arg[0]);
     submit_event(r);
     return 0;
 }

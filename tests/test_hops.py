@@ -36,6 +36,14 @@ def test_names_end_where_the_kernel_ended_them() -> None:
     assert (chain.table, chain.chain) == ("nat", "in")
 
 
+def test_names_that_an_event_has_no_room_for() -> None:
+    """What is not known whole is not shown as if it were."""
+    cut = make("CHAIN", hook="INPUT", table="t" * 31, chain="c" * 31, manip=3)
+    assert (cut.table, cut.chain) == ("t" * 31 + "…", "c" * 31 + "…")
+    whole = make("CHAIN", hook="INPUT", table="t" * 31, chain="c" * 31)
+    assert (whole.table, whole.chain) == ("t" * 31, "c" * 31)
+
+
 def test_names_need_not_be_text() -> None:
     assert make("HOOK", hook="INPUT", in_name=b"caf\xe9").in_iface == "caf\N{REPLACEMENT CHARACTER}"
 

@@ -54,6 +54,16 @@ def test_where_the_key_of_a_verdict_map_stands(register: int, place: int) -> Non
     assert rule(expression("lookup", attribute(1, "a-map"), attribute(2, 1), attribute(3, 1))).lookup is None
 
 
+def test_a_key_that_may_be_gone_from_the_registers() -> None:
+    """Behind "continue" a rule goes on, and may put something else there, or look up another verdict."""
+    lookup = expression("lookup", attribute(1, "services"), attribute(2, 1), attribute(3, 0))
+    mark = expression("meta", attribute(2, 3), attribute(3, 1))
+    assert rule(lookup, expression("counter"), expression("log")).lookup == ("services", 0)
+    assert rule(lookup, expression("immediate", attribute(1, 1)), mark).lookup is None
+    assert rule(lookup, verdict(1)).lookup is None
+    assert rule(lookup, lookup).lookup is None
+
+
 def test_attributes_are_read_as_they_are_written() -> None:
     raw = attribute(1, 5) + attribute(2, "abc") + attribute(3, [attribute(1, b"x"), attribute(1, b"yz")])
     found = attributes(raw)

@@ -10,11 +10,11 @@ import pytest
 from tests.builders import NODE
 from tracer import record
 from tracer.model import Evidence
-from tracer.record import Kind, Trace
+from tracer.record import Flag, Kind, Trace
 from tracer.rules import nft_hits
 from tracer.rules.model import Place, Rule, Ruleset, Walk
 from tracer.rules.nft import Snapshot
-from tracer.rules.nft_maps import Element, VerdictMap
+from tracer.rules.nft_maps import CATCH_ALL, TIMEOUT, Element, VerdictMap
 
 CONTINUE, JUMP, GOTO, RETURN = -1, -3, -4, -5
 TABLE, BASE = 5, 0xFFFF0000
@@ -88,7 +88,7 @@ def chain(verdict: int = 1, **more: Any) -> Any:
 
 
 def walk(*hits: Any, verdict: int = 1, held: Held | None = None, whole: bool = True) -> Walk:
-    return nft_hits.walk(chain(verdict), hits, held or Held(snapshot()), whole)
+    return nft_hits.walk(chain(verdict), nft_hits.Run(list(hits)), held or Held(snapshot()), whole)
 
 
 def paths(w: Walk) -> list[str]:
@@ -180,11 +180,57 @@ def test_records_that_do_not_fit_together() -> None:
     assert walk(whole=False).undecided
 
 
+def grouped(*events: Any) -> list[list[Any]]:
+    """The hits of each run, in the order of the EVENT_CHAINs that ended them. Events get times and numbers by their order,
+    where they have none."""
+    timed = [e._replace(time=at, hop=e.hop or at) for at, e in enumerate(events, 1)]
+    found = nft_hits.runs(timed)
+    back = dict(zip(timed, events, strict=True))
+    return [[back[hit] for hit in found[nft_hits.run_key(e)].hits] for e in timed if e.kind == Kind.EVENT_CHAIN]
+
+
 def test_runs_are_told_apart_by_their_chain() -> None:
     other: dict[str, Any] = {"object": BASE + 8}
     first, second, third = hit(101, 1), hit(102, 1, **other), hit(104, 1)
-    found = nft_hits.runs([first, chain(hop=4), second, chain(hop=6, **other), third, chain(hop=8), chain(hop=9)])
-    assert found == {4: [first], 6: [second], 8: [third], 9: []}
+    found = grouped(first, chain(), second, chain(**other), third, chain(), chain())
+    assert found == [[first], [second], [third], []]
+
+
+def in_run(address: int) -> dict[str, Any]:
+    return {"accept_len": address & 0xFFFFFFFF, "accept_max": address >> 32}
+
+
+def test_a_run_within_a_run_of_the_same_chain() -> None:
+    """A copy goes through POSTROUTING within the rule that made it, and counts its hops as the original does."""
+    inner, outer = 0xFFFFC90000001100, 0xFFFFC90000002200
+    copied = hit(101, 1, run=inner, flags=Flag.FLAG_CLONE, hop=4)
+    original = [hit(102, JUMP, "MAPPED", run=outer, hop=4), hit(109, 0, run=outer, hop=5)]
+    ends = chain(1, hop=6, flags=Flag.FLAG_CLONE, **in_run(inner)), chain(0, hop=6, **in_run(outer))
+    assert grouped(copied, ends[0], *original, ends[1]) == [[copied], original]
+    assert grouped(original[0], copied, original[1], ends[1], ends[0]) == [original, [copied]]
+
+
+def test_runs_of_one_packet_inside_each_other() -> None:
+    """A packet that is sent on by `fwd` meets the chains of the next device within the run that sent it."""
+    before, within, after = hit(101, JUMP, "SVC", run=1), hit(102, 1, run=2), hit(106, 2, run=1)
+    found = grouped(before, within, chain(**in_run(2)), after, chain(2, **in_run(1)))
+    assert found == [[within], [before, after]]
+
+
+def test_a_run_that_ended_without_its_event_is_not_another_ones() -> None:
+    """The next one has its packet info at the same place on the stack."""
+    taken, first, second = hit(101, 2, run=1), hit(101, JUMP, "SVC", run=1), hit(107, 1, run=1)
+    assert grouped(taken, first, second, chain(**in_run(1))) == [[first, second]]
+
+
+def test_a_run_of_which_a_record_is_missing() -> None:
+    run = [hit(101, JUMP, "SERVICES", hop=3, run=1), hit(104, 1, hop=5, run=1)]
+    ended = chain(1, hop=6, time=9, **in_run(1))
+    found = nft_hits.runs([*run, ended])[nft_hits.run_key(ended)]
+    assert not found.whole
+    assert nft_hits.walk(ended, found, Held(snapshot()), False).undecided == "a part of what the rules did was lost"
+    known = nft_hits.runs([run[0], chain(1, hop=4, object=8, **in_run(2)), run[1], ended])
+    assert known[nft_hits.run_key(ended)].whole
 
 
 def test_a_chain_name_that_was_cut_short() -> None:
@@ -193,3 +239,70 @@ def test_a_chain_name_that_was_cut_short() -> None:
     held = Held(replace(rules, chains={**rules.chains, (TABLE, 99): long}))
     w = walk(hit(101, JUMP, long[:95], to_handle=99), end(), policy(), held=held)
     assert w.visits[0].verdict == "JUMP " + long
+
+
+LONG_BASE, LONG_TABLE = "base-" + "é" * 60, "table-" + "x" * 100
+
+
+def long_names() -> Held:
+    """The same rules with a base chain and a table that records have no room for."""
+    rules = snapshot()
+    moved = {key: replace(rule, chain=LONG_BASE) if rule.chain == "PREROUTING" else rule for key, rule in rules.rules.items()}
+    names = {**rules.chains, (TABLE, 11): LONG_BASE}
+    return Held(replace(rules, rules=moved, chains=names, tables={TABLE: LONG_TABLE}))
+
+
+def long_chain() -> Any:
+    return chain(1, chain=LONG_BASE.encode()[:31], table=LONG_TABLE.encode()[:31], manip=3)
+
+
+def test_names_that_an_event_has_no_room_for_are_found_by_handle() -> None:
+    run = nft_hits.Run([hit(101, JUMP, "SERVICES", chain_handle=11), end(), policy()])
+    run.hits = [h._replace(chain_handle=11) for h in run.hits]
+    w = nft_hits.walk(long_chain(), run, long_names())
+    assert not w.undecided and paths(w) == [f"{LONG_BASE} 1: JUMP SERVICES", f"{LONG_BASE} 0: ACCEPT"]
+    assert nft_hits.named(long_chain(), run, long_names()) == {"table": LONG_TABLE, "chain": LONG_BASE}
+
+
+def test_a_name_that_nobody_knows_whole_is_never_compared_as_if_it_were() -> None:
+    run = nft_hits.Run([hit(101, JUMP, "SERVICES"), end(), policy()])
+    w = nft_hits.walk(long_chain(), run, long_names())
+    assert not w.undecided and paths(w)[0] == f"{LONG_BASE} 1: JUMP SERVICES"
+    assert nft_hits.named(long_chain(), run, Held()) == {}
+    alone = nft_hits.walk(long_chain(), nft_hits.Run([policy()]), Held())
+    assert paths(alone) == ["base-" + "é" * 13 + "… 0: ACCEPT"]
+    other = replace(snapshot(), chains={(TABLE, 11): "another"}, tables={TABLE: "another"})
+    assert nft_hits.named(long_chain(), run, Held(other)) == {}
+
+
+def asked(verdicts: VerdictMap, code: int, to: str = "", taken: int = 0, time: int = 0, generation: int = 7) -> str:
+    """The element told for protocol 6, port 30285."""
+    held = Held(replace(snapshot(), lookups={(TABLE, 109): (verdicts, 0)}, taken=taken))
+    looked = hit(109, code, to, registers=b"\x06\0\0\0\x76\x4d", time=time, generation=generation)
+    return walk(hit(102, JUMP, "MAPPED", generation=generation), looked, held=held).visits[1].element
+
+
+def late(verdict: str, otherwise: str) -> VerdictMap:
+    """A map of an element that times out, and what answers then."""
+    elements = Element(MAP.elements[0].key, verdict, times_out=True), Element(b"", otherwise, flags=CATCH_ALL)
+    return VerdictMap(MAP.key_type, MAP.key_length, elements, TIMEOUT)
+
+
+def test_an_element_that_may_have_timed_out() -> None:
+    """It is only named where no other element could have given the verdict."""
+    assert asked(late("goto SEP", "goto SEP"), GOTO, "SEP", taken=5, time=9) == ""
+    assert asked(late("goto SEP", "drop"), GOTO, "SEP", taken=5, time=9) == "tcp . 30285 : goto SEP"
+    assert asked(late("goto SEP", "drop"), 0, taken=5, time=9) == "* : drop"
+
+
+@pytest.mark.parametrize(("taken", "element"), [(5, "* : drop"), (10, ""), (0, "")])
+def test_a_wildcard_says_nothing_of_a_time_before_its_map_was_read(taken: int, element: str) -> None:
+    """An element may have answered and have timed out before the map was read."""
+    gone = VerdictMap(MAP.key_type, MAP.key_length, (Element(b"", "drop", flags=CATCH_ALL),), TIMEOUT)
+    assert asked(gone, 0, taken=taken, time=9) == element
+    assert asked(replace(gone, flags=0), 0, taken=taken, time=9) == "* : drop"
+
+
+def test_a_wildcard_of_another_generation_says_nothing() -> None:
+    one = VerdictMap(MAP.key_type, MAP.key_length, (Element(b"", "drop", flags=CATCH_ALL),))
+    assert asked(one, 0, generation=8) == ""

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from tracer.rules.nfnetlink import attribute
-from tracer.rules.nft_maps import CATCH_ALL, INTERVAL_END, Element, VerdictMap, element
+from tracer.rules.nft_maps import CATCH_ALL, INTERVAL, INTERVAL_END, TIMEOUT, Element, VerdictMap, element, parts
 
 IPV4, IPV6, PROTOCOL, SERVICE, MARK = 7, 8, 12, 13, 19
 
@@ -115,3 +115,40 @@ def test_an_element_from_netlink() -> None:
     assert element(raw) == Element(b"\0\x50", "goto service-A")
     end = attribute(1, [attribute(1, b"\0\x51")]) + attribute(3, INTERVAL_END)
     assert element(end) == Element(b"\0\x51", "", b"", INTERVAL_END)
+    times_out = raw + attribute(4, (1000).to_bytes(8, "big")) + attribute(5, (300).to_bytes(8, "big"))
+    assert element(times_out) == Element(b"\0\x50", "goto service-A", times_out=True)
+
+
+def test_elements_that_may_have_timed_out() -> None:
+    """Each may have answered that stands before the first one which stays."""
+    one, two = Element(key("10.0.0.1"), "accept", times_out=True), Element(key("10.0.0.2"), "drop")
+    otherwise = Element(b"", "drop", flags=CATCH_ALL, times_out=True)
+    verdicts = VerdictMap(IPV4, 4, (one, two, otherwise), TIMEOUT)
+    assert verdicts.answers(key("10.0.0.1")) == [one, otherwise]
+    assert verdicts.answers(key("10.0.0.2")) == [two]
+    assert verdicts.answers(key("10.0.0.3")) == [otherwise]
+
+
+def test_ranges_that_may_have_timed_out() -> None:
+    begin = Element(struct.pack(">H", 10), "accept", times_out=True)
+    otherwise = Element(b"", "accept", flags=CATCH_ALL)
+    ends = tuple(Element(struct.pack(">H", port), "", flags=INTERVAL_END) for port in (0, 20))
+    verdicts = VerdictMap(SERVICE, 2, (*ends, begin, otherwise), INTERVAL | TIMEOUT)
+    assert verdicts.answers(struct.pack(">H", 15)) == [begin, otherwise]
+    assert verdicts.answers(struct.pack(">H", 20)) == [otherwise]
+
+
+def test_a_range_to_the_end_has_no_end_of_its_own() -> None:
+    """nft writes 0-65535 as one element, and only the set's flag says that it is a range."""
+    verdicts = VerdictMap(SERVICE, 2, (Element(b"\0\0", "accept"), Element(b"", "drop", flags=CATCH_ALL)), INTERVAL)
+    found = verdicts.find(struct.pack(">H", 80))
+    assert found and verdicts.write(found) == "0-65535 : accept"
+
+
+def test_parts_of_a_key_are_those_that_the_set_tells() -> None:
+    """A type of no fixed length: compared as one number, a part would be taken with what stands before it."""
+    fields = [attribute(1, [attribute(1, length)]) for length in (4, 2)]
+    told = parts(attribute(2, fields))
+    assert told == (4, 2) and parts(b"") == ()
+    element_ = Element(key("10.0.0.0", (80,)), "accept", key("10.0.0.255", (90,)))
+    assert VerdictMap(concatenated(4, 4), 8, (element_,), INTERVAL, told).find(key("10.0.0.7", (95,))) is None

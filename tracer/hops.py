@@ -10,7 +10,7 @@ from tracer import clues, record
 from tracer.ipvs import Connections
 from tracer.model import Drop, Evidence, Handshake, Hop, Nat, Socket
 from tracer.names import Namespaces, Processes
-from tracer.record import Event, Flag, Kind
+from tracer.record import CUT, Event, Flag, Kind
 from tracer.rules.model import NFT_FAMILIES
 
 ICMP_UNREACHABLE = {
@@ -46,7 +46,7 @@ class Hops:
         }
 
     def make(self, e: Event, **more: Any) -> Hop:
-        """The hop that an event tells of. more: fields that others know."""
+        """The hop that an event tells of. more: fields that others know, or know better."""
         return Hop(
             time=e.time,
             netns=self.namespaces.name(e.netns),
@@ -55,8 +55,7 @@ class Hops:
             out_iface=_text(e.out_name),
             mark=e.mark,
             clone=bool(e.flags & Flag.FLAG_CLONE),
-            **self._makers[e.kind](e),
-            **more,
+            **(self._makers[e.kind](e) | more),
         )
 
     def _hook(self, e: Event) -> dict[str, Any]:
@@ -66,8 +65,8 @@ class Hops:
         return {"what": "table", "table": _text(e.table), **_verdict_of_rules(e)}
 
     def _chain(self, e: Event) -> dict[str, Any]:
-        table = f"{NFT_FAMILIES.get(e.state, '')} {_text(e.table)}".strip()
-        names = {"table": table, "chain": _text(e.chain)}
+        table = f"{NFT_FAMILIES.get(e.state, '')} {_text(e.table)}{CUT if e.manip & 1 else ''}".strip()
+        names = {"table": table, "chain": _text(e.chain) + (CUT if e.manip & 2 else "")}
         return {"what": "chain", **names, **_verdict_of_rules(e)}
 
     def _nat(self, e: Event) -> dict[str, Any]:

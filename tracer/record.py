@@ -46,6 +46,8 @@ Clue = Any
 PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET, Kind.EVENT_RAW})
 """Kinds that are no hop of their own: they tell more of the hop that comes after them."""
 
+CUT = "…"
+"""Stands behind the beginning of a name that is longer than a record has room for."""
 NO_HOOK = 255
 HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 DEVICE_HOOKS = ("INGRESS", "EGRESS")
@@ -190,6 +192,11 @@ def hook(e: Event) -> str:
     if e.hook < len(hooks):
         return hooks[e.hook]
     return ("BROUTING" if e.pf == BRIDGE else "INGRESS") if e.hook == len(HOOKS) else ""
+
+
+def run(e: Event) -> int:
+    """Of an EVENT_CHAIN: what the hits of its run have in `run`; 0 = not known."""
+    return int(e.accept_len | e.accept_max << 32)
 
 
 def verdict(e: Event) -> str:

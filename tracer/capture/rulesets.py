@@ -73,6 +73,8 @@ def _of_snapshot(s: Snapshot) -> Any:
         "chains": chains,
         "policies": [[list(key), policy] for key, policy in ruleset.policies.items()],
         "names": [[*key, name] for key, name in s.chains.items()],
+        "taken": s.taken,
+        "tables": [[handle, name] for handle, name in s.tables.items()],
         "maps": [plain(found) for found in maps],
         "lookups": [[*key, number[id(found)], at] for key, (found, at) in s.lookups.items()],
     }
@@ -94,4 +96,6 @@ def _snapshot(told: Any) -> Snapshot:
         rules,
         {(table, chain): name for table, chain, name in told["names"]},
         {(table, rule): (maps[which], at) for table, rule, which, at in told["lookups"]},
+        {handle: name for handle, name in told.get("tables", [])},
+        told.get("taken", 0),
     )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer.record import HIT_DTYPE, HOOKS, Event, Flag, Kind, NftHit
+from tracer.record import HIT_DTYPE, HOOKS, Event, Flag, Kind
 from tracer.rules import nft_hits, steps
 from tracer.rules.legacy import Legacy
 from tracer.rules.model import Walk
@@ -54,7 +54,7 @@ class Hits:
         self._legacy, self._nft = legacy, nft
         self._noted: OrderedDict[int, dict[int, list[Noted]]] = OrderedDict()
         self.given_up = 0
-        self._runs: dict[int, list[NftHit]] = {}
+        self._runs: dict[nft_hits.RunKey, nft_hits.Run] = {}
         self._whole = True
         self._connections: OrderedDict[object, _Decided] = OrderedDict()
         self._lost = False
@@ -133,12 +133,13 @@ class Hits:
             if e.flags & Flag.FLAG_HAS_CT and e.table.split(b"\0")[0] == b"nat":
                 self._remember(_connection(e, e.hook in DESTINATION_HOOKS), _Decided(e.packet, walk))
             return {"walk": walk}
-        if self._nft and e.kind == Kind.EVENT_CHAIN and self._runs.get(e.hop):
-            walk = nft_hits.walk(e, self._runs[e.hop], self._nft, self._whole)
+        run = self._runs.get(nft_hits.run_key(e)) if self._nft and e.kind == Kind.EVENT_CHAIN else None
+        if self._nft and run and run.hits:
+            walk = nft_hits.walk(e, run, self._nft, self._whole)
             connection = _connection(e, e.hook in DESTINATION_HOOKS)
             if e.flags & Flag.FLAG_HAS_CT and (translates(walk) or (walk.undecided and connection not in self._connections)):
                 self._remember(connection, _Decided(e.packet, walk))
-            return {"walk": walk}
+            return {"walk": walk, **nft_hits.named(e, run, self._nft)}
         if (self._legacy or self._nft) and e.kind == Kind.EVENT_NAT:
             # In the reply direction a rewritten source undoes a DNAT.
             connection = _connection(e, bool(e.manip & 1) != bool(e.manip & 2))

@@ -3,9 +3,10 @@ the kernel, texts from the tools."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tracer.lazy import Lazy
 from tracer.rules import netns, nft_dump, nft_text
@@ -26,8 +27,9 @@ class Snapshot:
     """The rules of one namespace at one generation, and the ways to find one.
 
     A handle is never given twice in a table, nor a table's in a namespace: both together name a rule across generations.
-    rules: by the table's handle and the rule's. chains: names by the table's handle and the chain's. tables: handle by family
-    and name. lookups: of the rules that look their verdict up, the map and where its key stands.
+    rules: by the table's handle and the rule's. chains: names by the table's handle and the chain's. lookups: of the rules that
+    look their verdict up, the map and where its key stands. tables: names by handle. taken: when it had been read (ns,
+    CLOCK_MONOTONIC), 0 = not known.
     """
 
     ruleset: Ruleset
@@ -35,6 +37,8 @@ class Snapshot:
     rules: Mapping[tuple[int, int], Rule]
     chains: Mapping[tuple[int, int], str]
     lookups: Mapping[tuple[int, int], tuple[VerdictMap, int]] = field(default_factory=dict)
+    tables: Mapping[int, str] = field(default_factory=dict)
+    taken: int = 0
 
 
 Texts = Callable[[str, str], Mapping[int, str]]
@@ -75,9 +79,10 @@ def join(dump: Dump, inode: int, listed: Texts, saved: nft_text.Saved) -> Snapsh
         return chains[key][place]
 
     chains: Mapping[ChainKey, tuple[Rule, ...]] = Lazy(dump.chains, rules)
+    tables = {handle: name for (_, name), handle in dump.tables.items()}
     policies = {key: chain.policy for key, chain in dump.chains.items() if chain.policy}
     ruleset = Ruleset("nft", inode, str(dump.generation), chains, policies)
-    return Snapshot(ruleset, dump.generation, Lazy(places, rule_at), names, lookups)
+    return Snapshot(ruleset, dump.generation, Lazy(places, rule_at), names, lookups, tables)
 
 
 def _agree(saves: Sequence[Rule], chain: DumpedChain) -> bool:
@@ -107,7 +112,7 @@ def read_here(inode: int, known: Container[int]) -> tuple[int, Snapshot | None]:
                     return now, None
                 snapshot = join(nft_dump.read(nfnetlink), inode, nft_text.list_table, nft_text.Saves())
                 if nft_dump.generation(nfnetlink) == snapshot.number:
-                    return snapshot.number, snapshot
+                    return snapshot.number, replace(snapshot, taken=time.monotonic_ns())
     raise Changing
 
 

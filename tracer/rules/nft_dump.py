@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracer.lazy import LazyList
+from tracer.rules import nft_maps
 from tracer.rules.model import NFT_FAMILIES, ChainKey
 from tracer.rules.nfnetlink import Nfnetlink, attribute, attributes, items, number, text
 from tracer.rules.nft_maps import Element, VerdictMap, element
@@ -28,7 +29,7 @@ _SIMPLE_TARGETS = {"masq": "MASQUERADE", "redir": "REDIRECT", "reject": "REJECT"
 @dataclass(frozen=True)
 class DumpedRule:
     """One rule. target: as Rule.target. lookup: the set its verdict is looked up in, and which byte of the registers the key
-    begins at; None when it has no verdict map."""
+    begins at; None when it has no verdict map, or its key may be gone from the registers when the rule has acted."""
 
     handle: int
     comment: str = ""
@@ -114,7 +115,9 @@ def _maps(nfnetlink: Nfnetlink) -> dict[ChainKey, VerdictMap]:
         for _, _, part in nfnetlink.dump(GETSETELEM, family, attribute(1, table) + attribute(2, name)):
             elements += [element(e) for _, e in items(attributes(part).get(3, b""))]
         key_type, key_length = number(a.get(4)), number(a.get(5))
-        out[NFT_FAMILIES.get(family, str(family)), table, name] = VerdictMap(key_type, key_length, tuple(elements))
+        flags, parts = number(a.get(3)), nft_maps.parts(a.get(9, b""))
+        key = NFT_FAMILIES.get(family, str(family)), table, name
+        out[key] = VerdictMap(key_type, key_length, tuple(elements), flags, parts)
     return out
 
 
@@ -131,7 +134,9 @@ def comment_of(userdata: bytes) -> str:
 
 def dumped_rule(a: Mapping[int, bytes]) -> DumpedRule:
     """A rule from its attributes (NFTA_RULE_*)."""
-    comment, target, lookup = comment_of(a.get(7, b"")), "", None
+    comment, target = comment_of(a.get(7, b"")), ""
+    lookup: tuple[str, int] | None = None
+    lookups = 0
     for _, raw in items(a.get(4, b"")):
         expression = attributes(raw)
         name = text(expression.get(1))
@@ -140,12 +145,17 @@ def dumped_rule(a: Mapping[int, bytes]) -> DumpedRule:
             comment = text(data.get(3, b"").split(b"\0")[0])
         elif name == "lookup":
             if 3 in data and number(data[3]) == _VERDICT_REGISTER:
-                lookup = text(data.get(1)), _place(number(data.get(2)))
+                lookup, lookups = (text(data.get(1)), _place(number(data.get(2)))), lookups + 1
         else:
             target = _target(name, data) or target
+            lookup = lookup if name in _LEAVE_REGISTERS else None
+    # Behind "continue" a rule goes on: it may put something else where the key was, or look up another verdict.
+    lookup = lookup if lookups == 1 else None
     return DumpedRule(number(a.get(3)), comment, target, lookup)
 
 
+_LEAVE_REGISTERS = frozenset({"counter", "log", "limit", "quota", "last", "notrack"})
+"""Expressions behind which a map's key is still where it was looked up."""
 _TOLD_MORE = frozenset({"match", "target", "immediate", "lookup", "nat", "meta", "ct"})
 
 

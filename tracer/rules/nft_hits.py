@@ -6,20 +6,25 @@ the walk is follows from the jumps, and must agree with the chain that the rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tracer import record
 from tracer.model import Evidence
-from tracer.record import Event, Flag, Kind, NftHit, Trace
+from tracer.record import CUT, Event, Flag, Kind, NftHit, Trace
 from tracer.rules.model import NFT_FAMILIES, Place, Rule, Visit, Walk
 from tracer.rules.nft import Snapshot
+from tracer.rules.nft_maps import TIMEOUT
 
 CONTINUE, JUMP, GOTO, RETURN = -1, -3, -4, -5
 VERDICT_MASK, STOLEN = 0xFF, 2
 UNKNOWN = -1
 """The number of a rule whose place in the chain is not known."""
 _REGISTERS = 64
+_NAME, _TO = 31, 95
+"""Bytes of a name that records have room for: of a base chain, of where a jump leads."""
+_PART_LOST = "a part of what the rules did was lost"
 _VERDICTS = {0: "DROP", 1: "ACCEPT", 2: "STOLEN", 3: "QUEUE"}
 _WORDS = {CONTINUE: "CONTINUE", JUMP: "JUMP", GOTO: "GOTO", RETURN: "RETURN"}
 _MARKED = frozenset({"ACCEPT", "DROP", "RETURN", "QUEUE"})
@@ -41,16 +46,51 @@ class Reading(Snapshots, Protocol):
     def coming(self, inode: int, generation: int) -> bool: ...
 
 
-def runs(events: Iterable[Any]) -> dict[int, list[NftHit]]:
-    """The records of each run, by the hop number of the EVENT_CHAIN that ended it. events: of one packet, in order of time."""
-    open_runs: dict[tuple[int, int], list[NftHit]] = {}
-    out: dict[int, list[NftHit]] = {}
+RunKey = tuple[int, int, int, int]
+"""What names one run: time, hop number, base chain and run of the EVENT_CHAIN that ended it. Copies of a packet count their
+hops side by side, so that the number alone would not do."""
+
+
+@dataclass
+class Run:
+    """The records of one run of nft_do_chain, in order. whole: none of them was lost."""
+
+    hits: list[NftHit] = field(default_factory=list)
+    whole: bool = True
+
+
+def run_key(e: Event) -> RunKey:
+    """Of an EVENT_CHAIN."""
+    return e.time, e.hop, e.object, record.run(e)
+
+
+def runs(events: Iterable[Any]) -> dict[RunKey, Run]:
+    """The records of each run, by the EVENT_CHAIN that ended it. events: of one packet, in order of time.
+
+    Runs of one packet may lie within another, of the packet or of its copies, also in one base chain. Records of kernels that
+    say which run they are of are put together by that; those of older captures by base chain, apart for copies.
+    """
+    events = list(events)
+    numbers = {(e.flags & Flag.FLAG_CLONE, e.hop) for e in events}
+    under_way: dict[tuple[int, int, int], list[NftHit]] = {}
+    out: dict[RunKey, Run] = {}
     for e in events:
+        copy = e.flags & Flag.FLAG_CLONE
         if e.kind == Kind.EVENT_NFT_RULE:
-            open_runs.setdefault((e.flags & Flag.FLAG_CLONE, e.object), []).append(e)
+            hits = under_way.setdefault((copy, e.object, e.run), [])
+            if hits and _is_end(hits[-1]):
+                hits.clear()  # of a run that ended without an EVENT_CHAIN, at the same place on the stack
+            hits.append(e)
         elif e.kind == Kind.EVENT_CHAIN:
-            out[e.hop] = open_runs.pop((e.flags & Flag.FLAG_CLONE, e.object), [])
+            hits = under_way.pop((copy, e.object, record.run(e)), [])
+            between = range(hits[0].hop + 1, e.hop) if hits else ()
+            out[run_key(e)] = Run(hits, all((copy, number) in numbers for number in between))
     return out
+
+
+def _is_end(hit: NftHit) -> bool:
+    """Whether a run is over with this record."""
+    return bool(hit.trace == Trace.TRACE_POLICY or _signed(hit.code) >= 0)
 
 
 @dataclass
@@ -62,10 +102,11 @@ class _Frame:
 
 
 class _Walker:
-    """One run under way."""
+    """One run under way. is_cut: of the base chain's name only the beginning is known."""
 
-    def __init__(self, table: str, base: str, snapshots: Snapshots) -> None:
+    def __init__(self, table: str, base: str, is_cut: bool, snapshots: Snapshots) -> None:
         self.table, self.chain, self._snapshots = table, base, snapshots
+        self._is_cut = is_cut
         self.frames: list[_Frame] = []
         self.visits: list[Visit] = []
         self.doubt = ""
@@ -74,7 +115,7 @@ class _Walker:
     def take(self, hit: NftHit) -> None:
         code = _signed(hit.code)
         if hit.trace == Trace.TRACE_POLICY:
-            place = Place(self.chain, 0)
+            place = Place(self._name, 0)
             self.visits.append(Visit((place,), None, _VERDICTS.get(hit.policy, ""), Evidence.OBSERVED))
             self.ended = True
             return
@@ -82,25 +123,36 @@ class _Walker:
             self._back()
             return
         rule, evidence, lookup = self._rule(hit)
-        if rule.text and rule.chain != self.chain:
-            self.doubt = self.doubt or f"rule {hit.handle} is in {rule.chain}, and the walk was seen in {self.chain}"
-        place = Place(self.chain, rule.number)
+        if rule.number != UNKNOWN:
+            self._agree(rule)
+        place = Place(self._name, rule.number)
         path = (*(f.place for f in self.frames), place)
-        to = _to(hit, self._snapshots) if code in (JUMP, GOTO) else ""
-        self.visits.append(Visit(path, rule, _verdict(code, rule, to), evidence, lookup))
+        to, is_cut = _to(hit, self._snapshots) if code in (JUMP, GOTO) else ("", False)
+        self.visits.append(Visit(path, rule, _verdict(code, rule, to + CUT * is_cut), evidence, lookup))
         if to:
             self.frames.append(_Frame(place, code == JUMP))
-            self.chain = to
+            self.chain, self._is_cut = to, is_cut
         elif code == RETURN:
             self._back()
         elif code >= 0:
             self.ended = True
 
+    @property
+    def _name(self) -> str:
+        return self.chain + CUT if self._is_cut else self.chain
+
+    def _agree(self, rule: Rule) -> None:
+        """The rule must be of the chain that the walk is in; of a name that was cut only the beginning can be compared."""
+        if self._is_cut and rule.chain.startswith(self.chain):
+            self.chain, self._is_cut = rule.chain, False
+        elif rule.chain != self.chain and not self.doubt:
+            self.doubt = f"rule {rule.handle} is in {rule.chain}, and the walk was seen in {self.chain}"
+
     def _back(self) -> None:
         """To where the last jump was: a goto is not come back to."""
         while self.frames:
             frame = self.frames.pop()
-            self.chain = frame.place.chain
+            self.chain, self._is_cut = frame.place.chain, False
             if frame.back:
                 return
 
@@ -109,25 +161,50 @@ class _Walker:
         key = hit.table_handle, hit.handle
         snapshot = self._snapshots.find(hit.netns, hit.generation)
         if snapshot and key in snapshot.rules:
-            return snapshot.rules[key], Evidence.OBSERVED, _element(snapshot, hit)
+            return snapshot.rules[key], Evidence.OBSERVED, _element(snapshot, hit, True)
         for other in self._snapshots.near(hit.netns):
             if key in other.rules:
-                return other.rules[key], Evidence.DERIVED, _element(other, hit)
+                return other.rules[key], Evidence.DERIVED, _element(other, hit, False)
         why = "could not be read in time" if snapshot is None else "did not hold it"
         self.doubt = self.doubt or f"the rules of generation {hit.generation} {why}"
         rule = Rule(NFT_FAMILIES.get(hit.family, ""), self.table, self.chain, UNKNOWN, "", "", _text(hit.to), hit.handle)
         return rule, Evidence.OBSERVED, ""
 
 
-def walk(chain: Event, hits: Sequence[NftHit], snapshots: Snapshots, whole: bool = True) -> Walk:
+def names(chain: Event, run: Run, snapshots: Snapshots) -> tuple[str, str]:
+    """The names of table and base chain, "" for what the rules read do not tell. Long ones do not fit into an event."""
+    if not run.hits:
+        return "", ""
+    hit = run.hits[0]
+    found = snapshots.find(hit.netns, hit.generation)
+    table = base = ""
+    for snapshot in ([found] if found else []) + snapshots.near(hit.netns):
+        table = table or snapshot.tables.get(hit.table_handle, "")
+        base = base or snapshot.chains.get((hit.table_handle, hit.chain_handle), "")
+    return table if _begins(table, chain.table) else "", base if _begins(base, chain.chain) else ""
+
+
+def named(chain: Event, run: Run, snapshots: Snapshots) -> dict[str, str]:
+    """The fields of a hop that name table and base chain, as far as the rules that were read know them whole."""
+    table, base = names(chain, run, snapshots)
+    family = NFT_FAMILIES.get(chain.state, "")
+    return ({"table": f"{family} {table}".strip()} if table else {}) | ({"chain": base} if base else {})
+
+
+def walk(chain: Event, run: Run, snapshots: Snapshots, whole: bool = True) -> Walk:
     """The walk of one run. chain: the EVENT_CHAIN that ended it. whole: False when records of the packet were lost: then a run
     without an end is no wonder."""
-    walker = _Walker(_text(chain.table), _text(chain.chain), snapshots)
+    table, base = names(chain, run, snapshots)
+    is_cut = not base and _is_cut(chain.chain, _NAME)
+    walker = _Walker(table or _text(chain.table), base or _text(chain.chain), is_cut, snapshots)
+    hits = run.hits
     for hit in hits:
         walker.take(hit)
     doubt = walker.doubt
     if not doubt and (not walker.ended or not _agrees(walker.visits[-1], hits[-1], chain)):
-        doubt = "the rules that acted were not seen" if whole else "a part of what the rules did was lost"
+        doubt = "the rules that acted were not seen" if whole else _PART_LOST
+    if not run.whole:
+        doubt = doubt or _PART_LOST
     snapshot = snapshots.find(hits[0].netns, hits[0].generation) if hits else None
     return Walk(tuple(walker.visits), undecided=doubt, ruleset=snapshot.ruleset if snapshot else None)
 
@@ -151,12 +228,25 @@ def _text(name: bytes) -> str:
     return name.split(b"\0")[0].decode(errors="replace")
 
 
-def _to(hit: NftHit, snapshots: Snapshots) -> str:
-    """The chain a jump leads to; its name is cut short in the record when it is very long."""
-    name = _text(hit.to)
-    snapshot = snapshots.find(hit.netns, hit.generation)
-    known = snapshot.chains.get((hit.table_handle, hit.to_handle), "") if snapshot else ""
-    return known if known.startswith(name) else name
+def _is_cut(told: bytes, room: int) -> bool:
+    """Whether a name may have been longer than what a record had room for, in bytes."""
+    return len(told.split(b"\0")[0]) >= room
+
+
+def _begins(name: str, told: bytes) -> bool:
+    """Whether a name begins with what a record has of it; the record's may end within a character."""
+    return name.startswith(_text(told).rstrip("\N{REPLACEMENT CHARACTER}"))
+
+
+def _to(hit: NftHit, snapshots: Snapshots) -> tuple[str, bool]:
+    """The chain a jump leads to, and whether its name may have been cut: the record has no room for a very long one."""
+    name, is_cut = _text(hit.to), _is_cut(hit.to, _TO)
+    found = snapshots.find(hit.netns, hit.generation)
+    for snapshot in ([found] if found else []) + snapshots.near(hit.netns):
+        known = snapshot.chains.get((hit.table_handle, hit.to_handle), "")
+        if known == name or (is_cut and _begins(known, hit.to)):
+            return known, False
+    return name, is_cut
 
 
 def _verdict(code: int, rule: Rule, to: str) -> str:
@@ -171,20 +261,32 @@ def _verdict(code: int, rule: Rule, to: str) -> str:
     return rule.target if rule.target and rule.target.isupper() and rule.target not in _MARKED else word
 
 
-def _element(snapshot: Snapshot, hit: NftHit) -> str:
-    """The element of the verdict map that a rule's verdict came from; "" when it has none, or another one: the map was another
-    then (before 5.12 the kernel does not tell which generation of the rules a packet met)."""
+def _element(snapshot: Snapshot, hit: NftHit, in_force: bool) -> str:
+    """The element of the verdict map that a rule's verdict came from; "" where the map does not tell just one.
+
+    The kernel tells the verdict and not the element. An element may have timed out since the map was read, and another one have
+    answered: so the verdict must be that of one element only of those that may answer for the key. in_force: the snapshot is of
+    the hit's generation. Another's may lack elements, so that its catch-all says nothing (before 5.12 the kernel does not tell
+    which generation a packet met); nor does that of a map which was read after the hit, when elements may have timed out.
+    """
     found = snapshot.lookups.get((hit.table_handle, hit.handle))
     if not found:
         return ""
     verdicts, at = found
     registers = hit.registers.ljust(_REGISTERS, b"\0")
-    element = verdicts.find(registers[at : at + verdicts.key_length])
-    return verdicts.write(element) if element and _did(element.verdict, hit) else ""
+    may = [e for e in verdicts.answers(registers[at : at + verdicts.key_length]) if _did(e.verdict, hit, snapshot)]
+    if len(may) != 1:
+        return ""
+    if may[0].is_catch_all and (not in_force or (verdicts.flags & TIMEOUT and not 0 < snapshot.taken <= hit.time)):
+        return ""
+    return verdicts.write(may[0])
 
 
-def _did(verdict: str, hit: NftHit) -> bool:
+def _did(verdict: str, hit: NftHit, snapshot: Snapshot) -> bool:
     """Whether a verdict as nft writes it, "goto X", is the hit's."""
     word, _, to = verdict.partition(" ")
     code = _signed(hit.code)
-    return to.startswith(_text(hit.to)) and _WORDS.get(code, _VERDICTS.get(code & VERDICT_MASK, "")) == word.upper()
+    if _WORDS.get(code, _VERDICTS.get(code & VERDICT_MASK, "")) != word.upper():
+        return False
+    known = snapshot.chains.get((hit.table_handle, hit.to_handle), "")
+    return to == known if known else to == _text(hit.to) or (_is_cut(hit.to, _TO) and _begins(to, hit.to))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from tracer.rules.nfnetlink import attributes, number, text
+from tracer.rules.nfnetlink import attributes, items, number, text
 
 INTERVAL_END, CATCH_ALL = 1, 2
+INTERVAL, TIMEOUT = 4, 16
+"""Flags of a set: its keys are ranges; its elements may time out."""
 _CODES = {
     0: "drop",
     1: "accept",
@@ -19,6 +21,8 @@ _CODES = {
 }
 _PROTOCOLS = {1: "icmp", 2: "igmp", 6: "tcp", 17: "udp", 33: "dccp", 50: "esp", 51: "ah", 58: "ipv6-icmp", 132: "sctp"}
 _STATES = ((1, "invalid"), (2, "established"), (4, "related"), (8, "new"), (64, "untracked"))
+_TIMES = frozenset({4, 5})
+"""Attributes of an element that times out: after how long, and how much of that is left."""
 _SIZES = {7: 4, 8: 16, 9: 6, 10: 2, 12: 1, 13: 2, 14: 1, 15: 1, 19: 4, 20: 4, 26: 4, 29: 1, 41: 16}
 """Bytes of nft's data types (TYPE_*), by number."""
 
@@ -26,41 +30,64 @@ _SIZES = {7: 4, 8: 16, 9: 6, 10: 2, 12: 1, 13: 2, 14: 1, 15: 1, 19: 4, 20: 4, 26
 @dataclass(frozen=True)
 class Element:
     """One element. key: its bytes as in the registers. end: last key of a range given as one element, b"" = no range.
-    flags: INTERVAL_END or CATCH_ALL. verdict: "goto X", "drop"."""
+    flags: INTERVAL_END or CATCH_ALL. verdict: "goto X", "drop". times_out: it is taken away after a time, without a new
+    generation of the rules."""
 
     key: bytes
     verdict: str
     end: bytes = b""
     flags: int = 0
+    times_out: bool = False
+
+    @property
+    def is_catch_all(self) -> bool:
+        return bool(self.flags & CATCH_ALL)
 
 
 @dataclass(frozen=True)
 class VerdictMap:
-    """A map from keys to verdicts. key_type: nft's number of the type, 6 bits a part. key_length: bytes."""
+    """A map from keys to verdicts. key_type: nft's number of the type, 6 bits a part. key_length: bytes. flags: of the set.
+    parts: bytes of each part of a concatenated key, () = not told."""
 
     key_type: int
     key_length: int
     elements: tuple[Element, ...]
+    flags: int = 0
+    parts: tuple[int, ...] = ()
 
     def find(self, key: bytes) -> Element | None:
-        """The element that answers for a key: itself, the range it lies in, or the catch-all."""
-        for e in self.elements:
-            if e.key == key and not e.flags & INTERVAL_END and not e.end:
-                return e
-        for e in self.elements:
-            if e.end and self._within(key, e):
-                return e
-        below = [e for e in self.elements if e.key and not e.end and e.key <= key] if self._has_intervals else []
+        """The element that answers for a key while none has timed out: itself, the range it lies in, or the catch-all."""
+        return next(iter(self.answers(key)), None)
+
+    def answers(self, key: bytes) -> list[Element]:
+        """The elements that may have answered for a key: the first that has not timed out did. No more than one that stays."""
+        out = []
+        for e in (*self._with(key), *(e for e in self.elements if e.is_catch_all)):
+            out.append(e)
+            if not e.times_out:
+                break
+        return out
+
+    def _with(self, key: bytes) -> list[Element]:
+        """The elements with a key or a range of keys that holds this one."""
+        keyed = [e for e in self.elements if not e.is_catch_all]
+        if not self._has_intervals:
+            return (
+                [e for e in keyed if self._within(key, e)] if any(e.end for e in keyed) else [e for e in keyed if e.key == key]
+            )
+        below = [e for e in keyed if not e.end and e.key <= key]
         if below:
             # Where one range ends and the next begins there are two elements of one key: the beginning counts.
             nearest = max(below, key=lambda e: (e.key, not e.flags & INTERVAL_END))
             if not nearest.flags & INTERVAL_END:
-                return nearest
-        return next((e for e in self.elements if e.flags & CATCH_ALL), None)
+                return [nearest]
+        return []
 
     @property
     def _has_intervals(self) -> bool:
-        return any(e.flags & INTERVAL_END for e in self.elements)
+        """Whether each element begins or ends a range; ranges of concatenated keys have both ends in one element."""
+        ended = any(e.flags & INTERVAL_END for e in self.elements)
+        return ended or bool(self.flags & INTERVAL and not any(e.end for e in self.elements) and len(self._parts()) == 1)
 
     def _within(self, key: bytes, e: Element) -> bool:
         """Whether each part of the key lies in the element's range of that part."""
@@ -81,6 +108,8 @@ class VerdictMap:
         return out
 
     def _parts(self) -> list[int]:
+        if self.parts:
+            return list(self.parts)
         sizes = [_SIZES.get(t, 0) for t in self._types()]
         return sizes if all(sizes) else [0]
 
@@ -108,9 +137,9 @@ class VerdictMap:
 
     def _until(self, e: Element) -> str:
         after = min((o.key for o in self.elements if o.flags & INTERVAL_END and o.key > e.key), default=b"")
-        if not after:
+        if not after and not self.flags & INTERVAL:
             return ""
-        last = (int.from_bytes(after, "big") - 1).to_bytes(len(after), "big")
+        last = (int.from_bytes(after, "big") - 1 if after else (1 << 8 * len(e.key)) - 1).to_bytes(len(e.key), "big")
         return "" if last == e.key else "-" + self._write_key(last)
 
 
@@ -142,4 +171,10 @@ def element(raw: bytes) -> Element:
     word = _CODES.get(number(verdict.get(1)), "") if verdict else ""
     target = f"{word} {text(verdict[2])}" if 2 in verdict else word
     key, end = (attributes(a.get(kind, b"")).get(1, b"") for kind in (1, 10))
-    return Element(key, target, end, number(a.get(3)))
+    return Element(key, target, end, number(a.get(3)), bool(a.keys() & _TIMES))
+
+
+def parts(description: bytes) -> tuple[int, ...]:
+    """Bytes of each part of a concatenated key, from what describes a set (NFTA_SET_DESC); () where that does not tell."""
+    fields = items(attributes(description).get(2, b""))
+    return tuple(number(attributes(field).get(1)) for _, field in fields)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from scenes import rules
+from scenes.netns import entered
 from scenes.topology import CLIENT4, CLIENT6, DRAIN4, DRAIN6, NODE4, NODE6, PODS
 from tests.kernel.truth import compare, sets
 from tests.kernel.truth.senders import PORTS
@@ -25,6 +26,9 @@ HOOKS = {
 }
 CHAINS, RULES = 4, 5
 _MAY_REJECT = 0.3
+MAY_COPY = 0.1
+GATEWAYS = {4: (CLIENT4, DRAIN4, PODS[0].addr4), 6: (CLIENT6, DRAIN6, PODS[0].addr6)}
+"""Where copies are sent to."""
 
 
 def _not(random: Random) -> str:
@@ -73,6 +77,8 @@ def matches(random: Random, family: int, table: str, hook: str, comment: str) ->
         out.append(f"-m statistic --mode {random.choice(['random --probability 0.5', 'nth --every 2 --packet 0'])}")
     if random.random() < 0.15:
         out.append(f"-m addrtype --dst-type {random.choice(['LOCAL', 'UNICAST'])}")
+    if random.random() < 0.08 and hook in ("PREROUTING", "INPUT"):
+        out.append("-m socket --restore-skmark")
     if random.random() < 0.15:
         out.append(sets.match(random, family))
     if random.random() < 0.1:
@@ -97,8 +103,10 @@ def target(random: Random, family: int, table: str, hook: str, below: list[str])
         choices.append(random.choice(["-j LOG", "-j NFLOG --nflog-group 3", sets.target(random, family)]))
     if table == "filter" and random.random() < _MAY_REJECT:
         choices.append("-j NFQUEUE --queue-num 7 --queue-bypass")
-    if table == "mangle" and hook == "PREROUTING":
-        choices.append("-j CONNMARK --restore-mark")
+    if table == "mangle":
+        choices.append(f"-j CONNMARK --{random.choice(['restore', 'save'])}-mark")
+        if random.random() < MAY_COPY:
+            choices = [f"-j TEE --gateway {random.choice(GATEWAYS[family])}"]
     if table == "nat":
         choices += [_nat(random, family, hook)] * 2
     if below and random.random() < 0.6:
@@ -113,8 +121,20 @@ def _nat(random: Random, family: int, hook: str) -> str:
     return "-j MASQUERADE"
 
 
-def ruleset(random: Random, family: int) -> str:
-    """The text of all tables, as iptables-save writes it. Every rule has a comment of its own."""
+def _said(words: str) -> str:
+    return f'-m comment --comment "filter rule {words}: \\"it\\""'
+
+
+def _big(name: str) -> list[str]:
+    """A chain of 2,000 rules, the last of which acts."""
+    ports = range(50000, 51999)
+    return [f"-A {name} -p tcp -m tcp --dport {port} {_said('of many')} -j DROP" for port in ports] + [
+        f"-A {name} {_said('of all')}"
+    ]
+
+
+def ruleset(random: Random, family: int, big: bool) -> str:
+    """The text of all tables, as iptables-save writes it. Every rule has a comment of its own. big: see _big."""
     lines, number = [], 0
     for table, hooks in HOOKS.items():
         lines.append(f"*{table}")
@@ -130,14 +150,29 @@ def ruleset(random: Random, family: int) -> str:
                     words = matches(random, family, table, hook, f'{table} rule {number}: \\"it\\"')
                     body.append(f"-A {chain} {words} {target(random, family, table, hook, names[place:])}".rstrip())
         # the DNAT target needs a protocol before it can take ports, and an iptables rule is refused as a whole: none are given
+        if big and table == "filter":
+            lines += [":big - [0:0]"]
+            body = [*_big("big"), f"-A FORWARD {_said('to many')} -j big", *body]
         lines += [*body, "COMMIT"]
     return "\n".join(lines) + "\n"
 
 
-def restore(random: Random) -> None:
-    """Puts random rules of both families in force."""
-    for family in (4, 6):
-        rules.restore_text(ruleset(random, family), family, "nft")
+class Made:
+    """Random rules of both families."""
+
+    def restore(self, random: Random, big: bool) -> None:
+        """Puts random rules in force. big: with a chain of 2,000 rules."""
+        for family in (4, 6):
+            rules.restore_text(ruleset(random, family, big), family, "nft")
+
+    def again(self, random: Random) -> None:
+        """Replaces a table of one family."""
+        family = random.choice((4, 6))
+        tables = ruleset(random, family, False).split("*")[1:]
+        rules.restore_text("*" + random.choice(tables), family, "nft", flush=False)
+
+    def check(self, e: Event, walk: Walk) -> str:
+        return check(e, walk)
 
 
 def check(e: Event, walk: Walk) -> str:
@@ -158,4 +193,6 @@ def check(e: Event, walk: Walk) -> str:
 def run(packets: int, seed: int, session: Session | None = None) -> tuple[int, int, int]:
     """Packets compared, rules that acted on them, and what did not agree."""
     sets.make()
-    return compare.run(packets, seed, restore, check, session)
+    with entered(compare.POD):
+        sets.make()
+    return compare.run(packets, seed, Made(), session)

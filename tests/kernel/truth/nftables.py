@@ -1,15 +1,21 @@
-"""Random native nftables rulesets: families ip, ip6 and inet, jumps and gotos, sets, verdict maps, numgen, marks, NAT."""
+"""Random native nftables rulesets: families ip, ip6, inet and netdev, jumps and gotos, sets, verdict maps, numgen, marks, NAT,
+copies, long names, elements that time out."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
+from functools import cache
 from random import Random
+from socket import if_nameindex
 
-from scenes.topology import CLIENT4, DRAIN4, DRAIN6, NODE4, NODE6, PODS
+from scenes.topology import CLIENT4, CLIENT6, DRAIN4, DRAIN6, NODE4, NODE6, PODS
 from tests.kernel.truth import compare
 from tests.kernel.truth.senders import PORTS
 from tracer import record
 from tracer.kernel.session import Session
+from tracer.names import Namespaces
 from tracer.record import Event
 from tracer.rules.model import Walk
 
@@ -19,6 +25,13 @@ ADDRESSES = {
     "ip": (NODE4, DRAIN4, "203.0.113.77", PODS[0].addr4, PODS[1].addr4, CLIENT4),
     "ip6": (NODE6, DRAIN6, "fd00:113::77", PODS[0].addr6, PODS[1].addr6),
 }
+GATEWAYS = {"ip": (CLIENT4, DRAIN4, PODS[0].addr4), "ip6": (CLIENT6, DRAIN6, PODS[0].addr6)}
+"""Where copies are sent to."""
+MAY_COPY = 0.06
+LATE_SECONDS = (0.3, 0.6, 30)
+"""After how long elements of some maps time out."""
+SLACK_NS = 2_000_000_000
+"""An element is certainly gone so long after its time."""
 PRIORITIES = {"prerouting": (-300, -150, -150, -10), "output": (-300, -150, -10), "postrouting": (-150, 10)}
 
 
@@ -27,6 +40,11 @@ def _verdict(random: Random, below: list[str]) -> str:
     if below:
         choices += [f"{random.choice(['jump', 'goto'])} {random.choice(below)}"] * 4
     return random.choice(choices)
+
+
+def _long(random: Random, name: str) -> str:
+    """Now and then a name that records have no room for."""
+    return f"{name}-{'long' * random.choice((6, 7, 8, 20, 29))}"[:127] if random.random() < 0.4 else name
 
 
 def _map(random: Random, keys: list[str], below: list[str]) -> str:
@@ -39,6 +57,7 @@ class Table:
 
     def __init__(self, random: Random, family: str, name: str) -> None:
         self.random, self.family, self.name = random, family, name
+        self.late: dict[str, float] = {}
         self.objects: list[str] = []
         self.chains: list[str] = []
         self.rules = 0
@@ -71,7 +90,7 @@ class Table:
     def _vmap(self, below: list[str]) -> str:
         """A rule that ends in a verdict map, named or not."""
         random, ip = self.random, self._ip()
-        kind = random.randrange(6)
+        kind = random.randrange(7)
         address = "ipv4_addr" if ip == "ip" else "ipv6_addr"
         if kind == 0:
             keys = [f"{a} . {p} . {port}" for a in ADDRESSES[ip] for p in ("tcp", "udp") for port in PORTS]
@@ -88,7 +107,25 @@ class Table:
             return f"{random.choice(['tcp', 'udp'])} dport vmap {_map(random, ranges, below)}"
         if kind == 4:
             return f"numgen random mod 4 vmap {_map(random, ['0', '1', '2', '3'], below)}"
+        if kind == 5:
+            return f"{ip} daddr vmap @{self._late(ip, below)}"
         return f"meta l4proto vmap {_map(random, ['tcp', 'udp', 'icmp', 'ipv6-icmp'], below)}"
+
+    def _late(self, ip: str, below: list[str]) -> str:
+        """A map of elements that time out, beside others that stay."""
+        name, random = f"late{len(self.objects)}", self.random
+        verdicts = [_verdict(random, below) for _ in range(2)]
+        elements = []
+        for address in ADDRESSES[ip]:
+            seconds = random.choice((0, *LATE_SECONDS))
+            elements.append(f"{address}{f' timeout {int(seconds * 1000)}ms' * bool(seconds)} : {random.choice(verdicts)}")
+            if seconds:
+                self.late[f"{name} {address}"] = seconds
+        if _has_catch_all():
+            elements.append(f"* : {random.choice(verdicts)}")
+        kind = "ipv4_addr" if ip == "ip" else "ipv6_addr"
+        self.objects.append(f"  map {name} {{ type {kind} : verdict; flags timeout; elements = {{ {', '.join(elements)} }} }}")
+        return name
 
     def _named(self, kind: str, keys: list[str], below: list[str]) -> str:
         name = f"m{len(self.objects)}"
@@ -102,7 +139,13 @@ class Table:
         comment = f' comment "rule {self.rules} # handle 7"' if random.random() < 0.5 else ""
         if random.random() < 0.35:
             return self._vmap(below) + comment
-        statements = [_verdict(random, below), "counter", "meta mark set meta mark | 0x1", "meta mark set 0x2"]
+        if random.random() < 0.05:
+            return "meta l4proto vmap { tcp : continue, udp : continue } meta mark set 0x2 counter" + comment
+        if self.family in GATEWAYS and random.random() < MAY_COPY:
+            copy = f"dup to {random.choice(GATEWAYS[self.family])}"
+            return f"{self._match()} {copy} {random.choice(['', 'counter', 'counter return', 'accept'])}".strip() + comment
+        statements = [_verdict(random, below), "counter", "meta mark set meta mark | 0x1", "meta mark set 0x2",
+                      "meta mark set ct mark", "ct mark set meta mark", "meta mark set numgen random mod 4"]  # fmt: skip
         if hook in ("input", "forward", "output"):
             statements.append("reject")
         return f"{self._match()} {random.choice(statements)}".strip() + comment
@@ -118,16 +161,54 @@ class Table:
         return head + names + "}\n" + head + "\n".join([*self.objects, *self.chains]) + "\n}\n"
 
 
-def _table(random: Random, family: str, name: str) -> str:
-    table = Table(random, family, name)
+def _table(random: Random, family: str, name: str) -> Table:
+    table = Table(random, family, _long(random, name))
     for hook in HOOKS:
-        names = [f"{hook}-{n}" for n in range(CHAINS)]
+        names = [_long(random, f"{hook}-{n}") for n in range(CHAINS)]
         for n, chain in enumerate(names):
             table.chain(chain, "", hook, names[n + 1 :])
         priority = random.choice(PRIORITIES.get(hook, (-10, 0, 0, 10)))
         policy = "drop" if random.random() < 0.1 else "accept"
-        table.chain(f"base-{hook}", f"    type filter hook {hook} priority {priority}; policy {policy};\n", hook, names)
-    return table.text()
+        table.chain(
+            _long(random, f"base-{hook}"), f"    type filter hook {hook} priority {priority}; policy {policy};\n", hook, names
+        )
+    return table
+
+
+def _big(family: str) -> str:
+    """A table with a chain of 2,000 rules, the last of which acts."""
+    many = "".join(f"    tcp dport {port} drop\n" for port in range(50000, 51999))
+    return f"""table {family} big {{
+  chain many {{
+{many}    counter
+  }}
+  chain to-many {{ type filter hook forward priority 5; jump many; }}
+}}
+"""
+
+
+def _devices(random: Random, device: str) -> str:
+    """What comes in by a device: some of it copied, some of it sent elsewhere."""
+    aside = "lo"
+    rules = "".join("    " + random.choice([
+        "ip protocol udp counter", f"ip daddr {DRAIN4} jump aside", f'ip protocol tcp dup to "{aside}" counter',
+        f'udp dport 3306 fwd to "{aside}"', f'ip6 daddr {DRAIN6} tcp dport 9999 counter fwd to "{aside}"',
+        "meta l4proto { tcp, udp } th dport vmap { 22 : continue, 53 : jump aside, 80 : accept }", "meta mark set 0x2",
+    ]) + "\n" for _ in range(RULES))  # fmt: skip
+    return f"""table netdev {_long(random, "door")} {{
+  chain aside {{ counter; ip ttl 1-200 return; }}
+  chain in {{
+    type filter hook ingress device "{device}" priority 0;
+{rules}  }}
+}}
+"""
+
+
+def _leaving(device: str) -> str:
+    return f"""table netdev way-out {{
+  chain out {{ type filter hook egress device "{device}" priority 0; meta l4proto udp counter; tcp dport 22 fwd to "lo"; }}
+}}
+"""
 
 
 def _nat(random: Random, family: str) -> str:
@@ -158,34 +239,83 @@ def _nat(random: Random, family: str) -> str:
 """
 
 
-def ruleset(random: Random) -> str:
-    """The text of five tables."""
-    tables = [("ip", "t4"), ("ip6", "t6"), ("inet", "t46")]
-    random.shuffle(tables)
-    return "".join([*(_table(random, *t) for t in tables), _nat(random, "ip"), _nat(random, "ip6")])
-
-
-def restore(random: Random) -> None:
-    """Puts random rules in force."""
-    text = ruleset(random)
+def _load(text: str) -> None:
     done = subprocess.run(["nft", "-f", "-"], input=text, text=True, capture_output=True, check=False)
     if done.returncode:
         raise RuntimeError(f"nft refused: {done.stderr[:2000]}\n{text}")
 
 
-def check(e: Event, walk: Walk) -> str:
-    """What is wrong with texts and elements of a walk; "" when nothing is."""
-    for visit in walk.visits:
-        rule = visit.rule
-        if rule is None:
-            continue
-        if not rule.text:
-            return f"no text for {rule.chain} {rule.number}"
-        if " vmap " in f" {rule.text} ":
-            wrong = _wrong_element(e, rule.text, visit.verdict, visit.element)
-            if wrong:
-                return wrong
-    return ""
+def _takes(text: str) -> bool:
+    """Whether this kernel and nft take it; it is only checked."""
+    return subprocess.run(["nft", "-c", "-f", "-"], input=text, text=True, capture_output=True, check=False).returncode == 0
+
+
+@cache
+def _has_catch_all() -> bool:
+    return _takes("table ip t {\n  map m { type ipv4_addr : verdict; elements = { * : drop } }\n}\n")
+
+
+@cache
+def _has_egress(device: str) -> bool:
+    return _takes(_leaving(device))
+
+
+class Made:
+    """Random tables of all families. They are remembered by namespace, to replace one of the node's."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, Table] = {}
+        self._late: dict[str, int] = {}
+
+    def restore(self, random: Random, big: bool) -> None:
+        """Puts random rules in force. big: with a chain of 2,000 rules."""
+        device = max(name for _, name in if_nameindex() if name.startswith("eth"))
+        kinds = [("ip", "t4"), ("ip6", "t6"), ("inet", "t46")]
+        random.shuffle(kinds)
+        tables = [_table(random, *kind) for kind in kinds]
+        others = [_nat(random, "ip"), _nat(random, "ip6"), _devices(random, device), *([_big("inet")] if big else [])]
+        if _has_egress(device):
+            others.append(_leaving(device))
+        _load("".join([*(t.text() for t in tables), *others]))
+        if Namespaces().own == os.stat("/proc/thread-self/ns/net").st_ino:
+            self._tables = {t.name: t for t in tables}
+            self._late = {}
+        self._remember(tables)
+
+    def _remember(self, tables: list[Table]) -> None:
+        """When elements that time out do, at the latest (ns, CLOCK_MONOTONIC). A name may have been given before."""
+        now = time.monotonic_ns()
+        for table in tables:
+            for name, seconds in table.late.items():
+                self._late[name] = max(self._late.get(name, 0), now + int(seconds * 1e9) + SLACK_NS)
+
+    def again(self, random: Random) -> None:
+        """Replaces one of the node's tables by another of that name."""
+        old = random.choice(list(self._tables.values()))
+        new = _table(random, old.family, "t")
+        new.name = old.name
+        self._remember([new])
+        _load(f"delete table {old.family} {old.name}\n{new.text()}")
+        self._remember([new])
+
+    def check(self, e: Event, walk: Walk) -> str:
+        """What is wrong with texts and elements of a walk; "" when nothing is."""
+        for visit in walk.visits:
+            rule = visit.rule
+            if rule is None:
+                continue
+            if not rule.text:
+                return f"no text for {rule.chain} {rule.number}"
+            if "@late" in rule.text:
+                late = f"{rule.text.split('@')[1].split()[0]} {visit.element.split(' : ')[0]}"
+                if e.time > self._late.get(late, e.time):
+                    return f"element {visit.element!r} of {rule.text[:60]!r} had timed out"
+            goes_on = visit.verdict in ("CONTINUE", "MARK") and rule.text.split("comment")[0].rstrip().endswith("counter")
+            if " vmap " in f" {rule.text} " and (visit.element or not ("@late" in rule.text or goes_on)):
+                wrong = _wrong_element(e, rule.text, visit.verdict, visit.element)
+                if wrong:
+                    return wrong
+        return ""
 
 
 def _wrong_element(e: Event, text: str, verdict: str, element: str) -> str:
@@ -203,4 +333,4 @@ def _wrong_element(e: Event, text: str, verdict: str, element: str) -> str:
 
 def run(packets: int, seed: int, session: Session | None = None) -> tuple[int, int, int]:
     """Packets compared, rules that acted on them, and what did not agree."""
-    return compare.run(packets, seed, restore, check, session)
+    return compare.run(packets, seed, Made(), session)

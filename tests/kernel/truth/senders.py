@@ -73,6 +73,22 @@ def _fragments6(random: Random, head: bytes, body: bytes) -> list[bytes]:
     return out
 
 
+def _behind_extensions(random: Random, protocol: int, body: bytes) -> tuple[int, bytes]:
+    """The same behind one to seven extension headers of IPv6: the first one's number, and all of them with the body."""
+    for _ in range(random.randrange(1, 8)):
+        kind = random.choice((60, 60, 43, 51))
+        if kind == 51:
+            packed = struct.pack("!BBHIII", protocol, 2, 0, 7, 1, 0)
+        elif kind == 43:
+            packed = struct.pack("!BBBBI", protocol, 0, 253, 0, 0)  # an experimental type, nothing left to visit
+        else:
+            packed = struct.pack("!BBBB4s", protocol, 0, 1, 4, b"")
+        protocol, body = kind, packed + body
+    if random.random() < 0.3:
+        protocol, body = 0, struct.pack("!BBBB4s", protocol, 0, 1, 4, b"") + body
+    return protocol, body
+
+
 def packet(random: Random, sources: dict[int, tuple[str, ...]]) -> tuple[int, str, list[bytes]]:
     """Family, destination, and the packet: whole, or in its fragments. sources: addresses to send from, by family."""
     family = random.choice((4, 4, 6))
@@ -80,6 +96,11 @@ def packet(random: Random, sources: dict[int, tuple[str, ...]]) -> tuple[int, st
     dst = random.choice(TARGETS[family])
     src, to = ip_address(random.choice(sources[family])).packed, ip_address(dst).packed
     body = _segment(random, family, protocol, src, to)
+    odd = random.random()
+    if odd < 0.08:
+        body = body[: random.randrange(8 if protocol == 17 else 20)]
+    if family == 6 and odd > 0.85:
+        protocol, body = _behind_extensions(random, protocol, body)
     if family == 4:
         # the kernel fills in length and checksum
         head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(body), random.randrange(1, 65536), 0, 64, protocol, 0, src, to)

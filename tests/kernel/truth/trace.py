@@ -20,17 +20,25 @@ _JUMPS = {0xFFFFFFFD: "JUMP", 0xFFFFFFFC: "GOTO"}
 _WITH_PORTS = (6, 17)
 
 TABLE = "truth"
+DEVICE_TABLE = "truth-device"
 ON = """table inet truth {
   chain pre { type filter hook prerouting priority -500; meta nftrace set 1; }
   chain out { type filter hook output priority -500; meta nftrace set 1; }
 }
 """
 """The kernel traces every packet from its first hook on."""
+ON_DEVICE = """table netdev truth-device {
+  chain in { type filter hook ingress device "%s" priority -500; meta nftrace set 1; }
+}
+"""
+"""The same of what comes in by a device."""
 
 Step = tuple[str, int, str]
 """Chain, handle of the rule (0: the policy), what it did."""
 Header = tuple[str, str, int, int, int]
-"""Source, destination, protocol, source port or ICMP id, destination port or ICMP type << 8 | code."""
+"""Source, destination, protocol, source port or ICMP id, destination port or ICMP type << 8 | code. What the kernel's account
+leaves open, of fragments, of cut headers and behind IPv6's extension headers, is UNTOLD."""
+UNTOLD = -1
 
 
 @dataclass
@@ -53,14 +61,20 @@ ECHOES = frozenset({0, 8, 128, 129})
 
 def header(network: bytes, transport: bytes) -> Header:
     """Who speaks to whom, from the first bytes of both headers."""
+    behind = False
     if network[0] >> 4 == 4:
         src, dst, protocol = network[12:16], network[16:20], network[9]
+        behind = bool(struct.unpack_from(">H", network, 6)[0] & 0x1FFF)
     else:
         src, dst, protocol = network[8:24], network[24:40], network[6]
-    sport = dport = 0
-    if protocol in _WITH_PORTS:
+    sport = dport = UNTOLD
+    if protocol not in (*_WITH_PORTS, 1, 58):
+        protocol = UNTOLD
+    elif behind:
+        pass
+    elif protocol in _WITH_PORTS and len(transport) >= 4:
         sport, dport = struct.unpack_from(">HH", transport)
-    elif protocol in (1, 58):
+    elif protocol in (1, 58) and len(transport) >= 8:
         kind, code, _, ident = struct.unpack_from(">BBHH", transport)
         sport, dport = ident if kind in ECHOES else 0, kind << 8 | code
     return _address(src), _address(dst), protocol, sport, dport
@@ -96,7 +110,7 @@ class Listener:
         a = attributes(raw)
         key = number(a.get(6)), family, text(a.get(1))
         if 8 in a:  # the first message of a run has the headers
-            run = Run(NFT_FAMILIES.get(family, str(family)), key[2], header(a[8], a.get(9, b"").ljust(8, b"\0")))
+            run = Run(NFT_FAMILIES.get(family, str(family)), key[2], header(a[8], a.get(9, b"")))
             self._open[key] = run
             runs.append(run)
         step = _step(a)
@@ -121,12 +135,12 @@ def _step(a: dict[int, bytes]) -> Step | None:
 
 
 @contextmanager
-def listening() -> Iterator[Listener]:
-    """The kernel traces all packets of this namespace within the block."""
-    subprocess.run(["nft", "-f", "-"], input=ON, text=True, check=True)
+def listening(device: str = "") -> Iterator[Listener]:
+    """The kernel traces all packets of this thread's namespace within the block. device: also what comes in by it."""
+    on = ON + (ON_DEVICE % device if device else "")
+    subprocess.run(["nft", "-f", "-"], input=on, text=True, check=True)
     listener = Listener()
     try:
         yield listener
     finally:
         listener.close()
-        subprocess.run(["nft", "delete", "table", "inet", TABLE], check=False, stderr=subprocess.DEVNULL)

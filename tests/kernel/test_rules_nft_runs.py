@@ -1,0 +1,103 @@
+"""Rules of nftables where a run, a map or a name could be taken for another: copies that are sent from within a rule, elements that
+time out, names that records have no room for."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from scenes import rules, scene, traffic
+from scenes.topology import CLIENT4, CLIENT6, NODE4
+from tests.kernel.truth import compare
+from tests.kernel.watching import NOTHING, Watch
+from tracer.filters import Filter
+from tracer.record import Event
+from tracer.rules.model import Walk
+
+PACKETS = 30
+LONG = "long-" * 20
+COPIES = f"""table ip6 copies6 {{
+  chain {LONG}out {{ type filter hook output priority 3; counter; }}
+  chain {LONG}early {{ type filter hook postrouting priority -5; dup to {CLIENT6} counter return; }}
+  chain {LONG}late {{ type filter hook postrouting priority 5; ip6 daddr != {CLIENT6} counter; jump {LONG}; }}
+  chain {LONG} {{ counter return; }}
+}}
+table ip {LONG}4 {{
+  chain before {{ type filter hook prerouting priority -200; meta l4proto {{ tcp, udp }} dup to {CLIENT4} counter; }}
+  chain copies {{ type filter hook output priority 3; dup to {CLIENT4} counter return; }}
+  chain early {{ type filter hook postrouting priority -5; meta l4proto udp counter accept; counter return; }}
+  chain late {{ type filter hook postrouting priority 5; counter; }}
+}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def put_back(node: None) -> Iterator[None]:
+    """The scene that other tests expect is there again when these are done."""
+    yield
+    if not scene_is_up():
+        scene.up()
+    else:
+        rules.flush()
+        rules.restore("http-proxy", "http-proxy-v6")
+
+
+def scene_is_up() -> bool:
+    return subprocess.run(["ip", "link", "show", "cni0"], capture_output=True, check=False).returncode == 0
+
+
+class Copies:
+    """Rules that copy nearly every packet, so that runs of the same chains lie within each other."""
+
+    def restore(self, random: Random, big: bool) -> None:
+        subprocess.run(["nft", "-f", "-"], input=COPIES, text=True, check=True)
+
+    def again(self, random: Random) -> None:
+        raise NotImplementedError
+
+    def check(self, e: Event, walk: Walk) -> str:
+        return ""
+
+
+@pytest.mark.matrix
+def test_runs_within_runs(watch: Watch) -> None:
+    scene.down()
+    with compare.bench(watch.session) as bench:
+        bench.round(Random(5), PACKETS, Copies())
+    watch.session.set_filter(NOTHING)
+    assert bench.packets == PACKETS and bench.rules > 4 * PACKETS and bench.mismatches == 0
+
+
+TABLE = "table-" + "x" * 60
+TIMED = f"""table ip {TABLE} {{
+  chain {LONG} {{ counter; }}
+  map late {{ type ipv4_addr : verdict; flags timeout; elements = {{ {NODE4} timeout 600ms : jump {LONG}, * : jump {LONG} }} }}
+  map stays {{ type ipv4_addr : verdict; elements = {{ {NODE4} : jump {LONG}, * : jump {LONG} }} }}
+  chain {LONG}in {{
+    type filter hook input priority 7;
+    tcp dport 9558 ip daddr vmap @late
+    tcp dport 9558 ip daddr vmap @stays
+  }}
+}}
+"""
+READ_SECONDS = 2
+
+
+def test_an_element_that_timed_out_and_names_that_are_long(watch: Watch) -> None:
+    """The wildcard answers where the rules that were read have an element with the same verdict: neither is named."""
+    rules.flush()
+    with watch(Filter(ports=(9558,)), nft=True) as seen:
+        subprocess.run(["nft", "-f", "-"], input=TIMED, text=True, check=True)
+        time.sleep(READ_SECONDS)
+        assert traffic.tcp_connect(NODE4, 9558, timeout=0.5).outcome == "refused"
+    hops = [h for p in seen.packets for h in p.hops if h.what == "chain" and h.chain.startswith(LONG)]
+    assert hops
+    for hop in hops:
+        assert hop.walk and not hop.walk.undecided and hop.walk.decision, hop.walk
+        assert (hop.table, hop.chain) == (f"ip {TABLE}", f"{LONG}in")
+        elements = [(v.element, v.verdict) for v in hop.walk.visits if v.rule and " vmap " in v.rule.text]
+        assert elements == [("", f"JUMP {LONG}"), (f"{NODE4} : jump {LONG}", f"JUMP {LONG}")]
