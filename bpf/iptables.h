@@ -8,7 +8,7 @@ static __always_inline int table_keep(struct call *c)
     return !known_unwanted(READ(c, skb, _nfct));
 }
 
-static __always_inline int table_returned(struct call *c)
+static __always_inline int write_table(struct call *c, struct run *run)
 {
     struct sk_buff *skb = (void *)c->arg[0];
     struct nf_hook_state *state = (void *)c->arg[1];
@@ -17,7 +17,6 @@ static __always_inline int table_returned(struct call *c)
     struct follow *e;
     struct reserved r;
     struct sight *s;
-    struct run *run = end_run(c->arg[0]);
 
     if (verdict == NF_STOLEN || known_unwanted(READ(c, skb, _nfct)))
         return 0;
@@ -36,6 +35,13 @@ static __always_inline int table_returned(struct call *c)
     write_steps(run, r.out);
     r.out->state |= e->told.shape << STEPS_SHAPE;
     submit_event(r);
+    return 0;
+}
+
+static __always_inline int table_returned(struct call *c)
+{
+    write_table(c, end_run(c->arg[0]));
+    free_run(c->arg[0]);
     return 0;
 }
 

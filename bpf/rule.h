@@ -88,16 +88,23 @@ static __always_inline int table_begin_entered(struct call *c)
 PROBE_ENTRY(table4_begin)
 PROBE_ENTRY(table6_begin)
 
-/* Ends the run of this packet's table. What it noted stays until the next one begins; NULL if nothing was noted. */
+/* What the run of this packet's table noted; NULL if nothing was. Its place is given back by free_run, when that has been written:
+ * a softirq may begin another packet's run between two programs, and on top of one. */
 static __always_inline struct run *end_run(u64 skb)
 {
     struct runs *runs = runs_here();
     u32 i = runs ? run_of(runs, skb) : RUNS;
 
-    if (!runs || i >= RUNS)
-        return 0;
-    runs->skb[i] = 0;
-    return &runs->run[i];
+    return runs && i < RUNS ? &runs->run[i & (RUNS - 1)] : 0;
+}
+
+static __always_inline void free_run(u64 skb)
+{
+    struct runs *runs = runs_here();
+    u32 i = runs ? run_of(runs, skb) : RUNS;
+
+    if (runs && i < RUNS)
+        runs->skb[i & (RUNS - 1)] = 0;
 }
 
 /* An address in the rules of this run, as words of 8 bytes from the first rule. */

@@ -80,6 +80,9 @@ static __always_inline struct run *end_run(u64 skb)
 {
     return 0;
 }
+static __always_inline void free_run(u64 skb)
+{
+}
 static __always_inline void write_steps(struct run *r, struct event *table)
 {
 }

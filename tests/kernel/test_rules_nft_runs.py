@@ -1,5 +1,5 @@
-"""Rules of nftables where a run, a map or a name could be taken for another: copies that are sent from within a rule, elements that
-time out, names that records have no room for."""
+"""Rules of nftables where a run, a map or a name could be taken for another: copies that are sent from within a rule, elements
+that time out, names that records have no room for."""
 
 from __future__ import annotations
 
