@@ -35,16 +35,28 @@ def snapshot() -> Snapshot:
     rules = [Rule("ip", "nat", "pre", n, f"rule {n}", "why", "DNAT", 10 + n) for n in (1, 2)]
     chains = {("ip", "nat", "pre"): tuple(rules), ("ip", "nat", "empty"): (), ("ip", "filter", "in"): ()}
     policies = {("ip", "nat", "pre"): "ACCEPT"}
-    found = VerdictMap(13, 2, (Element(b"\x1f\x90", "goto X"),))
+    found = VerdictMap(13, 2, (Element(b"\x1f\x90", "goto X", times_out=True),), 16, (2,))
     return Snapshot(
         Ruleset("nft", 100, "7", chains, policies), 7, {(3, 11): rules[0], (3, 12): rules[1]}, {(3, 1): "pre"},
-        {(3, 11): (found, 4), (3, 12): (found, 8)},
+        {(3, 11): (found, 4), (3, 12): (found, 8)}, {3: "nat", 4: "a" * 60}, 12345,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("change", [Change(100, 7, False, snapshot()), Change(100, 8), Change(100, 8, True)])
 def test_an_nftables_reading(change: Change) -> None:
     assert rulesets.change(again(rulesets.of_change(change))) == change
+
+
+def test_an_nftables_reading_of_an_older_capture() -> None:
+    """It tells neither tables by handle, nor when the rules were read, nor what times out."""
+    told = again(rulesets.of_change(Change(100, 7, False, snapshot())))
+    del told[3]["tables"], told[3]["taken"]
+    text = json.dumps(told)
+    older = json.loads(text.replace(', "times_out": true', "").replace(', "flags": 16, "parts": {"tuple": [2]}', ""))
+    read = rulesets.change(older).snapshot
+    assert read and (read.tables, read.taken) == ({}, 0)
+    (verdicts, _) = read.lookups[3, 11]
+    assert (verdicts.flags, verdicts.parts, verdicts.elements[0].times_out) == (0, (), False)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from random import Random
 from typing import Any, Protocol
@@ -220,17 +221,20 @@ def _replacing(made: Rules, random: Random) -> Iterator[None]:
     """A part of the rules is replaced again and again within the block."""
     ended = threading.Event()
 
-    def replace() -> None:
+    def replace() -> int:
+        times = 0
         while not ended.wait(REPLACE_SECONDS):
             made.again(random)
+            times += 1
+        return times
 
-    thread = threading.Thread(target=replace)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        times = pool.submit(replace)
+        try:
+            yield
+        finally:
+            ended.set()
+        print(f"rules were replaced {times.result()} times", flush=True)
 
 
 @contextmanager

@@ -169,7 +169,7 @@ class Made:
         """Replaces a table of one family."""
         family = random.choice((4, 6))
         tables = ruleset(random, family, False).split("*")[1:]
-        rules.restore_text("*" + random.choice(tables), family, "nft", flush=False)
+        rules.restore_text("*" + random.choice(tables), family, "nft")
 
     def check(self, e: Event, walk: Walk) -> str:
         return check(e, walk)
