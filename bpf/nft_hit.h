@@ -19,7 +19,7 @@ struct nft_hit {
     u32 generation;     /* of the ruleset in that namespace, 0 = could not be read */
     u32 code;           /* verdict: NF_*, or below 0 as two's complement: NFT_* */
     u32 mark;           /* skb->mark, after the rule */
-    u32 spare_1;        /* zero */
+    u32 cookie;         /* lower half of the namespace's cookie: inodes are used again, cookies are not. 0 = not known */
     u16 hop;            /* running number in its packet */
     u8 kind;            /* EVENT_NFT_RULE */
     u8 flags;           /* enum event_flag, or-ed */

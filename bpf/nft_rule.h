@@ -95,6 +95,17 @@ static __always_inline u32 nft_generation(struct net *net)
 #endif
 }
 
+/* Its lower half. It is a number, or an atomic one, which C cannot tell apart here. */
+static __always_inline u32 cookie_of(struct net *net)
+{
+    u32 cookie = 0;
+
+#ifdef HAVE_net_net_cookie
+    bpf_probe_read_kernel(&cookie, sizeof(cookie), (void *)net + OFFSET_net_net_cookie);
+#endif
+    return cookie;
+}
+
 /* NF_ACCEPT and the like; NF_QUEUE has the queue's number in its upper half, and may look negative. */
 static __always_inline int is_final(u32 code)
 {
@@ -273,6 +284,7 @@ static __always_inline int nft_rule_entered(struct call *c)
     out->object = chain;
     out->run = (u64)pkt;
     out->netns = netns_of(c, READ(c, state, net));
+    out->cookie = cookie_of(READ(c, state, net));
     out->hook = READ(c, state, hook);
     out->pf = READ(c, state, pf);
     out->generation = nft_generation(READ(c, state, net));

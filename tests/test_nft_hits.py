@@ -306,3 +306,10 @@ def test_a_wildcard_says_nothing_of_a_time_before_its_map_was_read(taken: int, e
 def test_a_wildcard_of_another_generation_says_nothing() -> None:
     one = VerdictMap(MAP.key_type, MAP.key_length, (Element(b"", "drop", flags=CATCH_ALL),))
     assert asked(one, 0, generation=8) == ""
+
+
+def test_rules_of_a_namespace_that_had_the_same_inode() -> None:
+    """The numbers of tables, rules and generations begin anew in each namespace: only its cookie is not given again."""
+    same = walk(hit(101, 1, cookie=5), held=Held(snapshot()))
+    assert same.undecided == "the rules of generation 7 could not be read in time"
+    assert nft_hits.generations([hit(101, 1, cookie=5)]) == {(5 << 32 | NODE, 7)}

@@ -105,6 +105,22 @@ def test_old_snapshots_are_dropped(kernel: Kernel, watch: NftWatch) -> None:
     assert watch.near(OWN)[0].number == KEPT + 3
 
 
+def test_the_next_namespace_with_the_same_inode(kernel: Kernel, watch: NftWatch) -> None:
+    """It is another one for the reader, so that it is read, and not explained by what the first one had."""
+    watch.poll(OWN, PATIENCE)
+    later = netns.identity(OWN, 7)
+    assert watch.find(OWN, 1) and watch.find(later, 1) is None and watch.coming(later, 1)
+    until(lambda: watch.find(later, 1))
+
+
+def test_a_namespace_is_known_by_its_cookie() -> None:
+    here = netns.cookie()
+    if not here:
+        pytest.skip("this kernel does not tell it")
+    with pytest.raises(LookupError):
+        nft.read_here(netns.identity(OWN, here ^ 1), ())
+
+
 def test_a_way_that_leads_elsewhere_by_now() -> None:
     assert netns.find(OWN)
     with pytest.raises(LookupError):

@@ -29,7 +29,7 @@ LAYOUTS = (
     Layout("skb_shared_info", "nr_frags frags", needed=False),
     Layout("page", "flags", needed=False),
     Layout("net_device", "ifindex flags name nd_net.net"),
-    Layout("net", "ns.inum nft.base_seq gen ipv4.sysctl_tcp_syncookies ipv4.sysctl_max_syn_backlog"),
+    Layout("net", "ns.inum net_cookie nft.base_seq gen ipv4.sysctl_tcp_syncookies ipv4.sysctl_max_syn_backlog"),
     Layout("nf_hook_state", "hook pf in out net"),
     Layout(
         "sock",

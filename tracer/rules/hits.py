@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracer.record import HIT_DTYPE, HOOKS, Event, Flag, Kind
-from tracer.rules import nft_hits, steps
+from tracer.rules import netns, nft_hits, steps
 from tracer.rules.legacy import Legacy
 from tracer.rules.model import Walk
 from tracer.rules.steps import Looked, Noted, Replaced
@@ -105,7 +105,8 @@ class Hits:
         if self._nft:
             self._nft.refresh()
             hits = events[events["kind"] == Kind.EVENT_NFT_RULE].view(HIT_DTYPE)
-            met = set(zip(hits["netns"].tolist(), hits["generation"].tolist(), strict=True))
+            spaces = map(netns.identity, hits["netns"].tolist(), hits["cookie"].tolist())
+            met = set(zip(spaces, hits["generation"].tolist(), strict=True))
             self._met = {g for g in self._met | met if self._nft.coming(*g)}
         return events
 

@@ -103,7 +103,10 @@ def _rules(key: ChainKey, chain: DumpedChain, saves: Sequence[Rule], listed: Map
     return tuple(out)
 
 
-def read_here(inode: int, known: Container[int]) -> tuple[int, Snapshot | None]:
+def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
+    inode, cookie = space & 0xFFFFFFFF, space >> 32
+    if cookie and netns.cookie() not in (0, cookie):
+        raise LookupError(f"namespace {inode} is another one by now")
     with Nfnetlink() as nfnetlink:
         for _ in range(TRIES):
             with suppress(Interrupted, OSError):
@@ -116,9 +119,10 @@ def read_here(inode: int, known: Container[int]) -> tuple[int, Snapshot | None]:
     raise Changing
 
 
-def read_new(fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
+def read_new(fd: int, space: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
     """The generation in force in the namespace that a descriptor leads to, and its rules unless it is a known one.
 
-    inode: the namespace's number. Raises Changing when the rules never held still; OSError when it cannot be entered.
+    space: netns.identity of the namespace. Raises Changing when the rules never held still; OSError when it cannot be entered;
+    LookupError when another namespace has its inode by now.
     """
-    return netns.inside(fd, lambda: read_here(inode, known))
+    return netns.inside(fd, lambda: read_here(space, known))

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from tracer import record
 from tracer.model import Evidence
 from tracer.record import CUT, Event, Flag, Kind, NftHit, Trace
+from tracer.rules import netns
 from tracer.rules.model import NFT_FAMILIES, Place, Rule, Visit, Walk
 from tracer.rules.nft import Snapshot
 from tracer.rules.nft_maps import TIMEOUT
@@ -31,11 +32,11 @@ _MARKED = frozenset({"ACCEPT", "DROP", "RETURN", "QUEUE"})
 
 
 class Snapshots(Protocol):
-    """Where the rules of a namespace at a generation are found."""
+    """Where the rules of a namespace (netns.identity) at a generation are found."""
 
-    def find(self, inode: int, generation: int) -> Snapshot | None: ...
+    def find(self, space: int, generation: int) -> Snapshot | None: ...
 
-    def near(self, inode: int) -> list[Snapshot]: ...
+    def near(self, space: int) -> list[Snapshot]: ...
 
 
 class Reading(Snapshots, Protocol):
@@ -43,7 +44,12 @@ class Reading(Snapshots, Protocol):
 
     def refresh(self) -> None: ...
 
-    def coming(self, inode: int, generation: int) -> bool: ...
+    def coming(self, space: int, generation: int) -> bool: ...
+
+
+def space(hit: NftHit) -> int:
+    """The namespace of a hit."""
+    return netns.identity(hit.netns, hit.cookie)
 
 
 RunKey = tuple[int, int, int, int]
@@ -159,10 +165,10 @@ class _Walker:
     def _rule(self, hit: NftHit) -> tuple[Rule, Evidence, str]:
         """The rule of a hit, how its place is known, and the map element that answered."""
         key = hit.table_handle, hit.handle
-        snapshot = self._snapshots.find(hit.netns, hit.generation)
+        snapshot = self._snapshots.find(space(hit), hit.generation)
         if snapshot and key in snapshot.rules:
             return snapshot.rules[key], Evidence.OBSERVED, _element(snapshot, hit, True)
-        for other in self._snapshots.near(hit.netns):
+        for other in self._snapshots.near(space(hit)):
             if key in other.rules:
                 return other.rules[key], Evidence.DERIVED, _element(other, hit, False)
         why = "could not be read in time" if snapshot is None else "did not hold it"
@@ -176,9 +182,9 @@ def names(chain: Event, run: Run, snapshots: Snapshots) -> tuple[str, str]:
     if not run.hits:
         return "", ""
     hit = run.hits[0]
-    found = snapshots.find(hit.netns, hit.generation)
+    found = snapshots.find(space(hit), hit.generation)
     table = base = ""
-    for snapshot in ([found] if found else []) + snapshots.near(hit.netns):
+    for snapshot in ([found] if found else []) + snapshots.near(space(hit)):
         table = table or snapshot.tables.get(hit.table_handle, "")
         base = base or snapshot.chains.get((hit.table_handle, hit.chain_handle), "")
     return table if _begins(table, chain.table) else "", base if _begins(base, chain.chain) else ""
@@ -205,13 +211,13 @@ def walk(chain: Event, run: Run, snapshots: Snapshots, whole: bool = True) -> Wa
         doubt = "the rules that acted were not seen" if whole else _PART_LOST
     if not run.whole:
         doubt = doubt or _PART_LOST
-    snapshot = snapshots.find(hits[0].netns, hits[0].generation) if hits else None
+    snapshot = snapshots.find(space(hits[0]), hits[0].generation) if hits else None
     return Walk(tuple(walker.visits), undecided=doubt, ruleset=snapshot.ruleset if snapshot else None)
 
 
 def generations(events: Iterable[Any]) -> set[tuple[int, int]]:
     """The namespaces and generations that hits of a packet belong to."""
-    return {(e.netns, e.generation) for e in events if e.kind == Kind.EVENT_NFT_RULE}
+    return {(space(e), e.generation) for e in events if e.kind == Kind.EVENT_NFT_RULE}
 
 
 def _agrees(last: Visit, hit: NftHit, chain: Event) -> bool:
@@ -241,8 +247,8 @@ def _begins(name: str, told: bytes) -> bool:
 def _to(hit: NftHit, snapshots: Snapshots) -> tuple[str, bool]:
     """The chain a jump leads to, and whether its name may have been cut: the record has no room for a very long one."""
     name, is_cut = _text(hit.to), _is_cut(hit.to, _TO)
-    found = snapshots.find(hit.netns, hit.generation)
-    for snapshot in ([found] if found else []) + snapshots.near(hit.netns):
+    found = snapshots.find(space(hit), hit.generation)
+    for snapshot in ([found] if found else []) + snapshots.near(space(hit)):
         known = snapshot.chains.get((hit.table_handle, hit.to_handle), "")
         if known == name or (is_cut and _begins(known, hit.to)):
             return known, False

@@ -17,7 +17,7 @@ class Watching(Protocol):
     """Who reads. changes: what has become known since the last call. coming: has a generation tried."""
 
     def changes(self) -> list[Change]: ...
-    def coming(self, inode: int, generation: int) -> bool: ...
+    def coming(self, space: int, generation: int) -> bool: ...
 
 
 class _Known:
@@ -29,8 +29,8 @@ class _Known:
 
 
 class View:
-    """Snapshots by namespace and generation. changed: called when a namespace's rules are seen to be of another generation,
-    with the time (ns, CLOCK_MONOTONIC)."""
+    """Snapshots by namespace (netns.identity) and generation. changed: called when a namespace's rules are seen
+    to be of another generation, with the time (ns, CLOCK_MONOTONIC)."""
 
     def __init__(self, watch: Watching) -> None:
         self._watch = watch
@@ -49,21 +49,21 @@ class View:
             while len(known.snapshots) > KEPT:
                 del known.snapshots[next(iter(known.snapshots))]
 
-    def _of(self, inode: int) -> _Known:
-        return self._namespaces.setdefault(inode, _Known())
+    def _of(self, space: int) -> _Known:
+        return self._namespaces.setdefault(space, _Known())
 
-    def find(self, inode: int, generation: int) -> Snapshot | None:
+    def find(self, space: int, generation: int) -> Snapshot | None:
         """The snapshot of that generation; None when there is none (yet)."""
-        return self._of(inode).snapshots.get(generation)
+        return self._of(space).snapshots.get(generation)
 
-    def near(self, inode: int) -> list[Snapshot]:
+    def near(self, space: int) -> list[Snapshot]:
         """All snapshots of a namespace, the newest first."""
-        return list(self._of(inode).snapshots.values())[::-1]
+        return list(self._of(space).snapshots.values())[::-1]
 
-    def coming(self, inode: int, generation: int) -> bool:
+    def coming(self, space: int, generation: int) -> bool:
         """Whether that generation is not there yet, but may still be read; if so, it will be tried."""
-        known = self._of(inode)
+        known = self._of(space)
         if known.gone or generation in known.snapshots or generation < known.seen:
             return False
-        self._watch.coming(inode, generation)
+        self._watch.coming(space, generation)
         return True

@@ -23,13 +23,16 @@ from tracer.rules.nft import Changing, Snapshot
 PAUSE_SECONDS = 0.1
 END_SECONDS = 1.0
 """How long the end of a run waits for a reading under way; the thread dies with the process."""
+INODE = 0xFFFFFFFF
+"""Of netns.identity: the inode."""
 KEPT = 16
 """Snapshots a namespace."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a look at a namespace has shown. seen: the generation in force. gone: nothing can be read there any more.
+    """What a look at a namespace has shown. inode: what names it, with its cookie (netns.identity). seen: the
+    generation in force. gone: nothing can be read there any more.
 
     snapshot: the rules of that generation; None when they could not be read.
     """
@@ -44,8 +47,8 @@ class _Namespace:
     """One namespace. polled: looked at also when nobody asks. seen: the generation in force when it was last looked at.
     asked: the latest generation that a hit named. gone: nothing leads to it, or its rules cannot be read."""
 
-    def __init__(self, inode: int) -> None:
-        self.inode, self.gone, self.polled = inode, False, False
+    def __init__(self, space: int) -> None:
+        self.space, self.gone, self.polled = space, False, False
         self.snapshots: dict[int, Snapshot] = {}
         self.seen = self.asked = 0
         self._path: Path | None = None
@@ -70,7 +73,7 @@ class _Namespace:
         try:
             began = time.monotonic()
             with suppress(Changing):
-                self.seen, snapshot = nft.read_new(fd, self.inode, self.snapshots)
+                self.seen, snapshot = nft.read_new(fd, self.space, self.snapshots)
                 if snapshot:
                     self.snapshots[snapshot.number] = snapshot
                     self._next_read = 2 * time.monotonic() - began
@@ -81,15 +84,16 @@ class _Namespace:
 
     def _open(self) -> int:
         """A descriptor, by the way that led there last time if it still does."""
+        inode = self.space & INODE
         if self._path:
             with suppress(OSError, LookupError):
-                return netns.open_path(self._path, self.inode)
-        self._path = netns.find(self.inode)
-        return netns.open_path(self._path, self.inode)
+                return netns.open_path(self._path, inode)
+        self._path = netns.find(inode)
+        return netns.open_path(self._path, inode)
 
 
 class NftWatch:
-    """Snapshots by namespace and generation; a context manager that ends its thread.
+    """Snapshots by namespace (netns.identity) and generation; a context manager that ends its thread.
 
     Only for kernels that have nf_tables loaded: asking another one would load it.
     """
@@ -103,33 +107,33 @@ class NftWatch:
         self._thread = threading.Thread(target=self._run, name="nft rules", daemon=True)
         self._thread.start()
 
-    def poll(self, inode: int, seconds: float = 0) -> None:
+    def poll(self, space: int, seconds: float = 0) -> None:
         """Looks at a namespace again and again from now on. seconds: how long to wait for its first snapshot."""
-        space = self._space(inode)
-        space.polled = True
+        found = self._space(space)
+        found.polled = True
         self._wake.set()
         until = time.monotonic() + seconds
-        while not space.snapshots and not space.gone and time.monotonic() < until:
+        while not found.snapshots and not found.gone and time.monotonic() < until:
             time.sleep(0.01)
 
-    def _space(self, inode: int) -> _Namespace:
+    def _space(self, space: int) -> _Namespace:
         with self._lock:
-            return self._namespaces.setdefault(inode, _Namespace(inode))
+            return self._namespaces.setdefault(space, _Namespace(space))
 
-    def find(self, inode: int, generation: int) -> Snapshot | None:
+    def find(self, space: int, generation: int) -> Snapshot | None:
         """The snapshot of that generation; None when there is none (yet)."""
-        return self._space(inode).snapshots.get(generation)
+        return self._space(space).snapshots.get(generation)
 
-    def near(self, inode: int) -> list[Snapshot]:
+    def near(self, space: int) -> list[Snapshot]:
         """All snapshots of a namespace, the newest first."""
-        return list(self._space(inode).snapshots.values())[::-1]
+        return list(self._space(space).snapshots.values())[::-1]
 
-    def coming(self, inode: int, generation: int) -> bool:
+    def coming(self, space: int, generation: int) -> bool:
         """Whether that generation is not there yet, but may still be read; if so, it will be tried."""
-        space = self._space(inode)
-        if not space.coming(generation):
+        found = self._space(space)
+        if not found.coming(generation):
             return False
-        space.asked = max(space.asked, generation)
+        found.asked = max(found.asked, generation)
         self._wake.set()
         return True
 
@@ -151,7 +155,7 @@ class NftWatch:
                 except (OSError, LookupError):
                     space.gone = True
                 if space.gone or (space.seen, bool(space.snapshots)) != before:
-                    self._changes.append(Change(space.inode, space.seen, space.gone, space.snapshots.get(space.seen)))
+                    self._changes.append(Change(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))
             self._wake.wait(self._pause)
             if self._wake.is_set():
                 self._wake.clear()

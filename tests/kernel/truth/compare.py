@@ -24,7 +24,7 @@ from tracer.header import completed
 from tracer.kernel.session import Kernel, Session
 from tracer.names import Namespaces
 from tracer.record import Event, Flag, Kind
-from tracer.rules import nft_dump, nft_hits, nft_live
+from tracer.rules import netns, nft_dump, nft_hits, nft_live
 from tracer.rules.model import Visit, Walk
 from tracer.rules.nfnetlink import Nfnetlink
 from tracer.rules.nft_watch import NftWatch
@@ -111,7 +111,8 @@ class Bench:
         names = Namespaces()
         self._devices = {None: uplink, POD: "eth0"}
         self._inodes = {None: names.own, POD: (RUN_DIR / POD).stat().st_ino}
-        watch.poll(self._inodes[POD])
+        with entered(POD):
+            watch.poll(netns.identity(self._inodes[POD], netns.cookie()))
         self.packets = self.rules = self.mismatches = self.undecided = 0
 
     def round(self, random: Random, count: int, made: Rules, changing: bool = False, big: bool = False) -> None:
@@ -156,16 +157,15 @@ class Bench:
         until = time.monotonic() + 60
         for space, inode in self._inodes.items():
             with entered(space), Nfnetlink() as nfnetlink:
-                now = nft_dump.generation(nfnetlink)
-            while not self.watch.find(inode, now):
-                self.watch.coming(inode, now)
+                now, named = nft_dump.generation(nfnetlink), netns.identity(inode, netns.cookie())
+            while not self.watch.find(named, now):
+                self.watch.coming(named, now)
                 assert time.monotonic() < until, "the ruleset was not read"
                 time.sleep(0.02)
 
     def _wait_for(self, batches: list[Any]) -> None:
         """Gives the reader time for the generations that packets met, as a run does."""
-        hits = [b[b["kind"] == Kind.EVENT_NFT_RULE].view(record.HIT_DTYPE) for b in batches]
-        met = {g for h in hits for g in zip(h["netns"].tolist(), h["generation"].tolist(), strict=True)}
+        met = {g for batch in batches for g in nft_hits.generations(record.events(batch))}
         until = time.monotonic() + 10
         while any([self.watch.coming(*g) for g in met]) and time.monotonic() < until:
             time.sleep(0.02)
