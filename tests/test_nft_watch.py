@@ -12,7 +12,8 @@ from tests.waiting import PATIENCE, until
 from tracer.rules import netns, nft
 from tracer.rules.model import Ruleset
 from tracer.rules.nft import Changing, Snapshot
-from tracer.rules.nft_watch import KEPT, NftWatch
+from tracer.rules.nft_view import View
+from tracer.rules.nft_watch import KEPT, NAMESPACES_KEPT, NftWatch
 
 
 class Kernel:
@@ -119,6 +120,19 @@ def test_a_namespace_is_known_by_its_cookie() -> None:
         pytest.skip("this kernel does not tell it")
     with pytest.raises(LookupError):
         nft.read_here(netns.identity(OWN, here ^ 1), ())
+
+
+def test_namespaces_that_come_and_go_are_not_remembered_for_ever(kernel: Kernel, watch: NftWatch) -> None:
+    """Those that are gone make room first; the run's own stays."""
+    watch.poll(OWN, PATIENCE)
+    missing = range(1 << 31, (1 << 31) + NAMESPACES_KEPT + 20)
+    view = View(watch)
+    view.refresh()
+    for inode in missing:
+        watch.coming(inode, 1)
+        view.find(inode, 1)
+    assert (watch.forgotten, view.forgotten) == (21, 21)
+    assert watch.find(OWN, 1) and view.find(OWN, 1)
 
 
 def test_a_way_that_leads_elsewhere_by_now() -> None:

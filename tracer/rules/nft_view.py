@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tracer.rules.nft import Snapshot
-from tracer.rules.nft_watch import KEPT, Change
+from tracer.rules.nft_watch import KEPT, NAMESPACES_KEPT, Change
 
 
 class Watching(Protocol):
@@ -30,12 +30,13 @@ class _Known:
 
 class View:
     """Snapshots by namespace (netns.identity) and generation. changed: called when a namespace's rules are seen
-    to be of another generation, with the time (ns, CLOCK_MONOTONIC)."""
+    to be of another generation, with the time (ns, CLOCK_MONOTONIC). forgotten: so many namespaces had to make room."""
 
     def __init__(self, watch: Watching) -> None:
         self._watch = watch
         self.changed: Callable[[int], None] | None = None
         self._namespaces: dict[int, _Known] = {}
+        self.forgotten = 0
 
     def refresh(self) -> None:
         """Takes what was read since the last call."""
@@ -50,6 +51,11 @@ class View:
                 del known.snapshots[next(iter(known.snapshots))]
 
     def _of(self, space: int) -> _Known:
+        if space not in self._namespaces and len(self._namespaces) >= NAMESPACES_KEPT:
+            # The first is the run's own. One that is gone goes before any other.
+            others = list(self._namespaces)[1:]
+            del self._namespaces[next((key for key in others if self._namespaces[key].gone), others[0])]
+            self.forgotten += 1
         return self._namespaces.setdefault(space, _Known())
 
     def find(self, space: int, generation: int) -> Snapshot | None:

@@ -23,6 +23,8 @@ from tracer.rules.nft import Changing, Snapshot
 PAUSE_SECONDS = 0.1
 END_SECONDS = 1.0
 """How long the end of a run waits for a reading under way; the thread dies with the process."""
+NAMESPACES_KEPT = 512
+"""So many namespaces are remembered, those that are gone included."""
 INODE = 0xFFFFFFFF
 """Of netns.identity: the inode."""
 KEPT = 16
@@ -95,12 +97,13 @@ class _Namespace:
 class NftWatch:
     """Snapshots by namespace (netns.identity) and generation; a context manager that ends its thread.
 
-    Only for kernels that have nf_tables loaded: asking another one would load it.
+    Only for kernels that have nf_tables loaded: asking another one would load it. forgotten: so many namespaces made room.
     """
 
     def __init__(self, pause: float = PAUSE_SECONDS) -> None:
         self._pause = pause
         self._namespaces: dict[int, _Namespace] = {}
+        self.forgotten = 0
         self._lock = threading.Lock()
         self._wake, self._ended = threading.Event(), False
         self._changes: deque[Change] = deque()
@@ -118,7 +121,15 @@ class NftWatch:
 
     def _space(self, space: int) -> _Namespace:
         with self._lock:
+            if space not in self._namespaces and len(self._namespaces) >= NAMESPACES_KEPT:
+                self._forget()
             return self._namespaces.setdefault(space, _Namespace(space))
+
+    def _forget(self) -> None:
+        """Makes room: one that is gone goes first, else the one that was first asked for. It is read again when asked for."""
+        others = [key for key, space in self._namespaces.items() if not space.polled]
+        del self._namespaces[next((key for key in others if self._namespaces[key].gone), others[0])]
+        self.forgotten += 1
 
     def find(self, space: int, generation: int) -> Snapshot | None:
         """The snapshot of that generation; None when there is none (yet)."""
