@@ -53,7 +53,7 @@ def scene_is_up() -> bool:
 class Copies:
     """Rules that copy nearly every packet, so that runs of the same chains lie within each other."""
 
-    def restore(self, random: Random, big: bool) -> None:
+    def restore(self, random: Random, home: bool, big: bool) -> None:
         subprocess.run(["nft", "-f", "-"], input=COPIES, text=True, check=True)
 
     def again(self, random: Random) -> None:

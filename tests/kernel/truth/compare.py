@@ -51,11 +51,12 @@ Found = tuple[Event, Event, str, Walk]
 class Rules(Protocol):
     """Random rules of one back end."""
 
-    def restore(self, random: Random, big: bool) -> None:
-        """Puts random rules in force in this thread's namespace. big: with a chain of 2,000 rules."""
+    def restore(self, random: Random, home: bool, big: bool) -> None:
+        """Puts random rules in force in this thread's namespace, the pod's first, then the node's (home). big: with a chain of
+        2,000 rules."""
 
     def again(self, random: Random) -> None:
-        """Replaces a part of them by others that do the same to packets or something else."""
+        """Replaces a part of the node's by others."""
 
     def check(self, e: Event, walk: Walk) -> str:
         """What is wrong with texts and elements of a walk; "" when nothing is."""
@@ -68,8 +69,9 @@ def _header(e: Event) -> trace.Header:
 
 
 def _neighbours(header: trace.Header) -> bool:
-    """Neighbour discovery, which comes when it likes: also between the moments when the two accounts begin."""
-    return header[2] == 58 and header[4] >> 8 in range(130, 144)
+    """Neighbour discovery, and who listens to which group, which comes when it likes: also between the moments when the two
+    accounts begin."""
+    return header[1].startswith("ff02:") or (header[2] == 58 and header[4] >> 8 in range(130, 144))
 
 
 def _did(visit: Visit) -> str:
@@ -109,8 +111,8 @@ class Bench:
     def __init__(self, session: Session, watch: NftWatch, uplink: str) -> None:
         self.session, self.watch = session, watch
         names = Namespaces()
-        self._devices = {None: uplink, POD: "eth0"}
-        self._inodes = {None: names.own, POD: (RUN_DIR / POD).stat().st_ino}
+        self._devices = {POD: "eth0", None: uplink}
+        self._inodes = {POD: (RUN_DIR / POD).stat().st_ino, None: names.own}
         with entered(POD):
             watch.poll(netns.identity(self._inodes[POD], netns.cookie()))
         self.packets = self.rules = self.mismatches = self.undecided = 0
@@ -122,7 +124,7 @@ class Bench:
             for space, inode in self._inodes.items():
                 with entered(space):
                     rules.flush() if space is None else subprocess.run(["nft", "flush", "ruleset"], check=True)
-                    made.restore(random, big and space is None)
+                    made.restore(random, space is None, big and space is None)
                     listeners[inode] = stack.enter_context(trace.listening(self._devices[space]))
             self._settle()
             for listener in listeners.values():

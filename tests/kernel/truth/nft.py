@@ -160,7 +160,7 @@ def ruleset(random: Random, family: int, big: bool) -> str:
 class Made:
     """Random rules of both families."""
 
-    def restore(self, random: Random, big: bool) -> None:
+    def restore(self, random: Random, home: bool, big: bool) -> None:
         """Puts random rules in force. big: with a chain of 2,000 rules."""
         for family in (4, 6):
             rules.restore_text(ruleset(random, family, big), family, "nft")

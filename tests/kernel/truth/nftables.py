@@ -3,7 +3,6 @@ copies, long names, elements that time out."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from functools import cache
@@ -15,7 +14,6 @@ from tests.kernel.truth import compare
 from tests.kernel.truth.senders import PORTS
 from tracer import record
 from tracer.kernel.session import Session
-from tracer.names import Namespaces
 from tracer.record import Event
 from tracer.rules.model import Walk
 
@@ -188,7 +186,7 @@ def _big(family: str) -> str:
 
 
 def _devices(random: Random, device: str) -> str:
-    """What comes in by a device: some of it copied, some of it sent elsewhere."""
+    """What comes in by a device: some of it copied, some of it sent elsewhere after a rule that shows it."""
     aside = "lo"
     rules = "".join("    " + random.choice([
         "ip protocol udp counter", f"ip daddr {DRAIN4} jump aside", f'ip protocol tcp dup to "{aside}" counter',
@@ -199,6 +197,7 @@ def _devices(random: Random, device: str) -> str:
   chain aside {{ counter; ip ttl 1-200 return; }}
   chain in {{
     type filter hook ingress device "{device}" priority 0;
+    counter
 {rules}  }}
 }}
 """
@@ -206,7 +205,12 @@ def _devices(random: Random, device: str) -> str:
 
 def _leaving(device: str) -> str:
     return f"""table netdev way-out {{
-  chain out {{ type filter hook egress device "{device}" priority 0; meta l4proto udp counter; tcp dport 22 fwd to "lo"; }}
+  chain out {{
+    type filter hook egress device "{device}" priority 0;
+    counter
+    meta l4proto udp counter
+    tcp dport 22 fwd to "lo"
+  }}
 }}
 """
 
@@ -267,8 +271,8 @@ class Made:
         self._tables: dict[str, Table] = {}
         self._late: dict[str, int] = {}
 
-    def restore(self, random: Random, big: bool) -> None:
-        """Puts random rules in force. big: with a chain of 2,000 rules."""
+    def restore(self, random: Random, home: bool, big: bool) -> None:
+        """Puts random rules in force. home: those that are replaced later. big: with a chain of 2,000 rules."""
         device = max(name for _, name in if_nameindex() if name.startswith("eth"))
         kinds = [("ip", "t4"), ("ip6", "t6"), ("inet", "t46")]
         random.shuffle(kinds)
@@ -277,9 +281,10 @@ class Made:
         if _has_egress(device):
             others.append(_leaving(device))
         _load("".join([*(t.text() for t in tables), *others]))
-        if Namespaces().own == os.stat("/proc/thread-self/ns/net").st_ino:
+        if home:
             self._tables = {t.name: t for t in tables}
-            self._late = {}
+        else:
+            self._late.clear()
         self._remember(tables)
 
     def _remember(self, tables: list[Table]) -> None:
