@@ -147,10 +147,27 @@ static __always_inline struct reserved begin_event(struct call *c, struct follow
     return r;
 }
 
-/* With --drops-only, an event that does not end a packet is not written. */
 static __always_inline int only_drops(void)
 {
     int zero = 0;
     struct filter *f = filters.lookup(&zero);
     return f && f->drops_only;
+}
+
+/* Is this the first packet of its connection, as conntrack sees it, or an ICMP error about one? */
+static __always_inline int begins_connection(u64 nfct)
+{
+    return (nfct & NFCT_POINTER) && (!is_settled(nfct) || is_related(nfct));
+}
+
+/* With --drops-only, an event that does not end its packet is not written. Packets that open a connection are the exception: what
+ * is decided about them (rules, translations, the listener's answer) explains what happens to the connection's later packets,
+ * and that a SYN has no answer is only known when every answer is written. So TCP's SYN, SYN-ACK and RST, the first packet of any
+ * other connection, ICMP errors, and what comes to a listener are written whole. nfct: of the packet, 0 = not known here. */
+static __always_inline int only_ends(struct follow *e, u64 nfct)
+{
+    if (e->opens || !only_drops())
+        return 0;
+    e->opens = begins_connection(nfct);
+    return !e->opens;
 }

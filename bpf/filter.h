@@ -17,7 +17,7 @@ struct filter {
     u8 hosts;       /* 1 = the set of hosts counts */
     u8 protocol;    /* 0 = any */
     u8 family;      /* 0 = any, else 4 or 6 */
-    u8 drops_only;  /* 1 = write only events that end a packet */
+    u8 drops_only;  /* 1 = write only events that end a packet, and packets that open a connection */
     u8 packet_bound; /* 1 = netns or ifindex is set: the answer holds for one packet at one hook, not for a connection */
     u8 spare[2];
 };

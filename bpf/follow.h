@@ -38,8 +38,10 @@ struct follow {
     u8 synack; /* enum synack, or-ed: how this packet, a SYN, was answered */
     u8 dead;   /* 1 = freed as dropped: the address says nothing any more */
     u32 resent_in; /* where IPVS sent it on, as if it began there */
-    u16 snapped;   /* 1 = its bytes have been written, see snap.h */
-    u16 left_out;  /* 1 = the ring was nearly full when it came: it is followed, and nothing of it is written */
+    u8 snapped;    /* 1 = its bytes have been written, see snap.h */
+    u8 left_out;   /* 1 = the ring was nearly full when it came: it is followed, and nothing of it is written */
+    u8 opens;      /* 1 = it opens a connection, or answers a packet that does: see only_ends */
+    u8 spare;
     struct told told;
 };
 
@@ -138,6 +140,7 @@ static __always_inline struct follow *begin(u64 skb, struct sight *s)
     e.packet = bpf_ktime_get_ns() << 8 | (bpf_get_smp_processor_id() & 255);
     e.sign = s->packet.sign;
     e.ident = s->packet.ident;
+    e.opens = s->tuple[HEADER].protocol == TCP && s->packet.tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_RST);
     if (nearly_full()) {
         e.left_out = 1;
         count_lost(PACKETS_LEFT_OUT);

@@ -22,7 +22,7 @@ static __always_inline int write_table(struct call *c, struct run *run)
         return 0;
     s = sight_of(c);
     e = follow_in_hook(c, skb, state, 0, s);
-    if (!e || (verdict != NF_DROP && only_drops()))
+    if (!e || (verdict != NF_DROP && only_ends(e, s->nfct)))
         return 0;
     r = begin_hook_event(c, e, EVENT_TABLE, skb, s, state);
     if (!r.out)

@@ -175,7 +175,7 @@ static __always_inline int ipvs_nat4_entered(struct call *c)
     e = follow_ipvs(c, skb, cp, READ(c, skb, skb_iif) ? INPUT : OUTPUT, s);
     if (!e)
         return 0;
-    if (!only_drops())
+    if (!only_ends(e, s->nfct))
         write_ipvs(c, e, skb, cp, s, act, 1);
     e->stage = stage_of(OUTPUT, 0);
     e->resent_in = e->netns;
@@ -191,12 +191,12 @@ static __always_inline int ipvs_reply_entered(struct call *c)
     struct sk_buff *skb = (void *)c->arg[0];
     struct ip_vs_conn *cp = (void *)c->arg[1];
     struct sight *s = sight_of(c);
-    struct follow *e;
+    struct follow *e = already_followed(c->arg[0]);
 
-    if (known_unwanted(READ(c, skb, _nfct)) || only_drops())
+    if (known_unwanted(READ(c, skb, _nfct)) || (only_drops() && !(e && e->opens)))
         return 0;
     e = follow_ipvs(c, skb, cp, c->arg[2], s);
-    return e ? write_ipvs(c, e, skb, cp, s, IPVS_REPLY, 2) : 0;
+    return e && !only_ends(e, s->nfct) ? write_ipvs(c, e, skb, cp, s, IPVS_REPLY, 2) : 0;
 }
 PROBE_ENTRY(ipvs_reply)
 

@@ -70,14 +70,14 @@ static __always_inline int nat_entered(struct call *c)
     struct reserved r;
     struct sight *s;
 
-    if (known_unwanted(nfct) || only_drops())
+    e = already_followed(c->arg[0]);
+    if (known_unwanted(nfct) || (only_drops() && !begins_connection(nfct) && !(e && e->opens)))
         return 0;
     s = sight_of(c);
     if (!s)
         return 0;
     s->nfct = nfct;
     dev = READ(c, skb, dev);
-    e = already_followed(c->arg[0]);
     s->netns = netns_of(c, READ(c, ct, ct_net_net));
     s->in = e ? e->told.in : 0; /* not known here: those of the hook */
     s->out = e ? e->told.out : 0;
@@ -86,7 +86,7 @@ static __always_inline int nat_entered(struct call *c)
     s->by_loopback = dev && (READ(c, dev, flags) & IFF_LOOPBACK);
     s->hook = hook_of_rewrite(e, source, READ(c, skb, skb_iif));
     e = follow(c, skb, s, 0);
-    if (!e)
+    if (!e || only_ends(e, nfct))
         return 0;
     r = begin_event(c, e, EVENT_NAT, skb, s, 0, 0);
     if (!r.out) {
@@ -121,7 +121,7 @@ static __always_inline int nat_hook_returned(struct call *c)
     struct follow *e = follow_in_hook(c, skb, (void *)c->arg[1], 0, s);
     struct reserved r;
 
-    if (!e || (verdict != NF_DROP && only_drops()))
+    if (!e || (verdict != NF_DROP && only_ends(e, s->nfct)))
         return 0;
     r = begin_hook_event(c, e, EVENT_NAT_HOOK, skb, s, (void *)c->arg[1]);
     if (!r.out)

@@ -110,7 +110,7 @@ static __always_inline int hook_returned(struct call *c)
         return 0;
     s = sight_of(c);
     e = follow_in_hook(c, skb, state, 1, s);
-    if (!e || only_drops())
+    if (!e || only_ends(e, s->nfct))
         return 0;
     r = begin_hook_event(c, e, EVENT_HOOK, skb, s, state);
     if (!r.out)

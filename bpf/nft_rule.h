@@ -161,7 +161,8 @@ static __always_inline void write_nft_choice(struct nft_hit *out, struct nft_ver
     }
 }
 
-/* With --drops-only nothing is written until a rule drops the packet: the jumps on the way there are kept for then.
+/* Of a packet that --drops-only leaves out (see only_ends) nothing is written until a rule drops it: the jumps on the way there are
+ * kept for then.
  *
  * A chain has ended: the packet goes on behind the jump that led into it, by whichever gotos. */
 static __always_inline void forget_jump(struct nft_run *run)
@@ -222,7 +223,7 @@ static __always_inline int nft_rule_entered(struct call *c)
     struct nft_hit *out;
     struct reserved r;
     struct follow *e;
-    int code, ended, silent = only_drops(), jumps;
+    int code, ended, silent, jumps;
 
 #ifdef HAVE_nft_traceinfo_pkt
     if (!pkt)
@@ -254,6 +255,7 @@ static __always_inline int nft_rule_entered(struct call *c)
         close_run(c->arg[0], (u64)pkt, e && decision == NF_STOLEN ? e->packet : 0);
     if (!e)
         return 0;
+    silent = only_ends(e, READ(c, skb, _nfct));
     /* Behind the last rule of a chain stands one without a handle, which older kernels say has returned. */
     handle = trace == TRACE_POLICY || (trace == TRACE_RETURN && code == NFT_CONTINUE) ? 0 : nft_handle(rule);
     jumps = trace == TRACE_RULE && (code == NFT_JUMP || code == NFT_GOTO);

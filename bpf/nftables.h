@@ -149,7 +149,7 @@ static __always_inline int chain_returned(struct call *c)
     if (s)
         s->whole = 1; /* for the chain's name */
     e = follow_in_hook(c, skb, state, 0, s);
-    if (!e || (verdict != NF_DROP && only_drops()))
+    if (!e || (verdict != NF_DROP && only_ends(e, s->nfct)))
         return 0;
     r = begin_hook_event(c, e, EVENT_CHAIN, skb, s, state);
     if (!r.out)

@@ -3,6 +3,10 @@
 #define ETH_IP 0x0800
 #define ETH_IPV6 0x86dd
 
+#define TCP_FLAG_SYN 2
+#define TCP_FLAG_RST 4
+#define TCP_FLAG_ACK 16
+
 enum { ICMP = 1, TCP = 6, UDP = 17, DCCP = 33, ICMPV6 = 58, SCTP = 132, UDPLITE = 136 };
 
 union address {

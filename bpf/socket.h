@@ -56,7 +56,10 @@ static __always_inline int socket_entered(struct call *c)
         return 0;
     }
     e->flags |= FLAG_AT_SOCKET;
-    if (only_drops())
+    /* The probes of the handshake, which come next, write no header: this event has it. */
+    if (state == TCP_LISTEN)
+        e->opens = 1;
+    if (only_ends(e, s->nfct))
         return 0;
     r = begin_event(c, e, EVENT_SOCKET, skb, s, 0, 0);
     if (!r.out)

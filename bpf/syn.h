@@ -83,8 +83,6 @@ static __always_inline int listener_entered(struct call *c)
 }
 PROBE_ENTRY(listener)
 
-#define TCP_FLAG_SYN 2
-#define TCP_FLAG_ACK 16
 #define NS_A_SECOND 1000000000ULL
 
 /* The packet has reached what is left of a connection: a socket that nobody holds. Told also where only drops are asked

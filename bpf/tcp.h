@@ -16,7 +16,7 @@ static __always_inline int write_handshake(struct call *c, u8 kind, u8 verdict, 
     struct follow *e = already_followed(c->arg[1]);
     struct reserved r;
 
-    if (!e || e->dead || (!final && only_drops()))
+    if (!e || e->dead || (!final && only_ends(e, 0)))
         return 0;
     r = reserve_whole(e, kind);
     if (!r.out)

@@ -51,8 +51,10 @@ class Journeys:
 
     wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. tracking: namespaces (inodes) known to use
     conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over. rules: tells which
-    rules acted; without it no hop has a walk.
+    rules acted; without it no hop has a walk. unaddressed: packets that were not handed out, because no event told their addresses.
     """
+
+    unaddressed = 0
 
     def __init__(
         self,
@@ -126,7 +128,8 @@ class Journeys:
             del self._last[identity]
             records = self._open.pop(identity)
             if any(e.kind not in record.PARTS and e.kind != Kind.EVENT_CLUE for e in records):
-                packets.append(self._packet(identity, records))
+                packet = self._packet(identity, records)
+                packets += [packet] if packet else []
             self._bytes.pop(identity, None)
         packets.sort(key=lambda p: p.time)
         for packet in packets:
@@ -134,13 +137,19 @@ class Journeys:
             packet.number = self._number
         return packets
 
-    def _packet(self, identity: int, records: list[Event]) -> Packet:
+    def _packet(self, identity: int, records: list[Event]) -> Packet | None:
+        """None when every event that had the packet's addresses was lost."""
         records.sort(key=lambda e: e.time)
         before = self._over.pop(identity, None)
         events = [e for e in records if e.kind not in record.PARTS]
         known, whole_event = header.completed(events, before.whole if before else None)
         events = known or events
-        first = before.first if before else next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), events[0])
+        first = before.first if before else next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), None)
+        if first is None:
+            self.unaddressed += 1
+            self._doubtful.discard(identity)
+            self._rules.over(identity)
+            return None
         expected = before.next if before else 0
         numbers = {e.hop for e in records if not e.flags & Flag.FLAG_CLONE}
         whole = identity not in self._doubtful and numbers == set(range(expected, expected + len(numbers)))

@@ -137,7 +137,7 @@ def prepare(
     rules.replaced = changes.rules
     kube.known.store.on_apply(changes.applied)
     kube.known.store.on_change(changes.objects)
-    syns = Syns(parts.spaces(spaces, processes), clock)
+    syns = Syns(parts.spaces(spaces, processes), clock, limits.drops_only)
     connections = Connections(clock) if job.follow else None
     following = stack.enter_context(Following(syns, connections, changes, findings, limits.drops_only, parts.entries()))
     return Run(parts.source(session, kube), journeys, output, limits, kube, findings, following)

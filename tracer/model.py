@@ -237,7 +237,8 @@ class Totals:
     """What a run saw, counted. lost: events; outcomes: packets by outcome. findings: as they stand at the end.
 
     causes: SYNs by cause. differences: what the kernel counted, and what packets explain of it. timelines: how many there
-    were, and how many aged out. unexplained: packets that were seen when the run was made to end.
+    were, and how many aged out. unexplained: packets that were seen when the run was made to end. unaddressed: packets of which no
+    event with their addresses was received.
     """
 
     packets: int = 0
@@ -251,3 +252,4 @@ class Totals:
     differences: list[Difference] = field(default_factory=list)
     timelines: dict[str, int] = field(default_factory=dict)
     unexplained: int = 0
+    unaddressed: int = 0

@@ -123,7 +123,7 @@ class Run:
             self._print(packet)
         if self._following:
             self._following.turn(turn.now, self._output)
-        self.totals.events = self._journeys.events
+        self.totals.events, self.totals.unaddressed = self._journeys.events, self._journeys.unaddressed
         self._ask_kube()
 
     def _packets(self, turn: Turn) -> Iterator[Packet]:
@@ -193,7 +193,7 @@ def status(totals: Totals, with_command: bool) -> int:
         return 0
     if any(f.certain for f in totals.findings) or any(totals.outcomes.get(word) for word in BAD):
         return 10
-    if totals.lost or totals.unexplained:
+    if totals.lost or totals.unexplained or totals.unaddressed:
         return 11
     return 0 if totals.packets else 12
 

@@ -107,7 +107,8 @@ def replay(
         journeys = again.journeys(asked.no_rules or told.get("no_rules") is True)
         connections = Connections(again.offset) if asked.follow or told.get("follow") is True else None
         turns = again.turns
-        following = Following(again.syns(), connections, turns.changes, findings, limits.drops_only, turns.entries)
+        syns = again.syns(told.get("drops_only") is True)
+        following = Following(syns, connections, turns.changes, findings, limits.drops_only, turns.entries)
         run = Run(turns, journeys, output, limits, kube, findings, following)
         run.begin()
         run.replay(turns.all(), stop, ended and ended[0], early=bool(asked.count))

@@ -36,9 +36,10 @@ class Replay:
     def node(self) -> AskedNode:
         return AskedNode(self.turns.asking)
 
-    def syns(self) -> Syns:
-        """What gives each SYN its verdict."""
-        return Syns(AskedSpaces(self.turns.asking, self.namespaces(), AskedProcesses(self.turns.asking)), self.offset)
+    def syns(self, partial: bool = False) -> Syns:
+        """What gives each SYN its verdict. partial: the recorded run had only what --drops-only asks for."""
+        spaces = AskedSpaces(self.turns.asking, self.namespaces(), AskedProcesses(self.turns.asking))
+        return Syns(spaces, self.offset, partial)
 
     @property
     def offset(self) -> int:

@@ -66,6 +66,7 @@ class Json(Output):
                 for d in totals.differences
             ],
             **({"unexplained": totals.unexplained} if totals.unexplained else {}),
+            **({"unaddressed": totals.unaddressed} if totals.unaddressed else {}),
         )
 
     def doctor(self, facts: Sequence[Fact], status: int) -> None:

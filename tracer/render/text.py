@@ -141,6 +141,9 @@ class Text(Output):
             aged = totals.timelines.get("aged out", 0)
             lines.append(f"  {count(totals.timelines.get('timelines', 0), 'connection')}, {aged} aged out for want of room")
         lines.append(f"  {count(totals.events, 'event')}, {lost}")
+        if totals.unaddressed:
+            of = count(totals.unaddressed, "packet")
+            lines.append("  " + ink("doubt", f"{of} not shown: no event with the addresses was received"))
         if totals.unexplained:
             left = f"ended before {count(totals.unexplained, 'more packet')} that had been seen could be explained"
             lines.append("  " + ink("doubt", left))

@@ -38,10 +38,10 @@ def ends_of(packet: Packet) -> set[Endpoints]:
 
 
 class Attempts:
-    """Open attempts, oldest first. read: called for each that is over."""
+    """Open attempts, oldest first. read: called for each that is over. partial: see Attempt."""
 
-    def __init__(self, read: Callable[[Attempt], None]) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[Attempt], None], partial: bool = False) -> None:
+        self._read, self._partial = read, partial
         self._open: OrderedDict[int, Attempt] = OrderedDict()
         self._by_next: dict[int, list[int]] = {}
         self._by_ends: dict[Endpoints, int] = {}
@@ -81,7 +81,7 @@ class Attempts:
             self._ripe.add(before[-1])
             return
         again = self._open[before[-1]].again + 1 if before else 0
-        self._open[syn.identity] = Attempt(syn, syn.hops[0].time, again)
+        self._open[syn.identity] = Attempt(syn, syn.hops[0].time, again, partial=self._partial)
         self._by_next.setdefault(following, []).append(syn.identity)
         self._ends[syn.identity] = ends
         self._ripe.add(syn.identity)

@@ -14,12 +14,13 @@ from tracer.syns.spaces import Spaces
 
 
 class Syns:
-    """Those of one run. wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. by_cause: how many of each."""
+    """Those of one run. wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. partial: the probes wrote only what
+    --drops-only asks for, see Attempt. by_cause: how many of each."""
 
-    def __init__(self, spaces: Spaces | None = None, wall_offset: int = 0) -> None:
+    def __init__(self, spaces: Spaces | None = None, wall_offset: int = 0, partial: bool = False) -> None:
         self._spaces = spaces or Spaces()
         self._offset = wall_offset
-        self._attempts = Attempts(self._read)
+        self._attempts = Attempts(self._read, partial)
         self._reconcile = Reconcile(self._spaces)
         self._behind = Behind()
         self._told: list[Verdict] = []

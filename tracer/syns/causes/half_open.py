@@ -1,5 +1,5 @@
 """Answered, but the client has not come back: its ACK or the SYN-ACK was lost, or it never meant to. Observed: the SYN-ACK
-left, no ACK was seen for a second."""
+left, no ACK was seen for a second. Where ACKs are not recorded, only the answer is told."""
 
 from __future__ import annotations
 
@@ -16,5 +16,7 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
         return Cause("half-open", f"answered by {attempt.process}{attempt.where}, {ack}{waiting}", good=True)
     if attempt.synacks:
         by = place(attempt.reached.dst, attempt.reached.dport)
+        if attempt.partial:
+            return Cause("answered", f"answered by {by}; what came after it was not recorded", good=True)
         return Cause("half-open", f"answered by {by}, {ack}", good=True)
     return None

@@ -32,7 +32,7 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
             return Cause("SYN-ACK not recognised", past + by, Evidence.OBSERVED if reset else Evidence.DERIVED)
         if answer.outcome in BAD:
             return Cause("SYN-ACK not recognised", f"{came}, but did not get back: {answer.verdict}")
-    if reset:
+    if reset and not attempt.partial:  # else an ACK may have come before it
         ends = reset.endpoints
         told = f"the client reset the SYN-ACK: to {place(ends.dst, ends.dport)}, while it had asked"
         return Cause("SYN-ACK not recognised", f"{told} {place(attempt.asked.dst, attempt.asked.dport)}")
