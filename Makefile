@@ -12,6 +12,9 @@
 # make incidents KERNEL=6.12
 #              five incidents, their healthy twins and ten variations of each: what was found, and nothing wrongly
 #              VARIATIONS=10 SEED=1; ONLY=3,5 for some of them
+# make options KERNEL=6.12
+#              the demonstration and all incidents under every option that changes what is written: the same findings
+#              ONLY='2 stuck' OPTIONS=drops-only for some of them
 # make syns KERNEL=6.12
 #              every way a SYN can end, made for real: its cause line, compared with nstat and tcpdump
 # make replay-check KERNEL=6.12
@@ -45,7 +48,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test ground-truth matrix vagrant-check incidents syns bench owners replay-check fuzz setup clean
+.PHONY: demo test unit lint kernel-test ground-truth matrix vagrant-check incidents options syns bench owners replay-check fuzz setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
@@ -95,6 +98,10 @@ ground-truth: setup
 incidents: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/all_incidents.py \
 		--variations $(VARIATIONS) --seed $(SEED) $(if $(ONLY),--only $(ONLY))
+
+options: setup
+	@$(LAB) run --kernel $(KERNEL) --timeout 7200 -- python3 -W ignore tests/kernel/all_options.py \
+		--only '$(ONLY)' --options '$(OPTIONS)'
 
 syns: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 1200 -- python3 -W ignore tests/kernel/all_syns.py

@@ -231,7 +231,7 @@ class Run:
     def follow(self, stop, command):
         self.output.summary(main.Run.totals)
     totals = SimpleNamespace(packets=1, seconds=1.0, outcomes={"dropped": 1}, incomplete=0, lost=0, events=1, findings=[],
-                             causes={}, differences=[], timelines={}, unexplained=0)
+                             causes={}, differences=[], timelines={}, unexplained=0, unaddressed=0)
 
 main.require_tracing = lambda: None
 main.give_up = lambda *but: None

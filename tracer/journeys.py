@@ -51,7 +51,7 @@ class Journeys:
 
     wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. tracking: namespaces (inodes) known to use
     conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over. rules: tells which
-    rules acted; without it no hop has a walk. unaddressed: packets that were not handed out, because no event told their addresses.
+    rules acted; without it no hop has a walk. unaddressed: packets that were not handed out, for no event told their addresses.
     """
 
     unaddressed = 0

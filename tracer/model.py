@@ -237,8 +237,8 @@ class Totals:
     """What a run saw, counted. lost: events; outcomes: packets by outcome. findings: as they stand at the end.
 
     causes: SYNs by cause. differences: what the kernel counted, and what packets explain of it. timelines: how many there
-    were, and how many aged out. unexplained: packets that were seen when the run was made to end. unaddressed: packets of which no
-    event with their addresses was received.
+    were, and how many aged out. unexplained: packets that were seen when the run was made to end. unaddressed: packets that
+    were not written, for no event told their addresses.
     """
 
     packets: int = 0

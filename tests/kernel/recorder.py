@@ -114,21 +114,24 @@ class Recorder:
         sizes: Sizes = Sizes(),  # noqa: B008
         place: Path | None = None,
         redacted: Redacted | None = None,
+        job: Job | None = None,
+        words: Words = Words(),  # noqa: B008
     ) -> Recorded:
         """Records what happens while `work` runs. follow: by connection. place: of the capture, if it is not with the rest.
 
-        redacted: what is written passes it, and rules are not asked for.
+        redacted: what is written passes it, and rules are not asked for. job: instead of one that is made of these. words: what
+        is wanted, in Kubernetes' words.
         """
         for old in self.directory.glob(f"{name}.*"):
             old.unlink()
         parts = Recording(str((place or self.directory) / f"{name}.k8st"), sizes, redacted)
-        job = Job(said=name, follow=follow, no_rules=bool(redacted))
+        job = job or Job(said=name, follow=follow, no_rules=bool(redacted))
         printed = tuple(self.directory / f"{name}.{form}" for form in ("text", "json", "said"))
         with ExitStack() as stack:
             stack.callback(parts.close)
             text, json, said = (stack.enter_context(path.open("w", buffering=1)) for path in printed)
             output = Both(Text(text, said), Json(json, StringIO()))
-            kube = stack.enter_context(Kube(Source(objects, none=not objects, known=parts.known), Words(), wanted))
+            kube = stack.enter_context(Kube(Source(objects, none=not objects, known=parts.known), words, wanted))
             self.session.drain()
             self.session.losses()
             self.session.set_filter(kube.filter())

@@ -46,7 +46,7 @@ class Named(Kube):
     """Kubernetes as a capture has it. also: words of the reader, beside those of the run."""
 
     def __init__(self, known: Known, words: Words, asked: Asked) -> None:
-        super().__init__(Source(known=lambda: known, replayed=True), words, Filter())
+        super().__init__(Source(none=True, known=lambda: known, replayed=True), words, Filter())
         self._asked, self._also, self._version = asked, frozenset[words_of.End](), -1
 
     def wants(self, packet: Packet) -> bool:

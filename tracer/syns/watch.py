@@ -14,8 +14,8 @@ from tracer.syns.spaces import Spaces
 
 
 class Syns:
-    """Those of one run. wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. partial: the probes wrote only what
-    --drops-only asks for, see Attempt. by_cause: how many of each."""
+    """Those of one run. wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. partial: see Attempt. by_cause:
+    how many of each."""
 
     def __init__(self, spaces: Spaces | None = None, wall_offset: int = 0, partial: bool = False) -> None:
         self._spaces = spaces or Spaces()

@@ -1,0 +1,165 @@
+"""Incidents and the demonstration under each option that changes what is written: what was found, and what was printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from io import StringIO
+
+import incidents
+from incidents.objects import Object
+from scenes import scene, topology, traffic
+from scenes.rules import Backend
+from tests.kernel.recorder import Both, Patient, Recorded, Recorder
+from tracer.capture import again
+from tracer.capture.series import opened
+from tracer.filters import Filter
+from tracer.findings.model import Finding
+from tracer.kube.wanted import Words
+from tracer.main import Job
+from tracer.model import Totals
+from tracer.render.json import Json
+from tracer.render.text import Text
+
+BY_RULES = frozenset({"nodeport_host_process", "missing_masquerade", "no_local_endpoints", "hostport_takes_service"})
+"""Findings that a rule shows: with --no-rules there is none."""
+NOWHERE = frozenset({"", "::", "0.0.0.0"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """drops, no_rules, follow: --drops-only, --no-rules, --follow. words: --service, of every Service there is, in place of
+    --port. record: the command `record`, then -r. Whatever it is, text and JSON are both written, and the capture is read
+    again.
+    """
+
+    name: str
+    drops: bool = False
+    no_rules: bool = False
+    follow: bool = False
+    words: bool = False
+    record: bool = False
+
+
+OPTIONS = (
+    Options("plain"), Options("drops-only", drops=True), Options("no-rules", no_rules=True), Options("follow", follow=True),
+    Options("service", words=True), Options("record", record=True), Options("drops-only follow", drops=True, follow=True),
+    Options("drops-only service", drops=True, words=True), Options("drops-only record", drops=True, record=True),
+    Options("drops-only no-rules", drops=True, no_rules=True),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is done under each option. finding: the name of what is to be found, "" = nothing but packets with this outcome."""
+
+    name: str
+    ports: tuple[int, ...]
+    up: Callable[[], list[Object]]
+    work: Callable[[], object]
+    finding: str = ""
+    expected: int = 0
+    outcome: str = ""
+
+
+def cases(backend: Backend) -> Iterator[Case]:
+    """The demonstration, and every state of every incident."""
+    ports = traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY
+    yield Case(f"demo {backend}", ports, lambda: _scene(backend), _requests, outcome="rejected")
+    for incident in incidents.every():
+        for state in incident.states_in(backend):
+            yield incident_case(incident, state, backend)
+
+
+def incident_case(incident: incidents.Incident, state: str, backend: Backend) -> Case:
+    return Case(
+        f"{incident.number} {state} {backend}", incident.ports, lambda: incident.up(state, backend),
+        lambda: incident.traffic(state), incident.finding, incident.states[state],
+    )  # fmt: skip
+
+
+def _scene(backend: Backend) -> list[Object]:
+    incidents.down()
+    scene.up(backend=backend)
+    return []
+
+
+def _requests() -> None:
+    for _ in range(2):
+        traffic.http_get(topology.NODE4, traffic.NODEPORT_HTTP)
+    traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY)
+
+
+@dataclass
+class Result:
+    """wrong: what should not be so, in words."""
+
+    case: str
+    options: str
+    findings: list[Finding] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+    wrong: list[str] = field(default_factory=list)
+    text: str = ""
+
+    @property
+    def line(self) -> str:
+        found = ", ".join(f"{f.name}{'' if f.certain else ' (perhaps)'}" for f in self.findings) or "nothing found"
+        line = f"{self.case} | {self.options}: {self.totals.packets} packets, {found}"
+        return line + "".join(f"\n    WRONG: {w}" for w in self.wrong)
+
+
+def run(recorder: Recorder, case: Case, options: Options) -> Result:
+    """Builds the case, makes its traffic under these options, and leaves it up."""
+    objects = case.up()
+    services = tuple(f"{m['namespace']}/{m['name']}" for o in objects if o["kind"] == "Service" for m in [o["metadata"]])
+    words = Words(services=services) if options.words and services else Words()
+    wanted = Filter(ports=() if words else case.ports, drops_only=options.drops)
+    name = f"{case.name} {options.name}".replace(" ", "-")
+    job = Job(said=name, no_rules=options.no_rules, follow=options.follow, record_only=options.record)
+    made = recorder(name, case.work, wanted, str(incidents.OBJECTS) if objects else "", job=job, words=words)
+    text, lines, totals = made.text.read_text(), made.json.read_text(), made.totals
+    if options.record:
+        text, lines, totals = _replayed(made)
+    result = Result(case.name, options.name, totals.findings, totals, text=text)
+    result.wrong = list(_wrong(case, options, result, text, [json.loads(line) for line in lines.splitlines()]))
+    if not options.record:
+        once_more, _, _ = _replayed(made)
+        result.wrong += _differing(text, once_more)
+    return result
+
+
+def _replayed(made: Recorded) -> tuple[str, str, Totals]:
+    text, lines = StringIO(), StringIO()
+    output = Both(Text(text, StringIO()), Json(lines, StringIO()))
+    with opened([str(path) for path in made.files]) as capture:
+        totals = again.replay(capture, output, again.Asked(), Patient())
+    output.summary(totals)
+    return text.getvalue(), lines.getvalue(), totals
+
+
+def _differing(live: str, replayed: str) -> list[str]:
+    blocks = set(replayed.split("\n\n"))
+    missing = [b for b in live.split("\n\n")[:-1] if b not in blocks]
+    return [f"read again, this is not printed: {missing[0]}"] if missing else []
+
+
+def _wrong(case: Case, options: Options, result: Result, text: str, lines: list[dict[str, object]]) -> Iterator[str]:
+    expected = 0 if options.no_rules and case.finding in BY_RULES else case.expected
+    right = [f for f in result.findings if f.name == case.finding and f.certain]
+    others = [f for f in result.findings if f not in right]
+    if len(right) != expected or others:
+        yield f"{len(right)} of {expected} found: {[f.cause for f in result.findings]}"
+    packets = [line for line in lines if line["type"] == "packet"]
+    for packet in packets:
+        if packet["src"] in NOWHERE or packet["dst"] in NOWHERE or packet["proto"] == "0":
+            yield f"a packet without addresses: {packet}"
+    if ":: ->" in text or "-> ::" in text:
+        yield "a packet without addresses in the text"
+    if case.outcome and not result.totals.outcomes.get(case.outcome):
+        yield f"no packet {case.outcome}: {result.totals.outcomes}"
+    if result.totals.unaddressed and not result.totals.lost:
+        yield f"{result.totals.unaddressed} packets have no addresses, and nothing was lost"
+    for difference in result.totals.differences:
+        if difference.counter.startswith("Listen") and difference.open and not result.totals.lost:
+            yield difference.text

@@ -1,0 +1,32 @@
+"""Options that change what is written change nothing about what is found. `make options` goes through all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+import incidents
+from tests.kernel import option_runs
+from tests.kernel.recorder import Recorder
+from tests.kernel.watching import Watch
+
+RUNS = [(2, "stuck", "drops-only"), (2, "stuck", "drops-only record"), (5, "anywhere", "drops-only")]
+BY_NAME = {options.name: options for options in option_runs.OPTIONS}
+
+
+@pytest.fixture(autouse=True)
+def plain_scene(watch: Watch) -> object:
+    """The scene that other tests expect, put back."""
+    from scenes import scene
+
+    yield
+    incidents.down()
+    scene.up()
+
+
+@pytest.mark.parametrize(("number", "state", "options"), RUNS)
+def test_the_finding_is_there(watch: Watch, recorder: Recorder, number: int, state: str, options: str) -> None:
+    case = option_runs.incident_case(incidents.find(number), state, "legacy")
+    result = option_runs.run(recorder, case, BY_NAME[options])
+    watch.lost += result.totals.lost
+    print(result.line, result.text, sep="\n")
+    assert not result.wrong, result.wrong
