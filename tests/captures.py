@@ -132,6 +132,8 @@ class Probes:
     def losses(self) -> list[Loss]:
         return self._losses
 
+    def glance(self) -> None: ...
+
 
 class Shelf(Reader):
     """A reader whose readings were put on it."""

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from tests.builders import NODE, OTHER_POD, POD, SECOND, Ends, Trail, hops, packet, packets, shortened, turned
+from tracer import record
+from tracer.doubt import MOST, Doubt
 from tracer.journeys import QUIET_NS, Journeys
 from tracer.model import Endpoints, Evidence, Flow, Handshake, Packet, Socket
+from tracer.source import LEFT_OUT, NO_ROOM, Loss
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -173,17 +176,62 @@ def test_a_copys_numbers_fill_no_gap() -> None:
     assert not packet(t.add("SOCKET", object=48213, state=10)).complete
 
 
-def test_a_reported_loss_puts_open_packets_in_doubt() -> None:
-    journeys = Journeys(hops(), quiet=10)
-    journeys.add(Trail(CLIENT, 1 << 8).hook("INPUT").batch)
-    journeys.doubt()
-    journeys.add(Trail(CLIENT, 2 << 8, SECOND + 5).hook("INPUT").batch)
-    assert [p.complete for p in journeys.rest()] == [False, True]
-    journeys.add(Trail(CLIENT, 3 << 8).hook("INPUT").batch)
-    assert [p.complete for p in journeys.rest()] == [True], "doubt ends with the packet"
-    journeys.add(Trail(CLIENT, 4 << 8).hook("INPUT").batch)
-    journeys.doubt(packets=False)
-    assert [p.complete for p in journeys.rest()] == [True], "others were left out, that they might be whole"
+MS = 1_000_000
+SKIPPED = "another probe was running"
+
+
+def complete(loss: Loss, *trails: Trail) -> list[bool]:
+    journeys = Journeys(hops())
+    for trail in trails:
+        journeys.add(trail.batch)
+    journeys.doubt([loss], 10 * SECOND)
+    return [p.complete for p in journeys.rest()]
+
+
+def test_a_skipped_program_puts_in_doubt_what_was_under_way_then() -> None:
+    """It leaves no gap. All these are open when it is told."""
+    at = [Trail(CLIENT, n << 8, SECOND + n * 100 * MS).hook("INPUT") for n in range(1, 6)]
+    loss = Loss("hook", -1, 1, SKIPPED, SECOND + 290 * MS, SECOND + 390 * MS)
+    assert complete(loss, *at) == [True, True, False, False, True]
+    assert complete(Loss("hook", -1, 1, SKIPPED), *at) == [False] * 5, "when it was is not known"
+    assert complete(Loss("clone", -1, 1, SKIPPED), *at) == [True] * 5, "a copy alone may be missing"
+    assert complete(Loss(LEFT_OUT, 0, 1, "the ring buffer was nearly full"), *at) == [True] * 5, "that others might be whole"
+
+
+def test_what_found_no_room_leaves_a_gap_unless_it_was_the_last() -> None:
+    def loss(probe: str) -> Loss:
+        return Loss(probe, 0, 1, NO_ROOM, SECOND - MS, SECOND + 5 * MS)
+
+    early, late = Trail(CLIENT, 1 << 8).hook("INPUT"), Trail(CLIENT, 2 << 8, SECOND + 900 * MS).hook("INPUT")
+    assert complete(loss("hook"), early, late) == [False, True], "of the second its number would be missing"
+    taken = Trail(CLIENT).hook("INPUT").add("SOCKET", object=48213, state=1)
+    freed = Trail(CLIENT).hook("INPUT").add("DROP", reason=2, object=0x1010)
+    assert complete(loss("hook"), taken) == complete(loss("drop"), freed) == [True], "nothing of that kind comes behind"
+    assert complete(loss("drop"), taken) == [False]
+    gone_on = Trail(CLIENT).hook("PREROUTING").now(time=SECOND + 500 * MS).hook("INPUT")
+    assert complete(loss("hook"), gone_on) == [True]
+
+
+def test_of_very_many_losses_the_oldest_become_one() -> None:
+    doubt = Doubt()
+    for n in range(3 * MOST):
+        doubt.add([Loss("hook", -1, 1, SKIPPED, n * SECOND, n * SECOND + MS)], 0)
+    assert len(doubt) == MOST
+    (first,) = record.events(Trail(CLIENT, start=2 * MOST * SECOND - 500 * MS).hook("INPUT").batch)
+    (last,) = record.events(Trail(CLIENT, start=3 * MOST * SECOND - 500 * MS).hook("INPUT").batch)
+    assert doubt.about([first]) and not doubt.about([last])
+    doubt.forget(3 * MOST * SECOND)
+    assert not doubt
+
+
+def test_a_packet_without_addresses_is_counted_and_not_told() -> None:
+    t = Trail(CLIENT).lose().add("SYN", verdict=0, accept_len=3, accept_max=2, flags="NO_HEADER")
+    journeys = Journeys(hops())
+    journeys.add(t.batch)
+    assert (journeys.rest(), journeys.unaddressed) == ([], 1)
+    whole = node_port()
+    journeys.add(shortened(whole.batch)[3:4])
+    assert (journeys.rest(), journeys.unaddressed) == ([], 2), "a short event whose whole one was lost"
 
 
 def test_the_connection_is_the_first_namespaces() -> None:

@@ -127,6 +127,8 @@ class Session:
     def losses(self) -> list[Any]:
         return []
 
+    def glance(self) -> None: ...
+
 
 class Nothing(Journeys):
     def __init__(self) -> None:

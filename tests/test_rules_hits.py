@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ from tracer.rules.legacy import Legacy
 from tracer.rules.reader import Reading, Wanted
 from tracer.rules.saved import Rules
 from tracer.rules.steps import STEPS, WATCHED, Looked
+from tracer.source import Loss
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -51,6 +54,13 @@ def reply(packet: int = 2 << 8) -> Trail:
     return trail.nat("POSTROUTING", 2, turned(HALF)).hook("POSTROUTING")
 
 
+def other_reply() -> Trail:
+    """Of a connection that goes to another pod."""
+    elsewhere: Ends = ("10.244.0.1", 23711, "10.244.0.12", 8080)
+    trail = Trail(turned(elsewhere), 2 << 8, start=2_000_000_000, orig=CLIENT, reply=turned(elsewhere), ct_info=3, pf=2)
+    return trail.nat("POSTROUTING", 2, turned(("192.168.56.1", 40812, "10.244.0.12", 8080))).hook("POSTROUTING")
+
+
 def told(packet: Packet) -> list[tuple[str, str, bool]]:
     return [
         (h.what, h.walk.undecided or " > ".join(f"{p.chain} {p.number}" for p in h.walk.visits[-1].path), h.from_conntrack)
@@ -78,13 +88,41 @@ def test_a_connection_from_before() -> None:
     assert told(answer) == [("nat", BEFORE.undecided, True)]
 
 
-def test_after_a_loss_nothing_is_concluded() -> None:
+@pytest.mark.parametrize(
+    ("probe", "answer", "rule"),
+    [("table", reply, "PREROUTING 1 > A 1"), ("drop", reply, "PREROUTING 1 > A 1"), ("table", other_reply, LOST.undecided),
+     ("drop", other_reply, "PREROUTING 1 > A 1")],
+    ids=["same translation", "same, of no rule", "another translation", "another, of no rule"],
+)  # fmt: skip
+def test_after_a_loss_a_connection_is_believed_by_its_translation(
+    probe: str, answer: Callable[[], Trail], rule: str
+) -> None:
+    """Another connection of the same addresses and ports may have begun unseen."""
     journeys, _, node, shelf = traced()
     journeys.add(first().batch)
     read(node, shelf)
     journeys.finished(3_000_000_000)
-    journeys.doubt()
+    journeys.doubt([Loss(probe, -1, 1, "another probe was running", 2_000_000_000, 2_100_000_000)], 2_100_000_000)
+    journeys.add(answer().batch)
+    assert told(journeys.rest()[0]) == [("nat", rule, True)]
+
+
+def test_after_a_loss_and_other_rules_nothing_is_concluded() -> None:
+    journeys, hits, node, shelf = traced()
+    journeys.add(first().batch)
+    read(node, shelf)
+    journeys.finished(3_000_000_000)
+    hits.nft_changed(2_000_000_000)
+    journeys.doubt([Loss("table", -1, 1, "another probe was running")], 2_100_000_000)
     journeys.add(reply().batch)
+    assert told(journeys.rest()[0]) == [("nat", LOST.undecided, True)]
+
+
+def test_a_part_that_is_missing_is_no_sign_of_another_translator() -> None:
+    """The table's event was lost: that no rule was asked is not known."""
+    journeys, *_ = traced()
+    new = Trail(CLIENT, orig=CLIENT, reply=turned(HALF), ct_info=2, pf=2).lose().nat("PREROUTING", 1, HALF).hook("PREROUTING")
+    journeys.add(new.batch)
     assert told(journeys.rest()[0]) == [("nat", LOST.undecided, True)]
 
 

@@ -74,6 +74,8 @@ class Given:
     def losses(self) -> list[Loss]:
         return self._losses.get(self.turn, [])
 
+    def glance(self) -> None: ...
+
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tracer.verdict import BAD, RULES, benign, judge
 ASKED: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 INSIDE: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
 NO_SOCKET, NETFILTER_DROP, TCP_RESET = 2, 6, 7
-IN_HOOK, IN_TCP, IN_UDP, IN_PURGE = 0x10, 0x20, 0x30, 0x40
+IN_HOOK, IN_TCP, IN_UDP, IN_PURGE, IN_DESTRUCT, IN_NEIGHBOUR = 0x10, 0x20, 0x30, 0x40, 0x50, 0x60
 
 
 def came(**fields: object) -> Trail:
@@ -114,6 +114,13 @@ CASES = {
         came().add("SOCKET", state=6).add("DROP", object=IN_TCP),
         "DROPPED in tcp_v4_rcv: no reason given by this kernel", "dropped",
     ),
+    "unread, as its end tells": (
+        came(netns=POD, protocol=17).add("DROP", object=IN_DESTRUCT),
+        "delivered to a socket in pod-a, which was closed with it unread", "delivered",
+    ),
+    "freed with a queue": (
+        came(netns=POD).add("DROP", object=IN_PURGE), "freed with a queue in pod-a; whose queue it was is not known", "unknown",
+    ),
     "queue": (came().hook("FORWARD", verdict="QUEUE", flags="NO_HEADER"), "taken over in FORWARD: queued or stolen", "stolen"),
     "stolen": (
         came(netns=POD).hook("INPUT", verdict="STOLEN", flags="NO_HEADER"),
@@ -152,6 +159,13 @@ def test_no_listener_of_ipv6() -> None:
     assert packet(t).verdict == "nobody listens here: UDP [fd00::2]:53"
 
 
+@pytest.mark.parametrize(("place", "outcome"), [(IN_DESTRUCT, "delivered"), (IN_NEIGHBOUR, "dropped")])
+def test_who_had_taken_it_decides_also_without_the_socket(place: int, outcome: str) -> None:
+    assert packet(came(protocol=17).hook("INPUT").add("DROP", object=place)).outcome == outcome
+    late = came(protocol=17).hook("INPUT").add("SOCKET", object=48213, state=7).add("DROP", object=place, flags="AT_SOCKET")
+    assert packet(late).outcome == outcome
+
+
 def test_what_becomes_of_a_copy_does_not_decide() -> None:
     t = came().add("DROP", reason=NO_SOCKET, object=IN_UDP, flags="CLONE").hook("INPUT")
     assert packet(t.add("SOCKET", object=48213, state=1)).verdict == "delivered to pid 4242 nginx"
@@ -167,7 +181,7 @@ def test_a_segment_that_tcp_has_acted_on_was_delivered(reason: int, place: int) 
     taken = came(tcp_flags=4).hook("INPUT").add("SOCKET", object=48213, state=1)
     assert packet(taken.add("DROP", reason=reason, object=place, flags="AT_SOCKET")).outcome == "delivered"
     untaken = came(tcp_flags=4).add("DROP", reason=reason, object=place)
-    assert packet(untaken).outcome == "dropped", "only where it had reached a socket"
+    assert packet(untaken).outcome == ("unknown" if place == IN_PURGE else "dropped"), "only where it had reached a socket"
 
 
 def test_a_segment_refused_after_a_socket_had_it_was_dropped_all_the_same() -> None:
@@ -226,6 +240,10 @@ def test_benign_drops() -> None:
     for drop in (Drop("TCP_RESET", "tcp_v4_rcv"), Drop("", "skb_queue_purge")):
         assert benign(replace(drop, after_socket=True))
         assert not benign(drop), "only what a socket had taken"
+    for drop in (Drop("", "udp_destruct_common"), Drop("QUEUE_PURGE", "inet_sock_destruct"), Drop("", "tun_ptr_free")):
+        assert benign(drop) and benign(replace(drop, after_socket=True)), "that function empties nothing else"
+    for drop in (Drop("QUEUE_PURGE", "neigh_destroy"), Drop("NEIGH_FAILED", "neigh_invalidate"), Drop("", "qdisc_reset")):
+        assert not benign(drop), "nobody had taken it"
     for drop in (Drop("NO_SOCKET", "tcp_v4_rcv"), Drop("", "")):
         assert not benign(replace(drop, after_socket=True))
         assert not benign(drop)

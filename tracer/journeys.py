@@ -1,21 +1,23 @@
 """From events to packets: collects what belongs to one packet, and hands it out when nothing more comes.
 
 The kernel numbers the events of each packet, and the number moves on also when an event could not be written: a gap means a
-lost part. What is lost at the end leaves no gap, so every packet that is open when a loss is reported counts as incomplete.
+lost part. What leaves no gap is decided by when it was lost (tracer/doubt.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
 from tracer import header, raw, record, verdict
+from tracer.doubt import Doubt
 from tracer.hops import Hops
 from tracer.model import Endpoints, Flow, Hop, Packet
 from tracer.record import Event, Flag, Kind
 from tracer.rules.hits import Hits
+from tracer.source import Loss
 
 QUIET_NS = 150_000_000
 """A packet is over when nothing has happened to it for so long. Neighbour look-ups and queues can take longer: the rest then
@@ -69,7 +71,7 @@ class Journeys:
         self._open: dict[int, list[Event]] = {}
         self._last: dict[int, int] = {}
         self._over: dict[int, _Over] = {}
-        self._doubtful: set[int] = set()
+        self._doubt = Doubt()
         self._bytes: dict[int, raw.Pieces] = {}
         self._tracked = set(tracking)
         self._number = self._newest = 0
@@ -86,11 +88,10 @@ class Journeys:
             opened.setdefault(e.packet, []).append(e)
             last[e.packet] = self._newest = e.time
 
-    def doubt(self, packets: bool = True) -> None:
-        """Something was lost: no open packet may be called complete, unless it was other packets that were left out whole."""
-        if packets:
-            self._doubtful.update(self._open)
-        self._rules.doubt()
+    def doubt(self, losses: Sequence[Loss], now: int) -> None:
+        """Something was lost, at the latest now (ns, CLOCK_MONOTONIC)."""
+        self._doubt.add(losses, now)
+        self._rules.doubt(losses)
 
     @property
     def waiting(self) -> bool:
@@ -147,12 +148,11 @@ class Journeys:
         first = before.first if before else next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), None)
         if first is None:
             self.unaddressed += 1
-            self._doubtful.discard(identity)
             self._rules.over(identity)
             return None
         expected = before.next if before else 0
         numbers = {e.hop for e in records if not e.flags & Flag.FLAG_CLONE}
-        whole = identity not in self._doubtful and numbers == set(range(expected, expected + len(numbers)))
+        whole = not self._doubt.about(records) and numbers == set(range(expected, expected + len(numbers)))
         whole = whole and (before is None or before.complete)
         self._rules.begin(records, whole)
         hops = header.followed(events, self._hop) or [self._hops.make(events[0])]
@@ -178,7 +178,6 @@ class Journeys:
         began = before.began if before else events[0].time
         following = max(numbers, default=expected - 1) + 1
         self._over[identity] = _Over(began, records[-1].time, following, whole, packet.endpoints, first, whole_event)
-        self._doubtful.discard(identity)
         self._rules.over(identity)
         packet.untracked = self._untracked(events)
         packet.verdict, packet.outcome = verdict.judge(packet, packet.untracked)
@@ -186,6 +185,8 @@ class Journeys:
 
     def _forget(self) -> None:
         """Those that were over first stand first, within what a batch mixes up."""
+        if self._doubt:
+            self._doubt.forget(min(self._last.values(), default=self._newest))
         while self._over and self._newest - self._over[identity := next(iter(self._over))].last > REMEMBERED_NS:
             del self._over[identity]
         # Bytes whose packet is told of no further: its events were lost. An identity begins with the time.

@@ -17,7 +17,7 @@ from tracer.journeys import PARCEL, Journeys
 from tracer.kube.live import Kube
 from tracer.model import Packet, Totals
 from tracer.render.base import Output
-from tracer.source import LEFT_OUT, Source, Turn
+from tracer.source import Source, Turn
 from tracer.stop import Stop
 from tracer.verdict import BAD
 
@@ -113,7 +113,7 @@ class Run:
     def _take(self, turn: Turn) -> None:
         self._journeys.add(turn.batch)
         if turn.losses:
-            self._journeys.doubt(any(loss.probe != LEFT_OUT for loss in turn.losses))
+            self._journeys.doubt(turn.losses, turn.now)
             if self._following:
                 self._following.doubt(turn.now)
         for loss in turn.losses:
@@ -131,6 +131,7 @@ class Run:
         parcels = self._journeys.parcels(None if turn.last else turn.now)
         while not self._stop.late and (parcel := next(parcels, None)):
             yield from parcel
+            self._source.glance()
             if self._stop.asked and self._journeys.open > PARCEL and not self._noted:
                 self._noted = True
                 self._output.note(EXPLAINING)

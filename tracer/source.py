@@ -36,17 +36,27 @@ def live(question: Question, ask: Callable[[], T], default: T) -> T:
 
 LEFT_OUT = "packet"
 """What stands for a probe where whole packets were left out."""
+NO_ROOM = "the ring buffer was full"
+"""Why an event is lost whose number its packet lacks: the number is taken before there is found to be no room."""
 
 
 @dataclass(frozen=True)
 class Loss:
     """`count` events of a probe lost since the counters were last read, or packets of which not one event was written (probe
-    LEFT_OUT). cpu -1 = not known by CPU."""
+    LEFT_OUT). cpu -1 = not known by CPU. since, until: when the counter was read before, and now: it was lost in between; ns,
+    CLOCK_MONOTONIC, 0 = not known."""
 
     probe: str
     cpu: int
     count: int
     why: str
+    since: int = 0
+    until: int = 0
+
+    @property
+    def numbered(self) -> bool:
+        """Whether a later event of the same packet shows that this one is missing."""
+        return self.why == NO_ROOM
 
 
 @dataclass(frozen=True)
@@ -65,11 +75,13 @@ class Turn:
 class Source(Protocol):
     """What a run asks for its next turn, and for what the user should be told after it.
 
+    glance: called often while packets are explained, which may take long: a source that counts losses notes when they were.
     to: the filter that the probes are to have from now on.
     """
 
     def turn(self, last: bool) -> Turn: ...
     def notes(self) -> list[str]: ...
+    def glance(self) -> None: ...
     def set_filter(self, to: Filter) -> None: ...
 
 
@@ -83,6 +95,9 @@ class Live:
         now = time.monotonic_ns()
         batch = self.session.events()
         return Turn(now, batch, self.session.losses(), last)
+
+    def glance(self) -> None:
+        self.session.glance()
 
     def notes(self) -> list[str]:
         return self._kube.notes() if self._kube else []

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tracer import freed
 from tracer.model import Drop, Handshake, Hop, Packet
 from tracer.place import place
 
 Ending = tuple[str, str] | None
-
-BENIGN = frozenset({"TCP_RESET", "QUEUE_PURGE"})
-"""Reasons with which TCP frees a segment it has acted on: a reset, or what was queued when the socket was closed."""
-
-PURGES = frozenset({"sk_stream_kill_queues", "skb_queue_purge", "skb_queue_purge_reason", "inet_sock_destruct"})
-"""Functions that empty a closed socket's queues; kernels before 6.5 give no reason for it."""
 
 BAD = frozenset({"dropped", "rejected", "refused"})
 """Outcomes of a packet that did not get where it should."""
@@ -42,8 +37,8 @@ def judge(packet: Packet, untracked: str = "") -> tuple[str, str]:
 
 
 def benign(drop: Drop) -> bool:
-    """Whether this is how a kernel frees what a socket has already taken."""
-    return drop.after_socket and (drop.reason in BENIGN or drop.function in PURGES)
+    """Whether this is how a kernel frees what somebody has already taken."""
+    return bool(freed.taken_by(drop))
 
 
 def _where(hop: Hop) -> str:
@@ -132,6 +127,8 @@ def dropped(packet: Packet, hops: list[Hop]) -> Ending:
         return None
     if benign(hop.drop):
         return None
+    if freed.undecided(hop.drop):
+        return f"freed with a queue{_where(hop)}; whose queue it was is not known", "unknown"
     in_hook = next((h.hook for h in hops if h.what == "hook" and h.verdict == "DROP"), "")
     place = f"in {in_hook} by {hop.drop.function}" if in_hook else f"in {hop.drop.function or 'an unknown function'}"
     return f"DROPPED {place}: {hop.drop.reason or 'no reason given by this kernel'}{_where(hop)}", "dropped"
@@ -153,6 +150,13 @@ def delivered(packet: Packet, hops: list[Hop]) -> Ending:
     if told and told.stage == "SYN" and told.accepted:
         return f"SYN answered by {who}{_where(hop)}", "delivered"
     return f"delivered to {who}{_where(hop)}", "delivered"
+
+
+def unread(packet: Packet, hops: list[Hop]) -> Ending:
+    """Taken, as its end alone tells: what came before was not seen, or its copy was made for another socket."""
+    hop = hops[-1]
+    who = freed.taken_by(hop.drop) if hop.drop else ""
+    return (f"delivered to {who}{_where(hop)}, which was closed with it unread", "delivered") if who else None
 
 
 def stolen(packet: Packet, hops: list[Hop]) -> Ending:
@@ -186,5 +190,5 @@ def under_way(packet: Packet, hops: list[Hop]) -> Ending:
 
 RULES = (
     refused_by_ipvs, rejected, dropped_by_rules, handshake_refused, syn_again, no_listener, closing, dropped, dropped_by_hook,
-    delivered, stolen, sent_on, let_in, under_way,
+    delivered, unread, stolen, sent_on, let_in, under_way,
 )  # fmt: skip

@@ -15,6 +15,7 @@ import pytest
 
 from scenes import topology
 from scenes.netns import entered
+from tests.kernel import modules
 from tests.kernel.watching import Watch
 from tracer.filters import Filter
 from tracer.model import Packet
@@ -93,6 +94,7 @@ def tcp(accepted: bool) -> Iterator[Callable[[], None]]:
 @contextmanager
 def tun() -> Iterator[Callable[[], None]]:
     """A tunnel with a packet in its queue that its process does not read."""
+    modules.load("tun")
     with entered("client"):
         fd = os.open("/dev/net/tun", os.O_RDWR)
         fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", b"tun7", IFF_TUN | IFF_NO_PI))

@@ -68,6 +68,5 @@ class Watch:
                 journeys.add(self.session.events())
             seen.losses = self.session.losses()
             self.lost += sum(loss.count for loss in seen.losses)
-            if seen.losses:
-                journeys.doubt()
+            journeys.doubt(seen.losses, time.monotonic_ns())
             seen.packets = journeys.rest()

@@ -6,7 +6,7 @@ In place of tracer/journeys.py: it takes the batches, and no packet comes out.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tracer.model import Packet
 from tracer.names import Namespaces, Processes
 from tracer.record import Kind
 from tracer.rules.hits import Hits
+from tracer.source import Loss
 from tracer.syns.spaces import Spaces
 
 NODE_SECONDS, COUNTER_SECONDS = 2.0, 10.0
@@ -120,7 +121,7 @@ class Ahead(Journeys):
                 node.counters(pid)
         self._counted = now if now - self._counted >= COUNTER_SECONDS else self._counted
 
-    def doubt(self, packets: bool = True) -> None:
+    def doubt(self, losses: Sequence[Loss], now: int) -> None:
         """Losses are on the tape."""
 
     @property

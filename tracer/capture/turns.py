@@ -73,6 +73,9 @@ class Turns:
     def turn(self, last: bool) -> Turn:
         raise NotImplementedError("a replay has its turns in `all`")
 
+    def glance(self) -> None:
+        """Losses come with the turns."""
+
     def set_filter(self, to: Filter) -> None:
         """What was not recorded then cannot be had now."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from tracer import cstruct
 from tracer.kernel.plan import Planned
 from tracer.kernel.program import Program
-from tracer.source import LEFT_OUT
+from tracer.source import LEFT_OUT, NO_ROOM
 from tracer.source import Loss as Loss
 
 MISSES_SECONDS = 0.1
@@ -24,14 +25,15 @@ class Counters:
 
     def __init__(self, program: Program, rows: list[Planned], cpus: int) -> None:
         self._program, self._rows = program, rows
-        self._kinds = {k.value: (k.name[6:].lower(), "the ring buffer was full") for k in cstruct.enum("event.h", "event_kind")}
+        self._kinds = {k.value: (k.name[6:].lower(), NO_ROOM) for k in cstruct.enum("event.h", "event_kind")}
         self._kinds[cstruct.define("tally.h", "PACKETS_LEFT_OUT")] = (LEFT_OUT, "the ring buffer was nearly full")
         self._known: dict[tuple[str, int, str], int] = {}
         tally = cstruct.dtype("tally.h", "tally")
         self._map = mmap.mmap(program.bpf[b"tallies"].map_fd, cpus * tally.itemsize, mmap.MAP_SHARED, mmap.PROT_READ)
         self._tallies = np.frombuffer(self._map, tally, cpus)
         self._kept = [row for row in rows if row.way == "KRETPROBE"]
-        self._asked = 0.0
+        self._read = dict.fromkeys((False, True), time.monotonic_ns())
+        self._new: list[Loss] = []
 
     def _totals(self) -> Iterator[Loss]:
         lost = self._tallies["lost"]
@@ -44,21 +46,35 @@ class Counters:
             missed = self._tallies["kept"].sum(0).astype(int) - self._tallies["returned"].sum(0) - len(self._tallies)
             for row in self._kept:
                 yield Loss(row.probe.name, -1, max(0, int(missed[row.number])), "its return was missed")
-        if time.monotonic() - self._asked >= MISSES_SECONDS:
-            self._asked = time.monotonic()
-            for row in self._rows:
-                fd = self._program.functions[row.probe.name].fd
-                yield Loss(row.probe.name, -1, self._program.recursion_misses(fd), "another probe was running")
 
-    def read(self) -> list[Loss]:
-        """New losses since the last call."""
-        new = []
-        for total in self._totals():
+    def _misses(self) -> Iterator[Loss]:
+        for row in self._rows:
+            fd = self._program.functions[row.probe.name].fd
+            yield Loss(row.probe.name, -1, self._program.recursion_misses(fd), "another probe was running")
+
+    def glance(self) -> None:
+        """Reads the counters when that is due, so that what was lost is known to have been lost in a short time."""
+        now = time.monotonic_ns()
+        if now - self._read[False] >= MISSES_SECONDS * 1e9:
+            self._note(self._totals(), now, False)
+        if now - self._read[True] >= MISSES_SECONDS * 1e9:
+            self._note(self._misses(), now, True)
+
+    def _note(self, totals: Iterator[Loss], now: int, misses: bool) -> None:
+        since, self._read[misses] = self._read[misses], now
+        for total in totals:
             key = (total.probe, total.cpu, total.why)
             added = total.count - self._known.get(key, 0)
             if added > 0:
                 self._known[key] = total.count
-                new.append(Loss(total.probe, total.cpu, added, total.why))
+                # What is lost while the counters are read may be counted already.
+                self._new.append(replace(total, count=added, since=since, until=time.monotonic_ns()))
+
+    def read(self) -> list[Loss]:
+        """New losses since the last call."""
+        self._note(self._totals(), time.monotonic_ns(), False)
+        self.glance()
+        new, self._new = self._new, []
         return new
 
     def close(self) -> None:

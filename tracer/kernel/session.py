@@ -124,6 +124,10 @@ class Session:
         """What was lost since the last call."""
         return self._counters.read()
 
+    def glance(self) -> None:
+        """Reads the loss counters when that is due; losses() tells of it."""
+        self._counters.glance()
+
     def close(self) -> None:
         self._ring.close()
         self._counters.close()

@@ -19,6 +19,7 @@ from tracer.rules import netns, nft_hits, steps
 from tracer.rules.legacy import Legacy
 from tracer.rules.model import Walk
 from tracer.rules.steps import Looked, Noted, Replaced
+from tracer.source import LEFT_OUT, Loss
 
 CONNECTIONS_KEPT = 65536
 PACKETS_KEPT = 65536
@@ -29,18 +30,24 @@ TRANSLATIONS = frozenset({"dnat", "snat", "masquerade", "redirect", "netmap"})
 NEW = 2
 """Of event.ct_info: no packet of this connection has left yet."""
 BEFORE = Walk(undecided="decided before tracing began")
-LOST = Walk(undecided="the packet that decided was not seen: events were lost")
+LOST = Walk(undecided="the packet that decided was not seen: it came before tracing began, or events were lost")
+DECIDING = ("hook", "table", "chain", "nat", "nft", "steps", "ruleset", "ipvs", "any", LEFT_OUT, "capture")
+"""How probes and kinds of events begin without which it may be missed that a new connection has taken an old one's place."""
 
 
 @dataclass(frozen=True)
 class _Decided:
     """A connection's translation on one side: by which packet, and its walk through the nat table.
 
-    walk: None = no rules that are watched were asked, so something else translates here.
+    walk: None = no rules that are watched were asked, so something else translates here. time: when (ns, CLOCK_MONOTONIC). to:
+    the address and port that it gave. era: how often events had been lost before.
     """
 
     packet: int
     walk: Walk | None
+    time: int
+    to: tuple[bytes, int]
+    era: int
 
 
 class Hits:
@@ -57,7 +64,8 @@ class Hits:
         self._runs: dict[nft_hits.RunKey, nft_hits.Run] = {}
         self._whole = True
         self._connections: OrderedDict[object, _Decided] = OrderedDict()
-        self._lost = False
+        self._era = 0
+        self._replaced_at = 0
         self.replaced: Callable[[int, str, int], None] | None = None
         self._met: set[tuple[int, int]] = set()
 
@@ -79,11 +87,14 @@ class Hits:
 
     def _tell(self, changes: list[Looked | Replaced]) -> None:
         for change in changes:
-            if isinstance(change, Replaced) and self.replaced:
-                self.replaced(change.time, change.table, change.thread)
+            if isinstance(change, Replaced):
+                self._replaced_at = max(self._replaced_at, change.time)
+                if self.replaced:
+                    self.replaced(change.time, change.table, change.thread)
 
     def nft_changed(self, at: int) -> None:
         """nftables' rules were seen to have changed. at: ns, CLOCK_MONOTONIC, when that was noticed."""
+        self._replaced_at = max(self._replaced_at, at)
         if self.replaced:
             self.replaced(at, "nftables' rules (noticed within 0.1 s)", 0)
 
@@ -132,23 +143,22 @@ class Hits:
         if self._legacy and e.kind == Kind.EVENT_TABLE:
             walk = self._legacy.walk(e, self._noted.get(e.packet, {}).get(e.time, []))
             if e.flags & Flag.FLAG_HAS_CT and e.table.split(b"\0")[0] == b"nat":
-                self._remember(_connection(e, e.hook in DESTINATION_HOOKS), _Decided(e.packet, walk))
+                self._remember(e, e.hook in DESTINATION_HOOKS, walk)
             return {"walk": walk}
         run = self._runs.get(nft_hits.run_key(e)) if self._nft and e.kind == Kind.EVENT_CHAIN else None
         if self._nft and run and run.hits:
             walk = nft_hits.walk(e, run, self._nft, self._whole)
             connection = _connection(e, e.hook in DESTINATION_HOOKS)
             if e.flags & Flag.FLAG_HAS_CT and (translates(walk) or (walk.undecided and connection not in self._connections)):
-                self._remember(connection, _Decided(e.packet, walk))
+                self._remember(e, e.hook in DESTINATION_HOOKS, walk)
             return {"walk": walk, **nft_hits.named(e, run, self._nft)}
         if (self._legacy or self._nft) and e.kind == Kind.EVENT_NAT:
             # In the reply direction a rewritten source undoes a DNAT.
-            connection = _connection(e, bool(e.manip & 1) != bool(e.manip & 2))
-            decided = self._connections.get(connection)
-            if not decided and e.ct_info == NEW:
-                decided = _Decided(e.packet, None)
-                self._remember(connection, decided)
-            caused = decided.walk if decided else LOST if self._lost else BEFORE
+            destination = bool(e.manip & 1) != bool(e.manip & 2)
+            decided = self._decided(e, destination)
+            if not decided and e.ct_info == NEW and self._whole:
+                decided = self._remember(e, destination, None)
+            caused = decided.walk if decided else LOST if self._era or not self._whole else BEFORE
             return {"walk": caused, "from_conntrack": not decided or decided.packet != e.packet}
         return {}
 
@@ -156,27 +166,42 @@ class Hits:
         """A packet has been explained: what was noted for it is no longer needed."""
         self._noted.pop(packet, None)
 
-    def doubt(self) -> None:
-        """Events were lost: a connection may be another one by now."""
-        self._connections.clear()
-        self._lost = True
+    def doubt(self, losses: Sequence[Loss]) -> None:
+        """Events were lost: a connection that is remembered may be another one by now, with the same addresses and ports."""
+        self._era += any(loss.probe.startswith(DECIDING) for loss in losses)
 
     def close(self) -> None:
         """Ends the reading of rules; what has been read stays known."""
         if self._legacy:
             self._legacy.close()
 
-    def _remember(self, connection: object, decided: _Decided) -> None:
+    def _decided(self, e: Event, destination: bool) -> _Decided | None:
+        """What is remembered of an event's connection. Where events were lost since, it counts only if a connection that began
+        unseen would have met the same rules, and got the same translation as this packet has."""
+        decided = self._connections.get(_connection(e, destination))
+        if decided and decided.era != self._era and (decided.to != _given(e, destination) or decided.time < self._replaced_at):
+            return None
+        return decided
+
+    def _remember(self, e: Event, destination: bool, walk: Walk | None) -> _Decided:
+        connection = _connection(e, destination)
+        decided = _Decided(e.packet, walk, e.time, _given(e, destination), self._era)
         self._connections[connection] = decided
         self._connections.move_to_end(connection)
         if len(self._connections) > CONNECTIONS_KEPT:
             self._connections.popitem(last=False)
+        return decided
 
 
 def translates(walk: Walk) -> bool:
     """Whether a walk through an nftables chain ended in a translation."""
     last = walk.visits[-1] if walk.visits else None
     return bool(last and last.rule and last.rule.target.lower() in TRANSLATIONS)
+
+
+def _given(e: Event, destination: bool) -> tuple[bytes, int]:
+    """The address and port that a connection's translation gave it, on one side."""
+    return (e.reply_src, e.reply_sport) if destination else (e.reply_dst, e.reply_dport)
 
 
 def _connection(e: Event, destination: bool) -> object:

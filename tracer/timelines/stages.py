@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from tracer import icmp
+from tracer import freed, icmp
 from tracer.model import Evidence, Hop, Nat, Packet
 from tracer.place import place
 from tracer.timelines.model import Stage, Step
@@ -72,7 +72,7 @@ def _stages(packet: Packet) -> Iterator[Stage]:
     places = {False: packet.netns, True: packet.netns}  # its own, its copies'
     decided = False
     for hop in packet.hops:
-        if (decided and _follows(hop)) or (hop.clone and hop.drop and hop.drop.reason == "QUEUE_PURGE"):
+        if (decided and _follows(hop)) or (hop.clone and hop.drop and (benign(hop.drop) or freed.undecided(hop.drop))):
             continue
         decided = decided or (hop.what in ("table", "chain") and hop.verdict in ("DROP", "REJECT"))
         copy = " (copy)" * hop.clone
