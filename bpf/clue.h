@@ -24,7 +24,8 @@ struct clue {
     u8 flags;        /* enum event_flag, or-ed */
     u8 what;         /* enum clue_kind */
     u8 status;       /* LISTENER: tcp_syncookies; TIME_WAIT: enum tcp_tw_status; NEIGHBOUR: NUD_* bits; RESET: 1 = by a socket */
-    u8 state;        /* TIME_WAIT: 6, or 5 while it is FIN_WAIT2; RESET: TCP state of the socket */
+    u8 state;        /* TIME_WAIT: 6, or 5 while it is FIN_WAIT2; RESET: TCP state of the socket; NEIGHBOUR: address family of the
+                        next hop, 2 or 10, 0 = not known */
     u8 option_bytes; /* LISTENER, TIME_WAIT: bytes of TCP options */
     u32 spare;       /* zero */
     u8 options[40];  /* LISTENER, TIME_WAIT: the SYN's TCP options as they were sent */

@@ -25,7 +25,14 @@ static __always_inline int neighbour_entered(struct call *c)
     if (!out)
         return 0;
     out->status = state;
-    bpf_probe_read_kernel(out->values, sizeof(out->values), (void *)n + OFFSET_neighbour_primary_key);
+#if defined(HAVE_neighbour_tbl) && defined(HAVE_neigh_table_family)
+    out->state = PEEK(PEEK(n, tbl), family);
+#endif
+    /* Behind an IPv4 address may be anything. */
+    if (out->state == AF_INET)
+        bpf_probe_read_kernel(out->values, sizeof(out->values[0]), (void *)n + OFFSET_neighbour_primary_key);
+    else
+        bpf_probe_read_kernel(out->values, sizeof(out->values), (void *)n + OFFSET_neighbour_primary_key);
     submit_clue(out);
 #endif
     return 0;

@@ -59,6 +59,8 @@ def test_the_others() -> None:
     assert read("RESET", (9,), status=1, state=10, object=48213).facts == {"reason": 9, "inode": 48213, "state": "LISTEN"}
     hop = struct.unpack("=4I", bytes([10, 244, 0, 99]) + bytes(12))
     assert read("NEIGHBOUR", hop, status=1).facts == {"ipv4": "10.244.0.99", "ipv6": "af4:63::", "state": 1}
+    assert read("NEIGHBOUR", hop, status=1, state=2).facts == {"ipv4": "10.244.0.99", "state": 1}
+    assert read("NEIGHBOUR", hop, status=1, state=10).facts == {"ipv6": "af4:63::", "state": 1}
 
 
 @pytest.mark.parametrize(

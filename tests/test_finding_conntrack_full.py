@@ -34,13 +34,15 @@ def test_full() -> None:
 
 @pytest.mark.parametrize(
     ("count", "most", "said"),
-    [("12", "6", " (12 entries, 6 are allowed)"), ("3", "6", " (3 entries, 6 are allowed)"), ("", "", ":")],
+    [("12", "6", " (12 entries, 6 are allowed)"), ("3", "6", ":"), ("", "", ":")],
 )
 def test_the_kernel_was_seen_to_find_no_room(count: str, most: str, said: str) -> None:
     """Whatever the numbers are a moment later. No hook tells of it: the packet was not followed before it was dropped."""
     hops = [clue("table-full", 0, "node"), Hop(1, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
     (told,) = found(replace(f.packet(hops, ENDS), complete=False), count, most)
     assert told.certain and told.cause.startswith("The table of connections is full" + said)
+    figures = [f"nf_conntrack_count = {count}, nf_conntrack_max = {most}, read after the packet (/proc/sys)"] if most else []
+    assert f.proofs(told, "setting") == figures
     assert "conntrack found no entry that it might give up for this one (early_drop) (observed)" in f.proofs(told, "packet")
 
 

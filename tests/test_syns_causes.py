@@ -186,7 +186,10 @@ def test_conntracks_table() -> None:
     gone = drop("NETFILTER_DROP", "nf_hook_slow", "node")
     spaces = FakeSpaces({"net/netfilter/nf_conntrack_count": "8", "net/netfilter/nf_conntrack_max": "8"})
     told = cause(syn(gone, clue("table-full", 30, "node")), spaces=spaces)
-    assert told[:2] == ("conntrack table full", "dropped: conntrack's table is full (8 of 8 entries)")
+    said = "dropped: conntrack's table is full"
+    assert told[:2] == ("conntrack table full", f"{said} (8 of 8 entries when it was read afterwards)")
+    spaces = FakeSpaces({"net/netfilter/nf_conntrack_count": "4", "net/netfilter/nf_conntrack_max": "65536"})
+    assert cause(syn(gone, clue("table-full", 30, "node")), spaces=spaces)[1] == said, "figures of another moment"
     name, text, _ = cause(syn(clue("confirm", 15, "node"), gone))
     assert name == "conntrack race lost" and "(10.244.0.1:23711 -> 10.244.0.11:8080)" in text
 
@@ -211,6 +214,8 @@ def test_neighbour() -> None:
     told = cause(syn(waits, drop("NEIGH_FAILED", "arp_error_report", "node")))
     assert told == ("neighbour failed", "dropped: next hop 10.244.0.99 on cni0 does not answer (ARP)", "observed")
     assert cause(syn(waits))[2] == "derived", "it still waits"
+    by_ipv6 = clue("neighbour", 15, "node", ipv6="fe80::1", state=0)
+    assert "next hop fe80::1 on cni0 has not answered neighbour discovery" in cause(syn(by_ipv6))[1], "of a route for IPv4"
     assert cause(syn(waits, drop("NOT_SPECIFIED", "neigh_invalidate", "node"))) == told, "IPv6 on older kernels"
     assert cause(syn(drop("NOT_SPECIFIED", "neigh_invalidate", "node")))[0] == "dropped", "nobody saw it wait"
 

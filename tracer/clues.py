@@ -71,13 +71,15 @@ def _confirm(row: Row) -> Facts:
 
 
 def _neighbour(row: Row) -> Facts:
-    """address: of the next hop, when its family can be told; state: NUD_* bits."""
+    """ipv4 or ipv6: the next hop's address. Captures of earlier versions do not tell its family, and have it as both. state:
+    NUD_* bits."""
     raw = struct.pack("=4I", *row.values)
-    return {
-        "ipv4": socket.inet_ntop(socket.AF_INET, raw[:4]),
-        "ipv6": socket.inet_ntop(socket.AF_INET6, raw),
-        "state": row.status,
-    }
+    facts: Facts = {}
+    if row.state in (0, socket.AF_INET):
+        facts["ipv4"] = socket.inet_ntop(socket.AF_INET, raw[:4])
+    if row.state in (0, socket.AF_INET6):
+        facts["ipv6"] = socket.inet_ntop(socket.AF_INET6, raw)
+    return facts | {"state": row.status}
 
 
 def _route(row: Row) -> Facts:

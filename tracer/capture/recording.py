@@ -9,6 +9,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from tracer import __version__, record
 from tracer.capture import layout
 from tracer.capture.asked import AskedNamespaces, AskedNode, AskedProcesses, AskedSpaces, asked_function
@@ -80,6 +83,7 @@ class Recording(Parts):
         self.sandboxes: Recorded | None = None
         self.heard = KeptEntries(self.tape, EntryEvents())
         self._closed = False
+        self._function: Callable[[int], str] = lambda address: ""
 
     def known(self) -> Known:
         """What names are found with."""
@@ -98,7 +102,13 @@ class Recording(Parts):
         return AskedSpaces(self.tape.asking, namespaces, processes)
 
     def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
-        return asked_function(self.tape.asking, symbols)
+        self._function = asked_function(self.tape.asking, symbols)
+        return self._function
+
+    def dropped(self, events: npt.NDArray[Any]) -> None:
+        """Asks for the functions that drops were in. A run may end before it explains them, and a replay explains all."""
+        for address in np.unique(events["object"][events["kind"] == record.Kind.EVENT_DROP]).tolist():
+            self._function(address)
 
     def node(self) -> AskedNode:
         return AskedNode(self.tape.asking)
@@ -187,7 +197,9 @@ class Source(Live):
         losses = self.session.losses()
         for loss in losses:
             self._tape.loss(loss)
-        return Turn(now, record.unpack(slots), losses, last)
+        events = record.unpack(slots)
+        self._recording.dropped(events)
+        return Turn(now, events, losses, last)
 
     def notes(self) -> list[str]:
         told = super().notes()

@@ -22,7 +22,9 @@ def find(packet: Packet, context: Context) -> Finding | None:
         return None
     if packet.clue("table-full"):
         seen = Proof("packet", "conntrack found no entry that it might give up for this one (early_drop)", "observed")
-        return replace(tell(*full(context), context, [packet_proof(packet), seen]), certain=True)
+        # The figures are those of the node's own namespace.
+        here = any(h.clue and h.clue.what == "table-full" and h.netns == "node" for h in packet.hops)
+        return replace(tell(*(full(context) if here else (0, 0)), context, [packet_proof(packet), seen]), certain=True)
     if packet.flow or not packet.complete:
         return None
     if any(h.what in ("table", "chain") and h.verdict == "DROP" for h in packet.hops):
@@ -43,10 +45,11 @@ def full(context: Context) -> tuple[int, int]:
 
 
 def tell(count: int, most: int, context: Context, shown: list[Proof]) -> Finding:
-    """That the table is full. shown: by which packet, if by any."""
+    """That the table is full. shown: by which packet, if by any; the figures were read after it."""
     counted = context.node.conntrack_counters()
     grown = ", ".join(f"{name} {counted[name]}" for name in ("drop", "early_drop") if counted.get(name))
-    numbers = f" ({count} entries, {most} are allowed)" if most else ""
+    numbers = f" ({count} entries, {most} are allowed)" if most and count >= NEARLY * most else ""
+    figures = f"nf_conntrack_count = {count}, nf_conntrack_max = {most}" + ", read after the packet" * bool(shown)
     return Finding(
         name="",
         key=("full",),
@@ -56,7 +59,7 @@ def tell(count: int, most: int, context: Context, shown: list[Proof]) -> Finding
         ),
         proofs=(
             *shown,
-            *([Proof("setting", f"nf_conntrack_count = {count}, nf_conntrack_max = {most}", "/proc/sys")] if most else []),
+            *([Proof("setting", figures, "/proc/sys")] if most else []),
             *([Proof("counter", f"of conntrack, since boot: {grown}", "/proc/net/stat/nf_conntrack")] if grown else []),
         ),
         check="`dmesg | grep 'nf_conntrack: table full'`; `conntrack -C` counts; `conntrack -L` shows who fills it.",

@@ -58,7 +58,7 @@ class Lines:
                 netns = hop.netns
                 yield " " * MARGIN + ink("place", plain(f"in {netns}"))
             moment = ink("quiet", f"{relative(hop.time - began) if packet.time else '':>{TIME}}")
-            subject, detail = self._act(hop)
+            subject, detail = self._act(hop, packet.family)
             subject = f"{subject:<{SUBJECT - 1}}"
             actor = ink("change", subject) if hop.nat else subject
             line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop, not packet.time)}"
@@ -80,8 +80,8 @@ class Lines:
         """Whose the rule is that decided, or the rewrite."""
         return "  " + self._ink("place", plain(hop.owner.text)) if hop.owner else ""
 
-    def _act(self, hop: Hop) -> tuple[str, str]:
-        """Who acted, and what it did."""
+    def _act(self, hop: Hop, family: str) -> tuple[str, str]:
+        """Who acted, and what it did. family: the packet's."""
         if hop.ipvs:
             subject, detail = _ipvs.act(hop, hop.ipvs)
             return subject, self._ink("bad", detail) if hop.verdict else detail
@@ -93,8 +93,10 @@ class Lines:
         if hop.socket:
             return "socket", _socket(hop.socket)
         if hop.clue:
-            facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in hop.clue.facts.items())
-            return hop.clue.what, facts
+            # Of a next hop whose family is not known, an earlier version told its address in both.
+            both = {"ipv4", "ipv6"} <= hop.clue.facts.keys()
+            told = {n: v for n, v in hop.clue.facts.items() if not (both and n == ("ipv6" if family == "IPv4" else "ipv4"))}
+            return hop.clue.what, ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in told.items())
         if hop.drop:
             places = (hop.drop.reason, f"in{KEEP}{hop.drop.function}" if hop.drop.function else "")
             return "drop", self._ink("bad", " ".join(p for p in places if p) or "no reason given")

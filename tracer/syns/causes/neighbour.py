@@ -19,8 +19,10 @@ FUNCTIONS = frozenset({"neigh_invalidate", "arp_error_report", "ndisc_error_repo
 def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     clue, drop = attempt.syn.clue("neighbour"), attempt.syn.drop
     family = "ipv6" if ":" in attempt.reached.dst else "ipv4"
+    if clue and family not in clue.facts:
+        family = "ipv6"  # a route for IPv4 may lead by an IPv6 address
     asked = "neighbour discovery" if family == "ipv6" else "ARP"
-    hop = str(clue.facts[family]) if clue else attempt.reached.dst
+    hop = str(clue.facts.get(family, "")) if clue else attempt.reached.dst
     iface = next((f" on {h.out_iface}" for h in reversed(attempt.syn.hops) if h.out_iface), "")
     reason = drop.reason if drop else ""
     if drop and clue and drop.function in FUNCTIONS and reason in ("", "NOT_SPECIFIED"):
