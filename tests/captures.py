@@ -19,7 +19,7 @@ from tests.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners, Trail,
 from tests.ctnetlink import Heard
 from tracer import record
 from tracer.capture.ahead import Ahead
-from tracer.capture.asked import AskedNamespaces, AskedNode, AskedProcesses, asked_function
+from tracer.capture.asked import AskedNamespaces, AskedNode, AskedProcesses
 from tracer.capture.between import KeptEntries
 from tracer.capture.files import Sizes
 from tracer.capture.recording import Recording
@@ -166,7 +166,7 @@ class Machine(Recording):
         return Holders(self.tape.asking)
 
     def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
-        return asked_function(self.tape.asking, lambda address: FUNCTIONS.get(address, ""))
+        return super().function(lambda address: FUNCTIONS.get(address, ""))
 
     def node(self) -> AskedNode:
         nothing = self.files.names[0].parent

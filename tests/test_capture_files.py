@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sqlite3
 import stat
 from pathlib import Path
@@ -22,6 +23,7 @@ from tracer.capture.writer import Writer
 from tracer.errors import Damaged, NotWritten
 from tracer.model import Totals
 from tracer.render.json import Json
+from tracer.run import Run
 from tracer.stop import Stop
 
 
@@ -40,6 +42,29 @@ def read(path: Path) -> tuple[Totals, str]:
         totals = again.replay(capture, Json(out, io.StringIO()), Asked(), Stop())
         again.whole(capture)
     return totals, out.getvalue()
+
+
+def test_objects_of_a_capture_are_in_the_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader's own kubeconfig is not looked for: its cluster is another one, and may be asked by running a program."""
+
+    def look(path: str | None) -> None:
+        raise AssertionError("looked for a kubeconfig")
+
+    made = captures.capture(tmp_path / "a.k8st", captures.some_turns(8), form="json")
+    monkeypatch.setattr("tracer.kube.kubeconfig.find", look)
+    totals, text = read(made.files[0])
+    assert totals.packets == made.totals.packets and "Service default/http-proxy" in text
+
+
+def test_what_a_run_ended_before_it_explained_can_be_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions that drops were in are asked for when the drops come."""
+    monkeypatch.setattr(Run, "_packets", lambda run, turn: iter(()))
+    made = captures.capture(tmp_path / "a.k8st", captures.some_turns(8))
+    monkeypatch.undo()
+    assert made.totals.packets == 0
+    _, text = read(made.files[0])
+    dropped = [json.loads(line) for line in text.splitlines() if '"drop":' in line]
+    assert dropped and all(p["drop"]["function"] for p in dropped)
 
 
 def test_files_that_follow_each_other_can_each_be_read_alone(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import POD, Trail, packet
-from tracer import icmp
+from tracer import icmp, record
 from tracer.model import Endpoints, Packet
 
 
@@ -40,5 +40,5 @@ def test_type_and_code_come_from_the_record() -> None:
     made = packet(Trail(("10.0.0.1", 77, "10.0.0.2", 3 << 8 | 3), protocol=1, tcp_flags=0).hook("OUTPUT"))
     assert made.icmp == (3, 3) and made.endpoints == Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
     assert icmp.error(made) == "ICMP icmp-port-unreachable"
-    unseen = packet(Trail(("10.0.0.1", 77, "10.0.0.2", 3 << 8 | 3), protocol=1, netns=POD).add("DROP", flags="NO_HEADER"))
-    assert unseen.icmp is None
+    unseen = Trail(("10.0.0.1", 77, "10.0.0.2", 3 << 8 | 3), protocol=1, netns=POD).add("DROP", flags="NO_HEADER")
+    assert [record.icmp(e) for e in record.events(unseen.batch)] == [None]

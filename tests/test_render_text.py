@@ -19,7 +19,7 @@ from tracer import render
 from tracer.errors import BadOption
 from tracer.facts import Fact
 from tracer.kube.model import Owner
-from tracer.model import Drop, Endpoints, Nat, Packet, Socket, Totals
+from tracer.model import Clue, Drop, Endpoints, Hop, Nat, Packet, Socket, Totals
 from tracer.render.text import Text
 
 CODE = re.compile(r"\x1b\[[0-9;]*m")
@@ -153,6 +153,17 @@ def test_a_full_queue_and_an_incomplete_packet() -> None:
     assert "SYN          refused, accept queue 129/128 (full), SYN queue 3" in text
     assert "     +1.20 s              drop         in tcp_conn_request" in text
     assert "=>  SYN dropped: accept queue 129/128  incomplete: part of its way was lost" in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [({"ipv4": "10.244.0.99"}, "ipv4 10.244.0.99, state 1"), ({"ipv6": "fe80::1"}, "ipv6 fe80::1, state 1"),
+     ({"ipv4": "10.244.0.99", "ipv6": "af4:63::"}, "ipv4 10.244.0.99, state 1")],
+)  # fmt: skip
+def test_a_next_hop_has_one_address(facts: dict[str, str | int], said: str) -> None:
+    packet = samples.ping()
+    packet.hops.append(Hop(0, "clue", "node", clue=Clue("neighbour", {**facts, "state": 1})))
+    assert any(line.rstrip().endswith(f"neighbour    {said}") for line in written(packet, verbose=True))
 
 
 def test_copies_are_marked() -> None:
@@ -325,6 +336,8 @@ def test_loss_and_summary() -> None:
     ]
     text.summary(Totals(3, events=42, unexplained=8123))
     assert out.getvalue().endswith("\n  ended before 8123 more packets that had been seen could be explained\n")
+    text.summary(Totals(3, events=42, unaddressed=1))
+    assert out.getvalue().endswith("\n  1 packet not shown: no event with the addresses was received\n")
     said = err.getvalue().splitlines()
     assert "on Linux 6.1.0, tracing --port 1." in said[0]
     assert said[1:] == ["! IPVS: 3 virtual servers", "bye"]

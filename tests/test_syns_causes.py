@@ -30,6 +30,7 @@ from tracer.model import Clue, Drop, Endpoints, Evidence, Flow, Hop, Packet, Soc
 from tracer.rules.model import Place, Rule, Visit, Walk
 from tracer.syns import causes
 from tracer.syns.causes import _words
+from tracer.syns.watch import Syns
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -274,6 +275,24 @@ def test_no_answer() -> None:
 
 def test_what_lost_a_part_is_not_known() -> None:
     assert cause(syn(complete=False))[:2] == ("not known", "not known, a part of its way was lost: forwarded to cni0")
+
+
+def partly_watched(*packets: Packet) -> tuple[str, str]:
+    """The cause as a run with --drops-only tells it."""
+    syns = Syns(FakeSpaces(), partial=True)
+    for each in packets:
+        syns.add(each)
+    (only,) = syns.rest()
+    return only.cause.name, only.cause.text
+
+
+def test_an_ack_that_was_not_recorded_is_not_told_to_be_missing() -> None:
+    said = "answered by 10.244.0.11:8080; what came after it was not recorded"
+    assert partly_watched(syn(), synack()) == ("answered", said)
+    assert partly_watched(syn(*at_listener(True)), synack())[0] == "half-open", "its listener would have been seen to get it"
+    aborts = packet(ASKED, "RST", [*way(9 * MS)], 4, seq=SEQ + 1)
+    assert partly_watched(syn(), synack(), aborts)[0] == "answered", "an ACK may have come before it"
+    assert cause(syn(), synack(), aborts)[0] == "SYN-ACK not recognised"
 
 
 def test_a_syn_sent_again_to_a_half_open_connection() -> None:

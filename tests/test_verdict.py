@@ -171,6 +171,11 @@ def test_what_becomes_of_a_copy_does_not_decide() -> None:
     assert packet(t.add("SOCKET", object=48213, state=1)).verdict == "delivered to pid 4242 nginx"
 
 
+def test_a_packet_sockets_queue_does_not_decide_where_the_stack_had_the_copy() -> None:
+    t = came(netns=POD, protocol=17).add("DROP", reason=NO_SOCKET, object=IN_UDP, flags="CLONE").add("DROP", object=IN_PURGE)
+    assert packet(t).verdict == "nobody listens in pod-a: UDP 192.168.56.10:30285"
+
+
 def test_copies_alone_decide_nothing() -> None:
     t = Trail(ASKED, protocol=17).add("DROP", reason=NO_SOCKET, object=IN_UDP, flags="CLONE")
     assert (packet(t).verdict, packet(t).outcome) == ("only a copy of it was seen", "unknown")

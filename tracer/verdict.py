@@ -24,6 +24,9 @@ def judge(packet: Packet, untracked: str = "") -> tuple[str, str]:
     if any(h.drop and h.drop.reason == "OTHERHOST" for h in hops) and len(hops) < len(packet.hops):
         # A bridge flooded it: the other ports' packets are no one's, and a copy may have been the one that counts.
         hops = [h for h in packet.hops if not (h.drop and h.drop.reason == "OTHERHOST")]
+    if any(h.drop and freed.undecided(h.drop) for h in hops) and len(hops) < len(packet.hops):
+        # A packet socket may have got the packet itself, and the stack its copy (deliver_skb).
+        hops = [h for h in packet.hops if not (h.drop and freed.undecided(h.drop))]
     if not hops:
         return "only a copy of it was seen", "unknown"
     for rule in RULES:
@@ -93,7 +96,7 @@ def _reason(hops: list[Hop]) -> str:
 def without_socket(hops: Iterable[Hop]) -> Hop | None:
     """Where a packet was dropped because no socket was there for it. Kernels before 5.17 give no reason; but only then does TCP
     answer with a reset that is no socket's, once the checksum was right."""
-    hops = [h for h in hops if not h.clone]
+    hops = list(hops)
     no_ones_reset = any(h.clue and h.clue.what == "reset" and "state" not in h.clue.facts for h in hops)
     reasons = ("NO_SOCKET", "") if no_ones_reset else ("NO_SOCKET",)
     return next((h for h in hops if h.drop and h.drop.reason in reasons), None)

@@ -75,13 +75,16 @@ def test_namespace(watch: Watch) -> None:
     assert all({"client"} == {h.netns for h in p.hops} for p in seen.packets if p not in sent)
 
 
-def test_drops_only_writes_only_what_ends_a_packet(watch: Watch) -> None:
+def test_drops_only_writes_what_ends_a_packet_and_what_opens_a_connection(watch: Watch) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY), drops_only=True)) as seen:
         ask_everything()
     bad = [p for p in seen.packets if p.outcome in BAD]
     assert [p.verdict for p in bad] == ["REJECTED in filter/INPUT with icmp-port-unreachable"]
-    told = [h for p in seen.packets for h in p.hops if not (h.socket and h.socket.state == "TIME_WAIT")]
-    assert not [h for h in told if h.what in ("nat", "socket") or h.verdict == "ACCEPT"]
+    first = next(p for p in seen.packets if p.tcp_flags == "SYN" and p.endpoints.dport == traffic.NODEPORT_HTTP)
+    assert [h.nat.kind for h in first.hops if h.nat] == ["DNAT", "MASQUERADE"] and first.handshake and first.handshake.accepted
+    rest = [p for p in seen.packets if p.protocol == "TCP" and not {"SYN", "RST"} & set(p.tcp_flags.split())]
+    assert not [h for p in rest for h in p.hops if h.what in ("nat", "hook", "table") and h.verdict in ("ACCEPT", "")]
+    assert {h.socket.state for p in rest for h in p.hops if h.socket} <= {"LISTEN", "TIME_WAIT"}
 
 
 def test_icmp_echo_is_delivered_to_the_kernel(watch: Watch) -> None:

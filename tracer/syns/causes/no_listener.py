@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracer.place import place
+from tracer.syns.causes import _words
 from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
 from tracer.verdict import without_socket
@@ -10,7 +11,7 @@ from tracer.verdict import without_socket
 
 def nobody(attempt: Attempt) -> bool:
     """Whether TCP found no socket for it."""
-    return without_socket(attempt.syn.hops) is not None
+    return without_socket(_words.hops(attempt)) is not None
 
 
 def answered(attempt: Attempt) -> str:
