@@ -19,6 +19,8 @@ MISSES_SECONDS = 0.1
 """How often the kernel is asked for skipped programs, one question a program. A packet is over only after a longer silence
 (tracer/journeys.py), so it is known in time that something of it may be missing."""
 
+MISSED = "its return was missed"
+
 
 class Counters:
     """Reads the loss counters and tells what has been added since the last reading. cpus: as given to plan.header."""
@@ -45,7 +47,7 @@ class Counters:
             # A call may be under way on each CPU, so a small difference is no loss.
             missed = self._tallies["kept"].sum(0).astype(int) - self._tallies["returned"].sum(0) - len(self._tallies)
             for row in self._kept:
-                yield Loss(row.probe.name, -1, max(0, int(missed[row.number])), "its return was missed")
+                yield Loss(row.probe.name, -1, max(0, int(missed[row.number])), MISSED)
 
     def _misses(self) -> Iterator[Loss]:
         for row in self._rows:
@@ -67,8 +69,10 @@ class Counters:
             added = total.count - self._known.get(key, 0)
             if added > 0:
                 self._known[key] = total.count
-                # What is lost while the counters are read may be counted already.
-                self._new.append(replace(total, count=added, since=since, until=time.monotonic_ns()))
+                # A few missed returns look like calls under way, and are counted when there are more. What is lost while the
+                # counters are read may be counted already.
+                began = 0 if total.why == MISSED else since
+                self._new.append(replace(total, count=added, since=began, until=time.monotonic_ns()))
 
     def read(self) -> list[Loss]:
         """New losses since the last call."""
