@@ -224,6 +224,17 @@ def test_of_very_many_losses_the_oldest_become_one() -> None:
     assert not doubt
 
 
+def test_a_connection_whose_whole_event_was_lost_is_not_known() -> None:
+    """A short event says that there is a connection, and nothing of its addresses."""
+    t = node_port().now(header=INSIDE)
+    rows = shortened(t.batch)
+    same = (rows["flags"] & record.Flag.FLAG_SAME != 0) & (rows["kind"] == record.Kind.EVENT_HOOK)
+    journeys = Journeys(hops())
+    journeys.add(np.concatenate([rows[same][:1], t.rows[-2]]))
+    (p,) = journeys.rest()
+    assert p.endpoints.dst == INSIDE[2] and p.flow is None and not p.complete
+
+
 def test_a_packet_without_addresses_is_counted_and_not_told() -> None:
     t = Trail(CLIENT).lose().add("SYN", verdict=0, accept_len=3, accept_max=2, flags="NO_HEADER")
     journeys = Journeys(hops())

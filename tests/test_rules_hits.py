@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from tests.blobs import R, build
-from tests.builders import NODE, Ends, Trail, hops, turned
+from tests.builders import FIELDS, NODE, SHORT, Ends, Trail, hops, turned
 from tests.test_rules_legacy import READER, Shelf, legacy
 from tracer import record
 from tracer.journeys import Journeys
 from tracer.model import Packet
-from tracer.record import Kind
+from tracer.record import DTYPE, Flag, Kind
 from tracer.rules import hits as hits_module
-from tracer.rules.hits import BEFORE, LOST, Hits
+from tracer.rules.hits import BEFORE, LOST, NO_HEADER, Hits
 from tracer.rules.legacy import Legacy
 from tracer.rules.reader import Reading, Wanted
 from tracer.rules.saved import Rules
@@ -124,6 +124,20 @@ def test_a_part_that_is_missing_is_no_sign_of_another_translator() -> None:
     new = Trail(CLIENT, orig=CLIENT, reply=turned(HALF), ct_info=2, pf=2).lose().nat("PREROUTING", 1, HALF).hook("PREROUTING")
     journeys.add(new.batch)
     assert told(journeys.rest()[0]) == [("nat", LOST.undecided, True)]
+
+
+def test_no_rule_is_computed_from_a_header_that_was_lost() -> None:
+    """A table's short event refers to a whole one; without that its addresses are zero."""
+    journeys, _, node, shelf = traced()
+    table = Trail(CLIENT, orig=CLIENT, reply=turned(INSIDE), ct_info=2, pf=2)
+    table.table("PREROUTING", "nat", object=0x1000, state=WATCHED)
+    for name in FIELDS[SHORT:]:
+        table.rows[0][name] = np.zeros((), DTYPE[name])
+    table.rows[0]["flags"] |= np.uint8(Flag.FLAG_SAME)
+    journeys.add(np.concatenate([table.rows[0], table.now(netns=200, orig=None, reply=None).hook("INPUT").rows[1]]))
+    read(node, shelf)
+    (packet,) = journeys.rest()
+    assert told(packet) == [("table", NO_HEADER.undecided, False)]
 
 
 def test_what_no_legacy_table_translates() -> None:

@@ -200,7 +200,7 @@ class Journeys:
 
     def _flow(self, events: list[Event]) -> Flow | None:
         """The connection as last seen in the first namespace that tracks it: a pod's own conntrack knows nothing of NAT."""
-        tracked = [e for e in events if e.flags & Flag.FLAG_HAS_CT]
+        tracked = [e for e in events if e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER]
         if not tracked:
             return None
         self._tracked.update(e.netns for e in tracked)

@@ -31,6 +31,7 @@ NEW = 2
 """Of event.ct_info: no packet of this connection has left yet."""
 BEFORE = Walk(undecided="decided before tracing began")
 LOST = Walk(undecided="the packet that decided was not seen: it came before tracing began, or events were lost")
+NO_HEADER = Walk(undecided="the packet's header is not known: events were lost")
 DECIDING = ("hook", "table", "chain", "nat", "nft", "steps", "ruleset", "ipvs", "any", LEFT_OUT, "capture")
 """How probes and kinds of events begin without which it may be missed that a new connection has taken an old one's place."""
 
@@ -141,6 +142,8 @@ class Hits:
     def explain(self, e: Event) -> dict[str, Any]:
         """The fields of an event's hop that tell which rules acted. To be called in the order of a packet's events."""
         if self._legacy and e.kind == Kind.EVENT_TABLE:
+            if e.flags & Flag.FLAG_NO_HEADER:
+                return {"walk": NO_HEADER}
             walk = self._legacy.walk(e, self._noted.get(e.packet, {}).get(e.time, []))
             if e.flags & Flag.FLAG_HAS_CT and e.table.split(b"\0")[0] == b"nat":
                 self._remember(e, e.hook in DESTINATION_HOOKS, walk)
@@ -149,7 +152,8 @@ class Hits:
         if self._nft and run and run.hits:
             walk = nft_hits.walk(e, run, self._nft, self._whole)
             connection = _connection(e, e.hook in DESTINATION_HOOKS)
-            if e.flags & Flag.FLAG_HAS_CT and (translates(walk) or (walk.undecided and connection not in self._connections)):
+            known = e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER
+            if known and (translates(walk) or (walk.undecided and connection not in self._connections)):
                 self._remember(e, e.hook in DESTINATION_HOOKS, walk)
             return {"walk": walk, **nft_hits.named(e, run, self._nft)}
         if (self._legacy or self._nft) and e.kind == Kind.EVENT_NAT:
