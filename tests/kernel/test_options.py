@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 import incidents
+from scenes import scene
 from tests.kernel import option_runs
 from tests.kernel.recorder import Recorder
 from tests.kernel.watching import Watch
 
-RUNS = [(2, "stuck", "drops-only"), (2, "stuck", "drops-only record"), (5, "anywhere", "drops-only")]
+RUNS = [
+    (2, "stuck", "drops-only"),
+    (5, "anywhere", "drops-only"),
+    pytest.param(2, "stuck", "drops-only record", marks=pytest.mark.thorough),
+    pytest.param(3, "stale", "drops-only follow", marks=pytest.mark.thorough),
+]
 BY_NAME = {options.name: options for options in option_runs.OPTIONS}
 
 
-@pytest.fixture(autouse=True)
-def plain_scene(watch: Watch) -> object:
-    """The scene that other tests expect, put back."""
-    from scenes import scene
-
+@pytest.fixture(scope="module", autouse=True)
+def plain_scene(watch: Watch) -> Iterator[None]:
+    """The scene that other tests expect, put back behind the last incident."""
     yield
     incidents.down()
     scene.up()
