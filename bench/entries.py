@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +32,7 @@ from tracer.capture.writer import Writer
 from tracer.model import Endpoints
 from tracer.record import SLOT
 from tracer.timelines.conntrack import EntryEvents
+from tracer.worker import Worker
 
 PORT, TURN = 30285, 0.05
 WAYS = ("hear", "record", "filter")
@@ -56,8 +56,7 @@ class Through(EntryEvents):
     def listen(self, wanted: bool) -> str:
         self._sock = self._from
         self._sock.settimeout(0.2)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._thread = Worker("conntrack events", self._work).start()
         return ""
 
 

@@ -10,6 +10,7 @@ from tracer import clues, record
 from tracer.ipvs import Connections
 from tracer.model import Drop, Evidence, Handshake, Hop, Nat, Socket
 from tracer.names import Namespaces, Processes
+from tracer.octets import c_text
 from tracer.record import CUT, Event, Flag, Kind
 from tracer.rules.model import NFT_FAMILIES
 
@@ -120,7 +121,7 @@ class Hops:
 @lru_cache(4096)
 def _text(name: bytes) -> str:
     """A kernel name. What stands behind its end is left from an earlier, longer one."""
-    return name.split(b"\0")[0].decode(errors="replace")
+    return c_text(name)
 
 
 def _receiver(e: Event) -> tuple[str, int]:

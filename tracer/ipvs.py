@@ -11,6 +11,7 @@ from typing import Any
 
 from tracer import cstruct, record
 from tracer.model import Evidence, Ipvs
+from tracer.octets import c_text
 from tracer.record import Event
 
 Act: Any = cstruct.enum("event.h", "ipvs_act")
@@ -32,7 +33,7 @@ class Connections:
         by_mark = bytes(e.orig_dst) == _NONE
         virtual = f"fwmark {e.mark}" if by_mark else record.address(e.orig_dst)
         server = {"virtual": virtual, "virtual_port": e.orig_dport, "protocol": record.protocol(e).lower()}
-        scheduler = {"scheduler": e.table.split(b"\0")[0].decode(errors="replace"), "persistent": bool(e.ct_info & PERSISTENT)}
+        scheduler: dict[str, Any] = {"scheduler": c_text(e.table), "persistent": bool(e.ct_info & PERSISTENT)}
         if e.state == Act.IPVS_NO_SERVER:
             return Ipvs(**server, **scheduler)
         chosen, evidence = self._chosen(e)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy.typing as npt
 
+from tracer.worker import troubles
+
 if TYPE_CHECKING:
     from tracer.filters import Filter
     from tracer.kernel.session import Session
@@ -100,7 +102,7 @@ class Live:
         self.session.glance()
 
     def notes(self) -> list[str]:
-        return self._kube.notes() if self._kube else []
+        return (self._kube.notes() if self._kube else []) + troubles.take()
 
     def set_filter(self, to: Filter) -> None:
         self.session.set_filter(to)

@@ -36,6 +36,7 @@ from tracer.rules.nft_watch import Change
 from tracer.rules.reader import Reader, Reading
 from tracer.source import Live, Turn
 from tracer.timelines.conntrack import EntryEvents
+from tracer.worker import troubles
 
 
 class KeptReader(Reader):
@@ -177,7 +178,7 @@ class Recording(Parts):
             return []
         self.writer.close()
         lost = self.writer.lost
-        return self.writer.said() + ([f"{lost} events are not in the capture."] if lost else [])
+        return self.writer.said() + troubles.take() + ([f"{lost} events are not in the capture."] if lost else [])
 
 
 class Source(Live):

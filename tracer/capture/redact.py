@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from tracer.findings.model import Finding
 from tracer.kube.model import Owner
 from tracer.model import Packet, Totals
+from tracer.octets import encoded
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Redaction:
         self._text = lru_cache(1 << 16)(self._new_text)
 
     def _number(self, *words: str) -> int:
-        return int.from_bytes(hmac.digest(self._key, "\0".join(words).encode(), "sha256")[:8], "big")
+        return int.from_bytes(hmac.digest(self._key, encoded("\0".join(words)), "sha256")[:8], "big")
 
     def name(self, kind: str, name: str) -> str:
         """Another name in its place, of a kind: "pod", "ns"."""

@@ -21,6 +21,7 @@ from tracer.capture.codec import pack
 from tracer.capture.redacted import Redacted
 from tracer.capture.schema import Record
 from tracer.capture.tape import Chunk, Row
+from tracer.worker import Worker, troubles
 
 ROOM = 128 << 20
 """Bytes of slots that may wait for the disk."""
@@ -52,8 +53,7 @@ class Writer:
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._well, self._missing = True, 0
         self.lost = self.events = self.stored = 0
-        self._thread = threading.Thread(target=self._work, name="capture", daemon=True)
-        self._thread.start()
+        self._thread = Worker("capture", self._work).start()
 
     def put(self, chunk: Chunk) -> None:
         """Takes a chunk; never waits. Without its slots if there is no room for them."""
@@ -116,15 +116,33 @@ class Writer:
                     rest.turns += chunk.turns
         return rest
 
-    def _work(self) -> None:
-        while (chunk := self._chunks.get()) is not None:
-            held = chunk.bytes
+    def _work(self) -> bool:
+        chunk = self._chunks.get()
+        if chunk is None:
+            self._finish()
+            return False
+        held = chunk.bytes
+        try:
             self._write(chunk)
+        except Exception as e:
+            troubles.failed("writing the capture", e)
+            self._left = []  # one of them may be the reason, and would be it again
+            self._miss(chunk, f"it could not be made ({type(e).__name__})")
+        finally:
             with self._lock:
                 self._waiting -= held
-        if self._left or self._gap:
-            self._write(Chunk(0))
-        self._close()
+        return True
+
+    def _finish(self) -> None:
+        try:
+            if self._left or self._gap:
+                self._write(Chunk(0))
+        except Exception as e:
+            troubles.failed("writing the end of the capture", e)
+        try:
+            self._close()
+        except Exception as e:
+            troubles.failed("closing the capture", e)
 
     def _write(self, chunk: Chunk) -> None:
         self._left += [row for row in map(self._stored, chunk.records) if row]

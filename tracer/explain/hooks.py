@@ -15,6 +15,7 @@ from tracer.explain.question import Question
 from tracer.explain.sets import Sets
 from tracer.explain.stations import Station
 from tracer.model import Endpoints, Evidence, Hop, Nat, Packet
+from tracer.octets import encoded
 from tracer.routes import Routes
 from tracer.rules.matches import Seen
 from tracer.rules.model import Walk
@@ -115,7 +116,7 @@ class Hooks:
         src, dst = int(ip_address(ends.src)), int(ip_address(ends.dst))
         icmp = (128 if q.protocol == "icmpv6" else 8, 0) if q.protocol.startswith("icmp") else (0, 0)
         flags = SYN if q.protocol == "tcp" else 0
-        arrives, leaves = (int.from_bytes(name.encode().ljust(16, b"\0"), "big") for name in (m.in_face, m.out_face))
+        arrives, leaves = (int.from_bytes(encoded(name).ljust(16, b"\0"), "big") for name in (m.in_face, m.out_face))
         return Seen(q.family, src, dst, arrives, leaves, q.number, False, ends.sport, ends.dport, icmp, flags, m.mark)
 
     def _after(self, hook: str, station: Station, way: Way, m: Moment) -> Moment:

@@ -85,17 +85,20 @@ class Client:
         query: dict[str, str] = {"limit": str(PAGE)}
         while True:
             response = self._get(resource, query, self._seconds)
-            body = json.loads(response.read())
-            items += body.get("items") or ()
-            meta = body.get("metadata") or {}
+            body = _object(response.read())
+            inside, meta = body.get("items") or [], body.get("metadata") or {}
+            if not isinstance(inside, list) or not isinstance(meta, dict):
+                raise ValueError("it sent no list of objects")
+            items += inside
             if not meta.get("continue"):
                 return items, str(meta.get("resourceVersion", ""))
             query["continue"] = meta["continue"]
 
-    def watch(self, resource: Resource, version: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def watch(self, resource: Resource, version: str) -> Iterator[tuple[str, Any]]:
         """(ADDED / MODIFIED / DELETED / BOOKMARK, object) until the server ends it. Raises as list does; 410 as Refused.
 
-        The server has agreed when this returns; what goes wrong later is raised by the iterator.
+        An object is whatever the server sent, of any type. The server has agreed when this returns; what goes wrong later is
+        raised by the iterator.
         """
         query = {
             "watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS),
@@ -129,16 +132,32 @@ class Client:
         return response
 
 
-def _events(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
+def _events(response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
     """One JSON object a line."""
     while line := response.readline():
         if not line.strip():
             continue
-        event = json.loads(line)
-        body = event.get("object") or {}
+        event = _object(line)
+        body = event.get("object")
         if event.get("type") == "ERROR":
-            raise Refused(int(body.get("code", 500)), str(body.get("message", "watch failed")))
+            told = body if isinstance(body, dict) else {}
+            raise Refused(_status(told.get("code")), str(told.get("message", "watch failed")))
         yield str(event.get("type")), body
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """A JSON object. Raises ValueError for anything else, and for one that is nested too deep."""
+    try:
+        found = json.loads(text)
+    except RecursionError as e:
+        raise ValueError("its JSON is nested too deep") from e
+    if not isinstance(found, dict):
+        raise ValueError("it sent no JSON object")
+    return found
+
+
+def _status(code: object) -> int:
+    return code if isinstance(code, int) else 500
 
 
 class _Tls(http.client.HTTPSConnection):
@@ -157,5 +176,5 @@ class _Tls(http.client.HTTPSConnection):
 def _message(body: bytes) -> str:
     try:
         return str(json.loads(body).get("message", ""))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return ""

@@ -11,6 +11,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from tracer.octets import encoded
+
 IPTABLES_CHAIN = re.compile(r"KUBE-(SVC|SEP|FW|XLB|SVL|EXT)-([A-Z2-7]{16})")
 NFTABLES_CHAIN = re.compile(
     r"(?P<kind>service|local|external|firewall|endpoint|affinity)-(?P<hash>[A-Z2-7]{8})-"
@@ -41,7 +43,7 @@ _PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 def _hash(text: str, length: int) -> str:
     """The first characters, a multiple of 8, of the SHA-256 in base 32; ten bits at a time, for b32encode is slow."""
     bits = length * 5
-    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[: bits // 8], "big")
+    number = int.from_bytes(hashlib.sha256(encoded(text)).digest()[: bits // 8], "big")
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(bits - 10, -1, -10)])
 
 
@@ -74,4 +76,4 @@ def read_nftables_name(chain: str) -> Named | None:
 
 def portmap_chain(network: str, container: str) -> str:
     """The chain of a container's host ports: CNI-DN- and a hash, 28 characters in all."""
-    return ("CNI-DN-" + hashlib.sha512((network + container).encode()).hexdigest())[:28]
+    return ("CNI-DN-" + hashlib.sha512(encoded(network + container)).hexdigest())[:28]

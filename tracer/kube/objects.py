@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,11 @@ def key(body: Object) -> tuple[str, str]:
     """(namespace, name); namespace "" for a node."""
     meta = body.get("metadata") or {}
     return str(meta.get("namespace", "")), str(meta.get("name", ""))
+
+
+def has_name(body: Any) -> bool:
+    """Whether an object has what `key` reads."""
+    return isinstance(body, dict) and isinstance(body.get("metadata") or {}, dict)
 
 
 def service_ports(body: Object) -> tuple[ServicePort, ...]:
@@ -108,11 +115,59 @@ def _host(address: str | None) -> str:
 
 
 def node(body: Object) -> Node:
-    """A node with its addresses; its host name is none of them."""
+    """A node with its addresses; its host name is none of them. Raises ValueError for a podCIDR that is no network."""
     spec, state = body.get("spec") or {}, body.get("status") or {}
     addresses = tuple(a["address"] for a in state.get("addresses") or () if a["type"].endswith("IP"))
     cidrs = spec.get("podCIDRs") or [spec.get("podCIDR", "")]
+    for cidr in filter(None, cidrs):
+        ip_network(cidr, strict=False)
     return Node(key(body)[1], addresses, tuple(c for c in cidrs if c))
+
+
+def is_readable(kind: str, body: Any) -> bool:
+    """Whether an object has the types that the API describes. kind: "" = it says its own.
+
+    Objects come from an API or a file that this program does not control: one that is `null`, or has a list where a text should
+    be, is left out, and the others are used.
+    """
+    try:
+        kind = kind or str(body["kind"])
+        made: Any = _READ[kind](body)
+        if kind in ("EndpointSlice", "Endpoints"):
+            service, ends = made
+            made = service, tuple(ends)
+        return has_name(body) and _is_typed(made)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return False
+
+
+_READ: dict[str, Callable[[Object], Any]] = {
+    "Service": service_ports,
+    "EndpointSlice": slice_endpoints,
+    "Endpoints": endpoints_endpoints,
+    "Pod": pod,
+    "Node": node,
+}
+
+
+def _is_typed(value: Any) -> bool:
+    """Whether a value is made of texts, and of data classes whose fields have the types that they are declared with."""
+    if isinstance(value, tuple):
+        return all(map(_is_typed, value))
+    if is_dataclass(value):
+        return all(_fits(getattr(value, f.name), str(f.type)) for f in fields(value))
+    return value is None or isinstance(value, str)
+
+
+def _fits(value: Any, declared: str) -> bool:
+    if declared in _PLAIN:
+        return type(value) is _PLAIN[declared]
+    if declared == "tuple[int, ...]":
+        return isinstance(value, tuple) and all(type(v) is int for v in value)
+    return isinstance(value, tuple) and all(map(_is_typed, value))
+
+
+_PLAIN: dict[str, type] = {"str": str, "int": int, "bool": bool}
 
 
 def read(path: str) -> list[Object]:
@@ -121,7 +176,7 @@ def read(path: str) -> list[Object]:
         body = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as e:
         raise NoObjects(f"--objects {path} cannot be read: {e.strerror}.") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise NoObjects(f"--objects {path} is no JSON: {e}. It takes what `kubectl get -A -o json` writes.") from e
     found = list(flatten([body]))
     if not any(o.get("kind") in KINDS for o in found):
@@ -134,6 +189,8 @@ def flatten(bodies: Iterable[Any]) -> Iterator[Object]:
     for body in bodies:
         if isinstance(body, dict):
             if "items" in body:
-                yield from flatten({"kind": str(body.get("kind", "")).removesuffix("List"), **i} for i in body["items"] or ())
+                kind, inside = str(body.get("kind", "")).removesuffix("List"), body["items"]
+                inside = inside if isinstance(inside, list) else []
+                yield from flatten({"kind": kind, **i} if isinstance(i, dict) else i for i in inside)
             else:
                 yield body

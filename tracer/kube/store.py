@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from typing import Any
 
 from tracer.kube import objects
 from tracer.kube.index import no_cycles
@@ -23,7 +24,7 @@ Change = tuple[str, str, list[Object]]
 class Store(Indexes):
     """The indexes, kept as the API tells of its objects.
 
-    node: name of this node, "" while not known.
+    node: name of this node, "" while not known. unreadable: objects that were left out because their types are not the API's.
     """
 
     def __init__(self, node: str = "") -> None:
@@ -38,6 +39,7 @@ class Store(Indexes):
         self._callbacks: list[Callable[[], None]] = []
         self._keepers: list[Callable[[Change], None]] = []
         self.version, self._differs = 0, False
+        self.unreadable = 0
 
     def __len__(self) -> int:
         return len(self._service) + len(self._home) + len(self.pods) + len(self.nodes)
@@ -68,6 +70,13 @@ class Store(Indexes):
             keeper((what, kind, kept))
         return kept
 
+    def _readable(self, kind: str, bodies: Iterable[Any]) -> list[Object]:
+        """Those that can be taken; the others are counted."""
+        given = list(bodies)
+        found = [body for body in given if objects.is_readable(kind, body)]
+        self.unreadable += len(given) - len(found)
+        return found
+
     def on_change(self, callback: Callable[[], None]) -> None:
         """Called, in the thread that made the change, whenever something that is kept here has changed."""
         self._callbacks.append(callback)
@@ -75,22 +84,25 @@ class Store(Indexes):
     def load(self, bodies: Iterable[Object]) -> None:
         """Takes objects of all kinds, as a List has them."""
         with self._lock, no_cycles():
-            for body in objects.flatten(self._keep("load", "", bodies)):
-                if body.get("kind") in objects.KINDS:
-                    self._apply(str(body["kind"]), body)
+            known = [b for b in objects.flatten(bodies) if b.get("kind") in objects.KINDS]
+            for body in self._keep("load", "", self._readable("", known)):
+                self._apply(str(body["kind"]), body)
             self._rebuild()
         self._changed()
 
     def apply(self, kind: str, body: Object) -> None:
         """It is there, or has changed."""
         with self._lock:
-            self._keep("apply", kind, (body,))
-            self._apply(kind, body)
+            for one in self._keep("apply", kind, self._readable(kind, (body,))):
+                self._apply(kind, one)
             self._rebuild()
         self._changed()
 
     def delete(self, kind: str, body: Object) -> None:
         """An object is gone."""
+        if not objects.has_name(body):
+            self.unreadable += 1
+            return
         with self._lock:
             self._keep("delete", kind, (body,))
             self._forget(kind, objects.key(body))
@@ -101,7 +113,7 @@ class Store(Indexes):
         """What a new list of one kind says: whatever it does not have is gone."""
         with self._lock, no_cycles():
             seen = set()
-            for body in self._keep("replace", kind, bodies):
+            for body in self._keep("replace", kind, self._readable(kind, bodies)):
                 seen.add(objects.key(body))
                 self._apply(kind, body)
             for name in [n for k, n in [*self._entries, *self._home] if k == kind and n not in seen]:

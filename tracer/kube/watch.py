@@ -10,12 +10,13 @@ import http.client
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from tracer.kube import client
+from tracer.kube import client, objects
 from tracer.kube.client import Client, Refused, Resource
 from tracer.kube.kubeconfig import Access
 from tracer.kube.store import Store
+from tracer.worker import Worker, troubles
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between attempts, doubled each time."""
@@ -38,11 +39,12 @@ class Watch:
         self._access, self._store, self._name, self._pause = access, store, name_of_node, pause
         self._over = threading.Event()
         self._clients: list[Client] = []
-        self._threads: list[threading.Thread] = []
+        self._threads: list[Worker] = []
         self._told: deque[str] = deque()
         self._trouble: dict[str, str] = {}
         self._missing = {"Service", "EndpointSlice", "Node", "Pod"}
         self._complete, self._lock = threading.Event(), threading.Lock()
+        self._left_out, self._odd_kinds = 0, set[str]()
 
     def start(self) -> None:
         """Returns at once."""
@@ -76,40 +78,42 @@ class Watch:
     def _thread(self, resources: Sequence[Resource]) -> None:
         one = Client(self._access)
         self._clients.append(one)
-        name = f"kube-{resources[0].kind}"
-        thread = threading.Thread(target=self._follow, args=(one, list(resources)), name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        follower = _Follower(self, one, list(resources))
+        self._threads.append(Worker(f"kube-{resources[0].kind}", follower.work).start())
 
-    def _follow(self, one: Client, resources: list[Resource]) -> None:
-        version, pause, kind = "", self._pause, resources[0].kind
-        while not self._over.is_set():
-            resource, began = resources[0], time.monotonic()
-            try:
-                if not version:
-                    items, version = one.list(resource)
-                    self._store.replace(resource.kind, items)
-                    self._listed(kind)
-                events = one.watch(resource, version)
-                self._well(kind)
-                for what, body in events:
-                    version = str((body.get("metadata") or {}).get("resourceVersion", version))
-                    if what in ("ADDED", "MODIFIED"):
-                        self._store.apply(resource.kind, body)
-                    elif what == "DELETED":
-                        self._store.delete(resource.kind, body)
-            except Refused as e:
-                gone, version = e.status == 410 and bool(version), ""
-                if e.status == 404 and len(resources) > 1:
-                    resources.pop(0)
-                    continue
-                if not gone:
-                    self._refused(kind, e)
-            except (OSError, http.client.HTTPException, ValueError) as e:
-                self._away(kind, e)
-            # A server that ends each watch at once is not to be asked in a loop.
-            pause = self._pause if time.monotonic() - began > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
-            self._over.wait(pause if self._trouble.get(kind) else self._pause)
+    def _round(self, one: Client, resource: Resource, kind: str, version: str) -> Iterator[str]:
+        """Lists what is there if no version is known, and follows it; gives the version to go on from, again and again."""
+        if not version:
+            items, version = one.list(resource)
+            self._store.replace(resource.kind, items)
+            self._odd(kind, resource)
+            yield version
+            self._listed(kind)
+        events = one.watch(resource, version)
+        self._well(kind)
+        for what, body in events:
+            if not objects.has_name(body):
+                self._store.unreadable += 1
+                self._odd(kind, resource)
+                continue
+            version = str((body.get("metadata") or {}).get("resourceVersion", version))
+            if what in ("ADDED", "MODIFIED"):
+                self._store.apply(resource.kind, body)
+            elif what == "DELETED":
+                self._store.delete(resource.kind, body)
+            self._odd(kind, resource)
+            yield version
+
+    def _odd(self, kind: str, resource: Resource) -> None:
+        """Says once of a collection that objects in it were left out."""
+        with self._lock:
+            if self._store.unreadable > self._left_out and kind not in self._odd_kinds:
+                self._odd_kinds.add(kind)
+                self._told.append(
+                    f"The Kubernetes API sent {WORDS.get(resource.kind, kind)} of a form that it does not document:"
+                    " they are left out, and go unnamed."
+                )
+            self._left_out = self._store.unreadable
 
     def _listed(self, kind: str) -> None:
         self._well(kind)
@@ -153,6 +157,14 @@ class Watch:
         where = f"{self._access.host}:{self._access.port}"
         self._say(kind, f"The Kubernetes API at {where} does not answer ({why}): names may be old or missing.")
 
+    def _not_understood(self, kind: str, e: Exception) -> None:
+        """An answer that is JSON, but not what the API describes."""
+        where = f"{self._access.host}:{self._access.port}"
+        self._say(
+            kind,
+            f"The Kubernetes API at {where} sent what cannot be understood ({type(e).__name__}): names may be old or missing.",
+        )
+
     def _say(self, kind: str, sentence: str) -> None:
         """Says it, unless it is what is already known to be wrong, with this collection or another."""
         with self._lock:
@@ -162,3 +174,35 @@ class Watch:
             self._trouble[kind] = sentence
             if not (known or same):
                 self._told.append(sentence)
+
+
+class _Follower:
+    """The thread of one collection: its unit of work is one list or watch. resources: in order of preference."""
+
+    def __init__(self, watch: Watch, one: Client, resources: list[Resource]) -> None:
+        self._watch, self._one, self._resources = watch, one, resources
+        self._kind, self._version, self._pause = resources[0].kind, "", watch._pause
+
+    def work(self) -> bool:
+        watch, kind, began = self._watch, self._kind, time.monotonic()
+        try:
+            for version in watch._round(self._one, self._resources[0], kind, self._version):
+                self._version = version
+        except Refused as e:
+            gone, self._version = e.status == 410 and bool(self._version), ""
+            if e.status == 404 and len(self._resources) > 1:
+                self._resources.pop(0)
+                return not watch._over.is_set()
+            if not gone:
+                watch._refused(kind, e)
+        except (OSError, http.client.HTTPException, ValueError) as e:
+            watch._away(kind, e)
+        except Exception as e:
+            self._version = ""
+            troubles.failed(f"following the {WORDS[kind]} of the Kubernetes API", e)
+            watch._not_understood(kind, e)
+        # A server that ends each watch at once is not to be asked in a loop.
+        long = time.monotonic() - began > LONGEST_PAUSE
+        self._pause = watch._pause if long else min(2 * self._pause, LONGEST_PAUSE)
+        watch._over.wait(self._pause if watch._trouble.get(kind) else watch._pause)
+        return not watch._over.is_set()

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from tracer.octets import c_text, decoded
 from tracer.rules import entry
 from tracer.rules.entry import EXTENSION, HEADS, BadBlob, Entry
 from tracer.rules.table import HOOKS, Table
@@ -63,10 +64,13 @@ class BlobTable(Table):
         data = np.frombuffer(self._blob, np.uint8)[
             self._targets[bounds[:-1], None] + np.arange(EXTENSION.size, EXTENSION.size + _CHAIN)
         ]
-        own = b"\n".join(data.view(f"S{_CHAIN}").ravel().tolist()).decode().splitlines()
+        own = [c_text(name) for name in data.view(f"S{_CHAIN}").ravel().tolist()]
         base = [self._place(at) for at in self.hooks.values()]
         places = np.concatenate([bounds[:-1] + 1, np.array(base, bounds.dtype)])
         unsorted = [*own, *(HOOKS[hook] for hook in self.hooks)]
+        if len(set(unsorted)) < len(unsorted):
+            # The kernel does not look at the names of chains; a rule of the wrong one could be told.
+            raise BadBlob(f"two chains of {self.name} have the same name")
         order = np.argsort(places, kind="stable")
         chains, firsts = [unsorted[n] for n in order.tolist()], places[order]
         ends = np.sort([*bounds, *base])
@@ -124,7 +128,7 @@ class BlobTable(Table):
         target = int(self._targets[place])
         name = self._blob[target + 2 : target + EXTENSION.size - 1].split(b"\0", 1)[0]
         if name:
-            return name.decode()
+            return decoded(name)
         (verdict,) = struct.unpack_from("<i", self._blob, target + EXTENSION.size)
         return self.named(verdict, self._after(place))
 

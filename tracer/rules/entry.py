@@ -8,6 +8,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from tracer.octets import c_text
+
 EXTENSION = struct.Struct("<H29sB")
 """What a match or a target begins with: its length, name, revision."""
 HEADS = {"ip": (112, 88), "ip6": (168, 140)}
@@ -76,7 +78,7 @@ class Entry:
     @property
     def comment(self) -> str:
         found = next((m.data for m in self.matches if m.name == "comment"), b"")
-        return found.split(b"\0")[0].decode(errors="replace")
+        return c_text(found)
 
 
 def decode(family: str, blob: bytearray, at: int, target_at: int) -> tuple[Header, bool, tuple[Ext, ...], Ext]:
@@ -99,7 +101,7 @@ def _ext(blob: bytearray, at: int) -> tuple[Ext, int]:
     if length < EXTENSION.size:
         raise BadBlob(f"a match or target at {at} has no length")
     data = bytes(blob[at + EXTENSION.size : at + length])
-    return Ext(name.split(b"\0")[0].decode(), revision, at + EXTENSION.size, data), length
+    return Ext(c_text(name), revision, at + EXTENSION.size, data), length
 
 
 def _number(raw: bytes | bytearray) -> int:

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 
+from tracer.octets import decoded, encoded
+
 NETLINK_NETFILTER, NFTABLES = 12, 10
 F_REQUEST, F_ACK, F_DUMP, F_CREATE, F_APPEND = 0x1, 0x4, 0x300, 0x400, 0x800
 F_DUMP_INTERRUPTED = 0x10
@@ -31,7 +33,7 @@ def attribute(kind: int, value: bytes | int | str | Iterable[bytes]) -> bytes:
     if isinstance(value, int):
         value = struct.pack(">I", value)
     elif isinstance(value, str):
-        value = value.encode() + b"\0"
+        value = encoded(value) + b"\0"
     elif not isinstance(value, bytes):
         kind, value = kind | NESTED, b"".join(value)
     return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
@@ -59,7 +61,7 @@ def number(raw: bytes | None) -> int:
 
 
 def text(raw: bytes | None) -> str:
-    return (raw or b"").rstrip(b"\0").decode(errors="replace")
+    return decoded((raw or b"").rstrip(b"\0"))
 
 
 def _message(kind: int, flags: int, family: int, resource: int, attrs: bytes) -> bytes:

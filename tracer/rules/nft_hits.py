@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from tracer import record
 from tracer.model import Evidence
+from tracer.octets import c_text, encoded
 from tracer.record import CUT, Event, Flag, Kind, NftHit, Trace
 from tracer.rules import netns
 from tracer.rules.model import NFT_FAMILIES, Place, Rule, Visit, Walk
@@ -231,7 +232,7 @@ def _signed(code: int) -> int:
 
 
 def _text(name: bytes) -> str:
-    return name.split(b"\0")[0].decode(errors="replace")
+    return c_text(name)
 
 
 def _is_cut(told: bytes, room: int) -> bool:
@@ -241,7 +242,7 @@ def _is_cut(told: bytes, room: int) -> bool:
 
 def _begins(name: str, told: bytes) -> bool:
     """Whether a name begins with what a record has of it; the record's may end within a character."""
-    return name.startswith(_text(told).rstrip("\N{REPLACEMENT CHARACTER}"))
+    return encoded(name).startswith(told.split(b"\0")[0])
 
 
 def _to(hit: NftHit, snapshots: Snapshots) -> tuple[str, bool]:

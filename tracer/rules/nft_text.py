@@ -15,13 +15,15 @@ SAVE = {"ip": "iptables-nft-save", "ip6": "ip6tables-nft-save"}
 Saved = Callable[[str, str], Mapping[str, Sequence[Rule]]]
 """What prints the rules of a table of iptables-nft: chain -> rules, by family and table."""
 _HANDLE = re.compile(r"^(?P<text>.*?) # handle (?P<handle>\d+)$", re.S)
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9/\\_.-]*")
+"""What nft's scanner takes for an identifier (`string` in src/scanner.l of nftables)."""
 _CHAIN = re.compile(r"^\tchain (?P<name>\S+) \{")
 
 
 def saved(text: str) -> dict[str, Sequence[Rule]]:
     """The rules of each chain of one table, from what iptables-save prints for it, with or without counters."""
     chains: dict[str, list[str]] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("["):
             line = line.partition("] ")[2]
         if line.startswith("-A "):
@@ -41,7 +43,7 @@ def listed(text: str) -> dict[int, str]:
     for the sake of a long map, are joined to one."""
     out: dict[int, str] = {}
     in_chain, parts = False, list[str]()
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line == "\t}":
             in_chain, parts = False, []
         elif _CHAIN.match(line):
@@ -76,7 +78,13 @@ def run(*command: str) -> str | None:
 
 
 def list_table(family: str, table: str) -> dict[int, str]:
-    """listed() of a table of this namespace; {} when `nft` is missing or fails."""
+    """listed() of a table of this namespace; {} when `nft` is missing or fails.
+
+    `nft` joins its arguments and reads them as commands. The kernel lets a table have any name, "x; flush ruleset" for one, so
+    only names that are one word of nft's language are given to it.
+    """
+    if not _WORD.fullmatch(table):
+        return {}
     return listed(run("nft", "-s", "-a", "list", "table", family, table) or "")
 
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from ipaddress import ip_address, ip_network
 from typing import Any
 
+from tracer.octets import decoded
 from tracer.rules.forecast import World, address_text
 from tracer.rules.matches import Seen
 from tracer.rules.nft_json import Listed
@@ -93,7 +94,7 @@ class Values:
             return UNKNOWN if told[key] is None else told[key]
         if key in ("iifname", "oifname"):
             face = p.in_face if key == "iifname" else p.out_face
-            return face.to_bytes(16, "big").rstrip(b"\0").decode()
+            return decoded(face.to_bytes(16, "big").rstrip(b"\0"))
         return UNKNOWN
 
     def _fib(self, body: dict[str, Any]) -> Any:

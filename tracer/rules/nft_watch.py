@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tracer.rules import netns, nft
 from tracer.rules.nft import Changing, Snapshot
+from tracer.worker import Worker, troubles
 
 PAUSE_SECONDS = 0.1
 END_SECONDS = 1.0
@@ -29,6 +30,8 @@ INODE = 0xFFFFFFFF
 """Of netns.identity: the inode."""
 KEPT = 16
 """Snapshots a namespace."""
+AGAIN_SECONDS = 10.0
+"""Pause before a namespace is looked at again when reading it failed in a way that is not foreseen."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,20 @@ class _Namespace:
         self.snapshots: dict[int, Snapshot] = {}
         self.seen = self.asked = 0
         self._path: Path | None = None
-        self._next_read = 0.0
+        self._next_read = self._again = 0.0
 
     def coming(self, generation: int) -> bool:
         """Whether that generation may still be read: nobody has seen a later one in force."""
         return not self.gone and generation not in self.snapshots and generation >= self.seen
 
+    def fail(self, pause: float) -> None:
+        """Its rules could not be read, and will be tried again after so many seconds."""
+        self.gone, self._again = True, time.monotonic() + pause
+
     @property
     def due(self) -> bool:
+        if self._again and time.monotonic() >= self._again:
+            return True
         return not self.gone and (self.polled or (self.asked > 0 and self.coming(self.asked)))
 
     def look(self) -> None:
@@ -71,6 +80,7 @@ class _Namespace:
         """
         if time.monotonic() < self._next_read:
             return
+        self._again = 0.0
         fd = self._open()
         try:
             began = time.monotonic()
@@ -107,8 +117,7 @@ class NftWatch:
         self._lock = threading.Lock()
         self._wake, self._ended = threading.Event(), False
         self._changes: deque[Change] = deque()
-        self._thread = threading.Thread(target=self._run, name="nft rules", daemon=True)
-        self._thread.start()
+        self._thread = Worker("nft rules", self._work).start()
 
     def poll(self, space: int, seconds: float = 0) -> None:
         """Looks at a namespace again and again from now on. seconds: how long to wait for its first snapshot."""
@@ -155,22 +164,30 @@ class NftWatch:
             found.append(self._changes.popleft())
         return found
 
-    def _run(self) -> None:
-        while not self._ended:
-            with self._lock:
-                due = [space for space in self._namespaces.values() if space.due]
-            for space in due:
-                before = space.seen, bool(space.snapshots)
-                try:
-                    space.look()
-                except (OSError, LookupError):
-                    space.gone = True
-                if space.gone or (space.seen, bool(space.snapshots)) != before:
-                    self._changes.append(Change(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))
-            self._wake.wait(self._pause)
-            if self._wake.is_set():
-                self._wake.clear()
-                time.sleep(0.01)
+    def _work(self) -> bool:
+        with self._lock:
+            due = [space for space in self._namespaces.values() if space.due]
+        for space in due:
+            self._look(space)
+        self._wake.wait(self._pause)
+        if self._wake.is_set():
+            self._wake.clear()
+            time.sleep(0.01)
+        return not self._ended
+
+    def _look(self, space: _Namespace) -> None:
+        before = space.seen, bool(space.snapshots), space.gone
+        try:
+            space.look()
+            space.gone = False
+        except (OSError, LookupError):
+            space.gone = True
+        except Exception as e:
+            # Nobody waits for these rules meanwhile; other namespaces are read as before.
+            troubles.failed(f"reading the nftables rules of network namespace {space.space & INODE}", e)
+            space.fail(AGAIN_SECONDS)
+        if space.gone or (space.seen, bool(space.snapshots), space.gone) != before:
+            self._changes.append(Change(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))
 
     def close(self) -> None:
         self._ended = True

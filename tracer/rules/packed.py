@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 from ipaddress import ip_network
 
+from tracer.octets import encoded
 from tracer.rules.entry import Ext, Header
 from tracer.rules.written import Option, words
 
@@ -50,7 +51,7 @@ def header(options: list[Option], family: str) -> Header:
 def _face(name: str) -> tuple[int, int]:
     """An interface name and its mask; "cni+" asks for how it begins."""
     length = len(name) - 1 if name.endswith("+") else len(name) + 1
-    raw = name.rstrip("+").encode().ljust(16, b"\0")
+    raw = encoded(name.rstrip("+")).ljust(16, b"\0")
     return int.from_bytes(raw, "big"), int.from_bytes((b"\xff" * length).ljust(16, b"\0"), "big")
 
 
@@ -62,7 +63,7 @@ def match(name: str, options: list[Option], at: int) -> Ext:
         data = pack(options)
         if data is not None:
             return Ext(name, revision, at, data)
-    return Ext(name, WORDS, at, words(options).encode())
+    return Ext(name, WORDS, at, encoded(words(options)))
 
 
 def _ports(value: str) -> tuple[int, int]:
@@ -137,7 +138,7 @@ def _icmp(options: list[Option]) -> bytes | None:
 
 
 def _comment(options: list[Option]) -> bytes:
-    return " ".join(options[0][2]).encode() + b"\0"
+    return encoded(" ".join(options[0][2])) + b"\0"
 
 
 _MATCHES: dict[str, tuple[int, Callable[[list[Option]], bytes | None]]] = {
@@ -151,4 +152,4 @@ def target(name: str, options: list[Option], at: int) -> Ext:
     """A target that is no verdict and no chain."""
     if name == "MARK" and [o[0] for o in options] == ["--set-xmark"]:
         return Ext(name, 2, at, struct.pack("<II", *_masked(options[0][2][0])))
-    return Ext(name, WORDS, at, words(options).encode())
+    return Ext(name, WORDS, at, encoded(words(options)))

@@ -18,6 +18,7 @@ from tracer.rules.blob import BlobTable
 from tracer.rules.entry import BadBlob
 from tracer.rules.model import Rule
 from tracer.rules.table import Table
+from tracer.worker import Worker, troubles
 
 TRIES = 3
 
@@ -60,8 +61,7 @@ class Reader:
         self._path, self._keep, self._closing = path, keep, False
         self._asked: queue.SimpleQueue[Wanted | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Reading] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="rules", daemon=True)
-        self._thread.start()
+        self._thread = Worker("rules", self._work).start()
 
     def ask(self, wanted: Wanted) -> None:
         self._asked.put(wanted)
@@ -79,13 +79,16 @@ class Reader:
         """Waits for what is being read; what else was asked for is not read any more."""
         self._closing = True
         self._asked.put(None)
-        self._thread.join(timeout=5)
+        self._thread.join(5)
 
-    def _work(self) -> None:
-        while (wanted := self._asked.get()) is not None and not self._closing:
-            for table in [] if wanted.table else self._tables(wanted):
-                self._done.put(self._read(Wanted(wanted.netns, wanted.family, table)))
-            self._done.put(self._read(wanted) if wanted.table else Reading(wanted, 0, 0, 0))
+    def _work(self) -> bool:
+        wanted = self._asked.get()
+        if wanted is None or self._closing:
+            return False
+        for table in [] if wanted.table else self._tables(wanted):
+            self._done.put(self._answer(Wanted(wanted.netns, wanted.family, table)))
+        self._done.put(self._answer(wanted) if wanted.table else Reading(wanted, 0, 0, 0))
+        return True
 
     def _tables(self, wanted: Wanted) -> list[str]:
         try:
@@ -93,6 +96,19 @@ class Reader:
                 return sockopt.present(wanted.family)
         except (OSError, LookupError):
             return []
+        except Exception as e:
+            troubles.failed("listing a namespace's legacy tables", e)
+            return []
+
+    def _answer(self, wanted: Wanted) -> Reading:
+        """The reading, also when it fails in a way that is not foreseen: somebody waits for it."""
+        began = time.monotonic_ns()
+        try:
+            return self._read(wanted)
+        except Exception as e:
+            troubles.failed(f"reading the legacy table {wanted.table} of network namespace {wanted.netns}", e)
+            why = f"they could not be read ({type(e).__name__}: {e})"
+            return Reading(wanted, threading.get_native_id(), began, time.monotonic_ns(), why=why)
 
     def _read(self, wanted: Wanted) -> Reading:
         why = "they changed while they were read"

@@ -21,17 +21,18 @@ def parse(text: str, family: str = "ip", backend: str = "legacy", netns: int = 0
     chains: dict[ChainKey, list[Rule]] = {}
     policies: dict[ChainKey, str] = {}
     table = ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         first = line[:1]
         if first == "[":
             line = line.partition("] ")[2]
             first = line[:1]
         if first == "-" and line.startswith("-A "):
-            _, chain, *rest = line.split(" ", 2)
+            chain, _, rest = line[3:].partition(" ")
             rules = chains.setdefault((family, table, chain), [])
-            rules.append(rule(family, table, chain, len(rules) + 1, rest[0] if rest else ""))
+            rules.append(rule(family, table, chain, len(rules) + 1, rest))
         elif first == ":":
-            chain, policy = line[1:].split(" ")[:2]
+            chain, _, policy = line[1:].partition(" ")
+            policy = policy.split(" ", 1)[0]
             chains.setdefault((family, table, chain), [])
             if policy != "-":
                 policies[family, table, chain] = policy

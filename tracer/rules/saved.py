@@ -54,7 +54,10 @@ def _lines(table: Table, text: str) -> tuple[list[str], dict[str, int]]:
     the chains were declared."""
     head, _, body = text.partition("\n-A ")
     chains = [line.split(" ", 1)[0] for line in ("\n" + head).split("\n:")[1:]]
-    rules = ("-A " + body).partition("\nCOMMIT")[0].splitlines() if body else []
+    if body.count("\nCOMMIT") > 1:
+        # A newline in a name or a comment: its writer chooses what stands on the next lines.
+        raise NotTheSame(f"what iptables-save printed of {table.name} has more than one end")
+    rules = ("-A " + body).partition("\nCOMMIT")[0].removesuffix("\n").split("\n") if body else []
     if set(chains) != table.chains or len(chains) != len(set(chains)):
         raise NotTheSame(f"iptables-save printed other chains of {table.name} than were read")
     *firsts, total = accumulate(map(table.size, chains), initial=0)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracer import cstruct, record
+from tracer.octets import c_text
 from tracer.record import Kind
 
 STEPS, RULESET = cstruct.dtype("steps.h", "steps"), cstruct.dtype("steps.h", "ruleset")
@@ -92,10 +93,10 @@ def changes(rows: npt.NDArray[Any]) -> Iterator[Looked | Replaced]:
     for row in rows:
         time, thread, now = int(row["time"]), int(row["thread"]), int(row["object"])
         if row["before"]:
-            yield Replaced(time, thread, int(row["before"]), now, row["table"].split(b"\0")[0].decode())
+            yield Replaced(time, thread, int(row["before"]), now, c_text(row["table"]))
         elif int(row["pf"]) in (2, 10):
             family = "ip" if row["pf"] == 2 else "ip6"
-            yield Looked(time, thread, int(row["netns"]), family, row["table"].split(b"\0")[0].decode(), now)
+            yield Looked(time, thread, int(row["netns"]), family, c_text(row["table"]), now)
 
 
 assert STEPS.itemsize == record.DTYPE.itemsize

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 
+from tracer.octets import decoded
+
 PATH = "/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin"
 SECONDS = 60
 """How long one may take."""
@@ -31,4 +33,4 @@ def printed(*command: str) -> str:
         if done.returncode:
             raise OSError(done.returncode, f"{command[0]}: {done.stderr.decode(errors='replace').strip()}")
         out.seek(0)
-        return out.read().decode(errors="replace")
+        return decoded(out.read())

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tracer.octets import decoded
 from tracer.rules.entry import Ext
 
 _FREE = frozenset({"--comment", "--log-prefix", "--nflog-prefix"})
@@ -74,4 +75,4 @@ def words(options: Sequence[Option]) -> str:
 
 def options_of(ext: Ext) -> list[Option]:
     """The options of a match or target that is kept in words."""
-    return parse(split(ext.data.decode())).head
+    return parse(split(decoded(ext.data))).head

@@ -11,7 +11,6 @@ import errno
 import os
 import socket
 import struct
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from typing import Protocol
 from tracer.model import Endpoints
 from tracer.record import PROTOCOLS
 from tracer.rules.nfnetlink import attributes, number
+from tracer.worker import Worker
 
 NETLINK_NETFILTER, SOL_NETLINK, ADD_MEMBERSHIP = 12, 270, 1
 GROUPS = {"new": 1, "update": 2, "destroy": 3}
@@ -99,7 +99,7 @@ class EntryEvents:
     def __init__(self) -> None:
         self._came: deque[Datagram] = deque(maxlen=KEPT)
         self.lost, self._ended = 0, False
-        self._thread: threading.Thread | None = None
+        self._thread: Worker | None = None
 
     def listen(self, wanted: bool) -> str:
         if not wanted or self._thread:
@@ -119,8 +119,7 @@ class EntryEvents:
         for group in GROUPS.values():
             self._sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, group)
         self._sock.settimeout(0.2)
-        self._thread = threading.Thread(target=self._run, name="conntrack events", daemon=True)
-        self._thread.start()
+        self._thread = Worker("conntrack events", self._work).start()
 
     def take(self) -> list[Datagram]:
         return [self._came.popleft() for _ in range(len(self._came))]
@@ -128,19 +127,21 @@ class EntryEvents:
     def process(self, port: int) -> str:
         return _process(port)
 
-    def _run(self) -> None:
-        while not self._ended:
-            try:
-                data = self._sock.recv(1 << 17)
-            except TimeoutError:
-                continue
-            except OSError as e:
-                if e.errno != errno.ENOBUFS:
-                    return
+    def _work(self) -> bool:
+        try:
+            data = self._sock.recv(1 << 17)
+        except TimeoutError:
+            return not self._ended
+        except OSError as e:
+            if e.errno == errno.ENOBUFS:
                 self.lost += 1
-                continue
-            self.lost += len(self._came) == KEPT
-            self._came.append((time.monotonic_ns(), data))
+                return True
+            if self._ended:
+                return False
+            raise
+        self.lost += len(self._came) == KEPT
+        self._came.append((time.monotonic_ns(), data))
+        return not self._ended
 
     def close(self) -> None:
         self._ended = True
@@ -240,6 +241,6 @@ class Ends:
 def _process(port: int) -> str:
     """Who has that netlink port; it is most often the process's number."""
     try:
-        return f"{Path(f'/proc/{port}/comm').read_text(encoding='utf-8').strip()} (pid {port})"
+        return f"{Path(f'/proc/{port}/comm').read_text(encoding='utf-8', errors='replace').strip()} (pid {port})"
     except OSError:
         return f"netlink port {port}" if port != os.getpid() else "this process"
