@@ -103,7 +103,8 @@ def test_an_answer_is_kept_when_it_differs_and_says_which_asking_it_was() -> Non
             tape.asking(("process", 5), lambda: next(answers), "")
     tape.flush()
     kept = [(turn, body) for chunk in chunks for turn, kind, _, body in chunk.records if kind == Record.ANSWER]
-    assert kept == [(1, [plain(("process", 5)), 2, "a"]), (2, [plain(("process", 5)), 1, "b"])]
+    question = plain(("process", 5))
+    assert kept == [(1, [question, 1, ""]), (1, [question, 2, "a"]), (2, [question, 1, "b"])], "the first one, whatever it is"
 
 
 def test_what_is_complete_is_given_away_before_a_long_turn() -> None:

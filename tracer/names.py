@@ -137,6 +137,8 @@ def tracking() -> set[int]:
 
 
 MISSED_KEPT = 4096
+NOT_RECORDED = (0, "not recorded")
+"""The owner of a socket whose process a capture does not have. (0, "") is one that was looked for and not found."""
 
 
 class Processes:

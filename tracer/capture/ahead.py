@@ -18,7 +18,9 @@ from tracer.findings.node import Node
 from tracer.journeys import Journeys
 from tracer.model import Packet
 from tracer.names import Namespaces, Processes
+from tracer.octets import c_text
 from tracer.record import Kind
+from tracer.record import address as address_of
 from tracer.rules.hits import Hits
 from tracer.source import Loss
 from tracer.syns.spaces import Spaces
@@ -26,13 +28,18 @@ from tracer.syns.spaces import Spaces
 NODE_SECONDS, COUNTER_SECONDS = 2.0, 10.0
 """How often the node is asked who listens and how it is set, and what the namespaces of listeners have counted."""
 MOST_LISTENERS = 64
+MOST_WAYS = 16
+"""Destinations and interfaces of dropped packets that are asked for in one turn."""
+LONG_BYTES = 1280
+"""From this length on a dropped packet may have been too long for its way: IPv6's least MTU; few IPv4 networks have less."""
+COUNT, LIMIT = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
 
 OF_NODE = (
     "net/ipv4/ip_local_port_range",
     "net/ipv4/ip_local_reserved_ports",
     "net/ipv4/conf/all/route_localnet",
-    "net/netfilter/nf_conntrack_count",
-    "net/netfilter/nf_conntrack_max",
+    COUNT,
+    LIMIT,
 )
 OF_LISTENER = (
     "net/core/somaxconn",
@@ -46,8 +53,8 @@ OF_SPACE = (
     "net/ipv4/tcp_timestamps",
     "net/ipv4/tcp_tw_recycle",
     "net/ipv4/tcp_tw_reuse",
-    "net/netfilter/nf_conntrack_count",
-    "net/netfilter/nf_conntrack_max",
+    COUNT,
+    LIMIT,
 )
 """Those that verdicts on SYNs ask for, of each namespace that has a name."""
 LISTEN = 10
@@ -93,8 +100,29 @@ class Ahead(Journeys):
             pid, _ = self._processes.owner(inode)
             if pid and inode in listening and len(self._listeners) < MOST_LISTENERS:
                 self._listeners[pid] = None
-        for address in np.unique(events["object"][events["kind"] == Kind.EVENT_DROP]).tolist():
+        drops = events[events["kind"] == Kind.EVENT_DROP]
+        if len(drops):
+            self._ask_of_drops(drops, events)
+
+    def _ask_of_drops(self, drops: npt.NDArray[Any], events: npt.NDArray[Any]) -> None:
+        """What findings ask when a packet was dropped: counters as they are then, and where it should have left."""
+        for address in np.unique(drops["object"]).tolist():
             self._function(address)
+        node = self._node
+        node.conntrack_counters()
+        for name in (COUNT, LIMIT):
+            node.setting(name)
+        long = drops[drops["length"] >= LONG_BYTES]
+        for to in sorted(set(long["dst"].tolist()))[:MOST_WAYS]:
+            self._leaves(node.way_out(address_of(to)))
+        here = events["netns"] == self._namespaces.node
+        for name in np.unique(events["out_name"][here])[:MOST_WAYS].tolist():
+            self._leaves(c_text(name))
+
+    def _leaves(self, interface: str) -> None:
+        """An interface by which a packet that was too long should have left."""
+        if interface:
+            self._node.mtu(interface)
 
     def _ask_node(self, now: float) -> None:
         node = self._node
@@ -106,6 +134,7 @@ class Ahead(Journeys):
         node.kube_proxy()
         node.addresses()
         node.flannel_subnets()
+        node.conntrack_counters()
         for name in OF_NODE:
             node.setting(name)
         for name in OF_LISTENER:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TypeVar
 
-from tracer.findings.node import Node
-from tracer.names import Namespaces, Processes
-from tracer.source import Asking
+from tracer.findings.node import KEPT_SECONDS, Node
+from tracer.names import NOT_RECORDED, Namespaces, Processes
+from tracer.source import Asking, answered
 from tracer.syns.spaces import Spaces
 
 T = TypeVar("T")
@@ -28,7 +28,8 @@ class AskedProcesses(Processes):
     def owner(self, inode: int) -> tuple[int, str]:
         # Most sockets are asked for again and again; the answer is looked up once.
         found = self._owners.get(inode)
-        return self._asking((self._of, inode), lambda: found or super(AskedProcesses, self).owner(inode), NOBODY)
+        ask = super().owner
+        return answered(lambda: self._asking((self._of, inode), lambda: found or ask(inode), NOBODY), NOT_RECORDED)
 
 
 class AskedNamespaces(Namespaces):
@@ -46,7 +47,8 @@ class AskedNamespaces(Namespaces):
         default = f"netns {inode}" if inode else ""
         of = self._of
         if of is None:
-            return self._asking(("netns", inode), str, self._names.get(inode, default))
+            known = self._names.get(inode, default)
+            return answered(lambda: self._asking(("netns", inode), str, known), known)
         return self._asking(("netns", inode), lambda: of.name(inode), default)
 
     def named(self) -> list[int]:
@@ -62,36 +64,41 @@ class AskedNamespaces(Namespaces):
 
 
 class AskedNode(Node):
-    """What findings ask of the node. Its processes are asked about through the same Asking."""
+    """What findings ask of the node. Its processes are asked about through the same Asking. Every method may raise NotAsked."""
 
     def __init__(self, asking: Asking, proc: Path = Path("/proc"), run: Path | None = None) -> None:
         super().__init__(proc, run)
         self._asking = asking
         self._processes = AskedProcesses(asking, "listener")
 
-    def _keep(self, key: Hashable, ask: Callable[[], T], default: T) -> T:
-        return self._asking(("node", key), lambda: super(AskedNode, self)._keep(key, ask, default), default)
+    def _keep(self, key: Hashable, ask: Callable[[], T], default: T, seconds: float = KEPT_SECONDS) -> T:
+        return self._asking(("node", key), lambda: super(AskedNode, self)._keep(key, ask, default, seconds), default)
 
 
 class AskedSpaces(Spaces):
-    """What verdicts on SYNs ask of namespaces. process() goes through the processes it is given."""
+    """What verdicts on SYNs ask of namespaces. process() goes through the processes it is given.
+
+    What was not asked is as what could not be read: empty, and a verdict says nothing of it.
+    """
 
     def __init__(self, asking: Asking, namespaces: Namespaces, processes: Processes) -> None:
         super().__init__(namespaces, processes)
         self._asking = asking
 
     def names(self) -> list[str]:
-        return self._asking(("space names",), super().names, [])
+        ask = super().names
+        return answered(lambda: self._asking(("space names",), ask, []), [])
 
     def _ask(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:
         ask = super()._ask
-        return self._asking(("space", name, what), lambda: ask(name, what, look, otherwise), otherwise)
+        question = "space", name, what
+        return answered(lambda: self._asking(question, lambda: ask(name, what, look, otherwise), otherwise), otherwise)
 
     def counters(self, name: str) -> dict[str, int]:
         ask = super().counters
-        return self._asking(("space", name, "counters"), lambda: ask(name), {})
+        return answered(lambda: self._asking(("space", name, "counters"), lambda: ask(name), {}), {})
 
 
 def asked_function(asking: Asking, function: Callable[[int], str]) -> Callable[[int], str]:
-    """The kernel function that an address lies in."""
-    return lambda address: asking(("function", address), lambda: function(address), "")
+    """The kernel function that an address lies in, "" = not known."""
+    return lambda address: answered(lambda: asking(("function", address), lambda: function(address), ""), "")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 from tracer.capture.tape import Tape
-from tracer.source import Asking
+from tracer.source import Asking, answered
 from tracer.timelines.changes import Changes
 from tracer.timelines.conntrack import Datagram, Heard, removers
 from tracer.timelines.model import Step
@@ -103,11 +103,11 @@ class ReplayedEntries:
 
 
 def why(asking: Asking, found: str) -> str:
-    return asking(("conntrack events", "why not"), lambda: found, UNKNOWN)
+    return answered(lambda: asking(("conntrack events", "why not"), lambda: found, UNKNOWN), UNKNOWN)
 
 
 def lost(asking: Asking, found: int) -> int:
-    return asking(("conntrack events", "lost"), lambda: found, 0)
+    return answered(lambda: asking(("conntrack events", "lost"), lambda: found, 0), 0)
 
 
 def names(asking: Asking, found: Iterable[Datagram], of: Heard | None) -> dict[int, str]:
@@ -117,7 +117,8 @@ def names(asking: Asking, found: Iterable[Datagram], of: Heard | None) -> dict[i
 
 
 def _name(asking: Asking, port: int, of: Heard | None) -> str:
-    return asking(("netlink port", port), lambda: of.process(port) if of else "", f"netlink port {port}")
+    known = f"netlink port {port}"
+    return answered(lambda: asking(("netlink port", port), lambda: of.process(port) if of else "", known), known)
 
 
 def _taken(coming: list[T]) -> list[T]:

@@ -20,6 +20,7 @@ from tracer.capture.codec import plain
 from tracer.capture.files import Files, Sizes
 from tracer.capture.redacted import Redacted
 from tracer.capture.sandboxes import Recorded
+from tracer.capture.schema import ALL
 from tracer.capture.tape import Tape
 from tracer.capture.writer import Writer
 from tracer.capture.zone import local_zone
@@ -147,6 +148,7 @@ class Recording(Parts):
             "host": {"name": system.nodename, "machine": system.machine, "kernel": release},
             "clock": {"offset": clock, "zone": local_zone(), "began": time.time_ns()},
             "layout": layout.describe(),
+            "answers": ALL,
             "ring": self.files.sizes.ring,
             "options": plain(options),
             "facts": plain(facts),

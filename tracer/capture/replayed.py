@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from tracer.rules.nft_watch import Change
 from tracer.rules.reader import Reader, Reading, Wanted
-from tracer.source import Question
+from tracer.source import NotAsked, Question
 
 T = TypeVar("T")
 
@@ -42,9 +42,13 @@ class ReplayedWatch:
 
 
 class Answers:
-    """The recorded answers; its `asking` is the Asking of a replay."""
+    """The recorded answers; its `asking` is the Asking of a replay.
 
-    def __init__(self) -> None:
+    silent: the capture does not have answers that are the default one, as explained runs were recorded before.
+    """
+
+    def __init__(self, silent: bool = False) -> None:
+        self._silent = silent
         self._last: dict[Question, Any] = {}
         self._coming: dict[Question, list[tuple[int, Any]]] = {}
         self._asked: dict[Question, int] = {}
@@ -65,11 +69,13 @@ class Answers:
         self._asked.clear()
 
     def asking(self, question: Question, ask: Callable[[], T], default: T) -> T:
-        """What was answered then; the default where nothing was."""
+        """What was answered then. Raises NotAsked where nothing was."""
         coming = self._coming.get(question)
         if coming:
             self._asked[question] = count = self._asked.get(question, 0) + 1
             while coming and coming[0][0] <= count:
                 self._last[question] = coming.pop(0)[1]
+        if question not in self._last and not self._silent:
+            raise NotAsked(question)
         found: T = self._last.get(question, default)
         return found

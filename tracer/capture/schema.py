@@ -29,6 +29,10 @@ epoch; turns: JSON, [now, slots, last] of each turn; slots: of all its turns, tr
 """
 
 
+ALL = "all"
+"""`meta.answers`: every answer is in the records, also one that says nothing; without one, a question was not asked."""
+
+
 class Record(StrEnum):
     """What a record tells."""
 

@@ -31,6 +31,7 @@ CHUNK_SECONDS, CHUNK_BYTES = 1.0, 4 << 20
 LONG = 1 << 12
 """A turn with so many slots takes long to explain: what is complete is given away before it begins."""
 
+_NONE = object()
 T = TypeVar("T")
 Row = tuple[int, str, str, Any]
 """Turn, kind, key, and a function that makes the plain JSON, or the JSON itself."""
@@ -99,10 +100,10 @@ class Tape:
             self.keep(Record.RULESET, "", plain(changes.tobytes()))
 
     def asking(self, question: Question, ask: Callable[[], T], default: T) -> T:
-        """An Asking that asks, and keeps each answer that is not the one before."""
+        """An Asking that asks, and keeps the first answer and each that is not the one before."""
         self._asked[question] = count = self._asked.get(question, 0) + 1
         answer = ask()
-        if self._answers.get(question, default) != answer:
+        if self._answers.get(question, _NONE) != answer:
             self._answers[question] = answer
             try:
                 self.keep(Record.ANSWER, " ".join(map(str, question)), [plain(question), count, plain(answer)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from tracer.capture.codec import Unreadable, rich
 from tracer.capture.reader import Batch, Capture
 from tracer.capture.replayed import Answers, ReplayedReader, ReplayedWatch
 from tracer.capture.sandboxes import Replayed
-from tracer.capture.schema import Record
+from tracer.capture.schema import ALL, Record
 from tracer.capture.versions import RecordRow
 from tracer.filters import Filter
 from tracer.kube.cni import Sandbox
@@ -28,6 +28,17 @@ LAST = 1 << 62
 """The number of a turn behind all others."""
 
 
+def _has_all_answers(meta: Mapping[str, Any]) -> bool:
+    """Whether a question without an answer was not asked. Before `answers` was written, that was so of `record` alone."""
+    if meta.get("answers") == ALL:
+        return True
+    try:
+        options = rich(meta.get("options"))
+    except Unreadable:
+        return True
+    return not isinstance(options, dict) or options.get("record_only") is not False
+
+
 class Turns:
     """A source of recorded turns. asking, reader, watch, sandboxes, store, changes, entries: what answers and tells in them.
 
@@ -38,7 +49,7 @@ class Turns:
         self._capture, self._progress = capture, progress
         self._records = capture.records()
         self._next: RecordRow | None = None
-        self._answers = Answers()
+        self._answers = Answers(silent=not _has_all_answers(capture.meta))
         self.asking = self._answers.asking
         self._losses: list[Loss] = []
         self._notes: list[str] = []

@@ -4,6 +4,9 @@ A file has `find(packet, context)`: the Finding that this packet shows, None whe
 has `find_syn(verdict, context)`. Its name, the times and the number of packets are filled in here; packets with the same key
 show the same cause and make one finding. A second finding file needs a test tests/test_finding_NAME.py and a page
 docs/findings/NAME.md.
+
+In a replay a question to the node may not have been asked (NotAsked). A finding that can do without the answer says
+`answered(question, otherwise)`, where `otherwise` makes it leave the statement out; any other finding is not made.
 """
 
 from __future__ import annotations
@@ -13,12 +16,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from typing import TypeVar
 
 from tracer.findings.context import Context
 from tracer.findings.model import Finding
 from tracer.model import Packet
+from tracer.source import answered
 from tracer.syns.model import Verdict
 
+T = TypeVar("T")
 Finder = Callable[[Packet, Context], Finding | None]
 SynFinder = Callable[[Verdict, Context], Finding | None]
 
@@ -55,14 +61,18 @@ class Findings:
 
     def look(self, packet: Packet) -> list[Finding]:
         """Takes a packet whose owners are set; returns what has become certain by it."""
-        return self._join(((name, find(packet, self._context)) for name, find in finders()), packet)
+        return self._join(((name, self._ask(find, packet)) for name, find in finders()), packet)
 
     def look_syn(self, verdict: Verdict) -> list[Finding]:
         """Takes a SYN's verdict; returns what has become certain by it."""
         if not verdict.attempt:
             return []
-        told = ((name, find(verdict, self._context)) for name, find in syn_finders())
+        told = ((name, self._ask(find, verdict)) for name, find in syn_finders())
         return self._join(told, verdict.attempt.syn)
+
+    def _ask(self, find: Callable[[T, Context], Finding | None], about: T) -> Finding | None:
+        """What a finding says; nothing where it needs an answer that a capture does not have."""
+        return answered(lambda: find(about, self._context), None)
 
     def _join(self, found: Iterable[tuple[str, Finding | None]], packet: Packet) -> list[Finding]:
         new = []

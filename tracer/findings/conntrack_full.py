@@ -7,6 +7,7 @@ from dataclasses import replace
 from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof, packet_proof
 from tracer.model import Packet
+from tracer.source import answered
 
 COUNT, MOST = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
 NEARLY = 0.95
@@ -39,14 +40,18 @@ def find(packet: Packet, context: Context) -> Finding | None:
 
 def full(context: Context) -> tuple[int, int]:
     """(entries, limit) of the conntrack table; 0 where they cannot be read."""
-    values = (context.node.setting(name) for name in (COUNT, MOST))
+    values = [_setting(name, context) for name in (COUNT, MOST)]
     count, most = (int(v) if v.isdigit() else 0 for v in values)
     return count, most
 
 
+def _setting(name: str, context: Context) -> str:
+    return answered(lambda: context.node.setting(name), "")
+
+
 def tell(count: int, most: int, context: Context, shown: list[Proof]) -> Finding:
     """That the table is full. shown: by which packet, if by any; the figures were read after it."""
-    counted = context.node.conntrack_counters()
+    counted: dict[str, int] = answered(context.node.conntrack_counters, {})
     grown = ", ".join(f"{name} {counted[name]}" for name in ("drop", "early_drop") if counted.get(name))
     numbers = f" ({count} entries, {most} are allowed)" if most and count >= NEARLY * most else ""
     figures = f"nf_conntrack_count = {count}, nf_conntrack_max = {most}" + ", read after the packet" * bool(shown)
@@ -67,5 +72,5 @@ def tell(count: int, most: int, context: Context, shown: list[Proof]) -> Finding
             f"`sysctl -w net.netfilter.nf_conntrack_max={2 * most or 'MORE'}` (kube-proxy sets it: --conntrack-max-per-core),"
             " and see which client opens so many, or leaves them to time out."
         ),
-        certain=count >= NEARLY * most,
+        certain=bool(most) and count >= NEARLY * most,
     )

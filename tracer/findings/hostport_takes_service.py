@@ -13,6 +13,7 @@ from tracer.kube.model import Owner
 from tracer.model import Hop, Nat, Packet
 from tracer.place import place
 from tracer.rules.model import Rule, Visit, Walk
+from tracer.source import answered
 
 IPVS = "kube-ipvs0"
 
@@ -41,11 +42,11 @@ def _meant(nat: Nat, protocol: str, context: Context) -> tuple[str, str] | None:
     names = known.store.by_service_ip.all(address)
     if names:
         return f"Service {'/'.join(names[0])} (at {address}, which has no port {port})", "Kubernetes API"
-    interface = context.node.interface_of(address)
+    interface = answered(lambda: context.node.interface_of(address), None)
     if interface == IPVS:
         return f"the Service at {address}", f"address of {IPVS}"
     # An address that came after the start is one of the node's all the same.
-    if known.local and not known.is_local(address) and not interface:
+    if known.local and not known.is_local(address) and interface == "":
         node = known.store.by_node_ip.one(address)
         return f"node {node.name} at {address}" if node else f"the machine at {address}", "not an address of this node"
     return None
@@ -106,7 +107,7 @@ _CURES = {
 def _order(hop: Hop, walk: Walk, visit: Visit, address: str, context: Context) -> tuple[str, str, list[Proof]]:
     """(which of the ways it was, why portmap's rule came first as a clause, what shows it)."""
     proofs = []
-    interface = context.node.interface_of(address)
+    interface = answered(lambda: context.node.interface_of(address), None)
     ipvs = interface == IPVS
     if ipvs:
         proofs.append(Proof("address", f"{address} is an address of {IPVS}, so --dst-type LOCAL fits it", "netlink"))

@@ -9,6 +9,7 @@ from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof, packet_proof, rule_proof
 from tracer.model import Packet
 from tracer.place import place
+from tracer.source import answered
 
 SAYS = "block incoming localnet connections"
 SETTING = "net/ipv4/conf/all/route_localnet"
@@ -19,7 +20,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
         visit = hop.walk.decision if hop.verdict == "DROP" and hop.walk and not hop.clone else None
         if visit and visit.rule and not visit.thrown and visit.rule.comment == SAYS:
             ends = packet.endpoints
-            value = context.node.setting(SETTING)
+            value = answered(lambda: context.node.setting(SETTING), "")
             told = [Proof("setting", f"{SETTING.replace('/', '.')} = {value}", "/proc/sys")] if value else []
             return Finding(
                 name="",

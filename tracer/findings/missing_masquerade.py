@@ -20,6 +20,7 @@ from tracer.model import Hop, Nat, Packet
 from tracer.place import place
 from tracer.rules import commands
 from tracer.rules.model import Rule, Ruleset, Visit
+from tracer.source import answered
 
 _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != (\S+/\d+) ip6? daddr (\S+/\d+) .*return")
 
@@ -102,7 +103,8 @@ def conflict(
     node = context.known.store.this_node()
     family = ":" in network
     by_api = tuple(c for c in node.pod_cidrs if (":" in c) == family) if node else ()
-    leases = tuple(c for c in context.node.flannel_subnets() if (":" in c) == family)
+    leased = answered(context.node.flannel_subnets, None)
+    leases = tuple(c for c in leased or () if (":" in c) == family)
     if network in (*by_api, *leases):
         return None
     holder = context.known.store.by_pod_cidr.one(network)
@@ -114,7 +116,8 @@ def conflict(
         proofs.append(Proof("setting", f"flannel's lease here is {', '.join(leases)}", "/run/flannel/subnet.env"))
     if holder:
         proofs.append(Proof("object", f"{network} is the podCIDR of node {holder.name}", "Kubernetes API"))
-    known = mine or elsewhere
+    # Without flannel's own word on this node the network may be one that it has leased here.
+    known = (mine and leased is not None) or elsewhere
     whose = f"node {holder.name}'s" if holder else "not this node's" if known else "perhaps not this node's"
     program = _whose(rule, ruleset, context).program or "an unknown program"
     return Finding(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof, packet_proof
 from tracer.model import Packet
+from tracer.source import answered
 
 REASON = "PKT_TOO_BIG"
 FUNCTIONS = frozenset({"ip_fragment", "ip_do_fragment", "ip6_fragment", "ip6_pkt_too_big"})
@@ -20,7 +21,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
     if not drop or not (drop.reason == REASON or drop.function in FUNCTIONS):
         return None
     netns, leaves = _way_out(packet, context)
-    mtu = context.node.mtu(leaves) if leaves and netns == "node" else 0
+    mtu = answered(lambda: context.node.mtu(leaves), 0) if leaves and netns == "node" else 0
     limit = f", whose MTU is {mtu}," if mtu else ""
     ends = packet.endpoints
     told = [Proof("setting", f"MTU of {leaves} is {mtu}", "/sys/class/net")] if mtu else []
@@ -52,4 +53,5 @@ def _way_out(packet: Packet, context: Context) -> tuple[str, str]:
     if leaves or netns != "node":
         return netns, leaves
     nat = next((h.nat for h in reversed(here) if h.nat), None)
-    return netns, context.node.way_out(nat.after.dst if nat else packet.endpoints.dst)
+    to = nat.after.dst if nat else packet.endpoints.dst
+    return netns, answered(lambda: context.node.way_out(to), "")

@@ -16,6 +16,7 @@ from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.model import Hop, Packet
 from tracer.place import place
 from tracer.rules.model import Visit, Walk
+from tracer.source import answered
 
 SAYS = "no local endpoints"
 
@@ -76,7 +77,7 @@ def conflict(port: ServicePort, shown: Sequence[Proof], context: Context, fate: 
     if not here:
         return None
     names = tuple(dict.fromkeys(e.node for e, _ in here if e.node))
-    proxy = context.node.kube_proxy()
+    proxy = answered(context.node.kube_proxy, None)
     wrong = _wrong_name(proxy, names)
     registered = " or ".join(names) or "another name"
     count = f"{len(here)} of its pods run{'s' * (len(here) == 1)} here"

@@ -25,6 +25,8 @@ from tracer.routes import Routes
 from tracer.rules.netns import inside
 
 KEPT_SECONDS = 1.0
+COUNTED_SECONDS = 0.05
+"""The same of conntrack's counters: a packet's loss must be in them when it is told."""
 
 T = TypeVar("T")
 
@@ -55,10 +57,10 @@ class Node:
         self._kept: dict[Hashable, tuple[float, object]] = {}
         self._net = next((p for p in (proc / "1/net", proc / "self/net") if os.access(p / "tcp", os.R_OK)), proc / "self/net")
 
-    def _keep(self, key: Hashable, ask: Callable[[], T], default: T) -> T:
-        """What `ask` says, asked at most once a second. default: what is said where nobody can be asked."""
+    def _keep(self, key: Hashable, ask: Callable[[], T], default: T, seconds: float = KEPT_SECONDS) -> T:
+        """What `ask` says, asked once in so many seconds at most. default: what is said where nobody can be asked."""
         kept = self._kept.get(key)
-        if kept and time.monotonic() - kept[0] < KEPT_SECONDS:
+        if kept and time.monotonic() - kept[0] < seconds:
             return kept[1]  # type: ignore[return-value]
         found = ask()
         self._kept[key] = time.monotonic(), found
@@ -112,7 +114,7 @@ class Node:
 
     def conntrack_counters(self) -> dict[str, int]:
         """conntrack's counters of our namespace since boot, of all CPUs: insert_failed, drop ... {} when not to be had."""
-        return self._keep("conntrack", lambda: procnet.conntrack(self._net), {})
+        return self._keep("conntrack", lambda: procnet.conntrack(self._net), {}, COUNTED_SECONDS)
 
     def mtu(self, interface: str) -> int:
         """Of an interface of our namespace, in bytes; 0 when there is none."""

@@ -7,6 +7,7 @@ for ever. kube-proxy itself holds the NodePort's socket before 1.24; that is as 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof, decision_proof, packet_proof
@@ -14,8 +15,10 @@ from tracer.findings.node import Listener
 from tracer.kube.model import Owner
 from tracer.model import Hop, Packet
 from tracer.place import place
+from tracer.source import answered
 
 PORTS, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
+NOT_KNOWN = Proof("process", "whether that is kube-proxy, which may hold the port, is not recorded", "capture")
 REFUSES = "which has no endpoints: the Service's rule refuses every request"
 REFUSED_BY_IPVS = "which has no endpoints here: IPVS refuses every request"
 
@@ -27,8 +30,12 @@ def find(packet: Packet, context: Context) -> Finding | None:
             address = hop.nat.before.dst if hop.nat else packet.endpoints.dst
             asked = hop.nat.before.dport if hop.nat else packet.endpoints.dport
             listener = context.node.listener(address, port, packet.protocol.lower()) if asked == port else None
-            if listener and not context.node.is_kube_proxy(listener.pid):
-                return _tell(packet, hop, hop.owner, listener, context)
+            if not listener:
+                continue
+            by_proxy = answered(lambda: context.node.is_kube_proxy(listener.pid), None)  # noqa: B023 - called here
+            if by_proxy is not True:
+                found = _tell(packet, hop, hop.owner, listener, context)
+                return found if by_proxy is False else replace(found, certain=False, proofs=(*found.proofs, NOT_KNOWN))
     return None
 
 
@@ -89,8 +96,10 @@ def conflict(
 
 def _settings(port: int, context: Context) -> list[Proof]:
     """Whether the kernel may also give this port to any client socket of the node."""
-    low, _, high = context.node.setting(PORTS).partition(" ")
-    reserved = context.node.setting(RESERVED)
+    low, _, high = answered(lambda: context.node.setting(PORTS), "").partition(" ")
+    reserved = answered(lambda: context.node.setting(RESERVED), None)
+    if reserved is None:
+        return []
     if not (low.isdigit() and high.isdigit() and int(low) <= port <= int(high)) or _within(port, reserved):
         return []
     text = (

@@ -10,8 +10,10 @@ from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof
 from tracer.model import Evidence, Handshake, Packet
 from tracer.place import place as place_of
+from tracer.source import answered
 from tracer.syns.model import Attempt, Cause, Verdict
 
+RECYCLE = "net/ipv4/tcp_tw_recycle"
 KINDS = {"accept queue full": "accept queue", "SYN queue full": "SYN queue", "old timestamp": "timestamps"}
 """What is wrong with the listener, by the SYN's cause."""
 
@@ -90,10 +92,12 @@ def _why(
         )  # fmt: skip
     if kind == "timestamps":
         # With tw_recycle the timestamps are the likely reason; only the kernel's own word makes it certain.
-        recycle = context.node.setting("net/ipv4/tcp_tw_recycle", pid) == "1"
+        value = answered(lambda: context.node.setting(RECYCLE, pid), None) if pid else None
+        recycle = value == "1"
         old = told.evidence is Evidence.OBSERVED
         word = "because" if old else "most likely because"
         by = "net.ipv4.tcp_tw_recycle is on" if recycle else "a connection of the same ports is still there, or in TIME_WAIT"
+        by += ", or net.ipv4.tcp_tw_recycle is on (it was not read)" if value is None else ""
         return (
             "timestamps", f"The kernel drops {what} {word} their TCP timestamps are older than what came from the same address"
             f" before: clients behind one SNAT address do not share a clock, and {by}.",
@@ -132,7 +136,7 @@ def _settings(pid: int, context: Context) -> list[Proof]:
     """What the listener's namespace counts and is set to; nothing when the process is not known."""
     if not pid:
         return []
-    counted = context.node.counters(pid)
+    counted: dict[str, int] = answered(lambda: context.node.counters(pid), {})
     grown = ", ".join(
         f"{n} {counted[n]}"
         for n in ("ListenOverflows", "ListenDrops", "PAWSPassive", "PAWSActive", "PAWSEstab")
@@ -143,12 +147,16 @@ def _settings(pid: int, context: Context) -> list[Proof]:
         "net/ipv4/tcp_max_syn_backlog",
         "net/ipv4/tcp_syncookies",
         "net/ipv4/tcp_timestamps",
-        "net/ipv4/tcp_tw_recycle",
+        RECYCLE,
     )
-    values = ((n.replace("/", "."), context.node.setting(n, pid)) for n in names)
+    values = [(n.replace("/", "."), _setting(n, pid, context)) for n in names]
     said = ", ".join(f"{name} = {value}" for name, value in values if value)
     found = [Proof("counter", f"since boot, in its namespace: {grown}", f"/proc/{pid}/net/netstat")] if grown else []
     return found + ([Proof("setting", said, "/proc/sys")] if said else [])
+
+
+def _setting(name: str, pid: int, context: Context) -> str:
+    return answered(lambda: context.node.setting(name, pid), "")
 
 
 def _shared(packet: Packet, kind: str) -> list[Proof]:

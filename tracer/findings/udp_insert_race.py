@@ -10,6 +10,7 @@ from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof, packet_proof
 from tracer.model import Packet
 from tracer.place import place
+from tracer.source import answered
 
 EXITS = ("POSTROUTING", "INPUT")
 BEFORE = "insert_failed before"
@@ -19,32 +20,36 @@ def find(packet: Packet, context: Context) -> Finding | None:
     if packet.protocol != "UDP":
         return None
     # How far the counter was before: whatever is dropped later can be told from that.
-    if BEFORE not in context.since:
-        context.since[BEFORE] = context.node.conntrack_counters().get("insert_failed", 0)
-    before = context.since[BEFORE]
+    before = context.since[BEFORE] if BEFORE in context.since else _counted(context)
+    if before is not None:
+        context.since[BEFORE] = before
     lost = any(h.what == "hook" and h.verdict == "DROP" and h.hook in EXITS and not h.clone for h in packet.hops)
     by_rule = any(h.what in ("table", "chain") and h.verdict == "DROP" for h in packet.hops)
     translated = any(h.nat and not h.from_conntrack for h in packet.hops)
     if packet.outcome != "dropped" or not lost or by_rule or not translated or not packet.complete:
         return None
-    now = context.node.conntrack_counters().get("insert_failed", 0)
-    ends = packet.endpoints
+    now, ends = _counted(context), packet.endpoints
+    grown = now is not None and before is not None and now > before
+    counter = Proof("counter", f"insert_failed of conntrack is {now}, it was {before}", "/proc/net/stat/nf_conntrack")
     return Finding(
         name="",
         key=(ends.dst, ends.dport),
         cause=(
-            f"{'Two' if now > before else 'Most likely two'} datagrams from {place(ends.src, ends.sport)} to"
+            f"{'Two' if grown else 'Most likely two'} datagrams from {place(ends.src, ends.sport)} to"
             f" {place(ends.dst, ends.dport)} came at once: each was translated by the rules, only one of their connections"
             " could be entered, and conntrack dropped the other."
         ),
-        proofs=(
-            packet_proof(packet),
-            Proof("counter", f"insert_failed of conntrack is {now}, it was {before}", "/proc/net/stat/nf_conntrack"),
-        ),
+        proofs=(packet_proof(packet), counter) if now is not None and before is not None else (packet_proof(packet),),
         check="`conntrack -S`: insert_failed grows with each of them. A resolver's answers then take five seconds.",
         cure=(
             "For DNS: options use-vc, single-request-reopen or single-request in resolv.conf, or NodeLocal DNSCache, which"
             " asks by TCP."
         ),
-        certain=now > before,
+        certain=grown,
     )
+
+
+def _counted(context: Context) -> int | None:
+    """insert_failed since boot; None where it was not read."""
+    counted: dict[str, int] = answered(context.node.conntrack_counters, {})
+    return counted.get("insert_failed")

@@ -168,7 +168,7 @@ def _handshake(shake: Handshake) -> tuple[str, bool | None, str]:
 
 
 def _socket(socket: Socket) -> str:
-    who = f"process not found (inode {socket.inode})" if socket.inode else "no process has it yet"
+    who = f"process {socket.command or 'not found'} (inode {socket.inode})" if socket.inode else "no process has it yet"
     if socket.pid:
         who = f"{plain(socket.command)} (pid {socket.pid})"
     return ", ".join(p for p in (socket.state, who) if p)

@@ -17,21 +17,32 @@ Saved = Callable[[str, str], Mapping[str, Sequence[Rule]]]
 _HANDLE = re.compile(r"^(?P<text>.*?) # handle (?P<handle>\d+)$", re.S)
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9/\\_.-]*")
 """What nft's scanner takes for an identifier (`string` in src/scanner.l of nftables)."""
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\\.')
 _CHAIN = re.compile(r"^\tchain (?P<name>\S+) \{")
 
 
 def saved(text: str) -> dict[str, Sequence[Rule]]:
-    """The rules of each chain of one table, from what iptables-save prints for it, with or without counters."""
+    """The rules of each chain of one table, from what iptables-save prints for it, with or without counters.
+
+    {} where it cannot be told which lines are rules.
+    """
     chains: dict[str, list[str]] = {}
     for line in text.split("\n"):
         if line.startswith("["):
             line = line.partition("] ")[2]
         if line.startswith("-A "):
+            if _has_open_quote(line):
+                # A newline within a comment or a prefix: its writer chooses what stands on the next lines.
+                return {}
             _, chain, *rest = line.split(" ", 2)
             chains.setdefault(chain, []).append(rest[0] if rest else "")
         elif line.startswith(":"):
             chains.setdefault(line[1:].split(" ", 1)[0], [])
     return {chain: _rules(chain, texts) for chain, texts in chains.items()}
+
+
+def _has_open_quote(line: str) -> bool:
+    return '"' in line and '"' in _QUOTED.sub("", line)
 
 
 def _rules(chain: str, texts: list[str]) -> Sequence[Rule]:

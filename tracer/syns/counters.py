@@ -64,9 +64,10 @@ class Reconcile:
         for netns, before in sorted(self._before.items()):
             after = self._spaces.counters(netns)
             for counter in COUNTERS:
-                counted = after.get(counter, 0) - before.get(counter, 0) if after else 0
-                explained = self._explained[netns, counter] if counter in after else 0
-                if after and (counted or explained):
+                if not (counter in before and counter in after):
+                    continue
+                counted, explained = after[counter] - before[counter], self._explained[netns, counter]
+                if counted or explained:
                     found.append(Difference(netns, counter, counted, explained))
         return found
 

@@ -18,10 +18,10 @@ SETTINGS = ("tcp_timestamps", "tcp_tw_reuse", "tcp_tw_recycle")
 def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     clue = attempt.syn.clue("time-wait")
     if clue and clue.facts.get("answer") != "taken over":
-        return Cause("old timestamp", f"dropped: {_hit(attempt)}; {settings(attempt, spaces)}")
+        return Cause("old timestamp", f"dropped: {_hit(attempt)}{settings(attempt, spaces)}")
     drop = attempt.syn.drop
     if drop and drop.reason in REASONS:
-        return Cause("old timestamp", f"dropped: its TCP timestamp is older than the connection's; {settings(attempt, spaces)}")
+        return Cause("old timestamp", f"dropped: its TCP timestamp is older than the connection's{settings(attempt, spaces)}")
     return None
 
 
@@ -47,6 +47,11 @@ def shared(attempt: Attempt) -> str:
 
 
 def settings(attempt: Attempt, spaces: Spaces) -> str:
-    """The sysctls that have a say in it, as they stand; what the kernel does not have is gone."""
-    values = ((name, spaces.setting(attempt.place, f"net/ipv4/{name}")) for name in SETTINGS)
-    return ", ".join(f"{name} {value or 'does not exist'}" for name, value in values)
+    """The sysctls that have a say in it, as they stand, as a clause; "" where they were not read.
+
+    Every kernel has the first one; another that has no value does not exist.
+    """
+    values = [(name, spaces.setting(attempt.place, f"net/ipv4/{name}")) for name in SETTINGS]
+    if not values[0][1]:
+        return ""
+    return "; " + ", ".join(f"{name} {value or 'does not exist'}" for name, value in values)

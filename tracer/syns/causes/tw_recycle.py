@@ -21,6 +21,6 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     return Cause(
         "old timestamp",
         "dropped: most likely its TCP timestamp is older than the last one from that address, and tcp_tw_recycle rejects such"
-        f" SYNs{shared(attempt)}; {settings(attempt, spaces)}",
+        f" SYNs{shared(attempt)}{settings(attempt, spaces)}",
         Evidence.DERIVED,
     )

@@ -1,0 +1,51 @@
+"""A container gives its chains names that are no text: the node's rules are told all the same, and the container's, too."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from scenes import rules, topology, traffic
+from scenes.netns import entered
+from tests.kernel.watching import Watch
+from tracer.filters import Filter
+
+CHAIN, PORT, SPACE = b"\xffchain", 30999, "hostile"
+
+
+@pytest.fixture
+def container(watch: Watch) -> Iterator[None]:
+    """A namespace with a chain of that name, and nobody in it."""
+    subprocess.run(["ip", "netns", "add", SPACE], check=True)
+    subprocess.run(["ip", "-n", SPACE, "link", "set", "lo", "up"], check=True)
+    into = (
+        (b"-N", CHAIN),
+        (b"-A", b"INPUT", b"-p", b"udp", b"--dport", b"%d" % PORT, b"-j", CHAIN),
+        (b"-A", CHAIN, b"-j", b"DROP"),
+    )
+    here = b"ip", b"netns", b"exec", SPACE.encode(), b"iptables-legacy"
+    for words in into:
+        subprocess.run([*here, *words], check=True)
+    yield
+    subprocess.run(["ip", "netns", "del", SPACE], check=True)
+    rules.flush()
+    rules.restore("http-proxy", "http-proxy-v6")
+
+
+def test_a_name_that_is_no_text(watch: Watch, container: None) -> None:
+    with watch(Filter(ports=(traffic.NODEPORT_HTTP, PORT))) as seen:
+        rules.flush()
+        rules.restore("http-proxy", "http-proxy-v6")  # so that the node's rules are read once more, behind the container's
+        assert traffic.http_get(topology.NODE4).outcome == "answered"
+        with entered(SPACE), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.sendto(b"x", ("127.0.0.1", PORT))
+    dnat = next(h for p in seen.packets for h in p.hops if h.nat and h.nat.kind == "DNAT" and h.netns == "node")
+    assert dnat.walk and dnat.walk.decision, dnat.walk and dnat.walk.undecided
+    assert dnat.walk.decision.rule and "default/http-proxy" in dnat.walk.decision.rule.comment
+    drop = next(h for p in seen.packets for h in p.hops if h.netns == SPACE and h.table == "filter" and h.verdict == "DROP")
+    assert drop.walk and drop.walk.decision and drop.walk.decision.rule, drop.walk
+    assert [place.chain for place in drop.walk.decision.path] == ["INPUT", "\udcffchain"]
+    assert drop.walk.decision.rule.text == "-j DROP"
