@@ -33,7 +33,7 @@ def test_text() -> None:
         "!! FINDING nodeport_host_process  3 packets",
         "   nginx listens in vain.",
         "   because    rule      INPUT 2 > KUBE-EXTERNAL-SERVICES 1: -p tcp -j REJECT  (observed)",
-        "              process   ngi?nx (pid 812) listens on tcp 0.0.0.0:30584 of the node  (/proc/net)",
+        "              process   ngi\\x1bnx (pid 812) listens on tcp 0.0.0.0:30584 of the node  (/proc/net)",
         "   check      ss -lnp",
         "   cure       Take another port.",
         "",

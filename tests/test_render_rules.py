@@ -81,7 +81,7 @@ def test_a_rule_without_text() -> None:
 def test_comments_do_not_fool_a_terminal() -> None:
     evil = replace(DNAT, text="-m comment --comment \x1b[2J", chain="A\x1b[1m")
     walk = Walk((Visit((Place("A\x1b[1m", 1),), evil, "DNAT", Evidence.OBSERVED),))
-    assert rules(explained(walk)) == ["A?[1m 1", "-m comment --comment ?[2J"]
+    assert rules(explained(walk)) == ["A\\x1b[1m 1", "-m comment --comment \\x1b[2J"]
 
 
 def test_long_ways_are_folded() -> None:

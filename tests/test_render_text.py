@@ -275,8 +275,8 @@ def test_names_cannot_speak_to_the_terminal() -> None:
     packet.hops = [samples.hop(0, "socket", socket=Socket(1, "LISTEN", 7, "a\x1b[2Jb\n"))]
     packet.verdict = "delivered to pid 7 a\x1b[2Jb\n"
     lines = written(packet)
-    assert lines[1].endswith("LISTEN, a?[2Jb? (pid 7)")
-    assert lines[2].endswith("delivered to pid 7 a?[2Jb?")
+    assert lines[1].endswith("LISTEN, a\\x1b[2Jb\\n (pid 7)")
+    assert lines[2].endswith("delivered to pid 7 a\\x1b[2Jb\\n")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tracer.capture.options import readable, recordable, with_recording
 from tracer.command_line import COMMAND, RunsProgram, Trace, TraceByDefault
 from tracer.errors import NO_ROOM, BadOption, NotWritten, TraceError
 from tracer.filters import PROTOCOLS, Filter, parse_host
+from tracer.visible import visible
 
 EXAMPLES = """\b
 Examples:
@@ -242,5 +243,5 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _say(sentence: str, status: int) -> int:
-    click.echo(f"k8snet-trace: {' '.join(sentence.split())}", err=True)
+    click.echo(f"k8snet-trace: {visible(' '.join(sentence.split()))}", err=True)
     return status

@@ -24,8 +24,7 @@ from tracer.capture.redact import Redaction
 from tracer.capture.series import opened
 from tracer.errors import Damaged, NotWritten
 from tracer.model import Packet, Totals
-from tracer.render._finding import block
-from tracer.render._ink import Ink
+from tracer.render.text import Text
 from tracer.stop import Signals
 
 
@@ -78,11 +77,11 @@ def findings(paths: Sequence[str], form: str, asked: Asked) -> int:
             for finding in totals.findings:
                 Json().finding(finding)
         else:
-            ink = Ink(sys.stdout)
+            output = Text()
             for finding in totals.findings:
-                sys.stdout.write("\n".join([*block(finding, ink), ""]) + "\n")
+                output.finding(finding)
             count = len(totals.findings)
-            sys.stdout.write(f"{count or 'No'} finding{'s' * (count != 1)} in {totals.packets} packets.\n")
+            output.put(f"{count or 'No'} finding{'s' * (count != 1)} in {totals.packets} packets.")
         told(capture)
     return 10 if any(f.certain for f in totals.findings) else 0
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from tracer.render._ink import plain
+from tracer.visible import json_line, visible
 
 WIDTH = 24
 """Columns of a bar."""
@@ -28,7 +27,7 @@ def show(tables: Iterable[Table], out: TextIO, form: str) -> None:
     if form == "json":
         for table in tables:
             rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-            out.write(json.dumps({"type": "table", "title": table.title, "rows": rows}, separators=(",", ":")) + "\n")
+            out.write(json_line({"type": "table", "title": table.title, "rows": rows}) + "\n")
         return
     from rich.console import Console
     from rich.text import Text
@@ -37,7 +36,7 @@ def show(tables: Iterable[Table], out: TextIO, form: str) -> None:
     console = Console(file=out, highlight=False, width=None if out.isatty() else 200)
     for table in tables:
         # Not as rich's title, which is broken where the table is narrow.
-        console.print(Text(plain(table.title), style="bold"))
+        console.print(Text(visible(table.title), style="bold"))
         console.print(_drawn(table))
         console.print()
 
@@ -50,13 +49,13 @@ def _drawn(table: Table) -> Any:
     drawn = Drawn(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in table.columns:
         number = bool(table.rows) and all(isinstance(row[table.columns.index(column)], int | float) for row in table.rows)
-        drawn.add_column(column, justify="right" if number else "left", overflow="fold")
+        drawn.add_column(Text(visible(column)), justify="right" if number else "left", overflow="fold")
     if table.bar:
         drawn.add_column("", width=WIDTH)
     at = table.columns.index(table.bar) if table.bar else 0
     most = max((float(row[at]) for row in table.rows), default=0) if table.bar else 0
     for row in table.rows:
-        cells: list[Any] = [Text(plain(_text(value))) for value in row]
+        cells: list[Any] = [Text(visible(_text(value))) for value in row]
         if table.bar:
             cells.append(Bar(most or 1, 0, float(row[at]), width=WIDTH, color="cyan"))
         drawn.add_row(*cells)

@@ -28,6 +28,7 @@ from tracer.render.base import Output
 from tracer.run import Limits, Run
 from tracer.stop import Stop
 from tracer.timelines.connections import Connections
+from tracer.visible import visible
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,9 @@ def bar(capture: Capture, what: str, wanted: bool = True) -> Iterator[Callable[[
             yield lambda events: None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=sum(events for _, _, events in capture.spans()) or None)
+        task = progress.add_task(escape(visible(what)), total=sum(events for _, _, events in capture.spans()) or None)
         yield lambda events: progress.advance(task, events)

@@ -26,6 +26,7 @@ from tracer.rules.reader import Reading
 from tracer.source import Loss, Question
 from tracer.timelines.conntrack import Datagram
 from tracer.timelines.model import Step
+from tracer.visible import visible
 
 CHUNK_SECONDS, CHUNK_BYTES = 1.0, 4 << 20
 LONG = 1 << 12
@@ -77,7 +78,8 @@ class Tape:
     def keep(self, kind: Record, key: str, body: Any, turn: int | None = None) -> None:
         """A record of this turn, unless another is given. body: plain JSON, or a function that makes it in another thread."""
         with self._lock:
-            self._chunk.records.append((self.number if turn is None else turn, kind.value, key, body))
+            # A text in SQLite is UTF-8; a name need not be. What is read back stands in the body.
+            self._chunk.records.append((self.number if turn is None else turn, kind.value, visible(key), body))
 
     def turn(self, now: int, slots: npt.NDArray[np.uint8], last: bool) -> None:
         """A turn begins with these slots."""

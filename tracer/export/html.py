@@ -6,7 +6,6 @@ of all packets, and the ways of the first that went wrong and of the first that 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tracer.model import Packet, Totals
 from tracer.render._object import packet_object
 from tracer.render.json import finding_object
 from tracer.verdict import BAD
+from tracer.visible import json_line, mapped, visible
 
 TELLS = "a report in one file, to be read in a browser, offline"
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -97,9 +97,9 @@ class Html:
             "tables": [_table(t) for one in self._statistics for t in one.tables()],
             "packets": self._packets,
         }  # fmt: skip
-        text = json.dumps(data, separators=(",", ":"))
+        text = json_line(mapped(data, visible))
         # In a script element nothing but its own end could end it.
-        text = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+        text = text.replace("<", "\\u003c")
         page = TEMPLATE.read_text(encoding="utf-8").replace("@DATA@", text)
         self._target.write_text(page, encoding="utf-8")
 

@@ -18,6 +18,7 @@ from tracer.findings.model import Finding
 from tracer.model import Endpoints, Hop, Packet, Totals
 from tracer.record import PROTOCOLS, TCP_FLAGS
 from tracer.rules.model import path
+from tracer.visible import visible
 
 TELLS = "packets' headers with comments, for Wireshark"
 LINKTYPE_RAW = 101
@@ -59,8 +60,9 @@ class Pcapng:
     def _write(self, packet: Packet, shown: Shown) -> None:
         data = self._raw(self._bytes(packet, shown.ends))
         data.time = shown.time / 1e9
+        # In it a newline is one of ours: what others chose has been made visible.
         data.comments = [shown.comment.encode()]
-        data.sniffed_on = shown.interface
+        data.sniffed_on = visible(shown.interface)
         data.wirelen = max(packet.length, len(data))
         self._writer.write(data)
 
@@ -125,7 +127,7 @@ def _verdict(packet: Packet) -> str:
     for hop in packet.hops:
         if not hop.clone and (hop.nat or hop.verdict not in ("", "ACCEPT")):
             lines.append(_hop(hop, hop.nat.kind if hop.nat else hop.verdict))
-    return "\n".join(lines)
+    return "\n".join(map(visible, lines))
 
 
 def _hop(hop: Hop, what: str) -> str:
@@ -134,7 +136,7 @@ def _hop(hop: Hop, what: str) -> str:
     rule = f" rule={path(decision.path)}" + (f": {decision.rule.text}" if decision.rule else "") if decision else ""
     if decision and decision.thrown:
         rule += f" [{decision.thrown}]"
-    return f"{place}: {what}{rule}" + (f" owner={hop.owner.text}" if hop.owner else "")
+    return visible(f"{place}: {what}{rule}" + (f" owner={hop.owner.text}" if hop.owner else ""))
 
 
 EXPORT = Pcapng

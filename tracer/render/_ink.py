@@ -13,6 +13,9 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
 
+from tracer.visible import BREAK, visible, width
+from tracer.visible import style as marked
+
 STYLES = {
     "quiet": "dim",
     "strong": "bold",
@@ -27,12 +30,8 @@ STYLES = {
 KEEP = "\xa0"
 """A blank at which a line is not folded; it is written as an ordinary one."""
 
-_CODE = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def plain(text: str) -> str:
-    """The text without control characters. Processes and interfaces choose their own names, also to fool a terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+plain = visible
+"""A text that others chose, with its control characters made visible: before it is folded, so that its width is known."""
 
 
 class Ink:
@@ -50,7 +49,7 @@ class Ink:
         if self._console.no_color:
             style = style.without_color
         before, _, after = style.render("|", color_system=system).partition("|")
-        return before, after
+        return marked(before), marked(after)
 
     def __call__(self, style: str, text: str) -> str:
         before, after = self._around[style]
@@ -61,15 +60,15 @@ class Ink:
 
         An address has no blanks, so it stays whole. A stream that is no terminal gets one line, however long.
         """
-        if not self._folds or len(line) <= (width := self._console.width):
+        if not self._folds or len(line) <= (most := self._console.width):
             return line.replace(KEEP, " ")
         parts, part, used = [], "", 0
         for word in re.findall(r" *[^ ]+", line):
-            size = len(_CODE.sub("", word))
-            if part.strip() and used + size > width:
+            size = width(word)
+            if part.strip() and used + size > most:
                 parts.append(part.rstrip())
                 word = " " * indent + word.lstrip()
-                part, used = word, len(_CODE.sub("", word))
+                part, used = word, width(word)
             else:
                 part, used = part + word, used + size
-        return "\n".join([*parts, part]).replace(KEEP, " ")
+        return BREAK.join([*parts, part]).replace(KEEP, " ")

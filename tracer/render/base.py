@@ -15,6 +15,7 @@ from tracer.findings.model import Finding
 from tracer.model import Packet, Totals
 from tracer.syns.model import Verdict
 from tracer.timelines.model import Timeline
+from tracer.visible import finished
 
 if TYPE_CHECKING:
     from tracer.explain.compare import Compared
@@ -102,16 +103,16 @@ class Output(ABC):
     def note(self, text: str) -> None:
         """One line for the user; never part of the results. Without room on the disk it comes with a later one."""
         try:
-            self.err.write(text + "\n")
+            self.err.write(finished(text) + "\n")
             self.err.flush()
         except OSError as e:
             if e.errno not in NO_ROOM:
                 raise
 
-    def put(self, text: str) -> None:
-        """Writes results."""
+    def put(self, *lines: str) -> None:
+        """Writes results: lines, each of which stays one whatever is in it."""
         try:
-            self.out.write(text)
+            self.out.write("".join(f"{finished(line)}\n" for line in lines))
             self.out.flush()
         except OSError as e:
             if not self.recorded or e.errno not in NO_ROOM:

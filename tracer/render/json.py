@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from json import JSONEncoder
 from typing import TYPE_CHECKING, Any
 
 from tracer import __version__
@@ -18,12 +17,11 @@ from tracer.render._object import Object, endpoints, packet_object, rfc3339
 from tracer.render.base import Lost, Output
 from tracer.syns.model import Verdict
 from tracer.timelines.model import Step, Timeline
+from tracer.visible import json_line
 
 if TYPE_CHECKING:
     from tracer.explain.compare import Compared
     from tracer.explain.model import Story
-
-_encode = JSONEncoder(separators=(",", ":")).encode
 
 
 class Json(Output):
@@ -86,7 +84,7 @@ class Json(Output):
         self._write("compared", agreed=compared.agreed, packet=packet_object(packet), **told)
 
     def _write(self, kind: str, **fields: Any) -> None:
-        self.put(_encode({"type": kind, **fields}) + "\n")
+        self.put(json_line({"type": kind, **fields}))
 
 
 def _untimed(packet: Packet) -> Object:

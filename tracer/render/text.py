@@ -202,7 +202,7 @@ class Text(Output):
         super().note(self._talk.fold(text, 2))
 
     def _write(self, lines: list[str]) -> None:
-        self.put("\n".join(lines) + "\n")
+        self.put(*lines)
 
     def _fact(self, ink: Ink, fact: Fact, width: int) -> str:
         style, mark = _MARKS[fact.state]
