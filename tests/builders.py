@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracer import record
+from tracer.bounded import Bounded
 from tracer.hops import Hops
 from tracer.journeys import Journeys
 from tracer.model import Packet
-from tracer.names import Namespaces, Processes
+from tracer.names import NAMES_KEPT, Namespaces, Processes
 from tracer.record import DTYPE, HOOKS, VERDICTS, Event, Flag, Kind
 
 Ends = tuple[str, int, str, int]
@@ -116,7 +117,8 @@ class Names(Namespaces):
 
     def __init__(self) -> None:
         self.node = self.own = NODE
-        self._names, self._unknown = dict(NAMES), set()
+        self._names, self._unknown = Bounded(NAMES_KEPT), Bounded(NAMES_KEPT)
+        self._names.update(NAMES)
 
     def name(self, inode: int) -> str:
         return self._names.get(inode, f"netns {inode}")

@@ -23,7 +23,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """A machine's rules; a list is what one reading after the other finds."""
     known: dict[str, object] = {"tables": ["filter"], "rules": [[R("DROP")]], "text": TEXT}
 
-    def read(family: str, table: str) -> sockopt.Raw:
+    def read(family: str, table: str, room: int = 0) -> sockopt.Raw:
         found = known["rules"]
         assert isinstance(found, list)
         blob = build({"INPUT": found.pop(0) if len(found) > 1 else found[0]}, family, table)

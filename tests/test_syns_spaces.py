@@ -44,7 +44,8 @@ def test_answers_are_kept_for_a_moment() -> None:
         sock.listen(1)
         port = sock.getsockname()[1]
         assert of.bound(here) is before
-        of._kept = {key: (at - 2 * spaces.KEPT_SECONDS, value) for key, (at, value) in of._kept.items()}
+        for key, (at, value) in list(of._kept.items()):
+            of._kept[key] = at - 2 * spaces.KEPT_SECONDS, value
         assert port in [b.port for b in of.bound(here)]
 
 

@@ -122,8 +122,8 @@ def harmless(text: str, colours: bool = False) -> None:
 def test_all_nouns_that_are_printed_are_tried() -> None:
     every = set().union(*(nouns(value) for value, _ in PRINTED))
     assert every >= {
-        Packet, Hop, Endpoints, Nat, Socket, Drop, Handshake, Ipvs, Clue, Walk, Visit, Place, Rule, Owner, Fact, Loss, Verdict, Cause,
-        Difference, Totals, Identity, Step, Stage, type(FOUND), type(FOUND.proofs[0]),
+        Packet, Hop, Endpoints, Nat, Socket, Drop, Handshake, Ipvs, Clue, Walk, Visit, Place, Rule, Owner, Fact, Loss, Verdict,
+        Cause, Difference, Totals, Identity, Step, Stage, type(FOUND), type(FOUND.proofs[0]),
     }  # fmt: skip
     shown = {f.name for f in fields(Hop) if "|" in str(f.type)}
     tried = {f.name for v, _ in PRINTED if isinstance(v, Packet) for h in v.hops for f in fields(Hop) if getattr(h, f.name)}

@@ -103,7 +103,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def entered(path: Path) -> Iterator[None]:
         yield
 
-    def read(family: str, table: str) -> sockopt.Raw:
+    def read(family: str, table: str, room: int = 0) -> sockopt.Raw:
         if table == known["broken"]:
             raise Unforeseen(table)
         blob = build({"INPUT": [R("DROP")]}, family, table)

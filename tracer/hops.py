@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from tracer import clues, record
+from tracer.bounded import Bounded
 from tracer.ipvs import Connections
 from tracer.model import Drop, Evidence, Handshake, Hop, Nat, Socket
 from tracer.names import Namespaces, Processes
@@ -23,6 +24,9 @@ ICMP6_UNREACHABLE = {
     5: "icmp6-policy-fail", 6: "icmp6-reject-route",
 }  # fmt: skip
 TCP_RESET = 256
+
+LISTENERS_KEPT = 1 << 14
+"""Listening sockets that are remembered, by namespace, address and port."""
 
 
 class Hops:
@@ -41,7 +45,7 @@ class Hops:
         self.namespaces, self._processes = namespaces, processes
         self._reasons, self._function = drop_reasons, function
         self._ipvs_connections = Connections()
-        self._listeners: dict[tuple[int, str, int], int] = {}
+        self._listeners: Bounded[tuple[int, str, int], int] = Bounded(LISTENERS_KEPT)
         self._makers: dict[int, Callable[[Event], dict[str, Any]]] = {
             kind: getattr(self, "_" + kind.name.removeprefix("EVENT_").lower()) for kind in Kind if kind not in record.PARTS
         }

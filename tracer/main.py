@@ -99,8 +99,8 @@ def trace(
             hang_up(sys.stdout)
             return 0
         finally:
-            stop.restore()
             end(command)
+            stop.restore()
     return status(run.totals, bool(cmd))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from tracer.bounded import Bounded
 from tracer.errors import BadOption
 from tracer.node_files import elsewhere, of_node
 
@@ -64,8 +65,10 @@ class Namespaces:
     def __init__(self) -> None:
         self.node = _inode(Path("/proc/1/ns/net"))
         self.own = _inode(Path("/proc/self/ns/net"))
-        self._names = {self.node: "node"} if self.node else {}
-        self._unknown: set[int] = set()
+        self._names: Bounded[int, str] = Bounded(NAMES_KEPT)
+        if self.node:
+            self._names[self.node] = "node"
+        self._unknown: Bounded[int, None] = Bounded(NAMES_KEPT)
         self._read_named()
 
     def _read_named(self) -> None:
@@ -82,12 +85,14 @@ class Namespaces:
 
     def name(self, inode: int) -> str:
         """The name of a namespace; "netns N" when nothing leads to it."""
+        if inode and inode == self.node:
+            return "node"
         if inode not in self._names and inode not in self._unknown:
             self._read_named()
             if inode not in self._names:
                 self._read_processes()
             if inode not in self._names:
-                self._unknown.add(inode)
+                self._unknown[inode] = None
         return self._names.get(inode, f"netns {inode}" if inode else "")
 
     def named(self) -> list[int]:
@@ -137,6 +142,12 @@ def tracking() -> set[int]:
 
 
 MISSED_KEPT = 4096
+PIDS_KEPT = 4096
+"""Processes that were seen to have sockets, and are looked at first when a new socket turns up."""
+OWNERS_KEPT = 1 << 17
+"""Sockets whose process is remembered; of the one not asked for longest it is looked up again."""
+NAMES_KEPT = 8192
+"""Namespaces that are remembered by name, and as many that have none."""
 NOT_RECORDED = (0, "not recorded")
 """The owner of a socket whose process a capture does not have. (0, "") is one that was looked for and not found."""
 
@@ -146,8 +157,9 @@ class Processes:
 
     def __init__(self, pause: float = 1.0) -> None:
         """pause: seconds between two readings of all processes; on a busy node one takes a tenth of a second."""
-        self._owners: dict[int, tuple[int, str]] = {}
+        self._owners: Bounded[int, tuple[int, str]] = Bounded(OWNERS_KEPT)
         self._missed: dict[int, float] = {}
+        self._pids: Bounded[int, None] = Bounded(PIDS_KEPT)
         self._pause, self._read_at = pause, float("-inf")
 
     def owner(self, inode: int) -> tuple[int, str]:
@@ -158,7 +170,7 @@ class Processes:
         """
         now = time.monotonic()
         if inode and inode not in self._owners and now - self._missed.get(inode, float("-inf")) > self._pause:
-            for pid in {pid for pid, _ in self._owners.values()}:
+            for pid in list(self._pids):
                 self._read(pid)
             if inode not in self._owners and now - self._read_at > self._pause:
                 self._read_at = now
@@ -174,6 +186,7 @@ class Processes:
         try:
             names = os.listdir(f"/proc/{pid}/fd")
         except OSError:
+            self._pids.pop(pid, None)
             return
         command = ""
         for name in names:
@@ -184,3 +197,4 @@ class Processes:
             if found and int(found[1]) not in self._owners:
                 command = command or _command(pid)
                 self._owners[int(found[1])] = (pid, command)
+                self._pids[pid] = None

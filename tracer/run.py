@@ -24,6 +24,8 @@ from tracer.verdict import BAD
 POLL_SECONDS = 0.05
 RULES_SECONDS = 5.0
 """How long the end of a run may wait for rules that are being read."""
+COMMAND_SECONDS = 5.0
+"""Time that the command has to end by itself after SIGTERM."""
 EXPLAINING = "Explaining what was seen; Ctrl-C again ends at once."
 
 
@@ -182,10 +184,14 @@ def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def end(command: subprocess.Popen[bytes] | None) -> None:
-    """Ends a command that is still running, if there is one."""
+    """Ends a command that is still running, if there is one: asks it to, and after some seconds does not ask any more."""
     if command and command.poll() is None:
         command.terminate()
-        command.wait()
+        try:
+            command.wait(COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            command.kill()
+            command.wait()
 
 
 def status(totals: Totals, with_command: bool) -> int:

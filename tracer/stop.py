@@ -1,4 +1,4 @@
-"""How a run is asked to end: by Ctrl-C, by SIGTERM, by whoever has started it."""
+"""How a run is asked to end: by Ctrl-C, SIGTERM, a terminal that is closed (SIGHUP), or by its caller."""
 
 from __future__ import annotations
 
@@ -33,11 +33,16 @@ class Stop:
 
 
 class Signals(Stop):
-    """Ctrl-C and SIGTERM end a run, twice: at once. They do not interrupt what it is doing."""
+    """Ctrl-C, SIGTERM and SIGHUP end a run, twice: at once. They do not interrupt what it is doing.
+
+    SIGHUP stays ignored where it was ignored from the start: nohup asks for that.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._before = {s: signal.signal(s, self._ask) or signal.SIG_DFL for s in (signal.SIGINT, signal.SIGTERM)}
+        ends = [signal.SIGINT, signal.SIGTERM]
+        ends += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
+        self._before = {s: signal.signal(s, self._ask) or signal.SIG_DFL for s in ends}
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:

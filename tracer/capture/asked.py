@@ -9,8 +9,9 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TypeVar
 
+from tracer.bounded import Bounded
 from tracer.findings.node import KEPT_SECONDS, Node
-from tracer.names import NOT_RECORDED, Namespaces, Processes
+from tracer.names import NAMES_KEPT, NOT_RECORDED, Namespaces, Processes
 from tracer.source import Asking, answered
 from tracer.syns.spaces import Spaces
 
@@ -40,8 +41,9 @@ class AskedNamespaces(Namespaces):
     ) -> None:
         self._asking, self._of = asking, of
         self.node, self.own = (of.node, of.own) if of else (node, own)
-        self._names = of._names if of else dict(names or {})
-        self._unknown: set[int] = set()
+        self._names = of._names if of else Bounded(NAMES_KEPT)
+        self._names.update(names or {})
+        self._unknown = Bounded(NAMES_KEPT)
 
     def name(self, inode: int) -> str:
         default = f"netns {inode}" if inode else ""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Any
 
+from tracer.bounded import Bounded
 from tracer.capture.codec import pack, unpack
 from tracer.capture.schema import Record
 
 Stored = tuple[Any, ...]
 """turn, kind, key, body."""
 
+ANSWERS_KEPT, TABLES_KEPT = 1 << 16, 1 << 12
+"""Answers, and tables or namespaces with readings, that a further file begins with; those that came or were changed last."""
 READINGS = 16
 """Of a legacy table, and of a namespace's nftables: older ones are of packets long gone."""
 
@@ -20,9 +23,9 @@ class Standing:
     """Records by what they are about; the newer takes the place of the older where it says all that the older said."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[str, Stored] = OrderedDict()
+        self._answers: Bounded[str, Stored] = Bounded(ANSWERS_KEPT)
         self._sandboxes: Stored | None = None
-        self._readings: dict[tuple[str, str], deque[Stored]] = {}
+        self._readings: Bounded[tuple[str, str], deque[Stored]] = Bounded(TABLES_KEPT)
         self._rulesets: deque[Stored] = deque()
         self._objects: dict[str, dict[str, Any]] = {}
         self._named: Stored | None = None

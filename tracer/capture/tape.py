@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tracer.bounded import Bounded
 from tracer.capture import layout, objects, rulesets
 from tracer.capture.codec import plain
 from tracer.capture.schema import Record
@@ -29,6 +30,8 @@ from tracer.timelines.model import Step
 from tracer.visible import visible
 
 CHUNK_SECONDS, CHUNK_BYTES = 1.0, 4 << 20
+ANSWERS_KEPT = 1 << 17
+"""Questions whose last answer is known; the answer to another one is written once more."""
 LONG = 1 << 12
 """A turn with so many slots takes long to explain: what is complete is given away before it begins."""
 
@@ -59,7 +62,7 @@ class Tape:
         self._chunk = Chunk(1)
         self._lock = threading.Lock()
         self._asked: dict[Question, int] = {}
-        self._answers: dict[Question, object] = {}
+        self._answers: Bounded[Question, object] = Bounded(ANSWERS_KEPT)
         self._unkept: set[str] = set()
         self._said: list[str] = []
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from tracer.bounded import Bounded, Counts
 from tracer.findings.model import Finding
 from tracer.findings.node import Node
 from tracer.kube.known import Known
@@ -13,6 +13,9 @@ from tracer.kube.marks import EMPTY
 from tracer.kube.model import Owner
 from tracer.kube.owners import owner_of
 from tracer.rules.model import Rule, Walk
+
+COUNTS_KEPT = 1 << 16
+"""Listeners, targets and connections that findings count by."""
 
 
 @dataclass
@@ -23,8 +26,8 @@ class Context:
 
     known: Known = field(default_factory=Known)
     node: Node = field(default_factory=Node)
-    counts: Counter[Hashable] = field(default_factory=Counter)
-    since: dict[Hashable, int] = field(default_factory=dict)
+    counts: Counts[Hashable] = field(default_factory=lambda: Counts(COUNTS_KEPT))
+    since: Bounded[Hashable, int] = field(default_factory=lambda: Bounded(COUNTS_KEPT))
     told: dict[Hashable, Finding] = field(default_factory=dict)
 
     def owner(self, rule: Rule, walk: Walk) -> Owner:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tracer import files
+from tracer.bounded import Bounded
 from tracer.findings import kube_proxy, procnet
 from tracer.findings.kube_proxy import KubeProxy
 from tracer.findings.procnet import Bound
@@ -24,7 +25,7 @@ from tracer.place import place
 from tracer.routes import Routes
 from tracer.rules.netns import inside
 
-KEPT_SECONDS = 1.0
+KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
 COUNTED_SECONDS = 0.05
 """The same of conntrack's counters: a packet's loss must be in them when it is told."""
 
@@ -54,7 +55,7 @@ class Node:
 
     def __init__(self, proc: Path = Path("/proc"), run: Path | None = None, sys: Path = Path("/sys")) -> None:
         self._proc, self._run, self._sys, self._processes = proc, run or of_node("/run"), sys, Processes()
-        self._kept: dict[Hashable, tuple[float, object]] = {}
+        self._kept: Bounded[Hashable, tuple[float, object]] = Bounded(ANSWERS_KEPT)
         self._net = next((p for p in (proc / "1/net", proc / "self/net") if os.access(p / "tcp", os.R_OK)), proc / "self/net")
 
     def _keep(self, key: Hashable, ask: Callable[[], T], default: T, seconds: float = KEPT_SECONDS) -> T:

@@ -6,8 +6,8 @@ kprobes are made, where kernel.perf_event_paranoid is 3 as on Debian; bcc aborts
 namespaces to read their rules.
 
 What else a run needs, and loses without, is in BITS and LOSES; `tests/kernel/all_rights.py` tries it. All else is given up
-before anything is started, and what only attaching needs when the probes are on. Programs that are run (iptables-save, nft,
-the command after `--`) have root's rights again: this is about mistakes of our own.
+before anything is started, and what only attaching needs when the probes are on. The command after `--` has root's rights
+again: this is about mistakes of our own. The tools that print rules have `restrict`ed ones (tracer/rules/tools.py).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ LOSES = {
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
 
 _VERSION_3 = 0x20080522
+_NO_NEW_PRIVS = 38
 
 
 def held(status: str | None = None) -> int:
@@ -96,6 +97,19 @@ def require_tracing() -> None:
 def give_up(but: tuple[str, ...] = AFTERWARDS) -> None:
     """Keeps no more than these, in this thread and those that it starts."""
     keep(held() & mask(but))
+
+
+def restrict(names: tuple[str, ...]) -> None:
+    """Leaves this thread, and programs that it starts, no more than these for ever: root's programs get no rights back.
+
+    With no_new_privs a program that root starts keeps to the rights of who starts it (cap_bprm_creds_from_file in the kernel's
+    security/commoncap.c). The bounding set could do the same, but to change it takes CAP_SETPCAP, which is given up.
+    Raises OSError.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
+    keep(held() & mask(names))
 
 
 def keep(these: int) -> None:

@@ -20,8 +20,14 @@ ERROR, DONE, BATCH_BEGIN, BATCH_END = 2, 3, 16, 17
 NESTED = 0x8000
 SOL_NETLINK, ADD_MEMBERSHIP = 270, 1
 
+MOST = 200_000
+"""Objects of a kind in a namespace that are read: rules, chains, messages with elements of one map."""
 Message = tuple[int, int, bytes]
 """Type within nftables (NFT_MSG_*), family, attributes."""
+
+
+class TooMany(OSError):
+    """There are more objects than are read. The socket is of no use any more."""
 
 
 class Interrupted(Exception):
@@ -85,8 +91,8 @@ class Nfnetlink:
             self._sock.close()
             raise
 
-    def dump(self, message: int, family: int = 0, attrs: bytes = b"") -> list[Message]:
-        """All objects of a kind. Raises Interrupted when they changed under way."""
+    def dump(self, message: int, family: int = 0, attrs: bytes = b"", most: int = MOST) -> list[Message]:
+        """All objects of a kind. Raises Interrupted when they changed under way, TooMany when there are more than `most`."""
         self._sock.send(_message(NFTABLES << 8 | message, F_REQUEST | F_DUMP, family, 0, attrs))
         out: list[Message] = []
         interrupted = False
@@ -100,6 +106,8 @@ class Nfnetlink:
                         raise Interrupted
                     return out
                 out.append((kind & 255, body[0], body[4:]))
+            if len(out) > most:
+                raise TooMany(f"there are more than {most} of them")
 
     def get(self, message: int, family: int = 0, attrs: bytes = b"") -> Message:
         """One object."""

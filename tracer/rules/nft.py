@@ -4,14 +4,14 @@ the kernel, texts from the tools."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tracer.lazy import Lazy
 from tracer.rules import netns, nft_dump, nft_text
 from tracer.rules.model import ChainKey, Rule, Ruleset
-from tracer.rules.nfnetlink import Interrupted, Nfnetlink
+from tracer.rules.nfnetlink import Interrupted, Nfnetlink, TooMany
 from tracer.rules.nft_dump import Dump, DumpedChain
 from tracer.rules.nft_maps import VerdictMap
 
@@ -103,13 +103,24 @@ def _rules(key: ChainKey, chain: DumpedChain, saves: Sequence[Rule], listed: Map
     return tuple(out)
 
 
+@contextmanager
+def _passing() -> Iterator[None]:
+    """Errors after which another try may find the rules at rest."""
+    try:
+        yield
+    except TooMany:
+        raise
+    except (Interrupted, OSError):
+        pass
+
+
 def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
     inode, cookie = space & 0xFFFFFFFF, space >> 32
     if cookie and netns.cookie() not in (0, cookie):
         raise LookupError(f"namespace {inode} is another one by now")
     with Nfnetlink() as nfnetlink:
         for _ in range(TRIES):
-            with suppress(Interrupted, OSError):
+            with _passing():
                 now = nft_dump.generation(nfnetlink)
                 if now in known:
                     return now, None
@@ -123,6 +134,6 @@ def read_new(fd: int, space: int, known: Container[int] = ()) -> tuple[int, Snap
     """The generation in force in the namespace that a descriptor leads to, and its rules unless it is a known one.
 
     space: netns.identity of the namespace. Raises Changing when the rules never held still; OSError when it cannot be entered;
-    LookupError when another namespace has its inode by now.
+    LookupError when another namespace has its inode by now; TooMany.
     """
     return netns.inside(fd, lambda: read_here(space, known))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tracer.lazy import LazyList
 from tracer.rules import nft_maps
 from tracer.rules.model import NFT_FAMILIES, ChainKey
-from tracer.rules.nfnetlink import Nfnetlink, attribute, attributes, items, number, text
+from tracer.rules.nfnetlink import MOST, Nfnetlink, TooMany, attribute, attributes, items, number, text
 from tracer.rules.nft_maps import Element, VerdictMap, element
 
 GETTABLE, GETCHAIN, GETRULE, GETSET, GETSETELEM, GETGEN = 1, 4, 7, 10, 13, 16
@@ -112,6 +112,8 @@ def _maps(nfnetlink: Nfnetlink) -> dict[ChainKey, VerdictMap]:
             continue
         table, name = text(a.get(1)), text(a.get(2))
         elements: list[Element] = []
+        if sum(len(known.elements) for known in out.values()) > MOST:
+            raise TooMany(f"their verdict maps have more than {MOST} elements")
         for _, _, part in nfnetlink.dump(GETSETELEM, family, attribute(1, table) + attribute(2, name)):
             elements += [element(e) for _, e in items(attributes(part).get(3, b""))]
         key_type, key_length = number(a.get(4)), number(a.get(5))

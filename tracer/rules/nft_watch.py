@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracer.rules import netns, nft
+from tracer.rules.nfnetlink import TooMany
 from tracer.rules.nft import Changing, Snapshot
 from tracer.worker import Worker, troubles
 
@@ -180,6 +181,12 @@ class NftWatch:
         try:
             space.look()
             space.gone = False
+        except TooMany as e:
+            troubles.say(
+                f"The nftables rules of network namespace {space.space & INODE} are not read, so its packets show none: {e}.",
+                ("too many", space.space),
+            )
+            space.fail(AGAIN_SECONDS)
         except (OSError, LookupError):
             space.gone = True
         except Exception as e:

@@ -21,6 +21,8 @@ from tracer.rules.table import Table
 from tracer.worker import Worker, troubles
 
 TRIES = 3
+TOTAL_BYTES = 256 << 20
+"""Of the tables of all namespaces but the node's and our own, which others cannot use up."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class Reader:
 
     def __init__(self, path: Callable[[int], Path] = netns.find, keep: bool = False) -> None:
         self._path, self._keep, self._closing = path, keep, False
+        self._sizes: dict[Wanted, int] = {}
+        self._first = {_inode(Path(f"/proc/{pid}/ns/net")) for pid in ("1", "self")}
         self._asked: queue.SimpleQueue[Wanted | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Reading] = queue.SimpleQueue()
         self._thread = Worker("rules", self._work).start()
@@ -95,6 +99,7 @@ class Reader:
             with netns.entered(self._path(wanted.netns)):
                 return sockopt.present(wanted.family)
         except (OSError, LookupError):
+            self._forget(wanted.netns)
             return []
         except Exception as e:
             troubles.failed("listing a namespace's legacy tables", e)
@@ -110,6 +115,17 @@ class Reader:
             why = f"they could not be read ({type(e).__name__}: {e})"
             return Reading(wanted, threading.get_native_id(), began, time.monotonic_ns(), why=why)
 
+    def _room(self, wanted: Wanted) -> int:
+        """Bytes that a table may have."""
+        if wanted.netns in self._first:
+            return sockopt.MOST_BYTES
+        held = sum(size for other, size in self._sizes.items() if other != wanted)
+        return min(sockopt.MOST_BYTES, TOTAL_BYTES - held)
+
+    def _forget(self, inode: int) -> None:
+        for wanted in [w for w in self._sizes if w.netns == inode]:
+            del self._sizes[wanted]
+
     def _read(self, wanted: Wanted) -> Reading:
         why = "they changed while they were read"
         thread = threading.get_native_id()
@@ -117,37 +133,53 @@ class Reader:
         try:
             path = self._path(wanted.netns)
         except LookupError:
+            self._forget(wanted.netns)
             return Reading(wanted, thread, began, began, why="the network namespace is gone")
         for _ in range(TRIES):
             began = time.monotonic_ns()
             try:
                 with netns.entered(path):
-                    found = read_here(wanted)
+                    found = read_here(wanted, self._room(wanted))
+            except sockopt.TooMany as e:
+                self._sizes.pop(wanted, None)
+                why = f"they are not read: {e}"
+                where = f"table {wanted.table} of {wanted.family}tables in network namespace {wanted.netns} ({path})"
+                troubles.say(f"The rules of {where} are not read, and not told of its packets: {e}.", wanted)
+                break
             except (OSError, BadBlob) as e:
                 why = f"they could not be read ({e})"
                 continue
             if found:
                 table, rules, blob, printed = found
+                if wanted.netns not in self._first:
+                    self._sizes[wanted] = len(blob)
                 kept = (blob, printed) if self._keep else (b"", None)
                 return Reading(wanted, thread, began, time.monotonic_ns(), table, rules, "", *kept)
         return Reading(wanted, thread, began, time.monotonic_ns(), why=why)
 
 
-def read_here(wanted: Wanted) -> tuple[Table, Mapping[int, Rule], bytearray, str | None] | None:
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+def read_here(wanted: Wanted, room: int = sockopt.MOST_BYTES) -> tuple[Table, Mapping[int, Rule], bytearray, str | None] | None:
     """The table in this thread's namespace, its rules, and what they were made of; None when it changed meanwhile.
 
-    Raises OSError, BadBlob.
+    room: bytes that it may have. Raises OSError, TooMany, BadBlob.
     """
     family, name = wanted.family, wanted.table
     if name not in sockopt.present(family):
         raise OSError(f"there is no table {name} any more")
-    raw = sockopt.read(family, name)
+    raw = sockopt.read(family, name, room)
     table = BlobTable(family, name, *raw)
     try:
         text = sockopt.save(family, name)
     except OSError:
         text = None
-    if not table.is_same(sockopt.read(family, name).blob):
+    if not table.is_same(sockopt.read(family, name, room).blob):
         return None
     return table, joined(table, text), raw.blob, text
 

@@ -16,6 +16,8 @@ from typing import NamedTuple
 from tracer.rules import tools
 
 GET_INFO, GET_ENTRIES = 64, 65
+MOST_RULES, MOST_BYTES = 200_000, 96 << 20
+"""Of one table: a node with 10,000 Services has 80,000 rules in 40 MB. Reading takes three times the bytes for a moment."""
 _LEVELS = {"ip": (socket.AF_INET, socket.IPPROTO_IP), "ip6": (socket.AF_INET6, socket.IPPROTO_IPV6)}
 _INFO = struct.Struct("<32sI5I5III")
 _REQUEST = struct.Struct("<32sI4x")
@@ -31,6 +33,14 @@ def present(family: str) -> list[str]:
         return []
 
 
+class TooMany(OSError):
+    """There are more rules than are read. rules: how many, 0 = not known."""
+
+    def __init__(self, rules: int, what: str) -> None:
+        super().__init__(what)
+        self.rules = rules
+
+
 class Raw(NamedTuple):
     """A table as the kernel hands it out; hooks, underflows: offsets by hook number."""
 
@@ -39,8 +49,8 @@ class Raw(NamedTuple):
     underflows: dict[int, int]
 
 
-def read(family: str, table: str) -> Raw:
-    """A table of the calling thread's namespace. It must be present. Raises OSError."""
+def read(family: str, table: str, room: int = MOST_BYTES) -> Raw:
+    """A table of the calling thread's namespace. It must be present. room: bytes that it may have. Raises OSError, TooMany."""
     kind, level = _LEVELS[family]
     with socket.socket(kind, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as s:
         for _ in range(5):
@@ -48,6 +58,8 @@ def read(family: str, table: str) -> Raw:
             _ask(s, level, GET_INFO, told)
             info = _INFO.unpack(told)
             valid, entries, underflows, size = info[1], info[2:7], info[7:12], info[13]
+            if info[12] > MOST_RULES or size > room:
+                raise TooMany(info[12], f"the table has {info[12]} rules in {size} bytes, which is more than are read")
             answer = bytearray(_REQUEST.size + size)
             _REQUEST.pack_into(answer, 0, table.encode(), size)
             try:

@@ -1,21 +1,32 @@
-"""The system's own tools that print rules: iptables-save and its kin, nft. They only read."""
+"""The system's own tools that print rules: iptables-save and its kin, nft. They only read.
+
+They are found in fixed directories, never by the caller's PATH, and get no more rights than they need: CAP_NET_ADMIN to be
+answered by the kernel, CAP_NET_RAW for legacy iptables' raw socket.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 
+from tracer.kernel import rights
 from tracer.octets import decoded
+from tracer.rules import netns
 
-PATH = "/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin"
+DIRECTORIES = "/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where tools are looked for; a test may set another one."""
+RIGHTS, LEGACY_RIGHTS = ("CAP_NET_ADMIN",), ("CAP_NET_ADMIN", "CAP_NET_RAW")
+MOST_BYTES = 256 << 20
+"""Bytes that one may print: a file in memory that cannot grow."""
 SECONDS = 60
-"""How long one may take."""
+"""Time that one may take."""
 
 
 def find(name: str) -> str | None:
     """Where a tool is; None when it is not installed."""
-    return shutil.which(name) or shutil.which(name, path=PATH)
+    return shutil.which(name, path=DIRECTORIES)
 
 
 def printed(*command: str) -> str:
@@ -23,14 +34,31 @@ def printed(*command: str) -> str:
 
     Raises OSError when it cannot be run, fails or takes too long.
     """
-    with open(os.memfd_create(command[0]), "r+b") as out:
+    with open(os.memfd_create(command[0], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b") as out:
+        out.truncate(MOST_BYTES)
+        fcntl.fcntl(out, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
         try:
-            done = subprocess.run(
-                command, stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=SECONDS, check=False
-            )
+            needed = LEGACY_RIGHTS if _may_be_legacy(command[0]) else RIGHTS
+            done = netns.apart(lambda: rights.restrict(needed), lambda: _run(command, out.fileno()))
         except subprocess.TimeoutExpired as e:
             raise OSError(f"{command[0]} took longer than {SECONDS} s") from e
         if done.returncode:
             raise OSError(done.returncode, f"{command[0]}: {done.stderr.decode(errors='replace').strip()}")
+        length = os.lseek(out.fileno(), 0, os.SEEK_CUR)
+        if length >= MOST_BYTES:
+            raise OSError(f"{command[0]} printed more than {MOST_BYTES >> 20} MB")
         out.seek(0)
-        return decoded(out.read())
+        return decoded(out.read(length))
+
+
+def _may_be_legacy(program: str) -> bool:
+    name = os.path.basename(program)
+    return name.startswith(("iptables", "ip6tables")) and "nft" not in name
+
+
+def _run(command: tuple[str, ...], out: int) -> subprocess.CompletedProcess[bytes]:
+    """The thread that starts a program gives it its rights."""
+    words, environment = [os.fsencode(word) for word in command], {"PATH": DIRECTORIES, "LC_ALL": "C"}
+    return subprocess.run(
+        words, stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=SECONDS, check=False, env=environment
+    )

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from tracer.bounded import Bounded
 from tracer.errors import TraceError
 from tracer.findings import procnet
 from tracer.findings.procnet import Bound
@@ -19,7 +20,7 @@ from tracer.names import Namespaces, Processes
 from tracer.rules import netns
 
 T = TypeVar("T")
-KEPT_SECONDS = 1.0
+KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
 NET = Path("/proc/thread-self/net")
 """The namespace of the thread that looks; /proc/net is the main thread's."""
 
@@ -30,7 +31,7 @@ class Spaces:
     def __init__(self, namespaces: Namespaces | None = None, processes: Processes | None = None) -> None:
         self._namespaces = namespaces or Namespaces()
         self._processes = processes or Processes()
-        self._kept: dict[Hashable, tuple[float, object]] = {}
+        self._kept: Bounded[Hashable, tuple[float, object]] = Bounded(ANSWERS_KEPT)
 
     def bound(self, name: str) -> tuple[Bound, ...]:
         """The TCP sockets that listen in a namespace."""

@@ -1,0 +1,48 @@
+"""Dictionaries with a bound: what has not been used for the longest time goes first, and is counted."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, MutableMapping
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Bounded(MutableMapping[K, V]):
+    """An LRU dictionary of at most `most` entries. evicted: entries that were given up."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self.evicted = most, 0
+        self._of: OrderedDict[K, V] = OrderedDict()
+
+    def __getitem__(self, key: K) -> V:
+        self._of.move_to_end(key)
+        return self._of[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._of[key] = value
+        self._of.move_to_end(key)
+        while len(self._of) > self._most:
+            self._of.popitem(last=False)
+            self.evicted += 1
+
+    def __delitem__(self, key: K) -> None:
+        del self._of[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._of
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(list(self._of))
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
+class Counts(Bounded[K, int]):
+    """How often, by key; 0 for a key that is not there."""
+
+    def __getitem__(self, key: K) -> int:
+        return super().__getitem__(key) if key in self else 0
