@@ -184,7 +184,7 @@ def test_tracking() -> None:
 
 def test_a_socket_that_nobody_holds_is_not_looked_for_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     known, asked = Processes(pause=3600), list[int]()
-    monkeypatch.setattr(Processes, "_read", lambda self, pid: asked.append(pid))
+    monkeypatch.setattr(Processes, "_read", lambda self, pid, wanted: asked.append(pid))
     known._owners[7] = (1, "init")
     assert known.owner(2**40) == (0, "") and asked
     asked.clear()

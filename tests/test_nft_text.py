@@ -84,3 +84,16 @@ def test_only_tables_of_iptables_are_saved(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.pop(("ip", "nat")) == [("A", "TWO")]
     assert found.pop(("ip", "filter")) == found.pop(("ip6", "filter")) == [("A", "ONE")]
     assert not any(found.values())
+
+
+@pytest.mark.parametrize("name", ["x; flush ruleset", "x }", "x y", 'x"', "$x", "x\n", "\udcff", ""])
+def test_a_name_that_nft_would_read_as_commands_is_not_given_to_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel lets a table have any name; `nft list table ip x; delete table ip good` deletes one."""
+    monkeypatch.setattr(nft_text, "run", lambda *words: pytest.fail(f"run: {words}"))
+    assert nft_text.list_table("ip", name) == {}
+
+
+def test_a_newline_in_a_comment_does_not_make_rules() -> None:
+    assert saved('*nat\n:A - [0:0]\n-A A -m comment --comment "x\n-A A -j DROP\n" -j ACCEPT\nCOMMIT') == {}
+    (rule,) = saved('*nat\n:A - [0:0]\n-A A -m comment --comment "it\\"s \\\\" -j ACCEPT\nCOMMIT')["A"]
+    assert rule.target == "ACCEPT"

@@ -65,3 +65,20 @@ def test_what_is_no_blob(cut: int) -> None:
         BlobTable("ip", "filter", blob.data[:-cut], blob.hooks, blob.underflows)
     with pytest.raises(BadBlob):
         BlobTable("ip", "filter", bytes(300), {}, {})
+
+
+def test_names_are_bytes_and_not_always_text() -> None:
+    """A container chooses them; what it chooses must not end who reads the node's."""
+    blob = build({"INPUT": [R("x" * 5), R("ACCEPT")], "x" * 5: [R("DROP")]})
+    blob.data = blob.data.replace(b"x" * 5, b"\xffa\nb\x0b")
+    table = blob.table()
+    assert list(table.chains) == ["INPUT", "\udcffa\nb\x0b"]
+    assert table.target_name(table.rules("INPUT")[0].at) == "\udcffa\nb\x0b"
+
+
+def test_two_chains_of_one_name() -> None:
+    """The kernel does not mind; a rule of the wrong one might be told."""
+    blob = build({"INPUT": [R("AAAA")], "AAAA": [R("DROP")], "BBBB": [R("ACCEPT")]})
+    blob.data = blob.data.replace(b"BBBB", b"AAAA")
+    with pytest.raises(BadBlob, match="two chains of filter have the same name"):
+        blob.table()

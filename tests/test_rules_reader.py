@@ -13,6 +13,7 @@ from tests.blobs import R, build
 from tests.waiting import until
 from tracer.rules import netns, reader, sockopt
 from tracer.rules.reader import Reader, Reading, Wanted
+from tracer.worker import troubles
 
 FILTER = Wanted(7, "ip", "filter")
 TEXT = ":INPUT ACCEPT\n-A INPUT -j DROP\n"
@@ -105,3 +106,36 @@ def test_what_is_not_there(node: dict[str, object]) -> None:
     assert "gone" in ask(FILTER, path="/gone")[0].why
     node["tables"] = ["nat"]
     assert "there is no table filter any more" in ask(FILTER)[0].why
+
+
+def test_more_rules_than_are_read_are_said(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each table; the others are read."""
+
+    def read(family: str, table: str, room: int = 0) -> sockopt.Raw:
+        raise sockopt.TooMany(600_000, f"the table has 600000 rules, room {room}")
+
+    troubles.take()
+    monkeypatch.setattr(troubles, "_known", set())
+    with monkeypatch.context() as context:
+        context.setattr(sockopt, "read", read)
+        one, two = ask(FILTER, FILTER, count=2)
+    assert one.table is None and one.why == f"they are not read: the table has 600000 rules, room {sockopt.MOST_BYTES}"
+    assert two.why == one.why
+    (said,) = troubles.take()
+    assert said.startswith("The rules of table filter of iptables in network namespace 7 (/here) are not read, and not told of")
+    (again,) = ask(FILTER)
+    assert again.table
+
+
+def test_one_container_does_not_take_the_room_of_the_node(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "TOTAL_BYTES", 10_000)
+    it = Reader(lambda inode: Path("/here"))
+    it._first = {1}
+    for number in range(2, 12):
+        it._sizes[Wanted(number, "ip", "filter")] = 1000
+    assert it._room(Wanted(99, "ip", "filter")) == 0
+    assert it._room(Wanted(1, "ip", "nat")) == sockopt.MOST_BYTES
+    assert it._room(Wanted(2, "ip", "filter")) == 1000, "its own size is not counted twice"
+    it._forget(2)
+    assert it._room(Wanted(99, "ip", "filter")) == 1000
+    it.close()

@@ -65,3 +65,11 @@ def test_another_table_is_noticed(old: str, new: str) -> None:
 def test_a_line_that_is_not_the_rules_is_no_text(old: str, new: str, texts: dict[str, str]) -> None:
     rules = saved.Rules(build(CHAINS).table(), TEXT.replace(old, new))
     assert {r.chain: r.text for r in rules.values() if r.chain != "INPUT"} == texts
+
+
+def test_a_comment_with_a_newline_does_not_make_rules() -> None:
+    """What stands behind it is its writer's choice: as many lines as there are rules, and an end."""
+    blob = build({"INPUT": [R("ACCEPT"), R("DROP")]})
+    forged = ':INPUT ACCEPT\n-A INPUT -m comment --comment "a\n-A INPUT -j DROP\nCOMMIT" -j ACCEPT\n-A INPUT -j DROP\nCOMMIT\n'
+    with pytest.raises(saved.NotTheSame, match="more than one end"):
+        saved.Rules(blob.table(), forged)

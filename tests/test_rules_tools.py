@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tracer.kernel import rights
 from tracer.rules import tools
 
 
@@ -16,3 +19,41 @@ def test_what_a_tool_prints_and_where_it_fails(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(tools, "SECONDS", 0.1)
     with pytest.raises(OSError, match=r"longer than 0\.1 s"):
         tools.printed(sleep, "5")
+
+
+def test_tools_are_not_found_by_the_callers_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nft").write_text("#!/bin/sh\necho mine\n")
+    (tmp_path / "nft").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert tools.find("nft") != str(tmp_path / "nft")
+    monkeypatch.setattr(tools, "DIRECTORIES", str(tmp_path))
+    assert tools.printed(str(tools.find("nft"))) == "mine\n"
+
+
+def test_a_tool_has_no_more_rights_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor its caller's variables; and the thread that asks keeps its own."""
+    before = rights.held()
+    monkeypatch.setenv("XTABLES_LIBDIR", "/tmp")
+    cat, env = tools.find("cat"), tools.find("env")
+    assert cat and env
+    status = dict(line.split(":\t", 1) for line in tools.printed(cat, "/proc/self/status").splitlines())
+    most = rights.mask(tools.RIGHTS)
+    assert not int(status["CapEff"], 16) & ~most and not int(status["CapPrm"], 16) & ~most and status["NoNewPrivs"] == "1"
+    assert sorted(line.split("=")[0] for line in tools.printed(env).splitlines() if line[0] != "_") == ["LC_ALL", "PATH"]
+    assert rights.held() == before
+    programs = {
+        "/usr/sbin/iptables-save": True,
+        "/usr/sbin/ip6tables-legacy-save": True,
+        "nft": False,
+        "iptables-nft-save": False,
+    }
+    assert {name: tools._may_be_legacy(name) for name in programs} == programs
+
+
+def test_what_is_printed_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "MOST_BYTES", 1 << 20)
+    head = tools.find("head")
+    assert head
+    assert len(tools.printed(head, "-c", str((1 << 20) - 1), "/dev/zero")) == (1 << 20) - 1
+    with pytest.raises(OSError, match=r"head: |more than 1 MB"):
+        tools.printed(head, "-c", str(1 << 22), "/dev/zero")

@@ -24,7 +24,7 @@ def test_stop_leaves_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stop.late, "asking again gives no more time"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
     seen: list[int] = []
     before = signal.signal(number, lambda n, frame: seen.append(n))
@@ -45,3 +45,14 @@ def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
         assert seen == [number]
     finally:
         signal.signal(number, before)
+
+
+def test_a_run_under_nohup_goes_on() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop = Signals()
+    try:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not stop.asked and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        stop.restore()
+        signal.signal(signal.SIGHUP, before)

@@ -171,18 +171,22 @@ class Processes:
         now = time.monotonic()
         if inode and inode not in self._owners and now - self._missed.get(inode, float("-inf")) > self._pause:
             for pid in list(self._pids):
-                self._read(pid)
+                self._read(pid, inode)
             if inode not in self._owners and now - self._read_at > self._pause:
                 self._read_at = now
                 for pid in _processes():
-                    self._read(pid)
+                    self._read(pid, inode)
+                    if inode in self._owners and len(self._owners) >= OWNERS_KEPT:
+                        break
             if inode not in self._owners:
                 if len(self._missed) >= MISSED_KEPT:
                     self._missed.clear()
                 self._missed[inode] = now
         return self._owners.get(inode, (0, ""))
 
-    def _read(self, pid: int) -> None:
+    def _read(self, pid: int, wanted: int) -> None:
+        """Remembers whose the sockets of a process are; wanted: the one that was asked for."""
+        owner: tuple[int, str] | None = None
         try:
             names = os.listdir(f"/proc/{pid}/fd")
         except OSError:
@@ -194,7 +198,14 @@ class Processes:
                 found = _SOCKET.match(os.readlink(f"/proc/{pid}/fd/{name}"))
             except OSError:
                 continue
-            if found and int(found[1]) not in self._owners:
+            inode = int(found[1]) if found else 0
+            if inode and (inode not in self._owners or inode == wanted):
                 command = command or _command(pid)
-                self._owners[int(found[1])] = (pid, command)
                 self._pids[pid] = None
+                if inode == wanted:
+                    owner = (pid, command)
+                else:
+                    self._owners[inode] = (pid, command)
+        # Last, so that a process with more sockets than are remembered does not push it out.
+        if owner and wanted not in self._owners:
+            self._owners[wanted] = owner

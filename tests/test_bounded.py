@@ -1,0 +1,110 @@
+"""What lives as long as a run has a bound, counts what it gives up, and goes on to answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracer import names
+from tracer.bounded import Bounded, Counts
+from tracer.capture import standing
+from tracer.capture import tape as taping
+from tracer.capture.codec import pack
+from tracer.capture.schema import Record
+from tracer.capture.standing import Standing
+from tracer.capture.tape import Chunk, Tape
+from tracer.findings import context
+from tracer.findings.context import Context
+from tracer.names import Namespaces, Processes
+from tracer.rules import nft, nft_watch
+from tracer.rules.nft_watch import NftWatch
+
+
+def test_the_longest_unused_goes_first_and_is_counted() -> None:
+    kept: Bounded[str, int] = Bounded(2)
+    kept["a"], kept["b"] = 1, 2
+    assert kept["a"] == 1
+    kept["c"] = 3
+    assert (list(kept), kept.evicted, kept.get("b"), "b" in kept, len(kept)) == (["a", "c"], 1, None, False, 2)
+    del kept["a"]
+    kept.update(d=4, e=5)
+    assert (dict(kept), kept.evicted) == ({"d": 4, "e": 5}, 2)
+
+
+def test_counts() -> None:
+    counts: Counts[str] = Counts(2)
+    for key in "aabac":
+        counts[key] += 1
+    assert (counts["a"], counts["b"], counts["c"], counts["never"], counts.evicted) == (3, 0, 1, 0, 1)
+
+
+def test_owners_of_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that was given up is looked up again."""
+    links = {f"/proc/7/fd/{n}": f"socket:[{1000 + n}]" for n in range(50)}
+    monkeypatch.setattr(names, "OWNERS_KEPT", 10)
+    monkeypatch.setattr(names, "_processes", lambda: iter([7]))
+    monkeypatch.setattr(names, "_command", lambda pid: "server")
+    monkeypatch.setattr("tracer.names.os.listdir", lambda path: [p.rpartition("/")[2] for p in links])
+    monkeypatch.setattr("tracer.names.os.readlink", lambda path: links[path])
+    processes = Processes(pause=-1)
+    for inode in [*range(1000, 1050), *range(1000, 1050)]:
+        assert processes.owner(inode) == (7, "server"), inode
+        assert len(processes._owners) <= 10
+    assert processes._owners.evicted > 10
+
+
+def test_names_of_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "NAMES_KEPT", 10)
+    monkeypatch.setattr(Namespaces, "_read_processes", lambda self: None)
+    spaces = Namespaces()
+    spaces.node = 1
+    for inode in range(2, 100):
+        assert spaces.name(inode) == f"netns {inode}"
+    assert len(spaces._unknown) == 10 and spaces.name(1) == "node"
+
+
+def test_answers_of_a_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that was given up is written once more: a replay has it either way."""
+    monkeypatch.setattr(taping, "ANSWERS_KEPT", 2)
+    chunks: list[Chunk] = []
+    tape = Tape()
+    tape.start(chunks.append)
+    for inode in (1, 2, 2, 3, 1):
+        tape.asking(("process", inode), lambda: (7, "server"), (0, ""))
+    tape.flush()
+    assert [body[0]["tuple"][1] for chunk in chunks for _, _, _, body in chunk.records] == [1, 2, 3, 1]
+    assert tape._answers.evicted == 2
+
+
+def test_what_a_further_file_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "ANSWERS_KEPT", 3)
+    monkeypatch.setattr(standing, "TABLES_KEPT", 2)
+    of = Standing()
+    for turn in range(10):
+        of.take((turn, Record.ANSWER, f"process {turn}", pack([])))
+        of.take((turn, Record.READING, f"{turn} ip nat", pack([])))
+    kept: list[Any] = of.records()
+    assert [r[2] for r in kept if r[1] == Record.ANSWER] == ["process 7", "process 8", "process 9"]
+    assert [r[2] for r in kept if r[1] == Record.READING] == ["8 ip nat", "9 ip nat"]
+
+
+def test_what_findings_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "COUNTS_KEPT", 3)
+    of = Context()
+    for port in range(10):
+        of.counts["asked", port] += 1
+        of.since["syn", port] = port
+    assert (len(of.counts), of.counts.evicted, len(of.since)) == (3, 7, 3)
+
+
+def test_namespaces_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is looked at all the time stays."""
+    monkeypatch.setattr(nft_watch, "SPACES_KEPT", 3)
+    monkeypatch.setattr(nft, "read_new", lambda *_: (1, None))
+    with NftWatch(pause=0.01) as watch:
+        watch.poll(1, 0)
+        for inode in range(2, 12):
+            watch.near(inode)
+        assert len(watch._namespaces) == 3 and 1 in watch._namespaces and watch.evicted == 8
