@@ -1,7 +1,8 @@
 """The system's own tools that print rules: iptables-save and its kin, nft. They only read.
 
 They are found in fixed directories, never by the caller's PATH, and get no more rights than they need: CAP_NET_ADMIN to be
-answered by the kernel, CAP_NET_RAW for legacy iptables' raw socket.
+answered by the kernel, and iptables' CAP_NET_RAW for raw sockets: legacy rules are read through one, and the name of a set
+(libxt_set), also of a rule of iptables-nft.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tracer.rules import netns
 
 DIRECTORIES = "/usr/sbin:/usr/bin:/sbin:/bin"
 """Where tools are looked for; a test may set another one."""
-RIGHTS, LEGACY_RIGHTS = ("CAP_NET_ADMIN",), ("CAP_NET_ADMIN", "CAP_NET_RAW")
+RIGHTS, IPTABLES_RIGHTS = ("CAP_NET_ADMIN",), ("CAP_NET_ADMIN", "CAP_NET_RAW")
 MOST_BYTES = 256 << 20
 """Bytes that one may print: a file in memory that cannot grow."""
 SECONDS = 60
@@ -38,7 +39,7 @@ def printed(*command: str) -> str:
         out.truncate(MOST_BYTES)
         fcntl.fcntl(out, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
         try:
-            needed = LEGACY_RIGHTS if _may_be_legacy(command[0]) else RIGHTS
+            needed = IPTABLES_RIGHTS if _is_iptables(command[0]) else RIGHTS
             done = netns.apart(lambda: rights.restrict(needed), lambda: _run(command, out.fileno()))
         except subprocess.TimeoutExpired as e:
             raise OSError(f"{command[0]} took longer than {SECONDS} s") from e
@@ -51,9 +52,8 @@ def printed(*command: str) -> str:
         return decoded(out.read(length))
 
 
-def _may_be_legacy(program: str) -> bool:
-    name = os.path.basename(program)
-    return name.startswith(("iptables", "ip6tables")) and "nft" not in name
+def _is_iptables(program: str) -> bool:
+    return os.path.basename(program).startswith(("iptables", "ip6tables"))
 
 
 def _run(command: tuple[str, ...], out: int) -> subprocess.CompletedProcess[bytes]:
