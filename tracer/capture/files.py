@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -15,10 +18,13 @@ from tracer.capture.codec import pack
 from tracer.capture.schema import APPLICATION, TABLES, VERSION, Record, crc
 from tracer.capture.standing import Standing
 from tracer.errors import NotWritten
+from tracer.fresh import fresh, intruder
 
 BUSY_SECONDS = 5.0
 """How long a commit waits for somebody who reads the file."""
 PAGE = 4096
+BESIDE = ("-journal", "-wal")
+"""Files beside a capture that SQLite obeys when they are not empty. Empty ones of ours keep both names from everybody else."""
 REPEATED = "repeated"
 """In `meta`: with how many records a file begins that stand in those before it, too."""
 SHARE = 8
@@ -50,6 +56,7 @@ class Files:
         self._standing = Standing()
         self.names: list[Path] = []
         self._connection: sqlite3.Connection | None = None
+        self._lock = -1
         self._fresh = False
         self._began = 0.0
         try:
@@ -67,26 +74,41 @@ class Files:
         path = self._path
         if self.names:
             path = path.with_name(f"{path.stem}.{len(self.names) + 1}{path.suffix}")
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        who = intruder(path.parent)
+        if who:
+            raise PermissionError(errno.EPERM, f"others may change what is beside it ({who}); choose a directory of your own")
+        os.close(fresh(path))
         try:
+            self._lock = _occupy(path)
             # SQLite's connections belong to a thread: the writer's opens its own.
             with closing(self._open(path)) as connection:
                 connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {VERSION}")
                 connection.executescript(TABLES)
-        except sqlite3.Error:
+        except (OSError, sqlite3.Error):
+            self._vacate(path)
             path.unlink()
             raise
         self._connection, self._fresh, self._began = None, True, time.monotonic()
         self.names.append(path)
 
+    def _vacate(self, path: Path) -> None:
+        """The names beside a file that is complete are free again."""
+        if self._lock >= 0:
+            for suffix in BESIDE:
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = -1
+
     @staticmethod
     def _open(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
         connection.execute(f"PRAGMA page_size = {PAGE}")
-        # What is committed survives a loss of power, and no second file is left beside it.
+        # What is committed survives a loss of power. The journal is our own file, and stays: nobody else can have one there.
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA journal_mode = DELETE")
+        if connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone() != ("truncate",):
+            connection.close()
+            raise sqlite3.OperationalError("SQLite keeps no journal as it was asked to")
         return connection
 
     def insert(self, records: list[tuple[Any, ...]], batch: tuple[Any, ...] | None) -> None:
@@ -141,9 +163,8 @@ class Files:
 
     def _next(self) -> None:
         """The next file begins."""
-        if self._connection:
-            self._connection.close()
-            self._connection = None
+        self.close()
+        self._connection = None
         self._make()
 
     def _forget(self) -> None:
@@ -163,6 +184,7 @@ class Files:
 
     def discard(self) -> None:
         """Nothing was recorded: the file goes."""
+        self.close()
         for path in self.names:
             path.unlink(missing_ok=True)
 
@@ -170,6 +192,36 @@ class Files:
         """No file is written any more."""
         if self._connection:
             self._connection.close()
+        self._vacate(self.names[-1])
+
+
+def _occupy(path: Path) -> int:
+    """Takes the names beside a capture; gives a descriptor with a lock, which tells readers that it is written. OSError."""
+    taken: list[tuple[Path, int]] = []
+    try:
+        for suffix in BESIDE:
+            name = path.with_name(path.name + suffix)
+            try:
+                fd = fresh(name)
+            except FileExistsError:
+                fd = _left(name)
+            taken.append((name, fd))
+        fcntl.flock(taken[-1][1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        for name, fd in taken:
+            name.unlink()
+            os.close(fd)
+        raise
+    os.close(taken[0][1])
+    return taken[-1][1]
+
+
+def _left(name: Path) -> int:
+    """What a run of ours that was killed has left, and nobody else: empty. Raises OSError for anything else."""
+    found = os.lstat(name)
+    if not stat.S_ISREG(found.st_mode) or found.st_size or found.st_uid != os.geteuid() or found.st_nlink > 1:
+        raise FileExistsError(errno.EEXIST, f"{name} is there already, and SQLite would take it for a part of the capture")
+    return os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 COLUMNS = {

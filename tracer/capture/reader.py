@@ -6,8 +6,9 @@ SQLite finds a page damaged or missing, the rows behind it are tried; what could
 
 from __future__ import annotations
 
-import shutil
+import os
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,13 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer.capture import versions
+from tracer.capture import journal, versions
 from tracer.capture.codec import Unreadable, unpack
 from tracer.capture.files import COLUMNS, REPEATED
 from tracer.capture.layout import Layout
 from tracer.capture.schema import APPLICATION, VERSION, Record, crc
 from tracer.capture.versions import RecordRow
 from tracer.errors import NewerCapture, NoCapture
+from tracer.fresh import fresh
 
 MAGIC = b"SQLite format 3\0"
 MOST_MISSES = 64
@@ -55,10 +57,11 @@ class Capture:
     def __init__(self, path: str) -> None:
         self.path, self.missed = path, 0
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self.version = self._check(Path(path))
+        fd = self._regular(Path(path))
         try:
+            self.version = self._check(Path(path), fd)
             self._contiguous = True
-            self._connection = self._open(Path(path))
+            self._connection = self._open(Path(path), fd)
             self.meta = self._meta()
             # A ring forgets.
             self._contiguous = not self.meta.get("ring")
@@ -72,13 +75,26 @@ class Capture:
         except KeyError as e:
             self.close()
             raise NoCapture(f"Nothing of {path} can be used: what it says of itself is missing ({e}).") from e
+        finally:
+            os.close(fd)
 
     @staticmethod
-    def _check(path: Path) -> int:
+    def _regular(path: Path) -> int:
+        """A descriptor of the file. Raises NoCapture, also for what would never end or make the reader wait."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError as e:
+            raise NoCapture(f"{path} cannot be read: {e.strerror}.") from e
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
+        raise NoCapture(f"{path} is no regular file.")
+
+    @staticmethod
+    def _check(path: Path, fd: int) -> int:
         """The version of the format. Raises NoCapture, NewerCapture."""
         try:
-            with path.open("rb") as file:
-                head = file.read(100)
+            head = os.pread(fd, 100, 0)
         except OSError as e:
             raise NoCapture(f"{path} cannot be read: {e.strerror}.") from e
         if not head:
@@ -98,17 +114,29 @@ class Capture:
             raise NoCapture(f"{path} does not say which version of a capture it is.")
         return version
 
-    def _open(self, path: Path) -> sqlite3.Connection:
-        """The file; where a transaction was cut short, a copy in which SQLite has undone it: the file itself is only read."""
-        journal = path.with_name(path.name + "-journal")
-        if journal.exists() and journal.stat().st_size:
-            self._scratch = tempfile.TemporaryDirectory(prefix="k8snet-trace-")
-            copy = Path(self._scratch.name) / "capture"
-            shutil.copyfile(path, copy)
-            shutil.copyfile(journal, copy.with_name("capture-journal"))
-            return sqlite3.connect(copy, isolation_level=None, check_same_thread=False)
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5, check_same_thread=False)
+    def _open(self, path: Path, fd: int) -> sqlite3.Connection:
+        """The file, immutable: SQLite looks for nothing beside it, plays no journal, and takes no lock.
+
+        Where a transaction was cut short, or a run is writing the file, it is a copy in which that has been undone.
+        """
+        owner = os.fstat(fd).st_uid
+        beside = journal.beside(path, "-journal", owner)
+        try:
+            if journal.is_written(path, owner) or (beside is not None and os.fstat(beside).st_size):
+                self._scratch = tempfile.TemporaryDirectory(prefix="k8snet-trace-")
+                path = Path(self._scratch.name) / "capture"
+                copy = fresh(path)
+                try:
+                    journal.copy(fd, copy)
+                    if beside is not None:
+                        journal.undo(beside, copy)
+                finally:
+                    os.close(copy)
+        finally:
+            if beside is not None:
+                os.close(beside)
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA query_only = 1")
         connection.execute("PRAGMA cell_size_check = 1")
         return connection
