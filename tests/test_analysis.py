@@ -179,6 +179,49 @@ def test_a_query(run: Any, capture: Path) -> None:
     assert (status, out) == (2, "") and err.startswith("k8snet-trace: DuckDB: ") and len(err.splitlines()) == 1
 
 
+OUTSIDE = (
+    "SELECT * FROM read_csv('{file}')",
+    "SELECT * FROM '{file}'",
+    "SELECT * FROM read_text('{file}')",
+    "SELECT * FROM glob('{place}/*')",
+    "COPY packets TO '{place}/out.csv'",
+    "EXPORT DATABASE '{place}/out'",
+    "IMPORT DATABASE '{place}'",
+    "ATTACH '{place}/other.db'",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "LOAD '{file}'",
+    "SELECT * FROM read_parquet('https://192.0.2.1/x.parquet')",
+    "SELECT * FROM 's3://bucket/x.parquet'",
+    "SET enable_external_access = true",
+    "RESET lock_configuration",
+    "SET temp_directory = '{place}'",
+    "CREATE PERSISTENT SECRET s (TYPE http)",
+    "SELECT * FROM COLUMNS",
+)
+
+
+@pytest.mark.parametrize("sql", OUTSIDE)
+def test_a_query_reads_and_writes_nothing_but_the_capture(run: Any, capture: Path, tmp_path: Path, sql: str) -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "secret").write_text("a,b\n1,2\n")
+    status, out, err = run("query", capture, sql.format(place=place, file=place / "secret"))
+    assert (status, out) == (2, "") and err.startswith("k8snet-trace: DuckDB: ") and len(err.splitlines()) == 1
+    assert [p.name for p in place.iterdir()] == ["secret"]
+
+
+def test_a_query_that_is_larger_than_memory_goes_beside_the_tables(run: Any, capture: Path) -> None:
+    """What was set before the settings are locked still holds."""
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
+    sql = "SELECT value FROM duckdb_settings() WHERE name = 'temp_directory'"
+    (row,) = tables(run, "query", capture, sql)[""]
+    assert Path(row["value"]).name == "tables"
+
+
 def test_a_query_without_its_library(run: Any, capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     status, out, err = run("query", capture, "SELECT 1")

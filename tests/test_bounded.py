@@ -101,10 +101,10 @@ def test_what_findings_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_namespaces_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that is looked at all the time stays."""
-    monkeypatch.setattr(nft_watch, "SPACES_KEPT", 3)
+    monkeypatch.setattr(nft_watch, "NAMESPACES_KEPT", 3)
     monkeypatch.setattr(nft, "read_new", lambda *_: (1, None))
     with NftWatch(pause=0.01) as watch:
         watch.poll(1, 0)
         for inode in range(2, 12):
             watch.near(inode)
-        assert len(watch._namespaces) == 3 and 1 in watch._namespaces and watch.evicted == 8
+        assert len(watch._namespaces) == 3 and 1 in watch._namespaces and watch.forgotten == 8

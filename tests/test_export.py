@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,34 @@ ABOUT = About("a.k8st", "node-1", "6.12.0", "--port 1", 0)
 def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> captures.Printed:
     monkeypatch.setattr("tracer.run.POLL_SECONDS", 0.001)
     return captures.capture(tmp_path / "a.k8st", captures.some_turns(20), form="json")
+
+
+@pytest.mark.parametrize("form", export.names())
+def test_what_is_written_is_for_its_owner_alone(capture: captures.Printed, tmp_path: Path, run: Any, form: str) -> None:
+    for library in ("scapy", "pyarrow") if form in ("pcapng", "parquet") else ():
+        pytest.importorskip(library)
+    place = tmp_path / "place"
+    place.mkdir()
+    old = os.umask(0)
+    try:
+        assert run("export", capture.path, "--to", form, place / "out") == (0, "", "")
+    finally:
+        os.umask(old)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in place.rglob("*") if path.is_file()}
+    assert modes == {0o600} and stat.S_IMODE((place / "out").stat().st_mode) in (0o600, 0o700)
+
+
+@pytest.mark.parametrize("form", export.names())
+def test_nothing_is_written_through_a_link(capture: captures.Printed, tmp_path: Path, run: Any, form: str) -> None:
+    for library in ("scapy", "pyarrow") if form in ("pcapng", "parquet") else ():
+        pytest.importorskip(library)
+    target, goal = tmp_path / "out", tmp_path / "goal"
+    target.symlink_to(goal)
+    assert run("export", capture.path, "--to", form, target) == (20, "", f"k8snet-trace: {target} is there already.\n")
+    # Also when it is put there after the look.
+    with pytest.raises(FileExistsError):
+        export.find(form)(target, ABOUT)
+    assert not goal.exists()
 
 
 def test_every_format_says_what_it_is() -> None:

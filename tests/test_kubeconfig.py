@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from tracer.errors import NoObjects
+from tracer.filters import Filter
 from tracer.kube import kubeconfig
+from tracer.kube.live import Kube, Source
+from tracer.kube.wanted import Words
 
 BASE: dict[str, Any] = {
     "current-context": "lab",
@@ -91,3 +94,25 @@ def test_where_it_is_looked_for(tmp_path: Path) -> None:
     assert kubeconfig.in_cluster({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path / "no") is None
     with pytest.raises(NoObjects, match="cannot be read"):
         kubeconfig.find(None, {"KUBECONFIG": "/no/file"})
+
+
+@pytest.mark.parametrize("user", [{"token": "t"}, {"tokenFile": "t"}, {"username": "a", "password": "b"}, {"exec": {
+    "apiVersion": "client.authentication.k8s.io/v1", "command": "./get-token"}}], ids=["token", "file", "password", "program"])  # fmt: skip
+def test_no_token_goes_over_plain_http(tmp_path: Path, user: dict[str, Any]) -> None:
+    for server, told in (("http://10.0.0.1:8080", True), ("http://127.0.0.1:8001", False), ("http://localhost:1", False)):
+        path = write(tmp_path, clusters=[{"name": "c", "cluster": {"server": server}}], users=[{"name": "u", "user": user}])
+        if told:
+            with pytest.raises(NoObjects, match=r"would send a token or password to 10\.0\.0\.1 by plain http"):
+                kubeconfig.read(path)
+        else:
+            assert kubeconfig.read(path).context is None
+    nothing = write(tmp_path, clusters=[{"name": "c", "cluster": {"server": "http://10.0.0.1"}}], users=[])
+    assert kubeconfig.read(nothing).headers() == {}
+
+
+def test_a_certificate_that_nobody_checks_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    assert kubeconfig.read(path).unchecked
+    kube = Kube(Source(kubeconfig=path), Words(), Filter())
+    assert any("insecure-skip-tls-verify: nobody checks" in note and path in note for note in kube.notes())
+    kube.close()

@@ -276,6 +276,17 @@ def test_ready_file(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["ready"], "nothing is left beside it"
 
 
+def test_ready_file_follows_no_link(tmp_path: Path) -> None:
+    """Neither under its own name nor under one that it has for a moment."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    path = tmp_path / "ready"
+    for planted in (path, path.with_name("ready.tmp")):
+        planted.symlink_to(victim)
+    write_ready(str(path), 4242)
+    assert victim.read_text() == "precious" and path.read_text() == "4242\n" and not path.is_symlink()
+
+
 def test_ready_file_that_cannot_be_written(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "ready"
     with pytest.raises(BadOption) as e:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -210,9 +212,13 @@ def write_ready(path: str, pid: int) -> None:
 
     Raises BadOption when it cannot be written.
     """
-    temporary = Path(path + ".tmp")
+    goal = Path(path)
     try:
-        temporary.write_text(f"{pid}\n", encoding="ascii")
-        temporary.replace(path)
+        # A name that nobody can have put a link under; a link under the final name is replaced, not followed.
+        fd, temporary = tempfile.mkstemp(dir=goal.parent, prefix=f".{goal.name}.")
+        with open(fd, "w", encoding="ascii") as file:
+            file.write(f"{pid}\n")
+            os.fchmod(fd, 0o644)
+        os.replace(temporary, goal)
     except OSError as e:
         raise BadOption(f"--ready-file {path} cannot be written: {e.strerror}.") from e

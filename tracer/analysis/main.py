@@ -116,7 +116,7 @@ def query(paths: Sequence[str], sql: str, form: str, asked: Asked) -> int:
 def to(paths: Sequence[str], form: str, target: str, asked: Asked, redact: bool) -> int:
     """`export FILE --to FORMAT TARGET`. Returns the exit status."""
     goal = Path(target)
-    if goal.exists():
+    if os.path.lexists(goal):
         raise NotWritten(f"{target} is there already.")
     with opened(paths) as capture:
         try:

@@ -1,4 +1,7 @@
-"""SQL over a capture: its packets become Parquet in a scratch directory, and DuckDB asks that. Nothing is held in memory."""
+"""SQL over a capture: its packets become Parquet in a scratch directory, then tables of a DuckDB file there, which is asked.
+
+Nothing is held in memory. A question reads these tables and nothing else: DuckDB may open no other file, no network, no extension.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,26 @@ from tracer.errors import BadOption
 
 MOST_ROWS = 100_000
 """Of an answer that is shown."""
+LOCKED = (
+    "autoinstall_known_extensions = false",
+    "autoload_known_extensions = false",
+    "enable_external_access = false",
+    "lock_configuration = true",
+)
+"""What a question may do, which it cannot change: the last one locks the others."""
 
 
 def ask(directory: Path, sql: str) -> Table:
     """The answer to one question. directory: as `export --to parquet` fills it. Raises BadOption with DuckDB's words."""
     duckdb: Any = need("duckdb", "query")
-    with duckdb.connect() as connection:
+    with duckdb.connect(directory / "capture.duckdb") as connection:
         for name in COLUMNS:
             source = _quoted(directory / f"{name}.parquet")
-            connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet({source})")
+            connection.execute(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({source})")
         # What does not fit into memory while it is sorted goes beside them.
         connection.execute(f"SET temp_directory = {_quoted(directory)}")
+        for setting in LOCKED:
+            connection.execute(f"SET {setting}")
         try:
             answer = connection.execute(sql)
             columns = tuple(column[0] for column in answer.description or ())

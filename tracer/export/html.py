@@ -15,6 +15,7 @@ from tracer.analysis import stats
 from tracer.analysis.table import Table
 from tracer.export import About
 from tracer.findings.model import Finding
+from tracer.fresh import fresh
 from tracer.model import Packet, Totals
 from tracer.render._object import packet_object
 from tracer.render.json import finding_object
@@ -56,8 +57,8 @@ class Html:
     """Collects; the page is written at the end."""
 
     def __init__(self, target: Path, about: About) -> None:
-        self._target, self._about = target, about
-        target.touch(exist_ok=False)
+        self._about = about
+        self._file = open(fresh(target), "w", encoding="utf-8")  # noqa: SIM115  # closed by close()
         self._statistics = [stats.make(name) for name in stats.names()]
         self._timeline = Timeline()
         self._packets: list[dict[str, Any]] = []
@@ -101,7 +102,8 @@ class Html:
         # In a script element nothing but its own end could end it.
         text = text.replace("<", "\\u003c")
         page = TEMPLATE.read_text(encoding="utf-8").replace("@DATA@", text)
-        self._target.write_text(page, encoding="utf-8")
+        with self._file as file:
+            file.write(page)
 
 
 def _table(table: Table) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tracer.export import About
 from tracer.findings.model import Finding
+from tracer.fresh import fresh
 from tracer.model import Packet, Totals
 from tracer.render.json import Json
 
@@ -17,7 +18,7 @@ class JsonLines:
     """docs/json.md says what the lines are."""
 
     def __init__(self, target: Path, about: About) -> None:
-        self._file = target.open("x", encoding="utf-8")
+        self._file = open(fresh(target), "w", encoding="utf-8")  # noqa: SIM115  # closed by close()
         self._json = Json(self._file, io.StringIO())
         self._json.begin(about.facts, about.options, about.kernel)
 

@@ -5,6 +5,7 @@ Times are UTC, without a zone: with one, each of these needs a further library t
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tracer.analysis.libraries import need
 from tracer.analysis.rows import Row
 from tracer.export import About
 from tracer.findings.model import Finding
+from tracer.fresh import fresh
 from tracer.model import Packet, Totals
 
 TELLS = "a directory of tables for DuckDB, pandas, Spark"
@@ -26,7 +28,8 @@ class Parquet:
     def __init__(self, target: Path, about: About) -> None:
         self._arrow: Any = need("pyarrow", "Parquet")
         files: Any = need("pyarrow.parquet", "Parquet")
-        target.mkdir()
+        target.mkdir(mode=0o700)
+        directory = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         arrow = self._arrow
         types = {"timestamp": arrow.timestamp("ns"), "bool": arrow.bool_()}
         told = {"k8snet-trace.host": about.host, "k8snet-trace.kernel": about.kernel, "k8snet-trace.options": about.options}
@@ -34,9 +37,12 @@ class Parquet:
             name: arrow.schema([(c, types[t] if t in types else getattr(arrow, t)()) for c, t in columns.items()], told)
             for name, columns in rows.COLUMNS.items()
         }
+        try:
+            self._files = {name: open(fresh(f"{name}.parquet", directory), "wb") for name in self._schemas}
+        finally:
+            os.close(directory)
         self._writers = {
-            name: files.ParquetWriter(target / f"{name}.parquet", schema, compression="zstd")
-            for name, schema in self._schemas.items()
+            name: files.ParquetWriter(self._files[name], schema, compression="zstd") for name, schema in self._schemas.items()
         }
         self._rows: dict[str, list[Row]] = {name: [] for name in rows.COLUMNS}
 
@@ -65,6 +71,7 @@ class Parquet:
         for name, writer in self._writers.items():
             self._flush(name)
             writer.close()
+            self._files[name].close()
 
 
 EXPORT = Parquet

@@ -15,6 +15,7 @@ from typing import Any
 from tracer.analysis.libraries import need
 from tracer.export import About
 from tracer.findings.model import Finding
+from tracer.fresh import fresh
 from tracer.model import Endpoints, Hop, Packet, Totals
 from tracer.record import PROTOCOLS, TCP_FLAGS
 from tracer.rules.model import path
@@ -48,8 +49,8 @@ class Pcapng:
         self._inet: Any = need("scapy.layers.inet", "pcapng")
         self._inet6: Any = need("scapy.layers.inet6", "pcapng")
         utils: Any = need("scapy.utils", "pcapng")
-        target.touch(exist_ok=False)
-        self._writer = utils.PcapNgWriter(str(target))
+        # open(), which scapy calls with this, takes a descriptor as well: the name is not looked up again.
+        self._writer = utils.PcapNgWriter(fresh(target))
         self._writer.linktype = LINKTYPE_RAW
         self._raw: Any = need("scapy.packet", "pcapng").Raw
 

@@ -24,6 +24,8 @@ WATCH_SECONDS = 300
 """The server ends a watch after so long, and it is begun again."""
 SILENCE_SECONDS = WATCH_SECONDS + 30
 ANSWER_SECONDS = 15
+MOST_PAGE, MOST_LIST, MOST_LINE = 64 << 20, 512 << 20, 8 << 20
+"""Bytes of a page of a list, of all its pages, and of one event of a watch. etcd takes no object larger than 1.5 MB."""
 _KEEPALIVE = (
     ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
     ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 20),
@@ -39,6 +41,10 @@ class Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class TooMuch(ValueError):
+    """The server sends more than there can be of what was asked for."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +86,18 @@ class Client:
                 stream.shutdown(socket.SHUT_RDWR)
 
     def list(self, resource: Resource) -> tuple[list[dict[str, Any]], str]:
-        """All objects, and the version to watch from. Raises Refused, OSError, HTTPException, ValueError."""
+        """All objects, and the version to watch from. Raises Refused, TooMuch, OSError, HTTPException, ValueError."""
         items: list[dict[str, Any]] = []
+        length = 0
         query: dict[str, str] = {"limit": str(PAGE)}
         while True:
             response = self._get(resource, query, self._seconds)
-            body = _object(response.read())
+            text = response.read(MOST_PAGE + 1)
+            length += len(text)
+            if len(text) > MOST_PAGE or length > MOST_LIST:
+                most = MOST_PAGE if len(text) > MOST_PAGE else MOST_LIST
+                raise TooMuch(f"a list of more than {most >> 20} MB")
+            body = _object(text)
             inside, meta = body.get("items") or [], body.get("metadata") or {}
             if not isinstance(inside, list) or not isinstance(meta, dict):
                 raise ValueError("it sent no list of objects")
@@ -134,7 +146,9 @@ class Client:
 
 def _events(response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
     """One JSON object a line."""
-    while line := response.readline():
+    while line := response.readline(MOST_LINE + 1):
+        if len(line) > MOST_LINE:
+            raise TooMuch(f"an event of more than {MOST_LINE >> 20} MB")
         if not line.strip():
             continue
         event = _object(line)

@@ -39,6 +39,7 @@ def gather(path: str | None = None, find: Callable[[str | None], Access | None] 
 def ask(access: Access, seconds: float = SECONDS) -> Iterator[Fact]:
     """What it says: one fact for the API, one for which node this is."""
     where = f"{access.scheme}://{access.host}:{access.port}" + (f" by {access.source}" if access.source else "")
+    where += ", its certificate not checked (insecure-skip-tls-verify)" if access.unchecked else ""
     asker, store, counted, lost = Client(access, seconds), Store(), [], []
     for resources in ((client.SERVICES,), ENDPOINT_KINDS, (client.NODES,)):
         try:

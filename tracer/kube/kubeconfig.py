@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -36,7 +37,8 @@ class Access:
 
     scheme, host, port, path: of its URL. context: for TLS, None for plain http. token_file, command: where the bearer token
     comes from, when it is not fixed. owners: whose the token's file must be, None for anybody's. source: where all this was
-    found; nothing else here is ever printed but the URL.
+    found; nothing else here is ever printed but the URL. unchecked: the server's certificate is not looked at
+    (insecure-skip-tls-verify).
     """
 
     scheme: str
@@ -52,7 +54,14 @@ class Access:
     server_name: str = ""
     source: str = ""
     owners: Collection[int] | None = None
+    unchecked: bool = False
     _until: float = 0.0
+
+    @property
+    def says_secrets(self) -> bool:
+        """Whether what it is authorised with would leave this machine without TLS."""
+        secret = self.token or self.token_file or self.command or self.basic
+        return bool(secret) and self.context is None and not _is_loopback(self.host)
 
     def headers(self) -> dict[str, str]:
         """The authorisation to send now. Raises OSError when the token cannot be had."""
@@ -77,6 +86,13 @@ class Access:
         if not plugin.is_token(found):
             raise OSError(f"the file {self.token_file} has no token")
         return found
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def find(path: str | None, environment: dict[str, str] | None = None) -> Access | None:
@@ -143,6 +159,11 @@ def read(path: str, trusted: Trust = trust.NAMED) -> Access:
         raise NoObjects(f"The kubeconfig {path} names no usable cluster: {e} is missing or wrong.") from e
     except (OSError, ValueError) as e:
         raise NoObjects(f"The kubeconfig {path} names a certificate that cannot be used: {e}.") from e
+    if access.says_secrets:
+        raise NoObjects(
+            f"The kubeconfig {path} would send a token or password to {access.host} by plain http, where anybody on the way"
+            " can read it: give its server an https URL."
+        )
     if access.command and not access.token_file and not trusted.runs:
         raise NoObjects(
             f"The kubeconfig {path} names a program that gives a token, {access.command[0]!r}, and is another user's: root runs"
@@ -159,7 +180,7 @@ def _access(cluster: Any, user: Any, folder: Path, owners: Collection[int] | Non
     url = urlsplit(word(cluster["server"], "server"))
     if url.scheme not in ("http", "https") or not url.hostname:
         raise TypeError("server")
-    context = None
+    context, unchecked = None, False
     if url.scheme == "https":
         import ssl
 
@@ -168,6 +189,7 @@ def _access(cluster: Any, user: Any, folder: Path, owners: Collection[int] | Non
         context = ssl.create_default_context(cadata=authority.decode() if authority else None)
         if cluster.get("insecure-skip-tls-verify"):
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            unchecked = True
         _client_certificate(context, user, folder, owners)
     try:
         port = url.port or (443 if url.scheme == "https" else 80)
@@ -175,7 +197,7 @@ def _access(cluster: Any, user: Any, folder: Path, owners: Collection[int] | Non
         raise TypeError("the port of its server") from e
     token = secret(user.get("token"), "token")
     access = Access(url.scheme, url.hostname or "", port, url.path.rstrip("/"), context, token)
-    access.owners = owners
+    access.owners, access.unchecked = owners, unchecked
     access.server_name = word(cluster.get("tls-server-name"), "tls-server-name")
     if user.get("tokenFile"):
         access.token_file = str(folder / word(user["tokenFile"], "tokenFile"))

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds to wait for the API when an option names an object. Nothing else ever waits for it."""
+UNCHECKED = (
+    "The kubeconfig {} has insecure-skip-tls-verify: nobody checks that it is the API that answers. Whoever is on the way can"
+    " read the token and make names up."
+)
 
 LEFT_OUT = f"The CNI result cache has more than {MOST_FILES} files: pods that are only in the others have no names."
 
@@ -66,6 +70,8 @@ class Kube:
             self.known.store.node = node.name_of_node(self.known.store, self.known.local)
         elif not source.none:
             access = self._access(source)
+            if access and access.unchecked:
+                self._notes.append(UNCHECKED.format(access.source))
             if access:
                 from tracer.kube.watch import Watch
 

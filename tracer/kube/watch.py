@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from tracer.kube import client, objects
-from tracer.kube.client import Client, Refused, Resource
+from tracer.kube.client import Client, Refused, Resource, TooMuch
 from tracer.kube.kubeconfig import Access
 from tracer.kube.store import Store
 from tracer.worker import Worker, troubles
@@ -154,8 +154,10 @@ class Watch:
         if self._over.is_set():
             return
         why = (e.strerror if isinstance(e, OSError) and e.strerror else str(e)) or type(e).__name__
-        where = f"{self._access.host}:{self._access.port}"
-        self._say(kind, f"The Kubernetes API at {where} does not answer ({why}): names may be old or missing.")
+        where, what = f"{self._access.host}:{self._access.port}", "does not answer"
+        if isinstance(e, TooMuch):
+            what = "sends more than this program takes"
+        self._say(kind, f"The Kubernetes API at {where} {what} ({why}): names may be old or missing.")
 
     def _not_understood(self, kind: str, e: Exception) -> None:
         """An answer that is JSON, but not what the API describes."""
