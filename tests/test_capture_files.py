@@ -107,11 +107,11 @@ def test_a_record_that_comes_late_is_in_a_later_file_alone(tmp_path: Path) -> No
     with Capture(str(meta)) as capture:
         files.describe({k: v for k, v in capture.meta.items() if k != "parts"})
     records = [
-        (0, "answer", "a", b"1"),
-        (0, "answer", "b", b"2"),
-        (1, "answer", "a", b"3"),
-        (1, "gap", "", b"[5]"),
-        (2, "note", "", b"4"),
+        (0, "answer", "a", b"[1,1,1]"),
+        (0, "answer", "b", b"[1,1,2]"),
+        (1, "answer", "a", b"[1,1,3]"),
+        (1, "gap", "", b'[5,"so"]'),
+        (2, "note", "", b'"4"'),
     ]
     slots = layout.pack(captures.slots(captures.request(1, 1)), 1)
     for number, record in enumerate(records):

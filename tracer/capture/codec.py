@@ -13,6 +13,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+from tracer.capture.typed import LEAST as LEAST_NUMBER
+from tracer.capture.typed import MOST as MOST_NUMBER
+from tracer.capture.typed import sound
 from tracer.facts import Fact
 from tracer.findings.kube_proxy import KubeProxy
 from tracer.findings.procnet import Bound
@@ -31,6 +34,13 @@ LONG = 400
 """Bytes from which a text is compressed. A compressed one begins with the byte 0x78, which no JSON does."""
 MOST = 1 << 30
 """Bytes that a compressed text may become; more is damage, or somebody's joke."""
+ALWAYS, TIMES = 24 << 20, 48
+"""A value may take so many bytes of memory, and so many times its stored length more. What real runs store becomes 5 to 20 times
+as long."""
+NODE_BYTES = 64
+"""About what a value of JSON takes, beside its text."""
+DEEPEST = 40
+"""Values within values. A capture has not half as many."""
 
 
 class Unreadable(Exception):
@@ -57,10 +67,12 @@ def plain(value: Any) -> Any:
     raise TypeError(f"a capture has no {name}")
 
 
-def rich(value: Any) -> Any:
-    """The value that `plain` was given. Raises Unreadable."""
+def rich(value: Any, depth: int = DEEPEST) -> Any:
+    """The value that `plain` was given, its data classes with fields of their types. Raises Unreadable."""
+    if not depth:
+        raise Unreadable("values within values without end")
     if isinstance(value, list):
-        return [rich(v) for v in value]
+        return [rich(v, depth - 1) for v in value]
     if not isinstance(value, dict):
         return value
     what, inside = next(iter(value.items())) if len(value) == 1 else ("", None)
@@ -68,18 +80,31 @@ def rich(value: Any) -> Any:
         if what in KINDS and isinstance(inside, dict):
             known = {f.name for f in fields(KINDS[what])}
             # A field that this program no longer has is left out; one that it has since has its default.
-            return KINDS[what](**{k: rich(v) for k, v in inside.items() if k in known})
-        return _WHAT[what](inside)
+            made = KINDS[what](**{k: rich(v, depth - 1) for k, v in inside.items() if k in known})
+            if not sound(made):
+                raise Unreadable(f"a {what} of other types")
+            return made
+        return _WHAT[what](inside, depth - 1)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise Unreadable(f"no value of a capture: {what!r}") from e
 
 
-_WHAT: dict[str, Callable[[Any], Any]] = {
-    "bytes": lambda text: base64.b64decode(text, validate=True),
-    "tuple": lambda values: tuple(rich(v) for v in values),
-    "set": lambda values: frozenset(rich(v) for v in values),
-    "dict": lambda pairs: {rich(k): rich(v) for k, v in pairs},
+def _bytes(text: Any, depth: int) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+_WHAT: dict[str, Callable[[Any, int], Any]] = {
+    "bytes": _bytes,
+    "tuple": lambda values, depth: tuple(rich(v, depth) for v in _listed(values)),
+    "set": lambda values, depth: frozenset(rich(v, depth) for v in _listed(values)),
+    "dict": lambda pairs, depth: {rich(k, depth): rich(v, depth) for k, v in _listed(pairs)},
 }
+
+
+def _listed(values: Any) -> list[Any]:
+    if not isinstance(values, list):
+        raise TypeError("no list")
+    return values
 
 
 def pack(value: Any) -> bytes:
@@ -89,15 +114,34 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(stored: object) -> Any:
-    """The plain JSON of what is stored. Raises Unreadable."""
+    """The plain JSON of what is stored: numbers have 64 bits and are finite. Raises Unreadable."""
     if isinstance(stored, str):
-        stored = stored.encode()
+        stored = stored.encode(errors="surrogateescape")
     if not isinstance(stored, bytes):
         raise Unreadable("no text")
+    most = min(MOST, ALWAYS + TIMES * len(stored))
     try:
-        return json.loads(inflate(stored) if stored[:1] == b"\x78" else stored)
+        text = inflate(stored, most) if stored[:1] == b"\x78" else stored
+        if len(text) + NODE_BYTES * sum(map(text.count, (b",", b"[", b"{"))) > most:
+            raise Unreadable("more values than it has room for")
+        return json.loads(text, parse_int=_int, parse_float=_float, parse_constant=_constant)
     except (ValueError, RecursionError) as e:
         raise Unreadable(str(e)) from e
+
+
+def _int(text: str) -> int:
+    number = int(text) if len(text) < 32 else MOST_NUMBER + 1
+    if not LEAST_NUMBER <= number <= MOST_NUMBER:
+        raise ValueError("a number of more than 64 bits")
+    return number
+
+
+def _float(text: str) -> float:
+    return _constant(text) if abs(number := float(text)) == float("inf") else number
+
+
+def _constant(text: str) -> float:
+    raise ValueError(f"{text[:20]} is no number")
 
 
 def inflate(stored: bytes, most: int = MOST) -> bytes:

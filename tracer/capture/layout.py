@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tracer import raw, record
 from tracer.capture.codec import Unreadable, inflate
+from tracer.capture.typed import fits
 from tracer.record import Kind
 from tracer.rules import steps
 
@@ -32,8 +33,11 @@ OTHERS = {
     int(Kind.EVENT_RULESET): "ruleset",
     int(Kind.EVENT_RAW): "raw",
 }
-MOST_SLOTS = 1 << 24
-"""In one stored batch."""
+_KNOWN = np.array([int(k) for k in Kind])
+MOST_BYTES, ALWAYS, TIMES = 48 << 20, 1 << 20, 96
+"""Of the slots of one stored batch: a turn is 16 MB at most, and is put to others of 4 MB; and so many times the stored length."""
+LONGEST = 1 << 14
+"""Bytes of one record."""
 
 
 def describe() -> dict[str, Any]:
@@ -73,23 +77,29 @@ def of_packets(slots: npt.NDArray[np.uint8]) -> int:
 
 
 class Layout:
-    """How slots of one file become this program's events. told: what `describe` said when it was written. Raises Unreadable."""
+    """How slots of one file become this program's events. told: what `describe` said when it was written. Raises Unreadable.
+
+    unknown: events of a kind that there is none of, which are left out.
+    """
 
     def __init__(self, told: Any) -> None:
-        self._same = told == describe()
+        self._same, self.unknown = told == describe(), 0
         try:
             self.slot = int(told["slot"])
             self._dtypes = {name: _dtype(fields) for name, fields in told["records"].items()}
             self._kinds = {int(number): name for name, number in told["kinds"].items()}
             sizes = {self._dtypes[name].itemsize for name in ("event", "nft_hit", "steps")}
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
+        except (LookupError, TypeError, ArithmeticError, ValueError, AttributeError) as e:
             raise Unreadable(f"the layout of its events cannot be understood ({e})") from e
+        missing = {"kind"} - set(self._dtypes["event"].names or ())
+        if missing or any(not 0 < dtype.itemsize <= LONGEST for dtype in self._dtypes.values()):
+            raise Unreadable("the layout of its events makes no sense")
         if not 8 < self.slot <= 1 << 12 or len(sizes) != 1 or (sizes.pop() + 8) % self.slot:
             raise Unreadable("the layout of its events makes no sense")
 
     def unpack(self, stored: object, count: int) -> npt.NDArray[np.uint8]:
         """The slots of a stored batch, one a row. Raises Unreadable."""
-        if not 0 <= count <= MOST_SLOTS or not isinstance(stored, bytes):
+        if not isinstance(stored, bytes) or not 0 <= count * self.slot <= min(MOST_BYTES, ALWAYS + TIMES * len(stored)):
             raise Unreadable("a batch is of no size that there can be")
         raw = inflate(stored, self.slot * count + 1)
         if len(raw) != self.slot * count:
@@ -99,9 +109,12 @@ class Layout:
     def events(self, slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         """A batch as `record.unpack` makes it."""
         slots = _sound(slots, self._dtypes["event"].itemsize)
-        if self._same:
-            return record.unpack(slots)
-        return self._converted(slots)
+        if not self._same:
+            return self._converted(slots)
+        found = record.unpack(slots)
+        known = np.isin(found["kind"], _KNOWN)
+        self.unknown += int((~known).sum())
+        return found if known.all() else found[known]
 
     def _converted(self, slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         theirs = _unpacked(slots, self._dtypes["event"], self.slot)
@@ -124,7 +137,11 @@ class Layout:
 
 
 def _dtype(fields: Any) -> np.dtype[Any]:
+    if not fits(fields, list[tuple[str, str, int, int]], listed=True):
+        raise ValueError("fields of another form")
     shapes = [(base, (count,)) if count else base for _, base, count, _ in fields]
+    if any(not 0 <= place < LONGEST for _, _, _, place in fields):
+        raise ValueError("a field at no place")
     if any(not 0 <= count < 4096 or str(base)[:2] not in ("<u", "|u", "|S", "|V") for _, base, count, _ in fields):
         raise ValueError("a field of no known type")
     names, offsets = [f[0] for f in fields], [f[3] for f in fields]

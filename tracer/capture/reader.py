@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer.capture import journal, versions
+from tracer.capture import border, journal, schema, versions
 from tracer.capture.codec import Unreadable, unpack
 from tracer.capture.files import COLUMNS, REPEATED
 from tracer.capture.layout import Layout
 from tracer.capture.schema import APPLICATION, VERSION, Record, crc
+from tracer.capture.typed import fits
 from tracer.capture.versions import RecordRow
 from tracer.errors import NewerCapture, NoCapture
 from tracer.fresh import fresh
@@ -32,6 +33,10 @@ MOST_MISSES = 64
 """Rows that cannot be read in a row before the rest of a table is given up."""
 AT_ONCE = 64
 """Records fetched by one question."""
+LEAST_ROW, MOST_ROW = 1 << 20, 1 << 30
+"""Bytes of a row: as many as there are in the file, within these."""
+LEAST_STEPS, STEPS, AT_ONCE_STEPS = 1_000_000, 4, 10_000
+"""Of SQLite's machine that a statement may take, those for each byte of the file, and after how many they are counted."""
 DAMAGE = (Unreadable, KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What it looks like when a value is not what it should be."""
 
@@ -62,6 +67,7 @@ class Capture:
             self.version = self._check(Path(path), fd)
             self._contiguous = True
             self._connection = self._open(Path(path), fd)
+            self._guard(os.fstat(fd))
             self.meta = self._meta()
             # A ring forgets.
             self._contiguous = not self.meta.get("ring")
@@ -141,11 +147,35 @@ class Capture:
         connection.execute("PRAGMA cell_size_check = 1")
         return connection
 
+    def _guard(self, found: os.stat_result) -> None:
+        """Whatever is in the file, no statement runs or grows without end. Raises Unreadable for tables that are none.
+
+        A view can be endless, a generated column of any length, and a tree of pages can lead to the same page again and again.
+        """
+        there = min(found.st_size, found.st_blocks * 512)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(there, LEAST_ROW), MOST_ROW))
+        self._most_steps = (LEAST_STEPS + there * STEPS) // AT_ONCE_STEPS
+        self._steps = 0
+        self._connection.set_progress_handler(self._too_long, AT_ONCE_STEPS)
+        wanted = [" ".join(text.split()) for text in schema.TABLES.strip().rstrip(";").split(";")]
+        rows = self._execute("SELECT type, sql FROM sqlite_schema WHERE name IN ('meta', 'records', 'batches')")
+        if sorted((kind, " ".join(str(text).split())) for kind, text in rows) != sorted(("table", text) for text in wanted):
+            raise Unreadable("its tables are not those of a capture")
+
+    def _too_long(self) -> bool:
+        self._steps += 1
+        return self._steps > self._most_steps
+
+    def _execute(self, text: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        """All rows of a statement. Raises sqlite3.Error, also for one that does not end."""
+        self._steps = 0
+        return self._connection.execute(text, values).fetchall()
+
     def _meta(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in self._rows("meta", AT_ONCE):
             try:
-                found[str(name)] = versions.meta(self.version, str(name), unpack(value))
+                found[str(name)] = border.meta(str(name), versions.meta(self.version, str(name), unpack(value)))
             except DAMAGE:
                 self.missed += 1
         self.missed += found.get("parts") != len(found)
@@ -155,11 +185,11 @@ class Capture:
 
     def _rows(self, table: str, at_once: int, after: int = 0) -> Iterator[tuple[Any, ...]]:
         """The rows of a table behind this one in order; those that cannot be read are counted and passed over."""
-        execute, misses = self._connection.execute, 0
+        misses = 0
         text = f"SELECT seq, crc, {COLUMNS[table]} FROM {table} WHERE seq > ? ORDER BY seq LIMIT ?"
         while misses < MOST_MISSES:
             try:
-                rows = execute(text, (after, at_once if not misses else 1)).fetchall()
+                rows = self._execute(text, (after, at_once if not misses else 1))
             except (sqlite3.Error, OverflowError, ValueError):
                 if not misses and at_once > 1:
                     # One by one from here, to get what stands before the damage.
@@ -189,7 +219,10 @@ class Capture:
         last, known = "", self.meta.get(REPEATED, 0)
         for turn, kind, key, body in self._rows("records", AT_ONCE, 0 if repeated or not isinstance(known, int) else known):
             try:
-                row = versions.record(self.version, (int(turn), str(kind), str(key), unpack(body)))
+                if type(turn) is not int:
+                    raise Unreadable("a record of no turn")
+                row = versions.record(self.version, (turn, str(kind), str(key), unpack(body)))
+                border.record(row[1], row[3])
             except DAMAGE:
                 self.missed += 1
                 continue
@@ -203,22 +236,28 @@ class Capture:
         last = 0
         for turn, began, ended, events, turns, slots in self._rows("batches", 1):
             try:
-                told = tuple((int(now), int(count), bool(last)) for now, count, last in unpack(turns))
-                count = sum(n for _, n, _ in told)
-                if any(n < 0 for _, n, _ in told):
-                    raise Unreadable("a turn of less than nothing")
-                found = self.layout.unpack(slots, count)
-                last = int(turn) + len(told) - 1
-                yield Batch(int(turn), int(began), int(ended), int(events), told, found)
-            except (*DAMAGE, OverflowError):
+                made = self._batch(turn, began, ended, events, unpack(turns), slots)
+            except DAMAGE:
                 self.missed += 1
+                continue
+            last = turn + len(made.turns) - 1
+            yield made
         ended = self.ended()
         self.missed += bool(ended and last < ended[1])
+
+    def _batch(self, turn: Any, began: Any, ended: Any, events: Any, turns: Any, slots: object) -> Batch:
+        """A stored batch. Raises Unreadable, and what else damage raises."""
+        if not fits([turn, began, ended, events, turns], tuple[int, int, int, int, list[tuple[int, int, int]]], listed=True):
+            raise Unreadable("a batch of another form")
+        if any(count < 0 for _, count, _ in turns):
+            raise Unreadable("a turn of less than nothing")
+        told = tuple((now, count, bool(last)) for now, count, last in turns)
+        return Batch(turn, began, ended, events, told, self.layout.unpack(slots, sum(count for _, count, _ in told)))
 
     def spans(self) -> list[tuple[int, int, int]]:
         """(began, ended, events) of all batches: how much there is to read."""
         try:
-            found = self._connection.execute("SELECT began, ended, events FROM batches ORDER BY seq").fetchall()
+            found = self._execute("SELECT began, ended, events FROM batches ORDER BY seq")
         except sqlite3.Error:
             return []
         return [row for row in found if all(isinstance(v, int) for v in row)]
@@ -226,11 +265,12 @@ class Capture:
     def ended(self) -> tuple[float, int] | None:
         """How many seconds the run took, and the number of its last turn; None when it did not end as it should."""
         try:
-            row = self._connection.execute("SELECT body FROM records WHERE kind = 'end' ORDER BY seq DESC LIMIT 1").fetchone()
-            if row is None:
+            rows = self._execute("SELECT body FROM records WHERE kind = 'end' ORDER BY seq DESC LIMIT 1")
+            if not rows:
                 return None
-            seconds, turn = unpack(row[0])
-            return float(seconds), int(turn)
+            ((body,),) = rows
+            seconds, turn = border.record(Record.END, unpack(body))
+            return float(seconds), turn
         except (sqlite3.Error, *DAMAGE):
             return None
 

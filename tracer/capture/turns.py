@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tracer import record
-from tracer.capture import rulesets
+from tracer.capture import border, rulesets
 from tracer.capture.between import ReplayedChanges, ReplayedEntries
-from tracer.capture.codec import Unreadable, rich
+from tracer.capture.codec import Unreadable
 from tracer.capture.reader import Batch, Capture
 from tracer.capture.replayed import Answers, ReplayedReader, ReplayedWatch
 from tracer.capture.sandboxes import Replayed
@@ -112,7 +112,14 @@ class Turns:
                 self._apply(self._next, number)
                 self._advance()
             slots = np.concatenate(parts) if parts else np.zeros((0, self._capture.layout.slot), np.uint8)
-            yield self._turn(0, self._capture.layout.events(slots), False)
+            yield self._turn(0, self._events(slots), False)
+
+    def _events(self, slots: Any) -> Any:
+        layout = self._capture.layout
+        before = layout.unknown
+        events = layout.events(slots)
+        self._capture.missed += layout.unknown - before
+        return events
 
     def _slots(self, told: Any) -> Any:
         try:
@@ -127,7 +134,7 @@ class Turns:
         for place, (now, count, last) in enumerate(batch.turns):
             slots = batch.slots[at : at + count]
             at += count
-            yield self._begin(batch.turn + place, now, self._capture.layout.events(slots), last)
+            yield self._begin(batch.turn + place, now, self._events(slots), last)
         self._progress(batch.events)
 
     def _begin(self, number: int, now: int, events: Any, last: bool) -> Turn:
@@ -157,7 +164,8 @@ class Turns:
             self._capture.missed += 1
 
     def _answer(self, body: Any, in_turn: bool) -> None:
-        self._answers.take(rich(body[0]), int(body[1]) if in_turn else 1, rich(body[2]))
+        question, count, found = border.answer(body)
+        self._answers.take(question, count if in_turn else 1, found)
 
     def _objects(self, body: Any, in_turn: bool) -> None:
         what, kind, bodies = body
@@ -172,8 +180,8 @@ class Turns:
                 (self.store.apply if what == "apply" else self.store.delete)(kind, one)
 
     def _sandboxes(self, body: Any, in_turn: bool) -> None:
-        asked, found = int(body[0]) if in_turn else 0, rich(body[1])
-        self._cached.append((asked, [s for s in found if isinstance(s, Sandbox)]))
+        asked, found = border.sandboxes(body)
+        self._cached.append((asked if in_turn else 0, found))
 
     def _reading(self, body: Any, in_turn: bool) -> None:
         self.reader.coming.append(rulesets.reading(body))
@@ -182,21 +190,19 @@ class Turns:
         self.watch.learned.append(rulesets.change(body))
 
     def _loss(self, body: Any, in_turn: bool) -> None:
-        found = rich(body)
-        if isinstance(found, Loss):
-            self._losses.append(found)
+        self._losses.append(border.loss(body))
 
     def _gap(self, body: Any, in_turn: bool) -> None:
-        self._losses.append(Loss("capture", -1, int(body[0]), str(body[1])))
+        self._losses.append(Loss("capture", -1, body[0], body[1]))
 
     def _note(self, body: Any, in_turn: bool) -> None:
-        self._notes.append(str(body))
+        self._notes.append(body)
 
     def _change(self, body: Any, in_turn: bool) -> None:
-        self.changes.coming += [Step(int(at), "change", str(text)) for at, text in body]
+        self.changes.coming += [Step(at, "change", text) for at, text in body]
 
     def _conntrack(self, body: Any, in_turn: bool) -> None:
-        self.entries.coming += [(int(at), base64.b64decode(data)) for at, data in body]
+        self.entries.coming += [(at, base64.b64decode(data)) for at, data in body]
 
 
 _TAKE: dict[str, Callable[[Turns, Any, bool], None]] = {

@@ -7,7 +7,10 @@ import re
 import time
 from pathlib import Path
 
-_RULE = re.compile(r"[A-Za-z<>+\-0-9:,./]{1,64}")
+_NAME, _OFFSET = r"(?:[A-Za-z]{3,10}|<[A-Za-z0-9+-]{3,10}>)", r"[+-]?\d{1,3}(?::\d\d){0,2}"
+_DAY = r"(?:M\d{1,2}\.\d\.\d|J?\d{1,3})"
+_RULE = re.compile(rf"{_NAME}{_OFFSET}(?:{_NAME}(?:{_OFFSET})?(?:,{_DAY}(?:/{_OFFSET})?){{0,2}})?", re.ASCII)
+"""POSIX's form of TZ. Any other would be taken for the name of a file: ":/dev/zero"."""
 
 
 def local_zone(zone_file: Path = Path("/etc/localtime")) -> str:

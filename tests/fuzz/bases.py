@@ -1,0 +1,74 @@
+"""Captures with all kinds of records in them, taken apart: what the fuzzer changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests import captures
+from tests.ctnetlink import Heard
+from tests.fuzz.files import Parts, taken_apart
+from tests.test_capture_between import heard
+from tests.test_capture_rulesets import snapshot
+from tracer.capture import rulesets
+from tracer.capture.codec import plain
+from tracer.kube.cni import Sandbox
+from tracer.kube.model import HostPort
+from tracer.rules.nft_watch import Change
+from tracer.source import Loss
+
+SANDBOX = Sandbox("c0ffee", "cbr0", "default", "web-a", ("10.244.0.11",), (HostPort(3306, 3306, "tcp", ""),))
+OBJECTS = [
+    captures.SERVICE,
+    {"kind": "EndpointSlice", "metadata": {"namespace": "default", "name": "http-proxy-x",
+     "labels": {"kubernetes.io/service-name": "http-proxy"}}, "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
+     "endpoints": [{"addresses": ["10.244.0.11"], "conditions": {"ready": True}, "nodeName": "node-1",
+                    "targetRef": {"kind": "Pod", "namespace": "default", "name": "web-a"}}]},
+    {"kind": "Endpoints", "metadata": {"namespace": "default", "name": "old"}, "subsets": [{
+        "addresses": [{"ip": "10.244.0.12", "nodeName": "node-1", "targetRef": {"kind": "Pod", "namespace": "a", "name": "b"}}],
+        "notReadyAddresses": [{"ip": "10.244.0.13"}], "ports": [{"name": "x", "port": 80, "protocol": "TCP"}]}]},
+    {"kind": "Pod", "metadata": {"namespace": "default", "name": "web-a"}, "spec": {"nodeName": "node-1", "hostNetwork": False,
+     "containers": [{"ports": [{"containerPort": 8080, "hostPort": 30285, "protocol": "TCP", "hostIP": "0.0.0.0"}]}]},
+     "status": {"phase": "Running", "podIP": "10.244.0.11", "podIPs": [{"ip": "10.244.0.11"}]}},
+    {"kind": "Node", "metadata": {"name": "node-1"}, "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"]},
+     "status": {"addresses": [{"type": "InternalIP", "address": "192.168.56.10"}, {"type": "Hostname", "address": "node-1"}]}},
+]  # fmt: skip
+"""One of each kind that is read."""
+
+
+def bases(directory: Path) -> list[Parts]:
+    """A run that was explained, one that was only recorded, and one with everything that a real one can have."""
+    made = [
+        captures.capture(directory / "a.k8st", captures.some_turns(6), follow=True, heard=heard()).path,
+        captures.capture(directory / "b.k8st", captures.some_turns(6), explained=False, heard=Heard(why="no")).path,
+    ]
+    found = [taken_apart(path) for path in made]
+    found.append(taken_apart(made[0]))
+    more = found[-1].records
+    at = next(n for n, r in enumerate(more) if r[0] >= 1)
+    kinds = ("Service", "EndpointSlice", "Endpoints", "Pod", "Node")
+    extra = [[1, "objects", f"{k} x", ["apply", k, [o]]] for k, o in zip(kinds, OBJECTS, strict=True)]
+    extra += [[1, "objects", k, ["replace", k, [o]]] for k, o in zip(kinds, OBJECTS, strict=True)]
+    extra += [[1, "sandboxes", "", [1, plain([SANDBOX])]], [1, "note", "", "A note."], [1, "gap", "", [3, "so"]]]
+    extra += [[1, "loss", "table", plain(Loss("table", 1, 17, "so"))]]
+    extra += [[1, "nft", "100 7", rulesets.of_change(Change(100, 7, False, snapshot()))], [1, "change", "", [[1000, "so"]]]]
+    extra += [[1, "answer", "x", [plain(q), 1, plain(a)]] for q, a in ANSWERS]
+    more[at:at] = extra
+    return found
+
+
+ANSWERS: tuple[tuple[tuple[object, ...], object], ...] = (
+    (("node", ("bound", "tcp")), ()),
+    (("node", ("is kube-proxy", 1)), False),
+    (("node", ("setting", "net/ipv4/tcp_syncookies", 0)), "1"),
+    (("node", ("counters", 0)), {"ListenDrops": 1}),
+    (("node", "conntrack"), {"insert_failed": 0}),
+    (("node", "addresses"), {"192.168.56.10": "eth0"}),
+    (("node", "flannel"), ("10.244.0.0/24",)),
+    (("node", ("mtu", "eth0")), 1500),
+    (("node", ("way out", "10.244.0.11")), "cni0"),
+    (("space names",), ["node"]),
+    (("space", "node", "counters"), {"ListenDrops": 1}),
+    (("process", 48213), (219, "nginx")),
+    (("netns", 200), "pod-a"),
+    (("function", 16), "tcp_v4_rcv"),
+)

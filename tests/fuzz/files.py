@@ -1,0 +1,272 @@
+"""Captures with right check sums and wrong contents: taken apart, changed, and put together again."""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import sqlite3
+import struct
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz import values
+from tracer import record
+from tracer.capture.codec import unpack
+from tracer.capture.layout import Layout
+from tracer.capture.reader import Capture
+from tracer.capture.schema import APPLICATION, TABLES, VERSION, Record, crc
+
+BOMB = 64 << 20
+"""Bytes that some of the compressed values become."""
+
+
+@dataclass
+class Parts:
+    """A capture, taken apart. meta: name -> JSON. records: [turn, kind, key, JSON]. batches: [turn, began, ended, events, turns,
+    slots]."""
+
+    meta: list[list[Any]] = field(default_factory=list)
+    records: list[list[Any]] = field(default_factory=list)
+    batches: list[list[Any]] = field(default_factory=list)
+
+
+def taken_apart(path: Path) -> Parts:
+    with Capture(str(path)) as capture, sqlite3.connect(f"file:{path}?immutable=1", uri=True) as connection:
+        parts = Parts()
+        for name, value in connection.execute("SELECT name, value FROM meta ORDER BY seq"):
+            parts.meta.append([name, unpack(value)])
+        for turn, kind, key, body in connection.execute("SELECT turn, kind, key, body FROM records ORDER BY seq"):
+            parts.records.append([turn, kind, key, unpack(body)])
+        layout: Layout = capture.layout
+        rows = "SELECT turn, began, ended, events, turns, slots FROM batches ORDER BY seq"
+        for turn, began, ended, events, turns, slots in connection.execute(rows):
+            told = unpack(turns)
+            parts.batches.append([turn, began, ended, events, told, layout.unpack(slots, sum(n for _, n, _ in told))])
+        return shortened(parts)
+
+
+def shortened(parts: Parts) -> Parts:
+    """Without the turns in which nothing came, but for the last: a run that waits has many."""
+    full = [b for b in parts.batches[:-1] if len(b[5])]
+    empty = [b for b in parts.batches[:-1] if not len(b[5])]
+    for one in parts.batches:
+        some = max((n for n, (_, count, _) in enumerate(one[4]) if count), default=0)
+        one[4] = one[4][: some + 4]
+    parts.batches = sorted([*full, *empty[:2], parts.batches[-1]], key=lambda b: int(b[0]))
+    return parts
+
+
+def packed(value: Any, dice: random.Random) -> Any:
+    """As the column has it: sometimes compressed although it is short, or the other way round, or no text at all."""
+    text = values.text(value, dice)
+    return zlib.compress(text, 1) if len(text) > 400 or dice.random() < 0.05 else text
+
+
+class Maker:
+    """Makes files of one seed. bases: captures that were taken apart."""
+
+    def __init__(self, bases: list[Parts]) -> None:
+        self._bases = bases
+
+    def content(self, dice: random.Random) -> bytes:
+        """One hostile capture."""
+        base = dice.choice(self._bases)
+        meta = [list(m) for m in base.meta]
+        records = [list(r) for r in base.records]
+        batches = [list(b) for b in base.batches]
+        for _ in range(dice.choice((1, 1, 1, 2, 3))):
+            dice.choices((_meta, _record, _batch, _slots, _rows), (3, 8, 2, 3, 1))[0](meta, records, batches, dice)
+        kept = [
+            [(name, packed(value, dice)) for name, value in meta],
+            [(turn, kind, key, body if isinstance(body, bytes) else packed(body, dice)) for turn, kind, key, body in records],
+            [
+                (turn, began, ended, events, packed(turns, dice), slots if isinstance(slots, bytes) else _stored(slots))
+                for turn, began, ended, events, turns, slots in batches
+            ],
+        ]
+        if dice.random() < 0.1:
+            _column(dice.choice(kept), dice)
+        if dice.random() < 0.01:
+            _bomb(dice.choice(kept), dice)
+        return written(kept, _schema(dice) if dice.random() < 0.05 else "")
+
+
+def _stored(slots: Any) -> bytes:
+    return zlib.compress(slots.T.tobytes(), 1)
+
+
+def _meta(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
+    one = dice.choice(meta)
+    one[1] = values.changed(one[1], dice, dice.choice((1, 1, 2, 4)))
+
+
+def _record(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
+    """A kind of record is taken first, for some are many."""
+    kind = dice.choice(sorted({r[1] for r in records}))
+    one = dice.choice([r for r in records if r[1] == kind])
+    way = dice.random()
+    if kind in (Record.READING, Record.CONNTRACK, Record.RULESET) and dice.random() < 0.5:
+        _octets(one, dice)
+    elif way < 0.85:
+        one[3] = values.changed(one[3], dice, dice.choice((1, 1, 2, 4)))
+    elif way < 0.9:
+        one[0] = dice.choice((0, 1, 2, 5, 1 << 40, -1, one[0] + 1))
+    elif way < 0.95:
+        one[1] = dice.choice(list(Record)).value
+    else:
+        one[2] = dice.choice(values.TEXTS)
+
+
+def _octets(one: list[Any], dice: random.Random) -> None:
+    """Bytes of a legacy table, of a message of conntrack, of the slots of a look-up."""
+    body = one[3] = values.copied(one[3])
+    container, key = body, "bytes"
+    if one[1] == Record.READING:
+        container, key = body["table"] or {}, "blob"
+    elif one[1] == Record.CONNTRACK:
+        container, key = (dice.choice(body), 1) if body else ({}, "")
+    if not isinstance(container, list) and not container.get(key):
+        return
+    data = bytearray(base64.b64decode(container[key]))
+    for _ in range(dice.choice((1, 1, 2, 4, 16)) if data else 0):
+        at, content = dice.randrange(len(data)), dice.choice((b"\0", b"\xff", b"\xff\xff\xff\xff", dice.randbytes(1), dice.randbytes(8)))
+        data[at : at + len(content)] = content
+    container[key] = base64.b64encode(bytes(data)).decode()
+
+
+def _batch(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
+    one = dice.choice(batches)
+    if dice.random() < 0.6:
+        one[4] = values.changed(one[4], dice, dice.choice((1, 1, 3)))
+    else:
+        one[dice.randrange(4)] = dice.choice((0, -1, 1, 1 << 40, (1 << 63) - 1, -(1 << 63), 10**18))
+
+
+def _slots(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
+    """Fields of events: whole ones, by their place, and bytes anywhere behind the lengths."""
+    one = dice.choice([b for b in batches if not isinstance(b[5], bytes)])
+    slots = one[5] = one[5].copy()
+    if not len(slots):
+        return
+    lengths = slots[:, :4].copy().view("<u4").ravel()
+    starts = np.flatnonzero(lengths)
+    for _ in range(dice.choice((1, 1, 2, 8))):
+        if dice.random() < 0.7 and len(starts):
+            start = int(dice.choice(starts))
+            name = dice.choice(record.DTYPE.names or ("kind",))
+            at = 8 + int((record.DTYPE.fields or {})[name][1])
+            size = record.DTYPE[name].itemsize
+            flat = slots[start:].reshape(-1)
+            content = dice.choice((b"\0" * size, b"\xff" * size, dice.randbytes(size), bytes([dice.randrange(64)]) + b"\0" * (size - 1)))
+            flat[at : at + size] = np.frombuffer(content[: max(0, len(flat) - at)], np.uint8)[: max(0, len(flat) - at)]
+        else:
+            row = dice.randrange(len(slots))
+            slots[row, dice.randrange(slots.shape[1])] = dice.randrange(256)
+
+
+def _rows(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
+    """Rows are removed, doubled, exchanged."""
+    rows = dice.choice((meta, records, batches))
+    if len(rows) < 2:
+        return
+    one, other = dice.randrange(len(rows)), dice.randrange(len(rows))
+    way = dice.random()
+    if way < 0.3:
+        del rows[one]
+    elif way < 0.6:
+        rows.insert(one, list(rows[other]))
+    else:
+        rows[one], rows[other] = rows[other], rows[one]
+
+
+def _column(rows: Any, dice: random.Random) -> None:
+    """A column has another type than it should."""
+    if rows:
+        at = dice.randrange(len(rows))
+        row = list(rows[at])
+        row[dice.randrange(len(row))] = dice.choice((None, "x", b"", b"\x78", b"\x78\x01", 1.5, float("inf"), -1, 1 << 62, "", "\0"))
+        rows[at] = tuple(row)
+
+
+def _bomb(rows: Any, dice: random.Random) -> None:
+    """A value that is small here and large in memory."""
+    if rows:
+        at = dice.randrange(len(rows))
+        row = list(rows[at])
+        blobs = [n for n, value in enumerate(row) if isinstance(value, bytes)]
+        unit = dice.choice((b"\0", b" ", b"[],", b"{},", b"0,", b'"",', b'{"":', b"[", b'{"tuple":['))
+        row[dice.choice(blobs)] = zlib.compress(b"[" + unit * (BOMB // len(unit)) + b"0]", 9)
+        rows[at] = tuple(row)
+
+
+_SCHEMAS = (
+    "DROP TABLE {table}; CREATE VIEW {table} AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+    " SELECT i AS seq, 0 AS turn, 'note' AS kind, '' AS key, '1' AS body, 0 AS crc, '' AS name, '1' AS value, 0 AS began,"
+    " 0 AS ended, 0 AS events, '[]' AS turns, x'' AS slots FROM n",
+    "DROP TABLE {table}",
+    "ALTER TABLE {table} RENAME TO was; CREATE VIEW {table} AS SELECT * FROM was",
+    "ALTER TABLE {table} RENAME TO was; CREATE VIEW {table} AS SELECT a.* FROM was a, was b, was c, was d, was e",
+    "CREATE TRIGGER t AFTER INSERT ON {table} BEGIN DELETE FROM meta; END",
+    "CREATE INDEX i ON {table} (seq, crc)",
+    "CREATE VIEW other AS SELECT randomblob(1000000000)",
+    "CREATE TABLE other (a, b)",
+    "ALTER TABLE {table} ADD COLUMN more",
+    "ALTER TABLE {table} RENAME COLUMN crc TO crcs",
+    "ALTER TABLE {table} RENAME COLUMN crc TO c; ALTER TABLE {table} ADD COLUMN crc AS (zeroblob(500000000)) VIRTUAL",
+    "CREATE TABLE new AS SELECT * FROM {table}; DROP TABLE {table}; ALTER TABLE new RENAME TO {table}",
+    "UPDATE {table} SET seq = seq * 1000000007",
+    "UPDATE {table} SET seq = -seq",
+    "DELETE FROM {table}",
+    "PRAGMA user_version = 0",
+    "PRAGMA user_version = 99",
+    "PRAGMA encoding = 'UTF-16'",
+)  # fmt: skip
+
+
+def _schema(dice: random.Random) -> str:
+    return dice.choice(_SCHEMAS).format(table=dice.choice(("meta", "records", "batches")))
+
+
+def written(parts: list[list[tuple[Any, ...]]], then: str = "") -> bytes:
+    """A file of these rows, with their check sums. then: what is done to it in the end."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.executescript(TABLES)
+    columns = ("meta (name, value", "records (turn, kind, key, body", "batches (turn, began, ended, events, turns, slots")
+    connection.execute("BEGIN")
+    for table, rows in zip(columns, parts, strict=True):
+        places = ", ".join("?" * (table.count(",") + 2))
+        for row in rows:
+            try:
+                connection.execute(f"INSERT INTO {table}, crc) VALUES ({places})", (*row, crc(row)))
+            except (OverflowError, UnicodeEncodeError):
+                continue
+    connection.execute("COMMIT")
+    try:
+        connection.executescript(then)
+    except sqlite3.Error:
+        pass
+    content = connection.serialize()
+    connection.close()
+    return content
+
+
+def sparse(path: Path, content: bytes, dice: random.Random) -> None:
+    """Writes a file, now and then with a hole behind it or a sparse journal beside it."""
+    beside = path.with_name(path.name + "-journal")
+    if beside.exists():
+        beside.unlink()
+    path.write_bytes(content)
+    if dice.random() < 0.01:
+        os.truncate(path, 1 << 36)
+    if dice.random() < 0.02:
+        head = struct.pack(">8sIIIII", bytes.fromhex("d9d505f920a163d7"), dice.choice((0, 1, 0xFFFFFFFF)), 0,
+                           dice.choice((1, len(content) // 4096, 1 << 31)), 512, 4096)  # fmt: skip
+        beside.write_bytes(head.ljust(512, b"\0"))
+        os.truncate(beside, dice.choice((512, 1 << 36)))

@@ -1,0 +1,94 @@
+"""Objects of Kubernetes with wrong types everywhere: as a file of --objects, and as a server sends them."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import tempfile
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz import values
+from tests.fuzz.bases import OBJECTS
+from tracer.errors import NoObjects
+from tracer.kube import client, objects
+from tracer.kube.client import Client, Refused
+from tracer.kube.kubeconfig import Access
+from tracer.kube.known import Known
+from tracer.kube.store import Store
+
+KINDS = {body["kind"]: resource for body, resource in zip(OBJECTS, (
+    client.SERVICES, client.SLICES, client.ENDPOINTS, client.pods_of("node-1"), client.NODES), strict=True)}  # fmt: skip
+ASKED = ("10.244.0.11", "192.168.56.10", "172.30.253.123", "x", "")
+
+
+class Canned(Client):
+    """Answers with this text."""
+
+    def __init__(self, text: bytes) -> None:
+        super().__init__(Access("http", "127.0.0.1", 1))
+        self._text = text
+
+    def _get(self, *_: Any) -> HTTPResponse:
+        response = HTTPResponse(_Socket(self._text))  # type: ignore[arg-type]
+        response.begin()
+        return response
+
+
+class _Socket:
+    def __init__(self, text: bytes) -> None:
+        self._text = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + text
+
+    def makefile(self, *_: object) -> io.BytesIO:
+        return io.BytesIO(self._text)
+
+
+def load(dice: random.Random) -> int:
+    """One case; gives its length. What the callers of these functions expect is no crash."""
+    bodies = [values.changed(body, dice, dice.choice((0, 1, 1, 2, 4))) for body in dice.choices(OBJECTS, k=dice.choice((1, 3, 6)))]
+    store, way = Store("node-1"), dice.random()
+    if way < 0.4:
+        text = values.text(values.changed({"kind": "List", "items": bodies}, dice, dice.choice((0, 0, 1))), dice)
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name) / "objects.json"
+            path.write_bytes(text)
+            try:
+                store.load(objects.read(str(path)))
+            except NoObjects as e:
+                assert str(e).endswith(".") and len(str(e)) < 2000, e
+    elif way < 0.7:
+        kind, resource = dice.choice(list(KINDS.items()))
+        body = {"kind": f"{kind}List", "metadata": {"resourceVersion": "7"}, "items": bodies}
+        text = values.text(values.changed(body, dice, dice.choice((0, 0, 1))), dice)
+        text = text.replace(b'"continue"', b'"continued"')
+        try:
+            items, _ = Canned(text).list(resource)
+            store.replace(kind, items)
+        except (Refused, OSError, ValueError):
+            pass
+    else:
+        kind, resource = dice.choice(list(KINDS.items()))
+        lines = [values.changed({"type": dice.choice(("ADDED", "MODIFIED", "DELETED", "ERROR", "BOOKMARK")), "object": b}, dice,
+                                dice.choice((0, 0, 1))) for b in bodies]  # fmt: skip
+        text = b"\n".join(values.text(line, dice) for line in lines)
+        try:
+            for what, body in Canned(text).watch(resource, "1"):
+                if objects.has_name(body):
+                    (store.delete if what == "DELETED" else store.apply)(kind, body)
+        except (Refused, OSError, ValueError):
+            pass
+    _asked(store)
+    json.dumps([store.node, store.version])
+    return len(text)
+
+
+def _asked(store: Store) -> None:
+    """What packets and rules ask of a store."""
+    known = Known(store)
+    for address in ASKED:
+        known.leads_to(address)
+        known.is_local(address)
+        known.service_at(address, 80, "tcp")
+        store.node_of_network(address)

@@ -1,0 +1,86 @@
+"""Reads one hostile capture in this process, as one of the commands does; says how it ended, and what it cost."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tracer.analysis import diff, stats
+from tracer.analysis.collect import Collect
+from tracer.analysis.main import about
+from tracer.analysis.table import show
+from tracer.capture import again
+from tracer.capture.again import Asked
+from tracer.capture.reader import Capture
+from tracer.capture.wanted import Wanted
+from tracer.errors import Damaged, NewerCapture, NoCapture, TraceError
+from tracer.export.html import Html
+from tracer.filters import parse_host
+from tracer.model import Packet
+from tracer.render.base import Output
+from tracer.render.json import Json
+from tracer.render.text import Text
+from tracer.stop import Stop
+
+ASKED = (
+    Asked(), Asked(), Asked(follow=True), Asked(no_rules=True), Asked(Wanted(ports=(8080,)), drops_only=True),
+    Asked(Wanted(hosts=(parse_host("10.244.0.0/16"),), iface="eth0"), follow=True), Asked(count=2),
+)  # fmt: skip
+
+
+def read(path: Path, dice: random.Random) -> str:
+    """"whole", "in-part" or "not-at-all". Any other exception than those that the command tells of is a crash."""
+    how = dice.choices((_printed, _counted, _compared, _reported), (12, 2, 1, 1))[0]
+    try:
+        with Capture(str(path)) as capture:
+            how(capture, dice.choice(ASKED), dice)
+            again.whole(capture)
+            return "whole" if capture.ended() is not None else "in-part"
+    except (NoCapture, NewerCapture) as e:
+        one_sentence(e)
+        return "not-at-all"
+    except Damaged as e:
+        one_sentence(e)
+        return "in-part"
+
+
+def one_sentence(e: TraceError) -> None:
+    text = str(e)
+    assert text.endswith(".") and "\n" not in text and "Traceback" not in text and len(text) < 2000, text
+
+
+def _printed(capture: Capture, asked: Asked, dice: random.Random) -> None:
+    made: Callable[..., Output] = dice.choice((Json, Text))
+    out = made(io.StringIO(), io.StringIO(), verbose=dice.random() < 0.5)
+    full = again.facts(capture, dice.random() < 0.5)
+    out.begin(full, str(again.options(capture).get("said", "")), again.release(capture))
+    out.summary(again.replay(capture, out, asked, Stop()))
+
+
+def _counted(capture: Capture, asked: Asked, dice: random.Random) -> None:
+    made = [stats.make(name) for name in stats.names()]
+
+    def take(packet: Packet) -> None:
+        for one in made:
+            one.take(packet)
+
+    again.replay(capture, Collect(take), asked, Stop())
+    show([table for one in made for table in one.tables()], io.StringIO(), dice.choice(("json", "text")))
+
+
+def _compared(capture: Capture, asked: Asked, dice: random.Random) -> None:
+    side = diff.Side(diff.rules_of(capture))
+    again.replay(capture, Collect(side.take), asked, Stop())
+    show(diff.tables(side, diff.Side(), ("A", "B")), io.StringIO(), "json")
+
+
+def _reported(capture: Capture, asked: Asked, dice: random.Random) -> None:
+    with TemporaryDirectory() as name:
+        made = Html(Path(name) / "report.html", about(capture, None))
+        totals = again.replay(capture, Collect(made.packet), asked, Stop())
+        for finding in totals.findings:
+            made.finding(finding)
+        made.close(totals)
