@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import os
 import random
@@ -37,6 +38,8 @@ SILENCE = 300.0
 """Seconds without a case after which a worker is taken for one that waits for something."""
 ROOM, FENCE = 256 << 20, 2 << 30
 """Bytes that a case may take beside 4 times its file; and what no process may have."""
+ALONE = 100 << 20
+"""Bytes of a process that reads nothing."""
 PART = 250
 """Cases after which a worker says how far it is."""
 Case = Callable[[int], int]
@@ -62,6 +65,7 @@ def used(name: str) -> int:
 def attempt(case: Case, number: int) -> tuple[str, str]:
     """What is wrong ("" = nothing), and with what words."""
     Path("/proc/self/clear_refs").write_text("5")
+    before = used("VmRSS")
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     size = 0
     try:
@@ -74,8 +78,10 @@ def attempt(case: Case, number: int) -> tuple[str, str]:
         wrong, text = "crash", traceback.format_exc(-6)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    if not wrong and used("VmHWM") > 4 * size + ROOM:
-        wrong, text = "too-large", f"{used('VmHWM') >> 20} MB for a file of {size} bytes"
+    # What earlier cases have left in this process is not this one's.
+    taken = used("VmHWM") - before + ALONE
+    if not wrong and taken > 4 * size + ROOM:
+        wrong, text = "too-large", f"{taken >> 20} MB for a file of {size} bytes"
     return wrong, text
 
 
@@ -109,6 +115,8 @@ def work(numbers: range, seed: int, only: str, out: SimpleQueue[Any]) -> None:
             if wrong:
                 out.put((wrong, number, text))
             if place % PART == 0:
+                gc.unfreeze()
+                gc.collect()
                 out.put(("part", PART, ""))
         out.put(("part", len(numbers) % PART, ""))
 

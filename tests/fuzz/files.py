@@ -134,7 +134,10 @@ def _octets(one: list[Any], dice: random.Random) -> None:
         return
     data = bytearray(base64.b64decode(container[key]))
     for _ in range(dice.choice((1, 1, 2, 4, 16)) if data else 0):
-        at, content = dice.randrange(len(data)), dice.choice((b"\0", b"\xff", b"\xff\xff\xff\xff", dice.randbytes(1), dice.randbytes(8)))
+        at, content = (
+            dice.randrange(len(data)),
+            dice.choice((b"\0", b"\xff", b"\xff\xff\xff\xff", dice.randbytes(1), dice.randbytes(8))),
+        )
         data[at : at + len(content)] = content
     container[key] = base64.b64encode(bytes(data)).decode()
 
@@ -162,7 +165,9 @@ def _slots(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
             at = 8 + int((record.DTYPE.fields or {})[name][1])
             size = record.DTYPE[name].itemsize
             flat = slots[start:].reshape(-1)
-            content = dice.choice((b"\0" * size, b"\xff" * size, dice.randbytes(size), bytes([dice.randrange(64)]) + b"\0" * (size - 1)))
+            content = dice.choice(
+                (b"\0" * size, b"\xff" * size, dice.randbytes(size), bytes([dice.randrange(64)]) + b"\0" * (size - 1))
+            )
             flat[at : at + size] = np.frombuffer(content[: max(0, len(flat) - at)], np.uint8)[: max(0, len(flat) - at)]
         else:
             row = dice.randrange(len(slots))
@@ -189,7 +194,9 @@ def _column(rows: Any, dice: random.Random) -> None:
     if rows:
         at = dice.randrange(len(rows))
         row = list(rows[at])
-        row[dice.randrange(len(row))] = dice.choice((None, "x", b"", b"\x78", b"\x78\x01", 1.5, float("inf"), -1, 1 << 62, "", "\0"))
+        row[dice.randrange(len(row))] = dice.choice(
+            (None, "x", b"", b"\x78", b"\x78\x01", 1.5, float("inf"), -1, 1 << 62, "", "\0")
+        )
         rows[at] = tuple(row)
 
 

@@ -47,7 +47,9 @@ class _Socket:
 
 def load(dice: random.Random) -> int:
     """One case; gives its length. What the callers of these functions expect is no crash."""
-    bodies = [values.changed(body, dice, dice.choice((0, 1, 1, 2, 4))) for body in dice.choices(OBJECTS, k=dice.choice((1, 3, 6)))]
+    bodies = [
+        values.changed(body, dice, dice.choice((0, 1, 1, 2, 4))) for body in dice.choices(OBJECTS, k=dice.choice((1, 3, 6)))
+    ]
     store, way = Store("node-1"), dice.random()
     if way < 0.4:
         text = values.text(values.changed({"kind": "List", "items": bodies}, dice, dice.choice((0, 0, 1))), dice)

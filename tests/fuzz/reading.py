@@ -32,7 +32,7 @@ ASKED = (
 
 
 def read(path: Path, dice: random.Random) -> str:
-    """"whole", "in-part" or "not-at-all". Any other exception than those that the command tells of is a crash."""
+    """ "whole", "in-part" or "not-at-all". Any other exception than those that the command tells of is a crash."""
     how = dice.choices((_printed, _counted, _compared, _reported), (12, 2, 1, 1))[0]
     try:
         with Capture(str(path)) as capture:

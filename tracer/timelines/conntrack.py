@@ -31,6 +31,7 @@ F_CREATE = 0x400
 CTA_TUPLE_ORIG, CTA_TUPLE_REPLY, CTA_STATUS, CTA_PROTOINFO, CTA_TIMEOUT, CTA_ZONE = 1, 2, 3, 4, 7, 18
 CTA_TUPLE_IP, CTA_TUPLE_PROTO = 1, 2
 CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE = 1, 1
+NUMBER_BYTES = 8
 KEPT = 20_000
 RECEIVE_BYTES = 4 << 20
 TCP_STATES = (
@@ -179,10 +180,10 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 def _event(attrs: dict[int, bytes], kind: int, flags: int, port: int, now: int) -> EntryEvent | None:
     orig, protocol = _tuple(attrs.get(CTA_TUPLE_ORIG, b""))
     reply, _ = _tuple(attrs.get(CTA_TUPLE_REPLY, b""))
-    if not orig or not reply:
+    if not orig or not reply or not _is_short({k: attrs.get(k, b"") for k in (CTA_ZONE, CTA_STATUS, CTA_TIMEOUT)}):
         return None
     tcp = attributes(attributes(attrs.get(CTA_PROTOINFO, b"")).get(CTA_PROTOINFO_TCP, b""))
-    state = number(tcp.get(CTA_PROTOINFO_TCP_STATE))
+    state = number(tcp.get(CTA_PROTOINFO_TCP_STATE, b"")[:1])
     return EntryEvent(
         now,
         "removed" if kind == MSG_DELETE else "created" if flags & F_CREATE else "changed",
@@ -197,12 +198,17 @@ def _event(attrs: dict[int, bytes], kind: int, flags: int, port: int, now: int) 
     )
 
 
+def _is_short(attrs: dict[int, bytes]) -> bool:
+    """Whether these attributes can be numbers of the kernel's: a capture may hold any."""
+    return all(len(raw) <= NUMBER_BYTES for raw in attrs.values())
+
+
 def _tuple(raw: bytes) -> tuple[Endpoints | None, int]:
     """The ends of a tuple, and its protocol; IPv4 addresses are attributes 1 and 2, IPv6 addresses 3 and 4."""
     parts = attributes(raw)
     ip, proto = attributes(parts.get(CTA_TUPLE_IP, b"")), attributes(parts.get(CTA_TUPLE_PROTO, b""))
     src, dst = ip.get(1) or ip.get(3), ip.get(2) or ip.get(4)
-    if not src or not dst:
+    if not src or not dst or len(src) != len(dst) or len(src) not in (4, 16) or not _is_short(proto):
         return None, 0
     family = socket.AF_INET if len(src) == 4 else socket.AF_INET6
     ends = Endpoints(socket.inet_ntop(family, src), number(proto.get(2)), socket.inet_ntop(family, dst), number(proto.get(3)))
