@@ -180,7 +180,7 @@ def test_a_directory_that_others_rule_is_refused(tmp_path: Path, mode: int, owne
     place.chmod(mode)
     os.chown(place, owner, 12345)
     for path in (place / "x.k8st", below / "x.k8st"):
-        with pytest.raises(NotWritten, match="others may .* choose a directory"):
+        with pytest.raises(NotWritten, match=r"others may .* choose a directory"):
             Files(path)
         assert not path.exists()
 

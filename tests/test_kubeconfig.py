@@ -96,8 +96,14 @@ def test_where_it_is_looked_for(tmp_path: Path) -> None:
         kubeconfig.find(None, {"KUBECONFIG": "/no/file"})
 
 
-@pytest.mark.parametrize("user", [{"token": "t"}, {"tokenFile": "t"}, {"username": "a", "password": "b"}, {"exec": {
-    "apiVersion": "client.authentication.k8s.io/v1", "command": "./get-token"}}], ids=["token", "file", "password", "program"])  # fmt: skip
+PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./get-token"}
+
+
+@pytest.mark.parametrize(
+    "user",
+    [{"token": "t"}, {"tokenFile": "t"}, {"username": "a", "password": "b"}, {"exec": PLUGIN}],
+    ids=["token", "file", "password", "program"],
+)
 def test_no_token_goes_over_plain_http(tmp_path: Path, user: dict[str, Any]) -> None:
     for server, told in (("http://10.0.0.1:8080", True), ("http://127.0.0.1:8001", False), ("http://localhost:1", False)):
         path = write(tmp_path, clusters=[{"name": "c", "cluster": {"server": server}}], users=[{"name": "u", "user": user}])

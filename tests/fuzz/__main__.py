@@ -1,9 +1,9 @@
-"""`python -m tests.fuzz [--cases N] [--seconds S] [--seed N] [--workers N] [--only files|objects]`: hostile captures and objects.
+"""`python -m tests.fuzz [--cases N] [--seconds S] [--seed N] [--only files|objects]`: hostile captures and objects.
 
 A worker makes and reads one case after another in its own process; this one watches it. A case that raises what no command
-tells of, that takes longer than SECONDS, or more memory than 4 times its file and 256 MB, is kept and counted. The last line
-is cases=… crashes=… hangs=… too-large=…; the exit status is 1 when any of the last three is not 0. A case is made again from its
-number: --first N --cases 1.
+tells of, that takes longer than SECONDS, or more memory than 4 times its file and 256 MB, is shown and counted. The last
+line is cases=… crashes=… hangs=… too-large=…; the exit status is 1 when any of the last three is not 0. A case is made again
+from its number: --first N --cases 1.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests import captures
 from tests.ctnetlink import Heard
@@ -17,7 +18,7 @@ from tracer.rules.nft_watch import Change
 from tracer.source import Loss
 
 SANDBOX = Sandbox("c0ffee", "cbr0", "default", "web-a", ("10.244.0.11",), (HostPort(3306, 3306, "tcp", ""),))
-OBJECTS = [
+OBJECTS: list[dict[str, Any]] = [
     captures.SERVICE,
     {"kind": "EndpointSlice", "metadata": {"namespace": "default", "name": "http-proxy-x",
      "labels": {"kubernetes.io/service-name": "http-proxy"}}, "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],

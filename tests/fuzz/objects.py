@@ -15,11 +15,11 @@ from tests.fuzz.bases import OBJECTS
 from tracer.errors import NoObjects
 from tracer.kube import client, objects
 from tracer.kube.client import Client, Refused
-from tracer.kube.kubeconfig import Access
 from tracer.kube.known import Known
+from tracer.kube.kubeconfig import Access
 from tracer.kube.store import Store
 
-KINDS = {body["kind"]: resource for body, resource in zip(OBJECTS, (
+KINDS = {str(body["kind"]): resource for body, resource in zip(OBJECTS, (
     client.SERVICES, client.SLICES, client.ENDPOINTS, client.pods_of("node-1"), client.NODES), strict=True)}  # fmt: skip
 ASKED = ("10.244.0.11", "192.168.56.10", "172.30.253.123", "x", "")
 

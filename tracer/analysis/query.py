@@ -1,6 +1,6 @@
 """SQL over a capture: its packets become Parquet in a scratch directory, then tables of a DuckDB file there, which is asked.
 
-Nothing is held in memory. A question reads these tables and nothing else: DuckDB may open no other file, no network, no extension.
+Nothing is held in memory. A question reads these tables alone: DuckDB may open no other file, no network, no extension.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ SPACE: dict[str, Any] = {"counters": _COUNTERS, "bound": tuple[Bound, ...]}
 
 
 def record(kind: str, body: Any) -> Any:
-    """The body of a record. Raises Unreadable for one that is not as it should be. A kind that nobody knows is not looked at."""
+    """The body of a record. Raises Unreadable for one that is not as it should be. Of an unknown kind nothing is looked at."""
     if not fits(body, RECORDS.get(kind, Any), listed=True):
         raise Unreadable(f"a record of another form ({kind})")
     if kind == Record.READING:

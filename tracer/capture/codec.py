@@ -35,8 +35,8 @@ LONG = 400
 MOST = 1 << 30
 """Bytes that a compressed text may become; more is damage, or somebody's joke."""
 ALWAYS, TIMES = 24 << 20, 48
-"""A value may take so many bytes of memory, and so many times its stored length more. What real runs store becomes 5 to 20 times
-as long."""
+"""A value may take so many bytes of memory, and so many times its stored length more. What real runs store becomes 5 to 20
+times as long."""
 NODE_BYTES = 64
 """About what a value of JSON takes, beside its text."""
 DEEPEST = 40

@@ -35,7 +35,8 @@ OTHERS = {
 }
 _KNOWN = np.array([int(k) for k in Kind])
 MOST_BYTES, ALWAYS, TIMES = 48 << 20, 1 << 20, 96
-"""Of the slots of one stored batch: a turn is 16 MB at most, and is put to others of 4 MB; and so many times the stored length."""
+"""Of the slots of one stored batch: a turn is 16 MB at most, and is put to others of 4 MB. And not more than so many times the
+stored length."""
 LONGEST = 1 << 14
 """Bytes of one record."""
 

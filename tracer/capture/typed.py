@@ -58,7 +58,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def sound(value: Any) -> bool:
     """Whether the fields of a data class have their types."""
-    hints = _hints(type(value))
+    hints: dict[str, Any] = _hints(type(value))
     return all(fits(getattr(value, f.name), hints[f.name]) for f in fields(value))
 
 

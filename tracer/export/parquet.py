@@ -38,7 +38,7 @@ class Parquet:
             for name, columns in rows.COLUMNS.items()
         }
         try:
-            self._files = {name: open(fresh(f"{name}.parquet", directory), "wb") for name in self._schemas}
+            self._files = {name: open(fresh(f"{name}.parquet", directory), "wb") for name in self._schemas}  # noqa: SIM115  # close()
         finally:
             os.close(directory)
         self._writers = {

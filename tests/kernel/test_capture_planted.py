@@ -1,0 +1,90 @@
+"""Files of another user beside a capture, with and without the kernel's protection of shared places (fs.protected_*)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import captures
+from tests.nobody import NOBODY
+from tests.test_capture_planted import plant, precious, read, shared, with_super  # noqa: F401  # two are fixtures
+from tracer.capture.files import BESIDE, Files, Sizes
+from tracer.errors import NotWritten
+
+SETTINGS = ("protected_symlinks", "protected_hardlinks", "protected_fifos", "protected_regular")
+
+
+@pytest.fixture(params=["0", "1"], ids=["unprotected", "protected"], autouse=True)
+def protection(request: pytest.FixtureRequest) -> Iterator[None]:
+    """fs.protected_* of this machine, which is thrown away."""
+    places = [Path("/proc/sys/fs") / name for name in SETTINGS]
+    before = [place.read_text() for place in places]
+    for place in places:
+        place.write_text(request.param)
+    yield
+    for place, value in zip(places, before, strict=True):
+        place.write_text(value)
+
+
+def as_nobody(work: object) -> int:
+    """Runs something as another user; gives 0, or the number of its OSError."""
+    child = os.fork()
+    if not child:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        try:
+            work()  # type: ignore[operator]
+            os._exit(0)
+        except OSError as e:
+            os._exit(e.errno or 255)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("suffix", BESIDE)
+def test_the_writer(shared: Path, precious: Path, suffix: str) -> None:  # noqa: F811
+    path = shared / "x.k8st"
+    beside = path.with_name(path.name + suffix)
+    for work in (
+        lambda: beside.write_bytes(with_super(precious)),
+        lambda: beside.symlink_to(precious),
+        lambda: os.mkfifo(beside),
+        lambda: beside.mkdir(),
+    ):
+        assert as_nobody(work) == 0
+        with pytest.raises(NotWritten, match="is there already"):
+            Files(path)
+        assert not path.exists() and precious.read_text() == "precious"
+        beside.rmdir() if beside.is_dir() and not beside.is_symlink() else beside.unlink()
+    assert as_nobody(lambda: path.symlink_to(precious.with_name("new"))) == 0
+    with pytest.raises(NotWritten):
+        Files(path)
+    path.unlink()
+    files = Files(path, Sizes(ring=200_000))
+    files.describe({"layout": {}, "ring": 0})
+    for turn in range(1, 6):
+        files.insert([(turn, "note", "", b'"so"')], None)
+        assert as_nobody(lambda: beside.unlink()) in (errno.EPERM, errno.EACCES)
+        assert as_nobody(lambda: beside.rename(shared / "away")) in (errno.EPERM, errno.EACCES)
+        assert not plant(beside, with_super(precious))
+        assert not plant(path, b"x")
+    files.close()
+    assert precious.read_text() == "precious" and [p.name for p in shared.iterdir()] == ["x.k8st"]
+
+
+def test_the_reader(shared: Path, precious: Path) -> None:  # noqa: F811
+    path = captures.capture(shared / "x.k8st").path
+    before = read(path)
+    pages = path.stat().st_size // 4096
+    for suffix in BESIDE:
+        assert plant(path.with_name(path.name + suffix), with_super(precious, pages))
+    assert read(path) == before
+    # Also where the journal is of the same user, as in an archive that somebody sends.
+    for suffix in BESIDE:
+        os.chown(path.with_name(path.name + suffix), 0, 0)
+    assert read(path) == before
+    assert precious.read_text() == "precious" and len(list(shared.iterdir())) == 3
