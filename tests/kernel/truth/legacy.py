@@ -91,7 +91,7 @@ class Truth:
                 for n in range(3):
                     text = legacy_rules.table_of(dice, "filter", family == 6, self._odd)
                     Path(f"{directory}/rules.{family}.{n}").write_text(text)
-            process = subprocess.Popen(["sh", "-c", REPLACE, f"{directory}/rules"])
+            process = subprocess.Popen(["sh", "-c", REPLACE, f"{directory}/rules"], stderr=subprocess.DEVNULL)
             try:
                 yield
             finally:

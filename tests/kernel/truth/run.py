@@ -102,6 +102,8 @@ def rounds(truth: Truth, session: Session, count: int, seed: int, each: int = 60
                     print(text, flush=True)
                 if result.packets // REPORT_EVERY > before // REPORT_EVERY:
                     print(result, flush=True)
+                    for why, times in result.undecided.most_common(5):
+                        print(f"  undecided {times} times: {why}", flush=True)
     finally:
         session.set_filter(NOTHING)
         hits.close()
