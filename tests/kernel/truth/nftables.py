@@ -331,7 +331,7 @@ def _wrong_element(e: Event, text: str, verdict: str, element: str) -> str:
     words = {"meta l4proto": {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp"}.get(e.protocol, ""), "th dport": str(e.dport),
              "ip daddr": record.address(e.dst), "ip6 daddr": record.address(e.dst)}  # fmt: skip
     asked = text.split(" vmap ")[0].split(" . ")
-    if all(word in words for word in asked) and key != " . ".join(words[word] for word in asked):
+    if key != "*" and all(word in words for word in asked) and key != " . ".join(words[word] for word in asked):
         return f"element {element!r} of {text[:60]!r} for {record.header(e)}"
     return ""
 

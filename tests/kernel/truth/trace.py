@@ -109,7 +109,9 @@ class Listener:
         _, family, raw = message
         a = attributes(raw)
         key = number(a.get(6)), family, text(a.get(1))
-        if 8 in a:  # the first message of a run has the headers
+        if 8 in a and a[8][0] >> 4 not in (4, 6):  # a device's chain meets ARP, too
+            self._open.pop(key, None)
+        elif 8 in a:  # the first message of a run has the headers
             run = Run(NFT_FAMILIES.get(family, str(family)), key[2], header(a[8], a.get(9, b"")))
             self._open[key] = run
             runs.append(run)
