@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 from scenes import rules
-from scenes.netns import entered
 from scenes.topology import CLIENT4, CLIENT6, DRAIN4, DRAIN6, NODE4, NODE6, PODS
 from tests.kernel.truth import compare, sets
 from tests.kernel.truth.senders import PORTS
@@ -162,6 +161,7 @@ class Made:
 
     def restore(self, random: Random, home: bool, big: bool) -> None:
         """Puts random rules in force. big: with a chain of 2,000 rules."""
+        sets.make()
         for family in (4, 6):
             rules.restore_text(ruleset(random, family, big), family, "nft")
 
@@ -192,7 +192,4 @@ def check(e: Event, walk: Walk) -> str:
 
 def run(packets: int, seed: int, session: Session | None = None) -> tuple[int, int, int]:
     """Packets compared, rules that acted on them, and what did not agree."""
-    sets.make()
-    with entered(compare.POD):
-        sets.make()
     return compare.run(packets, seed, Made(), session)
