@@ -19,8 +19,9 @@
 #              every way a SYN can end, made for real: its cause line, compared with nstat and tcpdump
 # make replay-check KERNEL=6.12
 #              incidents and scenes recorded on a real kernel, and read here without root: the same output, byte for byte
-# make fuzz SECONDS=60
-#              a capture cut at every byte and damaged at random: its reader must not crash, nor say nothing
+# make fuzz SECONDS=60 CASES=100000
+#              a capture cut at every byte and damaged at random: its reader must not crash, nor say nothing; then hostile captures
+#              with right check sums, files of --objects and answers of the API: no crash, no hang, bounded memory
 # make owners  whose each rule of many real nodes is, compared with the API objects
 # make bench   what tracing costs, side by side in one virtual machine
 # make vagrant-check KERNEL=6.12
@@ -112,8 +113,10 @@ replay-check: setup
 	@$(PYTHON) -m tests.replay_check build/replay
 
 SECONDS ?= 60
+CASES ?= 100000
 fuzz: setup
 	@$(PYTHON) -m tests.fuzz_capture --seconds $(SECONDS) --seed $(SEED)
+	@$(PYTHON) -m tests.fuzz --cases $(CASES) --seed $(SEED)
 
 bench: setup
 	$(PYTHON) -m bench.run

@@ -18,7 +18,7 @@ import numpy as np
 from tests.fuzz import values
 from tracer import record
 from tracer.capture.codec import unpack
-from tracer.capture.layout import Layout
+from tracer.capture.layout import Layout, place
 from tracer.capture.reader import Capture
 from tracer.capture.schema import APPLICATION, TABLES, VERSION, Record, crc
 
@@ -166,7 +166,7 @@ def _slots(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
         if dice.random() < 0.7 and len(starts):
             start = int(dice.choice(starts))
             name = dice.choice(record.DTYPE.names or ("kind",))
-            at = 8 + int((record.DTYPE.fields or {})[name][1])
+            at = 8 + place(record.DTYPE, name)
             size = record.DTYPE[name].itemsize
             flat = slots[start:].reshape(-1)
             content = dice.choice(

@@ -59,7 +59,7 @@ def test_the_writer(shared: Path, precious: Path, suffix: str) -> None:  # noqa:
         with pytest.raises(NotWritten, match="is there already"):
             Files(path)
         assert not path.exists() and precious.read_text() == "precious"
-        beside.rmdir() if beside.is_dir() and not beside.is_symlink() else beside.unlink()
+        beside.unlink() if beside.is_symlink() or not beside.is_dir() else beside.rmdir()
     assert as_nobody(lambda: path.symlink_to(precious.with_name("new"))) == 0
     with pytest.raises(NotWritten):
         Files(path)

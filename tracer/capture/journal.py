@@ -1,7 +1,7 @@
 """Undoes a transaction that was cut short, in a copy of the file: SQLite itself is never given a journal to play.
 
-A journal can name a second file (a super-journal), which SQLite removes when it is done. A journal that names one is none of this
-program's, and is passed over. Source of the format: "Database File Format", the rollback journal, on sqlite.org.
+A journal can name a second file (a super-journal), which SQLite removes when it is done. A journal that names one is none of
+this program's, and is passed over. Source of the format: "Database File Format", the rollback journal, on sqlite.org.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -51,14 +50,14 @@ def _tuple(value: Any, inside: tuple[Any, ...], listed: bool) -> bool:
     return len(value) == len(inside) and all(fits(v, h, listed) for v, h in zip(value, inside, strict=True))
 
 
-@lru_cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+_HINTS: dict[type, dict[str, Any]] = {}
+"""Of each data class that may stand in a file (tracer/capture/codec.py): of no others."""
 
 
 def sound(value: Any) -> bool:
     """Whether the fields of a data class have their types."""
-    hints: dict[str, Any] = _hints(type(value))
+    kind = type(value)
+    hints = _HINTS[kind] = _HINTS.get(kind) or get_type_hints(kind)
     return all(fits(getattr(value, f.name), hints[f.name]) for f in fields(value))
 
 

@@ -101,7 +101,10 @@ class BlobTable(Table):
     def entry(self, at: int) -> Entry:
         found = self._entries.get(at)
         if found is None:
-            found = self._entries[at] = self._decode(at)
+            try:
+                found = self._entries[at] = self._decode(at)
+            except KeyError as e:
+                raise BadBlob(f"{self.name}: no rule begins at {at}") from e
         return found
 
     def _decode(self, at: int) -> Entry:
