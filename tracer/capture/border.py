@@ -51,6 +51,7 @@ META: dict[str, Any] = {
     "host": dict[str, str],
     "clock": {"offset": int, "zone": str, "began": int},
     "ring": int,
+    "answers": str,
     "repeated": int,
     "parts": int,
     "probes": list[list[str]],

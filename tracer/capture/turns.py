@@ -11,7 +11,7 @@ import numpy as np
 from tracer import record
 from tracer.capture import border, rulesets
 from tracer.capture.between import ReplayedChanges, ReplayedEntries
-from tracer.capture.codec import Unreadable
+from tracer.capture.codec import Unreadable, rich
 from tracer.capture.reader import Batch, Capture
 from tracer.capture.replayed import Answers, ReplayedReader, ReplayedWatch
 from tracer.capture.sandboxes import Replayed
