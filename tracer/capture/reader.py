@@ -158,8 +158,10 @@ class Capture:
         self._steps = 0
         self._connection.set_progress_handler(self._too_long, AT_ONCE_STEPS)
         wanted = [" ".join(text.split()) for text in schema.TABLES.strip().rstrip(";").split(";")]
-        rows = self._execute("SELECT type, sql FROM sqlite_schema WHERE name IN ('meta', 'records', 'batches')")
-        if sorted((kind, " ".join(str(text).split())) for kind, text in rows) != sorted(("table", text) for text in wanted):
+        rows = self._execute("SELECT CAST(type AS BLOB), CAST(sql AS BLOB) FROM sqlite_schema WHERE name IN ('meta', 'records', 'batches')")
+        # As bytes: damage may be no text, and then SQLite would quote it.
+        found_there = sorted((kind, b" ".join(text.split())) for kind, text in rows if isinstance(text, bytes))
+        if found_there != sorted((b"table", text.encode()) for text in wanted):
             raise Unreadable("its tables are not those of a capture")
 
     def _too_long(self) -> bool:
