@@ -64,9 +64,10 @@ class Reconcile:
         for netns, before in sorted(self._before.items()):
             after = self._spaces.counters(netns)
             for counter in COUNTERS:
-                if not (counter in before and counter in after):
+                # Counted since the start is only what is known from then; a module that was loaded since began with 0.
+                if not before or counter not in after:
                     continue
-                counted, explained = after[counter] - before[counter], self._explained[netns, counter]
+                counted, explained = after[counter] - before.get(counter, 0), self._explained[netns, counter]
                 if counted or explained:
                     found.append(Difference(netns, counter, counted, explained))
         return found
