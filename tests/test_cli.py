@@ -282,3 +282,19 @@ def test_audit_and_explain_say_what_is_wrong_in_one_sentence(
         cli.main(arguments)
     told = capsys.readouterr().err
     assert ended.value.code == status and said in told and told.count("\n") == 1 and told.startswith("k8snet-trace: ")
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&-"])
+@pytest.mark.parametrize("args", ["doctor", "--port 80", "-r nosuch.k8st"])
+def test_without_standard_output_it_ends_at_once(args: str, closed: str) -> None:
+    command = f"exec {sys.executable} -m tracer {args} {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    said = "" if "2>&-" in closed else "k8snet-trace: Standard output is closed: nothing can be printed.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (20, "", said)
+
+
+def test_a_file_never_takes_the_place_of_a_closed_standard_error() -> None:
+    """What a library writes to descriptor 2 must not end up in a capture."""
+    code = "import os, sys; from tracer import standard; standard.complete(); print(os.open('/etc/passwd', 0) > 2, sys.stderr)"
+    done = subprocess.run(["sh", "-c", f'exec {sys.executable} -c "{code}" 2>&- <&-'], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.startswith("True <_io.TextIOWrapper"), done

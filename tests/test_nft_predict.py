@@ -146,3 +146,11 @@ def test_sets_that_are_named_and_one_that_is_not_there() -> None:
     assert [w.verdict for w in ways([match(DADDR, "@ours"), DROP], more=(named,))] == ["DROP"]
     assert [w.verdict for w in ways([match(SADDR, "@ours"), DROP], more=(named,))] == ["ACCEPT"]
     assert len(ways([match(SADDR, "@gone"), DROP])) == 2
+
+
+def test_chance_of_very_many_values_is_not_spread_out() -> None:
+    """`numgen random mod 2000000000` is one expression for whoever writes it."""
+    value = {"numgen": {"mode": "random", "mod": 2_000_000_000, "offset": 0}}
+    found = ways([{"mangle": {"key": MARK, "value": value}}], [match(value, 7), DROP])
+    assert [w.verdict for w in found] == ["ACCEPT", "DROP"] or [w.verdict for w in found] == ["DROP", "ACCEPT"]
+    assert all(w.mark is None and w.doubts for w in found)

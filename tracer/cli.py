@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tracer import __version__
+from tracer import __version__, standard
 from tracer.capture.commands import commands
 from tracer.capture.options import readable, recordable, with_recording
 from tracer.command_line import COMMAND, RunsProgram, Trace, TraceByDefault
@@ -224,6 +224,9 @@ def wanted(
 
 def main(args: list[str] | None = None) -> None:
     """Runs the command line and exits. Whatever goes wrong is one sentence on stderr and a status of its own."""
+    unheard = standard.complete()
+    if unheard and (args or sys.argv[1:])[:1] != ["record"]:  # `record` prints no results
+        sys.exit(_say("Standard output is closed: nothing can be printed.", NotWritten.status))
     try:
         code = command.main(args, prog_name="k8snet-trace", standalone_mode=False)
     except click.ClickException as e:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
@@ -107,13 +106,11 @@ def compiled(bcc: ModuleType, text: str) -> Any:
         def _trace_autoload(self) -> None:
             return
 
-    with tempfile.TemporaryDirectory(prefix="k8snet-trace-") as directory:
-        stub.write(Path(directory))
-        os.environ["BCC_KERNEL_SOURCE"] = directory
-        try:
-            return Unattached(text=text, cflags=FLAGS)
-        finally:
-            del os.environ["BCC_KERNEL_SOURCE"]
+    os.environ["BCC_KERNEL_SOURCE"] = str(stub.directory())
+    try:
+        return Unattached(text=text, cflags=FLAGS)
+    finally:
+        del os.environ["BCC_KERNEL_SOURCE"]
 
 
 class Program:

@@ -14,6 +14,8 @@ from tracer.rules.nft_json import Listed
 from tracer.rules.nft_words import expression, operand
 
 PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
+CHOICES = 4096
+"""Values of one `numgen` that are told apart: its modulus may be any number of 32 bits, and each value is kept."""
 
 
 class _Unknown:
@@ -63,6 +65,8 @@ class Values:
             return self._bits(kind, [self.of(side) for side in body])
         if kind == "numgen":
             offset, count = body.get("offset", 0), body["mod"]
+            if count > CHOICES:
+                return UNKNOWN
             return Chance(tuple((Fraction(1, count), n + offset) for n in range(count)))
         if kind == "map":
             return self._value_in(self.of(body["key"]), body["data"])

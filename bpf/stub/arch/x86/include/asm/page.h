@@ -1,0 +1,3 @@
+#ifndef PAGE_SIZE
+#define PAGE_SIZE 4096UL
+#endif

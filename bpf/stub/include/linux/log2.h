@@ -1,0 +1,1 @@
+/* Empty: bcc asks for this header by name and needs nothing of it. */

@@ -1,0 +1,177 @@
+"""Starts the tracer as a user does and kills it at a point of its start: SIGKILL, by itself, so that the point is hit for sure.
+
+    python3 tests/kernel/kill_points.py EARLY OPTIONS     (as root, in a machine of the lab)
+
+EARLY is a point before there is anything compiled, or "-". Then points are lines on stdin. The BPF text is compiled once: where that is done, this process stays, and each line makes a copy
+of it that goes on with the start to the point of that name. stdout says what came of each, a line of JSON; when stdin ends,
+this process kills itself, too: that is the point "compiled".
+
+The product has no hook for this: functions are wrapped from outside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+NOT_REACHED = 99
+"""Exit status of a copy that was ready, or had ended, without its point."""
+IN_COMPILER = 1.0
+"""Seconds after which the compiler is at work: it needs many times as long."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A call that is a point. entered: the copy dies when it begins, not when it has returned. way: of one way of attaching.
+
+    live: the copy does not die, it goes on and waits to be killed from outside. nth: of these calls.
+    """
+
+    module: str
+    function: str
+    entered: bool = False
+    way: str = ""
+    live: bool = False
+    nth: int = 1
+
+
+def _attached(way: str) -> Point:
+    return Point("tracer.kernel.program", "Program._attach_one", way=way)
+
+
+AFTER_READY = ("tracing", "ending", "detaching", "detached")
+POINTS = {
+    "programs loaded, none attached": Point("bcc", "BPF.load_func"),
+    "first raw tracepoint attached": _attached("RAWTP"),
+    "first fentry attached": _attached("FENTRY"),
+    "first fexit attached": _attached("FEXIT"),
+    "first kprobe attached": _attached("KPROBE"),
+    "first kretprobe attached": _attached("KRETPROBE"),
+    "all attached": Point("tracer.kernel.session", "Session.__init__"),
+    "namespace of the trace switch made": Point("tracer.rules.nfnetlink", "Nfnetlink.batch", entered=True),
+    "trace switch on": Point("tracer.rules.nft_switch", "Switch.__init__"),
+    "rules of nftables being read": Point("tracer.rules.nft_text", "list_table", entered=True),
+    "a tool that prints rules just started": Point("subprocess", "Popen.__init__"),
+    "rules of iptables being read": Point("tracer.rules.sockopt", "save", entered=True),
+    "ready": Point("tracer.main", "write_ready"),
+    "tracing": Point("tracer.run", "Run._turn", nth=5, live=True),
+    "ending": Point("tracer.kernel.session", "Session.close", entered=True),
+    "detaching": Point("bcc", "BPF.detach_raw_tracepoint"),
+    "detached": Point("bcc", "BPF.cleanup"),
+}
+"""In the order of a run. What comes before, "BTF read" and "compiling", is killed in a process of its own."""
+EARLY = {"BTF read": Point("tracer.kernel.session", "Kernel.running"), "compiling": Point("tracer.kernel.program", "compiled")}
+
+
+def say(**words: object) -> None:
+    os.write(3, (json.dumps(words) + "\n").encode())
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("alive after SIGKILL")
+
+
+def arm(point: Point) -> None:
+    """From here on this process dies at the point."""
+    owner: Any = import_module(point.module)
+    *classes, name = point.function.split(".")
+    for part in classes:
+        owner = getattr(owner, part)
+    original, calls = getattr(owner, name), [0]
+
+    def reached(arguments: tuple[Any, ...]) -> None:
+        calls[0] += not point.way or point.way == arguments[-1]
+        if calls[0] != point.nth or (point.way and point.way != arguments[-1]):
+            return
+        if not point.live:
+            die()
+        say(at=os.getpid())
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if point.entered:
+            reached(arguments)
+        result = original(*arguments, **options)
+        if not point.entered:
+            reached(arguments)
+        return result
+
+    setattr(owner, name, call)
+
+
+class Forge:
+    """Stays where the BPF text has been compiled, and lets copies of this process go on from there."""
+
+    def __init__(self, compiled: Callable[..., Any]) -> None:
+        self._compiled = compiled
+
+    def __call__(self, *arguments: Any) -> Any:
+        made = self._compiled(*arguments)
+        say(compiled=True)
+        for line in sys.stdin:
+            name = line.strip()
+            if pid := os.fork():
+                _, status = os.waitpid(pid, 0)
+                say(point=name, status=os.waitstatus_to_exitcode(status))
+                continue
+            self._go_on(name)
+            return made
+        die()
+
+    def _go_on(self, name: str) -> None:
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1):
+            os.dup2(null, number)
+        if name not in AFTER_READY:  # this kernel, or these options, do not pass it
+            main: Any = import_module("tracer.main")
+            main.write_ready = lambda *_: os._exit(NOT_REACHED)
+        arm(POINTS[name])
+
+
+def early(name: str) -> None:
+    """Dies before anything is compiled, or within the compiler."""
+    if name != "compiling":
+        return arm(EARLY[name])
+    program: Any = import_module("tracer.kernel.program")
+    original = program.compiled
+
+    def compiled(*arguments: Any) -> Any:
+        threading.Thread(target=lambda: (time.sleep(IN_COMPILER), die()), daemon=True).start()
+        made = original(*arguments)
+        os._exit(NOT_REACHED)
+        return made
+
+    program.compiled = compiled
+    return None
+
+
+def main(first: str, options: list[str]) -> None:
+    sys.path.insert(0, str(ROOT))
+    os.dup2(1, 3)
+    os.dup2(2, 1)
+    sys.argv[1:] = options
+    program: Any = import_module("tracer.kernel.program")
+    import_module("tracer.main")
+    if first in EARLY:
+        early(first)
+    else:
+        program.compiled = Forge(program.compiled)
+    with suppress(SystemExit):
+        import_module("tracer.cli").main(options)
+    os._exit(NOT_REACHED)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
