@@ -86,14 +86,28 @@ def test_only_tables_of_iptables_are_saved(monkeypatch: pytest.MonkeyPatch) -> N
     assert not any(found.values())
 
 
-@pytest.mark.parametrize("name", ["x; flush ruleset", "x }", "x y", 'x"', "$x", "x\n", "\udcff", ""])
-def test_a_name_that_nft_would_read_as_commands_is_not_given_to_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel lets a table have any name; `nft list table ip x; delete table ip good` deletes one."""
-    monkeypatch.setattr(nft_text, "run", lambda *words: pytest.fail(f"run: {words}"))
-    assert nft_text.list_table("ip", name) == {}
-
-
 def test_a_newline_in_a_comment_does_not_make_rules() -> None:
     assert saved('*nat\n:A - [0:0]\n-A A -m comment --comment "x\n-A A -j DROP\n" -j ACCEPT\nCOMMIT') == {}
     (rule,) = saved('*nat\n:A - [0:0]\n-A A -m comment --comment "it\\"s \\\\" -j ACCEPT\nCOMMIT')["A"]
     assert rule.target == "ACCEPT"
+
+
+def test_tables_are_listed_by_family_and_without_the_elements_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    text = "table inet one { # handle 1\n\tchain a { # handle 1\n\t\t{} # handle 2\n\t}\n}\n"
+
+    def run(*command: str) -> str:
+        asked.append(command)
+        return text.replace("{}", "drop") + text.replace("one", "two").replace("{}", "accept")
+
+    monkeypatch.setattr(nft_text, "run", run)
+    listings = nft_text.Listings()
+    assert [listings("inet", table) for table in ("one", "two", "three")] == [{2: "drop"}, {2: "accept"}, {}]
+    assert asked == [("nft", "-t", "-s", "-a", "list", "ruleset", "inet")]
+
+
+def test_a_table_that_stands_there_twice_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table's name may have a newline in it."""
+    text = "table ip good { # handle 1\n\tchain c {\n\t\tdrop # handle 5\n\t}\n}\n"
+    monkeypatch.setattr(nft_text, "run", lambda *words: text + "table ip x\n" + text.replace("drop", "accept"))
+    assert nft_text.Listings()("ip", "good") == {}

@@ -62,7 +62,7 @@ POINTS = {
     "all attached": Point("tracer.kernel.session", "Session.__init__"),
     "namespace of the trace switch made": Point("tracer.rules.nfnetlink", "Nfnetlink.batch", entered=True),
     "trace switch on": Point("tracer.rules.nft_switch", "Switch.__init__"),
-    "rules of nftables being read": Point("tracer.rules.nft_text", "list_table", entered=True),
+    "rules of nftables being read": Point("tracer.rules.nft_text", "run", entered=True),
     "a tool that prints rules just started": Point("subprocess", "Popen.__init__"),
     "rules of iptables being read": Point("tracer.rules.sockopt", "save", entered=True),
     "ready": Point("tracer.main", "write_ready"),

@@ -124,7 +124,7 @@ def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
                 now = nft_dump.generation(nfnetlink)
                 if now in known:
                     return now, None
-                snapshot = join(nft_dump.read(nfnetlink), inode, nft_text.list_table, nft_text.Saves())
+                snapshot = join(nft_dump.read(nfnetlink), inode, nft_text.Listings(), nft_text.Saves())
                 if nft_dump.generation(nfnetlink) == snapshot.number:
                     return snapshot.number, replace(snapshot, taken=time.monotonic_ns())
     raise Changing
