@@ -21,6 +21,8 @@
 #              incidents and scenes recorded on a real kernel, and read here without root: the same output, byte for byte
 # make untouched KERNEL=6.12
 #              an idle node, compared byte for byte and with its counters, and the tracer killed at every point of its start
+# make stress KERNEL=6.12
+#              1,000 network namespaces, connections as fast as they go, full and closed places to write to, hostile rules
 # make fuzz SECONDS=60 CASES=100000
 #              a capture cut at every byte and damaged at random: its reader must not crash, nor say nothing; then hostile captures
 #              with right check sums, files of --objects and answers of the API: no crash, no hang, bounded memory
@@ -51,7 +53,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test ground-truth matrix vagrant-check incidents options syns bench owners replay-check fuzz untouched setup clean
+.PHONY: demo test unit lint kernel-test ground-truth matrix vagrant-check incidents options syns bench owners replay-check fuzz untouched stress setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
@@ -111,6 +113,9 @@ syns: setup
 
 untouched: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 1500 -- python3 -u -W ignore tests/kernel/all_kills.py
+
+stress: setup
+	@$(LAB) run --kernel $(KERNEL) --timeout 3000 -- python3 -u -W ignore tests/kernel/all_stress.py
 
 replay-check: setup
 	@rm -rf build/replay

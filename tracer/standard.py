@@ -1,7 +1,7 @@
 """Standard input, output and error, of which whoever starts a command may have closed any (`>&-`).
 
-A closed one is dangerous: its number goes to the next file that is opened, a capture for example, and whatever is then printed by
-a library ends up there. And Python has None in its place.
+A closed one is dangerous: its number goes to the next file that is opened, a capture for example, and whatever a library then
+prints ends up there. And Python has None in its place.
 """
 
 from __future__ import annotations
@@ -18,5 +18,5 @@ def complete() -> bool:
     os.close(number)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (open as long as the process)
     return missing

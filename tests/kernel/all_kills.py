@@ -120,7 +120,12 @@ class Comparison:
         self.differences += found.count("\n") + 1 if found else 0
         came = "killed" if status == KILLED else "not passed" if status == NOT_REACHED else f"status {status}"
         took, self._last = time.monotonic() - self._last, time.monotonic()
-        print(f"{took:5.1f} s  {name}: {came}, {'the same' if not found else 'DIFFERS'}", *found.splitlines()[:40], sep="\n    ", flush=True)
+        print(
+            f"{took:5.1f} s  {name}: {came}, {'the same' if not found else 'DIFFERS'}",
+            *found.splitlines()[:40],
+            sep="\n    ",
+            flush=True,
+        )
 
 
 def bare(options: tuple[str, ...], compared: Comparison) -> None:

@@ -10,7 +10,6 @@ import os
 import re
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -27,14 +26,26 @@ PROBES = ("kprobes", "ftrace", "BPF programs", "BPF maps", "BPF links", "BTF", "
 QUIET_SECONDS, PATIENCE = 2.0, 180.0
 SETTLE_SECONDS = 30.0
 VOLATILE = re.compile(
-    r"fs/(dentry-state|inode-nr|inode-state|file-nr|aio-nr)|kernel/(random/.*|ns_last_pid|pty/nr|tainted)|net/netfilter/nf_conntrack_"
-    r"(count|expect_count)?$"
+    r"^(fs\.(dentry-state|inode-nr|inode-state|file-nr|aio-nr)|kernel\.(random\..*|ns_last_pid|pty\.nr|tainted)"
+    r"|net\.netfilter\.nf_conntrack_(expect_)?count) = .*\n",
+    re.M,
 )
 """sysctls that move on a node that nobody touches: figures of the moment, not settings."""
 FILES = ("/tmp", "/run", "/var/tmp", "/dev/shm", "/etc", "/root", "/home", "/sys/fs/bpf", "/sys/kernel/tracing/instances")
 LAB = "/run/lab"
 """Where the machine that this runs in keeps its own files."""
-NETS = ("dev", "snmp", "snmp6", "netstat", "stat/nf_conntrack", "route", "ipv6_route", "if_inet6", "ip_tables_names", "ip6_tables_names")
+NETS = (
+    "dev",
+    "snmp",
+    "snmp6",
+    "netstat",
+    "stat/nf_conntrack",
+    "route",
+    "ipv6_route",
+    "if_inet6",
+    "ip_tables_names",
+    "ip6_tables_names",
+)
 RULES = {
     "iptables-legacy": ("iptables-legacy-save", "-c", "-M", "/bin/true"),
     "ip6tables-legacy": ("ip6tables-legacy-save", "-c", "-M", "/bin/true"),
@@ -47,12 +58,14 @@ RULES = {
     "addresses": ("ip", "-o", "addr"),
     "rules of routing": ("ip", "rule"),
 }
-"""What each namespace is asked, with all counters."""
+"""What the node's own namespace is asked, with all counters."""
 _REMAINING = re.compile(r"(^\S+ +\d+ \S+ +\d+) \d+ ", re.M)
 """The seconds that a connection still has in conntrack's table."""
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
 _NEXT_ID = {"BPF programs": 11, "BPF maps": 12, "BTF": 23, "BPF links": 31}
 """Commands of bpf(2): the next number of a kind."""
+_ADDRESSES: dict[str, int] = {}
+"""Of static keys, by name: finding one takes seconds in an emulator."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -69,22 +82,27 @@ def state(rules: bool = True) -> State:
         "files": "\n".join(_files()),
         "mounts": re.sub(r" /run/netns/\S+", " ", _read("/proc/self/mounts")),
         "processes": "\n".join(_processes()),
-        "sysctls": "\n".join(_sysctls("")),
+        "sysctls": _sysctls("-a", "--pattern", "^(?!net)"),
         "namespaces": "\n".join(sorted(path.name for path in RUN_DIR.iterdir())) if RUN_DIR.is_dir() else "",
     }
     for name in (None, *found["namespaces"].split()):
         with entered(name):
-            found |= {f"{name or 'node'}: {what}": text for what, text in _namespace(rules).items()}
+            space = _namespace() | (_asked(RULES) if rules and not name else {})
+            found |= {f"{name or 'node'}: {what}": text for what, text in space.items()}
     if rules:
         found["next inode"] = _run("unshare", "-n", "readlink", "/proc/self/ns/net")
         found["namespaces that processes are in"] = _run("sh", "-c", "lsns -t net -n -o NS,PATH | sort")
     return found
 
 
-def _namespace(rules: bool) -> State:
-    found = {name: _read(f"/proc/thread-self/net/{name}") for name in NETS}
-    found["sysctls"] = "\n".join(_sysctls("net"))
-    for what, command in RULES.items() if rules else ():
+def _namespace() -> State:
+    """What is asked of each namespace."""
+    return {name: _read(f"/proc/thread-self/net/{name}") for name in NETS} | {"sysctls": _sysctls("-a", "--pattern", "^net")}
+
+
+def _asked(commands: Mapping[str, tuple[str, ...]]) -> State:
+    found = {}
+    for what, command in commands.items():
         lines = _run(*command).splitlines(keepends=True)
         found[what] = _REMAINING.sub(r"\1 ", "".join(line for line in lines if not line.startswith("#")))
     return found
@@ -155,10 +173,12 @@ def _ids(command: int) -> str:
 
 def _static_key(name: str) -> str:
     """Whether code behind a static key is switched on: the count in the key itself, by way of /proc/kcore."""
-    place = next((line.split()[0] for line in _read("/proc/kallsyms").splitlines() if line.split()[2] == name), "")
-    if not place:
-        return "no such key"
-    address = int(place, 16)
+    if name not in _ADDRESSES:
+        found = re.search(rf"^(\w+) \w {name}\b", _read("/proc/kallsyms"), re.M)
+        if not found:
+            return "no such key"
+        _ADDRESSES[name] = int(found[1], 16)
+    address = _ADDRESSES[name]
     with open("/proc/kcore", "rb") as core:
         head = core.read(64)
         offset, size, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
@@ -192,19 +212,11 @@ def _processes() -> Iterator[str]:
                 yield f"{pid} {_read(f'/proc/{pid}/comm').strip()}"
 
 
-def _sysctls(below: str) -> Iterator[str]:
-    top = Path("/proc/sys")
-    for directory, directories, files in os.walk(top / below):
-        directories.sort()
-        if not below and directory == str(top):
-            directories.remove("net")  # each namespace has its own
-        for name in sorted(files):
-            key = str(Path(directory, name).relative_to(top))
-            if not VOLATILE.search(key) and os.access(Path(directory, name), os.R_OK):
-                yield f"{key} = {_read(str(Path(directory, name))).strip()}"
+def _sysctls(*names: str) -> str:
+    return VOLATILE.sub("", _run("sysctl", "-e", *names))
 
 
 if __name__ == "__main__":
-    before = quiet()
+    began, before = time.monotonic(), state()
     print(*(f"{what}: {len(text)}" for what, text in before.items()), sep="\n")
-    sys.exit(0)
+    print(differences(before, state()), f"{time.monotonic() - began:.1f} s")

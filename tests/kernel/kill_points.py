@@ -2,9 +2,9 @@
 
     python3 tests/kernel/kill_points.py EARLY OPTIONS     (as root, in a machine of the lab)
 
-EARLY is a point before there is anything compiled, or "-". Then points are lines on stdin. The BPF text is compiled once: where that is done, this process stays, and each line makes a copy
-of it that goes on with the start to the point of that name. stdout says what came of each, a line of JSON; when stdin ends,
-this process kills itself, too: that is the point "compiled".
+EARLY is a point before the BPF text has been compiled, or "-". The other points are lines on stdin. The text is compiled once:
+where that is done this process stays, and each line makes a copy of it that goes on with the start to the point of that name.
+stdout says what came of each, a line of JSON.
 
 The product has no hook for this: functions are wrapped from outside.
 """
@@ -16,7 +16,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -148,7 +147,7 @@ def early(name: str) -> None:
     original = program.compiled
 
     def compiled(*arguments: Any) -> Any:
-        threading.Thread(target=lambda: (time.sleep(IN_COMPILER), die()), daemon=True).start()
+        threading.Timer(IN_COMPILER, die).start()
         made = original(*arguments)
         os._exit(NOT_REACHED)
         return made

@@ -27,6 +27,10 @@ from tracer.kernel.ring import PAGE, Ring
 from tracer.kernel.symbols import Symbols
 
 RING_BYTES = 16 << 20
+FILES = 192
+"""File descriptors that a run needs beside two for each program, its own and one where it is attached: maps, and what is opened
+to read rules and to record.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,19 @@ class Kernel:
         """Names of enum skb_drop_reason, which moves between kernels; empty before 5.17."""
         names = self.types.vmlinux.enumerators("skb_drop_reason")
         return {v: n.removeprefix("SKB_DROP_REASON_") for n, v in names.items()}
+
+
+def require_descriptors(count: int) -> None:
+    """Sees to it that this process may have so many files open. Raises NoProbe when it may not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    except ValueError as e:
+        raise NoProbe(
+            f"Tracing needs {count} file descriptors, and this process may have {hard}: raise the hard limit (ulimit -Hn)."
+        ) from e
 
 
 def possible_cpus() -> int:
@@ -91,6 +108,7 @@ class Session:
         planned, refused = choose(kernel, can, verbose, only, rules)
         cpus = possible_cpus()
         watched = acts.plan(kernel.types, kernel.symbols, can) if rules else []
+        require_descriptors(FILES + 2 * sum(len(row.programs) for row in (*planned, *watched)))
         texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
         began = time.monotonic()
         self._program = Program(bcc, texts)

@@ -15,7 +15,6 @@ SAVE = {"ip": "iptables-nft-save", "ip6": "ip6tables-nft-save"}
 Saved = Callable[[str, str], Mapping[str, Sequence[Rule]]]
 """What prints the rules of a table of iptables-nft: chain -> rules, by family and table."""
 _HANDLE = re.compile(r"^(?P<text>.*?) # handle (?P<handle>\d+)$", re.S)
-"""What nft's scanner takes for an identifier (`string` in src/scanner.l of nftables)."""
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\\.')
 _CHAIN = re.compile(r"^\tchain (?P<name>\S+) \{")
 

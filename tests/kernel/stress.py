@@ -1,0 +1,139 @@
+"""Hard times, made: namespaces that come and go, many connections, rules of somebody who means harm."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+
+from scenes import topology, traffic
+from scenes.netns import CLONE_NEWNET, RUN_DIR, Child, _libc, entered
+
+PASSING, HOSTILE = 9131, 9132
+"""UDP ports: of the namespaces that come and go, and of the packets that meet hostile rules."""
+SIOCSIFFLAGS, UP = 0x8914, 0x1
+NAMED, WITH_NFT, WITH_IPTABLES = 10, 50, 25
+"""One namespace in so many has a name, rules of nftables, rules of legacy iptables."""
+PARENTS = 2
+
+
+def passing_namespaces(count: int) -> int:
+    """Makes and removes so many, each with two datagrams over its loopback; returns how many datagrams were sent."""
+    children = [Child(None, lambda part=part: _some(part, count)) for part in range(PARENTS)]  # type: ignore[misc]
+    return sum(child.result(600) for child in children)
+
+
+def _some(part: int, count: int) -> int:
+    """One parent's share: each namespace lives in a thread's place of this process, which moves on to the next."""
+    sent = 0
+    for number in range(part, count, PARENTS):
+        if _libc.unshare(CLONE_NEWNET) != 0:
+            raise OSError("unshare")
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ours,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as theirs,
+        ):
+            fcntl.ioctl(ours, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", UP))
+            name = RUN_DIR / f"passing-{number}"
+            if number % NAMED == 0:
+                name.touch()
+                subprocess.run(["mount", "--bind", "/proc/self/ns/net", str(name)], check=True)
+            if number % WITH_NFT == 1:
+                rules = (
+                    f"table inet t {{ chain c {{ type filter hook input priority 0; udp dport {PASSING} counter accept; }}\n}}"
+                )
+                subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
+            if number % WITH_IPTABLES == 2:
+                subprocess.run(["iptables-legacy", "-A", "INPUT", "-p", "udp", "-j", "ACCEPT"], check=True)
+            theirs.bind(("127.0.0.1", PASSING))
+            for _ in range(2):
+                ours.sendto(b"x", ("127.0.0.1", PASSING))
+                theirs.recv(8)
+                sent += 1
+            if number % NAMED == 0:
+                subprocess.run(["umount", str(name)], check=True)
+                name.unlink()
+    return sent
+
+
+def tcp_connections(seconds: float) -> tuple[int, float]:
+    """Connects to the NodePort from the client, and breaks off, as fast as it goes: how many, and how long it took."""
+
+    def work() -> int:
+        made, until = 0, time.monotonic() + seconds
+        while time.monotonic() < until:
+            with socket.socket() as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                sock.settimeout(5)
+                try:
+                    sock.connect((topology.NODE4, traffic.NODEPORT_HTTP))
+                    made += 1
+                except OSError:
+                    time.sleep(0.01)
+        return made
+
+    return _all([Child(topology.CLIENT, work) for _ in range(PARENTS)])
+
+
+def udp_flows(seconds: float) -> tuple[int, float]:
+    """The same by datagrams, each of a flow of its own."""
+
+    def work() -> int:
+        made, until = 0, time.monotonic() + seconds
+        while time.monotonic() < until:
+            for _ in range(100):
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                    sock.sendto(b"x", (topology.NODE4, traffic.NODEPORT_UDP))
+                made += 1
+        return made
+
+    return _all([Child(topology.CLIENT, work) for _ in range(PARENTS)])
+
+
+def _all(children: list[Child[int]]) -> tuple[int, float]:
+    began = time.monotonic()
+    made = sum(child.result(600) for child in children)
+    return made, time.monotonic() - began
+
+
+def fan_out(levels: int) -> None:
+    """Chains of which each is jumped to twice by the one before: two to the power of `levels` ways, gone for each packet."""
+    chains = [f"chain l{levels} {{ counter; }}"]
+    chains += [f"chain l{n} {{ jump l{n + 1}; jump l{n + 1}; }}" for n in reversed(range(levels))]
+    base = f"chain c {{ type filter hook input priority 7; udp dport {HOSTILE} jump l0; }}"
+    _nft("\n".join(["table inet fan {", *chains, base, "}\n"]))
+
+
+def huge_set(elements: int) -> None:
+    """A set and a verdict map of so many addresses, each asked for every packet of a port."""
+    head = f"""table inet huge {{
+  set s {{ type ipv4_addr; }}
+  map m {{ type ipv4_addr : verdict; }}
+  chain c {{ type filter hook input priority 8; udp dport {HOSTILE} jump more; }}
+  chain more {{ ip saddr @s drop; ip saddr vmap @m; counter; }}
+}}
+"""
+    _nft(head)
+    for text in _elements(elements):
+        _nft(text)
+
+
+def _elements(count: int) -> Iterator[str]:
+    for begin in range(0, count, 50_000):
+        those = [f"11.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}" for n in range(begin, min(count, begin + 50_000))]
+        for name, end in (("s", ""), ("m", " : drop")):
+            yield f"add element inet huge {name} {{ {', '.join(address + end for address in those)} }}\n"
+
+
+def _nft(text: str) -> None:
+    subprocess.run(["nft", "-f", "-"], input=text, text=True, check=True)
+
+
+def ask_hostile() -> None:
+    """A datagram to the node that meets those rules."""
+    with entered(topology.CLIENT), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.sendto(b"x", (topology.NODE4, HOSTILE))
+    time.sleep(0.05)
