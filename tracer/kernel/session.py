@@ -108,7 +108,7 @@ class Session:
         planned, refused = choose(kernel, can, verbose, only, rules)
         cpus = possible_cpus()
         watched = acts.plan(kernel.types, kernel.symbols, can) if rules else []
-        require_descriptors(FILES + 2 * sum(len(row.programs) for row in (*planned, *watched)))
+        require_descriptors(FILES + 2 * sum(len(p) for p in (*(r.programs for r in planned), *(r.programs for r in watched))))
         texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
         began = time.monotonic()
         self._program = Program(bcc, texts)
