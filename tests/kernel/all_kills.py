@@ -61,7 +61,7 @@ NATIVE = """table inet counted {
   }
 }
 """
-TRACED = ("--port", str(traffic.NODEPORT_HTTP), "--no-kube", "--duration", "1")
+TRACED = ("--port", str(traffic.NODEPORT_HTTP), "--no-kube", "--duration", "3")
 KILLED = -signal.SIGKILL
 
 

@@ -50,7 +50,6 @@ def _attached(way: str) -> Point:
     return Point("tracer.kernel.program", "Program._attach_one", way=way)
 
 
-AFTER_READY = ("tracing", "ending", "detaching", "detached")
 POINTS = {
     "programs loaded, none attached": Point("bcc", "BPF.load_func"),
     "first raw tracepoint attached": _attached("RAWTP"),
@@ -133,7 +132,7 @@ class Forge:
         null = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1):
             os.dup2(null, number)
-        if name not in AFTER_READY:  # this kernel, or these options, do not pass it
+        if POINTS[name].way:  # a way of attaching that this kernel, or these options, do not take
             main: Any = import_module("tracer.main")
             main.write_ready = lambda *_: os._exit(NOT_REACHED)
         arm(POINTS[name])
