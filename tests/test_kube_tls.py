@@ -7,6 +7,7 @@ import json
 import shutil
 import ssl
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,18 @@ def server(folder: Path) -> Iterator[ApiServer]:
     context.verify_mode = ssl.CERT_REQUIRED
     with ApiServer(OBJECTS, tls=context) as one:
         yield one
+
+
+def test_a_client_key_is_never_on_the_disk(server: ApiServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is killed while it reads its kubeconfig would leave it there."""
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", None)
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/directory")
+    encoded = {
+        "client-certificate-data": inline(folder / "client.crt"),
+        "client-key-data": inline(folder / "client.key"),
+    }
+    cluster = {"certificate-authority": "server.crt"}
+    assert client(folder, server.port, cluster, encoded).list(NODES)
 
 
 def client(folder: Path, port: int, cluster: dict[str, Any], user: dict[str, Any]) -> Client:

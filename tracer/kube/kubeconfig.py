@@ -228,12 +228,10 @@ def _data(entry: Any, name: str, folder: Path, owners: Collection[int] | None = 
 
 
 def _client_certificate(context: ssl.SSLContext, user: Any, folder: Path, owners: Collection[int] | None = None) -> None:
-    """ssl takes files only; what stands in the kubeconfig lies in one for that moment, readable by us alone."""
-    import tempfile
-
+    """ssl takes files only: what stands in the kubeconfig is one in memory for that moment, which ends with this process."""
     certificate, key = _data(user, "client-certificate", folder, owners), _data(user, "client-key", folder, owners)
     if certificate and key:
-        with tempfile.NamedTemporaryFile() as both:
+        with open(os.memfd_create("client certificate"), "wb") as both:
             both.write(certificate.rstrip() + b"\n" + key)
             both.flush()
-            context.load_cert_chain(both.name)
+            context.load_cert_chain(f"/proc/self/fd/{both.fileno()}")
