@@ -67,11 +67,33 @@ class SavedSets(Sets):
 
     def has(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
         kind = self._kinds.get(name)
-        if kind not in ("ip,port", "port", "ip,port,ip") or (kind == "ip,port,ip" and not packet.sport):
+        if kind == "net":
+            end = ip_address(packet.dst if flags[0] == "dst" else packet.src)
+            return any(end in ip_network(m) for n, m in self._members if n == name)
+        if kind not in ("ip,port", "port", "ip,port,ip"):
             return None
+        source = address_text(packet.src, packet.family)
         host = address_text(packet.dst if flags[0] == "dst" else packet.src, packet.family)
-        wanted = str(packet.dport) if kind == "port" else f"{host},tcp:{packet.dport}"
+        also = f",{source}" if kind.count("ip") > 1 else ""
+        wanted = str(packet.dport) if kind == "port" else f"{host},tcp:{packet.dport}{also}"
         return (name, wanted) in self._members
+
+    def recently(self, name: str, address: str) -> bool | None:
+        return None
+
+
+class SavedVirtual(Virtual):
+    """The virtual servers of a recorded node, from what `ipvsadm --save -n` printed."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(Path("/nonexistent"))
+        object.__setattr__(self, "text", text)
+
+    def real_servers(self, address: str, port: int, protocol: str) -> tuple[str, ...] | None:
+        server = f"-{protocol[0]} {address}:{port} "
+        text: str = self.__dict__["text"]
+        found = tuple(re.findall(rf"^-a {re.escape(server)}-r (\S+)", text, re.M))
+        return found if f"-A {server}" in text else None
 
 
 def journey(state: State, one: Recorded | None = None, virtual: Virtual | None = None) -> Journey:
@@ -101,7 +123,11 @@ def _saved(one: Recorded, family: str, table: str) -> dict[str, tuple[Rule, ...]
 def state(one: Recorded, folder: Path, node: FakeNode | None = None, with_api: bool = True) -> State:
     """A recorded node as checks see it."""
     known = one.known(folder, with_api)
-    return State(Context(known, node or healthy()), recorded(one), FakeRoutes())
+    services = frozenset(re.findall(r"^-A -[tu] (\d[\d.]+):", one.files.get("ipvsadm-save", ""), re.M))
+    return State(
+        Context(known, node or healthy()), recorded(one), FakeRoutes(local=LOCAL | services),
+        SavedVirtual(one.files.get("ipvsadm-save", "")), SavedSets(one.files.get("ipset-save", "")),
+    )  # fmt: skip
 
 
 def healthy() -> FakeNode:
@@ -112,7 +138,13 @@ def healthy() -> FakeNode:
     })  # fmt: skip
 
 
-def of_text(text: str, known: Known | None = None, node: FakeNode | None = None, backend: str = "legacy") -> State:
-    """Rules as iptables-save prints them, of one back end."""
+def of_text(
+    text: str, known: Known | None = None, node: FakeNode | None = None, backend: str = "legacy", sets: str = "", ipvs: str = ""
+) -> State:
+    """Rules as iptables-save prints them, of one back end. sets, ipvs: as `ipset save` and `ipvsadm --save -n` print them."""
     rules = save.parse(text, "ip", backend)
-    return State(Context(known or Known(), node or healthy()), Installed(rules), FakeRoutes())
+    services = frozenset(re.findall(r"^-A -[tu] (\d[\d.]+):", ipvs, re.M))
+    return State(
+        Context(known or Known(), node or healthy()), Installed(rules), FakeRoutes(local=LOCAL | services), SavedVirtual(ipvs),
+        SavedSets(sets),
+    )  # fmt: skip

@@ -17,9 +17,8 @@ from tracer.audit import audit, checks
 from tracer.audit.command import status
 
 ROOT = Path(__file__).resolve().parent.parent
-STALE = ("missing_masquerade", True)
 TAKES = ("hostport_takes_service", True)
-BY_SCENARIO = {"S3": [STALE], "S5-nodeport": [TAKES] * 2, "S5-nodeport-proxyrestart": [TAKES] * 2}
+BY_SCENARIO = {"S5-nodeport": [TAKES] * 2, "S5-nodeport-proxyrestart": [TAKES] * 2}
 LARGE = "1.36.2-nftables-nft"
 """The mode of which the node with 2,000 Services is looked at too."""
 CASES = [(m, n.scenario) for m in MODES for n in nodes(m) if n.scenario != "big2000" or m == LARGE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,16 @@ from tracer.audit.hostport_takes_service import check
 from tracer.kube.known import Known
 from tracer.kube.model import ServicePort
 from tracer.kube.store import Store
+from tracer.rules import save
 
 RULESETS = Path(__file__).resolve().parents[1] / "vagrant/incidents/rulesets"
+SETS = """create KUBE-CLUSTER-IP hash:ip,port
+add KUBE-CLUSTER-IP 172.30.0.1,tcp:443
+add KUBE-CLUSTER-IP 172.30.33.7,tcp:3306
+"""
+SERVERS = """-A -t 172.30.33.7:3306 -s rr
+-a -t 172.30.33.7:3306 -r 10.244.0.11:3306 -m -w 1
+"""
 
 
 def service() -> Known:
@@ -28,7 +37,8 @@ def service() -> Known:
 
 
 def causes(name: str, known: Known | None = None) -> list[str]:
-    return [f.cause for f in check(audits.of_text((RULESETS / f"{name}.rules").read_text(), known))]
+    sets, servers = (SETS, SERVERS) if "ipvs" in name else ("", "")
+    return [f.cause for f in check(audits.of_text((RULESETS / f"{name}.rules").read_text(), known, sets=sets, ipvs=servers))]
 
 
 @pytest.mark.parametrize("mode", [m for m in MODES if "ipvs" not in m])
@@ -64,3 +74,28 @@ def test_ipvs_makes_every_cluster_ip_local() -> None:
 @pytest.mark.parametrize("name", ["portmap", "ipvs-portmap"])
 def test_healthy_twins(name: str) -> None:
     assert causes(name, service() if name.startswith("ipvs") else None) == []
+
+
+@pytest.mark.parametrize("mode", ["1.36.2-nftables-nft", "1.36.2-iptables-nft"])
+def test_portmap_in_another_back_end(mode: str, tmp_path: Path) -> None:
+    """kube-proxy in nftables, or in iptables-nft, and portmap in legacy tables: who was registered last is not known."""
+    one = audits.state(node(mode, "S5-nodeport"), tmp_path)
+    nft = one.installed.nft
+    assert nft
+    chains = {k: rules for k, rules in nft.ruleset.chains.items() if k[1] != "cni_hostport"}
+    for key, rules in chains.items():
+        chains[key] = tuple(r for r in rules if "CNI-" not in r.target + r.chain)
+    bases = tuple(b for b in nft.bases if b.key[1] != "cni_hostport")
+    portmap = save.parse(
+        "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:CNI-HOSTPORT-DNAT - [0:0]\n"
+        ":CNI-DN-1b2d78b7fd62596952a9c - [0:0]\n"
+        "-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT\n"
+        "-A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT\n"
+        "-A CNI-HOSTPORT-DNAT -p tcp -m multiport --dports 30306 -j CNI-DN-1b2d78b7fd62596952a9c\n"
+        "-A CNI-DN-1b2d78b7fd62596952a9c -p tcp -m tcp --dport 30306 -j DNAT --to-destination 10.224.0.222:80\nCOMMIT\n"
+    )
+    listed = replace(nft, ruleset=replace(nft.ruleset, chains=chains), bases=bases)
+    (told,) = check(replace(one, installed=replace(one.installed, legacy=portmap, nft=listed)))
+    assert told.certain and "all requests go to one of them, the one whose base chain was registered last" in told.cause
+    assert "every request" not in told.cause and "0.7.5" not in told.cure
+    assert len(told.proofs) == 6, "what decides about it in either order, in PREROUTING and OUTPUT"

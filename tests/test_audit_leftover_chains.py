@@ -15,15 +15,17 @@ ANOTHER = "CNI-DN-d056ff941790668665b1b"
 
 def table(*rules: str, chains: str = "") -> str:
     heads = "".join(f":{c} - [0:0]\n" for c in (SERVICE, OTHER, POD, ANOTHER, "KUBE-SERVICES", "CNI-HOSTPORT-DNAT", *chains))
-    return f"*nat\n:PREROUTING ACCEPT [0:0]\n{heads}" + "".join(f"-A {r}\n" for r in rules) + "COMMIT\n"
+    return f"*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n{heads}" + "".join(f"-A {r}\n" for r in rules) + "COMMIT\n"
 
 
 def found(*rules: str, known: Known | None = None) -> list[Finding]:
-    return list(check(audits.of_text(table(*rules), known)))
+    return list(check(audits.of_text(table(*dict.fromkeys(rules)), known)))
 
 
 def host_port(chain: str, port: int, address: str) -> list[str]:
     return [
+        "PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
+        "OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
         f"CNI-HOSTPORT-DNAT -p tcp -m multiport --dports {port} -j {chain}",
         f"{chain} -p tcp -m tcp --dport {port} -j DNAT --to-destination {address}:80",
     ]
@@ -42,14 +44,22 @@ def cluster() -> Known:
 
 def test_a_chain_that_no_rule_leads_to_is_said_and_is_no_certain_finding() -> None:
     (told,) = found(f"{SERVICE} -j ACCEPT", "KUBE-SERVICES -j ACCEPT")
-    assert not told.certain and told.cause.startswith("1 chain of Services or pods is left that no rule leads to")
-    assert told.proofs[-1].text == f"no rule jumps to {SERVICE}"
-    assert found(f"KUBE-SERVICES -j {SERVICE}", f"{SERVICE} -j ACCEPT") == []
+    assert not told.certain and told.cause.startswith("1 chain of Services or pods is left that no way from a base chain")
+    assert told.proofs[-1].text == f"no rule that a packet meets jumps to {SERVICE}"
+    assert found("PREROUTING -j KUBE-SERVICES", f"KUBE-SERVICES -j {SERVICE}", f"{SERVICE} -j ACCEPT") == []
+
+
+def test_a_chain_that_only_leftover_chains_lead_to() -> None:
+    (told,) = found(f"{OTHER} -j {SERVICE}", f"{SERVICE} -j ACCEPT", "PREROUTING -j KUBE-SERVICES")
+    assert told.cause.startswith("2 chains of Services or pods are left")
+    jumps = ("PREROUTING -j KUBE-SERVICES", "KUBE-SERVICES -j RETURN", f"KUBE-SERVICES -j {SERVICE}")
+    (told,) = found(*jumps, f"{SERVICE} -j ACCEPT")
+    assert told.cause.startswith("1 chain"), "nothing behind a RETURN for all is reached"
 
 
 def test_the_same_jump_twice() -> None:
     jump = 'PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
-    (told,) = found(jump, jump)
+    (told,) = check(audits.of_text(table(jump, jump)))
     assert told.certain and "Rule 2 of PREROUTING (ip nat) is the same as rule 1" in told.cause
     assert found(jump, "PREROUTING -j ACCEPT", "PREROUTING -j ACCEPT") == [], "what the administrator repeats is his"
 
@@ -64,5 +74,6 @@ def test_a_hostport_of_a_pod_that_is_gone() -> None:
 
 def test_two_containers_for_one_hostport() -> None:
     (told,) = found(*host_port(POD, 3306, "10.224.0.8"), *host_port(ANOTHER, 3306, "10.224.0.9"))
-    assert "has rules for 2 containers: the first one's rule takes every request, to 10.224.0.8" in told.cause
+    assert told.certain
+    assert "has rules for 2 containers: that of one takes every request, to 10.224.0.8, and the others get none" in told.cause
     assert found(*host_port(POD, 3306, "10.224.0.8"), *host_port(ANOTHER, 3307, "10.224.0.9")) == []

@@ -8,6 +8,8 @@ from pathlib import Path
 from tests import audits
 from tests.nodes import node
 from tracer.audit.mixed_backends import check
+from tracer.audit.state import State
+from tracer.rules.model import ChainKey, Rule
 
 
 def test_kube_proxy_in_legacy_and_in_nft_tables(tmp_path: Path) -> None:
@@ -29,3 +31,20 @@ def test_other_programs_may_use_the_other_back_end(tmp_path: Path) -> None:
     only = {key: rules for key, rules in portmap.ruleset.chains.items() if key[1] == "cni_hostport"}
     nft = replace(portmap, ruleset=replace(portmap.ruleset, chains=only))
     assert len(only) > 3 and list(check(replace(state, installed=replace(state.installed, nft=nft)))) == []
+
+
+def test_a_cleaned_back_end_is_none(tmp_path: Path) -> None:
+    """`kube-proxy --cleanup` leaves KUBE-MARK-MASQ, which other programs jump to; nothing of kube-proxy's leads there."""
+    state = audits.state(node("1.36.2-iptables-legacy", "S2-one"), tmp_path)
+    nft = audits.recorded(node("1.36.2-iptables-nft", "S2-one")).nft
+    assert nft
+
+    def with_nft(chains: dict[ChainKey, tuple[Rule, ...]]) -> State:
+        ruleset = replace(nft.ruleset, chains=chains)
+        return replace(state, installed=replace(state.installed, nft=replace(nft, ruleset=ruleset)))
+
+    both = dict(nft.ruleset.chains)
+    assert [f.key for f in check(with_nft(both)) if f.key[0] == "kube-proxy"] == [("kube-proxy", "ip"), ("kube-proxy", "ip6")]
+    left = {key: rules if key[2] == "KUBE-MARK-MASQ" else () for key, rules in both.items()
+            if key in nft.ruleset.policies or key[2] == "KUBE-MARK-MASQ"}  # fmt: skip
+    assert any(left.values()) and list(check(with_nft(left))) == []

@@ -25,7 +25,8 @@ def test_a_nodeport_without_endpoints(mode: str, tmp_path: Path) -> None:
     (told,) = found(mode, "S1", tmp_path, FakeNode(listeners={(30584, "tcp"): NGINX}))
     assert told.certain and told.cause.startswith(
         "nginx (pid 812) listens on port 30584 of this node, but tcp 30584 is also the NodePort of Service"
-        " default/lonely-web:http, which has no endpoints:"
+        " default/lonely-web:http, which has no endpoints"
+        + (" here: IPVS refuses" if "ipvs" in mode else ": the Service's rule")
     )
     shown, process = told.proofs
     assert (shown.evidence, process.evidence) == (

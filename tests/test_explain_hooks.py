@@ -20,18 +20,18 @@ from tracer.rules import nft_json
 from tracer.rules.installed import Installed
 
 DROP, REJECT, ACCEPT = {"drop": None}, {"reject": {"type": "icmp", "expr": "port-unreachable"}}, {"accept": None}
-DNAT = {"dnat": {"addr": "10.244.0.11", "port": 8080}}
+DNAT, ELSEWHERE = ({"dnat": {"addr": f"10.244.0.{n}", "port": 8080}} for n in (11, 12))
 
 
-def journey(*chains: tuple[str, str, str, str, dict[str, Any]]) -> Journey:
+def journey(*chains: tuple[Any, ...]) -> Journey:
     """Of a node with these base chains of one priority a hook, in the order of their creation: (table, name, kind, hook,
-    its only rule's statement)."""
+    its only rule's statements)."""
     listed: list[Any] = []
-    for handle, (table, name, kind, hook, statement) in enumerate(chains, 1):
+    for handle, (table, name, kind, hook, *statements) in enumerate(chains, 1):
         place = {"family": "ip", "table": table}
         prio = -100 if kind == "nat" else 0
         head = {**place, "name": name, "handle": handle, "type": kind, "hook": hook, "prio": prio, "policy": "accept"}
-        rule = {**place, "chain": name, "handle": 100 + handle, "expr": [statement]}
+        rule = {**place, "chain": name, "handle": 100 + handle, "expr": statements}
         listed += [{"chain": head}, {"rule": rule}]
     installed = Installed(nft=nft_json.parse(json.dumps({"nftables": listed})))
     return audits.journey(State(Context(), installed, audits.FakeRoutes()))
@@ -53,14 +53,35 @@ def test_of_one_table_the_chain_made_last_is_asked_first() -> None:
 def test_of_two_tables_that_would_decide_each_may_be_asked_first() -> None:
     found = told(("a", "one", "filter", "input", REJECT), ("b", "two", "filter", "input", DROP))
     assert {(s.doubts[0], s.packet.outcome) for s in found} == {
-        ("ip a was registered after ip b, and so is asked first", "rejected"),
-        ("ip b was registered after ip a, and so is asked first", "dropped"),
+        ("in INPUT ip a was registered after ip b, and so is asked first", "rejected"),
+        ("in INPUT ip b was registered after ip a, and so is asked first", "dropped"),
     }  # fmt: skip
 
 
 def test_of_two_tables_that_translate_the_other_is_not_asked() -> None:
-    found = told(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", DNAT))
+    found = told(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", ELSEWHERE))
     assert sorted(met(s.packet) for s in found) == [["one"], ["two"]]
+
+
+def test_an_order_that_changes_nothing_is_no_condition() -> None:
+    (story,) = told(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", DNAT))
+    (twin,) = story.twins
+    assert not story.doubts and sorted([met(story.packet), met(twin.packet)]) == [["one"], ["two"]]
+    (note,) = story.notes
+    assert note.startswith("the same by ip ") and "if in PREROUTING ip " in note and "is asked first" in note
+    assert not compare([story], twin.packet).difference, "a packet that met the other one went as told"
+
+
+def test_an_order_that_only_the_mark_makes_matter() -> None:
+    """One table marks and the other one asks for the mark: which of them is asked first decides."""
+    mark = {"mangle": {"key": {"meta": {"key": "mark"}}, "value": 7}}
+    asks = {"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}}
+    found = journey(("a", "marks", "filter", "input", mark), ("b", "asks", "filter", "input", asks, DROP)).stories(
+        Question(CLIENT, 40000, NODE, 80)
+    )
+    assert {(s.doubts[0].partition(" was")[0], s.packet.outcome) for s in found} == {
+        ("in INPUT ip a", "dropped"), ("in INPUT ip b", "refused"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("other", [ACCEPT, {"counter": {"packets": 0, "bytes": 0}}])

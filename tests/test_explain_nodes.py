@@ -96,7 +96,8 @@ def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> 
     routes = audits.FakeRoutes(gateways={"192.168.66.0/24": ("192.168.66.0", "flannel.1")})
     found = audits.journey(replace(state, routes=routes)).stories(Question(NODE, 0, "172.30.253.123", 8080))
     first = found[0]
-    assert first.doubts == ("-m set --match-set cali40masq-ipam-pools src is false in rule 1 of cali-nat-outgoing",)
+    open_set = "-m set --match-set cali40masq-ipam-pools src is false in rule 1 of cali-nat-outgoing"
+    assert first.doubts == ((open_set,) if name == "canal-stale" else ()), "either of them masquerades"
     assert [h.nat.kind for h in first.packet.hops if h.nat] == kinds and first.packet.verdict == "sent to flannel.1"
     visits = next(h.walk for h in first.packet.hops if h.hook == "POSTROUTING" and h.table == "nat" and h.walk).visits
     returned = [v.rule.text for v in visits if v.rule and v.verdict == "RETURN" and "192.168.66.0/24" in v.rule.text]

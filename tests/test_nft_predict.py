@@ -71,7 +71,7 @@ def test_matches(left: Any, right: Any, op: str, true: bool) -> None:
 )  # fmt: skip
 def test_what_nobody_knows_parts_the_ways(left: Any) -> None:
     found = ways([match(left, 5), DROP])
-    assert {(w.verdict, w.doubts[0].rpartition(" is ")[2]) for w in found} == {
+    assert {(w.verdict, w.doubts[0].text.rpartition(" is ")[2]) for w in found} == {
         ("DROP", "true in rule 1 of base"), ("ACCEPT", "false in rule 1 of base"),
     }  # fmt: skip
 

@@ -55,7 +55,7 @@ def test_endpoints_that_chance_chooses_are_a_line_each(tmp_path: Path) -> None:
 def test_what_cannot_be_computed_is_said_on_each_way(tmp_path: Path) -> None:
     lines = text(stories(tmp_path, "1.36.2-nftables-nft", "S5-nodeport", Question(CLIENT, 0, NODE, 30306)))
     doubts = [line.strip() for line in lines if "cannot be computed" in line]
-    assert len(doubts) == 2 and doubts[1].startswith("or if ip ") and all("is asked first" in d for d in doubts)
+    assert len(doubts) == 2 and doubts[1].startswith("or if in PREROUTING ip ") and all("is asked first" in d for d in doubts)
 
 
 @pytest.mark.parametrize("scenario", ["S1", "S2-three", "S5-nodeport"])

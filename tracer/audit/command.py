@@ -26,9 +26,11 @@ def run(form: str, source: Source) -> int:
         for note in kube.notes():
             output.note(note)
         rules = installed.read(nft_loaded())
-        found = audit(State(Context(kube.known), rules))
-        code = status(found, rules.unread)
-        output.audit(found, [name for name, _ in checks()], rules.unread, code)
+        state = State(Context(kube.known), rules)
+        found = audit(state)
+        unread = (*rules.unread, *state.uncomputed)
+        code = status(found, unread)
+        output.audit(found, [name for name, _ in checks()], unread, code)
     return code
 
 

@@ -1,4 +1,4 @@
-"""A hostPort and a Service want the same port: which one gets the requests follows from the order of the rules.
+"""A hostPort and a Service want the same port: which one gets the requests is what the predictor says.
 
 Three ways: the port is a NodePort too; portmap's jump stands before kube-proxy's and does not ask whether the address is local
 (portmap before 0.7.5), so it takes that port of every machine; or it does ask, and in ipvs mode every cluster IP is local.
@@ -6,13 +6,18 @@ Three ways: the port is a NodePort too; portmap's jump stands before kube-proxy'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from tracer.audit import traffic
 from tracer.audit.ports import Claim, host_ports, node_ports
+from tracer.audit.senders import HERE, OUTSIDE, POD, senders
 from tracer.audit.state import State
+from tracer.audit.traffic import Asked, Way
 from tracer.findings import hostport_takes_service as finding
 from tracer.findings.model import Finding, Proof
 from tracer.rules.model import Rule
+
+_SERVICE, _POD, _NEITHER = "the Service", "the pod", "neither"
 
 
 def check(state: State) -> Iterator[Finding]:
@@ -28,28 +33,28 @@ def _jumps(state: State, host: Claim) -> tuple[Rule | None, Rule | None]:
     """portmap's and kube-proxy's jumps from PREROUTING, of the back end that has portmap's rule."""
     if not host.rule or not host.ruleset:
         return None, None
-    rules = host.ruleset.chain(host.rule.family, host.rule.table, "PREROUTING")
+    rules = [r for r, of in state.rules("PREROUTING") if of is host.ruleset]
+    rules = [r for r in rules if (r.family, r.table) == (host.rule.family, host.rule.table)]
     targets = ("CNI-HOSTPORT-DNAT", "KUBE-SERVICES")
     mine, kube = (next((r for r in rules if r.target == target), None) for target in targets)
     return mine, kube
 
 
+def _taker(way: Way) -> str:
+    """Who gets the request on this way."""
+    owner = way.owner
+    if way.translated and owner and owner.program == "portmap":
+        return _POD
+    if "by IPVS" in way.story.packet.verdict or (owner and owner.kind == "Service"):
+        return _SERVICE
+    return _NEITHER
+
+
 def _same_port(state: State, host: Claim, rival: Claim) -> Finding:
     pod, where = _pod(host), f"{host.protocol} {host.port}"
-    mine, kube = _jumps(state, host)
-    shown = [host.shown, rival.shown]
-    if mine and kube and host.ruleset:
-        shown += [state.proof(rule, host.ruleset) for rule in sorted((mine, kube), key=lambda r: r.number)]
-    if not mine and host.rule and host.rule.table == "cni_hostport":
-        fate = (
-            "all requests go to one of them, the one whose base chain was registered last, and a restart of kube-proxy or of"
-            " the pod changes it"
-        )
-        way = "nftables"
-    elif state.ipvs or (mine and (not kube or mine.number < kube.number)):
-        fate, way = "the pod gets every request, for portmap's rule comes first, and the Service gets none", "order"
-    else:
-        fate, way = "the Service gets every request, for kube-proxy's rule comes first, and the pod gets none", "kube"
+    asked = traffic.at_port(state, host.port, host.protocol, host.address, bool(host.rule and host.rule.family == "ip6"))
+    fate, way, certain = _fate(state, host, asked)
+    shown = [host.shown, rival.shown, *_order(state, host, asked, way)]
     return Finding(
         name="",
         key=(host.port, host.protocol, host.owner.label or host.target, rival.owner.label),
@@ -57,23 +62,82 @@ def _same_port(state: State, host: Claim, rival: Claim) -> Finding:
         proofs=tuple(shown),
         check=finding.check(host.port, host.owner, way),
         cure=finding.cure(host.port, pod, way),
+        certain=certain,
     )
+
+
+def _order(state: State, host: Claim, asked: Sequence[Asked], way: str) -> list[Proof]:
+    """The jumps whose order decides; where they are not of one chain, what decides about each sender's request."""
+    mine, kube = _jumps(state, host)
+    if mine and kube and host.ruleset and way in ("order", "kube"):
+        return [state.proof(rule, host.ruleset) for rule in sorted((mine, kube), key=lambda r: r.number)]
+    return traffic.proofs(asked)
+
+
+def _fate(state: State, host: Claim, asked: Sequence[Asked]) -> tuple[str, str, bool]:
+    """(who gets the requests as a clause, which of the ways it is, whether that is certain)."""
+    by_sender = {a.sender.name: {_taker(w) for w in a.ways} for a in asked}
+    takers = set().union(*by_sender.values())
+    if not asked:
+        return "perhaps only one of them gets the requests, but what happens to them cannot be computed", "unknown", False
+    if takers == {_POD}:
+        return f"the pod gets every request, {_why_the_pod(state, host)}, and the Service gets none", _way(state, host), True
+    if takers == {_SERVICE}:
+        why = "for kube-proxy's rule comes first" if not state.ipvs else "for IPVS takes it before portmap's rule can act"
+        return f"the Service gets every request, {why}, and the pod gets none", "kube", True
+    if takers == {_POD, _SERVICE} and all(len(found) == 1 for found in by_sender.values()):
+        return _by_sender(by_sender), "kube", True
+    if takers == {_POD, _SERVICE} and all(w.by_order for w in traffic.ways(asked)):
+        return (
+            "all requests go to one of them, the one whose base chain was registered last, and a restart of kube-proxy or of"
+            " the pod may change it"
+        ), "nftables" if host.rule and host.rule.table == "cni_hostport" else "backends", True
+    if takers == {_NEITHER}:
+        verdict = next(traffic.ways(asked)).story.packet.verdict
+        return f"perhaps neither gets them as the rules stand ({verdict})", "unknown", False
+    doubts = [d for w in traffic.ways(asked) for d in w.story.doubts]
+    open_end = f", which depends on whether {doubts[0]}" if doubts else ""
+    return f"perhaps one of them gets every request{open_end}", "unknown", False
+
+
+def _by_sender(by_sender: dict[str, set[str]]) -> str:
+    names = {OUTSIDE: "from outside", HERE: "of the node itself", POD: "of pods"}
+    told = []
+    for taker in (_POD, _SERVICE):
+        whose = [names[s] for s, found in by_sender.items() if found == {taker}]
+        told.append(f"{taker} gets the requests {' and '.join(whose)}")
+    return ", ".join(told)
+
+
+def _why_the_pod(state: State, host: Claim) -> str:
+    if _way(state, host) == "ipvs-port":
+        return "for portmap's rule translates it before IPVS is asked, wherever its jump stands"
+    return "for portmap's rule comes first"
+
+
+def _way(state: State, host: Claim) -> str:
+    mine, kube = _jumps(state, host)
+    if state.ipvs:
+        return "ipvs-port"
+    return "order" if mine and kube else "backends"
 
 
 def _elsewhere(state: State, host: Claim) -> Iterator[Finding]:
     """portmap's rule takes what is for other addresses than the node's."""
     mine, kube = _jumps(state, host)
-    if not mine or not host.ruleset or host.address or (kube and kube.number < mine.number):
+    if not mine or not host.ruleset or host.address:
         return
-    anywhere, pod = "--dst-type LOCAL" not in mine.text, _pod(host)
+    store, v6 = state.known.store, mine.family == "ip6"
+    meant = {s for s, _ in store.by_address.values() if (s.port, s.protocol) == (host.port, host.protocol)}
+    addresses = [(s, a) for s in meant for a in (*s.cluster_ips, *s.external_ips, *s.balancer_ips) if (":" in a) == v6]
+    taken = [s for s, a in sorted(addresses, key=lambda pair: pair[0].label) if _takes(state, host, a)]
+    anywhere = _takes_of_others(state, host, mine.family)
+    names = ", ".join(dict.fromkeys(f"Service {s.label}" for s in taken))
+    if not anywhere and not taken:
+        return
     way = "order" if anywhere else "ipvs"
     shown = [host.shown, state.proof(mine, host.ruleset)] + ([state.proof(kube, host.ruleset)] if kube else [])
-    store = state.known.store
-    meant = [s for s, _ in store.by_address.values() if (s.port, s.protocol) == (host.port, host.protocol)]
-    names = ", ".join(dict.fromkeys(f"Service {s.label}" for s in meant))
-    if not anywhere and not (state.ipvs and meant):
-        return
-    shown += [Proof("object", f"{host.protocol} {host.port} is a port of {names}", "Kubernetes API")] if meant else []
+    shown += [Proof("object", f"{host.protocol} {host.port} is a port of {names}", "Kubernetes API")] if taken else []
     whom = names or "any other machine"
     why = (
         "portmap's jump comes first and does not ask whether the address is local" if anywhere
@@ -83,13 +147,28 @@ def _elsewhere(state: State, host: Claim) -> Iterator[Finding]:
         name="",
         key=(host.port, host.protocol, host.owner.label or host.target, "elsewhere"),
         cause=(
-            f"hostPort {host.port} of {pod} takes what is meant for {whom}: {why}, so every connection to {host.protocol}"
-            f" {host.port} that starts on this node or passes it reaches the pod."
+            f"hostPort {host.port} of {_pod(host)} takes what is meant for {whom}: {why}, so every connection to"
+            f" {host.protocol} {host.port} that starts on this node or passes it reaches the pod."
         ),
         proofs=tuple(shown),
         check=finding.check(host.port, host.owner, way),
-        cure=finding.cure(host.port, pod, way),
+        cure=finding.cure(host.port, _pod(host), way),
     )
+
+
+def _takes(state: State, host: Claim, address: str) -> bool:
+    """Whether every request to this address and the hostPort, of the node and of pods, reaches the pod on all ways."""
+    found = [
+        traffic.ask(state, s, address, host.port, host.protocol)
+        for s in senders(state, "ip6" if ":" in address else "ip") if s.name != OUTSIDE and s.address != address
+    ]  # fmt: skip
+    return bool(found) and all(a and all(_taker(w) == _POD for w in a.ways) for a in found)
+
+
+def _takes_of_others(state: State, host: Claim, family: str) -> bool:
+    """The same for another machine: that by which this node reaches the world stands for all."""
+    others = [s.address for s in senders(state, family) if s.name == OUTSIDE]
+    return any(_takes(state, host, address) for address in others)
 
 
 def _pod(host: Claim) -> str:

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from tracer.audit import traffic
 from tracer.audit.ports import Claim, host_ports
 from tracer.audit.state import State
 from tracer.findings.model import Finding, Proof
@@ -17,6 +18,8 @@ from tracer.kube.names import IPTABLES_CHAIN
 from tracer.rules import commands
 from tracer.rules.model import Rule, Ruleset
 
+_OF_ALL = frozenset({"KUBE-NODEPORTS", "KUBE-NODE-PORT", "KUBE-EXTERNAL-SERVICES", "CNI-HOSTPORT-DNAT"})
+"""Chains with a rule for each Service or pod. (KUBE-MARK-MASQ is left by `kube-proxy --cleanup`, for others may use it.)"""
 _OF_PODS = re.compile(r"CNI-[0-9a-f]{24}|CNI-(?:DN|SN)-[0-9a-f]{21}")
 NAMED = 5
 """So many chains are named."""
@@ -31,21 +34,24 @@ def check(state: State) -> Iterator[Finding]:
         claims[host.port, host.protocol, host.address].append(host)
     for same in claims.values():
         if len({c.target for c in same}) > 1:
-            yield _twice_claimed(same)
+            yield _twice_claimed(state, same)
 
 
 def _unreached(state: State) -> Iterator[Finding]:
+    """Chains that no way from a base chain leads to, however many jumps it has."""
     for ruleset in state.installed.rulesets:
-        targets: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for (family, table, _), rules in ruleset.chains.items():
-            targets[family, table].update(r.target for r in rules)
+        reached = state.reach(ruleset).chains
         found = [
             rules[0]
-            for (family, table, chain), rules in ruleset.chains.items()
-            if rules and chain not in targets[family, table] and (IPTABLES_CHAIN.fullmatch(chain) or _OF_PODS.fullmatch(chain))
+            for key, rules in ruleset.chains.items()
+            if rules and key not in reached and _of_an_object(key[2])
         ]
         if found:
             yield _leftover(state, found, ruleset)
+
+
+def _of_an_object(chain: str) -> bool:
+    return bool(IPTABLES_CHAIN.fullmatch(chain) or _OF_PODS.fullmatch(chain)) or chain in _OF_ALL
 
 
 def _leftover(state: State, found: list[Rule], ruleset: Ruleset) -> Finding:
@@ -55,14 +61,14 @@ def _leftover(state: State, found: list[Rule], ruleset: Ruleset) -> Finding:
         name="",
         key=("unreached", ruleset.backend),
         cause=(
-            f"{len(found)} chain{'s' * plural} of Services or pods {'are' if plural else 'is'} left that no rule leads to:"
-            f" perhaps what they were for is gone. No packet meets them."
+            f"{len(found)} chain{'s' * plural} of Services or pods {'are' if plural else 'is'} left that no way from a base"
+            f" chain leads to: perhaps what they were for is gone. No packet meets them."
         ),
         proofs=(
             *(state.proof(r, ruleset, state.owner(r, ruleset).text) for r in found[:NAMED]),
-            Proof("rule", f"no rule jumps to {names}", state.installed.source(found[0], ruleset)),
+            Proof("rule", f"no rule that a packet meets jumps to {names}", state.installed.source(found[0], ruleset)),
         ),
-        check="`iptables-save | grep CHAIN`: it stands behind ':' and '-A' only, and behind no '-j'.",
+        check="`iptables-save | grep CHAIN`: a '-j' to it stands in no chain but such as these, if at all.",
         cure="kube-proxy removes its own when it next writes all its rules, at the latest when it is restarted.",
         certain=False,
     )
@@ -94,6 +100,9 @@ def _of_nobody(state: State, host: Claim) -> Iterator[Finding]:
     known = host.owner.kind == "Pod" or sandboxes.at(host.target) or not host.target
     if known or not store.pods or store.by_pod_ip.all(host.target) or not store.this_node():
         return
+    goes = _goes_to(state, host)
+    if goes is False:
+        return
     yield Finding(
         name="",
         key=("hostPort of nobody", host.port, host.protocol, host.target),
@@ -108,19 +117,34 @@ def _of_nobody(state: State, host: Claim) -> Iterator[Finding]:
         ),
         check="The container's id is in the rule's comment: `crictl pods` does not list it.",
         cure=f"Remove the rule and its chain {host.rule.target if host.rule else ''}, or restart the node.",
+        certain=goes is True,
     )
 
 
-def _twice_claimed(same: list[Claim]) -> Finding:
-    first, *others = same
+def _goes_to(state: State, host: Claim) -> bool | None:
+    """Whether every request to the hostPort goes to its pod's address: None when only some do, or that cannot be computed."""
+    v6 = bool(host.rule and host.rule.family == "ip6")
+    asked = traffic.at_port(state, host.port, host.protocol, host.address, v6)
+    found = {w.target == host.target for w in traffic.ways(asked)}
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def _twice_claimed(state: State, same: list[Claim]) -> Finding:
+    winners = [c for c in same if _goes_to(state, c)]
+    first = winners[0] if winners else same[0]
+    others = [c for c in same if c is not first]
+    fate = (
+        f"that of one takes every request, to {first.target}, and the others get none" if winners
+        else "perhaps not all of them get requests, for which rule takes them cannot be computed"
+    )  # fmt: skip
     return Finding(
         name="",
         key=("hostPort twice", first.port, first.protocol, first.address),
         cause=(
-            f"hostPort {first.port} ({first.protocol}) has rules for {len(same)} containers: the first one's rule takes every"
-            f" request, to {first.target}, and the others get none."
+            f"hostPort {first.port} ({first.protocol}) has rules for {len(same)} containers: {fate}."
         ),
         proofs=tuple(c.shown for c in same),
         check=f"`kubectl get pods -A -o wide` finds who has hostPort {first.port}; `crictl pods`, which containers are there.",
         cure=f"If a container is gone, remove its rule ({', '.join(c.rule.target for c in others if c.rule)}).",
+        certain=bool(winners),
     )

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from tracer.audit import traffic
+from tracer.audit.senders import OUTSIDE
 from tracer.audit.state import State
 from tracer.findings.model import Finding, Proof
 from tracer.findings.no_local_endpoints import SAYS, conflict, port_of
-from tracer.kube.model import Owner
+from tracer.kube.model import Owner, ServicePort
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.owners.rule_text import destination_ports, protocol
+from tracer.verdict import BAD
 
 _PORT = re.compile(r"\. (\d+)\b")
 
@@ -19,8 +23,18 @@ def check(state: State) -> Iterator[Finding]:
     for owner, proto, number, shown in _said(state):
         port = port_of(owner, proto, number, state.context)
         found = conflict(port, [shown], state.context) if port else None
-        if found:
-            yield found
+        if found and port:
+            yield from _as_it_goes(state, port, found)
+
+
+def _as_it_goes(state: State, port: ServicePort, found: Finding) -> Iterator[Finding]:
+    """The finding, if a request from outside is really refused; only likely where it is so on some ways, or is not known."""
+    addresses = [(a, port.port) for a in (*port.external_ips, *port.balancer_ips)]
+    doors = [("", port.node_port)] if port.node_port else addresses
+    asked = [a for address, number in doors for a in traffic.at_port(state, number, port.protocol, address)]
+    fates = {w.story.packet.outcome in BAD for a in asked if a.sender.name == OUTSIDE for w in a.ways}
+    if fates != {False}:
+        yield replace(found, certain=found.certain and fates == {True})
 
 
 def _said(state: State) -> Iterator[tuple[Owner, str, int, Proof]]:
@@ -31,7 +45,7 @@ def _said(state: State) -> Iterator[tuple[Owner, str, int, Proof]]:
             number = next(iter(destination_ports(rule)), 0)
             yield owner, protocol(rule) or "tcp", number, state.proof(rule, ruleset, owner.text)
     for (family, table, name), found in (state.installed.nft.maps if state.installed.nft else {}).items():
-        for element in found.elements.values() if table == "kube-proxy" else ():
+        for element in found.elements.values() if (family, table, name) in state.maps and table == "kube-proxy" else ():
             said = owner_of_element(element.text, state.known) if element.verdict == "drop" else None
             port = _PORT.search(element.text)
             if said and SAYS in said.detail and port:

@@ -3,19 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from tracer.audit.ports import node_ports
+from tracer.audit import traffic
+from tracer.audit.ports import Claim, node_ports
+from tracer.audit.senders import HERE, OUTSIDE, POD
 from tracer.audit.state import State
+from tracer.audit.traffic import BY_IPVS, Way
 from tracer.findings.model import Finding
 from tracer.findings.node import Listener
-from tracer.findings.nodeport_host_process import conflict
+from tracer.findings.nodeport_host_process import REFUSED_BY_IPVS, REFUSES, conflict
+
+_SENDS = "and its rule sends every request to one of the Service's pods"
+_BY_IPVS = "and IPVS sends every request to one of the Service's pods"
+_REFUSED = "which has no endpoints: every request is refused"
+_BY_A_RULE = "and a rule {} every request, although the Service has endpoints"
+_DROPS = "which has no local endpoints: the Service's rule drops every request"
+_REACHES = "reaches the process"
 
 
 def check(state: State) -> Iterator[Finding]:
     for claim in node_ports(state):
         listener = _listener(state, claim.port, claim.protocol)
         if listener and not state.context.node.is_kube_proxy(listener.pid):
-            yield conflict(claim.owner, listener, claim.protocol, claim.fate, [claim.shown], state.context)
+            yield from _told(state, claim, listener)
+
+
+def _told(state: State, claim: Claim, listener: Listener) -> Iterator[Finding]:
+    """What becomes of requests, as the predictor says; nothing where all of them reach the process."""
+    v6 = bool(claim.rule and claim.rule.family == "ip6")
+    asked = traffic.at_port(state, claim.port, claim.protocol, "", v6)
+    empty = not any(e.ready for e in state.known.store.endpoints.all((claim.owner.label, claim.protocol)))
+    by_sender = {a.sender.name: {_fate(w, empty) for w in a.ways} for a in asked}
+    fates = set().union(*by_sender.values())
+    if fates == {REFUSES, REFUSED_BY_IPVS}:
+        # The node's own requests come to IPVS before they come to the filter table.
+        by_sender = {name: {_REFUSED} for name in by_sender}
+        fates = {_REFUSED}
+    if fates == {_REACHES}:
+        return
+    told = sorted(fates - {_REACHES}) or [claim.fate]
+    fate = told[0] if len(told) == 1 else claim.fate
+    found = conflict(claim.owner, listener, claim.protocol, fate, [claim.shown], state.context)
+    certain = bool(asked) and len(told) == 1 and "" not in fates and all(len(f) == 1 for f in by_sender.values())
+    reached = [_WHOSE[name] for name, f in by_sender.items() if _REACHES in f]
+    if reached and found.certain and certain:
+        yield replace(found, cause=found.cause.replace(_NEVER, f", and the process sees only those {' and '.join(reached)}."))
+        return
+    cause = found.cause if certain else found.cause.replace(_NEVER, ", and perhaps the process never sees any of them.")
+    yield replace(found, cause=cause, certain=found.certain and certain)
+
+
+_NEVER = ", and the process never sees any of them."
+_WHOSE = {OUTSIDE: "from outside", HERE: "of the node itself", POD: "of pods"}
+
+
+def _fate(way: Way, empty: bool) -> str:
+    """What becomes of a request, as a clause; "" when it is none of these. empty: no endpoint of the Service is known."""
+    packet = way.story.packet
+    if way.outcome == BY_IPVS:
+        return _BY_IPVS
+    if packet.outcome == "rejected":
+        by_ipvs = "by IPVS" in packet.verdict
+        return REFUSED_BY_IPVS if by_ipvs else REFUSES if empty else _BY_A_RULE.format("refuses")
+    if packet.outcome == "dropped":
+        said = any("no local endpoints" in f"{v.rule.comment if v.rule else ''} {v.element}" or v.element.endswith(": drop")
+                   for h in packet.hops if h.walk for v in h.walk.visits)  # fmt: skip
+        return _DROPS if said or empty else _BY_A_RULE.format("drops")
+    if way.translated and way.owner and way.owner.kind == "Service":
+        return _SENDS
+    return _REACHES if any(h.socket for h in packet.hops) and not way.translated else ""
 
 
 def _listener(state: State, port: int, protocol: str) -> Listener | None:

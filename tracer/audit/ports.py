@@ -38,9 +38,11 @@ class Claim:
 
 
 def node_ports(state: State) -> Iterator[Claim]:
-    """The NodePorts, each once: the first rule for it counts."""
+    """The NodePorts, each once. Which claim shows it is no statement about who wins. In ipvs mode the API has them: what rules
+    of another mode are left is said elsewhere.
+    """
     seen = set()
-    for claim in (*_by_rules(state), *_by_elements(state), *(_by_api(state) if state.ipvs else ())):
+    for claim in (*(_by_api(state) if state.ipvs else ()), *_by_rules(state), *_by_elements(state)):
         if (claim.port, claim.protocol) not in seen:
             seen.add((claim.port, claim.protocol))
             yield claim
@@ -68,7 +70,7 @@ def _fate(owner: Owner, target: str) -> str:
 def _by_elements(state: State) -> Iterator[Claim]:
     maps = state.installed.nft.maps if state.installed.nft else {}
     for (family, table, name), found in maps.items():
-        if table != "kube-proxy" or not name.endswith("nodeports"):
+        if table != "kube-proxy" or not name.endswith("nodeports") or (family, table, name) not in state.maps:
             continue
         for element in found.elements.values():
             owner = owner_of_element(element.text, state.known)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from tracer.explain.ipvs import Virtual
+from tracer.explain.journey import Journey
+from tracer.explain.sets import Sets
 from tracer.findings.context import Context
 from tracer.findings.model import Proof, stands
 from tracer.kube.known import Known
@@ -12,27 +16,58 @@ from tracer.kube.model import Owner
 from tracer.kube.owners import owner_of
 from tracer.routes import Routes
 from tracer.rules.installed import Installed
-from tracer.rules.model import Rule, Ruleset
+from tracer.rules.model import ChainKey, Rule, Ruleset
+from tracer.rules.reach import Reach
 
 
 @dataclass
 class State:
-    """context: objects and the node, as findings have them."""
+    """context: objects and the node, as findings have them. virtual, sets: of IPVS and ipset. uncomputed: why the predictor
+    could not say what happens to a packet, a clause each.
+    """
 
     context: Context
     installed: Installed
     routes: Routes = field(default_factory=Routes)
+    virtual: Virtual = field(default_factory=Virtual)
+    sets: Sets = field(default_factory=Sets)
+    uncomputed: list[str] = field(default_factory=list)
 
     @property
     def known(self) -> Known:
         return self.context.known
 
+    @cached_property
+    def journey(self) -> Journey:
+        """What says what happens to a packet (tracer/explain)."""
+        return Journey(self.installed, self.routes, self.context.node, self.virtual, self.sets)
+
+    @cached_property
+    def _reaches(self) -> dict[int, Reach]:
+        """By the ruleset's id: `installed` keeps them."""
+        found = {}
+        if self.installed.legacy:
+            found[id(self.installed.legacy)] = Reach(self.installed.legacy)
+        if self.installed.nft:
+            found[id(self.installed.nft.ruleset)] = Reach(self.installed.nft.ruleset, self.installed.nft)
+        return found
+
+    def reach(self, ruleset: Ruleset) -> Reach:
+        """Which of its rules a packet can get to."""
+        return self._reaches[id(ruleset)]
+
+    @property
+    def maps(self) -> set[ChainKey]:
+        """Verdict maps that a packet can be looked up in."""
+        return {key for reach in self._reaches.values() for key in reach.maps}
+
     def rules(self, *chains: str) -> Iterator[tuple[Rule, Ruleset]]:
-        """Every rule, of both back ends; only of chains with these names if any are given."""
+        """Every rule that a packet can get to, of both back ends; only of chains with these names if any are given."""
         for ruleset in self.installed.rulesets:
-            for (_, _, chain), rules in ruleset.chains.items():
-                if not chains or chain in chains:
-                    for rule in rules:
+            reach = self.reach(ruleset)
+            for key in ruleset.chains:
+                if not chains or key[2] in chains:
+                    for rule in reach.acting(key):
                         yield rule, ruleset
 
     def owner(self, rule: Rule, ruleset: Ruleset) -> Owner:

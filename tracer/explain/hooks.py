@@ -5,11 +5,14 @@ What a rule leaves to chance, or what cannot be computed, parts a story here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from itertools import groupby
+from itertools import combinations, groupby, permutations
+from math import inf
 
+from tracer.explain.merge import merged
 from tracer.explain.model import Moment
 from tracer.explain.question import Question
 from tracer.explain.sets import Sets
@@ -17,12 +20,23 @@ from tracer.explain.stations import Station
 from tracer.model import Endpoints, Evidence, Hop, Nat, Packet
 from tracer.octets import encoded
 from tracer.routes import Routes
+from tracer.rules.forecast import Assumed, Doubt
 from tracer.rules.matches import Seen
 from tracer.rules.model import Walk
 from tracer.rules.predict import MOST, Rewrite, TooMany, Way
 from tracer.verdict import judge
 
 SYN = 2
+EVERY = (-inf, inf)
+"""Chains of all priorities."""
+
+
+ORDER = "was registered "
+"""In each doubt about the order of chains of one priority, and in no other."""
+MANY = 64
+"""Of more stories than that, those that come to the same are merged before they have ended."""
+MOST_ORDERS = 24
+"""So many orders of chains of one priority are gone through."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +46,18 @@ class _World:
     routes: Routes
     sets: Sets
     states: frozenset[str] = frozenset({"NEW"})
+    bridge_nf: bool = True
+    assumed: Assumed = frozenset()
 
     def in_set(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
         return self.sets.has(name, flags, packet)
+
+    def in_recent(self, name: str, address: str) -> bool | None:
+        return self.sets.recently(name, address)
+
+    def by_bridge(self, face: str) -> bool | None:
+        kind = next((link.kind for link in self.routes.links() if link.name == face), None)
+        return False if not face or (kind is not None and kind != "bridge") or not self.bridge_nf else None
 
     def type_of(self, address: str) -> str:
         if ip_address(address).is_multicast:
@@ -45,12 +68,13 @@ class _World:
 
 @dataclass
 class Hooks:
-    """The hooks of one node, for one question. stations: by hook, in order."""
+    """The hooks of one node, for one question. stations: by hook, in order. bridge_nf: bridged packets pass by iptables."""
 
     question: Question
     stations: Mapping[str, Sequence[Station]]
     routes: Routes
     sets: Sets
+    bridge_nf: bool = True
     _equal: dict[str, list[list[Station]]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,41 +88,73 @@ class Hooks:
         groups = ((hook, group) for hook, found in self._equal.items() for group in found)
         return frozenset((hook, s.table, s.chain) for hook, group in groups if len({s.table for s in group}) > 1 for s in group)
 
-    def through(self, hook: str, begun: Moment) -> list[Moment]:
-        """The stories behind a hook. Raises TooMany."""
+    def through(self, hook: str, begun: Moment, part: tuple[float, float] = EVERY) -> list[Moment]:
+        """The stories behind a hook, or behind those of its chains whose priority is in `part`. Raises TooMany."""
         moments = [begun]
         for group in self._equal[hook]:
+            if not part[0] <= group[0].priority < part[1]:
+                continue
             moments = [after for m in moments for after in ([m] if m.over else self._asked(hook, group, m))]
+            if len(moments) > MANY:
+                moments = merged(moments)
             if len(moments) > MOST:
                 raise TooMany(f"more than {MOST} ways")
-        return [m if m.over else _passed(m, hook) for m in moments]
+        return [m if m.over or part[1] < EVERY[1] else _passed(m, hook) for m in moments]
 
     def _asked(self, hook: str, group: Sequence[Station], m: Moment) -> list[Moment]:
-        """Behind all of one priority."""
+        """Behind all of one priority, in each order that they may be asked in."""
+        orders = list(self._orders(group, m))
+        if len(orders) == 1:
+            return self._in_order(hook, orders[0], m)
+        behind = [(order, self._in_order(hook, order, m)) for order in orders]
+        by_first: dict[str, list[tuple[list[Station], list[Moment]]]] = {}
+        for order, moments in behind:
+            by_first.setdefault(order[0].name, []).append((order, moments))
+        if all(len({_outcomes(moments, hook) for _, moments in same}) == 1 for same in by_first.values()):
+            # Whatever comes behind the first one changes nothing.
+            behind = [same[0] for same in by_first.values()]
+        if len(behind) == 1:
+            return behind[0][1]
+        clauses = [_registered(hook, order, [o for o, _ in behind]) for order, _ in behind]
+        of = (ORDER, hook, tuple(sorted(clauses)))
         out = []
-        for order, doubt in self._orders(group, m):
-            moments = [replace(m, doubts=(*m.doubts, doubt)) if doubt and doubt not in m.doubts else m]
-            for station in order:
-                moments = [after for each in moments for after in self._station(hook, station, each)]
-            out += moments
+        for clause, (_, moments) in zip(clauses, behind, strict=True):
+            doubt = Doubt(clause, of=of, options=len(clauses))
+            out += [replace(each, doubts=(*each.doubts, doubt)) for each in moments]
         return out
 
-    def _orders(self, group: Sequence[Station], m: Moment) -> Iterator[tuple[Sequence[Station], str]]:
-        """The orders in which those of one priority may be asked, each with what it depends on; one if it is all the same."""
-        tables = list(dict.fromkeys(s.table for s in group))
-        if len(tables) > 1:
-            tables = [t for t in tables if any(s.table == t and self._decides(s, m) for s in group)]
-        if len(tables) < 2:
-            yield group, ""
-            return
-        names = {s.table: s.name for s in group}
-        for first in tables:
-            others = " and ".join(names[t] for t in tables if t != first)
-            doubt = f"{names[first]} was registered after {others}, and so is asked first"
-            yield [s for s in group if s.table == first] + [s for s in group if s.table != first], doubt
+    def _in_order(self, hook: str, order: Sequence[Station], m: Moment) -> list[Moment]:
+        moments = [m]
+        for station in order:
+            moments = [after for each in moments for after in self._station(hook, station, each)]
+        return moments
 
-    def _decides(self, station: Station, m: Moment) -> bool:
-        return station.translates not in m.done and any(w.rewrite or w.verdict != "ACCEPT" for w in self._ways(station, m))
+    def _orders(self, group: Sequence[Station], m: Moment) -> Iterator[list[Station]]:
+        """The orders in which those of one priority may be asked, one if it is all the same. Of one table it is known."""
+        tables = {s.table for s in group}
+        acting = [s for s in group if len(tables) > 1 and self._acts(s, m)]
+        if any(self._marks(s, m) for s in acting):
+            # A mark that one sets may make another act.
+            acting = list(group)
+        if len({s.table for s in acting}) < 2:
+            yield list(group)
+            return
+        others = [s for s in group if s not in acting]
+        count = 0
+        for order in permutations(acting):
+            if all(group.index(a) < group.index(b) for a, b in combinations(order, 2) if a.table == b.table):
+                count += 1
+                if count > MOST_ORDERS:
+                    raise TooMany(f"more than {MOST_ORDERS} orders of chains of one priority")
+                yield [*order, *others]
+
+    def _acts(self, station: Station, m: Moment) -> bool:
+        if station.translates in m.done:
+            return False
+        return any(w.rewrite or w.verdict != "ACCEPT" or w.mark != m.mark for w in self._ways(station, m))
+
+    def _marks(self, station: Station, m: Moment) -> bool:
+        return any(w.mark != m.mark for w in self._ways(station, m))
 
     def _station(self, hook: str, station: Station, m: Moment) -> list[Moment]:
         """Behind one of them."""
@@ -109,7 +165,8 @@ class Hooks:
     def _ways(self, station: Station, m: Moment) -> list[Way]:
         translated = any(h.nat and h.nat.kind == "DNAT" for h in m.hops)
         states = frozenset({"NEW", "DNAT"} if translated else {"NEW"})
-        return station.ways(self._seen(m), bool(m.ends.sport), _World(self.routes, self.sets, states))
+        world = _World(self.routes, self.sets, states, self.bridge_nf, m.assumed)
+        return station.ways(self._seen(m), bool(m.ends.sport), world)
 
     def _seen(self, m: Moment) -> Seen:
         q, ends = self.question, m.ends
@@ -127,7 +184,8 @@ class Hooks:
             way.mark or 0, way.reject, walk=walk,
         )  # fmt: skip
         doubts = (*m.doubts, *(d for d in way.doubts if d not in m.doubts))
-        told = replace(m, hops=(*m.hops, hop), mark=way.mark, share=m.share * way.share, doubts=doubts)
+        told = replace(m, hops=(*m.hops, hop), mark=way.mark, share=m.share * way.share, doubts=doubts,
+                       assumed=m.assumed | way.assumed)  # fmt: skip
         if way.rewrite:
             return self._translated(told, hook, station, way.rewrite, walk)
         if verdict == "ACCEPT":
@@ -160,3 +218,20 @@ class Hooks:
 def _passed(m: Moment, hook: str) -> Moment:
     end = Hop(0, "hook", "node", hook, verdict="ACCEPT", evidence=Evidence.DERIVED, in_iface=m.in_face, out_iface=m.out_face)
     return replace(m, hops=(*m.hops, end))
+
+
+def _registered(hook: str, order: Sequence[Station], orders: Sequence[Sequence[Station]]) -> str:
+    """What an order depends on: which table comes first, or where that does not tell it from another, the whole order."""
+    if len({o[0].name for o in orders}) == len(orders):
+        others = " and ".join(o[0].name for o in orders if o[0].name != order[0].name)
+        return f"in {hook} {order[0].name} {ORDER}after {others}, and so is asked first"
+    return f"in {hook} what {ORDER}last was {', before it '.join(dict.fromkeys(s.name for s in order))}"
+
+
+def _outcomes(moments: Sequence[Moment], hook: str) -> Hashable:
+    """What the stories come to, whichever rules did it. Behind POSTROUTING nobody looks at the mark any more."""
+    found: Counter[Hashable] = Counter()
+    for m in moments:
+        mark = m.mark if hook != "POSTROUTING" else 0
+        found[m.ends, mark, m.done, m.over, m.doubts] += m.share  # type: ignore[assignment]
+    return frozenset(found.items())

@@ -7,18 +7,25 @@ Packet like one that was traced, with every hop `derived`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from tracer.explain.hooks import Hooks
 from tracer.explain.ipvs import Virtual
+from tracer.explain.merge import merged, notes
 from tracer.explain.model import Moment, Story
 from tracer.explain.question import WITH_PORTS, Question
 from tracer.explain.sets import Sets
-from tracer.explain.stations import stations
+from tracer.explain.stations import Station, stations
 from tracer.findings.node import Node
 from tracer.model import Drop, Endpoints, Evidence, Flow, Hop, Packet, Socket
+from tracer.place import place
 from tracer.routes import Route, Routes
 from tracer.rules.installed import Installed
 from tracer.verdict import judge
+
+LOCAL_REQUEST, REMOTE_REQUEST = -98, 98
+"""Priorities at which IPVS stands in OUTPUT and INPUT: behind the translation of destinations, and before that of sources
+(ip_vs_ops4 in net/netfilter/ipvs/ip_vs_core.c)."""
 
 
 @dataclass
@@ -30,15 +37,20 @@ class Journey:
     node: Node = field(default_factory=Node)
     virtual: Virtual = field(default_factory=Virtual)
     sets: Sets = field(default_factory=Sets)
+    _stations: dict[str, dict[str, list[Station]]] = field(default_factory=dict, init=False)
 
     def stories(self, question: Question) -> list[Story]:
         """All ways that the packet may go, the likeliest first. Raises TooMany, NotUnderstood."""
         self._question = question
-        self._hooks = Hooks(question, stations(self.installed, question.family), self.routes, self.sets)
+        if question.family not in self._stations:
+            self._stations[question.family] = stations(self.installed, question.family)
+        name = "ip6tables" if question.family == "ip6" else "iptables"
+        bridged = self.node.setting(f"net/bridge/bridge-nf-call-{name}") == "1"
+        self._hooks = Hooks(question, self._stations[question.family], self.routes, self.sets, bridged)
         begun = Moment(Endpoints(question.src, question.sport, question.dst, question.dport))
         sent = self.routes.is_local(question.src) and not question.arrives
         moments = self._sent(begun) if sent else self._arrived(begun)
-        found = [self._story(m) for m in moments]
+        found = [self._story(m) for m in merged(moments)]
         return sorted(found, key=lambda s: (len(s.doubts), -s.share))
 
     def _story(self, moment: Moment) -> Story:
@@ -51,7 +63,9 @@ class Journey:
             flow=Flow(src, dst.reversed, "NEW", False, 0), hops=list(moment.hops),
         )  # fmt: skip
         packet.verdict, packet.outcome = moment.over or judge(packet)
-        return Story(packet, moment.share, moment.doubts, self._hooks.loose)
+        doubts = tuple(d.text for d in moment.doubts)
+        twins = tuple(self._story(twin) for twin in moment.twins)
+        return Story(packet, moment.share, doubts, self._hooks.loose, notes(moment), twins)
 
     # --- the two ways in
 
@@ -85,7 +99,7 @@ class Journey:
         if route.kind not in ("unicast", "local"):
             return [_refused(begun, route)]
         out = []
-        for m in self._hooks.through("OUTPUT", begun):
+        for m in self._by_ipvs("OUTPUT", LOCAL_REQUEST, begun):
             if m.over:
                 out.append(m)
                 continue
@@ -115,16 +129,33 @@ class Journey:
 
     def _delivered(self, m: Moment) -> list[Moment]:
         out = []
-        for each in self._hooks.through("INPUT", replace(m, out_face="")):
+        for each in self._by_ipvs("INPUT", REMOTE_REQUEST, replace(m, out_face="")):
             out.append(each if each.over else self._socket(each))
         return out
 
+    def _by_ipvs(self, hook: str, priority: float, begun: Moment) -> list[Moment]:
+        """The stories behind a hook in which IPVS stands among the chains: those before it are asked first."""
+        out = []
+        for m in self._hooks.through(hook, begun, (-inf, priority)):
+            taken = m if m.over else self._scheduled(hook, m)
+            out += [taken] if taken.over else self._hooks.through(hook, m, (priority, inf))
+        return out
+
+    def _scheduled(self, hook: str, m: Moment) -> Moment:
+        """The story's end where IPVS has a virtual server for it."""
+        ends, protocol = m.ends, self._question.protocol
+        real = self.virtual.real_servers(ends.dst, ends.dport, protocol)
+        if real is None:
+            return m
+        server = f"virtual server {place(ends.dst, ends.dport)}"
+        if not real:
+            return m.end(f"REJECTED by IPVS in {hook}: {server} has no real server", "rejected")
+        return m.end(f"taken over in {hook} by IPVS, {server}: which real server is not computed, one of {', '.join(real)}",
+                     "unknown")  # fmt: skip
+
     def _socket(self, m: Moment) -> Moment:
-        """Who takes it: IPVS, a process that listens, or nobody."""
+        """Who takes it: a process that listens, or nobody."""
         q, ends = self._question, m.ends
-        if self.virtual.at(ends.dst, ends.dport, q.protocol):
-            return m.end(f"taken over in INPUT by IPVS, virtual server {ends.dst}:{ends.dport}: which real server is not"
-                         f" computed", "unknown")  # fmt: skip
         if q.protocol not in WITH_PORTS:
             return m
         if q.protocol == "sctp":

@@ -6,24 +6,29 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tracer.model import Endpoints, Hop, Packet
+from tracer.rules.forecast import Assumed, Doubt
 
 
 @dataclass(frozen=True)
 class Story:
     """One way that the packet may go. share: of all connections; doubts: on what it depends, a clause each. loose: (hook,
-    table, chain) of those whose place among others of the same priority is not known.
+    table, chain) of those whose place among others of the same priority is not known. notes: what is not known and changes
+    nothing, as which of two equal rules acts. twins: the same story by those other rules.
     """
 
     packet: Packet
     share: Fraction
     doubts: tuple[str, ...]
     loose: frozenset[tuple[str, str, str]] = frozenset()
+    notes: tuple[str, ...] = ()
+    twins: tuple[Story, ...] = ()
 
 
 @dataclass(frozen=True)
 class Moment:
     """A story so far. mark: None = not known. in_face, out_face: the interfaces, "" = none. done: which ends ("dst", "src") are
-    translated, or will not be any more. over: (sentence, outcome) of a story that has ended.
+    translated, or will not be any more. assumed: what its doubts say of matches. twins: stories that come to the same. over:
+    (sentence, outcome) of a story that has ended.
     """
 
     ends: Endpoints
@@ -33,7 +38,9 @@ class Moment:
     out_face: str = ""
     done: frozenset[str] = frozenset()
     share: Fraction = Fraction(1)
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
+    assumed: Assumed = frozenset()
+    twins: tuple[Moment, ...] = ()
     over: tuple[str, str] | None = None
 
     def end(self, sentence: str, outcome: str, *hops: Hop) -> Moment:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
 from socket import AF_INET, AF_INET6
 from typing import Any
 
@@ -14,10 +16,24 @@ KINDS = frozenset({"ip", "net", "port"})
 
 
 class Sets:
-    """The ipsets of this process's network namespace. Answers are kept: ask a new one for later times."""
+    """The ipsets of this process's network namespace, and the lists of -m recent. Answers of sets are kept: ask a new one for
+    later times.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, proc: Path = Path("/proc/net")) -> None:
         self._told: dict[tuple[object, ...], bool | None] = {}
+        self._proc = proc
+
+    def recently(self, name: str, address: str) -> bool | None:
+        """Whether a list of -m recent has the address: False when it has not; None when it has, for the entry may be too old,
+        or when the list cannot be read.
+        """
+        try:
+            lines = (self._proc / "xt_recent" / name).read_text(encoding="ascii").splitlines()
+        except OSError:
+            return None
+        written = (line.partition("src=")[2].split(" ")[0] for line in lines)
+        return None if ip_address(address) in {ip_address(w) for w in written if w} else False
 
     def has(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
         """As `-m set --match-set NAME FLAGS` does; flags: "src" or "dst" for each part. None when that cannot be told.

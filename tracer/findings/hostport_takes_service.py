@@ -83,13 +83,21 @@ def check(port: int, owner: Owner, way: str) -> str:
     rules = "iptables-save -t nat | grep -e CNI-HOSTPORT -e KUBE-SERVICES"
     if way == "nftables":
         rules = "nft list table ip cni_hostport"
-    pods = f"describe pod -n {owner.namespace} {owner.name}"
-    if owner.kind != "Pod":
-        pods = f"get pods -A -o yaml | grep 'hostPort: {port}'"
+    if way == "ipvs-port":
+        return (
+            f"`{rules}` shows portmap's rules; `ipvsadm -Ln` has the Service's virtual server for port {port}, and its counters"
+            f" (`ipvsadm -Ln --stats`) do not grow. `kubectl {_pods(port, owner)}` has the hostPort."
+        )
     return (
         f"`{rules}` shows portmap's rules; nothing listens on {port}, so ss, netstat and ipvsadm do not show it."
-        f" `kubectl {pods}` has the hostPort."
+        f" `kubectl {_pods(port, owner)}` has the hostPort."
     )
+
+
+def _pods(port: int, owner: Owner) -> str:
+    if owner.kind == "Pod":
+        return f"describe pod -n {owner.namespace} {owner.name}"
+    return f"get pods -A -o yaml | grep 'hostPort: {port}'"
 
 
 def cure(port: int, pod: str, way: str) -> str:
@@ -100,6 +108,8 @@ def cure(port: int, pod: str, way: str) -> str:
 _CURES = {
     "ipvs": " portmap 0.7.5 or later appends its jump behind KUBE-SERVICES.",
     "order": " portmap 0.7.5 or later appends its jump behind KUBE-SERVICES.",
+    "ipvs-port": " In ipvs mode the order of the rules makes no difference: all of them are asked before IPVS.",
+    "backends": " kube-proxy and portmap write to different tables here: who wins may change when one of them restarts.",
     "nftables": " Who wins changes when kube-proxy or the pod restarts, so a restart is no cure.",
 }
 

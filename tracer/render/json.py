@@ -77,7 +77,8 @@ class Json(Output):
 
     def explained(self, stories: Sequence[Story]) -> None:
         for story in stories:
-            self._write("explained", share=float(story.share), doubts=list(story.doubts), packet=_untimed(story.packet))
+            more = {"notes": list(story.notes)} if story.notes else {}
+            self._write("explained", share=float(story.share), doubts=list(story.doubts), packet=_untimed(story.packet), **more)
 
     def compared(self, packet: Packet, compared: Compared) -> None:
         told = {"difference": compared.difference} if compared.difference else {}

@@ -182,6 +182,7 @@ class Text(Output):
         words = "or " * bool(common) + condition(group)
         if words:
             head.append(ink.fold(" " * MARGIN + ink("doubt" if story.doubts else "change", plain(words)), MARGIN + 4))
+        head += [ink.fold(" " * MARGIN + ink("doubt", plain(note)), MARGIN + 4) for note in story.notes]
         rest = replace(story.packet, hops=story.packet.hops[common:])
         others = [ink.fold(" " * MARGIN + line, MARGIN + 4) for line in map(plain, map(elsewhere, group[1 : 1 + OTHERS]))]
         more = [" " * MARGIN + ink("quiet", f"and {len(group) - 1 - OTHERS} more")] if len(group) > 1 + OTHERS else []

@@ -6,8 +6,8 @@ connections it is true, or why that cannot be told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from ipaddress import IPv4Address, IPv6Address
 from typing import Protocol
@@ -24,11 +24,68 @@ class Answer:
     doubt: str = ""
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """Something that a way depends on and that cannot be computed. what: the match; holds: whether it is taken for true there;
+    where: in which rule. Without a rule, `what` is the whole clause. of: the question that it is one answer to, None = this
+    match of this rule; options: how many answers there are.
+    """
+
+    what: str
+    holds: bool = True
+    where: str = ""
+    of: Hashable = None
+    options: int = 2
+
+    @property
+    def group(self) -> Hashable:
+        """What all answers to the question have in common."""
+        return self.of or (self.what, self.where)
+
+    @property
+    def text(self) -> str:
+        """As a clause behind "if"."""
+        return f"{self.what} is {'true' if self.holds else 'false'} in {self.where}" if self.where else self.what
+
+
+Assumed = frozenset[tuple[Hashable, bool]]
+"""What a way takes for true or false: a match with the packet as it was then."""
+
+_CHANGES = frozenset({
+    "limit", "hashlimit", "quota", "statistic", "recent", "connlimit", "nfacct", "bpf", "mark", "connmark", "",
+})  # fmt: skip
+"""Matches that may answer otherwise when they are asked again about the same packet."""
+
+
+def question_of(name: str, asks: object, packet: Seen) -> Hashable:
+    """What a match was asked, to be known again on the same way; None when it may answer otherwise another time.
+
+    asks: what it asks for, in words or as the rule's data.
+    """
+    return None if name in _CHANGES else (name, asks, replace(packet, mark=None))
+
+
+def assumption(assumed: Assumed, question: Hashable) -> bool | None:
+    """What a way has taken the answer to a question for; None when it has not been asked."""
+    if question is None:
+        return None
+    return True if (question, True) in assumed else False if (question, False) in assumed else None
+
+
 class World(Protocol):
-    """What matches ask beside the packet. states: of conntrack, as "NEW", "DNAT"."""
+    """What matches ask beside the packet. states: of conntrack, as "NEW", "DNAT". assumed: on the way so far."""
 
     @property
     def states(self) -> frozenset[str]: ...
+
+    @property
+    def assumed(self) -> Assumed: ...
+
+    def in_recent(self, name: str, address: str) -> bool | None:
+        """Whether a list of -m recent has the address; None when that cannot be told, or it may be too old."""
+
+    def by_bridge(self, face: str) -> bool | None:
+        """Whether a packet of this interface ("" = none) is one of a bridge's port; None when that cannot be told."""
 
     def type_of(self, address: str) -> str:
         """As addrtype calls it: LOCAL, UNICAST, BROADCAST, MULTICAST ...; "" when not known."""
@@ -105,11 +162,42 @@ def _set(options: Sequence[Option], packet: Seen, world: World) -> Answer | None
     return None if told is None else _is(told != negated)
 
 
+def _recent(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
+    given = {name: (negated, values) for name, negated, values in options}
+    if "--set" in given:
+        # It writes the address down and is true; the kernel gives no other answer (recent_mt in xt_recent.c).
+        return _is(not given["--set"][0])
+    check = next((c for c in ("--rcheck", "--update") if c in given), "")
+    if not check:
+        return None
+    name = given["--name"][1][0] if "--name" in given else "DEFAULT"
+    end = packet.dst if "--rdest" in given else packet.src
+    whole = given["--mask"][1][0] in ("255.255.255.255", str(IPv6Address(2**128 - 1))) if "--mask" in given else True
+    if whole and world.in_recent(name, address_text(end, packet.family)) is False:
+        return _is(given[check][0])
+    negated = "! " if given[check][0] else ""
+    more = "".join(f" {o} {given[o][1][0]}" for o in ("--seconds", "--hitcount") if o in given)
+    return Answer(doubt=f"-m recent {negated}{check} --name {name}{more}")
+
+
+def _physdev(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
+    """Decided by the interface where that is no bridge: then there is no port that the packet came in or goes out by."""
+    for name, negated, _ in options:
+        face = {"--physdev-is-in": packet.in_face, "--physdev-in": packet.in_face, "--physdev-is-bridged": packet.in_face,
+                "--physdev-is-out": packet.out_face, "--physdev-out": packet.out_face}.get(name)  # fmt: skip
+        if face is None or world.by_bridge(face.to_bytes(16, "big").rstrip(b"\0").decode()) is not False:
+            return None
+        if not negated:
+            return NO
+    return YES
+
+
 def _counts(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
     return YES
 
 
 _KNOWN: dict[str, Callable[[Sequence[Option], Seen, World], Answer | None]] = {
     "addrtype": _addrtype, "conntrack": _conntrack, "state": _state, "statistic": _statistic, "nfacct": _counts, "set": _set,
+    "recent": _recent, "physdev": _physdev,
 }  # fmt: skip
 """nfacct only counts, unless it has a quota, which iptables-save does not show."""

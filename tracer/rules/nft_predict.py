@@ -6,12 +6,13 @@ by chance.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from tracer.model import Evidence
-from tracer.rules.forecast import World
+from tracer.rules.forecast import World, assumption, question_of
 from tracer.rules.matches import Seen
 from tracer.rules.model import Place, Rule, Visit
 from tracer.rules.nft_json import Base, Expression, Listed
@@ -21,7 +22,10 @@ from tracer.rules.nft_words import operand
 from tracer.rules.predict import MOST, Rewrite, TooMany, Way, doubtful
 
 _REJECTS = {("icmp", "ip"): "icmp-port-unreachable", ("icmpv6", "ip6"): "icmp6-port-unreachable"}
-_IDLE = frozenset({"counter", "log", "comment", "notrack"})
+_IDLE = frozenset({"counter", "log", "comment", "notrack", "set"})
+"""Statements that the rule goes on behind. "set" adds or updates an element: it only stops at a set that is full."""
+_CHANGING = re.compile(r"\bmark\b|@")
+"""In the words of a match that may answer otherwise when it is asked again: marks, and sets that rules write to."""
 _ENDS = {"accept": "ACCEPT", "drop": "DROP", "queue": "QUEUE"}
 _NATS = {"dnat": "DNAT", "snat": "SNAT", "masquerade": "MASQUERADE", "redirect": "REDIRECT"}
 
@@ -60,7 +64,7 @@ class Nftables:
         self._world = world
         self._family, self._table, chain = base.key
         found: list[Way] = []
-        open_states = [_State(chain, 0, Way(mark=packet.mark))]
+        open_states = [_State(chain, 0, Way(mark=packet.mark, assumed=world.assumed))]
         tried = 0
         while open_states:
             tried += 1
@@ -97,8 +101,15 @@ class Nftables:
                     yield replace(passed, way=way)
                     return
                 if true is None:
-                    yield replace(passed, way=doubtful(way, f"{words(body[at])} is false in {_where(rule)}"))
-                    way = doubtful(way, f"{words(body[at])} is true in {_where(rule)}")
+                    text = words(body[at])
+                    question = question_of("" if _CHANGING.search(text) else "nft", text, packet)
+                    before = assumption(way.assumed, question)
+                    if before is None:
+                        yield replace(passed, way=doubtful(way, text, False, _where(rule), question))
+                        way = doubtful(way, text, True, _where(rule), question)
+                    elif not before:
+                        yield replace(passed, way=way)
+                        return
             elif kind == "mangle":
                 acted = True
                 if given["key"] == {"meta": {"key": "mark"}}:
@@ -127,16 +138,16 @@ class Nftables:
                 return
             elif kind not in _IDLE:
                 # Not known here: whether the rule goes on behind it cannot be told.
-                yield replace(passed, way=doubtful(way, f"{words(body[at])} is false in {_where(rule)}"))
-                way = doubtful(way, f"{words(body[at])} is true in {_where(rule)}")
+                yield replace(passed, way=doubtful(way, words(body[at]), False, _where(rule)))
+                way = doubtful(way, words(body[at]), True, _where(rule))
         yield replace(passed, way=_with(way, rule, state.frames, rule.target or "CONTINUE") if acted else way)
 
     def _map(self, rule: Rule, given: Expression, state: _State, values: Values) -> Iterator[_State | Way]:
         """A verdict map: the element for the key, or all of them by chance, or none and the rule has no effect."""
         choices = values.look_up(given["key"], given["data"])
         if choices is None:
-            clause = f"no element of {operand(given['data'])} is for this packet in {_where(rule)}, which cannot be computed"
-            yield replace(state, way=doubtful(state.way, clause))
+            what = f"an element of {operand(given['data'])} for this packet"
+            yield replace(state, way=doubtful(state.way, what, False, _where(rule)))
             return
         rest = Fraction(1)
         for share, text, verdict in choices:

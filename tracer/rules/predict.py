@@ -7,13 +7,13 @@ that says "one of three" parts the ways by chance, and one that cannot be comput
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from tracer.model import Evidence
 from tracer.rules.entry import Entry, Ext
-from tracer.rules.forecast import Answer, World, foretell
+from tracer.rules.forecast import Answer, Assumed, Doubt, World, assumption, foretell, question_of
 from tracer.rules.matches import Seen, compute, header_matches, mark_after, mark_after_match, packet_after
 from tracer.rules.model import Place, Rule, Visit
 from tracer.rules.packed import WORDS
@@ -46,7 +46,8 @@ class Rewrite:
 class Way:
     """One way through a table or chain. verdict: "ACCEPT", "DROP", "REJECT", "QUEUE". mark: behind it, None = not known.
 
-    share: of all connections, by the rules' own choices. doubts: what it depends on that cannot be computed, a clause each.
+    share: of all connections, by the rules' own choices. doubts: what it depends on that cannot be computed. assumed: what they
+    say, for the same question asked again.
     """
 
     visits: tuple[Visit, ...] = ()
@@ -55,12 +56,14 @@ class Way:
     rewrite: Rewrite | None = None
     reject: str = ""
     share: Fraction = Fraction(1)
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
+    assumed: Assumed = frozenset()
 
 
-def doubtful(way: Way, clause: str) -> Way:
-    """The way if that is so."""
-    return replace(way, doubts=(*way.doubts, clause))
+def doubtful(way: Way, what: str, holds: bool, where: str, question: Hashable = None) -> Way:
+    """The way if that is so. question: what was asked, None = another answer may come when it is asked again."""
+    assumed = way.assumed if question is None else way.assumed | {(question, holds)}
+    return replace(way, doubts=(*way.doubts, Doubt(what, holds, where)), assumed=assumed)
 
 
 @dataclass
@@ -84,7 +87,7 @@ class Iptables:
         """Raises TooMany."""
         found: list[Way] = []
         self._tried, self._world = 0, world
-        open_states = [_State(self.table.hooks[hook], Way(mark=packet.mark), packet)]
+        open_states = [_State(self.table.hooks[hook], Way(mark=packet.mark, assumed=world.assumed), packet)]
         while open_states:
             if len(found) + len(open_states) > MOST:
                 raise TooMany(f"more than {MOST} ways")
@@ -144,16 +147,21 @@ class Iptables:
         begun, others = way, list[Way]()
         if matched is None:
             changed = f"the address in rule {e.number} of {e.chain}, behind DNPT or SNPT,"
-            others.append(doubtful(way, f"{changed} is another"))
-            way = doubtful(way, f"{changed} is the packet's")
+            others.append(doubtful(way, f"{changed} is another", True, ""))
+            way = doubtful(way, f"{changed} is the packet's", True, "")
         for match in e.matches:
             answer = self._answer(match, packet, way.mark, sport_known)
             if answer.share == 0:
                 return None, [replace(begun, mark=way.mark)]
             if answer.doubt:
-                where = f"in rule {e.number} of {e.chain}"
-                others.append(doubtful(way, f"{answer.doubt} is false {where}"))
-                way = doubtful(way, f"{answer.doubt} is true {where}")
+                question = question_of(match.name, answer.doubt if match.revision == WORDS else match.data, packet)
+                before = assumption(way.assumed, question)
+                if before is False:
+                    return None, [replace(begun, mark=way.mark)]
+                if before is None:
+                    where = f"rule {e.number} of {e.chain}"
+                    others.append(doubtful(way, answer.doubt, False, where, question))
+                    way = doubtful(way, answer.doubt, True, where, question)
             elif answer.share < 1:
                 others.append(replace(way, share=way.share * (1 - answer.share)))
                 way = replace(way, share=way.share * answer.share)

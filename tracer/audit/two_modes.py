@@ -1,0 +1,85 @@
+"""kube-proxy in ipvs mode, and rules of its iptables mode that still act: they are asked before IPVS is.
+
+A switch of the mode leaves KUBE-EXTERNAL-SERVICES and the filter table's KUBE-SERVICES, which INPUT, FORWARD and OUTPUT still
+lead to. A REJECT "has no endpoints" in them stays for ever, also when the Service has endpoints again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracer.audit import traffic
+from tracer.audit.senders import HERE, node_address
+from tracer.audit.state import State
+from tracer.findings.model import Finding, Proof
+from tracer.kube.names import IPTABLES_CHAIN
+from tracer.kube.owners.rule_text import destination, destination_ports, protocol
+from tracer.place import place
+from tracer.rules.model import Rule, Ruleset
+from tracer.verdict import BAD
+
+SHOWN = 5
+"""So many rules are shown."""
+
+
+def check(state: State) -> Iterator[Finding]:
+    if not state.ipvs:
+        return
+    for ruleset in state.installed.rulesets:
+        for family in ("ip", "ip6"):
+            left = [r for r, of in state.rules() if of is ruleset and r.family == family and _of_iptables_mode(r)]
+            if left:
+                yield _tell(state, ruleset, left)
+
+
+def _of_iptables_mode(rule: Rule) -> bool:
+    """Whether kube-proxy writes such a rule for a Service in iptables mode, and none in ipvs mode."""
+    if IPTABLES_CHAIN.fullmatch(rule.chain) or rule.chain in ("KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS"):
+        return True
+    return rule.chain == "KUBE-SERVICES" and (rule.table == "filter" or bool(IPTABLES_CHAIN.fullmatch(rule.target)))
+
+
+def _tell(state: State, ruleset: Ruleset, left: list[Rule]) -> Finding:
+    refused = {rule: what for rule in left for what in [_refuses(state, rule, ruleset)] if what}
+    plural = "s" * (len(left) > 1)
+    harm = ""
+    if refused:
+        harm = f" {len(refused)} of them refuse{'s' * (len(refused) == 1)} requests that IPVS has real servers for:" + (
+            f" {', '.join(dict.fromkeys(text for text, _ in refused.values()))}."
+        )
+    shown = [*refused, *(r for r in left if r not in refused)][:SHOWN]
+    return Finding(
+        name="",
+        key=(ruleset.backend, left[0].family),
+        cause=(
+            f"kube-proxy is in ipvs mode, and {len(left)} rule{plural} of its iptables mode still act{'s' * (not plural)}, for"
+            f" the jumps to {'them' if plural else 'it'} are there; packets meet rules before IPVS, and kube-proxy does not"
+            f" keep these up any more.{harm}"
+        ),
+        proofs=(
+            *(state.proof(r, ruleset, state.owner(r, ruleset).text) for r in shown),
+            *(proof for _, proof in list(refused.values())[:SHOWN]),
+        ),
+        check="`iptables-save -t filter | grep -e KUBE-EXTERNAL-SERVICES -e KUBE-SERVICES` shows them: ipvs mode has none.",
+        cure="Stop kube-proxy, remove what both modes have left by `kube-proxy --cleanup`, start it again; or reboot the node.",
+    )
+
+
+def _refuses(state: State, rule: Rule, ruleset: Ruleset) -> tuple[str, Proof] | None:
+    """(what it refuses, the proof) of a rule that refuses requests on all ways although IPVS has real servers for them."""
+    ports, proto = destination_ports(rule), protocol(rule) or "tcp"
+    if rule.target not in ("REJECT", "DROP") or not ports:
+        return None
+    address = destination(rule) or node_address(state, rule.family)
+    real = state.virtual.real_servers(address, ports[0], proto) if address else None
+    if not real:
+        return None
+    asked = traffic.at_port(state, ports[0], proto, address, rule.family == "ip6")
+    # IPVS takes the node's own requests in OUTPUT, before the filter table.
+    ways = [w for a in asked if a.sender.name != HERE for w in a.ways]
+    if not ways or not all(w.met(rule) and w.story.packet.outcome in BAD for w in ways):
+        return None
+    owner = state.owner(rule, ruleset)
+    at = place(address, ports[0])
+    server = Proof("server", f"IPVS virtual server {proto} {at} -> {', '.join(real)}", "/proc/net/ip_vs")
+    return at + (f" (Service {owner.label})" if owner.label else ""), server
