@@ -15,6 +15,9 @@
 # make options KERNEL=6.12
 #              the demonstration and all incidents under every option that changes what is written: the same findings
 #              ONLY='2 stuck' OPTIONS=drops-only for some of them
+# make audit-truth KERNEL=6.12 NODES=200
+#              what `audit` calls certain and `explain` the outcome, on random nodes, against what real requests got;
+#              NATIVE=1: on this machine's own kernel, as root, with iptables and nft
 # make syns KERNEL=6.12
 #              every way a SYN can end, made for real: its cause line, compared with nstat and tcpdump
 # make replay-check KERNEL=6.12
@@ -47,13 +50,17 @@ KERNEL ?= 6.12
 BACKEND ?= legacy
 PACKETS ?= 300
 SEED ?= 1
+# The audit's truth: how many random nodes; NATIVE not empty: on this machine's own kernel.
+NODES ?= 200
+NATIVE ?=
 # How many variations of each incident.
 VARIATIONS ?= 10
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test ground-truth matrix vagrant-check incidents options syns bench owners replay-check fuzz untouched stress setup clean
+.PHONY: demo test unit lint kernel-test ground-truth audit-truth matrix vagrant-check incidents options syns bench owners replay-check \
+	fuzz untouched stress setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
@@ -99,6 +106,10 @@ vagrant-check:
 ground-truth: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/ground_truth.py \
 		--backend $(BACKEND) --packets $(PACKETS) --seed $(SEED)
+
+audit-truth: setup
+	@$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 3600 --) $(if $(NATIVE),$(PYTHON),python3) -W ignore \
+		tests/kernel/audit_truth.py --nodes $(NODES) --seed $(SEED) $(if $(NATIVE),,--timeout 2)
 
 incidents: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/all_incidents.py \

@@ -94,8 +94,8 @@ def test_a_match_that_changes_the_mark_and_a_target_that_changes_an_address() ->
     restoring = ("INPUT -m socket --restore-skmark -m mark --mark 1 -j ACCEPT", "INPUT -m mark --mark 7 -j DROP")
     found = {(w.verdict, w.mark): w.doubts for w in ways(*restoring)}
     assert ("ACCEPT", 0) in found and len(found[("ACCEPT", 0)]) == 1, "no socket: the mark is what it was"
-    assert found[("DROP", None)][-1] == "-m mark is true in rule 2 of INPUT"
+    assert found[("DROP", None)][-1].text == "-m mark is true in rule 2 of INPUT"
     (way,) = ways("INPUT -m socket --transparent", "INPUT -m mark --mark 7 -j DROP")[:1]
     assert way.mark == 0
     moved = ways("INPUT -j SNPT --src-pfx fd00::/64 --dst-pfx fd01::/64", "INPUT -s 10.0.0.1/32 -j DROP")
-    assert sorted(w.verdict for w in moved) == ["ACCEPT", "DROP"] and all("SNPT" in w.doubts[0] for w in moved)
+    assert sorted(w.verdict for w in moved) == ["ACCEPT", "DROP"] and all("SNPT" in w.doubts[0].text for w in moved)

@@ -40,12 +40,16 @@ def rules(
         named = f'-m comment --comment "{s.label} cluster IP"'
         chains["KUBE-SERVICES"].append(f"{at} {named} {tcp} -j {svc}")
         chains[svc] = [f"! -s {pods} {at} {named} {tcp} -j KUBE-MARK-MASQ"] if pods != "none" else []
+        if s.affinity:
+            chains[svc] += [f'-m comment --comment "{s.label} -> {end(*e)}" -m recent --rcheck --seconds 10800 --reap --name'
+                            f" {_endpoint(s, *e)} --mask {_MASKS[family]} --rsource -j {_endpoint(s, *e)}"
+                            for e in s.ends]  # fmt: skip
         for number, (address, port) in enumerate(s.ends):
-            sep, left = f"KUBE-SEP-{digest(f'{s.label}tcp{end(address, port)}', 16)}", len(s.ends) - number
+            sep, left = _endpoint(s, address, port), len(s.ends) - number
             chance = f"-m statistic --mode random --probability {1 / left:.11f} " if left > 1 else ""
             chains[svc].append(f'-m comment --comment "{s.label} -> {end(address, port)}" {chance}-j {sep}')
             chains[sep] = [f"-s {address}/{bits} {comment} -j KUBE-MARK-MASQ",
-                           f"-p tcp {comment} -m tcp -j DNAT --to-destination {end(address, port)}"]  # fmt: skip
+                           f"-p tcp {comment} {_remembers(s, sep)}-m tcp -j DNAT --to-destination {end(address, port)}"]  # fmt: skip
         if s.node_port:
             chains["KUBE-NODEPORTS"].append(f"-p tcp {comment} -m tcp --dport {s.node_port} -j {ext}")
             chains[ext] = _external(s, svc, pods)
@@ -61,13 +65,25 @@ _LAST = ('-m comment --comment "kubernetes service nodeports; NOTE: this must be
          " --dst-type LOCAL -j KUBE-NODEPORTS")  # fmt: skip
 
 
+_MASKS = {4: "255.255.255.255", 6: "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
+
+
+def _endpoint(s: Service, address: str, port: int) -> str:
+    """The chain of an endpoint."""
+    return f"KUBE-SEP-{digest(f'{s.label}tcp{end(address, port)}', 16)}"
+
+
+def _remembers(s: Service, sep: str) -> str:
+    return f"-m recent --set --name {sep} --mask {_MASKS[s.family]} --rsource " if s.affinity else ""
+
+
 def _external(s: Service, svc: str, pods: str) -> list[str]:
     if not s.local:
         said = f'-m comment --comment "masquerade traffic for {s.label} external destinations"'
         return [f"{said} -j KUBE-MARK-MASQ", f"-j {svc}"]
     said = f"traffic for {s.label} external destinations"
     return [
-        f'-s {pods} -m comment --comment "pod {said}" -j {svc}',
+        *([f'-s {pods} -m comment --comment "pod {said}" -j {svc}'] if pods != "none" else []),
         f'-m comment --comment "masquerade LOCAL {said}" -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ',
         f'-m comment --comment "route LOCAL {said}" -m addrtype --src-type LOCAL -j {svc}',
     ]

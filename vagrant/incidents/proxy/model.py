@@ -16,7 +16,7 @@ SERVICES = {4: "172.30.0.0/16", 6: "fd00:172:30::/112"}
 @dataclass(frozen=True)
 class Service:
     """One Service with one TCP port. name: ns/name. ends: (address, port) of its endpoints. local: policy Local, and none of
-    the endpoints is taken for local.
+    the endpoints is taken for local. affinity: a client keeps its endpoint.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Service:
     ends: tuple[tuple[str, int], ...] = ()
     port_name: str = ""
     local: bool = False
+    affinity: bool = False
 
     @property
     def label(self) -> str:

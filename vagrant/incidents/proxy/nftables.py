@@ -20,7 +20,7 @@ def rules(services: Sequence[Service], node: str) -> str:
             ends = ", ".join(f"{n} : {address} . {port}" for n, (address, port) in enumerate(s.ends))
             maps["hairpin"] += [f"{a} . {a} . tcp . {p}" for a, p in s.ends]
             maps["services"].append(f"{s.address} . tcp . {s.port} : goto service-{own}")
-            chains += (
+            chains += _with_affinity(s, own, ip, kind) if s.affinity else (
                 f"chain service-{own} {{\n meta l4proto tcp dnat {ip} to numgen random mod {len(s.ends)} map {{ {ends} }}\n}}\n"
             )
         else:
@@ -39,6 +39,24 @@ def rules(services: Sequence[Service], node: str) -> str:
     for word, put in filled.items():
         text = text.replace(word, put)
     return text
+
+
+def _with_affinity(s: Service, own: str, ip: str, kind: str) -> str:
+    """The chains of a Service with session affinity: each endpoint has a set of the clients that keep it."""
+    sets = keeps = behind = ""
+    choices = []
+    for number, (address, port) in enumerate(s.ends):
+        source = f"{s.name}/tcp/{s.port_name}__{address}/{port}"
+        name = f"{digest(source, 8)}-{source}"
+        sets += f"set affinity-{name} {{ type {kind}; flags dynamic, timeout; timeout 3h; }}\n"
+        keeps += f" {ip} saddr @affinity-{name} goto endpoint-{name}\n"
+        choices.append(f"{number} : goto endpoint-{name}")
+        behind += (
+            f"chain endpoint-{name} {{\n update @affinity-{name} {{ {ip} saddr }}\n"
+            f" meta l4proto tcp dnat to {end(address, port)}\n}}\n"
+        )
+    chosen = f" numgen random mod {len(s.ends)} vmap {{ {', '.join(choices)} }}\n"
+    return f"{sets}{behind}chain service-{own} {{\n{keeps}{chosen}}}\n"
 
 
 def _external_nft(s: Service, own: str, ip: str) -> str:

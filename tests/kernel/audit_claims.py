@@ -1,0 +1,264 @@
+"""What real requests got on one node, beside what `explain` calls their outcome and what `audit` calls certain."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+from scenes.netns import entered
+from tests.kernel.audit_nodes import ADDRESSES, CLIENT, FAR, HOSTED, MINE, NODE, PODS, PORT, Plan
+from tracer.audit import audit
+from tracer.audit.state import State
+from tracer.explain.model import Story
+from tracer.explain.question import Question
+from tracer.findings.context import Context
+from tracer.findings.model import Finding
+from tracer.findings.node import Node
+from tracer.kube.known import Known
+from tracer.kube.store import Store
+from tracer.rules import installed
+
+SENDERS = {"outside": (CLIENT, "client"), "the node": (NODE, None), "a pod": (PODS["pod-c"], "pod-c")}
+REFUSED, LOST, HERE = "refused", "no answer", "the node's process"
+ANY = "any source"
+TRIES = 2
+"""Each request is made so often: chance may choose another endpoint."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request. sender: a key of SENDERS."""
+
+    sender: str
+    address: str
+    port: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.sender} -> {self.address}:{self.port}"
+
+
+@dataclass
+class Result:
+    """What one node came to. got: by request, each answer. wrong: a sentence each."""
+
+    text: str
+    requests: int = 0
+    undecided: int = 0
+    certain: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def asks(made: Plan) -> Iterator[Ask]:
+    """The requests that are made on a node."""
+    for sender in SENDERS:
+        for s in made.services:
+            yield Ask(sender, s.address, s.port)
+        for port in sorted({s.node_port for s in made.services if s.node_port} | {h.port for h in made.host_ports} | set(made.listens)):
+            yield Ask(sender, NODE, port)
+        if sender != "outside":
+            for h in made.host_ports:
+                yield Ask(sender, CLIENT, h.port)
+
+
+def send(ask: Ask, timeout: float) -> tuple[str, str]:
+    """(who answered, or how it failed; the source address that arrived there, "" when none)."""
+    source, space = SENDERS[ask.sender]
+    with entered(space):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    with sock:
+        sock.settimeout(timeout)
+        try:
+            sock.connect((ask.address, ask.port))
+            name, _, seen = sock.recv(200).decode().partition("\t")
+        except TimeoutError:
+            return LOST, ""
+        except (ConnectionRefusedError, ConnectionResetError):
+            return REFUSED, ""
+        except OSError as e:
+            return (LOST if e.errno in (1, 101, 113) else f"errno {e.errno}"), ""
+    return name, seen.strip()
+
+
+def got(made: Plan, timeout: float, beside: int) -> dict[Ask, list[tuple[str, str]]]:
+    """What all requests got."""
+    every = list(asks(made))
+    with ThreadPoolExecutor(beside) as pool:
+        answers = [list(pool.map(lambda a: send(a, timeout), every)) for _ in range(TRIES)]
+    return {ask: [each[at] for each in answers] for at, ask in enumerate(every)}
+
+
+def state(made: Plan, proc: Path) -> State:
+    """What the audit reads here. proc: like /proc, of this namespace."""
+    store = Store("node-1")
+    store.load(made.objects())
+    local = frozenset({NODE, "10.244.0.1", "10.244.0.254", "127.0.0.1"})
+    found = installed.read(True)
+    assert not found.unread, found.unread
+    return State(Context(Known(store, local=local), Node(proc)), found)
+
+
+def expected(story: Story, made: Plan) -> set[tuple[str, str]] | None:
+    """What a request gets that goes this way; None when the story does not say. The source is "" where it does not."""
+    packet = story.packet
+    by_ipvs = re.search(r"by IPVS, .* one of (.*)", packet.verdict)
+    if by_ipvs:
+        # Who may get it is said, not whether it is masqueraded, nor which rules it meets behind.
+        ends = [end.rpartition(":")[0] for end in by_ipvs[1].split(", ")]
+        return None if "policy" in made.words else {(ADDRESSES[e], ANY) for e in ends} | ({(LOST, "")} if FAR in ends else set())
+    if packet.outcome == "dropped":
+        return {(LOST, "")}
+    if packet.outcome in ("rejected", "refused"):
+        return {(REFUSED, "")}
+    if packet.outcome == "unknown":
+        return None
+    end = packet.endpoints
+    for hop in packet.hops:
+        if hop.nat:
+            end = hop.nat.after
+    source = end.src
+    if end.dst in ADDRESSES:
+        if end.dst == FAR and ip_address(source) not in ip_network(MINE):
+            return {(LOST, "")}
+        listens = PORT if end.dst != PODS["pod-d"] else HOSTED
+        return {(ADDRESSES[end.dst], source)} if end.dport == listens else {(REFUSED, "")}
+    if end.dst == CLIENT:
+        return {("client", source)} if end.dport in _OF_CLIENT else {(REFUSED, "")}
+    if any(h.socket for h in packet.hops):
+        return {(HERE, source)}
+    # Another machine's address, or a cluster IP that no rule translates: the client forwards nothing.
+    return {(LOST, "")}
+
+
+_OF_CLIENT: frozenset[int] = frozenset()
+
+
+@dataclass
+class Told:
+    """What was said of a node before any request was made."""
+
+    stories: dict[Ask, list[Story]]
+    findings: list[Finding]
+
+
+def tell(made: Plan, of: State) -> Told:
+    """What `explain` and `audit` say."""
+    stories = {ask: of.journey.stories(Question(SENDERS[ask.sender][0], 0, ask.address, ask.port)) for ask in asks(made)}
+    return Told(stories, [finding for finding in audit(of) if finding.certain])
+
+
+def compare(made: Plan, seen: dict[Ask, list[tuple[str, str]]], said: Told) -> Result:
+    """The node's result."""
+    result = Result(made.text, len(seen), certain=len(said.findings))
+    for ask, answers in seen.items():
+        stories = said.stories[ask]
+        told = [expected(s, made) for s in stories]
+        if None in told:
+            result.undecided += 1
+            continue
+        may = set().union(*(t for t in told if t))
+        result.undecided += any(s.doubts for s in stories) and len(may) > 1
+        for answer in answers:
+            if answer not in may and (answer[0], ANY) not in may:
+                result.wrong.append(f"{ask.text} got {answer}, explained was {_said(stories, told)}")
+                break
+    for finding in said.findings:
+        result.wrong += [f"audit {finding.name}: {why}: {finding.cause}" for why in judge(finding, made, seen)]
+    return result
+
+
+def _said(stories: Sequence[Story], told: Sequence[Any]) -> str:
+    return "; ".join(f"{sorted(t or ())} if {' and '.join(s.doubts) or 'chance'} ({s.packet.verdict})"
+                     for s, t in zip(stories, told, strict=True))  # fmt: skip
+
+
+def judge(finding: Finding, made: Plan, seen: dict[Ask, list[tuple[str, str]]]) -> Iterator[str]:
+    """What of a certain finding is not so."""
+    by = _JUDGES.get(finding.name)
+    if by:
+        yield from by(finding, made, {ask: [name for name, _ in answers] for ask, answers in seen.items()})
+
+
+Names = dict[Ask, list[str]]
+
+
+def _host_port(finding: Finding, made: Plan, seen: Names) -> Iterator[str]:
+    port, _, _, rival = finding.key
+    if rival == "elsewhere":
+        whom = re.findall(r"Service (\S+?)[,:]? ", finding.cause.partition(" takes what is meant for ")[2].partition(": ")[0] + " ")
+        for ask, names in seen.items():
+            service = next((s for s in made.services if (s.address, s.port) == (ask.address, ask.port)), None)
+            meant = service and service.label in whom
+            other = ask.address == CLIENT and ask.port == port and "any other machine" in finding.cause
+            if ask.sender != "outside" and (meant or other) and _not(names, "pod-d"):
+                yield f"{ask.text} got {names}"
+        return
+    here = {ask: names for ask, names in seen.items() if (ask.address, ask.port) == (NODE, port)}
+    takers = {"pod-d" if name == "pod-d" else "service" for names in here.values() for name in names if name != LOST}
+    if "the pod gets every request" in finding.cause:
+        yield from (f"{ask.text} got {names}" for ask, names in here.items() if _not(names, "pod-d"))
+    elif "the Service gets every request" in finding.cause:
+        yield from (f"{ask.text} got {names}" for ask, names in here.items() if "pod-d" in names or HERE in names)
+    elif "all requests go to one of them" in finding.cause:
+        # Each hook has its order: what comes in and what the node sends may fare differently.
+        for hook in ({"the node"}, {"outside", "a pod"}):
+            of_hook = {"pod-d" if n == "pod-d" else "service" for a, names in here.items() if a.sender in hook for n in names if n != LOST}
+            if len(of_hook) > 1:
+                yield f"in one hook it went to {of_hook}"
+        if takers - {"pod-d", "service"}:
+            yield f"it went to {takers}"
+    else:
+        words = {"outside": "from outside", "the node": "of the node itself", "a pod": "of pods"}
+        pod = finding.cause.partition("the pod gets the requests ")[2].partition(", the Service")[0]
+        for ask, names in here.items():
+            if (words[ask.sender] in pod) != ("pod-d" in names):
+                yield f"{ask.text} got {names}"
+
+
+def _not(names: list[str], wanted: str) -> bool:
+    """Whether someone else got it. A pod that a policy cuts off gives no answer."""
+    return any(name not in (wanted, LOST, REFUSED) for name in names)
+
+
+def _process(finding: Finding, made: Plan, seen: Names) -> Iterator[str]:
+    port = finding.key[0]
+    reached = finding.cause.partition("the process sees only those ")[2]
+    words = {"outside": "from outside", "the node": "of the node itself", "a pod": "of pods"}
+    for ask, names in seen.items():
+        if (ask.address, ask.port) != (NODE, port):
+            continue
+        if (words[ask.sender] in reached) != (HERE in names):
+            yield f"{ask.text} got {names}"
+        elif not reached and "refuses every request" in finding.cause and set(names) != {REFUSED}:
+            yield f"{ask.text} got {names}"
+        elif not reached and "drops every request" in finding.cause and set(names) != {LOST}:
+            yield f"{ask.text} got {names}"
+
+
+def _masquerade(finding: Finding, made: Plan, seen: Names) -> Iterator[str]:
+    """Requests of the node to a Service whose pods are on the other node get no answer."""
+    request = next(p.text for p in finding.proofs if p.what == "packet")
+    found = re.search(r"-> ([\d.]+):(\d+)", request)
+    assert found
+    names = seen.get(Ask("the node", found[1], int(found[2])), [])
+    if "far" in names:
+        yield f"{request}: got {names}"
+
+
+def _modes(finding: Finding, made: Plan, seen: Names) -> Iterator[str]:
+    for address, port in re.findall(r"([\d.]+):(\d+) \(Service", finding.cause):
+        for ask, names in seen.items():
+            if (ask.address, ask.port) == (address, int(port)) and ask.sender != "the node" and set(names) != {REFUSED}:
+                yield f"{ask.text} got {names}"
+
+
+_JUDGES = {
+    "hostport_takes_service": _host_port, "nodeport_host_process": _process, "missing_masquerade": _masquerade,
+    "two_modes": _modes,
+}  # fmt: skip

@@ -1,0 +1,162 @@
+"""Random nodes on a real kernel, in throw-away namespaces: what `audit` calls certain and what `explain` calls the outcome, beside
+what real requests got. As root:
+
+    python3 tests/kernel/audit_truth.py --nodes 200
+
+No probe is attached. The last line is nodes=… requests=… wrong=… undecided=…; the exit status is 0 when nothing is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
+
+from scenes.netns import CLONE_NEWNET, Child, entered  # noqa: E402
+from tests.kernel import audit_claims, audit_nodes, modules  # noqa: E402
+from tests.kernel.audit_nodes import HOSTED, LOCAL, PORT  # noqa: E402
+
+INSIDE = "K8SNET_AUDIT_TRUTH"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1, help="of the first node; the others follow")
+    parser.add_argument("--timeout", type=float, default=0.4, help="seconds that a request waits for an answer")
+    parser.add_argument("--beside", type=int, default=12, help="so many requests at a time")
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    if INSIDE not in os.environ:
+        modules.load(modules.RANDOM_RULES)
+        modules.load(modules.INCIDENTS)
+        modules.load("br_netfilter nft_numgen nft_fib_ipv4 nft_masq nft_nat nft_reject_ipv4 veth")
+        # Namespaces of our own, also for their names: nothing of the machine is touched.
+        command = ["unshare", "--mount", "--net", "--propagation", "private", sys.executable, *sys.argv]
+        return subprocess.run(command, env={**os.environ, INSIDE: "1"}, check=False).returncode
+    return run(options)
+
+
+def run(options: argparse.Namespace) -> int:
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+    Path("/run/netns").mkdir()
+    proc = _proc()
+    servers = _spaces()
+    totals = dict.fromkeys(("requests", "wrong", "undecided", "certain"), 0)
+    with_ipvs = Path("/proc/net/ip_vs").exists()
+    try:
+        for seed in range(options.seed, options.seed + options.nodes):
+            result = _one(seed, with_ipvs, options, proc)
+            for name in totals:
+                value = result[name]
+                totals[name] += len(value) if isinstance(value, list) else value
+            if result["wrong"] or options.verbose:
+                print(result["text"], f"({result['seconds']:.1f} s)", flush=True)
+                print(*(f"    {line}" for line in result["wrong"]), sep="\n", flush=True)
+    finally:
+        for server in servers:
+            server.kill()
+    print(f"certain findings: {totals.pop('certain')}, IPVS: {'yes' if with_ipvs else 'not on this kernel'}")
+    print(f"nodes={options.nodes} " + " ".join(f"{name}={value}" for name, value in totals.items()))
+    return 1 if totals["wrong"] else 0
+
+
+def _proc() -> Path:
+    """A directory like /proc in which process 1 is not the machine's: sockets are those of our own namespace."""
+    found = Path(tempfile.mkdtemp(dir="/run"))
+    for name in ("self", "sys"):
+        (found / name).symlink_to(f"/proc/{name}")
+    return found
+
+
+def _spaces() -> list[Child[None]]:
+    """Namespaces that stay for all nodes, and who answers in them."""
+    found = []
+    for name in ("client", *LOCAL, "far"):
+        subprocess.run(["ip", "netns", "add", name], check=True)
+        if name != "client":
+            port = HOSTED if name == "pod-d" else PORT
+            with entered(name):
+                sock = _listen(port)
+            found.append(Child(name, lambda s=sock, n=name: _answer([s], n), comm=f"scene-{name}", keep=[sock.fileno()]))
+            sock.close()
+    return found
+
+
+def _listen(port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("0.0.0.0", port))
+    sock.listen(64)
+    return sock
+
+
+def _answer(socks: list[socket.socket], name: str) -> None:
+    """Says its name and whom it sees, to everybody."""
+    with selectors.DefaultSelector() as selector:
+        for sock in socks:
+            selector.register(sock, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                taken, (address, _) = key.fileobj.accept()  # type: ignore[union-attr]
+                with taken:
+                    taken.sendall(f"{name}\t{address}".encode())
+
+
+def _one(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) -> dict[str, object]:
+    """What one node came to; in a process of its own, whose network namespace goes with it."""
+    reading, writing = os.pipe()
+    began = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        try:
+            told = _inside(seed, with_ipvs, options, proc)
+        except BaseException:
+            told = {"text": f"node {seed}", "requests": 0, "undecided": 0, "certain": 0, "wrong": [traceback.format_exc()]}
+        with os.fdopen(writing, "w") as pipe:
+            json.dump(told, pipe)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    found: dict[str, object] = json.loads(text or '{"text": "?", "requests": 0, "undecided": 0, "certain": 0, "wrong": ["it died"]}')
+    return {**found, "seconds": time.monotonic() - began}
+
+
+def _inside(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) -> dict[str, object]:
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
+        raise OSError("a network namespace cannot be made")
+    made = audit_nodes.plan(seed, with_ipvs)
+    own = proc / str(os.getpid())
+    try:
+        audit_nodes.build()
+        audit_nodes.put(made)
+        own.symlink_to(f"/proc/{os.getpid()}")
+        socks = [_listen(port) for port in made.listens]
+        threading.Thread(target=_answer, args=(socks, audit_claims.HERE), daemon=True).start()
+        said = audit_claims.tell(made, audit_claims.state(made, proc))
+        seen = audit_claims.got(made, options.timeout, options.beside)
+        result = audit_claims.compare(made, seen, said)
+    finally:
+        audit_nodes.remove()
+        own.unlink(missing_ok=True)
+    return result.__dict__
+
+
+if __name__ == "__main__":
+    sys.exit(main())
