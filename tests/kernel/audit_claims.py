@@ -46,12 +46,12 @@ class Ask:
 
 @dataclass
 class Result:
-    """What one node came to. got: by request, each answer. wrong: a sentence each."""
+    """What one node came to. certain: the names of the audit's certain findings. wrong: a sentence each."""
 
     text: str
     requests: int = 0
     undecided: int = 0
-    certain: int = 0
+    certain: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
 
@@ -60,7 +60,8 @@ def asks(made: Plan) -> Iterator[Ask]:
     for sender in SENDERS:
         for s in made.services:
             yield Ask(sender, s.address, s.port)
-        for port in sorted({s.node_port for s in made.services if s.node_port} | {h.port for h in made.host_ports} | set(made.listens)):
+        node_ports = {s.node_port for s in made.services if s.node_port}
+        for port in sorted(node_ports | {h.port for h in made.host_ports} | set(made.listens)):
             yield Ask(sender, NODE, port)
         if sender != "outside":
             for h in made.host_ports:
@@ -69,8 +70,7 @@ def asks(made: Plan) -> Iterator[Ask]:
 
 def send(ask: Ask, timeout: float) -> tuple[str, str]:
     """(who answered, or how it failed; the source address that arrived there, "" when none)."""
-    source, space = SENDERS[ask.sender]
-    with entered(space):
+    with entered(SENDERS[ask.sender][1]):
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     with sock:
         sock.settimeout(timeout)
@@ -111,7 +111,8 @@ def expected(story: Story, made: Plan) -> set[tuple[str, str]] | None:
     if by_ipvs:
         # Who may get it is said, not whether it is masqueraded, nor which rules it meets behind.
         ends = [end.rpartition(":")[0] for end in by_ipvs[1].split(", ")]
-        return None if "policy" in made.words else {(ADDRESSES[e], ANY) for e in ends} | ({(LOST, "")} if FAR in ends else set())
+        lost = {(LOST, "")} if FAR in ends else set()
+        return None if "policy" in made.words else lost | {(ADDRESSES[e], ANY) for e in ends}
     if packet.outcome == "dropped":
         return {(LOST, "")}
     if packet.outcome in ("rejected", "refused"):
@@ -155,7 +156,7 @@ def tell(made: Plan, of: State) -> Told:
 
 def compare(made: Plan, seen: dict[Ask, list[tuple[str, str]]], said: Told) -> Result:
     """The node's result."""
-    result = Result(made.text, len(seen), certain=len(said.findings))
+    result = Result(made.text, len(seen), certain=[f.name for f in said.findings])
     for ask, answers in seen.items():
         stories = said.stories[ask]
         told = [expected(s, made) for s in stories]
@@ -191,7 +192,8 @@ Names = dict[Ask, list[str]]
 def _host_port(finding: Finding, made: Plan, seen: Names) -> Iterator[str]:
     port, _, _, rival = finding.key
     if rival == "elsewhere":
-        whom = re.findall(r"Service (\S+?)[,:]? ", finding.cause.partition(" takes what is meant for ")[2].partition(": ")[0] + " ")
+        clause = finding.cause.partition(" takes what is meant for ")[2].partition(": ")[0]
+        whom = re.findall(r"Service (\S+?)[,:]? ", f"{clause} ")
         for ask, names in seen.items():
             service = next((s for s in made.services if (s.address, s.port) == (ask.address, ask.port)), None)
             meant = service and service.label in whom
@@ -208,7 +210,8 @@ def _host_port(finding: Finding, made: Plan, seen: Names) -> Iterator[str]:
     elif "all requests go to one of them" in finding.cause:
         # Each hook has its order: what comes in and what the node sends may fare differently.
         for hook in ({"the node"}, {"outside", "a pod"}):
-            of_hook = {"pod-d" if n == "pod-d" else "service" for a, names in here.items() if a.sender in hook for n in names if n != LOST}
+            names = [n for a, each in here.items() if a.sender in hook for n in each if n != LOST]
+            of_hook = {"pod-d" if n == "pod-d" else "service" for n in names}
             if len(of_hook) > 1:
                 yield f"in one hook it went to {of_hook}"
         if takers - {"pod-d", "service"}:
@@ -233,11 +236,9 @@ def _process(finding: Finding, made: Plan, seen: Names) -> Iterator[str]:
     for ask, names in seen.items():
         if (ask.address, ask.port) != (NODE, port):
             continue
-        if (words[ask.sender] in reached) != (HERE in names):
-            yield f"{ask.text} got {names}"
-        elif not reached and "refuses every request" in finding.cause and set(names) != {REFUSED}:
-            yield f"{ask.text} got {names}"
-        elif not reached and "drops every request" in finding.cause and set(names) != {LOST}:
+        refused, dropped = (f"{word} every request" in finding.cause for word in ("refuses", "drops"))
+        only = {REFUSED} if refused else {LOST} if dropped else None
+        if (words[ask.sender] in reached) != (HERE in names) or (only and not reached and set(names) != only):
             yield f"{ask.text} got {names}"
 
 

@@ -1,4 +1,4 @@
-"""Random nodes for the audit's truth: Services, policies, affinity, hostPorts, leftovers of another mode, orders of registration.
+"""Random nodes for the audit's truth: Services, policies, affinity, hostPorts, leftovers of another mode, any order.
 
     client 192.168.56.1 -- eth0 192.168.56.10 | cni0 10.244.0.1 -- pods 10.244.0.11 ... 14
                                               | tun0 10.244.0.254 -- node-2 with pod 10.244.3.5
@@ -78,7 +78,8 @@ def plan(seed: int, with_ipvs: bool) -> Plan:
     # Policy Local is for policies whose pods are taken for local nowhere.
     pods = dice.choice(["", "none"]) if mode != "nftables" else ""
     post = _post(dice) if dice.random() < 0.5 else []
-    made.words += [f"pods {pods or 'known'}"] + (["stale RETURN"] if any(OTHERS in rule and "RETURN" in rule for rule in post) else [])
+    stale = any(OTHERS in rule and "RETURN" in rule for rule in post)
+    made.words += [f"pods {pods or 'known'}", *(["stale RETURN"] if stale else [])]
     beside = dice.choice([back, "legacy", "nft", "native"]) if made.host_ports else ""
     first = dice.choice(["kube", "portmap", "anywhere"])
     steps = _kube(dice, made, pods, post, made.host_ports if beside == back and mode != "nftables" else (), first)
@@ -108,7 +109,8 @@ def _services(dice: random.Random, mode: str) -> tuple[Service, ...]:
 def _host_ports(dice: random.Random, services: Sequence[Service]) -> tuple[HostPort, ...]:
     ports = [s.node_port for s in services if s.node_port] + [s.port for s in services] + [5000]
     count = dice.choice([0, 1, 1, 2])
-    return tuple(HostPort(p, PODS["pod-d"], HOSTED, f"{n:064x}") for n, p in enumerate(dict.fromkeys(dice.choices(ports, k=count))))
+    chosen = dict.fromkeys(dice.choices(ports, k=count))
+    return tuple(HostPort(p, PODS["pod-d"], HOSTED, f"{n:064x}") for n, p in enumerate(chosen))
 
 
 def _post(dice: random.Random) -> list[str]:
@@ -147,7 +149,8 @@ def _portmap(host_ports: Sequence[HostPort], beside: str, first: str) -> Step:
     if beside == "native":
         return "native", nftables.host_ports(host_ports)
     jump = next(j for j in portmap.beside(KUBE, host_ports, first) if j != KUBE)
-    return beside, table("nat", ("PREROUTING", "OUTPUT"), {"PREROUTING": [jump], "OUTPUT": [jump], **portmap.chains(host_ports)})
+    chains = {"PREROUTING": [jump], "OUTPUT": [jump], **portmap.chains(host_ports)}
+    return beside, table("nat", ("PREROUTING", "OUTPUT"), chains)
 
 
 def _leftovers(dice: random.Random, made: Plan) -> list[Step]:
@@ -156,8 +159,10 @@ def _leftovers(dice: random.Random, made: Plan) -> list[Step]:
     other = {"legacy": "nft", "nft": "legacy"}[made.back]
     if kind:
         made.words.append(kind)
-    stale = [Service(s.name, s.address, s.port, s.node_port, tuple((PODS[p], PORT) for p in dice.sample(["pod-a", "pod-b"], dice.randint(0, 2))),
-                     s.port_name) for s in made.services if dice.random() < 0.7]  # fmt: skip
+    stale = []
+    for s in (s for s in made.services if dice.random() < 0.7):
+        ends = tuple((PODS[p], PORT) for p in dice.sample(["pod-a", "pod-b"], dice.randint(0, 2)))
+        stale.append(Service(s.name, s.address, s.port, s.node_port, ends, s.port_name))
     if kind == "mixed" and stale:
         return [(other, iptables.rules(stale))]
     if kind == "cleaned":
@@ -202,7 +207,8 @@ _SPACES = ("client", *LOCAL, "far")
 def links() -> str:
     """The node's links and addresses, for `ip -batch` in its namespace; the namespaces of the others are there."""
     lines = ["link set lo up", "link add eth0 type veth peer name eth0 netns client", f"addr add {NODE}/24 dev eth0",
-             "link set eth0 up", f"route add default via {CLIENT}", "link add cni0 type bridge", "addr add 10.244.0.1/24 dev cni0",
+             "link set eth0 up", f"route add default via {CLIENT}", "link add cni0 type bridge",
+             "addr add 10.244.0.1/24 dev cni0",
              "link set cni0 up", "link add tun0 type veth peer name eth0 netns far", "addr add 10.244.0.254/32 dev tun0",
              "link set tun0 up", f"route add {OTHERS} dev tun0"]  # fmt: skip
     for pod in LOCAL:
@@ -217,7 +223,8 @@ def ends() -> dict[str, str]:
     found = {"client": f"addr add {CLIENT}/24 dev eth0\n{up}route add default via {NODE}\n"}
     for pod in LOCAL:
         found[pod] = f"addr add {PODS[pod]}/24 dev eth0\n{up}route add default via 10.244.0.1\n"
-    found["far"] = f"addr add {FAR}/32 dev eth0\n{up}route add 10.244.0.254 dev eth0\nroute add {MINE} via 10.244.0.254 dev eth0 src {FAR}\n"
+    back = f"route add 10.244.0.254 dev eth0\nroute add {MINE} via 10.244.0.254 dev eth0 src {FAR}\n"
+    found["far"] = f"addr add {FAR}/32 dev eth0\n{up}{back}"
     return found
 
 

@@ -1,5 +1,5 @@
-"""Random nodes on a real kernel, in throw-away namespaces: what `audit` calls certain and what `explain` calls the outcome, beside
-what real requests got. As root:
+"""Random nodes on a real kernel, in throw-away namespaces: what `audit` calls certain and what `explain` calls the outcome,
+beside what real requests got. As root:
 
     python3 tests/kernel/audit_truth.py --nodes 200
 
@@ -20,7 +20,10 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
@@ -55,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     Path("/run/netns").mkdir()
     proc = _proc()
     servers = _spaces()
-    totals = dict.fromkeys(("requests", "wrong", "undecided", "certain"), 0)
+    totals, certain = dict.fromkeys(("requests", "wrong", "undecided"), 0), Counter[str]()
     with_ipvs = Path("/proc/net/ip_vs").exists()
     try:
         for seed in range(options.seed, options.seed + options.nodes):
@@ -63,13 +66,15 @@ def run(options: argparse.Namespace) -> int:
             for name in totals:
                 value = result[name]
                 totals[name] += len(value) if isinstance(value, list) else value
+            certain.update(result["certain"])
             if result["wrong"] or options.verbose:
                 print(result["text"], f"({result['seconds']:.1f} s)", flush=True)
                 print(*(f"    {line}" for line in result["wrong"]), sep="\n", flush=True)
     finally:
         for server in servers:
             server.kill()
-    print(f"certain findings: {totals.pop('certain')}, IPVS: {'yes' if with_ipvs else 'not on this kernel'}")
+    print("IPVS:", "yes" if with_ipvs else "not on this kernel")
+    print("certain findings:", ", ".join(f"{count} {name}" for name, count in certain.most_common()))
     print(f"nodes={options.nodes} " + " ".join(f"{name}={value}" for name, value in totals.items()))
     return 1 if totals["wrong"] else 0
 
@@ -91,7 +96,7 @@ def _spaces() -> list[Child[None]]:
             port = HOSTED if name == "pod-d" else PORT
             with entered(name):
                 sock = _listen(port)
-            found.append(Child(name, lambda s=sock, n=name: _answer([s], n), comm=f"scene-{name}", keep=[sock.fileno()]))
+            found.append(Child(name, partial(_answer, [sock], name), comm=f"scene-{name}", keep=[sock.fileno()]))
             sock.close()
     return found
 
@@ -116,7 +121,7 @@ def _answer(socks: list[socket.socket], name: str) -> None:
                     taken.sendall(f"{name}\t{address}".encode())
 
 
-def _one(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) -> dict[str, object]:
+def _one(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) -> dict[str, Any]:
     """What one node came to; in a process of its own, whose network namespace goes with it."""
     reading, writing = os.pipe()
     began = time.monotonic()
@@ -126,7 +131,7 @@ def _one(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) ->
         try:
             told = _inside(seed, with_ipvs, options, proc)
         except BaseException:
-            told = {"text": f"node {seed}", "requests": 0, "undecided": 0, "certain": 0, "wrong": [traceback.format_exc()]}
+            told = {"text": f"node {seed}", "requests": 0, "undecided": 0, "certain": [], "wrong": [traceback.format_exc()]}
         with os.fdopen(writing, "w") as pipe:
             json.dump(told, pipe)
         os._exit(0)
@@ -134,11 +139,12 @@ def _one(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) ->
     with os.fdopen(reading) as pipe:
         text = pipe.read()
     os.waitpid(pid, 0)
-    found: dict[str, object] = json.loads(text or '{"text": "?", "requests": 0, "undecided": 0, "certain": 0, "wrong": ["it died"]}')
+    died = {"text": f"node {seed}", "requests": 0, "undecided": 0, "certain": [], "wrong": ["its process died"]}
+    found: dict[str, Any] = json.loads(text) if text else died
     return {**found, "seconds": time.monotonic() - began}
 
 
-def _inside(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) -> dict[str, object]:
+def _inside(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) -> dict[str, Any]:
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
         raise OSError("a network namespace cannot be made")
     made = audit_nodes.plan(seed, with_ipvs)

@@ -135,12 +135,13 @@ def _elsewhere(state: State, host: Claim) -> Iterator[Finding]:
     names = ", ".join(dict.fromkeys(f"Service {s.label}" for s in taken))
     if not anywhere and not taken:
         return
-    way = "order" if anywhere else "ipvs"
+    tests = "--dst-type LOCAL" in mine.text
+    way = "ipvs" if tests else "order"
     shown = [host.shown, state.proof(mine, host.ruleset)] + ([state.proof(kube, host.ruleset)] if kube else [])
     shown += [Proof("object", f"{host.protocol} {host.port} is a port of {names}", "Kubernetes API")] if taken else []
     whom = names or "any other machine"
     why = (
-        "portmap's jump comes first and does not ask whether the address is local" if anywhere
+        "portmap's jump comes first and does not ask whether the address is local" if not tests
         else f"every cluster IP is local to this node by {finding.IPVS}, and portmap's jump comes first"
     )  # fmt: skip
     yield Finding(

@@ -49,7 +49,8 @@ def rules(
             chance = f"-m statistic --mode random --probability {1 / left:.11f} " if left > 1 else ""
             chains[svc].append(f'-m comment --comment "{s.label} -> {end(address, port)}" {chance}-j {sep}')
             chains[sep] = [f"-s {address}/{bits} {comment} -j KUBE-MARK-MASQ",
-                           f"-p tcp {comment} {_remembers(s, sep)}-m tcp -j DNAT --to-destination {end(address, port)}"]  # fmt: skip
+                           f"-p tcp {comment} {_remembers(s, sep)}-m tcp -j DNAT"
+                           f" --to-destination {end(address, port)}"]  # fmt: skip
         if s.node_port:
             chains["KUBE-NODEPORTS"].append(f"-p tcp {comment} -m tcp --dport {s.node_port} -j {ext}")
             chains[ext] = _external(s, svc, pods)

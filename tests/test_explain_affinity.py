@@ -1,0 +1,103 @@
+"""Session affinity: each endpoint a way or two with one short condition, and no way that cannot be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "vagrant"))
+
+from incidents.proxy import iptables
+from incidents.proxy.model import Service
+from tests import audits, real_nodes
+from tests.audits import CLIENT, NODE
+from tracer.audit.state import State
+from tracer.explain.model import Story
+from tracer.explain.question import Question
+from tracer.explain.sets import Sets
+from tracer.findings.context import Context
+from tracer.rules import nft_json
+from tracer.rules.installed import Installed
+
+ENDS = tuple((f"10.244.0.{n}", 8080) for n in (11, 12, 13))
+
+
+def asked(ends: int, sets: Sets | None = None) -> list[Story]:
+    service = Service("shop/checkout", "172.30.5.109", 443, 31222, ENDS[:ends], "tls", affinity=True)
+    journey = audits.journey(audits.of_text(iptables.rules([service])))
+    journey.sets = sets or journey.sets
+    return journey.stories(Question(CLIENT, 0, NODE, 31222))
+
+
+def target(story: Story) -> str:
+    return next(h.nat.after.dst for h in story.packet.hops if h.nat and h.nat.kind == "DNAT")
+
+
+@pytest.mark.parametrize("ends", [2, 3])
+def test_a_client_that_may_be_remembered(ends: int) -> None:
+    found = asked(ends)
+    assert len(found) == 2 * ends, "remembered there, or chosen by chance"
+    assert {s.packet.outcome for s in found} == {"forwarded"}, "none is delivered here"
+    for story in found:
+        assert all(len(d) < 120 and "--rcheck --name KUBE-SEP-" in d for d in story.doubts), story.doubts
+        assert len({d.partition(" is ")[0] for d in story.doubts}) == len(story.doubts), "each list is asked for once"
+    by_chance = [s for s in found if s.share != 1]
+    assert sorted(map(target, by_chance)) == [a for a, _ in ENDS[:ends]] and {s.share for s in by_chance} == {Fraction(1, ends)}
+    assert all(" is false in " in d for s in by_chance for d in s.doubts) and len(by_chance[0].doubts) == ends
+
+
+def test_one_endpoint_is_no_question() -> None:
+    (story,) = asked(1)
+    assert not story.doubts and target(story) == "10.244.0.11"
+    (note,) = story.notes
+    assert "KUBE-SVC-" in note and "is false in rule" in note, "the other rule that does the same"
+
+
+def test_a_client_that_is_in_no_list_is_chosen_for(tmp_path: Path) -> None:
+    (tmp_path / "xt_recent").mkdir()
+    service = Service("shop/checkout", "172.30.5.109", 443, 31222, ENDS[:2], "tls", affinity=True)
+    names = {w.split(" ")[0] for w in iptables.rules([service]).split("--name ")[1:]}
+    for name in names:
+        (tmp_path / "xt_recent" / name).write_text("src=192.168.56.7 ttl: 64 last_seen: 4295 oldest_pkt: 1 4295\n")
+    found = asked(2, Sets(tmp_path))
+    assert [(s.share, s.doubts) for s in found] == [(Fraction(1, 2), ())] * 2
+    for name in names:
+        (tmp_path / "xt_recent" / name).write_text(f"src={CLIENT} ttl: 64 last_seen: 4295 oldest_pkt: 1 4295\n")
+    assert len(asked(2, Sets(tmp_path))) == 4, "it is in the lists, perhaps for too long"
+
+
+def test_in_nftables_the_update_of_a_set_always_holds() -> None:
+    place = {"family": "ip", "table": "kube-proxy"}
+    base = {**place, "name": "nat-prerouting", "handle": 1, "type": "nat", "hook": "prerouting", "prio": -100, "policy": "accept"}
+    update = {"set": {"op": "update", "elem": {"payload": {"protocol": "ip", "field": "saddr"}}, "set": "@affinity"}}
+    dnat = {"dnat": {"addr": "10.244.0.11", "port": 8080}}
+    listed: list[Any] = [{"chain": base}, {"rule": {**place, "chain": "nat-prerouting", "handle": 2, "expr": [update]}},
+                         {"rule": {**place, "chain": "nat-prerouting", "handle": 3, "expr": [dnat]}}]  # fmt: skip
+    installed = Installed(nft=nft_json.parse(json.dumps({"nftables": listed})))
+    (story,) = audits.journey(State(Context(), installed, audits.FakeRoutes())).stories(Question(CLIENT, 0, NODE, 31222))
+    assert not story.doubts and target(story) == "10.244.0.11"
+
+
+def test_physdev_is_decided_by_an_interface_that_is_no_bridge() -> None:
+    rule = "-A PREROUTING -d 192.168.56.10/32 -m physdev ! --physdev-is-in -j DNAT --to-destination 10.244.0.11:80"
+    text = f"*nat\n:PREROUTING ACCEPT [0:0]\n{rule}\nCOMMIT\n"
+    journey = audits.journey(audits.of_text(text))
+    (story,) = journey.stories(Question(CLIENT, 0, NODE, 80))
+    assert not story.doubts and target(story) == "10.244.0.11"
+    of_a_pod = journey.stories(Question("10.244.0.12", 0, NODE, 80))
+    assert len(of_a_pod) == 2 and all("physdev" in s.doubts[0] for s in of_a_pod), "a bridge's packet came in by one of its ports"
+
+
+def test_the_recorded_node() -> None:
+    """The rules of kube-proxy 1.20 for session affinity, put back in reach."""
+    text = real_nodes.text("ipvs-iptables-save")
+    jump = "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT"
+    text = text.replace(jump, "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS")
+    state = real_nodes.switched_to_ipvs(rules=text)
+    (story,) = state.journey.stories(Question(real_nodes.CLIENT, 0, real_nodes.NODE, 30777, "udp"))
+    assert not story.doubts and target(story) == "10.60.7.4" and len(story.twins) == 1
