@@ -73,7 +73,7 @@ def test_a_client_that_is_in_no_list_is_chosen_for(tmp_path: Path) -> None:
 
 def test_in_nftables_the_update_of_a_set_always_holds() -> None:
     place = {"family": "ip", "table": "kube-proxy"}
-    base = {**place, "name": "nat-prerouting", "handle": 1, "type": "nat", "hook": "prerouting", "prio": -100, "policy": "accept"}
+    base = {**place, "name": "nat-prerouting", "handle": 1, "type": "nat", "hook": "prerouting", "prio": -100}
     update = {"set": {"op": "update", "elem": {"payload": {"protocol": "ip", "field": "saddr"}}, "set": "@affinity"}}
     dnat = {"dnat": {"addr": "10.244.0.11", "port": 8080}}
     listed: list[Any] = [{"chain": base}, {"rule": {**place, "chain": "nat-prerouting", "handle": 2, "expr": [update]}},
@@ -90,7 +90,7 @@ def test_physdev_is_decided_by_an_interface_that_is_no_bridge() -> None:
     (story,) = journey.stories(Question(CLIENT, 0, NODE, 80))
     assert not story.doubts and target(story) == "10.244.0.11"
     of_a_pod = journey.stories(Question("10.244.0.12", 0, NODE, 80))
-    assert len(of_a_pod) == 2 and all("physdev" in s.doubts[0] for s in of_a_pod), "a bridge's packet came in by one of its ports"
+    assert len(of_a_pod) == 2 and all("physdev" in s.doubts[0] for s in of_a_pod), "it came in by a port"
 
 
 def test_the_recorded_node() -> None:

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "vagrant"))
 from incidents import varied
 from incidents.proxy import iptables, ipvs
 from incidents.variations import BACKENDS, FINDINGS, variations
+from scenes.topology import NODE4
 from tests import audits
 from tests import findings as f
 from tracer.audit import audit
@@ -69,6 +70,7 @@ def test_the_audit_finds_the_hostports_of_variations_and_none_in_their_twins() -
         in_ipvs = v.backend == "ipvs"
         text = ipvs.rules(every, v.host_ports, first=v.first) if in_ipvs else iptables.rules(every, v.host_ports, first=v.first)
         addresses = {s.address: "kube-ipvs0" for s in every if in_ipvs}
-        state = audits.of_text(text, Known(store), f.FakeNode(interfaces=addresses))
+        more = (ipvs.sets(every), ipvs.virtual_servers(every, NODE4)) if in_ipvs else ("", "")
+        state = audits.of_text(text, Known(store), f.FakeNode(interfaces=addresses), "legacy", *more)
         assert isinstance(state, State) and isinstance(state.context, Context)
         assert len([told for told in audit(state) if told.name == v.finding]) == v.expected, v.text

@@ -202,26 +202,29 @@ def _host_port(finding: Finding, made: Plan, seen: Names) -> Iterator[str]:
                 yield f"{ask.text} got {names}"
         return
     here = {ask: names for ask, names in seen.items() if (ask.address, ask.port) == (NODE, port)}
-    takers = {"pod-d" if name == "pod-d" else "service" for names in here.values() for name in names if name != LOST}
     if "the pod gets every request" in finding.cause:
         yield from (f"{ask.text} got {names}" for ask, names in here.items() if _not(names, "pod-d"))
     elif "the Service gets every request" in finding.cause:
         yield from (f"{ask.text} got {names}" for ask, names in here.items() if "pod-d" in names or HERE in names)
-    elif "all requests go to one of them" in finding.cause:
-        # Each hook has its order: what comes in and what the node sends may fare differently.
-        for hook in ({"the node"}, {"outside", "a pod"}):
-            names = [n for a, each in here.items() if a.sender in hook for n in each if n != LOST]
-            of_hook = {"pod-d" if n == "pod-d" else "service" for n in names}
-            if len(of_hook) > 1:
-                yield f"in one hook it went to {of_hook}"
-        if takers - {"pod-d", "service"}:
-            yield f"it went to {takers}"
     else:
-        words = {"outside": "from outside", "the node": "of the node itself", "a pod": "of pods"}
-        pod = finding.cause.partition("the pod gets the requests ")[2].partition(", the Service")[0]
-        for ask, names in here.items():
-            if (words[ask.sender] in pod) != ("pod-d" in names):
-                yield f"{ask.text} got {names}"
+        yield from _by_sender(finding, here)
+
+
+def _by_sender(finding: Finding, here: Names) -> Iterator[str]:
+    """What is said of each sender; where the order is open, those that come in go to one of them, and the node's own too."""
+    words = {"outside": "from outside", "the node": "of the node itself", "a pod": "of pods"}
+    for clause in re.split(r", (?=one of them gets|the Service gets)", finding.cause):
+        every = "all requests that come in" in clause
+        asked = {ask: names for ask, names in here.items() if every or words[ask.sender] in clause}
+        if "the pod gets" in clause:
+            yield from (f"{ask.text} got {names}" for ask, names in asked.items() if _not(names, "pod-d"))
+        elif "the Service gets" in clause:
+            yield from (f"{ask.text} got {names}" for ask, names in asked.items() if "pod-d" in names or HERE in names)
+        for hook in ({"the node"}, {"outside", "a pod"}) if every or "one of them gets" in clause else ():
+            names = [n for a, each in asked.items() if a.sender in hook for n in each if n != LOST]
+            takers = {"pod-d" if n == "pod-d" else HERE if n == HERE else "service" for n in names}
+            if len(takers) > 1 or HERE in takers:
+                yield f"in one hook it went to {takers}"
 
 
 def _not(names: list[str], wanted: str) -> bool:

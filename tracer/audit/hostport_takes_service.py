@@ -16,6 +16,7 @@ from tracer.audit.traffic import Asked, Way
 from tracer.findings import hostport_takes_service as finding
 from tracer.findings.model import Finding, Proof
 from tracer.rules.model import Rule
+from tracer.verdict import BAD
 
 _SERVICE, _POD, _NEITHER = "the Service", "the pod", "neither"
 
@@ -76,22 +77,20 @@ def _order(state: State, host: Claim, asked: Sequence[Asked], way: str) -> list[
 
 def _fate(state: State, host: Claim, asked: Sequence[Asked]) -> tuple[str, str, bool]:
     """(who gets the requests as a clause, which of the ways it is, whether that is certain)."""
-    by_sender = {a.sender.name: {_taker(w) for w in a.ways} for a in asked}
-    takers = set().union(*by_sender.values())
     if not asked:
         return "perhaps only one of them gets the requests, but what happens to them cannot be computed", "unknown", False
+    by_sender = {a.sender.name: {_taker(w) for w in a.ways} for a in asked}
+    takers = set().union(*by_sender.values())
     if takers == {_POD}:
-        return f"the pod gets every request, {_why_the_pod(state, host)}, and the Service gets none", _way(state, host), True
+        fate = f"the pod gets every request, {_why_the_pod(state, host)}, and the Service gets none"
+        return fate + _lost(asked, _POD), _way(state, host), True
     if takers == {_SERVICE}:
         why = "for kube-proxy's rule comes first" if not state.ipvs else "for IPVS takes it before portmap's rule can act"
         return f"the Service gets every request, {why}, and the pod gets none", "kube", True
-    if takers == {_POD, _SERVICE} and all(len(found) == 1 for found in by_sender.values()):
-        return _by_sender(by_sender), "kube", True
-    if takers == {_POD, _SERVICE} and all(w.by_order for w in traffic.ways(asked)):
-        return (
-            "all requests go to one of them, the one whose base chain was registered last, and a restart of kube-proxy or of"
-            " the pod may change it"
-        ), "nftables" if host.rule and host.rule.table == "cni_hostport" else "backends", True
+    open_ended = [a for a in asked if len(by_sender[a.sender.name]) > 1]
+    if takers == {_POD, _SERVICE} and all(w.by_order for w in traffic.ways(open_ended)):
+        way = "nftables" if host.rule and host.rule.table == "cni_hostport" else "backends"
+        return _by_sender(by_sender) + _lost(asked, _POD), way if open_ended else "kube", True
     if takers == {_NEITHER}:
         verdict = next(traffic.ways(asked)).story.packet.verdict
         return f"perhaps neither gets them as the rules stand ({verdict})", "unknown", False
@@ -101,12 +100,29 @@ def _fate(state: State, host: Claim, asked: Sequence[Asked]) -> tuple[str, str, 
 
 
 def _by_sender(by_sender: dict[str, set[str]]) -> str:
+    """Who gets the requests, by where they come from. Each hook has an order of its own."""
+    if all(len(found) > 1 for found in by_sender.values()):
+        hooks = ", and so do the node's own" if HERE in by_sender else ""
+        return f"all requests that come in go to one of them{hooks}: {_LAST}"
     names = {OUTSIDE: "from outside", HERE: "of the node itself", POD: "of pods"}
     told = []
-    for taker in (_POD, _SERVICE):
-        whose = [names[s] for s, found in by_sender.items() if found == {taker}]
-        told.append(f"{taker} gets the requests {' and '.join(whose)}")
+    for takers, gets in (({_POD}, "the pod gets"), ({_SERVICE}, "the Service gets"), ({_POD, _SERVICE}, "one of them gets")):
+        whose = [names[s] for s, found in by_sender.items() if found == takers]
+        if whose:
+            told.append(f"{gets} the requests {' and '.join(whose)}" + (f" ({_LAST})" if len(takers) > 1 else ""))
     return ", ".join(told)
+
+
+_LAST = (
+    "the one whose base chain was registered last, and a restart of kube-proxy or of the pod may change which one that is"
+)
+
+
+def _lost(asked: Sequence[Asked], taker: str) -> str:
+    """That requests which one of them takes do not arrive, for rules behind it refuse them."""
+    bad = (w for w in traffic.ways(asked) if _taker(w) == taker and w.translated and w.story.packet.outcome in BAD)
+    way = next(bad, None)
+    return f"; not all of them arrive: {way.story.packet.verdict}" if way else ""
 
 
 def _why_the_pod(state: State, host: Claim) -> str:
