@@ -82,6 +82,19 @@ def test_a_hostport_and_a_nodeport_on_one_port(mode: str, tmp_path: Path) -> Non
         assert targets(found) == {"10.244.0.11"} and not found[0].doubts, "kube-proxy's jump stands first"
 
 
+def test_two_back_ends_with_the_same_services(tmp_path: Path) -> None:
+    """Whichever was registered last in PREROUTING or POSTROUTING: the packet goes the same ways, and they are told once."""
+    state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
+    other = audits.recorded(node("1.20.2-iptables-nft", "S2-three"))
+    both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
+    found = audits.journey(both).stories(Question(CLIENT, 0, NODE, 30285))
+    assert [s.doubts for s in found] == [()] * 3 and len(targets(found)) == 3
+    for story in found:
+        post, pre = sorted(story.notes)
+        assert pre.startswith("the same by ip nat PREROUTING 1 > KUBE-SERVICES") and "POSTROUTING" not in pre
+        assert post.startswith("the same by ip nat POSTROUTING 1 >") and " if in POSTROUTING ip nat was registered" in post
+
+
 def test_a_pod_that_asks_itself_through_its_service_is_masqueraded(tmp_path: Path) -> None:
     question = Question("10.244.0.11", 0, "172.30.253.123", 8080)
     for mode in IPTABLES:

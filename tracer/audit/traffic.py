@@ -93,9 +93,11 @@ def ask(state: State, sender: Sender, address: str, port: int, protocol: str) ->
         if why not in state.uncomputed:
             state.uncomputed.append(why)
         return None
-    for story in stories:
+    # Ways that come to the same may do so by rules of different owners.
+    every = [each for story in stories for each in story.every()]
+    for story in every:
         explain(story.packet, state.known)
-    return Asked(sender, question, tuple(Way(s) for s in stories))
+    return Asked(sender, question, tuple(Way(s) for s in every))
 
 
 def at_port(state: State, port: int, protocol: str, address: str = "", v6: bool = False) -> list[Asked]:

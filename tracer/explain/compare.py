@@ -7,7 +7,7 @@ it is not compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -68,15 +68,8 @@ def _rule(hop: Hop) -> str:
 
 def compare(stories: Sequence[Story], packet: Packet, netns: str = "node") -> Compared:
     """The story that agrees longest with a packet that was traced."""
-    every = [each for story in stories for each in (story, *_twins(story))]
+    every = [each for story in stories for each in story.every()]
     return max((_with(story, packet, netns) for story in every), key=lambda c: (not c.difference, c.agreed))
-
-
-def _twins(story: Story) -> Iterator[Story]:
-    """The same by other rules."""
-    for twin in story.twins:
-        yield twin
-        yield from _twins(twin)
 
 
 def _with(story: Story, packet: Packet, netns: str) -> Compared:

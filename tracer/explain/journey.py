@@ -64,7 +64,7 @@ class Journey:
         )  # fmt: skip
         packet.verdict, packet.outcome = moment.over or judge(packet)
         doubts = tuple(d.text for d in moment.doubts)
-        twins = tuple(self._story(twin) for twin in moment.twins)
+        twins = tuple(self._story(twin) for _, twin in moment.twins)
         return Story(packet, moment.share, doubts, self._hooks.loose, notes(moment), twins)
 
     # --- the two ways in

@@ -44,7 +44,7 @@ def _without(of: Hashable, moments: Sequence[Moment]) -> list[Moment]:
             continue
         (first, mine), *others = same
         doubts = tuple(d for d in first.doubts if d is not mine)
-        twins = (*first.twins, *(m for m, _ in others))
+        twins = (*first.twins, *((doubt, m) for m, doubt in others))
         out[places[id(first)]] = replace(first, doubts=doubts, twins=twins, assumed=_common(same))
     return [out[at] for at in sorted(out)]
 
@@ -56,11 +56,10 @@ def _common(same: Sequence[tuple[Moment, Doubt]]) -> frozenset[tuple[Hashable, b
 def notes(m: Moment) -> tuple[str, ...]:
     """Which other rules may do the same."""
     mine, found = _deciding(m), []
-    for twin in m.twins:
+    for doubt, twin in m.twins:
         others = [rule for rule in _deciding(twin) if rule not in mine]
         if others:
-            when = " and ".join(d.text for d in twin.doubts if d not in m.doubts)
-            found.append(f"the same by {', '.join(others)} if {when}")
+            found.append(f"the same by {', '.join(others)} if {doubt.text}")
     return tuple(dict.fromkeys(found))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -23,12 +24,18 @@ class Story:
     notes: tuple[str, ...] = ()
     twins: tuple[Story, ...] = ()
 
+    def every(self) -> Iterator[Story]:
+        """The story and all its twins."""
+        yield self
+        for twin in self.twins:
+            yield from twin.every()
+
 
 @dataclass(frozen=True)
 class Moment:
     """A story so far. mark: None = not known. in_face, out_face: the interfaces, "" = none. done: which ends ("dst", "src") are
-    translated, or will not be any more. assumed: what its doubts say of matches. twins: stories that come to the same. over:
-    (sentence, outcome) of a story that has ended.
+    translated, or will not be any more. assumed: what its doubts say of matches. twins: stories that come to the same, and
+    when. over: (sentence, outcome) of a story that has ended.
     """
 
     ends: Endpoints
@@ -40,7 +47,7 @@ class Moment:
     share: Fraction = Fraction(1)
     doubts: tuple[Doubt, ...] = ()
     assumed: Assumed = frozenset()
-    twins: tuple[Moment, ...] = ()
+    twins: tuple[tuple[Doubt, Moment], ...] = ()
     over: tuple[str, str] | None = None
 
     def end(self, sentence: str, outcome: str, *hops: Hop) -> Moment:
