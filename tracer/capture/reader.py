@@ -74,7 +74,11 @@ class Capture:
             self.layout = Layout(self.meta["layout"])
         except (sqlite3.Error, OSError) as e:
             self.close()
-            raise NoCapture(f"Nothing of {path} can be read: {e}.") from e
+            raise NoCapture(f"Nothing of {path} can be read: {' '.join(str(e).split())}.") from e
+        except UnicodeDecodeError as e:
+            # SQLite quotes the damaged schema in its error, and Python cannot read that.
+            self.close()
+            raise NoCapture(f"Nothing of {path} can be read: its schema is damaged.") from e
         except Unreadable as e:
             self.close()
             raise NoCapture(f"Nothing of {path} can be used: {e}.") from e
@@ -158,7 +162,8 @@ class Capture:
         self._steps = 0
         self._connection.set_progress_handler(self._too_long, AT_ONCE_STEPS)
         wanted = [" ".join(text.split()) for text in schema.TABLES.strip().rstrip(";").split(";")]
-        rows = self._execute("SELECT CAST(type AS BLOB), CAST(sql AS BLOB) FROM sqlite_schema WHERE name IN ('meta', 'records', 'batches')")
+        columns = "CAST(type AS BLOB), CAST(sql AS BLOB)"
+        rows = self._execute(f"SELECT {columns} FROM sqlite_schema WHERE name IN ('meta', 'records', 'batches')")
         # As bytes: damage may be no text, and then SQLite would quote it.
         found_there = sorted((kind, b" ".join(text.split())) for kind, text in rows if isinstance(text, bytes))
         if found_there != sorted((b"table", text.encode()) for text in wanted):
