@@ -79,7 +79,7 @@ def _nft() -> tuple[Listed | None, frozenset[tuple[str, str]], list[str]]:
             before = nft_dump.generation(nfnetlink)
             text = nft_text.run("nft", "-j", "list", "ruleset")
             if text is None:
-                return None, frozenset(), ["the rules of nftables cannot be read: there is no nft, it failed, or it took too long"]
+                return None, frozenset(), ["the rules of nftables cannot be read: nft is missing, failed or took too long"]
             listed, saved = with_saves(nft_json.parse(text), nft_text.Saves())
             if nft_dump.generation(nfnetlink) == before:
                 return listed if listed.ruleset.chains else None, saved, []
