@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # make demo    from nothing to a traced NodePort on a real kernel
 # make demo INCIDENT=3
 #              one of five incidents (STATE=healthy: its twin), with the tracer beside it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pwru beside the tracer: the same datagrams, the same filter. How long a start takes, and of how many packets all is told.
 
 Datagrams from the client through a NodePort's DNAT to a pod; each tool follows what has the NodePort as its port, through DNAT.

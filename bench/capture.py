@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recording and reading captures: rate, size and memory, on events multiplied from a recorded capture.
 
     python -m bench.capture CAPTURE [--events 10000000] [--keep FILE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each probe costs: the kernel's own record of how often every program ran and for how long.
 
 The kernel's clock reads around each run cost time too (kernel.bpf_stats_enabled), so these runs give no throughput. What

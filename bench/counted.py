@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lab's virtual machine with a clock that counts instructions: a nanosecond of guest time for each one executed.
 
 What the host does meanwhile, and which instructions the emulator is slow at, then changes nothing: two runs differ by one in

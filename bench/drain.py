@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading events: bcc's callback for each event against the mapped ring that is read as one array.
 
 Both read the same ring, filled by the real probes. CPU time of this process, not wall time.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What listening to conntrack costs while recording: CPU in user space, and bytes of the file, by an event.
 
     python -m bench.entries [--events 100000]

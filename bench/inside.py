@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs inside the virtual machine: the scene once, all measurements in it, the results as JSON.
 
     python3 -m bench.inside DIRECTORY ROUNDS SECONDS [PART]...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What owners cost with 5,000 Services of 3 endpoints each: reading objects, look-ups, memory, and the client's import.
 
 Run it as `python -m bench.owners [services]`; it needs neither root nor an API. Figures go to docs/performance.md.

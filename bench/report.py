@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The results as tables, and the goals they are held against."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What reading a node's rules costs beside the system's own tools that print them: the rules of thousands of Services.
 
     lab run --kernel 6.12 -- python3 -m bench.rules [RULES [RULES OF NFTABLES]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boots one virtual machine, runs every benchmark in it, then what can be done natively; prints tables and ratios.
 
     python3 bench/run.py [--clock instructions|time] [--rounds N] [--seconds S] [--only WORDS] [PART]...

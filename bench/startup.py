@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a start takes, step by step, in CPU seconds.
 
     python3 -m bench.startup WAY             here: everything, also attaching (root, BTF)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Forwarding throughput: 64-byte UDP frames from the client through a NodePort's DNAT to a pod that swallows them.
 
 One connection of a fixed port, answered once before anything is measured, so that conntrack has it as established and

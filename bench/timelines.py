@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What open connections cost `--follow`: memory and time for 100,000 of them, and for several times as many.
 
     python -m bench.timelines [--connections 10000,100000,400000]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tools that are compared, each as a context manager: inside the block it is attached and at work."""
 
 from __future__ import annotations

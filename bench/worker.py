@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tracer as one of the compared tools: a Session in a process of its own, as the command is.
 
 Started as `python3 -m bench.worker WAY FILE` (WAY: "", "no-rules" or "kprobe"); reads a command a line on stdin, answers each

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Copies of a followed packet (bridge flooding, TEE) are followed too, as the same packet.
  *
  * Most copies are made for packet taps, though, and end there without a word, their buffers free for the next packet: so a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* A record beside struct event: what the kernel knew at the moment it decided, where the decision alone does not say why.
  *
  * It has the size of a short event, and what both have stands at one place: time, packet, object, netns, hop, kind, flags. A

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The connection of a packet: skb->_nfct leads to the conntrack entry, whose two tuples are the original direction and
  * the reply direction. NAT is nothing but a reply tuple that is not the original one turned around. */
 

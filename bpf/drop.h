@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Drops: the tracepoint skb:kfree_skb names the packet, the code that freed it, and (since 5.17) the reason.
  *
  * A packet that is dropped before anything else saw it is matched here; and the entry of a dropped packet is marked

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Writing one event of a packet that is not left out: reserve, fill what every event has, let the probe add its own, submit.
  * When there is no room the event is counted as lost under its kind and CPU, and the packet's hop number has moved on all the
  * same, so the gap shows in that very packet. */

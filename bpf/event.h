@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The one record that every probe writes.
  *
  * This file is the only description of it: the C below is compiled into the probes, and tracer/record.py reads the same

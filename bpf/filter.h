@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What the user asked for, as map values: changing a filter never recompiles anything.
  *
  * A packet matches when one of its tuples matches: its own header, or its connection's original or reply tuple. Else the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Which packet is this, and does anyone want it?
  *
  * A packet is followed from the first event in which it, or its connection's original or reply tuple, matches the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* iptables tables: ipt_do_table and ip6t_do_table run one table of one hook and return its verdict. */
 
 #ifdef HAVE_xt_table

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* IPVS: which virtual server took a packet, and to which real server it went.
  *
  * ip_vs_schedule chooses a real server for a new connection. ip_vs_nat_xmit writes that one's address into each packet of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* NAT: nf_nat_manip_pkt is where a header is rewritten, in either direction of the connection.
  *
  * It gets the packet before the change. What it will write is in the connection: the tuple of the other direction, turned

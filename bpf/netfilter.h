@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Netfilter hooks: nf_hook_slow runs a hook's functions one after another and returns what they decided.
  *
  * Returned 1: accepted, the packet is alive. Below 0: dropped, it has been freed (skb:kfree_skb told so just before).

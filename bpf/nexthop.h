@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Packets that do not leave: a route that leads nowhere, a next hop whose link address nobody tells.
  *
  * __neigh_event_send is only called for a neighbour that is not known to be reachable, ip_error only for such routes. A

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The record of one nftables rule that acted on a packet, or of the end of a chain.
  *
  * It has the two sizes of struct event and its joints, so that both fit the slots of one ring, and the fields of both that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Which nftables rules acted: __nft_trace_packet is called for each, for the end of each chain, and for the policy.
  *
  * It is, once the static key nft_trace_enabled is on, for every packet, before it looks at skb->nf_trace; the key is turned

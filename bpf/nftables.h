@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* nftables: nft_do_chain runs one base chain (and what it jumps to) and returns its verdict. */
 
 #ifdef HAVE_nft_pktinfo

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The packet in a socket buffer: IPv4 or IPv6 header, ports, and what tells one packet from the next. */
 
 #define ETH_IP 0x0800

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* How a probe's C function gets its arguments, whichever way it is attached.
  *
  * tracer/kernel/plan.py decides for each row of the probe table (tracer/kernel/probes.py) which symbol it uses, in which

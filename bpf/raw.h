@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The record of a packet's own bytes, from the IP header on: written only with --snaplen, before the packet's first event.
  *
  * It has the size of a whole struct event and its joints, so that it fits the slots of the same ring; what both have stands at

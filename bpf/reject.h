@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* REJECT, of iptables and nftables alike: nf_send_unreach answers with an ICMP error, nf_send_reset with a TCP reset.
  *
  * The rule that calls for the answer also drops the packet, in the same run of its table or chain. So all this does is

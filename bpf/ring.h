@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The ring that every record goes to. Nobody is woken: the reader comes by timer and drains all there is.
  *
  * How full it is, bcc's tables cannot ask (bpf_ringbuf_query wants the map itself). So the programs count what they write, and

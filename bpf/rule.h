@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Which rule of a legacy table acted: what the table's match and target functions were asked, in order.
  *
  * ipt_do_table calls them through pointers, with (skb, par). par->matchinfo and par->targinfo point into the table's rules,

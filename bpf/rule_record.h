@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The steps of a run of a table, written into the ring once its table has returned. */
 
 #if RULE_STEPS

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* When the rules of a legacy table change: which copy of them a reader got, and when a copy came into force.
  *
  * Every user of a table (iptables, iptables-save, this program) looks it up first, and the rules it then reads are those the

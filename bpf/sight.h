@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What a probe sees of a packet, and whether the filter wants that. */
 
 enum { HEADER, ORIG, REPLY };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* With --snaplen, the first SNAPLEN bytes of a packet from its IP header on, as it was when it was first told of.
  *
  * Without, nothing of this is compiled. The bytes stand in the buffer itself, and behind them in its first page: of what this

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Arrival at a socket: sk_filter_trim_cap runs for every TCP, UDP, SCTP and raw packet that found its socket, with both
  * in hand, before the socket's own filter may refuse it. It runs for netlink and unix sockets too, whose messages are no
  * packets: what stands where a packet has its header would be told as addresses. */

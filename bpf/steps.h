@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Two records beside struct event, in slots as it is, and told from it by `kind`, which is at the same place:
  * EVENT_STEPS and EVENT_RULESET.
  *

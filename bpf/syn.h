@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Why a SYN was not taken: what its listener's queues and settings were as it came, the connection in TIME_WAIT that it
  * hit, the socket that answered with a reset. Seldom functions all of them: none runs for a segment of an open connection. */
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What is counted, by CPU: the reader maps this and sees every number without asking the kernel (tracer/kernel/counters.py).
  * Programs of one CPU may interrupt each other between reading and writing; what they count is rare. */
 

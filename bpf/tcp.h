@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The paths of a TCP handshake through its listener.
  *
  *   SYN          tcp_conn_request: SYN queue, cookies, TIME_WAIT and timestamp checks. It returns 0 whatever it decides;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* k8snet-trace, in the kernel. One header a subsystem, in the order a packet meets them.
  *
  * No kernel header is included anywhere: structs.h holds the few structures used here, at the offsets that the running

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What conntrack has no room for, or loses.
  *
  * A table that is full: nf_conntrack_alloc asks early_drop for room, and when it has none the packet is dropped right there, on

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* A packet nobody wants must cost next to nothing.
  *
  * When a connection is known and does not match the filter, the answer holds for all its packets: each CPU remembers the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* How match and target functions are watched: one line a program in acts.h, which tracer/kernel/acts.py generates.
  *
  * With fentry every function has a program of its own. By kprobes all matches share one for their entry and one for their

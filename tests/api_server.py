@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Kubernetes API server in this process: real list and watch over HTTP, from objects recorded on a real cluster.
 
 It pages, counts resource versions, keeps a history as long as it is told to, sends bookmarks, and can be made to refuse, to

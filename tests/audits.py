@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the audit share: recorded nodes, or rules as text, as a State that checks look at."""
 
 from __future__ import annotations

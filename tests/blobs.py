@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tables as the kernel hands them out: the blob of ipt_entry or ip6t_entry structures."""
 
 from __future__ import annotations

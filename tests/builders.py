@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes what the kernel would give: arrays of `struct event`, BTF blobs, and names for the numbers in them."""
 
 from __future__ import annotations

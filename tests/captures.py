@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small captures, made as a run makes them, of a machine that is made up: with what was printed beside them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make owners`: every rule of every node in tests/data/nodes, and whose the tracer says it is, against the API objects.
 
 Goes four ways: with the API's objects; from rules alone; and both once more with rules as `nft -j` shows them, without their

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles the BPF text here, as bcc does on a node, for kernels that were recorded (recorded_kernels.py)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of ctnetlink as the kernel sends them, and somebody who has heard them."""
 
 from __future__ import annotations

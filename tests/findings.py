@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of findings share: a node of no machine, rules of real nodes, and packets that went through them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damages a small capture in every way it can think of, and reads it: `python -m tests.fuzz_capture [--seconds S] [--seed N]`.
 
 First it is cut at every byte, then bits are flipped, bytes put over one another, pages exchanged, at random until the time is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes docs/matrix.md from what the kernels of the matrix said (tests/kernel/matrix.py).
 
     python -m tests.matrix_table build/matrix docs/matrix.md 5.10 6.1 6.12 7.2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user who may nothing, with a copy of the program and a Python that he can run and that has no bcc: the tree may be hidden
 from him."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What real nodes had in them: rulesets, ipvs, API objects and CNI caches, for each version and mode of kube-proxy.
 
 tests/data/nodes/VERSION-MODE-BACKEND.tar.xz has SCENARIO/FILE; read as text, and kept in memory.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose each rule is, worked out from the API objects another way than the tracer does: what kube-proxy must have written.
 
 From the objects come the names of all chains and the addresses and ports of all Services; a rule is then looked at as a bare

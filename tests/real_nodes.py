@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a real control plane left on a node: kube-proxy 1.20.2 that went from iptables to ipvs mode, portmap in front of it.
 
 tests/data/real has the rules as iptables-nft-save printed them and the API's objects; IPVS and its sets are as kube-proxy made

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real kernels as the planner meets them: their functions, prototypes and structures, recorded in data/kernels.
 
     python3 -m tests.recorded_kernels DIRECTORY RELEASE > tests/data/kernels/6.12.json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replays recorded runs here, without root, and compares with what was printed when they were recorded.
 
     python -m tests.replay_check DIRECTORY

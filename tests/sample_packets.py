@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packets as a Kubernetes node makes them, for the tests of the output formats."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Namespaces that tests make: on machines, and in containers, where that is allowed."""
 
 from __future__ import annotations

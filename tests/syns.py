@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of SYN verdicts and timelines share: a namespace of no machine, and handshakes packet by packet."""
 
 from __future__ import annotations

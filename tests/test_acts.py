@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which match and target functions are watched, and by which programs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics, differences and queries of captures; each statistic by what it must count."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The BPF text compiles for arm64 too, as bcc compiles for another machine, and finds arguments where arm64 has them."""
 
 from __future__ import annotations

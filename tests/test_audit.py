@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The audit: every check has its test and its line, and of all recorded nodes just those conflicts are told that are there."""
 
 from __future__ import annotations

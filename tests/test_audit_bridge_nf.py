@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bridged packets that pass by the rules, on a bridge of this node's pods."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of connections, told without a packet."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who gets a port that a pod's hostPort and a Service both want, from the order of the rules."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Forwarding that is off on a node with kube-proxy's rules."""
 
 from __future__ import annotations

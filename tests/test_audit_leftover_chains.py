@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chains nobody leads to, jumps that stand twice, hostPorts of pods that are gone."""
 
 from __future__ import annotations

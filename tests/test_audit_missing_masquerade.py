@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stale RETURN rules, told from rules and from what says which network is this node's."""
 
 from __future__ import annotations

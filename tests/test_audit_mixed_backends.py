@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One program's rules in two back ends, or two modes."""
 
 from __future__ import annotations

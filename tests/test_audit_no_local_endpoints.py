@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules that say "no local endpoints": a finding where the pods run here, and none where the policy does what it is for."""
 
 from __future__ import annotations

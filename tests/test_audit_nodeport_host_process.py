@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A NodePort on a port that a process listens on, told from the rules or map elements of real nodes and the node's sockets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strict reverse path filtering, on a tunnel only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kube-proxy went from iptables to ipvs mode: what is left and still acts is told, what acts no more is taken for nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What lives as long as a run has a bound, counts what it gives up, and goes on to answer."""
 
 from __future__ import annotations

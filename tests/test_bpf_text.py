@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Putting the BPF text together: one text without includes, whose lines still know where they are from."""
 
 from __future__ import annotations

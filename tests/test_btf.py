@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading BTF: offsets, prototypes, tracepoints, enums, a module on top of vmlinux, and what is no BTF at all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A capture read again prints what was printed when it was made, byte for byte; and filters of it choose."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happened between packets is in a capture: timelines of a replay are those that were told live."""
 
 from __future__ import annotations

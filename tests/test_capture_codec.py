@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values of a capture: what goes in comes out, and nothing else is made of what stands in a file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A writer that is killed: whatever was committed reads back, whenever it happened."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of a capture: rotation, rings, and what a crash leaves."""
 
 from __future__ import annotations

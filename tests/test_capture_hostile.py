@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captures that somebody has made to keep their reader busy, or to fill its memory or disk: one sentence, and soon."""
 
 from __future__ import annotations

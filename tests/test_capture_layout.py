@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slots as they are stored, and events of a program whose records are laid out in another way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The small parts of a capture: what is asked ahead, what of objects is kept, the CNI cache, time zones, filters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of somebody else beside a capture: SQLite is never made to obey them, neither by who writes it nor by who reads it."""
 
 from __future__ import annotations

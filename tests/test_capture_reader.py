@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that are no capture, newer ones, and damaged ones: one sentence, and whatever can be read."""
 
 from __future__ import annotations

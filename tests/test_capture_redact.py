@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Redaction: no address or name is left, the same one is always replaced by the same, and what they have in common stays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Redacted while it is written: nothing that names anybody reaches the file, and what it tells holds together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rulesets in a capture: what is read back explains as what was read."""
 
 from __future__ import annotations

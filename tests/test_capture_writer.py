@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The writer's thread: a disk that is full, slow, or takes nothing any more."""
 
 from __future__ import annotations

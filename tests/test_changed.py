@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A hop with other values in it, as dataclasses make it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line: what goes wrong is one sentence on stderr and a status of its own, never a traceback."""
 
 from __future__ import annotations

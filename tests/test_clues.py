@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clues: from the kernel's record to named facts, and TCP's options."""
 
 from __future__ import annotations

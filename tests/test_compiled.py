@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs compile whatever modules a node has loaded: nothing of netfilter, only nftables, only iptables, all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loss counters: what was added since the last reading, and between which moments it was lost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading the C structures of bpf/: what numpy makes of them, and that a C compiler makes the same."""
 
 from __future__ import annotations

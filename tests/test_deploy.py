@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifests in deploy/: valid for Kubernetes, and with the rights that the tracer asks for, no fewer and no more."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What doctor says, about machines that are directories and kernels that are dictionaries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Session affinity: each endpoint a way or two with one short condition, and no way that cannot be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was told of a packet, beside what it met: the first difference is the one that is said."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chains of one priority: asked in the order of their handles, and in each order where two tables would decide."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Virtual servers, as /proc/net/ip_vs has them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Explained on recorded nodes: a request to each Service, NodePort and hostPort ends in rules of just that owner."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Questions as they are typed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is asked of ipsets, and what is not."""
 
 from __future__ import annotations

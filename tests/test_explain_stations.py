@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a packet meets, in the kernel's order."""
 
 from __future__ import annotations

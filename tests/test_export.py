@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exports: what other programs read out of them; each format by its own reader where that is installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of somebody else: what is read of them, and that nothing waits, grows without end or leads elsewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A filter as the bytes that bpf/filter.h reads."""
 
 from __future__ import annotations

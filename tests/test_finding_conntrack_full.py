@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A full table of connections."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose rule throws a packet away: a policy's, the administrator's, a chain's policy; and never kube-proxy's own."""
 
 from __future__ import annotations

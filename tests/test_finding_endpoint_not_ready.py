@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Service whose pods are there and not ready."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pod that is sent to itself."""
 
 from __future__ import annotations

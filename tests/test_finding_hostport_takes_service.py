@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A hostPort that takes what was meant for a Service or another machine: each way is told apart; its own port is none."""
 
 from __future__ import annotations

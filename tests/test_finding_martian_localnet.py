@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kubelet's rule against packets for loopback addresses from elsewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stale RETURN before MASQUERADE; and every RETURN that is as it should be is none."""
 
 from __future__ import annotations

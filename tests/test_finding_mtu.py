@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packets that are too long for their way."""
 
 from __future__ import annotations

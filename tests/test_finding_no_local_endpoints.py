@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """No local endpoints although the pods run here, by the name that kube-proxy goes by; and not where they run elsewhere."""
 
 from __future__ import annotations

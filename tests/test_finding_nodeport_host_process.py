@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A NodePort and a process of the node on one port: found both ways, and not where kube-proxy is the process."""
 
 from __future__ import annotations

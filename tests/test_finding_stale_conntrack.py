@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A translation that conntrack repeats, to an address that is nobody's any more."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SYNs dropped at their listener: why, how many, and nothing where they were answered."""
 
 from __future__ import annotations

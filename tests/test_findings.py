@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every finding has its page and its test; and what findings ask of the node, on a node made of files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run's verdicts and timelines: when they are written, in which form, and what the totals say."""
 
 from __future__ import annotations

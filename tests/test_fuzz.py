@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A short part of the fuzzer of hostile captures and objects: no traceback, no hang, no memory without end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A packet's header: short events, and rewrites that are confirmed, or not, or were not announced."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One event becomes one hop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which processes are believed to be the node's own: real ones, in real namespaces, under kube-proxy's name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ICMP errors have names; other messages have none."""
 
 from __future__ import annotations

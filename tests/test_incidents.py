@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The incidents' rulesets are what kube-proxy and portmap write, and each incident says what is to be found. Needs no root."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules that incidents are varied with are those that kube-proxy wrote for the same Services."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All rules in force: tables joined, texts of iptables-nft-save put in the place of nft's, and who told a rule."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What IPVS did with packets: the choice that was seen, the one that was not, and answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From batches of events to whole packets: what belongs together, when it is over, and what may be said of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known of 5.10's modules: compared with the offsets that a compiler gives the kernel's own declarations."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libcni's result cache: containers and pods as they come and go, and files that are none."""
 
 from __future__ import annotations

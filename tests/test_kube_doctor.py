@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the doctor says of Kubernetes: which API, how it was found, what it gives; or why not."""
 
 from __future__ import annotations

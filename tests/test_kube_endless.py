@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An API that never stops sending: what it sends is not taken into memory, and one sentence says so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packets of the scenarios, with the walks that their rulesets give: whose each hop is, and why it acted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node's own addresses, and those that are only lent to it."""
 
 from __future__ import annotations

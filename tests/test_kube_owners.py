@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose a rule is, rule by rule; `make owners` goes through all rules of all nodes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store's indexes, as objects come, change and go."""
 
 from __future__ import annotations

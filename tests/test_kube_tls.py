@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An API server that speaks https, as all of them do: its certificate is checked, and ours is shown."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a kubeconfig may have done: by root, for somebody else. And the programs that give tokens: their bounds."""
 
 from __future__ import annotations

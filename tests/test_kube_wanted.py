@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--service, --pod, --node-port and --host-port: what they mean, and how the meaning is kept current while tracing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names from an API server that dies, comes back, breaks off, forgets and refuses: they come back too, and it is said once."""
 
 from __future__ import annotations

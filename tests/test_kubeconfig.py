@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kubeconfigs: what is read of them, and what is said of those that cannot be used. No token is ever shown."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """structs.h: the fields that bpf/ reads, at the offsets of a kernel described here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values that are made when they are asked for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Under which licence each file is, and that the package says the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run says that it cannot tell."""
 
 from __future__ import annotations

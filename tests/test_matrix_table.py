@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/matrix.md out of what kernels said."""
 
 from __future__ import annotations

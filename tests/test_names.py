@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names for numbers, on the machine the tests run on."""
 
 from __future__ import annotations

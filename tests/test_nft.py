@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Snapshots: the kernel's handles joined with the tools' texts, on what a node with kube-proxy and portmap had."""
 
 from __future__ import annotations

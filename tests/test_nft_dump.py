@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules from netlink messages: what the kernel answers is made by hand here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The walk of a packet through a chain, from the records that the kernel writes of it."""
 
 from __future__ import annotations

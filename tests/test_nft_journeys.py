@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hits in the stream of events: each chain's hop gets its walk, numbering and waiting know of them."""
 
 from __future__ import annotations

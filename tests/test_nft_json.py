@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nft's JSON, against the text that nft printed of the same rules."""
 
 from __future__ import annotations

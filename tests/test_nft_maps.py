@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verdict maps: which element answers for a key, and how it is written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ways through native nftables chains, as `nft -j` lists them."""
 
 from __future__ import annotations

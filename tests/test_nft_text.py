@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Texts of rules: what `nft -a list` and `iptables-nft-save` printed on a node with kube-proxy and portmap."""
 
 from __future__ import annotations

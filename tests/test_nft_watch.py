@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading rules in the background: once a generation, when asked, and not for ever."""
 
 from __future__ import annotations

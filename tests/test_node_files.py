@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node's files as a container sees them that has none of its directories: real namespaces, a real container's view."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a capture's run did not ask proves nothing: no default becomes evidence, and no replay fails for want of an answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels that the lab has no packages of: one that was recorded, with the commits undone that tell them apart.
 
 What a distribution brings back into an old kernel is why nothing here goes by version.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses with and without ports, of both families."""
 
 from tracer.place import place

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is planned on real kernels, as they were recorded (tests/recorded_kernels.py), and on some that were changed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How programs are taken away again where bcc cannot do it alone. Everything else needs a kernel: tests/kernel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A packet's own bytes: out of their records, into the packet, and into a capture."""
 
 from __future__ import annotations

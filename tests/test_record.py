@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events as Python sees them: names for numbers, addresses, the three tuples."""
 
 from __future__ import annotations

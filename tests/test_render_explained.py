@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the ways of a packet that nobody has sent are written, and one that was sent beside them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a finding is written: a block of text, a line of JSON, and both again in the summary."""
 
 from __future__ import annotations

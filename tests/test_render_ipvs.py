@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What people read of IPVS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The JSON format keeps to its schema, and the schema and its documentation keep to each other."""
 
 from __future__ import annotations

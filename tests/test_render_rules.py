@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules in the output: the one that decided, by which way, and what is said when it is not known."""
 
 from __future__ import annotations

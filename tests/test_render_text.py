@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text format, on the packets of sample_packets.py."""
 
 from __future__ import annotations

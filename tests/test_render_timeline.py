@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A timeline as text: a tree whose branches end, in order of time, and only what has not been told."""
 
 from __future__ import annotations

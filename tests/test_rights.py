@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which capabilities are asked for, and what becomes of them."""
 
 from __future__ import annotations

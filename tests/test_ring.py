@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draining a ring buffer, from a file in memory that is laid out as the kernel's."""
 
 from __future__ import annotations

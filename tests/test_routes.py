@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Routes and links, asked from the kernel that the tests run on: what every machine has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table assembled from text is the one that the kernel would have: its headers, its matches, its jumps."""
 
 from __future__ import annotations

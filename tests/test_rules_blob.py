@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blobs as the kernel hands them out become chains with numbered rules."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that are told for a rule belong to the back end that it is in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matches told in advance, for the first packet of a connection."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packets get the rules that acted on them; later packets of a connection, the one that translated the first."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Virtual servers, real servers and sets, as netlink's messages tell them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which generation of rules an event belongs to, and what is said when that generation could not be read."""
 
 from __future__ import annotations

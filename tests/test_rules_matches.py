@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matches that are computed, against what the kernel's own code says of the same data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ways through a table, from the packet alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which rules a packet can get to, from the base chains on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reader's thread: what it hands back for what it could and could not read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """iptables-save's text, joined with the rules by their place."""
 
 from __future__ import annotations

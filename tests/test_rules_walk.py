@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The walk through a table: computed where it can be, held to what was observed, and never guessed."""
 
 from __future__ import annotations

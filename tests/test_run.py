@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run from begin to end, on batches made here, and the status it ends with."""
 
 from __future__ import annotations

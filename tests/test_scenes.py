@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rulesets of vagrant/scenes are what kube-proxy writes. Needs no root and no virtual machine."""
 
 from __future__ import annotations

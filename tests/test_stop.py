@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run that is asked to end, and asked again."""
 
 from __future__ import annotations

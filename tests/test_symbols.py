@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """/proc/kallsyms: which functions there are, whose, and which one an address lies in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which packets answer which SYN, and when its verdict may be told."""
 
 from __future__ import annotations

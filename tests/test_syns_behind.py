@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many clients share an address."""
 
 from __future__ import annotations

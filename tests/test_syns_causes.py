@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each cause from its evidence, and none from what is no evidence of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a packet explains of the kernel's counters, and what remains open."""
 
 from __future__ import annotations

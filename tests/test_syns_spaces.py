@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this machine's own namespace says of itself; another that is gone says nothing."""
 
 from __future__ import annotations

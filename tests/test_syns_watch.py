@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verdicts of a run: numbered as they are settled, one for each SYN, timed by the SYN and its first answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packets of one connection come together, those of another do not; what is kept is bounded, and that is said."""
 
 from __future__ import annotations

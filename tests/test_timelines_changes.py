@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who replaced rules, as far as it can still be seen."""
 
 from __future__ import annotations

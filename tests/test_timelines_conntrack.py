@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conntrack's events: from bytes of netlink to words, and what an end before its time means."""
 
 from __future__ import annotations

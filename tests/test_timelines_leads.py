@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What leads to a timeline, in which order, and that nothing leads to one that is gone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A packet as a step: what of its way is worth a line, in which words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which segments are sent again, which try it is, and what became of the first."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variations of the incidents: the same for a seed, of every kind, and with rules that name what the objects name."""
 
 from __future__ import annotations

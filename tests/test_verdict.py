@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a packet ended: each rule, and which of them goes before which."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nothing that others chose speaks to a terminal: each text of each noun that is printed is made hostile, one after another."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """No thread ends by what it is given: each thread's unit of work is made to fail, and it answers afterwards, and says so."""
 
 from __future__ import annotations

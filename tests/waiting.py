@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waiting in tests: for what must come to be, as long as a busy machine may take; never for a length of time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python3 -m tracer` is the command k8snet-trace."""
 
 from tracer.cli import main

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What holds rules in this network namespace: legacy iptables, nftables, IPVS, and the sets that rules ask.
 
 The kernel is only asked about what it has already loaded: a question to nftables would load its module, and reading a

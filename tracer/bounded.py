@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dictionaries with a bound: what has not been used for the longest time goes first, and is counted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the C text lives: `bpf/` beside the package in a checkout, inside the package when installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Another one of what never changes."""
 
 from __future__ import annotations

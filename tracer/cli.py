@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line: `k8snet-trace [OPTIONS] [-- CMD]`, and the commands that go by a name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a clue of the kernel's says, with its numbers named: each kind of clue has its function here, found by its name."""
 
 from __future__ import annotations

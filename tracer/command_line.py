@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the words of a command line are read: which command is meant, and which of them are a program to run.
 
 A program is run only when it stands after `--`. Any other word that is not a command is refused: a command with a letter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the plain C structures and enums of `bpf/` as numpy types and Python enums.
 
 So a record has one description, the C one. Only fixed-width scalars and arrays of them, and structures made of those, are

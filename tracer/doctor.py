@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says what will and will not work on this machine, and why, before anything is attached.
 
 Nothing is compiled, attached or changed, no module is loaded, and nothing is raised for what is missing: each becomes a

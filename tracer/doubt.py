@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which packets may lack an event, when events were lost.
 
 The kernel side numbers the events of each packet before it looks for room in the ring. So an event that found no room leaves a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that can end a run early: one clear sentence each, and an exit status of its own.
 
 The statuses are part of the command's contract (docs/exit-status.md). click itself uses 2 for a wrong command line.

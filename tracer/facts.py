@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known about the machine before anything is attached to it, and where to look for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a file that somebody else may have made: a user, a container, another program.
 
 Such a name can lead to a FIFO (opening it waits for ever), to a device (/dev/zero has no end, others act when they are opened),

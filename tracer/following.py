@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run tells beyond single packets: each SYN's verdict, and the timelines of connections."""
 
 from __future__ import annotations

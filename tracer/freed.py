@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kernel frees as if it dropped it, although somebody had taken it: the queues of a socket that is closed, most of
 all.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """New files, made so that nobody else has a say in them: never over another file, never through a link, for their owner alone.
 
 Also who else may change what is in a directory: a program that opens files there by name (SQLite does) may be given others.

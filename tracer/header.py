@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A packet's header from event to event: what short ones left out, rewrites that are confirmed, changes nobody announced."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From one event to one hop: each kind of event has its function here, found by its name."""
 
 from __future__ import annotations

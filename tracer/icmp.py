@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of ICMP errors, by protocol, type and code."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What IPVS did with a packet, and whether the choice of its real server was seen.
 
 The scheduler is asked for the first packet of a connection only; the later ones go where the connection says. So the choices

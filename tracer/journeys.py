@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From events to packets: collects what belongs to one packet, and hands it out when nothing more comes.
 
 The kernel numbers the events of each packet, and the number moves on also when an event could not be written: a gap means a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mappings and lists whose values are made when first asked for: of a node's 80,000 rules a packet meets a few dozen."""
 
 from __future__ import annotations

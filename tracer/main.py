@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wires a command together: kernel, journeys, output. Imported only when one runs, so that --help is quick."""
 
 from __future__ import annotations

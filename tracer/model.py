@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nouns that every part shares: endpoints, hops, packets.
 
 A packet is one journey through the kernel: the hops it made, in order, and how it ended. Everything here is said in the

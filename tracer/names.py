@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names for numbers: namespaces, interfaces, processes.
 
 A namespace is known by its inode. The node's own is `node`; one with a name under /run/netns (ip netns, CNI plugins) or

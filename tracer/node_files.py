@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the node's own files are: also for a tracer in a container, below what process 1 sees as /.
 
 So a container needs no directory of the node mounted into it, and none is made on the node where it does not exist.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text from the kernel and from tools as str, and back. Names of chains, interfaces and processes are bytes, not always UTF-8.
 
 Bytes that are not UTF-8 become lone surrogates (PEP 383), so two different names stay different and names from a blob, from

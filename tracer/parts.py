@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of a run that ask the live machine, made here and nowhere else.
 
 `Parts` makes the live ones. A recording makes the same with a tape behind them (tracer/capture/recording.py), a replay makes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a packet goes to or comes from, as operators write it."""
 
 from __future__ import annotations

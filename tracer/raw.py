@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A packet's own bytes, which `--snaplen` asks for, out of the records that have them (bpf/raw.h)."""
 
 from __future__ import annotations

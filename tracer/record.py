@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The event record as Python sees it: named tuples out of the arrays that the ring buffer gives.
 
 The fields are those of `struct event` in bpf/event.h, which is where each is explained.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the kernel would send a packet, and which links it has: asked through netlink, and only read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One run of the tracer: probes on, batches in, packets out, until something says stop."""
 
 from __future__ import annotations

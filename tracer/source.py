@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a run's inputs come from: the machine as it is now, or a capture of it.
 
 A turn is one look at what has happened. Whatever depends on the moment comes in with a turn, or as the answer to a question

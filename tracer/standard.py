@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Standard input, output and error, of which whoever starts a command may have closed any (`>&-`).
 
 A closed one is dangerous: its number goes to the next file that is opened, a capture for example, and whatever a library then

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a run is asked to end: by Ctrl-C, SIGTERM, a terminal that is closed (SIGHUP), or by its caller."""
 
 from __future__ import annotations

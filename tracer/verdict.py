@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a packet ended, in one plain sentence and one word.
 
 Each rule looks at the whole packet and either speaks or passes; the first that speaks wins, so what ends a packet stands

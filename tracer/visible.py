@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one place that everything printed goes through: control characters in it become visible.
 
 Names of processes, chains, interfaces and objects, lines of an API and texts of a capture are chosen by others. Printed as they

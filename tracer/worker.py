@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads that stay alive: an unexpected error in one unit of work is told to the user, and the next unit follows.
 
 Rules, names and objects are written by others: a container's rules, a pod's name, an answer of the API. Whatever they are, no

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Makes of a public Debian box what vagrant/box makes from nothing: `provision.sh kernel 5.10`, and after a reboot
 # `provision.sh packages 5.10`. The checkout is in /vagrant.
 set -eu

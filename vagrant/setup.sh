@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Installs what a checkout needs on Debian or Ubuntu: packages to build and boot the lab's machines (apt, as root), and a
 # virtual environment with the development tools (pip). Says nothing when there is nothing to do.
 set -eu

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.fuzz [--cases N] [--seconds S] [--seed N] [--only files|objects]`: hostile captures and objects.
 
 A worker makes and reads one case after another in its own process; this one watches it. A case that raises what no command

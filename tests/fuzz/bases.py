@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captures with all kinds of records in them, taken apart: what the fuzzer changes."""
 
 from __future__ import annotations

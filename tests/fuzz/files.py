@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captures with right check sums and wrong contents: taken apart, changed, and put together again."""
 
 from __future__ import annotations

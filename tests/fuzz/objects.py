@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects of Kubernetes with wrong types everywhere: as a file of --objects, and as a server sends them."""
 
 from __future__ import annotations

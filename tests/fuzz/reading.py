@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads one hostile capture in this process, as one of the commands does; says how it ended, and what it cost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes of a JSON value that keep it JSON: wrong types, huge numbers, odd texts, nodes put elsewhere."""
 
 from __future__ import annotations

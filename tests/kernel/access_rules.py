@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two more Services on a restored node, whose rules are written here as kube-proxy writes them: no recorded node has such.
 
 shop/cart:web has a cluster, an external and a load balancer IP, and session affinity; shop/local:web is external with policy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All incidents, their healthy twins and ten variations of each; in the lab, as root: `python3 tests/kernel/all_incidents.py`.
 
 The last line is incidents=… found=… false=…: findings that had to be found, those that were, and those that should not be

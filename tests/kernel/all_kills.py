@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An idle node, and the tracer killed at every point of its start, while it traces and at its end: the node must be the same.
 
     python3 tests/kernel/all_kills.py [--attach kprobe]     (as root, in a machine of the lab; make untouched)

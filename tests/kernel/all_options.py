@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demonstration and all incidents under every option that changes what is written; in the lab, as root.
 
     python3 tests/kernel/all_options.py [--attach auto,kprobe] [--backends legacy] [--only WORDS] [--options WORDS]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which capabilities a run can do without, and what it loses by it; in the lab, as root:
 
     python3 tests/kernel/all_rights.py [single] [several] [container] [lockdown] [CAP_...]

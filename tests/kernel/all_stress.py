@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hard times for a run: what it cannot do it says in one sentence, with its status; it does not hang, its memory is bounded.
 
     python3 tests/kernel/all_stress.py [--only NAME,...]     (as root, in a machine of the lab; make stress)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every cause of a SYN's end, made for real and told; in the lab, as root: `python3 tests/kernel/all_syns.py`.
 
 The last line is causes=… syns=… explained=… differences=…: causes that were made and told, SYNs that were seen, those whose

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What real requests got on one node, beside what `explain` calls their outcome and what `audit` calls certain."""
 
 from __future__ import annotations

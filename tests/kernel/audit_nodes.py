@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random nodes for the audit's truth: Services, policies, affinity, hostPorts, leftovers of another mode, any order.
 
     client 192.168.56.1 -- eth0 192.168.56.10 | cni0 10.244.0.1 -- pods 10.244.0.11 ... 14

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random nodes on a real kernel, in throw-away namespaces: what `audit` calls certain and what `explain` calls the outcome,
 beside what real requests got. As root:
 

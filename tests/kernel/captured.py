@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of captures share: requests to record, and the command that reads them back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernel tests: they run as root inside a virtual machine (`make kernel-test`), on real packets.
 
 The BPF text is compiled once for all tests of a boot, for compiling takes half a minute under emulation; each test sets the

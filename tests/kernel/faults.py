@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults that are made beside a running tracer."""
 
 from __future__ import annotations

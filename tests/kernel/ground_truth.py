@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random rules, random packets, and the kernel's own trace to compare with; in the lab, as root:
 
     python3 tests/kernel/ground_truth.py --backend legacy --packets 300

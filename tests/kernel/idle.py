@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything of a node that must be the same, byte for byte and with its counters, before, during and after a run.
 
 Only an idle node can be compared like this: no packet passes it. quiet() waits for that.

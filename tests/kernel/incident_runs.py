@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One state of one incident, or a variation, built, traced and explained as a run of the tracer would: what was found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts the tracer as a user does and kills it at a point of its start: SIGKILL, by itself, so that the point is hit for sure.
 
     python3 tests/kernel/kill_points.py EARLY OPTIONS     (as root, in a machine of the lab)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plugin of pytest that keeps what came of the tests of the kernel matrix on this kernel, for docs/matrix.md."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel modules that rules of the tests need: probes are attached to what is there when they are."""
 
 from __future__ import annotations

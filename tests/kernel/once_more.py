@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs kernel tests, and those that failed once more by themselves.
 
 A kernel that is emulated on a busy machine is slow in ways no kernel is: a second passes between two lines of a test, and a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Incidents and the demonstration under each option that changes what is written: what was found, and what was printed."""
 
 from __future__ import annotations

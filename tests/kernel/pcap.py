@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tcpdump saw, as the tuples that packets are compared by."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records every incident and scenes of the kernel tests, with what was printed beside each; in the lab, as root.
 
     python3 tests/kernel/record_all.py DIRECTORY [--backends legacy,nft] [--only WORDS] [--missing]

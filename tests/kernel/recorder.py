@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records what somebody does under the running probes, with what was printed meanwhile; wired as the command wires a run."""
 
 from __future__ import annotations

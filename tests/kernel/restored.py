@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a real node had in the kernel, put into this one's: rules of one back end, ipsets, IPVS's virtual servers.
 
 The rules, sets and virtual servers are kube-proxy's and portmap's own, as they were recorded (tests/data/nodes).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The small node seen over IPv4 or IPv6, and what of it can be changed for the length of a block."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Makes the end of a handshake slow: the connection is held up after its listener was found, before others can find it. */
 
 #define HELD_UP_NS 10000000ULL

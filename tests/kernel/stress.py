@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hard times, made: namespaces that come and go, many connections, rules of somebody who means harm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How each way that a SYN can end is made on the small node, over IPv4 or IPv6.
 
 A maker builds what it needs, sends SYNs to its port, and yields while what listens is still there; what it changed is put back

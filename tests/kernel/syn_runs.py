@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One scene of SYNs, traced: the verdict of each SYN, what the kernel counted, and what tcpdump saw."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each cause of docs/syns.md made for real on the small node, with traffic of its own port.
 
 A scene is one row of SCENES: its port, the cause that its SYNs must have, others that come with it (what fills a queue is

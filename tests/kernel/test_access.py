@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every way to a Service or a pod, on real packets, in every mode of kube-proxy: whose the deciding rule is, who the ends are.
 
 The rules of http-proxy, lonely-web, service-2048 and mysql-b are those that real kube-proxies and portmap wrote; those of

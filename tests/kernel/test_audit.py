@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The audit on the incidents, without a packet: what rules, objects and sockets show, and nothing on the healthy twins."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captures of the running probes: what was printed is printed again, also of a part, and after the writer was killed."""
 
 from __future__ import annotations

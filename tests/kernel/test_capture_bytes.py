@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--snaplen: the bytes of packets in a capture, beside what tcpdump saw."""
 
 from __future__ import annotations

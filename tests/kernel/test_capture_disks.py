@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A capture on a disk that is full, or slow: what is printed does not depend on it, and what is missing is said."""
 
 from __future__ import annotations

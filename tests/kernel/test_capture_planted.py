@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of another user beside a capture, with and without the kernel's protection of shared places (fs.protected_*)."""
 
 from __future__ import annotations

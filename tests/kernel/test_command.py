@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command itself: how it ends, what it leaves behind (nothing), and what it says to bad input."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A copy of a followed packet is followed as the same packet, and marked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a socket has taken and thrown away unread was delivered, not dropped: each way to throw it away, made for real."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What explain tells of a packet is what the kernel then does to it; and a table assembled from text is the kernel's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults while packets are traced: what was seen is told, what was not is said. docs/faults.md has the words.
 
 Two tracers, started once, go through all of them; the tests are in an order.

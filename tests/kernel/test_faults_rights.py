@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fewer rights, less of a kernel: one sentence each, at the start, and what is left works. docs/faults.md has the words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Filters take effect in the kernel: what does not match is never written, what matches is followed to its end."""
 
 from __future__ import annotations

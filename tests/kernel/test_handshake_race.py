@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two segments that both end one handshake, on two processors at once: the last ACK, and the data sent right behind it.
 
 One of them makes the connection; the other finds that it came too late, and meets the connection after all. Neither is dropped.

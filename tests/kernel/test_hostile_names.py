@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A container gives its chains names that are no text: the node's rules are told all the same, and the container's, too."""
 
 from __future__ import annotations

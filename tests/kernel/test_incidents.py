@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each incident gives exactly its finding, with its evidence; each healthy twin gives none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """IPVS as kube-proxy of a real node had set it up: virtual server, chosen real server, both rewrites, refusals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Virtual servers and sets that kube-proxy's ipvs mode made, read back over netlink."""
 
 from __future__ import annotations

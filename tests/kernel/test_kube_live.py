@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An API server that is away, comes, dies, comes back, forgets and refuses while packets are traced on a real kernel.
 
 The server speaks list and watch over HTTP (tests/api_server.py), with objects recorded on a real cluster.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Under load: nothing unrelated is shown, what matches is counted exactly, and what does not fit is left out whole."""
 
 from __future__ import annotations

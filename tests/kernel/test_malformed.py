@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Legacy rules and packets that are not as they should be: the rule at which the kernel dropped them is named, and no other."""
 
 from __future__ import annotations

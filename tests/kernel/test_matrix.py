@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can be told on this kernel, and how it is known: the rows of docs/matrix.md. `make matrix` writes it."""
 
 from __future__ import annotations

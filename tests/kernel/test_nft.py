@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same node with its rules in nftables: iptables-nft's tables and a native one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests through a NodePort: the packets, rewrites and verdicts are those that tcpdump and conntrack saw."""
 
 from __future__ import annotations

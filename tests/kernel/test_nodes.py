@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules of real nodes, restored here: a packet to each Service, NodePort and hostPort ends in a rule of just that owner."""
 
 from __future__ import annotations

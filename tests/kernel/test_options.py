@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options that change what is written change nothing about what is found. `make options` goes through all of them."""
 
 from __future__ import annotations

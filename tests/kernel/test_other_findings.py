@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Findings that are no incident of their own, each made on real packets: what must be found, and nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SCTP, through a translation of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules that are replaced again and again while packets pass: a packet is explained by the rules it met, or by none."""
 
 from __future__ import annotations

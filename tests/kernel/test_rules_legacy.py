@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which rule of legacy iptables: the kernel's trace agrees, kube-proxy's rules are named, and nothing on the node changes."""
 
 from __future__ import annotations

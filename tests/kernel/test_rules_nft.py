@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which rules of nftables acted: the tracer's walks equal the kernel's own trace, and the node is as it was.
 
 The probes are attached once; each test puts its own rules in force.

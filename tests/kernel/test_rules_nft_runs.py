@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules of nftables where a run, a map or a name could be taken for another: copies that are sent from within a rule, elements
 that time out, names that records have no room for."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Causes of SYNs that are quickly made, with the kernel's counters and tcpdump; `make syns` goes through all of them."""
 
 from __future__ import annotations

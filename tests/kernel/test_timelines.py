@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One connection is one timeline, whatever translations it goes through; what conntrack and kube-proxy did stands in it."""
 
 from __future__ import annotations

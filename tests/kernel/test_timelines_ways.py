@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One timeline by whatever way a connection goes: IPVS, a tunnel, copies, IPv6, a way that is too narrow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A start that is killed leaves an idle node as it was, to the byte and to the counter. All points of it: make untouched."""
 
 from __future__ import annotations

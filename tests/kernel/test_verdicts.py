@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packets that do not get where they should: each ends in the verdict that tells why."""
 
 from __future__ import annotations

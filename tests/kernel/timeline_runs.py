@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections traced as `--follow` does: packets, what conntrack says, verdicts; as timelines and as their text."""
 
 from __future__ import annotations

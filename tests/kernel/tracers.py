@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command beside a test, with fewer rights or less of a kernel than it would like, and what it printed."""
 
 from __future__ import annotations

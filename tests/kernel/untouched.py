@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What of the node must be the same before and after a run."""
 
 from __future__ import annotations

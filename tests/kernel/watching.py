@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Watching packets with the running probes: set a filter, let a test make packets, get what was seen of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads what the lab writes for a guest."""
 
 from __future__ import annotations

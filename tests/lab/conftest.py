@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the lab runner, without booting: tables, image names, formats, command lines, a stand-in for QEMU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run from boot to end, with a stand-in for QEMU."""
 
 from __future__ import annotations

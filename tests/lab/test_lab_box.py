@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine for Vagrant: what is in it, and what the Vagrantfile is told."""
 
 from __future__ import annotations

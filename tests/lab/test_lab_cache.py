@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images are named by what they are made of, built once, whole or not at all."""
 
 from __future__ import annotations

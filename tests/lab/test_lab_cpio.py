@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An archive as the kernel unpacks it."""
 
 from __future__ import annotations

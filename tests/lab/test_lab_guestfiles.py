@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is handed to the guest: arguments and environment arrive as they were given."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is taken out of a kernel's packages, and in which order its modules are loaded."""
 
 from __future__ import annotations

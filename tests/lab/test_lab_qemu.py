@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine's command line, and its status lines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An output that hands packets and findings to whoever counts them, and prints nothing."""
 
 from __future__ import annotations

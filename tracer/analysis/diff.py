@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What differs between two captures: rules that came and went, and how packets of one kind ended then and now.
 
 Packets are of one kind when they went for the same port by the same protocol; client ports and addresses tell nothing.

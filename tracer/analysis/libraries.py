@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The libraries that read captures need (in pyproject.toml: analysis), when they are needed: what records does without them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """stats, findings, diff, query and export, behind the command line. Imported only when one runs."""
 
 from __future__ import annotations

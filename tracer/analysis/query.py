@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SQL over a capture: its packets become Parquet in a scratch directory, then tables of a DuckDB file there, which is asked.
 
 Nothing is held in memory. A question reads these tables alone: DuckDB may open no other file, no network, no extension.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packets as rows of flat tables, for Parquet, SQL and whatever reads them. Their columns stand here, and nowhere else."""
 
 from __future__ import annotations

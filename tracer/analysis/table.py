@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table of a statistic: shown with rich, with bars where a column is a share of something; or as JSON."""
 
 from __future__ import annotations

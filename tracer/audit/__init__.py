@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The audit: what is wrong with this node, found without traffic. A check is one file of this package, found by its name.
 
 A file has `check(state)`: the Findings that rules, objects, sockets, routes and settings show. Where a packet could show the

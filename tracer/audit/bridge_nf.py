@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bridged packets pass by the rules: a pod that asks a Service for a pod on the same bridge gets an answer from a stranger."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `k8snet-trace audit`: reads, checks, says what was found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where Services are asked for on this node: addresses and ports, from the API, or from the rules that a packet can get to."""
 
 from __future__ import annotations

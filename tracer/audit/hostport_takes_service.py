@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A hostPort and a Service want the same port: which one gets the requests is what the predictor says.
 
 Three ways: the port is a NodePort too; portmap's jump stands before kube-proxy's and does not ask whether the address is local

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node does not forward: what comes for its pods from outside is thrown away by the routing, without any rule."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chains and rules that nobody needs any more, or that are there twice: what a program left when it went, or was interrupted.
 
 Chains that no rule leads to do no harm, so they are only said to be there. A hostPort's chain that is led to, for a pod that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A RETURN before MASQUERADE for a network that is another node's: requests from this node to its pods get no answer.
 
 Such a rule is there on many nodes and does no harm where kube-proxy's own rules masquerade before it. So the requests that it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules of one program in two places: legacy and nft tables, or two modes of kube-proxy. Both act, and only one is kept up."""
 
 from __future__ import annotations

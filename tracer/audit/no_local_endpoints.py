@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rule says that a Service of policy Local has no local endpoints, and its pods run here."""
 
 from __future__ import annotations

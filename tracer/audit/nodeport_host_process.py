@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process of the node listens on a port that is also a NodePort: it never sees what comes from outside."""
 
 from __future__ import annotations

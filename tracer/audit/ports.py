@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who claims a port of this node: Services by their NodePorts, pods by their hostPorts. Read from rules; in ipvs mode, whose
 rules name no port, NodePorts are read from the API.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strict reverse path filtering on a tunnel: packets whose answer would leave by another interface are dropped in silence."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From where packets come to a node: from outside, from the node itself, from a pod. One address stands for each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the checks look at: the rules in force, Kubernetes' objects, the node's own sockets and settings, its routes."""
 
 from __future__ import annotations

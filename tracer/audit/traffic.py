@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens to the packets that a check speaks of, by the predictor behind `explain`: who wins is computed there alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kube-proxy in ipvs mode, and rules of its iptables mode that still act: they are asked before IPVS is.
 
 A switch of the mode leaves KUBE-EXTERNAL-SERVICES and the filter table's KUBE-SERVICES, which INPUT, FORWARD and OUTPUT still

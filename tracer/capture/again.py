@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One run again, from a file, to any output: what `-r` does, and what every view and export is made with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recording without explaining: what a replay will ask of the machine is asked now, for each batch, while it can be answered.
 
 In place of tracer/journeys.py: it takes the batches, and no packet comes out.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What answers from the live machine while packets are explained, made to answer through an Asking.
 
 One class each, with the same methods as the one it stands for; whether the machine answers or a capture, the Asking knows.

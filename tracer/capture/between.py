@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens between packets, on tape and from it: rules and objects that are replaced, and what conntrack tells.
 
 It is kept when a turn takes it, and counts in that turn again. Nothing of it is explained here: a replay reads what netlink

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What may stand in a capture, and of which type: the one place where it is looked at, before anything of it is used.
 
 A capture may come from anybody, and its check sums be right. Whatever is not as it is described here is left out and counted,

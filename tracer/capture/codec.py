@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nouns of this program as JSON, and back: tuples, bytes, sets and the data classes of KINDS keep what they are.
 
 Plain values are plain JSON. Anything else is an object of one key that says what it is: {"tuple": [...]}, {"Sandbox": {...}}.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that read captures: stats, findings, diff, query, export. Each takes the filters of a trace."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The SQLite files of a capture: made for their owner alone, one after another, or one that forgets its oldest batches."""
 
 from __future__ import annotations

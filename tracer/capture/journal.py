@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Undoes a transaction that was cut short, in a copy of the file: SQLite itself is never given a journal to play.
 
 A journal can name a second file (a super-journal), which SQLite removes when it is done. A journal that names one is none of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ring slots as a file has them, and events of them, also when this program's records are laid out in another way.
 
 A capture tells the fields of each record it holds. Where they are those of this program, nothing is done; else each field goes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that read captures, behind the command line. Imported only when one runs."""
 
 from __future__ import annotations

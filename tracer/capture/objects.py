@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kubernetes' objects as a capture holds them: of each, what tracer/kube/objects.py reads, and nothing else.
 
 A pod's environment, annotations and the like are nobody's business, and most of an object's length.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options that tell how a capture is written: of `-w FILE` and of `record FILE`."""
 
 from __future__ import annotations

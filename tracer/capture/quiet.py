@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An output for recording without explaining: how it begins and ends, and what was lost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opens a capture and gives what is in it, row by row: never more in memory than a batch.
 
 Of a damaged one, whatever can be read: rows are fetched one after another by their number, and each has its check sum. Where

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A source that is live and on tape: the running probes, with each turn kept as it is taken."""
 
 from __future__ import annotations

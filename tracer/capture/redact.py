@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other addresses and names in place of the real ones, always the same for the same one, so that a capture can be shared.
 
 Addresses keep what they have in common: two of one network are of one network afterwards. Addresses that say nothing of anybody

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What reaches the file of a capture that is redacted while it is written: `-w FILE --redact`.
 
 All that is written passes here (tracer/capture/writer.py), and each kind of it has its function; what has none is left out. So

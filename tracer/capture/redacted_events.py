@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events with other addresses in them, for a capture that is redacted while it is written (tracer/capture/redacted.py)."""
 
 from __future__ import annotations

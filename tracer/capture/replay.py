@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run done again from a capture: the parts of it that asked the machine, made to answer from the turns that were recorded.
 
 No root is needed, and no kernel or cluster is asked.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What answers in a replay in place of the machine, its reader of rules and its watch of nftables: what was said then."""
 
 from __future__ import annotations

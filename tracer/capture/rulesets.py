@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readings of rules as a capture holds them.
 
 Legacy: the blob and the text, as the kernel and iptables-save gave them; the table is decoded again. nftables: the snapshot,

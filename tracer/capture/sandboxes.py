@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CNI result cache, recorded as often as it is read anew, and replayed.
 
 It is read in the middle of a question, when nobody is found. So a reading counts from that question of its turn on.

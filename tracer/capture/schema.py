@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a capture is made of: an SQLite file of three tables.
 
 `meta` says what never changes in a run. `batches` has the turns and the ring slots drained in them, some in a row, columns

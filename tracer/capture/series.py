@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of one run that followed each other, read as one capture."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What still holds of the records written so far: a further file of the same run begins with it, and can be read alone."""
 
 from __future__ import annotations

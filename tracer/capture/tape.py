@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run keeps of itself while it goes on: its turns, the answers it gets, what is read of rules and objects.
 
 The tape only collects. Every second, or when much has come, what it has goes to the writer's thread as one chunk. Nothing is

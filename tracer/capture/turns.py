@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The turns of a capture, one after another, and what became known with each: the source of a run that is done again."""
 
 from __future__ import annotations

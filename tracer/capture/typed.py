@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a value is of a type: what stands in a file may be of any, and whoever uses it relies on its own."""
 
 from __future__ import annotations

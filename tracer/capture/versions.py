@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Older captures: for each version before this program's, how its records become those of the next one.
 
 A converter is listed in CONVERTERS under the version it takes. It gets a record (turn, kind, key, body as plain JSON) or the

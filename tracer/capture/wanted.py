@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of a run as a filter of packets that have been made: for a capture, whose kernel is elsewhere.
 
 A packet is wanted when it, or its connection before or after translation, meets every condition, as live. Interfaces and

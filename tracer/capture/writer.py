@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes chunks to a capture in a thread of its own, one transaction each.
 
 Whatever was committed reads back after a crash. The tracing never waits: when the disk is too slow, batches that find no room

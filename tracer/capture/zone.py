@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The time zone of a run, as a text that TZ takes: a replay elsewhere shows the same clock."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `k8snet-trace explain`: tells the way of a packet; with --live, compares it with what packets really meet."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was told of a packet beside what a packet really met: where they first differ.
 
 Compared are the hooks of the node's namespace: each table's or chain's verdict and the rule that decided, each translation, and

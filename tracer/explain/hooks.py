@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one hook does to a packet that nobody has sent: its tables and chains in turn, and the translation that a rule makes.
 
 What a rule leaves to chance, or what cannot be computed, parts a story here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether IPVS takes a packet: the virtual servers of this namespace, from /proc/net/ip_vs."""
 
 from __future__ import annotations

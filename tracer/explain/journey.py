@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The journey of a packet that nobody has sent: hook after hook, with the routing between, as the kernel would do it.
 
 It comes in by an interface or from a process, and ends at an interface, a socket, IPVS, or where it is dropped. Each story is a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stories that come to the same, whatever the answer to a question that cannot be computed: one, without that condition."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nouns of explain: one way that a packet may go, and how far it is told."""
 
 from __future__ import annotations

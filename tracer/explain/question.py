@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The packet that is asked about: the first one of a new connection."""
 
 from __future__ import annotations

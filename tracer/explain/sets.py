@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether an ipset has a packet's address or port in it: asked from the kernel, one question a set; nothing is listed."""
 
 from __future__ import annotations

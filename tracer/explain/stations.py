@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a packet meets in each hook, in the kernel's order: the tables of legacy iptables and the base chains of nftables."""
 
 from __future__ import annotations

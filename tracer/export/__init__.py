@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A capture in other programs' formats. A format is one file of this package, found by its name; its class is EXPORT there.
 
     EXPORT(target, about)   begins to write; target: a Path that does not exist yet; about: what the capture says of its run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A report in one file, to be read offline: findings, a timeline, figures, and packets' ways drawn through the netfilter hooks.
 
 report.html beside this file is the page; what is filled in is data, never markup. Of a large capture the page has the figures

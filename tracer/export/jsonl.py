@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON lines: what `-o json` prints, in a file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parquet: a directory with a file for each table of tracer/analysis/rows.py. DuckDB, pandas and Spark read it.
 
 Times are UTC, without a zone: with one, each of these needs a further library to show them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pcapng for Wireshark and tshark: each packet's headers, with what was decided about it as a comment.
 
 A packet stands where it came in, and again as each rewrite left it. With `--snaplen` its own bytes were recorded, and stand

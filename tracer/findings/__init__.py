@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Findings: what is wrong, and what shows it. A finding is one file of this package, found by its name.
 
 A file has `find(packet, context)`: the Finding that this packet shows, None when it shows none. One that a SYN's verdict shows

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of connections is full: packets of new ones are dropped before any rule is asked."""
 
 from __future__ import annotations

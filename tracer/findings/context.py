@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a finding may ask beside the packet: Kubernetes' objects, the node, and what it has itself counted before."""
 
 from __future__ import annotations

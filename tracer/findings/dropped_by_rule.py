@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rule of a NetworkPolicy's program, or of the administrator, throws packets away: which one, and whose it is.
 
 What kube-proxy and kubelet drop has findings of its own.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Service is refused for having no endpoints, although it has pods: none of them is ready."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pod asks a Service and is sent to itself, with its own address as the source: it takes its own packet for a stranger's.
 
 kube-proxy masquerades such a packet (KUBE-SEP's first rule, or the set hairpin-connections); where that rule is missing or does

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which processes may be believed to be the node's own: a process can give itself any name and any command line.
 
 Believed is one that is root's, in the network and user namespace of process 1, and has CAP_NET_ADMIN: whoever has that may

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pod's hostPort takes packets that were meant for a Service or for another machine.
 
 portmap's rules go by the port alone, for whatever address counts as local. In ipvs mode every cluster IP does, for kube-ipvs0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which name the kube-proxy of this node goes by: it calls an endpoint local when the endpoint's nodeName is exactly that.
 
 Source: kubernetes cmd/kube-proxy/app/server.go: hostnameOverride of the file given by --config, else --hostname-override, else

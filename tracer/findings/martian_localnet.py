@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kubelet's rule drops what is sent to 127.0.0.0/8 from elsewhere: with route_localnet on, it would reach local services.
 
 Source: CVE-2020-8558; kubernetes pkg/kubelet/kubelet_network_linux.go.

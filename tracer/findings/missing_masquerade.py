@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A request from the node to a pod elsewhere keeps the node's address: a stale RETURN in POSTROUTING stands before MASQUERADE.
 
 flannel leaves out its own node's subnet: `RETURN !pods -> podCIDR`. A rule of an earlier life of the node, with a subnet that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nouns of findings: what is wrong, and each thing that shows it, with how it is known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A packet is too long for the interface it should leave by, and must not be cut: large transfers hang, small ones work.
 
 Tunnels make packets longer (VXLAN by 50 bytes); where a pod's interface has the MTU of the network below, only full segments

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Service of policy Local is dropped here for want of local endpoints, although its pods run here.
 
 kube-proxy calls an endpoint local when the endpoint's nodeName is the name that kube-proxy goes by. Where that is the bare

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What findings ask of the node itself: who listens, which name kube-proxy goes by, settings, counters, addresses.
 
 Everything is looked up when a finding asks, kept for a second, and only read.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A NodePort on a port that a process of the node listens on: the rules are asked first, so the process gets nothing.
 
 Without endpoints kube-proxy's REJECT refuses the connection; with endpoints its DNAT sends it to a pod, and the process waits

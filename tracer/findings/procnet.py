@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the node's own /proc says of sockets, settings and counters. Only read, and no kernel module is loaded by it.
 
 Sockets are read from /proc/net/tcp and not asked for by sock_diag: the first question to sock_diag loads the module tcp_diag or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A connection goes on to a pod that is gone: conntrack repeats the translation that its first packet was given.
 
 Rules are asked for a connection's first packet only. UDP has no end, so a client that always sends from one port is sent to the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SYNs that reach a listener and are dropped there: a full accept queue, a full SYN queue, timestamps that seem to go back.
 
 The client sees a timeout that comes and goes; the packet arrives, no rule touches it, and no RST tells of it. What the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two datagrams of one new connection at once: both ask the rules, only one entry can be confirmed, and the other is dropped.
 
 The classic is a resolver that sends its A and AAAA questions from one socket to a Service: one is lost, and the name takes five

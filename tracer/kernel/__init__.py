@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """The edge to the kernel: BTF, the probe table, compiling, attaching, the ring buffer. The only place that imports bcc."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The match and target functions of legacy iptables: which of them are watched, and how.
 
 A row names a match or target as the rules do (name and revision), and its function. The functions are called through

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads BTF, the kernel's own description of its types: structure offsets, function prototypes, enums.
 
 Format: Documentation/bpf/btf.rst in the kernel source. A module's BTF is "split": its type and string numbers go on where

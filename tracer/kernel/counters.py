@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was lost, by probe and CPU: events without room, packets left out for want of it, returns that nobody saw."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a Filter into the maps that `bpf/filter.h` reads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The headers of the BPF text that are written for the running kernel."""
 
 from __future__ import annotations

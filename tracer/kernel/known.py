@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the modules of 5.10 look like, which describe nothing: modules have BTF since 5.11 (kernel commit 36e68442d1af, "bpf:
 Load and verify kernel module BTFs").
 

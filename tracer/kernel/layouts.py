@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel structures that `bpf/` reads, and the header that declares just their fields at their real offsets.
 
 A row names a structure, the module whose BTF knows it if vmlinux's does not, and the fields read. A dotted path goes into

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decides, for each row of the probe table, which symbol it uses on this kernel, how it is attached, and where its
 arguments are; or says why it cannot be had.
 

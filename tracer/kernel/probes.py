@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The probe table: every place in the kernel that is watched, one row each.
 
 A row names the functions to try in order, when it sees them (entry or return), which arguments its C needs, and what is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles the BPF text with bcc, attaches every planned row, and takes all of it away again.
 
 bcc's automatic attaching is switched off: it would attach by function name and die at the first failure, while here a row

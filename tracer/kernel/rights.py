@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this process may do: enough to trace, or one sentence why not; and no more than it needs.
 
 CAP_SYS_ADMIN is what no run can do without. CAP_BPF and CAP_PERFMON, which it has in it, are not enough: the BTF of modules,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drains the BPF ring buffer in batches, straight from its memory.
 
 Layout (kernel/bpf/ringbuf.c): page 0 of the map is the consumer position, page 1 the producer position, then the data, mapped

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One tracing session: from BTF to attached probes, then batches of events until it is closed."""
 
 from __future__ import annotations

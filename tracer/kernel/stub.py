@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The "kernel source" that bcc insists on: a directory of almost empty headers, so that no kernel header is needed.
 
 bcc's loader looks for include/linux/kconfig.h under $BCC_KERNEL_SOURCE, and its own helpers include a few headers by name, some

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernel symbols: which functions exist, in which module, and which function an address lies in.
 
 Source: /proc/kallsyms. Addresses in it are 0 for readers without CAP_SYSLOG; names are still true then. It tells where a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """List and watch over HTTP, with nothing but Python's own http.client: what client-go calls a reflector asks for.
 
 Source of the rules: "API Concepts" of the Kubernetes documentation: lists in pages with `continue`, watches from the list's

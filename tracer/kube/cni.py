@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which pod a container id belongs to, from libcni's result cache: no API and no container runtime is asked.
 
 libcni (of containerd, CRI-O, podman) writes a file NETWORK-CONTAINERID-INTERFACE for each container it has connected, JSON of

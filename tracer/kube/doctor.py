@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether the Kubernetes API answers here, and what it lets this account see: facts for `k8snet-trace doctor`.
 
 A run asks the same, but never waits for it; the doctor does, some seconds at most for each collection.

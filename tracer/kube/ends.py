@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who is at an address: a Service, a pod, a node, somebody outside; and whose a rewrite is that no rule was seen to make."""
 
 from __future__ import annotations

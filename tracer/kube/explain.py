@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes into a packet whose the rules and rewrites are that it met, and who its ends are."""
 
 from __future__ import annotations

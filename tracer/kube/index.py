@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A dictionary of what several objects say: key -> the values under it, each once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which questions the objects of Kubernetes answer: an index for each, and what of an object goes into which."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that owners are found with: the objects of the API, and what the node itself tells without it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the API is and how to speak to it: a kubeconfig, or the account of the pod that this runs in.
 
 What only a few need (TLS, YAML by python3-yaml, programs that give tokens) is imported when it is needed. Client libraries

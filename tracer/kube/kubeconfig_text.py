@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is in a kubeconfig: its text, which somebody else may have written, and the values in it.
 
 PyYAML is imported when it is needed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kubernetes during one run: from a file, from the API, or not at all; what a run asks of it, and nothing more."""
 
 from __future__ import annotations

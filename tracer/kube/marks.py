@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Marks carry a cause from one table to the next: who set the mark that a later rule acts on, and for whom.
 
 KUBE-MARK-MASQ is jumped to for one Service; the MASQUERADE happens later, in KUBE-POSTROUTING, which names none. The packet is

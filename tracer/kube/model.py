@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nouns of Kubernetes: an owner, a service port, an endpoint, a pod, a node."""
 
 from __future__ import annotations

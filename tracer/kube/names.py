@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names that kube-proxy and portmap make for their chains, computed from what they are made of, and read back.
 
 Source: kube-proxy's pkg/proxy/iptables/proxier.go (portProtoHash, servicePortEndpointChainName), pkg/proxy/nftables/proxier.go

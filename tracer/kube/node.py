@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which node this is, and its own addresses: asked from the node itself."""
 
 from __future__ import annotations

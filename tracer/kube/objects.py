@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the API's JSON to the nouns of tracer/kube/model.py: only what owners need is kept."""
 
 from __future__ import annotations

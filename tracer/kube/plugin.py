@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a credential plugin (client.authentication.k8s.io): a program that a kubeconfig names, which prints a token.
 
 Its time and its output have a bound; what it has started ends with it when a bound is passed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known of Kubernetes' objects, in dictionaries: every question that a packet asks is one look-up.
 
 One thread at a time may change it (a lock sees to that); any thread may ask at any time: an index maps a key to a tuple that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which kubeconfig is used, and what it may have done.
 
 A kubeconfig can name a program to run and files to read and send: the tracer would do both as root. So it matters who says so:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What to trace, in Kubernetes' words: --service, --pod, --node-port, --host-port, made into addresses and ports.
 
 The kernel takes addresses and ports as two sets (tracer/filters.py), so it lets more pass than was asked for; `matches` then

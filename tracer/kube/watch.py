@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps a store as the API has it, in threads of their own: tracing never waits for them, and goes on whatever befalls them.
 
 One thread a collection: list, then watch from there; begin again when the server ends the watch, list again when it says 410

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Output formats. A format is one file of this package, found by its name; its class is named FORMAT there.
 
 `base` says what a format does. Files whose name begins with an underscore help formats and are none.

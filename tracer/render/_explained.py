@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Words for the ways that a packet may go, shared by the formats: which are the same but for where they lead."""
 
 from __future__ import annotations

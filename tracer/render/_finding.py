@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A finding as a block of text that stands out from the packets around it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Colours and folding for the text format, without the cost of a rich renderable for each packet.
 
 rich decides once whether a stream can show colour (terminal or not, NO_COLOR, FORCE_COLOR, TERM); from then on a style

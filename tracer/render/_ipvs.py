@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Words for what IPVS did with a packet, for people."""
 
 from __future__ import annotations

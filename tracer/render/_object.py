@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A packet as a JSON object, its hops and what each of them knows: tracer/render/schema.json says what the keys mean."""
 
 from __future__ import annotations

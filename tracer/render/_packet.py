@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One packet as lines of text: its header, a line for each hop that is shown, and how it ended."""
 
 from __future__ import annotations

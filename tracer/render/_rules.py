@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Words for the rules that acted, shared by the formats."""
 
 from __future__ import annotations

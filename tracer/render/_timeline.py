@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A connection's timeline as a tree: a line for each step, and below a packet what happened to it on its way.
 
 14:52:08.826  TCP 192.168.56.1:39902 -> 192.168.56.10:30285  accepted, closed after 161.20 ms  10 packets  tracked in node

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small words that all of the text output shares: counts, times, shades of endings."""
 
 from __future__ import annotations

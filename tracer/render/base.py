@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every output format does."""
 
 from __future__ import annotations

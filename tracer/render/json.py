@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For programs: one JSON object a line, each with a `type`. schema.json beside this file is the contract.
 
 A key that does not apply is absent, never null. Every hop is given, whatever the text format would show.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For people: one block a packet, a line for each hop that decided something, and how it ended.
 
     14:03:22.118  TCP 192.168.56.1:40812 -> 192.168.56.10:30285  SYN  60 B  node eth0  NEW

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of IPVS's generic netlink, as include/uapi/linux/ip_vs.h numbers them; imported only when IPVS is asked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table as the kernel would have it, from what iptables-save printed: so that one engine serves rules that were read as text.
 
 tracer/rules/written.py takes its rules apart, tracer/rules/packed.py lays them out as in the kernel. Offsets are those of no

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules of one legacy table as the kernel has them: the blob that getsockopt(IPT_SO_GET_ENTRIES) copies out.
 
 A rule is an entry: address part, matches, one target. Its byte offset is what the kernel side names it by, and what jumps

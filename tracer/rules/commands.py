@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an operator types to see a rule, a policy, or to delete a rule: with the tool of the back end that it is in.
 
 `iptables` alone may be either back end, and the wrong one shows nothing of the rule.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rule of a legacy table as it stands in the blob: address part, matches, one target.
 
 Structures: struct ipt_entry, ip6t_entry, xt_entry_match and xt_entry_target in include/uapi/linux/netfilter*.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matches of iptables that tracing observes, and that can be told in advance for the first packet of a connection.
 
 A match is one function, found by its name: it gets the options as iptables-save writes them, and says with which share of all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joins packets and rules: the walk of each table run, and which rule a connection's translation came from.
 
 Only the first packet of a connection is asked of the nat table; its later packets, and the replies, are rewritten by what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All rules in force in this network namespace, read once and at leisure: what the node has, without any packet.
 
 Only back ends that are in use are asked: a question to another one would load its module. Texts come from iptables-save and

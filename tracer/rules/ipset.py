@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ipsets that rules ask, over netlink. Only asked where the kernel has them loaded: the question itself would load them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """IPVS's virtual servers and their real servers, over netlink.
 
 Only asked where the kernel has IPVS loaded: the question itself would load it. Distributions' pyroute2 (0.7) has no class for

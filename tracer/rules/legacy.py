@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Legacy iptables: which rules, of which moment, acted on a packet.
 
 An event names the rules that its packet met by the address of the kernel's blob (tracer/rules/lives.py). What the reader read

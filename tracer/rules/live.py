@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tells which rules act, on a running node, for as long as a run lasts."""
 
 from __future__ import annotations

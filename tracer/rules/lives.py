@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long an address stood for which rules.
 
 A table's rules are one blob in the kernel; every change puts a new one in its place, and the address of an old one is used

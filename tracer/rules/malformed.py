@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matches that throw a packet away: they set `hotdrop`, and the table drops the packet at that rule, whatever the rule says.
 
 They do so where a packet is too short for them, or not built as it should be. What the kernel computes from the header (tcp,

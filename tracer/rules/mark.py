@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The packet's mark on one way through a table."""
 
 from __future__ import annotations

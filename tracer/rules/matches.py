@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matches that can be computed exactly from what is known of the packet; the others are observed.
 
 A match is one function here, found by its name and revision: it gets the match's data as the rule has it and the packet, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nouns of rulesets: a rule and its place, a ruleset as it was at one moment, the walk of one packet through a table.
 
 Every back end (legacy iptables, iptables-nft, native nftables) reads its rulesets into these, and every reader of rules

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Doing something inside another network namespace: in a thread of its own, so that nobody else is moved there.
 
 Reading changes nothing: a namespace is entered by a descriptor of a file that leads to it, never by mounting one.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Netlink of netfilter, as much of it as reading nftables takes: requests, dumps, batches, attributes.
 
 A socket belongs to the network namespace of the thread that made it, for as long as it lives.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nftables rules of a network namespace at one generation, native ones and those of iptables-nft: order and handles from
 the kernel, texts from the tools."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kernel itself says about its nftables rules: tables, chains, rules in order with their handles, verdict maps.
 
 It does not say a rule as its user would write it (tracer/rules/nft_text.py), but it is the order and the handles that hits are

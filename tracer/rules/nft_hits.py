@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the records of one run of nft_do_chain to the walk of the packet through it.
 
 The kernel tells each rule that acted, each end of a chain and the policy, in order. A rule is told by its handle only; where

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads what `nft -j list ruleset` prints: rules with their expressions, sets, maps, base chains.
 
 nft hides the content of iptables-nft's matches and targets: a comment is no more than {"xt": {"name": "comment"}}. Whoever

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verdict maps: which element answered, found by the key that was asked for, and said as nft would write it."""
 
 from __future__ import annotations

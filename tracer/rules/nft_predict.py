@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a native nftables chain would do to a packet: its expressions, as `nft -j` lists them, evaluated one by one.
 
 An expression that is not known, or asks for what nobody knows, parts the ways in two with a word about it; `numgen` parts them

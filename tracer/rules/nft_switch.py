@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns on the kernel's static key nft_trace_enabled without touching the node's rules.
 
 With the key on, nf_tables calls __nft_trace_packet for every rule that matches, of every packet in every namespace; without a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of rules as their user would write it, from the tools that know how: `nft`, and `iptables-nft-save` for the tables
 of iptables-nft, of which `nft` hides comments, matches and targets. Both only read."""
 

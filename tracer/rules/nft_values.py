@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The values in nft's JSON, for one packet: what is looked at, constants, sets, maps, chance."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run knows of nftables' rules: the watching thread's readings, as they were when the turn began.
 
 Between two turns nothing is learned, so what a packet is told does not depend on how fast the thread happens to be.

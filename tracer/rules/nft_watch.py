@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the nftables snapshots of the namespaces that packets are seen in, read in a thread of its own, once a generation.
 
 The namespace that a run begins with is asked for its generation ten times a second, one small message each, so that its rules

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nft's JSON expressions in nft's own words: `ip daddr 172.30.0.1 tcp dport 443 jump KUBE-SVC-...`. Counters are left out."""
 
 from __future__ import annotations

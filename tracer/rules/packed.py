@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a rule asks of a packet, laid out as in the kernel (tracer/rules/matches.py): what the engine computes by its name and
 revision; of any other match or target the words are kept.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a table would do to a packet: the ways through it, from the packet alone.
 
 The same rules and matches as in the walk of a packet that was seen (tracer/rules/walk.py), without anything observed: a match

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which rules a packet can get to: from the base chains by jumps, gotos and the elements of verdict maps.
 
 A program that goes, or changes its mode, leaves chains that nothing leads to any more. Their rules are there and never act.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads legacy rules in a thread of its own, beside the tracing.
 
 What was read is one generation: the same blob before and after iptables-save printed it. Which generation that is, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads what `iptables-save`, `ip6tables-save` and `iptables-nft-save` print, with or without -c, into a Ruleset."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joins a legacy table with what `iptables-save` printed of it: the nth line of a chain is its rule number n."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads legacy tables of one network namespace, changing nothing: no module is loaded, no table made.
 
 Asking for a table that is not there would load its module and make it, so only tables that the namespace lists are asked for.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two records that stand between the events in the ring buffer, as Python sees them (bpf/steps.h)."""
 
 from __future__ import annotations

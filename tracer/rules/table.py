@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A legacy table as the walk goes through it: rules by their offset, chains, hooks, policies.
 
 Read from the kernel it is a blob (tracer/rules/blob.py); it can also be put together from text (tracer/rules/assemble.py).

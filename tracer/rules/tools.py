@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The system's own tools that print rules: iptables-save and its kin, nft. They only read.
 
 They are found in fixed directories, never by the caller's PATH, and get no more rights than they need: CAP_NET_ADMIN to be

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The walk of one packet through one legacy table: computed rule by rule, held to what was observed.
 
 From the base chain's first rule on, every rule either matches or not. The address part, and matches that can be computed, are.

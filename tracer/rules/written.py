@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rule as iptables-save prints it, taken apart: words, options, matches, target."""
 
 from __future__ import annotations

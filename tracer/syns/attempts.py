@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joins each SYN with what answered it, and says when its verdict can be told.
 
 A SYN's sequence number survives every translation, and what answers it repeats it: a SYN-ACK and a reset acknowledge it, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many clients share one address: those that a SNAT was seen to give it."""
 
 from __future__ import annotations

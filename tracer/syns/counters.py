@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares what the kernel counted in each namespace with the packets of this run: N counted, N explained.
 
 What was counted and not explained is no packet of this run, or one that was lost; it is said either way. docs/syns.md has the

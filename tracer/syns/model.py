@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nouns of SYN verdicts: an attempt to connect, its cause, and the line that tells it."""
 
 from __future__ import annotations

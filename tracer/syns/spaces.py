@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a namespace says of itself when a verdict asks: its listening sockets, settings and counters. Only read.
 
 Kept for a second. What cannot be read is empty: the namespace may be gone by the time its packet has ended.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Watches a run's packets and gives each SYN its one verdict, in the order in which they are settled."""
 
 from __future__ import annotations

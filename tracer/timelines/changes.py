@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was replaced while connections were open: tables of rules, Kubernetes' objects. Each becomes a step between packets."""
 
 from __future__ import annotations

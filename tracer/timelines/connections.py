@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joins packets into connections, and says when a connection's timeline is to be told.
 
 leads.py says to which timeline a packet belongs. A SYN with another sequence number begins a new one. A packet that is seen

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hears what conntrack does to its entries: created, changed, removed, by netlink's events of the node's own namespace.
 
 Listening changes no rule and no setting, and loads nothing: binding to these groups would load nf_conntrack_netlink, so it is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which timeline a packet belongs to: what leads to it, and how sure that is.
 
 conntrack's identity leads first: original tuple, zone, namespace. Packets that conntrack does not know, and what several

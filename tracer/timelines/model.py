@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nouns of timelines: a connection's identity, its steps, and the timeline they are on."""
 
 from __future__ import annotations

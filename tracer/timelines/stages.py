@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A packet as one step of a timeline: who sent it, what changed on its way, how it ended, in few words that are kept."""
 
 from __future__ import annotations

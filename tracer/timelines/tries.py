@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Segments that are sent again: which try it is, and where the first one ended."""
 
 from __future__ import annotations

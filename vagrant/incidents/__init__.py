@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Five incidents of real clusters, each made again on the small node of vagrant/scenes, and taken down again.
 
 For a throw-away machine only, as root: `python3 vagrant/incidents 3 up`, `... traffic`, `... down`. An incident is one file,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For people: `python3 vagrant/incidents 3 up [STATE]`, then `3 traffic`, then `3 down`. Without a number: what there is."""
 
 from __future__ import annotations

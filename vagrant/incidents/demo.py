@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One incident with the tracer beside it: what the client sees, what the tracer says. As root inside a virtual machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """5: the password of A opens B: hostPort 3306 of pod mysql-b takes what is meant for the Service of mysql-a."""
 
 from __future__ import annotations

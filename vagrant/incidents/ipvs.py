@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """IPVS of this machine as kube-proxy sets it up: virtual servers, and each cluster IP as an address of kube-ipvs0."""
 
 from __future__ import annotations

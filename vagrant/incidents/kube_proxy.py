@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that looks like kube-proxy from outside: its command line, its configuration file, the port that it may hold
 open.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Links that the scene of pods and client does not have: addresses, another node behind a tunnel. Uses ip(8)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """3: a stale RETURN of flannel stands before MASQUERADE, so the node's own requests to pods of node-2 get no answer.
 
 node-1 192.168.64.0 flannel.1 ---- flannel.1 192.168.66.0 node-2, with the pod 192.168.66.5

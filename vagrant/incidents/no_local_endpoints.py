@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """4: kube-proxy goes by the bare host name, the node is registered by its full one: no endpoint is ever local."""
 
 from __future__ import annotations

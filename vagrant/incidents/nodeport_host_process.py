@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """1: a web service on the host's network listens on a port that is also a NodePort."""
 
 from __future__ import annotations

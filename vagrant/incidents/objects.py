@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects of the Kubernetes API as `kubectl get -A -o json` prints them, with what the tracer reads of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """2: about every third request times out: its SYNs come to the listener, and nobody answers.
 
 stuck: one of three endpoints does not accept. syn-queue: the only one has a short SYN queue, and somebody floods it.

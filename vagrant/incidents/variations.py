@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The five incidents again and again, each time another way: other names, ports and addresses, several at once, IPv6, other
 back ends, and other traffic beside it. The same seed gives the same variations.
 

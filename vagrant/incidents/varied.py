@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds a variation of an incident, with rules as kube-proxy would write them, and makes its traffic."""
 
 from __future__ import annotations

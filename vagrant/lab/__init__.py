@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lab: boots a real Debian kernel under QEMU and runs one command in it as root.
 
 kernels, packages   tables: which kernel with which user space, and what is in it

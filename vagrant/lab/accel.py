@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KVM or emulation? Found out by booting, once per boot of this machine: /dev/kvm may open and not work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One run: start the machine, stream its output, collect the command's status, leave nothing behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Vagrant box for libvirt out of Debian packages alone: the lab's own root and kernel, and what it takes to log in to it.
 For hosts without KVM, and without a way to the public boxes.
 

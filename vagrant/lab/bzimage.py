@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes the ELF kernel out of a bzImage. QEMU boots it by PVH: no decompression in the emulator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where images live: named by a hash of what defines them, built once and atomically, old ones deleted."""
 
 from __future__ import annotations

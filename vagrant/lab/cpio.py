@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes cpio archives (newc), the format of an initrd. Archives may simply be concatenated."""
 
 from __future__ import annotations

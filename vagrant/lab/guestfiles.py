@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the guest is told at each boot: a small archive that the kernel unpacks over the initrd.
 
 The init scripts travel here too, so a change in them needs no new image.

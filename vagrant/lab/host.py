@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the lab needs of this machine: programs, and child processes that cannot outlive it."""
 
 from __future__ import annotations

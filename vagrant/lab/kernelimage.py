@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernel, modules and initrd, out of Debian's kernel packages. No headers, no System.map."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernels the lab can boot: one row each."""
 
 from __future__ import annotations

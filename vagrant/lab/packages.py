@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guest's Debian packages: one row each, with the reason where the name does not tell it.
 
 Recommended packages are left out, and so are kernel headers: the tracer has to work without them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The virtual machine's command line. Pure: no file is touched here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guest's Debian root: an ext4 image made by mmdebstrap. Each boot writes to a snapshot of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shares a directory of the host with the guest: virtiofsd, either of its two implementations."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scenes: a small Kubernetes node made of network namespaces, its real rules, and known traffic through it.
 
 For a throw-away machine only: everything here works on the root network namespace and needs root.

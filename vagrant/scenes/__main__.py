@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For people in a shell of the machine: `PYTHONPATH=vagrant python3 -m scenes up|down|get|list`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demonstration: a node with kube-proxy's rules, the tracer on it, and a client that asks.
 
 Runs as root inside a virtual machine (`make demo` boots one). Every line below the head is the real output of the real

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many packets, counted on both sides: a paced stream that is not the traced one, and a blast for figures.
 
 Both are one UDP flow from the client, sent by a forked child, so the caller goes on meanwhile.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """sendmmsg and recvmmsg: many datagrams a system call, so that Python is not what limits a flood."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run something in a named network namespace, for a moment in this thread or in a forked child.
 
 A namespace is named as `ip netns` names it; None stands for the caller's own (the node's). Sockets belong to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three nfnetlink requests, without a process and without a library: nfacct objects and the conntrack table.
 
 The rules of kube-proxy from 1.32 on count in nfacct objects that must exist before the rules are restored.

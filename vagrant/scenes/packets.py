@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Raw TCP segments that belong to no connection: what conntrack calls INVALID, or a lone SYN.
 
 conntrack takes an ACK out of nowhere as a connection it has missed the start of (nf_conntrack_tcp_loose);

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Restore a ruleset by name, in either back end of iptables, and remove every rule again.
 
 A ruleset is a file rulesets/NAME.rules, as iptables-save prints it; those ending in -v6 are for ip6tables.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All of it as one context manager: the node, its rules, its servers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What answers in the pods (and on the node): one forked process per namespace, no process per request.
 
 HTTP on TCP answers one line `pod-a from 192.168.56.1:40812` ([ADDRESS]:PORT over IPv6), so that the asker

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node: this machine's root network namespace, with pods behind a bridge and a client outside.
 
     client ns            root ns = node-1                                    pod-a .. pod-c ns

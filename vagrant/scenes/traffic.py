@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Single requests from the client (or the node, or a pod), each with its outcome and the port it came from.
 
 `ns` is the namespace that asks: "client" unless given, None for the node itself. No process is started.

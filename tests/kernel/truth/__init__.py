@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ground truth: what the kernel's own trace says of random rules and random packets, beside what the tracer says.
 
     legacy, nft, nftables    a file for each back end of rules

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends random packets through random rules, and compares what the tracer says with what the kernel's own trace says."""
 
 from __future__ import annotations

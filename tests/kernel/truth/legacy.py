@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Legacy iptables and ip6tables: `-t raw -j TRACE`, and the kernel's log tells "TRACE: filter:INPUT:rule:3 IN=eth0 ..."."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matches of legacy iptables that throw packets away or change their mark, and that other random rules do not have."""
 
 from __future__ import annotations

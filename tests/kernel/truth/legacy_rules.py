@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random legacy rulesets: nested chains, goto, inversion, and the matches that Kubernetes rules have, and some more.
 
 Every rule has a match, if only a comment: the kernel's trace calls the verdict of a rule that asks for nothing a policy. Behind

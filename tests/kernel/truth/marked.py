@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sockets of the node that have a mark, for rules that give it to the packets that come to them."""
 
 from __future__ import annotations

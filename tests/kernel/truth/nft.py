@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random rulesets of iptables-nft, both families: nested chains, goto, negation, comments, matches of all kinds, NAT."""
 
 from __future__ import annotations

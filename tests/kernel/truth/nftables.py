@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random native nftables rulesets: families ip, ip6, inet and netdev, jumps and gotos, sets, verdict maps, numgen, marks, NAT,
 copies, long names, elements that time out."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random packets through the node, each with a header of its own: TCP, UDP, ICMP and rarer protocols, IPv4 and IPv6, whole and
 in fragments, with IP options, with any number of extension headers, and with transport headers that end too early.
 

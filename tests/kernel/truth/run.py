@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounds of random rules and packets, and the comparison of the kernel's account with the tracer's.
 
 Both accounts are lists of places, (chain, number), by what identifies a packet in a table: a packet has a header of its own, so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A second network namespace with rules of its own: packets go to it and come from it through the node.
 
 Its interfaces have names of their own, so that a line of the kernel's log tells which namespace it is about.

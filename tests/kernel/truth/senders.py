@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random packets through the node: TCP, UDP and ICMP, IPv4 and IPv6, whole and in fragments, to node, pods and beyond."""
 
 from __future__ import annotations

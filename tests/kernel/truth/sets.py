@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ipsets that random rules of iptables look into and write to, one of addresses and one of ports, for each family."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nftables' own trace, read from its netlink messages: which rules the kernel says acted on each packet."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics of a capture. A statistic is one file of this package, found by its name; its class is named STATISTIC there.
 
     take(packet)    a packet, in the order they ended, with its owners

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counting things of which there may be too many."""
 
 from __future__ import annotations

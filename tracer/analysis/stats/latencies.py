@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long packets took from one place to the next.
 
 Times are between probes, so they hold what the probes themselves cost. They are counted in buckets an eighth of a power of two

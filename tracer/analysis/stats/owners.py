@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose rules decided, and whose the packets' ends are."""
 
 from __future__ import annotations

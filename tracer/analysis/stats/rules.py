@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which rules decided, and what they did."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What listeners did with SYNs, and why some were dropped."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How packets ended: by outcome, and in words."""
 
 from __future__ import annotations

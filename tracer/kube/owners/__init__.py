@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose a rule is. Each writer of rules has its file here and is found by it: add a file, and its rules have an owner.
 
 A file has `owner(rule, ruleset, known)`: the owner of a rule that its program wrote, None for any other rule. No two may claim

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Owners whose chains, tables or comments carry the program's name, and nothing more about for whom a rule is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calico: chains cali-*, comments "cali:" and a hash, tables calico and calico-*. Source: felix/rules, felix/iptables."""
 
 from __future__ import annotations

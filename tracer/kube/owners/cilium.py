@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cilium: chains CILIUM_*, comments "cilium-feeder:" and "cilium:". Source: pkg/datapath/iptables/iptables.go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CNI plugins bridge and ptp with ipMasq, and the plugin firewall: chains CNI-<hash>, CNI-FORWARD, CNI-ADMIN.
 
 As with portmap, the comment bears the sandbox's id. What stands in CNI-ADMIN is the administrator's.

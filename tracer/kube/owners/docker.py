@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Docker: chains DOCKER and DOCKER-*. What stands in DOCKER-USER is the administrator's, but for Docker's last RETURN.
 
 Source: moby libnetwork/iptables, daemon/libnetwork/drivers/bridge.

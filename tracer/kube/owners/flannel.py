@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flannel: chains FLANNEL-*, the comment "flanneld", tables flannel-ipv4/-ipv6; before 0.20 four bare rules in POSTROUTING.
 
 Those four have neither chain nor comment. Their shape tells them, and only where the first two stand in the same chain for

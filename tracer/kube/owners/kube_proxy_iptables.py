@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kube-proxy in iptables mode, legacy and nft back end, 1.20 to 1.36.
 
 A rule says whose it is in its comment ("ns/name:port cluster IP") or in the hash of its chain's or its target's name; where

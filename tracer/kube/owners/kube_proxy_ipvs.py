@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kube-proxy in ipvs mode: a few rules that ask ipsets, for all Services at once, and virtual servers that bear no name.
 
 Whose a virtual server is, only the API knows: it has its address and port, and nothing else.

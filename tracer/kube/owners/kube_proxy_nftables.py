@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kube-proxy in nftables mode, 1.29 to 1.36: table `kube-proxy`, and nothing else.
 
 The name of a Service's chain spells the Service out. The rules that look a packet up in a map are the same for all Services:

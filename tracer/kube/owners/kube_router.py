@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kube-router: chains KUBE-ROUTER-*, KUBE-POD-FW-*, KUBE-NWPLCY-*, KUBE-HAIRPIN-*; many comments name the pod.
 
 Source: pkg/controllers/netpol/network_policy_controller.go, pod.go.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kubelet: marks of its own, and the firewall that drops what bears them. Source: pkg/kubelet/kubelet_network_linux.go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs of which no more is known than how their chains or comments begin: they are not the administrator."""
 
 from __future__ import annotations

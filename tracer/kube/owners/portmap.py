@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """portmap, the CNI plugin of hostPorts: chains CNI-* (iptables), table cni_hostport (nftables, 1.6 and later).
 
 Its rules bear a container's id: that of the pod's sandbox, which the API does not know but libcni's result cache does. Where it

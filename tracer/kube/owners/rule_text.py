@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a rule's text says, whether iptables or nft wrote it: addresses, ports, marks. Knows nothing of who wrote it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why a SYN ended as it did: a cause is one file of this package, named after it.
 
 A file has `why(attempt, spaces)`: the Cause, or None when the evidence is of something else. ORDER has them by what settles a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What several causes say in the same words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The listener's accept queue is full: its process does not accept. Observed: the queue as the SYN, or the handshake's last
 ACK, came; the kernel dropped it."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answered, and the client's ACK came: connected. Observed: the last ACK made a socket here, or passed by towards the one who
 answered."""
 

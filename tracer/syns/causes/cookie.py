@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """It was answered with a SYN cookie, because the SYN queue was full or cookies are always on. Observed: the cookie was made
 and the SYN-ACK sent; the queue as the SYN came."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any other drop: a row for each reason that has plain words. Observed: the kernel's drop reason and function."""
 
 from __future__ import annotations

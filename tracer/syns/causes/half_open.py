@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answered, but the client has not come back: its ACK or the SYN-ACK was lost, or it never meant to. Observed: the SYN-ACK
 left, no ACK was seen for a second. Where ACKs are not recorded, only the answer is told."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A SYN sent again while its connection is half-open: the SYN-ACK or the last ACK was lost. Observed: the half-open connection
 took it, and answered again."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conntrack calls it INVALID, so no translation was made for it. Observed where a rule that asks for that state dropped it;
 derived where the hooks saw it without an entry in a namespace that tracks connections."""
 

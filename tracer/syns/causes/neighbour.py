@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The next hop's link address was not found: nobody answers ARP or neighbour discovery. Observed: the packet waited there, and
 was dropped for it; or still waits."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sent on, and nobody answered within a second. Derived: from what was not seen; who should have answered is where it went."""
 
 from __future__ import annotations

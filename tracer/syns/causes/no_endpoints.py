@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Service has no endpoints: kube-proxy's own REJECT or DROP for that. Observed: the rule acted, and says so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nobody listens on that port. Observed: TCP found no socket, and answered with a reset."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Its route leads nowhere: none, unreachable, prohibit or blackhole. Observed: the route's errno as it was dropped; for IPv6,
 the function that dropped it."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A SYN-ACK came, but not as the answer to what the client had asked: it passed by the translation. The client resets it.
 
 Observed: the client's reset for that SYN-ACK, or the SYN-ACK dropped as INVALID; that it came by another way is derived from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nothing that was seen tells it: a part was lost, or it went where this run does not look. Says what is known, no more."""
 
 from __future__ import annotations

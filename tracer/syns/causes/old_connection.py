@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An old connection of the same addresses and ports still lives: the kernel asks its other end, and drops the SYN.
 
 Observed: the socket that took the SYN, its state, and the drop reason.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TCP timestamps seem to go back (PAWS): the address and port have been used by another clock a moment ago.
 
 Observed: the SYN hit a connection in TIME_WAIT, both timestamps, the answer; or the kernel's own drop reason.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Somebody listens on that port, but on another address. Observed: no socket took it, and what listens there now."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sent on, and refused behind this node: a reset or an ICMP error came back. Observed: the answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rule answered it with an ICMP error or a TCP reset. Observed: the table's verdict, and the answer that was sent."""
 
 from __future__ import annotations

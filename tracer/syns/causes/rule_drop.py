@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rule or a policy dropped it. Observed: the table's verdict. That conntrack calls it INVALID is another cause."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The listener's SYN queue is full and SYN cookies are off. Observed: queue, limits and setting as the SYN came; the kernel
 dropped it. The same check as the kernel's: the backlog's last quarter is kept for peers that have proved themselves."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conntrack's table was full. Observed: early_drop found nothing to remove, and the drop that followed on that CPU. How full it
 is was read afterwards, so it is told only where it still shows that."""
 

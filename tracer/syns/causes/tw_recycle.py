@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tcp_tw_recycle: before Linux 4.12 a listener dropped SYNs whose timestamp was older than the last one of that address.
 
 Derived: the listener dropped it, its queues were not full, and the setting is on. Newer kernels have no such setting, so this

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kube-proxy 1.36 in iptables mode, as iptables-save prints it."""
 
 from __future__ import annotations

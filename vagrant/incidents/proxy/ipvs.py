@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kube-proxy 1.20 in ipvs mode: virtual servers, sets, and a few rules that are the same for all Services. IPv4 only."""
 
 from __future__ import annotations

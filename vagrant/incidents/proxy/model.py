@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What rules are written for, and what all modes have in common.
 
 The tracer knows how chains and ends are written, too. Nothing is taken from it here: its mistakes would agree with themselves.

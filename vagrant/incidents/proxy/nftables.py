@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kube-proxy 1.36 in nftables mode, and portmap beside it, as `nft -f` takes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """portmap's rules of iptables, for hostPorts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table of iptables as text, and what the iptables and the ipvs mode both write."""
 
 from __future__ import annotations

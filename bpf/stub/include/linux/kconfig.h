@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* bcc asks for this file, and for this one setting. */
 #ifndef STUB_KCONFIG_H
 #define STUB_KCONFIG_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What bcc's own headers take from linux/types.h. */
 #ifndef STUB_TYPES_H
 #define STUB_TYPES_H
