@@ -109,7 +109,7 @@ ground-truth: setup
 		--backend $(BACKEND) --packets $(PACKETS) --seed $(SEED)
 
 audit-truth: setup
-	@$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 3600 --) $(if $(NATIVE),$(PYTHON),python3) -W ignore \
+	@$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 7200 --) $(if $(NATIVE),$(PYTHON),python3) -W ignore \
 		tests/kernel/audit_truth.py --nodes $(NODES) --seed $(SEED) $(if $(NATIVE),,--timeout 2)
 
 incidents: setup
