@@ -23,7 +23,8 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from multiprocessing import Process, SimpleQueue
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -125,10 +126,12 @@ def work(numbers: range, seed: int, only: str, out: SimpleQueue[Any]) -> None:
 def run(first: int, count: int, seconds: float, seed: int, workers: int, only: str) -> Counter[str]:
     """Goes through the cases. seconds: 0 = as long as it takes."""
     found: Counter[str] = Counter()
-    out: SimpleQueue[Any] = SimpleQueue()
+    # Spawned: a fork of a process that has threads may hold one of their locks for ever.
+    fresh = get_context("spawn")
+    out = fresh.SimpleQueue()
     each = -(-count // workers)
     running = [
-        Process(target=work, args=(range(at, min(at + each, first + count)), seed, only, out), daemon=True)
+        fresh.Process(target=work, args=(range(at, min(at + each, first + count)), seed, only, out), daemon=True)
         for at in range(first, first + count, each)
     ]
     for one in running:
