@@ -113,12 +113,12 @@ def test_json_of_a_policy_and_of_what_is_not_known() -> None:
 def test_a_rule_whose_match_threw_the_packet_away() -> None:
     why = "the packet is too short for match udp (malformed)"
     rule = Rule("ip", "filter", "FORWARD", 1, "-p udp -m udp --dport 53 -j ACCEPT", "", "ACCEPT")
-    walk = Walk((Visit((Place("FORWARD", 1),), rule, "DROP", Evidence.DERIVED, thrown=why),))
+    walk = Walk((Visit((Place("FORWARD", 1),), rule, "DROP", Evidence.DERIVED, hotdrop=why),))
     packet = explained(walk, "table", verdict="DROP")
     assert rules(packet) == [
         "FORWARD 1  (derived)",
         f"dropped here because {why}; the rule's target did not act",
         "-p udp -m udp --dport 53 -j ACCEPT",
     ]
-    told = next(h for h in line(packet)["hops"] if "thrown" in h)
-    assert told["thrown"] == told["acted"][0]["thrown"] == why
+    told = next(h for h in line(packet)["hops"] if "hotdrop" in h)
+    assert told["hotdrop"] == told["acted"][0]["hotdrop"] == why

@@ -183,17 +183,17 @@ def udp(dport: int) -> tuple[str, int, bytes]:
     return "udp", 0, struct.pack("<HHHHB", 0, 0xFFFF, dport, dport, 0)
 
 
-def thrown(w: Walk) -> str:
+def hotdrop(w: Walk) -> str:
     """Where a match threw the packet away, and why."""
     assert w.decision and w.decision.verdict == "DROP", w
-    return f"{w.decision.place.chain} {w.decision.place.number}: {w.decision.thrown}"
+    return f"{w.decision.place.chain} {w.decision.place.number}: {w.decision.hotdrop}"
 
 
 def test_a_packet_too_short_for_a_match_is_dropped_there() -> None:
     table = build({"INPUT": [R(""), R("ACCEPT", protocol=17, matches=(udp(53),)), R("DROP")]}).table()
     w = went(table, packet=replace(UDP, shape=Shape.SHAPE_NO_PORTS), verdict="DROP")
     assert places(w) == ["INPUT 1", "INPUT 2 DROP"]
-    assert thrown(w) == "INPUT 2: the packet is too short for match udp (malformed)"
+    assert hotdrop(w) == "INPUT 2: the packet is too short for match udp (malformed)"
     assert w.decision and w.decision.evidence is Evidence.DERIVED
     assert went(table, packet=replace(UDP, shape=Shape.SHAPE_NO_PORTS)).undecided, "it cannot have been accepted"
     assert places(went(table, packet=UDP, verdict="DROP")) == ["INPUT 1", "INPUT 3 DROP"]
@@ -217,13 +217,13 @@ def test_what_each_match_wants(protocol: int, match: tuple[str, int, bytes], sha
     packet = replace(PACKET, protocol=protocol, shape=shape, dport=80 if protocol == 6 else 53)
     table = build({"INPUT": [R("ACCEPT", protocol=protocol, matches=(match,)), R("DROP")]}).table()
     w = went(table, packet=packet, verdict="DROP")
-    assert w.decision and (bool(w.decision.thrown), w.decision.place.number) == (dropped_there, 1 if dropped_there else 2)
+    assert w.decision and (bool(w.decision.hotdrop), w.decision.place.number) == (dropped_there, 1 if dropped_there else 2)
 
 
 def test_a_fragment_that_begins_in_the_tcp_header() -> None:
     table = build({"INPUT": [R("ACCEPT", protocol=6, matches=(tcp(80),)), R("DROP")]}).table()
     second = replace(PACKET, fragment=True, shape=Shape.SHAPE_OFFSET_8)
-    assert "fragment" in thrown(went(table, packet=second, verdict="DROP"))
+    assert "fragment" in hotdrop(went(table, packet=second, verdict="DROP"))
     assert places(went(table, packet=replace(second, shape=Shape.SHAPE_WHOLE), verdict="DROP")) == ["INPUT 2 DROP"]
 
 
@@ -232,7 +232,7 @@ def test_extension_headers_that_end_too_early() -> None:
     rules = [R("ACCEPT", protocol=6, src="fd00::/16", inverted=0), R("ACCEPT"), R("DROP")]
     packet = replace(PACKET, family="ip6", src=0xFD01 << 112, shape=Shape.SHAPE_BROKEN)
     table = build({"INPUT": [*rules[:1], R("ACCEPT", protocol=17), *rules[1:]]}, "ip6").table()
-    assert thrown(went(table, packet=packet, verdict="DROP")).startswith("INPUT 2: the packet's IPv6 extension headers end")
+    assert hotdrop(went(table, packet=packet, verdict="DROP")).startswith("INPUT 2: the packet's IPv6 extension headers end")
     assert places(went(build({"INPUT": rules}, "ip6").table(), packet=packet)) == ["INPUT 2 ACCEPT"]
 
 
@@ -260,12 +260,12 @@ def test_a_watched_match_that_throws_a_packet_away() -> None:
         return walk(table, lambda e: Rules(table, None)[e.at], 1, "DROP", PACKET, observed)
 
     w = so(2, *steps)
-    assert thrown(w).startswith("INPUT 2: match connlimit could not look into the packet")
+    assert hotdrop(w).startswith("INPUT 2: match connlimit could not look into the packet")
     assert w.decision and w.decision.evidence is Evidence.OBSERVED
     assert places(so(0, *steps)) == ["INPUT 3 DROP"]
     assert so(None, *steps).undecided, "of a capture that does not have it"
-    assert thrown(so(1, steps[0])).startswith("INPUT 1:")
-    assert thrown(so(1, (first, TRUE))).startswith("INPUT 1:"), "true all the same: the rule ends it"
+    assert hotdrop(so(1, steps[0])).startswith("INPUT 1:")
+    assert hotdrop(so(1, (first, TRUE))).startswith("INPUT 1:"), "true all the same: the rule ends it"
 
 
 def test_a_match_that_changes_the_mark() -> None:

@@ -95,7 +95,7 @@ def test_a_packet_too_short_for_a_match(watch: Watch, table: None) -> None:
         for protocol, body in ((UDP, b"abc"), (TCP, b""), (SCTP, b"a"), (ICMP, b"\x08"), (UDP, whole)):
             send(protocol, body)
     walks = [forwarded(p.hops) for p in seen.packets if p.netns == CLIENT]
-    told = [(w.decision.place.number, w.decision.verdict, bool(w.decision.thrown)) for w in walks if w.decision]
+    told = [(w.decision.place.number, w.decision.verdict, bool(w.decision.hotdrop)) for w in walks if w.decision]
     assert told == [
         (1, "DROP", True), (2, "DROP", True), (3, "DROP", True), (4, "DROP", True), (1, "ACCEPT", False),
     ], [w.undecided for w in walks]  # fmt: skip
@@ -106,7 +106,7 @@ def test_a_watched_match_that_throws_it_away(watch: Watch, table: None) -> None:
         send(136, b"a")  # UDP-Lite: hashlimit asks for its ports
     walk = forwarded(seen.packets[0].hops)
     assert walk.decision and walk.decision.place.number == 6, walk
-    assert "hashlimit" in walk.decision.thrown and walk.decision.evidence.value == "observed"
+    assert "hashlimit" in walk.decision.hotdrop and walk.decision.evidence.value == "observed"
 
 
 @pytest.mark.matrix
@@ -124,6 +124,6 @@ def test_extension_headers(watch: Watch, table: None) -> None:
             send6(first, payload)
         send6(60, options(30, TCP) + SYN)
     walks = [forwarded(p.hops) for p in seen.packets if p.netns == CLIENT and p.protocol != "ICMPv6"]
-    told = [(w.decision.place.number, w.decision.verdict, bool(w.decision.thrown)) for w in walks if w.decision]
+    told = [(w.decision.place.number, w.decision.verdict, bool(w.decision.hotdrop)) for w in walks if w.decision]
     assert told == [case[2] for case in cases.values()], [w.undecided for w in walks]
     assert len(walks) == len(cases) + 1 and walks[-1].undecided.startswith("the header that rule 1"), walks[-1]

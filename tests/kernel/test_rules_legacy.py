@@ -50,7 +50,7 @@ def test_the_kernel_tells_the_same(watch: Watch, restored: None) -> None:
     assert not truth.overruns
     assert result.mismatches == 0, "\n".join([str(result), *result.examples])
     assert result.undecided.total() == 0, result.undecided
-    assert result.thrown and result.rules > PACKETS and result.evidence["observed"] and result.evidence["derived"], str(result)
+    assert result.hotdrop and result.rules > PACKETS and result.evidence["observed"] and result.evidence["derived"], str(result)
 
 
 @pytest.mark.matrix

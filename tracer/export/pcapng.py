@@ -136,8 +136,8 @@ def _hop(hop: Hop, what: str) -> str:
     decision = hop.walk.decision if hop.walk else None
     place = " ".join(p for p in (hop.netns, hop.hook, hop.table, hop.chain) if p)
     rule = f" rule={path(decision.path)}" + (f": {decision.rule.text}" if decision.rule else "") if decision else ""
-    if decision and decision.thrown:
-        rule += f" [{decision.thrown}]"
+    if decision and decision.hotdrop:
+        rule += f" [{decision.hotdrop}]"
     return visible(f"{place}: {what}{rule}" + (f" owner={hop.owner.text}" if hop.owner else ""))
 
 

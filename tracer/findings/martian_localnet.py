@@ -19,7 +19,7 @@ SETTING = "net/ipv4/conf/all/route_localnet"
 def find(packet: Packet, context: Context) -> Finding | None:
     for hop in packet.hops:
         visit = hop.walk.decision if hop.verdict == "DROP" and hop.walk and not hop.clone else None
-        if visit and visit.rule and not visit.thrown and visit.rule.comment == SAYS:
+        if visit and visit.rule and not visit.hotdrop and visit.rule.comment == SAYS:
             ends = packet.endpoints
             value = answered(lambda: context.node.setting(SETTING), "")
             told = [Proof("setting", f"{SETTING.replace('/', '.')} = {value}", "/proc/sys")] if value else []

@@ -75,6 +75,6 @@ def rule_proof(visit: Visit, whose: str = "") -> Proof:
     """A rule that acted, with the way to it and whose it is."""
     text = visit.rule.text if visit.rule else f"policy {visit.verdict}"
     element = f" [element {visit.element}]" if visit.element else ""
-    thrown = f" [{visit.thrown}]" if visit.thrown else ""
-    said = f"{path(visit.path)}: {text}{element}{thrown}" + (f" ({whose})" if whose else "")
+    hotdrop = f" [{visit.hotdrop}]" if visit.hotdrop else ""
+    said = f"{path(visit.path)}: {text}{element}{hotdrop}" + (f" ({whose})" if whose else "")
     return Proof("rule", said, visit.evidence.value)

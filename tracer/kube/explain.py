@@ -35,7 +35,7 @@ def explain(packet: Packet, known: Known) -> None:
             owners = of.table(hop.walk.visits, hop.walk.ruleset or EMPTY)
             decision = hop.walk.decision
             # A rule whose match threw a malformed packet away did not do what its owner wrote it for.
-            owner = owners[-1] if owners and decision and not decision.thrown else None
+            owner = owners[-1] if owners and decision and not decision.hotdrop else None
         hops.append(changed(hop, owner=_came_as(owner, hop, packet, known)) if owner else hop)
     for place, hop in enumerate(hops):
         if hop.nat and not hop.nat.kind.startswith("reverse"):

@@ -92,8 +92,8 @@ def _walk(walk: Walk) -> Object:
         out["chain_path"] = path(walk.decision.path)
         if walk.decision.rule:
             out["rule"] = _rule(walk.decision.rule)
-        if walk.decision.thrown:
-            out["thrown"] = walk.decision.thrown
+        if walk.decision.hotdrop:
+            out["hotdrop"] = walk.decision.hotdrop
     if walk.undecided:
         out["undecided"] = walk.undecided
     if walk.visits:
@@ -109,8 +109,8 @@ def _visit(visit: Visit) -> Object:
         out["rule"] = _rule(visit.rule)
     if visit.element:
         out["element"] = visit.element
-    if visit.thrown:
-        out["thrown"] = visit.thrown
+    if visit.hotdrop:
+        out["hotdrop"] = visit.hotdrop
     return out
 
 

@@ -49,7 +49,7 @@ def rule_lines(hop: Hop, verbose: bool, ink: Ink, explained: bool = False) -> It
             yield f"{before}decided by {ink('place', steps)}{': ' * bool(said)}{said}{remark}"
         else:
             yield f"{ink('place', steps)}{remark}"
-            if visit.thrown:
-                yield "  " + ink("doubt", f"dropped here because {plain(visit.thrown)}; the rule's target did not act")
+            if visit.hotdrop:
+                yield "  " + ink("doubt", f"dropped here because {plain(visit.hotdrop)}; the rule's target did not act")
             if said:
                 yield "  " + said

@@ -72,7 +72,7 @@ class Visit:
     """A rule that acted on the packet, or the policy that did.
 
     path: from the base chain down to it: the places jumped from, then its own. rule: None for a policy. verdict: what it did:
-    "DNAT", "MARK", "ACCEPT", "RETURN" ... element: nftables: the map element that chose, "" elsewhere. thrown: why a match of
+    "DNAT", "MARK", "ACCEPT", "RETURN" ... element: nftables: the map element that chose, "" elsewhere. hotdrop: why a match of
     this rule threw the packet away, as a clause: the rule's own target did not act then; "" elsewhere.
     """
 
@@ -81,7 +81,7 @@ class Visit:
     verdict: str
     evidence: Evidence
     element: str = ""
-    thrown: str = ""
+    hotdrop: str = ""
 
     @property
     def place(self) -> Place:

@@ -105,12 +105,12 @@ def _jumped(way: Way, seen: Observed) -> bool:
     return len(stack) > len(seen.jumps) or stack == seen.jumps[: len(stack)]
 
 
-def _visit(table: Table, rule: RuleOf, stack: tuple[int, ...], at: int, verdict: str, observed: bool, thrown: str) -> Visit:
+def _visit(table: Table, rule: RuleOf, stack: tuple[int, ...], at: int, verdict: str, observed: bool, hotdrop: str) -> Visit:
     entries = [table.entry(o) for o in (*stack, at)]
     path = tuple(Place(e.chain, e.number) for e in entries)
     acted = entries[-1]
     evidence = Evidence.OBSERVED if observed else Evidence.DERIVED
-    return Visit(path, rule(acted) if acted.number else None, verdict, evidence, thrown=thrown)
+    return Visit(path, rule(acted) if acted.number else None, verdict, evidence, hotdrop=hotdrop)
 
 
 class _Search:
@@ -150,14 +150,14 @@ class _Search:
             if matched is None:
                 self.unseen = self.unseen or f"the header that rule {e.number} of {e.chain} asks for"
                 fork.append(_State(e.next, stack, step, mark, visits, packet))
-            observed, thrown = False, ""
+            observed, reason = False, ""
             for match in e.matches:
                 matched, step, seen, hotdrop = self._match(match, step, mark.value, packet)
                 observed = observed or seen
                 if matched is None and step < 0:
                     return
                 if hotdrop and matched:
-                    thrown = clause(match, packet)
+                    reason = clause(match, packet)
                 elif hotdrop is not False and not matched and self._ends("DROP", step, mark):
                     self.unseen = self.unseen or f"what match {match.name} of rule {e.number} of {e.chain} did with the packet"
                     yield (*visits, (stack, at, "DROP", seen, clause(match, packet)))
@@ -171,11 +171,11 @@ class _Search:
                 elif not matched:
                     break
                 mark = mark.after_match(match)
-            if thrown:  # by a match that was true all the same: the target acts, or a later match is false, and the table ends
+            if reason:  # by a match that was true all the same: the target acts, or a later match is false, and the table ends
                 if matched is not False and e.verdict is None:
                     step = self._target(e.target, step)
                 if step >= 0 and self._ends("DROP", step, mark):
-                    yield (*visits, (stack, at, "DROP", observed, thrown))
+                    yield (*visits, (stack, at, "DROP", observed, reason))
                 return
             if matched is False:
                 at = e.next
@@ -218,8 +218,8 @@ class _Search:
         Step -1: it ought to have been asked and was not.
         """
         if not self._is_watched("match", match):
-            thrown = throws(match, packet)
-            return False if thrown else compute(match, packet, mark), step, False, thrown
+            hotdrop = throws(match, packet)
+            return False if hotdrop else compute(match, packet, mark), step, False, hotdrop
         steps = self.seen.steps
         if step >= len(steps):
             return None, (step if self.seen.lost else -1), False, None if match.name not in NEVER else False
@@ -227,10 +227,10 @@ class _Search:
         if at != match.at or what == TARGET:
             return None, -1, False, False
         answer, seen = (None if what == UNKNOWN else what == TRUE), what != UNKNOWN
-        thrown = False if match.name in NEVER else None
+        hotdrop = False if match.name in NEVER else None
         if self.seen.hotdrop is not None and (seen or self.seen.hotdrop):
-            thrown = self.seen.hotdrop == step + 1
-        return answer, step + 1, seen, thrown
+            hotdrop = self.seen.hotdrop == step + 1
+        return answer, step + 1, seen, hotdrop
 
     def _target(self, target: Ext, step: int) -> int:
         if not self._is_watched("target", target):

@@ -158,5 +158,5 @@ class Truth:
         if second.is_elsewhere(ends.src, ends.dst):
             protocol, numbers = 0, (0, 0)
         table = e.table.split(b"\0")[0].decode()
-        places = [(v.place.chain, v.place.number) for v in walk.visits if v.verdict != "TRACE" and not v.thrown]
+        places = [(v.place.chain, v.place.number) for v in walk.visits if v.verdict != "TRACE" and not v.hotdrop]
         return (table, *names, protocol, ends.src, ends.dst, e.ident if ":" not in ends.src else 0, *numbers), places

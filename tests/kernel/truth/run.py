@@ -69,21 +69,21 @@ class Truth(Protocol):
 
 @dataclass
 class Result:
-    """packets: sent. rules: places compared. thrown: walks that ended in a match which threw the packet away. undecided: walks
+    """packets: sent. rules: places compared. hotdrop: walks that ended in a match which threw the packet away. undecided: walks
     of which it was said that they are not known, by reason."""
 
     packets: int = 0
     rules: int = 0
     mismatches: int = 0
     lost: int = 0
-    thrown: int = 0
+    hotdrop: int = 0
     undecided: Counter[str] = field(default_factory=Counter)
     evidence: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         seen = " ".join(f"{k}={n}" for k, n in sorted(self.evidence.items()))
-        told = f"packets={self.packets} rules={self.rules} {seen} thrown={self.thrown} lost={self.lost}"
+        told = f"packets={self.packets} rules={self.rules} {seen} hotdrop={self.hotdrop} lost={self.lost}"
         return f"{told} undecided={self.undecided.total()} mismatches={self.mismatches}"
 
 
@@ -166,7 +166,7 @@ def _compare(truth: Truth, walks: Iterator[tuple[Event, Walk]], result: Result) 
         if walk.undecided:
             unknown.add(visited[0])
             result.undecided[walk.undecided] += 1
-        result.thrown += bool(walk.decision and walk.decision.thrown)
+        result.hotdrop += bool(walk.decision and walk.decision.hotdrop)
         result.evidence.update(v.evidence.value for v in walk.visits)
         ours.setdefault(visited[0], []).extend(visited[1])
     told = truth.account()

@@ -26,7 +26,7 @@ class Rules:
             decision = hop.walk.decision
             if decision and decision.place.number:
                 place = f"{decision.place.chain} {decision.place.number}"
-                verdict = f"{decision.verdict} (malformed packet)" if decision.thrown else decision.verdict
+                verdict = f"{decision.verdict} (malformed packet)" if decision.hotdrop else decision.verdict
                 self._decided.add((hop.table, place, verdict, words(decision.rule) if decision.rule else ""))
             elif decision:
                 self._policies.add((hop.table, decision.place.chain, decision.verdict))

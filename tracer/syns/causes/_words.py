@@ -34,7 +34,7 @@ def whose(hop: Hop) -> str:
 
 def asks_for_invalid(hop: Hop) -> bool:
     """Whether the rule that decided matches what conntrack calls INVALID."""
-    rule = hop.walk.decision.rule if hop.walk and hop.walk.decision and not hop.walk.decision.thrown else None
+    rule = hop.walk.decision.rule if hop.walk and hop.walk.decision and not hop.walk.decision.hotdrop else None
     return bool(rule and INVALID.search(rule.text))
 
 

@@ -10,7 +10,7 @@ from tracer.syns.spaces import Spaces
 
 def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     for hop in _words.hops(attempt):
-        rule = hop.walk.decision.rule if hop.walk and hop.walk.decision and not hop.walk.decision.thrown else None
+        rule = hop.walk.decision.rule if hop.walk and hop.walk.decision and not hop.walk.decision.hotdrop else None
         says = f"{rule.comment} {rule.text}" if rule else ""
         if hop.verdict in ("REJECT", "DROP") and ("has no endpoints" in says or "no local endpoints" in says):
             with_ = f" with {hop.reject}" if hop.reject else ""
