@@ -159,6 +159,9 @@ def _inside(name: str, addr4: str, addr6: str, gw4: str, gw6: str) -> None:
     from pyroute2 import IPRoute
 
     with entered(name), IPRoute() as ipr:
+        # No router: a new namespace forwards IPv4 when the first one does, and would send what is not for it back to the node.
+        _write("ipv4/ip_forward", "0")
+        _write("ipv6/conf/all/forwarding", "0")
         ipr.link("set", index=1, state="up")
         _address(ipr, "eth0", addr4, addr6)
         _default_route(ipr, gw4, gw6)
