@@ -96,12 +96,13 @@ static __always_inline u32 nft_generation(struct net *net)
 #endif
 }
 
-/* Its lower half. It is a number, or an atomic one, which C cannot tell apart here. */
+/* Its lower half; 0 where user space cannot read it (tracer/netns_cookie.py), though the kernel has one. It is a number, or an
+ * atomic one, which C cannot tell apart here. */
 static __always_inline u32 cookie_of(struct net *net)
 {
     u32 cookie = 0;
 
-#ifdef HAVE_net_net_cookie
+#if defined(HAVE_net_net_cookie) && defined(NETNS_COOKIES)
     bpf_probe_read_kernel(&cookie, sizeof(cookie), (void *)net + OFFSET_net_net_cookie);
 #endif
     return cookie;

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import PATIENCE, until
+from tracer import netns_cookie
 from tracer.rules import netns, nft
 from tracer.rules.model import Ruleset
 from tracer.rules.nft import Changing, Snapshot
@@ -116,7 +117,7 @@ def test_the_next_namespace_with_the_same_inode(kernel: Kernel, watch: NftWatch)
 
 
 def test_a_namespace_is_known_by_its_cookie() -> None:
-    here = netns.cookie()
+    here = netns_cookie.cookie()
     if not here:
         pytest.skip("this kernel does not tell it")
     with pytest.raises(LookupError):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tracer import netns_cookie
 from tracer.kernel import acts, layouts, plan
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.plan import Planned
@@ -24,8 +25,10 @@ def headers(
     copied.
     """
     snap = f"#define SNAPLEN {snaplen}\n" if snaplen else ""
+    # A record may name a namespace by its cookie only where user space can read that cookie, too.
+    cookies = "#define NETNS_COOKIES\n" if netns_cookie.cookie() else ""
     return {
         "structs.h": layouts.header(types),
-        "plan.h": plan.header(planned, ring_pages, cpus) + plan.addresses(symbols.variables) + snap,
+        "plan.h": plan.header(planned, ring_pages, cpus) + plan.addresses(symbols.variables) + snap + cookies,
         "acts.h": acts.header(watched),
     }

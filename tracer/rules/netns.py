@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +17,6 @@ from typing import Generic, TypeVar
 from tracer.names import named_files
 
 CLONE_NEWNET = 0x40000000
-SO_NETNS_COOKIE = 71
 
 T = TypeVar("T")
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -82,14 +79,6 @@ def entered(path: Path) -> Iterator[None]:
 def inside_new(work: Callable[[], T]) -> T:
     """The result of `work` in a new, nameless namespace, which lives only as long as something made in it. OSError."""
     return _Call(lambda: _checked(_libc.unshare(CLONE_NEWNET), "unshare"), work)()
-
-
-def cookie() -> int:
-    """The lower half of the cookie of this thread's namespace, 0 where the kernel does not tell it (before 5.14). An inode is
-    used again when its namespace is gone; a cookie is given once."""
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        return int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8), sys.byteorder) & 0xFFFFFFFF
-    return 0
 
 
 def identity(inode: int, number: int) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from tracer import netns_cookie
 from tracer.lazy import Lazy
 from tracer.rules import netns, nft_dump, nft_text
 from tracer.rules.model import ChainKey, Rule, Ruleset
@@ -117,7 +118,7 @@ def _passing() -> Iterator[None]:
 
 def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
     inode, cookie = space & 0xFFFFFFFF, space >> 32
-    if cookie and netns.cookie() not in (0, cookie):
+    if cookie and netns_cookie.cookie() not in (0, cookie):
         raise LookupError(f"namespace {inode} is another one by now")
     with Nfnetlink() as nfnetlink:
         for _ in range(TRIES):

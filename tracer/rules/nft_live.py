@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from tracer import netns_cookie
 from tracer.rules import netns
 from tracer.rules.nft_switch import Switch
 from tracer.rules.nft_watch import NftWatch
@@ -30,5 +31,5 @@ def watching(inode: int) -> Iterator[NftWatch]:
         except OSError as e:
             raise Unwatched(f"the kernel refused a namespace to turn rule tracing on from ({e.strerror})") from e
         watch = stack.enter_context(NftWatch())
-        watch.poll(netns.identity(inode, netns.cookie()), FIRST_SECONDS)
+        watch.poll(netns.identity(inode, netns_cookie.cookie()), FIRST_SECONDS)
         yield watch

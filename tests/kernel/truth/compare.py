@@ -19,7 +19,7 @@ from scenes.netns import RUN_DIR, entered
 from scenes.topology import NODE4, NODE6, PODS, Node
 from tests.kernel.truth import trace
 from tests.kernel.truth.senders import Sender
-from tracer import record
+from tracer import netns_cookie, record
 from tracer.filters import Filter
 from tracer.header import completed
 from tracer.kernel.session import Kernel, Session
@@ -115,7 +115,7 @@ class Bench:
         self._devices = {POD: "eth0", None: uplink}
         self._inodes = {POD: (RUN_DIR / POD).stat().st_ino, None: names.own}
         with entered(POD):
-            watch.poll(netns.identity(self._inodes[POD], netns.cookie()))
+            watch.poll(netns.identity(self._inodes[POD], netns_cookie.cookie()))
         self.packets = self.rules = self.mismatches = self.undecided = 0
 
     def round(self, random: Random, count: int, made: Rules, changing: bool = False, big: bool = False) -> None:
@@ -160,7 +160,7 @@ class Bench:
         until = time.monotonic() + 60
         for space, inode in self._inodes.items():
             with entered(space), Nfnetlink() as nfnetlink:
-                now, named = nft_dump.generation(nfnetlink), netns.identity(inode, netns.cookie())
+                now, named = nft_dump.generation(nfnetlink), netns.identity(inode, netns_cookie.cookie())
             while not self.watch.find(named, now):
                 self.watch.coming(named, now)
                 assert time.monotonic() < until, "the ruleset was not read"
