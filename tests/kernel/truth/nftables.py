@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import time
 from functools import cache
+from itertools import count
 from random import Random
 from socket import if_nameindex
 
@@ -31,6 +32,9 @@ LATE_SECONDS = (0.3, 0.6, 30)
 """After how long elements of some maps time out."""
 SLACK_NS = 2_000_000_000
 """An element is certainly gone so long after its time."""
+_NUMBERS = count()
+"""Of maps of elements that time out: no two have one name, in whichever table or namespace, or a replaced table of the same name.
+An element of one map may stay where another map's of that key times out."""
 PRIORITIES = {"prerouting": (-300, -150, -150, -10), "output": (-300, -150, -10), "postrouting": (-150, 10)}
 
 
@@ -112,7 +116,7 @@ class Table:
 
     def _late(self, ip: str, below: list[str]) -> str:
         """A map of elements that time out, beside others that stay."""
-        name, random = f"late{len(self.objects)}", self.random
+        name, random = f"late{next(_NUMBERS)}", self.random
         verdicts = [_verdict(random, below) for _ in range(2)]
         elements = []
         for address in ADDRESSES[ip]:
@@ -289,11 +293,11 @@ class Made:
         self._remember(tables)
 
     def _remember(self, tables: list[Table]) -> None:
-        """When elements that time out do, at the latest (ns, CLOCK_MONOTONIC). A name may have been given before."""
+        """When elements that time out do, at the latest (ns, CLOCK_MONOTONIC): noted before they are loaded, and again after."""
         now = time.monotonic_ns()
         for table in tables:
             for name, seconds in table.late.items():
-                self._late[name] = max(self._late.get(name, 0), now + int(seconds * 1e9) + SLACK_NS)
+                self._late[name] = now + int(seconds * 1e9) + SLACK_NS
 
     def again(self, random: Random) -> None:
         """Replaces one of the node's tables by another of that name."""

@@ -38,7 +38,8 @@ Step = tuple[str, int, str]
 """Chain, handle of the rule (0: the policy), what it did."""
 Header = tuple[str, str, int, int, int]
 """Source, destination, protocol, source port or ICMP id, destination port or ICMP type << 8 | code. What the kernel's account
-leaves open, of fragments, of cut headers and behind IPv6's extension headers, is UNTOLD."""
+leaves open, of fragments, of cut headers and behind IPv6's extension headers, is UNTOLD. An address of which it has only the
+beginning is written as a network; "::/0" is any."""
 UNTOLD = -1
 
 
@@ -81,6 +82,14 @@ def header(network: bytes, transport: bytes) -> Header:
     return _address(src), _address(dst), protocol, sport, dport
 
 
+def _later_fragment(start: bytes) -> Header:
+    """A further fragment of IPv6 before the fragments are put together. The kernel does not know where its transport header is,
+    takes offset 0 for it, and so sends no network header, but the first 20 bytes of the packet as the transport header
+    (nft_set_pktinfo_ipv6: ipv6_find_hdr leaves thoff alone for such a fragment; nf_trace_fill_pkt_info)."""
+    source = f"{_address(start[8:20] + bytes(4))}/96" if len(start) == 20 and start[0] >> 4 == 6 else "::/0"
+    return source, "::/0", UNTOLD, UNTOLD, UNTOLD
+
+
 class Listener:
     """The messages of this namespace's trace. lost: the kernel could not deliver some, so nothing may be concluded."""
 
@@ -112,8 +121,9 @@ class Listener:
         key = number(a.get(6)), family, text(a.get(1))
         if 8 in a and a[8][0] >> 4 not in (4, 6):  # a device's chain meets ARP, too
             self._open.pop(key, None)
-        elif 8 in a:  # the first message of a run has the headers
-            run = Run(NFT_FAMILIES.get(family, str(family)), key[2], header(a[8], a.get(9, b"")))
+        elif 8 in a or 9 in a:  # the first message of a run has the headers
+            told = header(a[8], a.get(9, b"")) if 8 in a else _later_fragment(a[9])
+            run = Run(NFT_FAMILIES.get(family, str(family)), key[2], told)
             self._open[key] = run
             runs.append(run)
         step = _step(a)
