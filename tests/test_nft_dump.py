@@ -47,6 +47,11 @@ def test_comments_of_both_kinds() -> None:
     assert rule(match, verdict(1)).comment == "default/x:http"
 
 
+def test_matches_that_may_throw_a_packet_away() -> None:
+    matches = [expression("match", attribute(1, name)) for name in ("comment", "multiport", "addrtype")]
+    assert rule(*matches, verdict(1)).matches == ("multiport",)
+
+
 @pytest.mark.parametrize(("register", "place"), [(1, 0), (2, 16), (8, 0), (9, 4), (12, 16)])
 def test_where_the_key_of_a_verdict_map_stands(register: int, place: int) -> None:
     lookup = expression("lookup", attribute(1, "services"), attribute(2, register), attribute(3, 0))

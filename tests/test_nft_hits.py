@@ -152,6 +152,40 @@ def test_verdicts_in_words() -> None:
     assert walk(hit(109, 3 | 65535 << 16), verdict=3).visits[0].verdict == "QUEUE"
 
 
+def did(target: str, code: int, matches: tuple[str, ...] = (), flags: int = 0, in_map: bool = False) -> tuple[str, str]:
+    """What rule 101 is said to have done, and why a match of it threw the packet away."""
+    rules, key = snapshot(), (TABLE, 101)
+    changed = {key: replace(rules.rules[key], target=target)}
+    held = replace(rules, rules=changed, throwing={key: matches}, lookups={key: (MAP, 0)} if in_map else {})
+    visit = nft_hits.walk(chain(code & 0xFF, flags=flags), nft_hits.Run([hit(101, code)]), Held(held)).visits[0]
+    return visit.verdict, visit.thrown
+
+
+@pytest.mark.parametrize("target", ["MARK", "LOG", "ACCEPT", "RETURN", "SERVICES", "NFQUEUE", "DNAT", ""])
+def test_a_target_is_never_shown_for_a_drop_that_it_cannot_have_made(target: str) -> None:
+    """A map behind `meta mark set` may say drop, and a match of iptables may throw the packet away."""
+    verdict, why = did(target, 0, ("multiport",))
+    assert verdict == "DROP" and ("match multiport could not look into the packet" in why) == (target != "DNAT")
+    assert did(target, 0) == ("DROP", "")
+
+
+def test_a_rule_that_may_drop_in_two_ways() -> None:
+    """REJECT is known by its answer. Where none was seen and something else may have dropped the packet, neither is named."""
+    assert did("REJECT", 0) == ("REJECT", "")
+    assert did("REJECT", 0, ("multiport",)) == did("REJECT", 0, in_map=True) == ("DROP", "")
+    assert did("REJECT", 0, ("multiport",), Flag.FLAG_REJECT) == ("REJECT", "")
+    assert did("DROP", 0, ("multiport",)) == ("DROP", "")
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "verdict"),
+    [("MARK", 1, "ACCEPT"), ("DUP", 1, "ACCEPT"), ("MASQUERADE", 1, "MASQUERADE"), ("FWD", 2, "FWD"),
+     ("SYNPROXY", 2, "SYNPROXY"), ("NFQUEUE", 3 | 7 << 16, "NFQUEUE"), ("MARK", CONTINUE, "MARK"), ("services", 0, "DROP")],
+)  # fmt: skip
+def test_a_target_is_shown_for_what_it_does(target: str, code: int, verdict: str) -> None:
+    assert did(target, code) == (verdict, "")
+
+
 def test_a_generation_that_nobody_read() -> None:
     w = walk(hit(101, JUMP, "SERVICES", generation=8), hit(104, 1, generation=8), held=Held())
     assert w.undecided == "the rules of generation 8 could not be read in time" and w.decision is None

@@ -34,7 +34,12 @@ def clause(match: Ext, packet: Seen) -> str:
         return "the packet is a fragment that begins inside its TCP header, which match tcp does not let through (malformed)"
     if (match.name, match.revision) in _COMPUTED:
         return f"the packet is too short for match {match.name} (malformed)"
-    return f"match {match.name} could not look into the packet (too short for it, or malformed) and threw it away"
+    return thrown_by(match.name)
+
+
+def thrown_by(name: str) -> str:
+    """The same of a match of which no more than its name is known."""
+    return f"match {name} could not look into the packet (too short for it, or malformed) and threw it away"
 
 
 def header_throws(header: Header, packet: Seen) -> bool | None:

@@ -31,7 +31,7 @@ class Snapshot:
     A handle is never given twice in a table, nor a table's in a namespace: both together name a rule across generations.
     rules: by the table's handle and the rule's. chains: names by the table's handle and the chain's. lookups: of the rules that
     look their verdict up, the map and where its key stands. tables: names by handle. taken: when it had been read (ns,
-    CLOCK_MONOTONIC), 0 = not known.
+    CLOCK_MONOTONIC), 0 = not known. throwing: of a rule, the matches of iptables that may throw a packet away.
     """
 
     ruleset: Ruleset
@@ -41,6 +41,7 @@ class Snapshot:
     lookups: Mapping[tuple[int, int], tuple[VerdictMap, int]] = field(default_factory=dict)
     tables: Mapping[int, str] = field(default_factory=dict)
     taken: int = 0
+    throwing: Mapping[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
 
 
 Texts = Callable[[str, str], Mapping[int, str]]
@@ -80,11 +81,15 @@ def join(dump: Dump, inode: int, listed: Texts, saved: nft_text.Saved) -> Snapsh
         key, place = places[handles]
         return chains[key][place]
 
+    def throwing(handles: tuple[int, int]) -> tuple[str, ...]:
+        key, place = places[handles]
+        return dump.chains[key].rules[place].matches
+
     chains: Mapping[ChainKey, tuple[Rule, ...]] = Lazy(dump.chains, rules)
     tables = {handle: name for (_, name), handle in dump.tables.items()}
     policies = {key: chain.policy for key, chain in dump.chains.items() if chain.policy}
     ruleset = Ruleset("nft", inode, str(dump.generation), chains, policies)
-    return Snapshot(ruleset, dump.generation, Lazy(places, rule_at), names, lookups, tables)
+    return Snapshot(ruleset, dump.generation, Lazy(places, rule_at), names, lookups, tables, throwing=Lazy(places, throwing))
 
 
 def _agree(saves: Sequence[Rule], chain: DumpedChain) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tracer.lazy import LazyList
 from tracer.rules import nft_maps
+from tracer.rules.malformed import NEVER
 from tracer.rules.model import NFT_FAMILIES, ChainKey
 from tracer.rules.nfnetlink import MOST, Nfnetlink, TooMany, attribute, attributes, items, number, text
 from tracer.rules.nft_maps import Element, VerdictMap, element
@@ -30,12 +31,14 @@ _SIMPLE_TARGETS = {"masq": "MASQUERADE", "redir": "REDIRECT", "reject": "REJECT"
 @dataclass(frozen=True)
 class DumpedRule:
     """One rule. target: as Rule.target. lookup: the set its verdict is looked up in, and which byte of the registers the key
-    begins at; None when it has no verdict map, or its key may be gone from the registers when the rule has acted."""
+    begins at; None when it has no verdict map, or its key may be gone from the registers when the rule has acted. matches:
+    those of iptables that may throw a packet away."""
 
     handle: int
     comment: str = ""
     target: str = ""
     lookup: tuple[str, int] | None = None
+    matches: tuple[str, ...] = ()
 
 
 @dataclass
@@ -140,12 +143,15 @@ def dumped_rule(a: Mapping[int, bytes]) -> DumpedRule:
     comment, target = comment_of(a.get(7, b"")), ""
     lookup: tuple[str, int] | None = None
     lookups = 0
+    matches: list[str] = []
     for _, raw in items(a.get(4, b"")):
         expression = attributes(raw)
         name = text(expression.get(1))
         data = attributes(expression.get(2, b"")) if name in _TOLD_MORE else {}
         if name == "match" and text(data.get(1)) == "comment":
             comment = text(data.get(3, b"").split(b"\0")[0])
+        elif name == "match":
+            matches += {text(data.get(1))} - NEVER
         elif name == "lookup":
             if 3 in data and number(data[3]) == _VERDICT_REGISTER:
                 lookup, lookups = (text(data.get(1)), _place(number(data.get(2)))), lookups + 1
@@ -154,7 +160,7 @@ def dumped_rule(a: Mapping[int, bytes]) -> DumpedRule:
             lookup = lookup if name in _LEAVE_REGISTERS else None
     # Behind "continue" a rule goes on: it may put something else where the key was, or look up another verdict.
     lookup = lookup if lookups == 1 else None
-    return DumpedRule(number(a.get(3)), comment, target, lookup)
+    return DumpedRule(number(a.get(3)), comment, target, lookup, tuple(matches))
 
 
 _LEAVE_REGISTERS = frozenset({"counter", "log", "limit", "quota", "last", "notrack"})

@@ -19,18 +19,14 @@ from tracer.rules import netns
 from tracer.rules.model import NFT_FAMILIES, Place, Rule, Visit, Walk
 from tracer.rules.nft import Snapshot
 from tracer.rules.nft_maps import TIMEOUT
+from tracer.rules.nft_verdict import CONTINUE, GOTO, JUMP, MASK, RETURN, VERDICTS, WORDS, signed, thrown, word
 
-CONTINUE, JUMP, GOTO, RETURN = -1, -3, -4, -5
-VERDICT_MASK, STOLEN = 0xFF, 2
 UNKNOWN = -1
 """The number of a rule whose place in the chain is not known."""
 _REGISTERS = 64
 _NAME, _TO = 31, 95
 """Bytes of a name that records have room for: of a base chain, of where a jump leads."""
 _PART_LOST = "a part of what the rules did was lost"
-_VERDICTS = {0: "DROP", 1: "ACCEPT", 2: "STOLEN", 3: "QUEUE"}
-_WORDS = {CONTINUE: "CONTINUE", JUMP: "JUMP", GOTO: "GOTO", RETURN: "RETURN"}
-_MARKED = frozenset({"ACCEPT", "DROP", "RETURN", "QUEUE"})
 
 
 class Snapshots(Protocol):
@@ -98,7 +94,7 @@ def runs(events: Iterable[Any]) -> dict[RunKey, Run]:
 
 def _is_end(hit: NftHit) -> bool:
     """Whether a run is over with this record."""
-    return bool(hit.trace == Trace.TRACE_POLICY or _signed(hit.code) >= 0)
+    return bool(hit.trace == Trace.TRACE_POLICY or signed(hit.code) >= 0)
 
 
 @dataclass
@@ -110,33 +106,33 @@ class _Frame:
 
 
 class _Walker:
-    """One run under way. is_cut: of the base chain's name only the beginning is known."""
+    """One run under way. is_cut: of the base chain's name only the beginning is known. answered: REJECT's answer was seen."""
 
-    def __init__(self, table: str, base: str, is_cut: bool, snapshots: Snapshots) -> None:
+    def __init__(self, table: str, base: str, is_cut: bool, snapshots: Snapshots, answered: bool) -> None:
         self.table, self.chain, self._snapshots = table, base, snapshots
-        self._is_cut = is_cut
+        self._is_cut, self._answered = is_cut, answered
         self.frames: list[_Frame] = []
         self.visits: list[Visit] = []
         self.doubt = ""
         self.ended = False
 
     def take(self, hit: NftHit) -> None:
-        code = _signed(hit.code)
+        code = signed(hit.code)
         if hit.trace == Trace.TRACE_POLICY:
             place = Place(self._name, 0)
-            self.visits.append(Visit((place,), None, _VERDICTS.get(hit.policy, ""), Evidence.OBSERVED))
+            self.visits.append(Visit((place,), None, VERDICTS.get(hit.policy, ""), Evidence.OBSERVED))
             self.ended = True
             return
         if hit.handle == 0 and code == CONTINUE:
             self._back()
             return
-        rule, evidence, lookup = self._rule(hit)
+        rule, evidence, snapshot = self._rule(hit)
         if rule.number != UNKNOWN:
             self._agree(rule)
         place = Place(self._name, rule.number)
         path = (*(f.place for f in self.frames), place)
         to, is_cut = _to(hit, self._snapshots) if code in (JUMP, GOTO) else ("", False)
-        self.visits.append(Visit(path, rule, _verdict(code, rule, to + CUT * is_cut), evidence, lookup))
+        self.visits.append(self._visit(path, rule, evidence, hit, to + CUT * is_cut, snapshot))
         if to:
             self.frames.append(_Frame(place, code == JUMP))
             self.chain, self._is_cut = to, is_cut
@@ -164,19 +160,33 @@ class _Walker:
             if frame.back:
                 return
 
-    def _rule(self, hit: NftHit) -> tuple[Rule, Evidence, str]:
-        """The rule of a hit, how its place is known, and the map element that answered."""
+    def _visit(
+        self, path: tuple[Place, ...], rule: Rule, evidence: Evidence, hit: NftHit, to: str, snapshot: Snapshot | None
+    ) -> Visit:
+        code, key = signed(hit.code), (hit.table_handle, hit.handle)
+        if not snapshot:
+            return Visit(path, rule, word(code, rule, to, True), evidence)
+        matches, lookup = snapshot.throwing.get(key, ()), snapshot.lookups.get(key)
+        # Where something else in the rule may have dropped the packet, only an answer shows that REJECT did.
+        answered = self._answered or not (matches or lookup)
+        leads_on = (rule.family, rule.table, rule.target) in snapshot.ruleset.chains
+        why = thrown(code, rule, leads_on, matches)
+        element = _element(snapshot, hit, snapshot.number == hit.generation)
+        return Visit(path, rule, word(code, rule, to, answered), evidence, element, why)
+
+    def _rule(self, hit: NftHit) -> tuple[Rule, Evidence, Snapshot | None]:
+        """The rule of a hit, how its place is known, and the rules it was found in."""
         key = hit.table_handle, hit.handle
         snapshot = self._snapshots.find(space(hit), hit.generation)
         if snapshot and key in snapshot.rules:
-            return snapshot.rules[key], Evidence.OBSERVED, _element(snapshot, hit, True)
+            return snapshot.rules[key], Evidence.OBSERVED, snapshot
         for other in self._snapshots.near(space(hit)):
             if key in other.rules:
-                return other.rules[key], Evidence.DERIVED, _element(other, hit, False)
+                return other.rules[key], Evidence.DERIVED, other
         why = "could not be read in time" if snapshot is None else "did not hold it"
         self.doubt = self.doubt or f"the rules of generation {hit.generation} {why}"
         rule = Rule(NFT_FAMILIES.get(hit.family, ""), self.table, self.chain, UNKNOWN, "", "", _text(hit.to), hit.handle)
-        return rule, Evidence.OBSERVED, ""
+        return rule, Evidence.OBSERVED, None
 
 
 def names(chain: Event, run: Run, snapshots: Snapshots) -> tuple[str, str]:
@@ -204,7 +214,8 @@ def walk(chain: Event, run: Run, snapshots: Snapshots, whole: bool = True) -> Wa
     without an end is no wonder."""
     table, base = names(chain, run, snapshots)
     is_cut = not base and _is_cut(chain.chain, _NAME)
-    walker = _Walker(table or _text(chain.table), base or _text(chain.chain), is_cut, snapshots)
+    answered = bool(chain.flags & Flag.FLAG_REJECT)
+    walker = _Walker(table or _text(chain.table), base or _text(chain.chain), is_cut, snapshots, answered)
     hits = run.hits
     for hit in hits:
         walker.take(hit)
@@ -223,13 +234,8 @@ def generations(events: Iterable[Any]) -> set[tuple[int, int]]:
 
 
 def _agrees(last: Visit, hit: NftHit, chain: Event) -> bool:
-    decided = hit.policy if hit.trace == Trace.TRACE_POLICY else _signed(hit.code) & VERDICT_MASK
+    decided = hit.policy if hit.trace == Trace.TRACE_POLICY else signed(hit.code) & MASK
     return bool(decided == chain.verdict)
-
-
-def _signed(code: int) -> int:
-    """NFT_CONTINUE to NFT_RETURN are negative; NF_QUEUE with a high queue number only looks so."""
-    return code - (1 << 32) if code >= (1 << 32) + RETURN else code
 
 
 def _text(name: bytes) -> str:
@@ -257,18 +263,6 @@ def _to(hit: NftHit, snapshots: Snapshots) -> tuple[str, bool]:
     return name, is_cut
 
 
-def _verdict(code: int, rule: Rule, to: str) -> str:
-    """What a rule did, in a word: its target where that says more than the kernel's verdict."""
-    if code in (JUMP, GOTO):
-        return f"{'JUMP' if code == JUMP else 'GOTO'} {to}"
-    if code == RETURN:
-        return "RETURN"
-    if code == CONTINUE:
-        return rule.target or "CONTINUE"
-    word = _VERDICTS.get(code & VERDICT_MASK, str(code))
-    return rule.target if rule.target and rule.target.isupper() and rule.target not in _MARKED else word
-
-
 def _element(snapshot: Snapshot, hit: NftHit, in_force: bool) -> str:
     """The element of the verdict map that a rule's verdict came from; "" where the map does not tell just one.
 
@@ -293,8 +287,8 @@ def _element(snapshot: Snapshot, hit: NftHit, in_force: bool) -> str:
 def _did(verdict: str, hit: NftHit, snapshot: Snapshot) -> bool:
     """Whether a verdict as nft writes it, "goto X", is the hit's."""
     word, _, to = verdict.partition(" ")
-    code = _signed(hit.code)
-    if _WORDS.get(code, _VERDICTS.get(code & VERDICT_MASK, "")) != word.upper():
+    code = signed(hit.code)
+    if WORDS.get(code, VERDICTS.get(code & MASK, "")) != word.upper():
         return False
     known = snapshot.chains.get((hit.table_handle, hit.to_handle), "")
     return to == known if known else to == _text(hit.to) or (_is_cut(hit.to, _TO) and _begins(to, hit.to))
