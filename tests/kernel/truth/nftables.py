@@ -33,8 +33,8 @@ LATE_SECONDS = (0.3, 0.6, 30)
 SLACK_NS = 2_000_000_000
 """An element is certainly gone so long after its time."""
 _NUMBERS = count()
-"""Of maps of elements that time out: no two have one name, in whichever table or namespace, or a replaced table of the same name.
-An element of one map may stay where another map's of that key times out."""
+"""Of maps of elements that time out: no two maps have one name, not in two tables or namespaces, nor in a table and the one
+that replaces it. An element may stay in one map while another map's element of that key times out."""
 PRIORITIES = {"prerouting": (-300, -150, -150, -10), "output": (-300, -150, -10), "postrouting": (-150, 10)}
 
 
@@ -293,7 +293,7 @@ class Made:
         self._remember(tables)
 
     def _remember(self, tables: list[Table]) -> None:
-        """When elements that time out do, at the latest (ns, CLOCK_MONOTONIC): noted before they are loaded, and again after."""
+        """When elements that time out do, at the latest (ns, CLOCK_MONOTONIC): noted before they are loaded and after."""
         now = time.monotonic_ns()
         for table in tables:
             for name, seconds in table.late.items():
