@@ -158,7 +158,7 @@ def did(target: str, code: int, matches: tuple[str, ...] = (), flags: int = 0, i
     changed = {key: replace(rules.rules[key], target=target)}
     held = replace(rules, rules=changed, throwing={key: matches}, lookups={key: (MAP, 0)} if in_map else {})
     visit = nft_hits.walk(chain(code & 0xFF, flags=flags), nft_hits.Run([hit(101, code)]), Held(held)).visits[0]
-    return visit.verdict, visit.thrown
+    return visit.verdict, visit.hotdrop
 
 
 @pytest.mark.parametrize("target", ["MARK", "LOG", "ACCEPT", "RETURN", "SERVICES", "NFQUEUE", "DNAT", ""])

@@ -15,6 +15,8 @@ from tracer.rules.model import NFT_FAMILIES
 from tracer.rules.nfnetlink import Message, Nfnetlink, attributes, number, text
 
 _GROUP, _TRACE = 9, 17
+MOST_RUNS = 50_000
+"""Runs of chains between two readings: more mean that packets go round."""
 _POLICY = 1
 _WORDS = {0: "DROP", 1: "ACCEPT", 2: "STOLEN", 3: "QUEUE", 0xFFFFFFFF: "CONTINUE", 0xFFFFFFFB: "RETURN"}
 _JUMPS = {0xFFFFFFFD: "JUMP", 0xFFFFFFFC: "GOTO"}
@@ -99,9 +101,10 @@ class Listener:
         self.lost = False
 
     def read(self, seconds: float) -> list[Run]:
-        """All runs that have come, once nothing more has for so long."""
+        """All runs that have come, once nothing more has for so long. At most MOST_RUNS, else AssertionError."""
         runs: list[Run] = []
         while True:
+            assert len(runs) < MOST_RUNS, "packets come without end"
             try:
                 messages = self._socket.listen(seconds)
             except OSError as e:
