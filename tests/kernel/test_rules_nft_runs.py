@@ -64,7 +64,6 @@ class Copies:
         return ""
 
 
-@pytest.mark.matrix
 def test_runs_within_runs(watch: Watch) -> None:
     scene.down()
     with compare.bench(watch.session) as bench:
