@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import pytest
+
 from tests.nodes import node
+from tracer.errors import NoObjects
+from tracer.kube import objects
 from tracer.kube.index import Index
 from tracer.kube.names import endpoint_hash, nftables_name, read_nftables_name, service_hash
 from tracer.kube.store import Store
@@ -125,3 +130,17 @@ def test_what_changes_nothing_that_is_kept_is_no_change() -> None:
     assert calls == [1]
     store.replace("Node", [])
     assert calls == [1, 2] and not store.nodes.values()
+
+
+def test_a_file_of_objects_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that never ends is one sentence; a pipe, as of `<(kubectl get ...)`, is read."""
+    monkeypatch.setattr(objects, "MOST", 1 << 20)
+    with pytest.raises(NoObjects, match="/dev/zero has more than 1 MB"):
+        objects.read("/dev/zero")
+    read, write = os.pipe()
+    with os.fdopen(write, "wb") as out:
+        out.write(b'{"kind": "Service", "metadata": {"name": "a", "namespace": "b"}}')
+    try:
+        assert [o["kind"] for o in objects.read(f"/proc/self/fd/{read}")] == ["Service"]
+    finally:
+        os.close(read)

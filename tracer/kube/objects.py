@@ -15,6 +15,8 @@ from tracer.kube.model import Endpoint, HostPort, Node, Pod, ServicePort
 
 Object = dict[str, Any]
 
+MOST = 512 << 20
+"""Bytes of a file of objects."""
 KINDS = ("Service", "EndpointSlice", "Endpoints", "Pod", "Node")
 """What is read of a list; anything else in it is passed over."""
 
@@ -172,9 +174,13 @@ _PLAIN: dict[str, type] = {"str": str, "int": int, "bool": bool}
 
 
 def read(path: str) -> list[Object]:
-    """The objects in a file that `kubectl get ... -o json` wrote. Raises NoObjects."""
+    """The objects in a file or pipe that `kubectl get ... -o json` wrote, of at most MOST bytes. Raises NoObjects."""
     try:
-        body = json.loads(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open("rb") as file:
+            text = file.read(MOST + 1)
+        if len(text) > MOST:
+            raise NoObjects(f"--objects {path} has more than {MOST >> 20} MB.")
+        body = json.loads(text)
     except OSError as e:
         raise NoObjects(f"--objects {path} cannot be read: {e.strerror}.") from e
     except (ValueError, RecursionError) as e:
