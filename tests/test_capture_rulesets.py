@@ -40,6 +40,7 @@ def snapshot() -> Snapshot:
     return Snapshot(
         Ruleset("nft", 100, "7", chains, policies), 7, {(3, 11): rules[0], (3, 12): rules[1]}, {(3, 1): "pre"},
         {(3, 11): (found, 4), (3, 12): (found, 8)}, {3: "nat", 4: "a" * 60}, 12345,
+        {(3, 11): ("multiport", "sctp")},
     )  # fmt: skip
 
 
@@ -49,13 +50,13 @@ def test_an_nftables_reading(change: Change) -> None:
 
 
 def test_an_nftables_reading_of_an_older_capture() -> None:
-    """It tells neither tables by handle, nor when the rules were read, nor what times out."""
+    """It tells neither tables by handle, nor when the rules were read, what times out, and which matches throw packets away."""
     told = again(rulesets.of_change(Change(100, 7, False, snapshot())))
-    del told[3]["tables"], told[3]["taken"]
+    del told[3]["tables"], told[3]["taken"], told[3]["throwing"]
     text = json.dumps(told)
     older = json.loads(text.replace(', "times_out": true', "").replace(', "flags": 16, "parts": {"tuple": [2]}', ""))
     read = rulesets.change(older).snapshot
-    assert read and (read.tables, read.taken) == ({}, 0)
+    assert read and (read.tables, read.taken, read.throwing) == ({}, 0, {})
     (verdicts, _) = read.lookups[3, 11]
     assert (verdicts.flags, verdicts.parts, verdicts.elements[0].times_out) == (0, (), False)
 

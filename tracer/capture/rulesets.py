@@ -78,6 +78,7 @@ def _of_snapshot(s: Snapshot) -> Any:
         "tables": [[handle, name] for handle, name in s.tables.items()],
         "maps": [plain(found) for found in maps],
         "lookups": [[*key, number[id(found)], at] for key, (found, at) in s.lookups.items()],
+        "throwing": [[*key, list(matches)] for key, matches in s.throwing.items() if matches],
     }
 
 
@@ -99,4 +100,5 @@ def _snapshot(told: Any) -> Snapshot:
         {(table, rule): (maps[which], at) for table, rule, which, at in told["lookups"]},
         {handle: name for handle, name in told.get("tables", [])},
         told.get("taken", 0),
+        {(int(table), int(rule)): tuple(map(str, names)) for table, rule, names in told.get("throwing", [])},
     )
