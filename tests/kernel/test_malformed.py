@@ -115,7 +115,7 @@ def test_extension_headers(watch: Watch, table: None) -> None:
     cases = {
         "six headers": (60, options(6, TCP) + SYN, (2, "ACCEPT", False)),
         "AH": (AH, ah + SYN, (2, "ACCEPT", False)),
-        "sixteen": (60, options(16, TCP) + SYN, (2, "ACCEPT", False)),
+        "twelve": (60, options(12, TCP) + SYN, (2, "ACCEPT", False)),
         "they end early": (60, options(3, TCP)[:17], (1, "DROP", True)),
         "three bytes behind": (60, options(5, UDP) + b"abc", (1, "DROP", True)),
     }
