@@ -11,13 +11,14 @@ from tracer.syns.spaces import Spaces
 
 def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     shake = attempt.syn.handshake
-    ack = "the client's ACK has not come" if not attempt.doubtful else "the client's ACK was not seen, while packets were lost"
     if shake and shake.accepted:
+        by = f"{attempt.process}{attempt.where}"
         waiting = f", SYN queue {shake.syn_queue}" if shake.syn_queue else ""
-        return Cause("half-open", f"answered by {attempt.process}{attempt.where}, {ack}{waiting}", good=True)
-    if attempt.synacks:
-        by = place(attempt.reached.dst, attempt.reached.dport)
-        if attempt.partial:
-            return Cause("answered", f"answered by {by}; what came after it was not recorded", good=True)
-        return Cause("half-open", f"answered by {by}, {ack}", good=True)
-    return None
+    elif attempt.synacks:
+        by, waiting = place(attempt.reached.dst, attempt.reached.dport), ""
+    else:
+        return None
+    if attempt.partial:
+        return Cause("answered", f"answered by {by}; what came after it was not recorded", good=True)
+    ack = "the client's ACK has not come" if not attempt.doubtful else "the client's ACK was not seen, while packets were lost"
+    return Cause("half-open", f"answered by {by}, {ack}{waiting}", good=True)
