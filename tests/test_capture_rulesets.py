@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests import captures
-from tracer.capture import rulesets
+from tracer.capture import border, rulesets
 from tracer.capture.codec import Unreadable
+from tracer.capture.schema import Record
 from tracer.rules.model import Rule, Ruleset
 from tracer.rules.nft import Snapshot
 from tracer.rules.nft_maps import Element, VerdictMap
@@ -69,3 +70,18 @@ def test_damage(told: Any) -> None:
         rulesets.reading(told)
     with pytest.raises(Unreadable):
         rulesets.change(told)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("taken", "soon"), ("tables", [[1, 5]]), ("tables", 7), ("throwing", [[1, 2, [5]]]), ("throwing", [["1", 2, []]])],
+)
+def test_what_newer_captures_have_has_its_types(key: str, value: object) -> None:
+    body = rulesets.of_change(Change(100, 7, False, snapshot()))
+    told = again(body)
+    assert border.record(Record.NFT, told) == told
+    del told[3][key]
+    assert border.record(Record.NFT, told) == told, "older captures have not"
+    told[3][key] = value
+    with pytest.raises(Unreadable):
+        border.record(Record.NFT, told)

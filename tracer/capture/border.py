@@ -29,6 +29,8 @@ _SNAPSHOT = {
     "maps": list[Any],
     "lookups": list[tuple[int, int, int, int]],
 }
+_SNAPSHOT_LATER = {"taken": int, "tables": list[tuple[int, str]], "throwing": list[tuple[int, int, list[str]]]}
+"""What captures from before do not have."""
 _TABLE = {"blob": str, "hooks": _PLACES, "underflows": _PLACES, "text": str | None}
 _WANTED = tuple[int, Any, str]
 
@@ -109,13 +111,20 @@ def record(kind: str, body: Any) -> Any:
         _need(table is None or fits(table, _TABLE, listed=True), kind)
         _need(table is None or all(hook in HOOKS for name in ("hooks", "underflows") for hook, _ in table[name]), kind)
     elif kind == Record.NFT:
-        _need(type(body[2]) is bool and (not body[3] or fits(body[3], _SNAPSHOT, listed=True)), kind)
+        snapshot = body[3]
+        _need(type(body[2]) is bool and (not snapshot or fits(snapshot, _SNAPSHOT, listed=True)), kind)
+        _need(not snapshot or _present(snapshot, _SNAPSHOT_LATER, listed=True), kind)
     return body
 
 
 def _need(right: bool, kind: str) -> None:
     if not right:
         raise Unreadable(f"a record of another form ({kind})")
+
+
+def _present(found: dict[str, Any], hints: dict[str, Any], listed: bool = False) -> bool:
+    """Whether each of these keys that is there has its type."""
+    return all(fits(found[key], hint, listed) for key, hint in hints.items() if key in found)
 
 
 def meta(name: str, value: Any) -> Any:
@@ -126,7 +135,7 @@ def meta(name: str, value: Any) -> Any:
         found = rich(value)
         _need(fits(found, RICH[name]), name)
         if name == "options":
-            _need(all(fits(found[k], hint) for k, hint in _OPTIONS.items() if k in found), name)
+            _need(_present(found, _OPTIONS), name)
     elif name == "namespaces":
         _need(fits(rich(value["names"]), dict[int, str]), name)
     return value
