@@ -185,8 +185,14 @@ class _Walker:
                 return other.rules[key], Evidence.DERIVED, other
         why = "could not be read in time" if snapshot is None else "did not hold it"
         self.doubt = self.doubt or f"the rules of generation {hit.generation} {why}"
-        rule = Rule(NFT_FAMILIES.get(hit.family, ""), self.table, self.chain, UNKNOWN, "", "", _text(hit.to), hit.handle)
+        rule = Rule(NFT_FAMILIES.get(hit.family, ""), self.table, self.chain, UNKNOWN, "", "", c_text(hit.to), hit.handle)
         return rule, Evidence.OBSERVED, None
+
+
+def _candidates(hit: NftHit, snapshots: Snapshots) -> list[Snapshot]:
+    """The rules of a hit's generation if they were read, then all others of its namespace, the newest first."""
+    found = snapshots.find(space(hit), hit.generation)
+    return ([found] if found else []) + snapshots.near(space(hit))
 
 
 def names(chain: Event, run: Run, snapshots: Snapshots) -> tuple[str, str]:
@@ -194,9 +200,8 @@ def names(chain: Event, run: Run, snapshots: Snapshots) -> tuple[str, str]:
     if not run.hits:
         return "", ""
     hit = run.hits[0]
-    found = snapshots.find(space(hit), hit.generation)
     table = base = ""
-    for snapshot in ([found] if found else []) + snapshots.near(space(hit)):
+    for snapshot in _candidates(hit, snapshots):
         table = table or snapshot.tables.get(hit.table_handle, "")
         base = base or snapshot.chains.get((hit.table_handle, hit.chain_handle), "")
     return table if _begins(table, chain.table) else "", base if _begins(base, chain.chain) else ""
@@ -215,7 +220,7 @@ def walk(chain: Event, run: Run, snapshots: Snapshots, whole: bool = True) -> Wa
     table, base = names(chain, run, snapshots)
     is_cut = not base and _is_cut(chain.chain, _NAME)
     answered = bool(chain.flags & Flag.FLAG_REJECT)
-    walker = _Walker(table or _text(chain.table), base or _text(chain.chain), is_cut, snapshots, answered)
+    walker = _Walker(table or c_text(chain.table), base or c_text(chain.chain), is_cut, snapshots, answered)
     hits = run.hits
     for hit in hits:
         walker.take(hit)
@@ -238,10 +243,6 @@ def _agrees(last: Visit, hit: NftHit, chain: Event) -> bool:
     return bool(decided == chain.verdict)
 
 
-def _text(name: bytes) -> str:
-    return c_text(name)
-
-
 def _is_cut(told: bytes, room: int) -> bool:
     """Whether a name may have been longer than what a record had room for, in bytes."""
     return len(told.split(b"\0")[0]) >= room
@@ -254,9 +255,8 @@ def _begins(name: str, told: bytes) -> bool:
 
 def _to(hit: NftHit, snapshots: Snapshots) -> tuple[str, bool]:
     """The chain a jump leads to, and whether its name may have been cut: the record has no room for a very long one."""
-    name, is_cut = _text(hit.to), _is_cut(hit.to, _TO)
-    found = snapshots.find(space(hit), hit.generation)
-    for snapshot in ([found] if found else []) + snapshots.near(space(hit)):
+    name, is_cut = c_text(hit.to), _is_cut(hit.to, _TO)
+    for snapshot in _candidates(hit, snapshots):
         known = snapshot.chains.get((hit.table_handle, hit.to_handle), "")
         if known == name or (is_cut and _begins(known, hit.to)):
             return known, False
@@ -291,4 +291,4 @@ def _did(verdict: str, hit: NftHit, snapshot: Snapshot) -> bool:
     if WORDS.get(code, VERDICTS.get(code & MASK, "")) != word.upper():
         return False
     known = snapshot.chains.get((hit.table_handle, hit.to_handle), "")
-    return to == known if known else to == _text(hit.to) or (_is_cut(hit.to, _TO) and _begins(to, hit.to))
+    return to == known if known else to == c_text(hit.to) or (_is_cut(hit.to, _TO) and _begins(to, hit.to))
