@@ -70,6 +70,7 @@ def test_a_jump_that_asks_for_no_local_address_takes_the_port_of_every_machine()
 def test_ipvs_makes_every_cluster_ip_local() -> None:
     (cause,) = causes("ipvs-portmap-first", service())
     assert "every cluster IP is local to this node by kube-ipvs0, and portmap's jump comes first" in cause
+    assert "every connection to tcp 3306 at an address that is local to this node" in cause
 
 
 @pytest.mark.parametrize("name", ["portmap", "ipvs-portmap"])

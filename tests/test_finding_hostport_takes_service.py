@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from tests import findings as f
 from tests.nodes import node
 from tracer.findings.model import Finding
+from tracer.findings.node import Listener
 from tracer.kube.known import Known
 from tracer.kube.owners import owner_of
 from tracer.model import Endpoints, Evidence, Hop, Nat, Packet
@@ -41,7 +43,7 @@ def known(mode: str, folder: Path, *local: str, scenario: str = "S5-nodeport", w
     return replace(whole, local=whole.local | set(local))
 
 
-def found(made: Packet, of: Known, **on: dict[str, str]) -> list[Finding]:
+def found(made: Packet, of: Known, **on: Mapping[object, object]) -> list[Finding]:
     return f.look([made], of, f.FakeNode(**on))[0]  # type: ignore[arg-type]
 
 
@@ -140,3 +142,22 @@ def test_another_programs_dnat_is_none(tmp_path: Path) -> None:
     before = Endpoints(f.CLIENT, 40000, MYSQL_A, 3306)
     visit = Visit((Place("PREROUTING", 1),), rule, "DNAT", Evidence.OBSERVED)
     assert not found(f.packet([f.nat(rules, "PREROUTING", "DNAT", before, replace(before, dst="10.9.9.9"), visit)], before), of)
+
+
+def test_the_check_says_what_ss_and_ipvsadm_show(tmp_path: Path) -> None:
+    rules = jump_first(node(IPTABLES, "S5-nodeport").iptables())
+    of, made = known(IPTABLES, tmp_path), request(rules, "192.168.56.10")
+    (told,) = found(made, of)
+    assert "`ss -lnp 'sport = :3306'` shows nothing, for a hostPort has no socket" in told.check and "ipvsadm" not in told.check
+    held = Listener("0.0.0.0", 3306, 88, "kube-proxy")
+    (told,) = found(made, of, listeners={(3306, "tcp"): held})
+    assert "shows kube-proxy (pid 88), and not the pod" in told.check
+    rules = jump_first(node(IPVS, "S5-nodeport").iptables())
+    (told,) = found(request(rules, MYSQL_A), known(IPVS, tmp_path, MYSQL_A), interfaces={MYSQL_A: "kube-ipvs0"})
+    assert "`ipvsadm -Ln | grep :3306` shows the Service's virtual server" in told.check
+
+
+def test_the_check_names_the_tool_of_the_back_end(tmp_path: Path) -> None:
+    rules = jump_first(node(IPTABLES, "S5-nodeport").iptables())
+    (told,) = found(request(rules, "192.168.56.10"), known(IPTABLES, tmp_path))
+    assert told.check.startswith("`iptables-legacy-save -t nat | grep -e CNI-HOSTPORT -e KUBE-SERVICES` shows portmap's rules")

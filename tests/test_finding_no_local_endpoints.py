@@ -80,6 +80,30 @@ def test_kube_proxy_goes_by_the_bare_host_name(mode: str, made: Packet) -> None:
     assert "pod 2048-game/app-2048-x" in f.proofs(told, "object")[0]
 
 
+BY_FLAG = KubeProxy(77, ((BARE.names[0][0], "--hostname-override"),))
+BY_HOST = KubeProxy(77, ((BARE.names[0][0], "the host name"),))
+UNKNOWN = KubeProxy(77, (("x", "not recorded"),))
+
+
+@pytest.mark.parametrize("proxy", [BY_FLAG, BY_HOST])
+def test_no_file_is_named_where_kube_proxy_has_none(proxy: KubeProxy) -> None:
+    (told,) = found(marked_and_dropped(), here(LEGACY), proxy)
+    assert told.cure.startswith(f"Start kube-proxy with --hostname-override={FULL}")
+    assert "file" not in told.cure + told.check
+
+
+@pytest.mark.parametrize("proxy", [None, UNKNOWN])
+def test_both_are_named_where_it_is_not_known_which_counts(proxy: KubeProxy | None) -> None:
+    (told,) = found(marked_and_dropped(), here(LEGACY), proxy)
+    assert f"--hostname-override={FULL}; where it is started with --config, set hostnameOverride: {FULL}" in told.cure
+
+
+def test_the_check_works_with_every_version_of_endpoint_slices() -> None:
+    """Those of v1beta1, which Kubernetes 1.20 serves, have no nodeName; Endpoints have it in every version."""
+    (told,) = found(marked_and_dropped(), here(LEGACY), BARE)
+    assert "`kubectl get endpoints -n 2048-game service-2048 -o yaml | grep nodeName`" in told.check
+
+
 def test_a_flag_that_may_not_be_heeded() -> None:
     proxy = KubeProxy(
         77, (*BARE.names, (FULL, "--hostname-override, which is not heeded by every version when --config is given"))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from tracer.audit import traffic
 from tracer.audit.ports import Claim, host_ports, node_ports
-from tracer.audit.senders import HERE, OUTSIDE, POD, senders
+from tracer.audit.senders import HERE, OUTSIDE, POD, node_address, senders
 from tracer.audit.state import State
 from tracer.audit.traffic import Asked, Way
 from tracer.findings import hostport_takes_service as finding
@@ -62,10 +62,17 @@ def _same_port(state: State, host: Claim, rival: Claim) -> Finding:
         key=(host.port, host.protocol, host.owner.label or host.target, rival.owner.label),
         cause=f"{where} of this node is both hostPort of {pod} and NodePort of Service {rival.owner.label}: {fate}.",
         proofs=tuple(shown),
-        check=finding.check(host.port, host.owner, way),
+        check=_check(state, host, way),
         cure=finding.cure(host.port, pod, way),
         certain=certain,
     )
+
+
+def _check(state: State, host: Claim, way: str) -> str:
+    """What to look at: rules, sockets, IPVS where kube-proxy uses it, the pod."""
+    address = host.address or node_address(state, "ip6" if host.rule and host.rule.family == "ip6" else "ip")
+    on_port = finding.on_port(address, host.port, host.protocol, state.context) if address else ""
+    return finding.check(host.port, host.owner, host.rule, on_port, state.ipvs, way)
 
 
 def _order(state: State, host: Claim, asked: Sequence[Asked], way: str) -> list[Proof]:
@@ -161,15 +168,16 @@ def _elsewhere(state: State, host: Claim) -> Iterator[Finding]:
         "portmap's jump comes first and does not ask whether the address is local" if not tests
         else f"every cluster IP is local to this node by {finding.IPVS}, and portmap's jump comes first"
     )  # fmt: skip
+    at = " at an address that is local to this node" if tests else ""
     yield Finding(
         name="",
         key=(host.port, host.protocol, host.owner.label or host.target, "elsewhere"),
         cause=(
             f"hostPort {host.port} of {_pod(host)} takes what is meant for {whom}: {why}, so every connection to"
-            f" {host.protocol} {host.port} that starts on this node or passes it reaches the pod."
+            f" {host.protocol} {host.port}{at} that starts on this node or passes it reaches the pod."
         ),
         proofs=tuple(shown),
-        check=finding.check(host.port, host.owner, way),
+        check=_check(state, host, way),
         cure=finding.cure(host.port, _pod(host), way),
     )
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from tracer.audit import traffic
 from tracer.audit.ports import Claim, host_ports
 from tracer.audit.state import State
+from tracer.findings.hostport_takes_service import host_ports as host_ports_of
 from tracer.findings.model import Finding, Proof
 from tracer.kube.names import IPTABLES_CHAIN
 from tracer.rules import commands
@@ -69,7 +70,10 @@ def _leftover(state: State, found: list[Rule], ruleset: Ruleset) -> Finding:
             *(state.proof(r, ruleset, state.owner(r, ruleset).text) for r in found[:NAMED]),
             Proof("rule", f"no rule that a packet meets jumps to {names}", state.installed.source(found[0], ruleset)),
         ),
-        check="`iptables-save | grep CHAIN`: a '-j' to it stands in no chain but such as these, if at all.",
+        check=(
+            f"`{commands.saves(found[0])} | grep -e {found[0].chain}`: a '-j' to it stands in no chain but such as these, if at"
+            " all."
+        ),
         cure="kube-proxy removes its own when it next writes all its rules, at the latest when it is restarted.",
         certain=False,
     )
@@ -117,7 +121,7 @@ def _of_nobody(state: State, host: Claim) -> Iterator[Finding]:
             Proof("object", f"no container has the address {host.target}", "CNI result cache"),
         ),
         check="The container's id is in the rule's comment: `crictl pods` does not list it.",
-        cure=f"Remove the rule and its chain {host.rule.target if host.rule else ''}, or restart the node.",
+        cure=f"Remove the rule{_deletes([host])}, or restart the node.",
         certain=goes is True,
     )
 
@@ -128,6 +132,12 @@ def _goes_to(state: State, host: Claim) -> bool | None:
     asked = traffic.at_port(state, host.port, host.protocol, host.address, v6)
     found = {w.target == host.target for w in traffic.ways(asked)}
     return next(iter(found)) if len(found) == 1 else None
+
+
+def _deletes(claims: list[Claim]) -> str:
+    """The commands that delete the claims' rules, behind a colon."""
+    found = [f"`{commands.deletes(c.rule)}`" for c in claims if c.rule]
+    return f": {', '.join(found)}" if found else ""
 
 
 def _twice_claimed(state: State, same: list[Claim]) -> Finding:
@@ -145,7 +155,9 @@ def _twice_claimed(state: State, same: list[Claim]) -> Finding:
             f"hostPort {first.port} ({first.protocol}) has rules for {len(same)} containers: {fate}."
         ),
         proofs=tuple(c.shown for c in same),
-        check=f"`kubectl get pods -A -o wide` finds who has hostPort {first.port}; `crictl pods`, which containers are there.",
-        cure=f"If a container is gone, remove its rule ({', '.join(c.rule.target for c in others if c.rule)}).",
+        check=(
+            f"`{host_ports_of(first.port)}` shows the pods that have the hostPort; `crictl pods`, which containers are there."
+        ),
+        cure=f"If a container is gone, remove its rule{_deletes(others)}.",
         certain=bool(winners),
     )

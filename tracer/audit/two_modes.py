@@ -16,6 +16,7 @@ from tracer.findings.model import Finding, Proof
 from tracer.kube.names import IPTABLES_CHAIN
 from tracer.kube.owners.rule_text import destination, destination_ports, protocol
 from tracer.place import place
+from tracer.rules import commands
 from tracer.rules.model import Rule, Ruleset
 from tracer.verdict import BAD
 
@@ -61,9 +62,16 @@ def _tell(state: State, ruleset: Ruleset, left: list[Rule]) -> Finding:
             *(state.proof(r, ruleset, state.owner(r, ruleset).text) for r in shown),
             *(proof for _, proof in list(refused.values())[:SHOWN]),
         ),
-        check="`iptables-save -t filter | grep -e KUBE-EXTERNAL-SERVICES -e KUBE-SERVICES` shows them: ipvs mode has none.",
+        check=f"`{_lists(left)}` shows them; of these chains ipvs mode has KUBE-SERVICES alone, and in the nat table only.",
         cure="Stop kube-proxy, remove what both modes have left by `kube-proxy --cleanup`, start it again; or reboot the node.",
     )
+
+
+def _lists(left: list[Rule]) -> str:
+    """The command that lists rules by their chains."""
+    tables, chains = {r.table for r in left}, list(dict.fromkeys(r.chain for r in left))
+    table = left[0].table if len(tables) == 1 else ""
+    return f"{commands.saves(left[0], table)} | grep {' '.join(f'-e {c}' for c in chains[:SHOWN])}"
 
 
 def _refuses(state: State, rule: Rule, ruleset: Ruleset) -> tuple[str, Proof] | None:

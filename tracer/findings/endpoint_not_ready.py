@@ -33,10 +33,18 @@ def find(packet: Packet, context: Context) -> Finding | None:
                 decision_proof(hop, hop.owner.text),
                 Proof("object", f"not ready: {names}", "Kubernetes API"),
             ),
-            check=f"`kubectl describe pod -n {port.namespace} POD`: its events tell how the readiness probe fails.",
+            check=_check(port.namespace, next((e.pod[1] for e in ends if e.pod[1]), "")),
             cure=(
                 "Mend what the readiness probe asks for, or the probe; publishNotReadyAddresses: true gives requests to pods"
                 " that are not ready."
             ),
         )
     return None
+
+
+def _check(namespace: str, pod: str) -> str:
+    """What to look at. pod: one that is not ready, "" where the endpoints name none."""
+    if not pod:
+        return f"`kubectl get pods -n {namespace}` shows which pods are not ready."
+    command = f"kubectl describe pod -n {namespace} {pod}"
+    return f"`{command}` shows the condition Ready; its events say how the readiness probe fails."

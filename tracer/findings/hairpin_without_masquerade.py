@@ -11,6 +11,8 @@ from tracer.findings.context import Context
 from tracer.findings.model import Finding, packet_proof, rule_proof
 from tracer.model import Packet
 from tracer.place import place
+from tracer.rules import commands
+from tracer.rules.model import Visit
 
 
 def find(packet: Packet, context: Context) -> Finding | None:
@@ -38,11 +40,21 @@ def find(packet: Packet, context: Context) -> Finding | None:
         ),
         proofs=(packet_proof(packet), *([rule_proof(decision, dnat.owner.text if dnat.owner else "")] if decision else [])),
         check=(
-            "`iptables -t nat -S | grep KUBE-SEP`: its first rule is `-s POD -j KUBE-MARK-MASQ`; a rule before KUBE-POSTROUTING"
-            " may have ended the chain. The bridge must send back to the same port too (hairpin mode)."
+            f"{_endpoint(decision)}a rule before kube-proxy's in POSTROUTING may have ended the chain."
+            " The bridge must send back to the same port too (hairpin mode)."
         ),
         cure=(
             "Restart kube-proxy if its rule is missing; kubelet's --hairpin-mode hairpin-veth or the bridge plugin's"
             " hairpinMode; masqueradeAll is a way round."
         ),
+    )
+
+
+def _endpoint(decision: Visit | None) -> str:
+    """What to look at in the chain of the endpoint, a clause; "" where its rule is not known."""
+    if not decision or not decision.rule:
+        return ""
+    return (
+        f"`{commands.shows(decision.rule)}` lists the chain of the endpoint: a rule before its DNAT has the pod's address as"
+        " the source and marks the packet for masquerade; "
     )

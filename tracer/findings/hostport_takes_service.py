@@ -8,11 +8,15 @@ first.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof, rule_proof
+from tracer.findings.node import Listener
 from tracer.kube.model import Owner
 from tracer.model import Hop, Nat, Packet
 from tracer.place import place
+from tracer.rules import commands
 from tracer.rules.model import Rule, Visit, Walk
 from tracer.source import answered
 
@@ -60,6 +64,7 @@ def _tell(
     address, port, protocol = nat.before.dst, nat.before.dport, packet.protocol.lower()
     pod = f"pod {owner.label}" if owner.kind == "Pod" else f"the pod at {nat.after.dst}"
     way, why, proofs_of_order = _order(hop, walk, visit, address, context)
+    in_ipvs = way == "ipvs" or bool(context.known.ipvs)
     became = place(nat.after.dst, nat.after.dport)
     proofs = [
         Proof("packet", f"{packet.endpoints.src} -> {place(address, port)} became {became}", hop.evidence.value),
@@ -74,31 +79,47 @@ def _tell(
         key=(protocol, port, owner.label or nat.after.dst, should, way),
         cause=f"hostPort {port} of {pod} takes what was meant for {should}: {why}.",
         proofs=tuple(proofs),
-        check=check(port, owner, way),
+        check=check(port, owner, visit.rule, on_port(address, port, protocol, context), in_ipvs, way),
         cure=cure(port, pod, way),
     )
 
 
-def check(port: int, owner: Owner, way: str) -> str:
-    """What to look at. owner: whose hostPort it is. way: as _order tells it."""
-    rules = "iptables-save -t nat | grep -e CNI-HOSTPORT -e KUBE-SERVICES"
-    if way == "nftables":
-        rules = "nft list table ip cni_hostport"
-    if way == "ipvs-port":
-        return (
-            f"`{rules}` shows portmap's rules; `ipvsadm -Ln` has the Service's virtual server for port {port}, and its counters"
-            f" (`ipvsadm -Ln --stats`) do not grow. `kubectl {_pods(port, owner)}` has the hostPort."
-        )
-    return (
-        f"`{rules}` shows portmap's rules; nothing listens on {port}, so ss, netstat and ipvsadm do not show it."
-        f" `kubectl {_pods(port, owner)}` has the hostPort."
-    )
+def check(port: int, owner: Owner, rule: Rule | None, on_port: str, in_ipvs: bool, way: str = "") -> str:
+    """What to look at.
+
+    owner: whose hostPort it is. rule: portmap's. on_port: as `on_port` says it. in_ipvs: whether kube-proxy is in ipvs mode.
+    way: as _order tells it.
+    """
+    rules = f"{commands.saves(rule, 'nat')} | grep -e CNI-HOSTPORT -e KUBE-SERVICES" if rule else ""
+    if rule and rule.table == "cni_hostport":
+        rules = commands.saves(rule)
+    said = [f"`{rules}` shows portmap's rules"] if rules else []
+    said += [on_port] if on_port else []
+    if in_ipvs:
+        grow = f", and its counters (`ipvsadm -Ln --stats | grep :{port}`) do not grow" if way == "ipvs-port" else ""
+        said.append(f"`ipvsadm -Ln | grep :{port}` shows the Service's virtual server{grow}")
+    return f"{'; '.join(said)}. `{host_ports(port, owner)}` shows the hostPort."
 
 
-def _pods(port: int, owner: Owner) -> str:
-    if owner.kind == "Pod":
-        return f"describe pod -n {owner.namespace} {owner.name}"
-    return f"get pods -A -o yaml | grep 'hostPort: {port}'"
+def host_ports(port: int, owner: Owner | None = None) -> str:
+    """The command that shows which pod has a hostPort. owner: whose it is, where that is known."""
+    if owner and owner.kind == "Pod":
+        return f"kubectl describe pod -n {owner.namespace} {owner.name} | grep 'Host Port'"
+    return f"kubectl get pods -A -o custom-columns={_HOST_PORTS} | grep -w -e NAME -e {port}"
+
+
+_HOST_PORTS = "NAMESPACE:.metadata.namespace,NAME:.metadata.name,HOSTPORT:.spec.containers[*].ports[*].hostPort"
+
+
+def on_port(address: str, port: int, protocol: str, context: Context) -> str:
+    """What ss shows of the port, as a clause; "" where sockets were not asked for. A hostPort needs no socket."""
+    found: Listener | Literal[False] | None = answered(lambda: context.node.listener(address, port, protocol) or False, None)
+    if found is None:
+        return ""
+    command = f"`ss -lnp 'sport = :{port}'`"
+    if not found:
+        return f"{command} shows nothing, for a hostPort has no socket"
+    return f"{command} shows {found.text}, and not the pod, for a hostPort has no socket"
 
 
 def cure(port: int, pod: str, way: str) -> str:

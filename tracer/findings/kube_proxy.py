@@ -20,6 +20,8 @@ PROGRAMS = ("kube-proxy", "hyperkube")
 """Programs that are kube-proxy, by the name of their file."""
 WITH_KUBE_PROXY = ("k3s", "rke2")
 """Programs that have kube-proxy in them."""
+FLAG, BY_HOST, KEY = "--hostname-override", "the host name", "hostnameOverride"
+"""Sources of kube-proxy's name: its flag, the host name where nothing else is given, a key of its configuration file."""
 
 _OVERRIDE = re.compile(
     r"""^hostnameOverride:[ \t]*+(?:"([^"\n]*+)"|'([^'\n]*+)'|([^\s#"']*+))[ \t]*+(?:#.*)?$"""
@@ -34,6 +36,15 @@ class KubeProxy:
 
     pid: int
     names: tuple[tuple[str, str], ...]
+
+    @property
+    def by_file(self) -> bool | None:
+        """Whether it has a configuration file, whose name for the node comes first; None when that is not known."""
+        sources = [source for _, source in self.names]
+        if all(source in (FLAG, BY_HOST) for source in sources):
+            # No name is known only where there is a file, and it cannot be read.
+            return not sources
+        return True if any(KEY in source for source in sources) else None
 
 
 def running(proc: Path = Path("/proc")) -> KubeProxy | None:
@@ -87,20 +98,20 @@ def _names_of(process: int, words: Sequence[str], host: str) -> list[tuple[str, 
 def names(words: Sequence[str], root: int, host: str) -> list[tuple[str, str]]:
     """(name, where it comes from) of each name that this command line may mean. root: descriptor of what it sees as /."""
     override, config = option(words, "hostname-override").lower(), option(words, "config")
-    by_host = (host, "the host name")
+    by_host = (host, BY_HOST)
     if not config:
-        return [(override, "--hostname-override")] if override else [by_host]
+        return [(override, FLAG)] if override else [by_host]
     told = _override_in(config, root)
     if told is None:
         return []
     first = (
-        (told.lower(), f"hostnameOverride in {config}")
+        (told.lower(), f"{KEY} in {config}")
         if told
-        else (host, f"the host name, for {config} has no hostnameOverride")
+        else (host, f"{BY_HOST}, for {config} has no {KEY}")
     )
     if not override or override == first[0]:
         return [first]
-    return [first, (override, "--hostname-override, which is not heeded by every version when --config is given")]
+    return [first, (override, f"{FLAG}, which is not heeded by every version when --config is given")]
 
 
 def option(words: Sequence[str], name: str) -> str:

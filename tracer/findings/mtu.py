@@ -24,7 +24,9 @@ def find(packet: Packet, context: Context) -> Finding | None:
     netns, leaves = _way_out(packet, context)
     mtu = answered(lambda: context.node.mtu(leaves), 0) if leaves and netns == "node" else 0
     limit = f", whose MTU is {mtu}," if mtu else ""
-    ends = packet.endpoints
+    ends, v6 = packet.endpoints, packet.family == "IPv6"
+    # Of IP and of ICMP's echo request.
+    headers, tables = (48, "ip6tables") if v6 else (28, "iptables")
     told = [Proof("setting", f"MTU of {leaves} is {mtu}", "/sys/class/net")] if mtu else []
     return Finding(
         name="",
@@ -34,10 +36,13 @@ def find(packet: Packet, context: Context) -> Finding | None:
             " must not be cut: the sender is told so by ICMP, and where that does not reach it, every full segment is lost."
         ),
         proofs=(packet_proof(packet), *told),
-        check=f"From {ends.src}: `ping -M do -s 1472 {ends.dst}`, and smaller; `ip link` shows the MTU of each interface.",
+        check=(
+            f"From {ends.src}: `ping -c 1 -M do -s {max(packet.length - headers, 0)} {ends.dst}` sends a packet of that length,"
+            " and smaller ones pass; `ip link` shows the MTU of each interface."
+        ),
         cure=(
             "Give the pods' interfaces the MTU of the tunnel (the CNI plugin's mtu), let ICMP 'fragmentation needed' pass, or"
-            " clamp the MSS: `iptables -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu`."
+            f" clamp the MSS: `{tables} -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu`."
         ),
     )
 

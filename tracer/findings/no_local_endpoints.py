@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracer.findings.context import Context
-from tracer.findings.kube_proxy import KubeProxy
+from tracer.findings.kube_proxy import FLAG, KEY, KubeProxy
 from tracer.findings.model import Finding, Proof, decision_proof, packet_proof, rule_proof
 from tracer.kube.model import Endpoint, Owner, ServicePort
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
@@ -100,15 +100,32 @@ def conflict(port: ServicePort, shown: Sequence[Proof], context: Context, fate: 
         ),
         proofs=(*shown, *_ends(here), *_names(proxy, context)),
         check=(
-            f"`kubectl get endpointslices -n {port.namespace} -o yaml | grep nodeName` against the name in kube-proxy's log"
-            f" and configuration (its log says 'Failed to retrieve node info: nodes \"NAME\" not found').{health}"
+            f"`kubectl get endpoints -n {port.namespace} {port.name} -o yaml | grep nodeName` shows the name that the endpoints"
+            f" carry; compare it with the name that kube-proxy goes by, in {_where(proxy)} (its log says 'Failed to"
+            f" retrieve node info: nodes \"NAME\" not found').{health}"
         ),
-        cure=(
-            f"Set hostnameOverride: {names[0] if names else 'NODENAME'} in kube-proxy's configuration file: with --config"
-            f" its flag --hostname-override may be ignored. Then restart kube-proxy."
-        ),
+        cure=_cure(proxy, names[0] if names else "NODENAME"),
         certain=wrong is not None,
     )
+
+
+def _where(proxy: KubeProxy | None) -> str:
+    """Where the name that kube-proxy goes by is written."""
+    by_file = proxy.by_file if proxy else None
+    if by_file is None:
+        return "its log, its command line, and its configuration file if it has one"
+    return "its log and its configuration file" if by_file else "its log and its command line"
+
+
+def _cure(proxy: KubeProxy | None, name: str) -> str:
+    """How kube-proxy is made to go by the name. A configuration file is named only where there may be one."""
+    by_file = proxy.by_file if proxy else None
+    in_file, in_flag = f"Set {KEY}: {name} in kube-proxy's configuration file", f"Start kube-proxy with {FLAG}={name}"
+    if by_file is None:
+        return f"{in_flag}; where it is started with --config, set {KEY}: {name} in that file. Then restart kube-proxy."
+    if by_file:
+        return f"{in_file}: with --config its flag {FLAG} may be ignored. Then restart kube-proxy."
+    return f"{in_flag}: it has no --config, so the flag is what counts."
 
 
 def _ends(here: Sequence[tuple[Endpoint, str]]) -> list[Proof]:

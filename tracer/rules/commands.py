@@ -26,6 +26,13 @@ def shows_policy(family: str, table: str, chain: str, *, legacy: bool) -> str:
     return f"nft list ruleset | grep -A1 'chain {chain} '"
 
 
+def saves(rule: Rule, table: str = "") -> str:
+    """The command that prints all rules of the back end that a rule is in. table: only those of this table."""
+    if not _of_iptables(rule):
+        return f"nft -a list table {rule.family} {rule.table}"
+    return f"{_tool(rule.family, legacy=not rule.handle)}-save" + (f" -t {table}" if table else "")
+
+
 def deletes(rule: Rule) -> str:
     """The command that deletes a rule: by its text, which stays right when others come and go."""
     if rule.text and _of_iptables(rule):
