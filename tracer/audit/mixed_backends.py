@@ -10,6 +10,10 @@ from tracer.audit.state import State
 from tracer.findings.model import Finding
 from tracer.rules.model import Rule, Ruleset
 
+FIREWALL = "KUBE-FIREWALL"
+"""A chain of the filter table with the same rules whoever writes it: kubelet, or a newer kube-proxy, which leaves the chain and
+the jumps to it in force at `--cleanup` (kubernetes pkg/proxy/iptables/proxier.go). It is never out of date."""
+
 Met = tuple[Rule, Ruleset, int]
 """A program's first rule in one place, the ruleset, and how many it has there."""
 
@@ -17,6 +21,8 @@ Met = tuple[Rule, Ruleset, int]
 def check(state: State) -> Iterator[Finding]:
     places: dict[tuple[str, str], dict[str, Met]] = defaultdict(dict)
     for rule, ruleset in state.rules():
+        if rule.table == "filter" and FIREWALL in (rule.chain, rule.target):
+            continue
         owner = state.owner(rule, ruleset)
         if owner.program and owner.kind != "administrator":
             where = _place(rule, ruleset, state)
