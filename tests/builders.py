@@ -21,10 +21,10 @@ from tracer.record import DTYPE, HOOKS, VERDICTS, Event, Flag, Kind
 Ends = tuple[str, int, str, int]
 NODE, POD, OTHER_POD = 100, 200, 300
 NAMES = {NODE: "node", POD: "pod-a", OTHER_POD: "pod-b"}
-REASONS = {2: "NO_SOCKET", 6: "NETFILTER_DROP", 7: "TCP_RESET"}
+REASONS = {2: "NO_SOCKET", 6: "NETFILTER_DROP", 7: "TCP_RESET", 11: "OTHERHOST"}
 FUNCTIONS = {
     0x10: "nf_hook_slow", 0x20: "tcp_v4_rcv", 0x30: "__udp4_lib_rcv", 0x40: "skb_queue_purge",
-    0x50: "udp_destruct_common", 0x60: "neigh_invalidate",
+    0x50: "udp_destruct_common", 0x60: "neigh_invalidate", 0x70: "ip_rcv_core",
 }  # fmt: skip
 SECOND = 1_000_000_000
 

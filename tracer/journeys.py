@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from tracer import header, raw, record, verdict
+from tracer import copies, header, raw, record, verdict
 from tracer.doubt import Doubt
 from tracer.hops import Hops
 from tracer.model import Endpoints, Flow, Hop, Packet
@@ -156,7 +156,7 @@ class Journeys:
         whole = not self._doubt.about(records) and numbers == set(range(expected, expected + len(numbers)))
         whole = whole and (before is None or before.complete)
         self._rules.begin(records, whole)
-        hops = header.followed(events, self._hop) or [self._hops.make(events[0])]
+        hops = copies.settled(header.followed(events, self._hop) or [self._hops.make(events[0])])
         packet = Packet(
             identity=identity,
             time=events[0].time + self._offset,

@@ -4,12 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from scenes import rules, topology, traffic
 from tests.kernel.watching import Watch
+from tracer.copies import of_no_one
 from tracer.filters import Filter
+from tracer.kube.cni import Cache
+from tracer.kube.explain import explain
+from tracer.kube.known import Known
+from tracer.kube.store import Store
+from tracer.syns.watch import Syns
 
 TEE = f"""*mangle
 -A PREROUTING -i eth0 -p udp --dport {traffic.NODEPORT_UDP} -j TEE --gateway {topology.PODS[1].addr4}
@@ -31,3 +38,34 @@ def test_tee(watch: Watch, tee: None) -> None:
     assert question.outcome == "delivered", question.verdict
     copies = [h for h in question.hops if h.clone]
     assert any(h.out_iface == "cni0" and h.hook == "OUTPUT" for h in copies), [(h.hook, h.out_iface) for h in question.hops]
+
+
+@pytest.fixture
+def forgetful() -> Iterator[None]:
+    """The bridge learns no address, so that it floods what it sends to a pod."""
+    learning = [Path(f"/sys/class/net/{pod.host_end}/brport/learning") for pod in topology.PODS]
+    for switch in learning:
+        switch.write_text("0")
+    Path(f"/sys/class/net/{topology.BRIDGE}/bridge/flush").write_text("1")
+    yield
+    for switch in learning:
+        switch.write_text("1")
+
+
+@pytest.mark.matrix
+def test_a_flooded_packet_is_the_one_that_is_taken(watch: Watch, forgetful: None) -> None:
+    """Whichever pod is asked: the SYN is told where it is accepted, and all other pods have a copy of it."""
+    replies: list[traffic.Reply] = []
+    with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
+        while len({reply.server for reply in replies}) < 2 and len(replies) < 12:
+            replies.append(traffic.http_get())
+    syns = Syns()
+    for packet in seen.packets:
+        explain(packet, Known(Store(), Cache()))
+        syns.add(packet)
+    told = {v.asked.sport: v.cause for v in syns.rest()}
+    for reply in replies:
+        text = told[reply.sport].text
+        assert f"scene-{reply.server}" in text and f" in {reply.server}, accept queue" in text
+    asked = [p for p in seen.packets if p.tcp_flags == "SYN"]
+    assert all(len({h.netns for h in p.hops if of_no_one(h)}) == 2 for p in asked), [p.hops for p in asked]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracer import copies
 from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket
 from tracer.place import place
 from tracer.render import _ipvs
@@ -19,6 +20,8 @@ MARGIN = TIME + 2
 DETAIL = MARGIN + HOOK + SUBJECT
 RULE = MARGIN + 2
 """A rule and the way to it are long: they begin further left."""
+NAMED = 3
+"""So many of the namespaces that only copies got to are named."""
 
 _NAMES = {"icmpv6": "ICMPv6"}
 
@@ -53,12 +56,18 @@ class Lines:
         """A line for each hop that is shown, and one where the packet came into another namespace."""
         if not packet.hops:
             return
-        ink, began, netns = self._ink, packet.hops[0].time, packet.netns
+        ink, netns = self._ink, packet.netns
+        others = [h for h in packet.hops if copies.of_no_one(h)]
         for hop in packet.hops if self.verbose else decisive(packet.hops):
+            if not self.verbose and copies.of_no_one(hop):
+                if hop is others[0]:
+                    line = f"{'':<{HOOK}}{'copies':<{SUBJECT}}{_elsewhere(others)}"
+                    yield ink.fold(f"{self._moment(packet, hop)}  {line}", DETAIL)
+                continue
             if hop.netns and hop.netns != netns:
                 netns = hop.netns
                 yield " " * MARGIN + ink("place", plain(f"in {netns}"))
-            moment = ink("quiet", f"{relative(hop.time - began) if packet.time else '':>{TIME}}")
+            moment = self._moment(packet, hop)
             subject, detail = self._act(hop, packet.family)
             subject = f"{subject:<{SUBJECT - 1}}"
             actor = ink("change", subject) if hop.nat else subject
@@ -68,6 +77,10 @@ class Lines:
                 yield ink.fold(" " * RULE + ink("quiet", remark), RULE + 4)
             for rule in rule_lines(hop, self.verbose, ink, not packet.time):
                 yield ink.fold(" " * RULE + rule, RULE + 4)
+
+    def _moment(self, packet: Packet, hop: Hop) -> str:
+        """When, since the packet's first hop; nothing for a packet that is only explained."""
+        return self._ink("quiet", f"{relative(hop.time - packet.hops[0].time) if packet.time else '':>{TIME}}")
 
     def ends(self, packet: Packet) -> list[str]:
         """Who its ends are, when that says more than their addresses do."""
@@ -139,6 +152,16 @@ def decisive(hops: list[Hop]) -> Iterator[Hop]:
         if hop.what in ("table", "chain") or (hop.ipvs and hop.verdict):
             said = hop
         yield hop
+
+
+def _elsewhere(others: list[Hop]) -> str:
+    """Where copies were dropped that do not belong there; the first few of many places by name."""
+    places = list(dict.fromkeys(h.netns for h in others))
+    if len(places) == 1:
+        return f"dropped in {places[0]}, which it is not for (OTHERHOST)"
+    named = plain(", ".join(places[:NAMED]))
+    more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+    return f"dropped in {len(places)} namespaces that it is not for: {named}{more} (OTHERHOST)"
 
 
 def _rewrite(nat: Nat) -> str:

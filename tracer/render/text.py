@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 from tracer import __version__
+from tracer.copies import of_no_one
 from tracer.facts import Fact
 from tracer.findings.model import Finding
 from tracer.model import Evidence, Packet, Totals
@@ -83,6 +84,7 @@ class Text(Output):
         hops = tuple(
             (h.what, h.netns, h.hook, h.table, h.chain, h.verdict, h.nat, h.ipvs, h.socket and h.socket.pid)
             for h in decisive(packet.hops)
+            if not of_no_one(h)
         )
         way = (packet.flow.orig, packet.flow.is_reply, packet.verdict, hops)
         before = self._ways.setdefault(way, packet.time)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from tracer import freed, icmp
+from tracer import copies, freed, icmp
 from tracer.model import Evidence, Hop, Nat, Packet
 from tracer.place import place
 from tracer.timelines.model import Stage, Step
@@ -71,8 +71,13 @@ def _in(netns: str) -> str:
 def _stages(packet: Packet) -> Iterator[Stage]:
     began = packet.hops[0].time
     places = {False: packet.netns, True: packet.netns}  # its own, its copies'
-    decided = False
+    decided, others = False, [h for h in packet.hops if copies.of_no_one(h)]
     for hop in packet.hops:
+        if copies.of_no_one(hop):
+            if hop is others[0]:
+                text = f"{len(others)} {'copies' if len(others) > 1 else 'copy'} dropped in other namespaces (OTHERHOST)"
+                yield Stage(hop.time - began, places[False], text)
+            continue
         if (decided and _follows(hop)) or (hop.clone and hop.drop and (benign(hop.drop) or freed.undecided(hop.drop))):
             continue
         decided = decided or (hop.what in ("table", "chain") and hop.verdict in ("DROP", "REJECT"))
