@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ from tracer.errors import BadOption, NoObjects, NoSuchObject
 from tracer.filters import Filter, parse_host
 from tracer.journeys import Journeys
 from tracer.kube import wanted
+from tracer.kube.client import Client
 from tracer.kube.known import Known
 from tracer.kube.live import Kube, Source
 from tracer.kube.store import Store
@@ -213,6 +217,42 @@ def test_a_slow_api_holds_up_only_who_asks_for_a_name(
     monkeypatch.setattr("tracer.kube.live.PATIENCE", 0.1)
     with pytest.raises(NoObjects, match="has not answered within"):
         Kube(source, Words(services=("default/http-proxy",)), Filter()).start()
+
+
+@pytest.mark.parametrize("trouble", ["refused", "401"])
+def test_an_api_that_refuses_is_not_waited_for(
+    tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """What it said is the reason that is given, and nobody waits for the patience to end."""
+    monkeypatch.setattr(Watch.__init__, "__defaults__", (0.01,))  # the pause between attempts
+    source = Source(kubeconfig=server.kubeconfig(tmp_path, "stale"))
+    if trouble == "refused":
+        server.die()
+    server.token = "valid"
+    told = {"refused": "does not answer (Connection refused)", "401": "does not know this account (401"}[trouble]
+    monkeypatch.setattr("tracer.kube.live.PATIENCE", 3600.0)
+    with Kube(source, Words(), Filter()) as kube:
+        kube.settle()
+        notes = " ".join(kube.notes())
+        assert told in notes and "has not answered" not in notes
+    with pytest.raises(NoObjects, match=re.escape(told)):
+        Kube(source, Words(services=("default/http-proxy",)), Filter()).start()
+
+
+def test_an_api_that_is_back_at_the_second_try(tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One failure is none: the API server may just be starting."""
+    monkeypatch.setattr(Watch.__init__, "__defaults__", (0.01,))  # the pause between attempts
+    first, get = threading.local(), Client._get
+
+    def once_in_vain(self: Client, *given: Any) -> Any:
+        if not getattr(first, "done", False):
+            first.done = True
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        return get(self, *given)
+
+    monkeypatch.setattr(Client, "_get", once_in_vain)
+    with Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), Words(services=("default/http-proxy",)), Filter()) as kube:
+        assert "172.30.253.123" in addresses(kube.filter())
 
 
 def test_a_broken_kubeconfig_that_nobody_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

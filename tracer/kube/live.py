@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tracer.kube.watch import Watch
 
 PATIENCE = 10.0
-"""Seconds to wait for the API when an option names an object. Nothing else ever waits for it."""
+"""Seconds to wait for an API that says nothing, when an option names an object. Nothing else ever waits for it."""
 UNCHECKED = (
     "The kubeconfig {} has insecure-skip-tls-verify: nobody checks that it is the API that answers. Whoever is on the way can"
     " read the token and make names up."
@@ -140,10 +140,10 @@ class Kube:
                 self._notes.append(str(e))
 
     def settle(self) -> None:
-        """Waits for the objects, for as long as an option that names one would."""
+        """Waits for the objects, for as long as an option that names one would. What the API refuses is among its own notes."""
         if self._watch:
             self._have_all = self._watch.wait(PATIENCE)
-            if not self._have_all:
+            if not self._have_all and not self._watch.troubled:
                 self._notes.append(f"The Kubernetes API has not answered within {PATIENCE:.0f} s: names come from rules alone.")
 
     def wants(self, packet: Packet) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import http.client
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
 from tracer.kube import client, objects
@@ -21,6 +21,8 @@ from tracer.worker import Worker, troubles
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between attempts, doubled each time."""
+ATTEMPTS = 2
+"""So many failed attempts, one after another, to list a collection are enough not to wait for it any longer."""
 
 ENDPOINT_KINDS = (client.SLICES, client.SLICES_BETA, client.ENDPOINTS)
 """In order of preference: a cluster too old for the first has one of the others."""
@@ -45,6 +47,7 @@ class Watch:
         self._trouble: dict[str, str] = {}
         self._missing = {"Service", "EndpointSlice", "Node", "Pod"}
         self._complete, self._lock = threading.Event(), threading.Lock()
+        self._decided, self._failed = threading.Event(), Counter[str]()
         self._left_out, self._odd_kinds = 0, set[str]()
 
     def start(self) -> None:
@@ -61,8 +64,10 @@ class Watch:
             thread.join(0.5)
 
     def wait(self, seconds: float) -> bool:
-        """Whether all collections have been listed, or refused, within so many seconds."""
-        return self._complete.wait(seconds)
+        """Whether all collections have been listed, or refused, within so many seconds; returns earlier when one has failed
+        again, so that `troubled` says why."""
+        self._decided.wait(seconds)
+        return self._complete.is_set()
 
     def notes(self) -> list[str]:
         """What the user should be told since the last call."""
@@ -134,9 +139,11 @@ class Watch:
                     self._missing.discard("Pod")
             if not self._missing:
                 self._complete.set()
+                self._decided.set()
 
     def _well(self, kind: str) -> None:
         with self._lock:
+            del self._failed[kind]
             if self._trouble.pop(kind, None) and not self._trouble:
                 self._told.append("The Kubernetes API answers again.")
 
@@ -175,6 +182,9 @@ class Watch:
             # One outage has many faces (refused, reset, timed out): after the first it is still the same.
             same = "does not answer" in sentence and any("does not answer" in t for t in self._trouble.values())
             self._trouble[kind] = sentence
+            self._failed[kind] += 1
+            if self._failed[kind] >= ATTEMPTS and kind in self._missing:
+                self._decided.set()
             if not (known or same):
                 self._told.append(sentence)
 
