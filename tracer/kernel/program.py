@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -64,7 +65,7 @@ WAYS = {
 """The ways of tracer/kernel/plan.py."""
 
 
-KPROBE_EVENTS = (Path("/sys/kernel/tracing/kprobe_events"), Path("/sys/kernel/debug/tracing/kprobe_events"))
+MOUNTS = Path("/proc/self/mounts")
 
 FLAGS = ["-g0", "-Xclang", "-disable-llvm-passes"]
 """bcc runs LLVM's passes itself, over what clang has optimised already: once is enough, and takes two fifths less time for
@@ -112,6 +113,17 @@ def compiled(bcc: ModuleType, text: str) -> Any:
         return Unattached(text=text, cflags=FLAGS)
     finally:
         del os.environ["BCC_KERNEL_SOURCE"]
+
+
+def _has_events_in_tracefs() -> bool:
+    """Whether bcc has made kprobes of this process in tracefs, as it does where perf_event_open refuses one."""
+    with suppress(OSError):
+        mounts = [line.split(" ") for line in MOUNTS.read_text(errors="replace").splitlines()]
+        for place in (words[1] for words in mounts if words[2] == "tracefs"):
+            with suppress(OSError):
+                if f"_bcc_{os.getpid()} " in Path(place, "kprobe_events").read_text(errors="replace"):
+                    return True
+    return False
 
 
 class Program:
@@ -186,10 +198,10 @@ class Program:
     def close(self) -> None:
         """Detaches and unloads everything.
 
-        bcc then looks for what a kprobe may have left in tracefs, and raises where there is none to look at: in a container.
-        Closing its perf event is all it takes there.
+        Closing its perf event is all it takes to remove a kprobe. bcc also opens /sys/kernel/debug/tracing/kprobe_events for
+        each: on a node the kernel then mounts tracefs there, which stays; in a container without tracefs bcc raises.
         """
-        if not any(path.exists() for path in KPROBE_EVENTS):
+        if not _has_events_in_tracefs():
             for programs in self.bpf.kprobe_fds.values():
                 for fd in programs.values():
                     self._bcc.libbcc.lib.bpf_close_perf_event_fd(fd)
