@@ -58,7 +58,7 @@ POINTS = {
     "first fexit attached": _attached("FEXIT"),
     "first kprobe attached": _attached("KPROBE"),
     "first kretprobe attached": _attached("KRETPROBE"),
-    "all attached": Point("tracer.kernel.session", "Session.__init__"),
+    "all attached": Point("tracer.kernel.session", "Ring.__init__", entered=True),
     "namespace of the trace switch made": Point("tracer.rules.nfnetlink", "Nfnetlink.batch", entered=True),
     "trace switch on": Point("tracer.rules.nft_switch", "Switch.__init__"),
     "rules of nftables being read": Point("tracer.rules.nft_text", "run", entered=True),
