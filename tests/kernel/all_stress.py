@@ -9,6 +9,7 @@ One line a case, with figures. The last line is cases=… failed=…: the exit s
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -19,12 +20,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 from scenes import scene, traffic  # noqa: E402
-from tests.kernel import modules, stress, tracers  # noqa: E402
+from tests.kernel import modules, stress  # noqa: E402
 from tests.kernel.test_command import ASK, COMMAND, ENVIRONMENT  # noqa: E402
 from tests.kernel.tracers import Tracer  # noqa: E402
 
@@ -34,7 +36,10 @@ READ_ONLY = (
     "for at in / /tmp /run /dev/shm /var/tmp; do mount -o remount,bind,ro $at 2>/dev/null; done; ! touch /tmp/x 2>/dev/null && "
 )
 """In a mount namespace: a full $TMPDIR of one MB, and nothing else that can be written to."""
-START_SECONDS, END_SECONDS, PATIENCE = 300.0, 120.0, 90.0
+START_SECONDS, END_SECONDS, PATIENCE = 600.0, 300.0, 90.0
+LAST_BYTES = 1 << 20
+"""The summary is shorter than this."""
+_PACKET, _LOST, _PORT = (re.compile(text) for text in (rb'\{"type": ?"packet"', rb'\{"type": ?"lost"', rb'"[sd]port": ?(\d+)'))
 MEMORY_MB = 512
 """What a run may use at most, whatever happens: half of what the DaemonSet gives it."""
 
@@ -97,14 +102,32 @@ class Running:
         self.tracer = Tracer(directory, "stressed", ports=ports)
         must(self.tracer.started(), self.tracer.said())
         self.pid = int((directory / "stressed.ready").read_text())
+        self._out, self._lost, self._told = (directory / "stressed.out").open("rb"), 0, dict.fromkeys(ports, 0)
         self.before = self.files
 
     def told(self, port: int) -> int:
-        return len(tracers.of_port(self.tracer.lines(), port))
+        """Packets of a port so far."""
+        self._read()
+        return self._told[port]
 
     @property
     def lost(self) -> int:
-        return sum(line["count"] for line in self.tracer.lines() if line["type"] == "lost")
+        self._read()
+        return self._lost
+
+    def _read(self) -> None:
+        """Counts the lines that are new: their text, for there are too many to parse each time."""
+        at = self._out.tell()
+        for line in self._out:
+            if not line.endswith(b"\n"):
+                self._out.seek(at)
+                break
+            at += len(line)
+            if _LOST.match(line):
+                self._lost += int(json.loads(line)["count"])
+            elif _PACKET.match(line):
+                for port in {int(number) for number in _PORT.findall(line)} & self._told.keys():
+                    self._told[port] += 1
 
     @property
     def memory(self) -> int:
@@ -119,6 +142,14 @@ class Running:
         must(self.tracer.process.poll() is None, f"it has ended: {self.tracer.said()}")
         must(self.memory < MEMORY_MB, f"{self.memory} MB")
         return f"{self.lost} lost, {self.memory} MB at most, {self.files} files open ({self.before} before)"
+
+    def end(self) -> tuple[int, dict[str, Any]]:
+        """Its exit status, once it was asked to end, and its last line."""
+        self.tracer.signal(signal.SIGINT)
+        status = self.tracer.process.wait(END_SECONDS)
+        with open(self._out.name, "rb") as out:
+            out.seek(max(0, out.seek(0, os.SEEK_END) - LAST_BYTES))
+            return status, json.loads(out.read().splitlines()[-1])
 
     def calm(self, port: int, fewest: int) -> int:
         """Packets of a port that were told, once nothing more comes."""
@@ -165,13 +196,11 @@ def hostile_rules(running: Running, options: argparse.Namespace) -> str:
 
 def ends(running: Running, options: argparse.Namespace) -> str:
     began = time.monotonic()
-    lines = running.tracer.end()
+    status, last = running.end()
     took, said = time.monotonic() - began, running.tracer.said()
-    must(
-        running.tracer.process.returncode == 0 and lines[-1]["type"] == "summary", f"status {running.tracer.process.returncode}"
-    )
+    must(status == 0 and last["type"] == "summary", f"status {status}: {said}")
     must("Traceback" not in said, said)
-    return f"{took:.0f} s, {lines[-1]['packets']} packets, {lines[-1]['lost']} lost; stderr: {len(said.splitlines())} lines"
+    return f"{took:.0f} s, {last['packets']} packets, {last['lost']} lost; stderr: {len(said.splitlines())} lines"
 
 
 STARTS: tuple[Callable[[], str], ...] = (nobody_hears, nowhere_to_write, few_descriptors, memlock_without_rights)
