@@ -15,8 +15,8 @@ def test_what_a_tool_prints_and_where_it_fails(monkeypatch: pytest.MonkeyPatch) 
     shell, sleep = tools.find("sh"), tools.find("sleep")
     assert shell and sleep and tools.find("k8snet-no-such-tool") is None
     assert tools.printed(shell, "-c", "head -c 300000 /dev/zero | tr '\\0' x; printf '\\377'") == "x" * 300_000 + "\udcff"
-    with pytest.raises(OSError, match="no rules here"):
-        tools.printed(shell, "-c", "echo no rules here >&2; exit 3")
+    with pytest.raises(OSError, match=r"^/.*/sh failed with status 3: no rules here today$"):
+        tools.printed(shell, "-c", "echo no rules here >&2; echo today >&2; exit 3")
     monkeypatch.setattr(tools, "SECONDS", 0.1)
     with pytest.raises(OSError, match=r"longer than 0\.1 s"):
         tools.printed(sleep, "5")
@@ -58,3 +58,13 @@ def test_what_is_printed_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tools.printed(head, "-c", str((1 << 20) - 1), "/dev/zero")) == (1 << 20) - 1
     with pytest.raises(OSError, match=r"head: |more than 1 MB"):
         tools.printed(head, "-c", str(1 << 22), "/dev/zero")
+
+
+def test_a_tool_has_a_bound_on_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "MOST_MEMORY", 256 << 20)
+    shell = tools.find("sh")
+    assert shell
+    limited = "while ! grep -q '^Max address space *268435456 ' /proc/self/limits; do :; done; exec dd if=/dev/null bs="
+    assert tools.printed(shell, "-c", limited + "32M") == ""
+    with pytest.raises(OSError, match=r"failed with status 1: .*memory"):
+        tools.printed(shell, "-c", limited + "1G")

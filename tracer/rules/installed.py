@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from tracer.rules import nft_dump, nft_json, nft_text, save, sockopt
+from tracer.rules import nft_dump, nft_json, nft_text, save, sockopt, tools
 from tracer.rules.model import ChainKey, Rule, Ruleset
 from tracer.rules.nfnetlink import Nfnetlink
 from tracer.rules.nft_json import Listed
@@ -78,13 +78,22 @@ def _nft() -> tuple[Listed | None, frozenset[tuple[str, str]], list[str]]:
     for _ in range(TRIES):
         with suppress(OSError), Nfnetlink() as nfnetlink:
             before = nft_dump.generation(nfnetlink)
-            text = nft_text.run("nft", "-j", "list", "ruleset")
+            text, why = _listing()
             if text is None:
-                return None, frozenset(), ["the rules of nftables cannot be read: nft is missing, failed or took too long"]
+                return None, frozenset(), [f"the rules of nftables cannot be read: {why}"]
             listed, saved = with_saves(nft_json.parse(text), nft_text.Saves())
             if nft_dump.generation(nfnetlink) == before:
                 return listed if listed.ruleset.chains else None, saved, []
     return None, frozenset(), ["the rules of nftables changed each time they were being read"]
+
+
+def _listing() -> tuple[str | None, str]:
+    """What `nft -j` prints; None, and a clause that says why, where it prints nothing."""
+    path = tools.find("nft")
+    try:
+        return (tools.printed(path, "-j", "list", "ruleset"), "") if path else (None, "nft is not installed")
+    except OSError as e:
+        return None, str(e)
 
 
 def with_saves(listed: Listed, saved: nft_text.Saved) -> tuple[Listed, frozenset[tuple[str, str]]]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import shutil
 import subprocess
+from contextlib import suppress
 
 from tracer.kernel import rights
 from tracer.octets import decoded
@@ -22,6 +24,8 @@ DIRECTORIES = "/usr/sbin:/usr/bin:/sbin:/bin"
 RIGHTS, IPTABLES_RIGHTS = ("CAP_NET_ADMIN",), ("CAP_NET_ADMIN", "CAP_NET_RAW")
 MOST_BYTES = 256 << 20
 """Bytes that one may print: a file in memory that cannot grow."""
+MOST_MEMORY = 1 << 30
+"""Bytes of address space that one may have: `nft -j` of a set of a million elements takes twice as much."""
 SECONDS = 60
 """Time that one may take."""
 
@@ -45,7 +49,8 @@ def printed(*command: str) -> str:
         except subprocess.TimeoutExpired as e:
             raise OSError(f"{command[0]} took longer than {SECONDS} s") from e
         if done.returncode:
-            raise OSError(done.returncode, f"{command[0]}: {done.stderr.decode(errors='replace').strip()}")
+            why = " ".join(done.stderr.decode(errors="replace").split())
+            raise OSError(f"{command[0]} failed with status {done.returncode}: {why}")
         length = os.lseek(out.fileno(), 0, os.SEEK_CUR)
         if length >= MOST_BYTES:
             raise OSError(f"{command[0]} printed more than {MOST_BYTES >> 20} MB")
@@ -60,6 +65,13 @@ def _is_iptables(program: str) -> bool:
 def _run(command: tuple[str, ...], out: int) -> subprocess.CompletedProcess[bytes]:
     """The thread that starts a program gives it its rights."""
     words, environment = [os.fsencode(word) for word in command], {"PATH": DIRECTORIES, "LC_ALL": "C"}
-    return subprocess.run(
-        words, stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=SECONDS, check=False, env=environment
-    )
+    with subprocess.Popen(words, stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment) as tool:
+        # From outside: a function that runs between fork and exec is not safe in a process with threads.
+        with suppress(OSError):  # it has ended already
+            resource.prlimit(tool.pid, resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+        try:
+            _, error = tool.communicate(timeout=SECONDS)
+        except BaseException:
+            tool.kill()
+            raise
+    return subprocess.CompletedProcess(words, tool.returncode, stderr=error)
