@@ -99,6 +99,7 @@ static __always_inline void write_sight(struct event *out, struct follow *e, str
         write_tuple(out->reply_src, out->reply_dst, &out->reply_sport, &out->reply_dport, &s->tuple[REPLY]);
         out->zone = zone_of(s->nfct);
     }
+    e->part = s->packet.part;
     told->header = header_sum(&s->tuple[HEADER]);
     told->shape = s->packet.shape;
     told->nfct = (s->has_flow || !(s->nfct & NFCT_POINTER)) && is_settled(s->nfct) ? s->nfct : UNSETTLED;

@@ -42,7 +42,7 @@ struct follow {
     u8 snapped;    /* 1 = its bytes have been written, see snap.h */
     u8 left_out;   /* 1 = the ring was nearly full when it came: it is followed, and nothing of it is written */
     u8 opens;      /* 1 = it opens a connection, or answers a packet that does: see only_ends */
-    u8 spare;
+    u8 part;       /* 1 = its last whole event was of a fragment: by the next event its buffer may hold the whole packet */
     struct told told;
 };
 
@@ -123,10 +123,11 @@ static __always_inline u64 header_sum(const struct tuple *t)
     return src * 0x9e3779b97f4a7c15ULL + dst * 0xc2b2ae3d27d4eb4fULL + ((u64)t->sport << 16 | t->dport) * 0x165667b19e3779f9ULL;
 }
 
-/* Copies go their ways side by side, so that "the last whole event" would not say which. */
+/* Copies go their ways side by side, so that "the last whole event" would not say which. Fragments are put together in a hook
+ * that writes no event, in the buffer of the one that came last. */
 static __always_inline int may_be_short(struct follow *e, struct sight *s)
 {
-    return e && !s->whole && !(e->flags & FLAG_CLONE);
+    return e && !s->whole && !e->part && !(e->flags & FLAG_CLONE);
 }
 
 static __always_inline int same_place(struct told *told, struct sight *s)

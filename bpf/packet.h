@@ -30,7 +30,8 @@ struct packet {
     u32 sign;     /* survives NAT, differs from packet to packet: sequence number, or first bytes of the payload */
     u16 ident;    /* IPv4 identification */
     u8 tcp_flags;
-    u8 fragment;
+    u8 fragment;  /* 1 = a fragment, but not the first */
+    u8 part;      /* 1 = any fragment */
     u8 shape;     /* enum header_shape: what of the transport header is there */
 };
 
@@ -167,6 +168,7 @@ static __always_inline u32 past_extensions(struct packet *p, struct tuple *t, vo
             break;
         bpf_probe_read_kernel(ext, sizeof(ext), at + transport);
         next = ext[0];
+        p->part |= fragment;
         if (bpf_ntohs(*(u16 *)(ext + 2)) & 0xfff8 & -fragment) {
             t->protocol = next;
             p->fragment = 1;
@@ -207,6 +209,7 @@ static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, str
         t->protocol = raw[9];
         map_ipv4(&t->src, *(u32 *)(raw + 12));
         map_ipv4(&t->dst, *(u32 *)(raw + 16));
+        p->part = (bpf_ntohs(*(u16 *)(raw + 6)) & 0x3fff) != 0;
         if (bpf_ntohs(*(u16 *)(raw + 6)) & 0x1fff) {
             p->fragment = 1;
             if ((bpf_ntohs(*(u16 *)(raw + 6)) & 0x1fff) == 1)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules of nftables where a run, a map or a name could be taken for another: copies that are sent from within a rule, elements
-that time out, names that records have no room for."""
+that time out, names that records have no room for, packets that are put together from fragments on the way."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from random import Random
 import pytest
 
 from scenes import rules, scene, traffic
-from scenes.topology import CLIENT4, CLIENT6, NODE4
+from scenes.netns import entered
+from scenes.topology import CLIENT, CLIENT4, CLIENT6, NODE4, NODE6
 from tests.kernel.truth import compare
 from tests.kernel.watching import NOTHING, Watch
 from tracer.filters import Filter
@@ -101,3 +103,29 @@ def test_an_element_that_timed_out_and_names_that_are_long(watch: Watch) -> None
         assert (hop.table, hop.chain) == (f"ip {TABLE}", f"{LONG}in")
         elements = [(v.element, v.verdict) for v in hop.walk.visits if v.rule and " vmap " in v.rule.text]
         assert elements == [("", f"JUMP {LONG}"), (f"{NODE4} : jump {LONG}", f"JUMP {LONG}")]
+
+
+DROPS_WHOLE = """table inet whole {
+  chain parts { type filter hook prerouting priority -500; counter; }
+  chain behind { type filter hook prerouting priority -300; udp dport 9558 counter drop; }
+  chain tracking { type filter hook prerouting priority 0; ct state new counter; }
+}
+"""
+"""Conntrack puts fragments together at priority -400."""
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, NODE4), (socket.AF_INET6, NODE6)])
+def test_the_rule_that_drops_a_packet_put_together_from_fragments(
+    watch: Watch, family: socket.AddressFamily, address: str
+) -> None:
+    """No event is written between the last fragment's chain and the rule that drops the whole packet in its buffer."""
+    rules.flush()
+    subprocess.run(["nft", "-f", "-"], input=DROPS_WHOLE, text=True, check=True)
+    with watch(Filter(protocol=socket.IPPROTO_UDP), nft=True) as seen:
+        time.sleep(READ_SECONDS)
+        with entered(CLIENT), socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"signs" * 600, (address, 9558))
+    runs = [h for p in seen.packets for h in p.hops if h.what == "chain" and h.table == "inet whole" and h.chain == "behind"]
+    assert [(h.verdict, h.walk and h.walk.undecided) for h in runs] == [("DROP", "")]
+    assert runs[0].walk and runs[0].walk.decision and runs[0].walk.decision.rule
+    assert "udp dport 9558" in runs[0].walk.decision.rule.text
