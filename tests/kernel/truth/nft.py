@@ -27,8 +27,9 @@ HOOKS = {
 CHAINS, RULES = 4, 5
 _MAY_REJECT = 0.3
 MAY_COPY = 0.1
-GATEWAYS = {4: (CLIENT4, DRAIN4, PODS[0].addr4), 6: (CLIENT6, DRAIN6, PODS[0].addr6)}
-"""Where copies are sent to."""
+GATEWAYS = {4: (PODS[0].addr4, CLIENT4, DRAIN4), 6: (PODS[0].addr6, CLIENT6, DRAIN6)}
+"""Where the node sends copies to: machines that do not forward. The pod uses the first. The others are behind the node, which
+would send a copy of what is for the pod back to it, and it would be copied again until its TTL is used up."""
 
 
 def _not(random: Random) -> str:
@@ -89,8 +90,8 @@ def matches(random: Random, family: int, table: str, hook: str, comment: str) ->
     return " ".join([*out, f'-m comment --comment "{comment}"'])
 
 
-def target(random: Random, family: int, table: str, hook: str, below: list[str]) -> str:
-    """What a rule does; below: the chains it may jump to."""
+def target(random: Random, family: int, table: str, hook: str, below: list[str], gateways: tuple[str, ...]) -> str:
+    """What a rule does. below: the chains it may jump to. gateways: where it may send copies to."""
     choices = ["-j ACCEPT", "-j RETURN", "", "-j MARK --set-xmark 0x1/0x1", "-j MARK --set-xmark 0x4000/0x4000"]
     if table in ("raw", "nat"):
         choices = ["-j ACCEPT", "-j RETURN", ""]
@@ -106,7 +107,7 @@ def target(random: Random, family: int, table: str, hook: str, below: list[str])
     if table == "mangle":
         choices.append(f"-j CONNMARK --{random.choice(['restore', 'save'])}-mark")
         if random.random() < MAY_COPY:
-            choices = [f"-j TEE --gateway {random.choice(GATEWAYS[family])}"]
+            choices = [f"-j TEE --gateway {random.choice(gateways)}"]
     if table == "nat":
         choices += [_nat(random, family, hook)] * 2
     if below and random.random() < 0.6:
@@ -133,9 +134,11 @@ def _big(name: str) -> list[str]:
     ]
 
 
-def ruleset(random: Random, family: int, big: bool) -> str:
-    """The text of all tables, as iptables-save writes it. Every rule has a comment of its own. big: see _big."""
+def ruleset(random: Random, family: int, home: bool, big: bool) -> str:
+    """The text of all tables, as iptables-save writes it. Every rule has a comment of its own. home: for the node. big: see
+    _big."""
     lines, number = [], 0
+    gateways = GATEWAYS[family] if home else GATEWAYS[family][:1]
     for table, hooks in HOOKS.items():
         lines.append(f"*{table}")
         body = []
@@ -148,7 +151,8 @@ def ruleset(random: Random, family: int, big: bool) -> str:
                 for _ in range(random.randrange(RULES + 1)):
                     number += 1
                     words = matches(random, family, table, hook, f'{table} rule {number}: \\"it\\"')
-                    body.append(f"-A {chain} {words} {target(random, family, table, hook, names[place:])}".rstrip())
+                    did = target(random, family, table, hook, names[place:], gateways)
+                    body.append(f"-A {chain} {words} {did}".rstrip())
         # the DNAT target needs a protocol before it can take ports, and an iptables rule is refused as a whole: none are given
         if big and table == "filter":
             lines += [":big - [0:0]"]
@@ -164,12 +168,12 @@ class Made:
         """Puts random rules in force. big: with a chain of 2,000 rules."""
         sets.make()
         for family in (4, 6):
-            rules.restore_text(ruleset(random, family, big), family, "nft")
+            rules.restore_text(ruleset(random, family, home, big), family, "nft")
 
     def again(self, random: Random) -> None:
         """Replaces a table of one family."""
         family = random.choice((4, 6))
-        tables = ruleset(random, family, False).split("*")[1:]
+        tables = ruleset(random, family, True, False).split("*")[1:]
         rules.restore_text("*" + random.choice(tables), family, "nft")
 
     def check(self, e: Event, walk: Walk) -> str:

@@ -11,8 +11,8 @@ from itertools import count
 from random import Random
 from socket import if_nameindex
 
-from scenes.topology import CLIENT4, CLIENT6, DRAIN4, DRAIN6, NODE4, NODE6, PODS
-from tests.kernel.truth import compare
+from scenes.topology import CLIENT4, DRAIN4, DRAIN6, NODE4, NODE6, PODS
+from tests.kernel.truth import compare, nft
 from tests.kernel.truth.senders import PORTS
 from tracer import record
 from tracer.kernel.session import Session
@@ -25,8 +25,8 @@ ADDRESSES = {
     "ip": (NODE4, DRAIN4, "203.0.113.77", PODS[0].addr4, PODS[1].addr4, CLIENT4),
     "ip6": (NODE6, DRAIN6, "fd00:113::77", PODS[0].addr6, PODS[1].addr6),
 }
-GATEWAYS = {"ip": (CLIENT4, DRAIN4, PODS[0].addr4), "ip6": (CLIENT6, DRAIN6, PODS[0].addr6)}
-"""Where copies are sent to."""
+GATEWAYS = {"ip": nft.GATEWAYS[4], "ip6": nft.GATEWAYS[6]}
+"""Where copies are sent to, as tests/kernel/truth/nft.py has it."""
 MAY_COPY = 0.06
 LATE_SECONDS = (0.3, 0.6, 30)
 """After how long elements of some maps time out."""
@@ -58,8 +58,9 @@ def _map(random: Random, keys: list[str], below: list[str]) -> str:
 class Table:
     """One table in the making: chains, and the named sets and maps its rules use."""
 
-    def __init__(self, random: Random, family: str, name: str) -> None:
+    def __init__(self, random: Random, family: str, name: str, home: bool) -> None:
         self.random, self.family, self.name = random, family, name
+        self.gateways = GATEWAYS.get(family, ())[: None if home else 1]
         self.late: dict[str, float] = {}
         self.objects: list[str] = []
         self.chains: list[str] = []
@@ -144,8 +145,8 @@ class Table:
             return self._vmap(below) + comment
         if random.random() < 0.05:
             return "meta l4proto vmap { tcp : continue, udp : continue } meta mark set 0x2 counter" + comment
-        if self.family in GATEWAYS and random.random() < MAY_COPY:
-            copy = f"dup to {random.choice(GATEWAYS[self.family])}"
+        if self.gateways and random.random() < MAY_COPY:
+            copy = f"dup to {random.choice(self.gateways)}"
             return f"{self._match()} {copy} {random.choice(['', 'counter', 'counter return', 'accept'])}".strip() + comment
         statements = [_verdict(random, below), "counter", "meta mark set meta mark | 0x1", "meta mark set 0x2",
                       "meta mark set ct mark", "ct mark set meta mark", "meta mark set numgen random mod 4"]  # fmt: skip
@@ -164,8 +165,8 @@ class Table:
         return head + names + "}\n" + head + "\n".join([*self.objects, *self.chains]) + "\n}\n"
 
 
-def _table(random: Random, family: str, name: str) -> Table:
-    table = Table(random, family, _long(random, name))
+def _table(random: Random, family: str, name: str, home: bool) -> Table:
+    table = Table(random, family, _long(random, name), home)
     for hook in HOOKS:
         names = [_long(random, f"{hook}-{n}") for n in range(CHAINS)]
         for n, chain in enumerate(names):
@@ -281,7 +282,7 @@ class Made:
         device = max(name for _, name in if_nameindex() if name.startswith("eth"))
         kinds = [("ip", "t4"), ("ip6", "t6"), ("inet", "t46")]
         random.shuffle(kinds)
-        tables = [_table(random, *kind) for kind in kinds]
+        tables = [_table(random, *kind, home) for kind in kinds]
         others = [_nat(random, "ip"), _nat(random, "ip6"), _devices(random, device), *([_big("inet")] if big else [])]
         if _has_egress(device):
             others.append(_leaving(device))
@@ -302,7 +303,7 @@ class Made:
     def again(self, random: Random) -> None:
         """Replaces one of the node's tables by another of that name."""
         old = random.choice(list(self._tables.values()))
-        new = _table(random, old.family, "t")
+        new = _table(random, old.family, "t", True)
         new.name = old.name
         self._remember([new])
         _load(f"delete table {old.family} {old.name}\n{new.text()}")
