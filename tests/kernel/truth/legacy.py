@@ -17,7 +17,8 @@ from scenes import rules
 from scenes.netns import entered
 from tests.kernel import modules
 from tests.kernel.truth import legacy_odd, legacy_rules, marked, second, sets
-from tests.kernel.truth.run import Account, Key, Places
+from tests.kernel.truth.edges import Places
+from tests.kernel.truth.run import Account, Key
 from tracer import record
 from tracer.names import Namespaces
 from tracer.record import Event
@@ -102,17 +103,19 @@ class Truth:
     def netns(self) -> frozenset[int]:
         return frozenset({Namespaces().node, second.netns()})
 
-    def collect(self) -> None:
+    def collect(self) -> bool:
+        came = False
         while True:
             try:
                 line = os.read(self._log, 8192).decode(errors="replace")
             except BlockingIOError:
-                return
+                return came
             except BrokenPipeError:
                 self.overruns += 1
                 continue
             found = _LINE.search(line)
             if found:
+                came = True
                 self._take(found[1], found[2], found[3], int(found[4]), found[5])
 
     def account(self) -> Account:

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The comparison of the kernel's trace with the tracer's account: what may be missing at a round's edges, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel.truth.edges import Places, may_be
+
+FIRST: Places = [("OUTPUT", 1)]
+THEN: Places = [("OUTPUT", 2), ("OUTPUT", 0)]
+INSIDE, OUTSIDE = True, False
+
+
+@pytest.mark.parametrize(
+    ("runs", "possible"),
+    [
+        ([], [[]]),
+        ([(FIRST, INSIDE), (THEN, INSIDE)], [FIRST + THEN]),
+        ([(FIRST, OUTSIDE), (THEN, INSIDE)], [THEN, FIRST + THEN]),
+        ([(FIRST, INSIDE), (THEN, OUTSIDE)], [FIRST, FIRST + THEN]),
+        ([(FIRST, OUTSIDE), (THEN, INSIDE), (FIRST, OUTSIDE)], [THEN, FIRST + THEN, THEN + FIRST, FIRST + THEN + FIRST]),
+        ([(FIRST, OUTSIDE)], [[], FIRST]),
+        ([(FIRST, OUTSIDE), (THEN, OUTSIDE)], [[], FIRST, THEN, FIRST + THEN]),
+    ],
+)
+def test_only_runs_at_the_edges_may_be_missing(runs: list[tuple[Places, bool]], possible: list[Places]) -> None:
+    assert {tuple(p) for p in may_be(runs)} == {tuple(p) for p in possible}
