@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from scenes import nfnetlink, rules
 from scenes.netns import RUN_DIR, entered
 from scenes.topology import NODE4, NODE6, PODS, Node
-from tests.kernel.truth import trace
+from tests.kernel.truth import marked, trace
 from tests.kernel.truth.senders import Sender
 from tracer import netns_cookie, record
 from tracer.filters import Filter
@@ -284,7 +284,7 @@ def _replacing(made: Rules, random: Random) -> Iterator[None]:
 def bench(session: Session | None = None) -> Iterator[Bench]:
     """A node without rules, and the tracer on it: the one given, or a new one."""
     node = Node(bridge_nf=False)
-    with node:
+    with node, marked.sockets():
         for address in (NODE4, NODE6, *(p.addr4 for p in PODS), *(p.addr6 for p in PODS)):
             subprocess.run(["ip", "netns", "exec", "client", "ping", "-c1", "-W1", address], stdout=subprocess.DEVNULL)
         subprocess.run(["nft", "list", "ruleset"], check=True, stdout=subprocess.DEVNULL)
