@@ -79,7 +79,8 @@ class Truth:
         for ns in (None, second.NAME):
             for v6 in (False, True):
                 with entered(ns):
-                    rules.restore_text(legacy_rules.make(dice, v6, self._odd, long), 6 if v6 else 4, "legacy")
+                    text = legacy_rules.make(dice, v6, self._odd, long, ns is None)
+                    rules.restore_text(text, 6 if v6 else 4, "legacy")
                 long = 0
 
     @contextmanager

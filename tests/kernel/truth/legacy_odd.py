@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matches of legacy iptables that throw packets away or change their mark, and that other random rules do not have."""
+"""Rules of legacy iptables that other random rules do not have: matches that drop packets or change their mark, and copies."""
 
 from __future__ import annotations
 
 import random
 
+from scenes.topology import CLIENT4, CLIENT6, PODS
 from tests.kernel.truth.packets import PORTS
 
 MODULES = """xt_socket xt_sctp xt_dccp xt_esp xt_tcpmss xt_connlimit xt_ecn ipt_ah ip6t_ah ip6t_frag ip6t_rt ip6t_hbh
-    ip6t_ipv6header"""
+    ip6t_ipv6header xt_TEE"""
 """What these rules need beside tests/kernel/modules.py."""
+
+MARKER = "-m comment --comment marker"
+"""What a rule asks for that only counts."""
 
 
 def match(dice: random.Random, chain: str, v6: bool) -> str:
@@ -39,3 +43,13 @@ def match(dice: random.Random, chain: str, v6: bool) -> str:
     if chain in ("PREROUTING", "INPUT"):
         kinds += ["-m socket --restore-skmark", "-m socket --nowildcard --restore-skmark -m mark --mark 0x1/0x1"] * 3
     return dice.choice(kinds)
+
+
+def copies(dice: random.Random, hook: str, v6: bool) -> list[str]:
+    """Now and then a rule that sends a copy through OUTPUT and POSTROUTING, to a machine that does not forward. Only where the
+    original has not come to POSTROUTING: places of both are told under one name there, and stand in order of time."""
+    if hook not in ("PREROUTING", "INPUT", "FORWARD") or dice.random() < 0.7:
+        return []
+    gateway = dice.choice((CLIENT6, PODS[0].addr6) if v6 else (CLIENT4, PODS[0].addr4))
+    asked = dice.choice((MARKER, "-p udp", "-p tcp", f"-m mark {dice.choice(('', '! '))}--mark 0x1/0x1"))
+    return [f"-A {hook} {asked} -j TEE --gateway {gateway}"]

@@ -23,15 +23,15 @@ HOOKS = {
 DEPTH = 4
 LONG = 2000
 """Rules of a long chain."""
-MARKER = "-m comment --comment marker"
 
 
-def make(dice: random.Random, v6: bool, odd: bool = False, long: int = 0) -> str:
-    """The text of all tables, as iptables-restore takes it. odd: with matches of legacy_odd.py. long: rules of a long chain."""
-    return "".join(table_of(dice, table, v6, odd, long if table == "filter" else 0) for table in HOOKS)
+def make(dice: random.Random, v6: bool, odd: bool = False, long: int = 0, home: bool = False) -> str:
+    """The text of all tables, as iptables-restore takes it. odd: with matches of legacy_odd.py. long: rules of a long chain.
+    home: for the node, with rules that send copies."""
+    return "".join(table_of(dice, table, v6, odd, long if table == "filter" else 0, home) for table in HOOKS)
 
 
-def table_of(dice: random.Random, table: str, v6: bool, odd: bool = False, long: int = 0) -> str:
+def table_of(dice: random.Random, table: str, v6: bool, odd: bool = False, long: int = 0, home: bool = False) -> str:
     """The text of one table."""
     # In nat, what a chain may hold depends on the hooks it is reached from.
     groups = (HOOKS[table],) if table != "nat" else (("PREROUTING", "OUTPUT"), ("INPUT", "POSTROUTING"))
@@ -46,15 +46,17 @@ def table_of(dice: random.Random, table: str, v6: bool, odd: bool = False, long:
                 lines.append(f"-A {hook} -j TRACE")
             if long:
                 lines.append(f"-A {hook} -j LONG")
+            if odd and home and table == "mangle":
+                lines += legacy_odd.copies(dice, hook, v6)
             for _ in range(dice.randrange(1, 5)):
                 lines.append(_rule(dice, table, hook, hooks, chains, v6, odd))
-                lines += [f"-A {hook} {MARKER}"] * marked
+                lines += [f"-A {hook} {legacy_odd.MARKER}"] * marked
         for chain in chains:
             heads.append(f":{chain} - [0:0]")
             deeper = [c for c in chains if c[1] > chain[1]]
             for _ in range(dice.randrange(0, 5)):
                 lines.append(_rule(dice, table, chain, hooks, deeper, v6, odd))
-                lines += [f"-A {chain} {MARKER}"] * marked
+                lines += [f"-A {chain} {legacy_odd.MARKER}"] * marked
     if long:
         heads.append(":LONG - [0:0]")
         lines += [f"-A LONG {_seldom(dice, v6)}" for _ in range(long)]
@@ -64,7 +66,7 @@ def table_of(dice: random.Random, table: str, v6: bool, odd: bool = False, long:
 def _seldom(dice: random.Random, v6: bool) -> str:
     """A rule of a long chain: one that few packets match, or that only counts."""
     if dice.random() < 0.01:
-        return MARKER
+        return legacy_odd.MARKER
     source = f"fd00:56::{dice.randrange(256, 65536):x}/128" if v6 else f"192.168.56.{dice.randrange(20, 255)}/32"
     port = dice.randrange(10_000, 60_000)
     return dice.choice((
