@@ -14,7 +14,8 @@
 #              five incidents, their healthy twins and ten variations of each: what was found, and nothing wrongly
 #              VARIATIONS=10 SEED=1; ONLY=3,5 for some of them
 # make options KERNEL=6.12
-#              the demonstration and all incidents under every option that changes what is written: the same findings
+#              the demonstration and all incidents under every option that changes what is written: the same findings;
+#              recorded on a real kernel under each filter, read here under all options
 #              ONLY='2 stuck' OPTIONS=drops-only for some of them
 # make audit-truth KERNEL=6.12 NODES=200
 #              what `audit` calls certain and `explain` the outcome, on random nodes, against what real requests got;
@@ -117,8 +118,9 @@ incidents: setup
 		--variations $(VARIATIONS) --seed $(SEED) $(if $(ONLY),--only $(ONLY))
 
 options: setup
-	@$(LAB) run --kernel $(KERNEL) --timeout 7200 -- python3 -W ignore tests/kernel/all_options.py \
-		--only '$(ONLY)' --options '$(OPTIONS)'
+	@rm -rf build/options
+	@$(LAB) run --kernel $(KERNEL) --timeout 7200 -- python3 -W ignore tests/kernel/all_options.py build/options --only '$(ONLY)'
+	@$(PYTHON) -m tests.options_check build/options --options '$(OPTIONS)'
 
 syns: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 1200 -- python3 -W ignore tests/kernel/all_syns.py

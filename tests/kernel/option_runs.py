@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Incidents and the demonstration under each option that changes what is written: what was found, and what was printed."""
+"""Incidents and the demonstration under each option that changes what is written: what was found, and what was printed.
+
+In the kernel only a run's filter differs by option: by --port or by --service, with or without --drops-only. Each of these four
+is a side. A case is recorded once on each side, and all other options are those of reading it (tests/options_check.py).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
+from pathlib import Path
 
 import incidents
 from incidents.objects import Object
@@ -49,6 +54,11 @@ OPTIONS = (
     Options("drops-only service", drops=True, words=True), Options("drops-only record", drops=True, record=True),
     Options("drops-only no-rules", drops=True, no_rules=True),
 )  # fmt: skip
+SIDES = (
+    Options("all", record=True), Options("drops", drops=True), Options("service", words=True, record=True),
+    Options("drops-service", drops=True, words=True, record=True),
+)  # fmt: skip
+"""What is recorded of a case: one is explained meanwhile, the others are not."""
 
 
 @dataclass(frozen=True)
@@ -112,34 +122,45 @@ class Result:
 
 def run(recorder: Recorder, case: Case, options: Options) -> Result:
     """Builds the case, makes its traffic under these options, and leaves it up."""
-    objects = case.up()
-    services = tuple(f"{m['namespace']}/{m['name']}" for o in objects if o["kind"] == "Service" for m in [o["metadata"]])
-    words = Words(services=services) if options.words and services else Words()
-    wanted = Filter(ports=() if words else case.ports, drops_only=options.drops)
-    name = f"{case.name} {options.name}".replace(" ", "-")
-    job = Job(said=name, no_rules=options.no_rules, follow=options.follow, record_only=options.record)
-    made = recorder(name, case.work, wanted, str(incidents.OBJECTS) if objects else "", job=job, words=words)
-    text, lines, totals = made.text.read_text(), made.json.read_text(), made.totals
+    made = record(recorder, case, options, case.up())
     if options.record:
-        text, lines, totals = _replayed(made)
-    result = Result(case.name, options.name, totals.findings, totals, text=text)
-    result.wrong = list(_wrong(case, options, result, text, [json.loads(line) for line in lines.splitlines()]))
-    if not options.record:
-        once_more, _, _ = _replayed(made)
-        result.wrong += _differing(text, once_more)
+        return read(made.files, case, options)
+    text, lines = made.text.read_text(), made.json.read_text()
+    result = checked(case, options, text, lines, made.totals)
+    result.wrong += differing(text, read(made.files, case, options).text)
     return result
 
 
-def _replayed(made: Recorded) -> tuple[str, str, Totals]:
+def record(recorder: Recorder, case: Case, options: Options, objects: list[Object], name: str = "") -> Recorded:
+    """Makes the traffic of a case that is up, under these options."""
+    services = tuple(f"{m['namespace']}/{m['name']}" for o in objects if o["kind"] == "Service" for m in [o["metadata"]])
+    words = Words(services=services) if options.words and services else Words()
+    wanted = Filter(ports=() if words else case.ports, drops_only=options.drops)
+    name = name or f"{case.name} {options.name}".replace(" ", "-")
+    job = Job(said=name, no_rules=options.no_rules, follow=options.follow, record_only=options.record)
+    return recorder(name, case.work, wanted, str(incidents.OBJECTS) if objects else "", job=job, words=words)
+
+
+def read(files: Sequence[Path], case: Case, options: Options, drops: bool = False) -> Result:
+    """What a recording shows under these options. drops: it holds more, and is read with --drops-only."""
     text, lines = StringIO(), StringIO()
     output = Both(Text(text, StringIO()), Json(lines, StringIO()))
-    with opened([str(path) for path in made.files]) as capture:
-        totals = again.replay(capture, output, again.Asked(), Patient())
+    asked = again.Asked(no_rules=options.no_rules, follow=options.follow, drops_only=drops)
+    with opened([str(path) for path in files]) as capture:
+        totals = again.replay(capture, output, asked, Patient())
     output.summary(totals)
-    return text.getvalue(), lines.getvalue(), totals
+    return checked(case, options, text.getvalue(), lines.getvalue(), totals)
 
 
-def _differing(live: str, replayed: str) -> list[str]:
+def checked(case: Case, options: Options, text: str, lines: str, totals: Totals) -> Result:
+    """What was printed, and what of it should not be so."""
+    result = Result(case.name, options.name, totals.findings, totals, text=text)
+    result.wrong = list(_wrong(case, options, result, text, [json.loads(line) for line in lines.splitlines()]))
+    return result
+
+
+def differing(live: str, replayed: str) -> list[str]:
+    """Whether something that was printed live is not printed when it is read."""
     blocks = set(replayed.split("\n\n"))
     missing = [b for b in live.split("\n\n")[:-1] if b not in blocks]
     return [f"read again, this is not printed: {missing[0]}"] if missing else []
