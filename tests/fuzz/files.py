@@ -11,6 +11,7 @@ import struct
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,17 @@ def shortened(parts: Parts) -> Parts:
     return parts
 
 
-def packed(value: Any, dice: random.Random) -> Any:
-    """As the column has it: sometimes compressed although it is short, or the other way round, or no text at all."""
-    text = values.text(value, dice)
-    return zlib.compress(text, 1) if len(text) > 400 or dice.random() < 0.05 else text
+Packed = tuple[bytes, bytes]
+"""A value as JSON, and compressed."""
+
+
+def packed(value: Any, dice: random.Random, unchanged: dict[int, Packed]) -> Any:
+    """As the column has it: sometimes compressed although it is short.
+
+    unchanged: of the bases' values, by id(): nearly all values of a case are as they were, and need not be packed again.
+    """
+    text, small = unchanged.get(id(value)) or (values.text(value, dice), b"")
+    return small or zlib.compress(text, 1) if len(text) > 400 or dice.random() < 0.05 else text
 
 
 class Maker:
@@ -76,6 +84,11 @@ class Maker:
 
     def __init__(self, bases: list[Parts]) -> None:
         self._bases = bases
+        some = random.Random(0)
+        inside = [v for b in bases for v in (*(m[1] for m in b.meta), *(r[3] for r in b.records), *(b[4] for b in b.batches))]
+        texts = ((id(v), values.text(v, some)) for v in inside if isinstance(v, list | dict))
+        self._packed: dict[int, Packed] = {key: (text, zlib.compress(text, 1)) for key, text in texts}
+        self._stored = {id(b[5]): _stored(b[5]) for base in bases for b in base.batches}
 
     def content(self, dice: random.Random) -> bytes:
         """One hostile capture."""
@@ -86,10 +99,10 @@ class Maker:
         for _ in range(dice.choice((1, 1, 1, 2, 3))):
             dice.choices((_meta, _record, _batch, _slots, _rows), (3, 8, 2, 3, 1))[0](meta, records, batches, dice)
         kept: list[list[tuple[Any, ...]]] = [
-            [(name, packed(value, dice)) for name, value in meta],
-            [(turn, kind, key, body if isinstance(body, bytes) else packed(body, dice)) for turn, kind, key, body in records],
+            [(name, self._pack(value, dice)) for name, value in meta],
+            [(turn, kind, key, self._pack(body, dice)) for turn, kind, key, body in records],
             [
-                (turn, began, ended, events, packed(turns, dice), slots if isinstance(slots, bytes) else _stored(slots))
+                (turn, began, ended, events, self._pack(turns, dice), self._slots(slots))
                 for turn, began, ended, events, turns, slots in batches
             ],
         ]
@@ -98,6 +111,12 @@ class Maker:
         if dice.random() < 0.01:
             _bomb(dice.choice(kept), dice)
         return written(kept, _schema(dice) if dice.random() < 0.05 else "")
+
+    def _pack(self, value: Any, dice: random.Random) -> Any:
+        return value if isinstance(value, bytes) else packed(value, dice, self._packed)
+
+    def _slots(self, slots: Any) -> bytes:
+        return slots if isinstance(slots, bytes) else self._stored.get(id(slots)) or _stored(slots)
 
 
 def _stored(slots: Any) -> bytes:
@@ -212,8 +231,13 @@ def _bomb(rows: Any, dice: random.Random) -> None:
         row = list(rows[at])
         blobs = [n for n, value in enumerate(row) if isinstance(value, bytes)]
         unit = dice.choice((b"\0", b" ", b"[],", b"{},", b"0,", b'"",', b'{"":', b"[", b'{"tuple":['))
-        row[dice.choice(blobs)] = zlib.compress(b"[" + unit * (BOMB // len(unit)) + b"0]", 9)
+        row[dice.choice(blobs)] = _bomb_of(unit)
         rows[at] = tuple(row)
+
+
+@cache
+def _bomb_of(unit: bytes) -> bytes:
+    return zlib.compress(b"[" + unit * (BOMB // len(unit)) + b"0]", 9)
 
 
 _SCHEMAS = (
