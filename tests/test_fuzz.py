@@ -3,12 +3,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from tests.fuzz.__main__ import run
+from tests.fuzz.cases import run
 
 
 @pytest.mark.parametrize(("only", "cases"), [("files", 120), ("objects", 400)])
 def test_hostile(only: str, cases: int) -> None:
     found = run(0, cases, 0, seed=2, workers=1, only=only)
     assert +found == {"cases": cases}
+
+
+def test_the_command() -> None:
+    """Its workers are processes of their own, and do not find what only the command's module has."""
+    command = [sys.executable, "-m", "tests.fuzz", "--cases", "20", "--only", "objects", "--workers", "1"]
+    done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "cases=20 crashes=0 hangs=0 too-large=0"), done.stderr

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that make and read one hostile case after another, and what watches them.
+
+A case that raises what no command tells of, that takes longer than SECONDS, or more memory than 4 times its file and 256 MB,
+is shown and counted. This is no `__main__`: the workers are spawned, and a spawned process does not import a package's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tests.fuzz.bases import bases
+from tests.fuzz.files import Maker, sparse
+from tests.fuzz.objects import load
+from tests.fuzz.reading import read
+
+SECONDS = 20
+"""Of processor time, which a case may take."""
+SILENCE = 300.0
+"""Seconds without a case after which a worker is taken for one that waits for something."""
+ROOM, FENCE = 256 << 20, 2 << 30
+"""Bytes that a case may take beside 4 times its file; and what no process may have."""
+ALONE = 100 << 20
+"""Bytes of a process that reads nothing."""
+PART = 250
+"""Cases after which a worker says how far it is."""
+Case = Callable[[int], int]
+"""Does a case; gives the size of its file."""
+
+
+class Hang(BaseException):
+    """A case takes too long."""
+
+
+def _hang(number: int, frame: FrameType | None) -> None:
+    raise Hang
+
+
+def used(name: str) -> int:
+    """VmHWM or VmRSS of this process, in bytes."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def attempt(case: Case, number: int) -> tuple[str, str]:
+    """What is wrong ("" = nothing), and with what words."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = used("VmRSS")
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    size = 0
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            size = case(number)
+        wrong, text = "", ""
+    except Hang:
+        wrong, text = "hang", traceback.format_exc(-6)
+    except Exception:
+        wrong, text = "crash", traceback.format_exc(-6)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    # What earlier cases have left in this process is not this one's.
+    taken = used("VmHWM") - before + ALONE
+    if not wrong and taken > 4 * size + ROOM:
+        wrong, text = "too-large", f"{taken >> 20} MB for a file of {size} bytes"
+    return wrong, text
+
+
+def cases(directory: Path, seed: int, only: str) -> Case:
+    """What makes a case of a number and reads it."""
+    maker, path = Maker(bases(directory)), directory / "hostile.k8st"
+
+    def case(number: int) -> int:
+        dice = random.Random(f"{seed} {number}")
+        if only == "objects" or (not only and dice.random() < 0.3):
+            return load(dice)
+        content = maker.content(dice)
+        sparse(path, content, dice)
+        read(path, dice)
+        return len(content)
+
+    return case
+
+
+def work(numbers: range, seed: int, only: str, out: SimpleQueue[Any]) -> None:
+    """A worker."""
+    resource.setrlimit(resource.RLIMIT_AS, (FENCE, FENCE))
+    signal.signal(signal.SIGPROF, _hang)
+    sys.stdout = io.StringIO()
+    scratch = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        tempfile.tempdir = name
+        case = cases(Path(name), seed, only)
+        for place, number in enumerate(numbers, 1):
+            wrong, text = attempt(case, number)
+            if wrong:
+                out.put((wrong, number, text))
+            if place % PART == 0:
+                gc.unfreeze()
+                gc.collect()
+                out.put(("part", PART, ""))
+        out.put(("part", len(numbers) % PART, ""))
+
+
+def run(first: int, count: int, seconds: float, seed: int, workers: int, only: str) -> Counter[str]:
+    """Goes through the cases. seconds: 0 = as long as it takes."""
+    found: Counter[str] = Counter()
+    # Spawned: a fork of a process that has threads may hold one of their locks for ever.
+    fresh = get_context("spawn")
+    out = fresh.SimpleQueue()
+    each = -(-count // workers)
+    running = [
+        fresh.Process(target=work, args=(range(at, min(at + each, first + count)), seed, only, out), daemon=True)
+        for at in range(first, first + count, each)
+    ]
+    for one in running:
+        one.start()
+    began = heard = time.monotonic()
+    while any(one.is_alive() for one in running) or not out.empty():
+        if out.empty():
+            time.sleep(0.05)
+            if time.monotonic() - heard > SILENCE:
+                found["hang"] += 1
+                print("A worker has said nothing for long.", flush=True)
+                break
+            if seconds and time.monotonic() - began > seconds:
+                break
+            continue
+        heard = time.monotonic()
+        what, number, text = out.get()
+        if what == "part":
+            found["cases"] += number
+        else:
+            found[what] += 1
+            print(f"case {number} of seed {seed}: {what}\n{text}", flush=True)
+        if found["cases"] % 10_000 < PART and what == "part" and number == PART:
+            print(f"{found['cases']} cases, {time.monotonic() - began:.0f} s", flush=True)
+    for one in running:
+        one.kill()
+        one.join()
+        found["crash"] += one.exitcode not in (0, -signal.SIGKILL)
+    return found
