@@ -6,9 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tracer import names
+from tests.builders import event
+from tests.waiting import PATIENCE
+from tracer import names, record
 from tracer.bounded import Bounded, Counts
 from tracer.capture import standing
 from tracer.capture import tape as taping
@@ -19,8 +22,13 @@ from tracer.capture.tape import Chunk, Tape
 from tracer.findings import context
 from tracer.findings.context import Context
 from tracer.names import Namespaces, Processes
-from tracer.rules import nft, nft_watch
-from tracer.rules.nft_watch import NftWatch
+from tracer.record import DTYPE, HIT_DTYPE, Kind
+from tracer.rules import hits, nft, nft_kept, nft_watch
+from tracer.rules.hits import Hits
+from tracer.rules.model import Ruleset
+from tracer.rules.nft import Snapshot
+from tracer.rules.nft_view import View
+from tracer.rules.nft_watch import Change, NftWatch
 
 
 def test_the_longest_unused_goes_first_and_is_counted() -> None:
@@ -102,10 +110,95 @@ def test_what_findings_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_namespaces_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that is looked at all the time stays."""
-    monkeypatch.setattr(nft_watch, "NAMESPACES_KEPT", 3)
+    monkeypatch.setattr(nft_kept, "NAMESPACES_KEPT", 3)
     monkeypatch.setattr(nft, "read_new", lambda *_: (1, None))
     with NftWatch(pause=0.01) as watch:
         watch.poll(1, 0)
         for inode in range(2, 12):
             watch.near(inode)
-        assert len(watch._namespaces) == 3 and 1 in watch._namespaces and watch.forgotten == 8
+        assert len(watch._namespaces) == 3 and 1 in watch._namespaces and watch._namespaces.forgotten == 8
+
+
+def snapshot(number: int) -> Snapshot:
+    return Snapshot(Ruleset("nft", 1, str(number), {}), number, {}, {})
+
+
+def test_generations_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest stay, in the order they came."""
+    monkeypatch.setattr(nft_kept, "KEPT", 3)
+    kept = nft_kept.Snapshots()
+    for number in range(10):
+        kept.add(snapshot(number))
+    assert (list(kept), kept.forgotten) == ([7, 8, 9], 7)
+
+
+def test_changes_of_nftables_that_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nft_watch, "CHANGES_KEPT", 2)
+    watch = NftWatch(pause=0.01)
+    watch.close()
+    for inode in range(2, 12):
+        watch._look(watch._space(inode))  # there is no such namespace
+    assert [c.inode for c in watch.changes()] == [10, 11] and watch.dropped == 8
+
+
+class Known:
+    """A thread that has read every generation of every namespace once."""
+
+    def __init__(self) -> None:
+        self.learned: list[Change] = []
+
+    def changes(self) -> list[Change]:
+        learned, self.learned = self.learned, []
+        return learned
+
+    def coming(self, space: int, generation: int) -> bool:
+        return False
+
+
+def test_what_a_run_knows_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's own namespace stays; one that is gone makes room before any other."""
+    monkeypatch.setattr(nft_kept, "NAMESPACES_KEPT", 3)
+    known = Known()
+    view = View(known)
+    known.learned = [Change(inode, 1, inode == 3, snapshot(1)) for inode in (1, 2, 3, 4)]
+    view.refresh()
+    assert [inode for inode in (1, 2, 3, 4) if inode in view._namespaces] == [1, 2, 4]
+    known.learned = [Change(inode, 1, False, snapshot(1)) for inode in range(5, 10)]
+    view.refresh()
+    assert [inode for inode in range(1, 10) if inode in view._namespaces] == [1, 8, 9]
+    assert len(view._namespaces) == 3 and view._namespaces.forgotten == 6
+
+
+def test_rules_that_a_run_has_forgotten_are_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reading thread still has them, and would not read them again."""
+    monkeypatch.setattr(nft, "read_new", lambda fd, space, known: (1, None if 1 in known else snapshot(1)))
+    own = Path("/proc/self/ns/net").stat().st_ino
+    with NftWatch(pause=0.01) as watch:
+        watch.poll(own, PATIENCE)
+        view = View(watch)
+        assert watch.changes() and view.coming(own, 1)
+        view.refresh()
+        assert view.find(own, 1) and not view.coming(own, 1)
+
+
+def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that made room it is not known any more which rule translates them."""
+    monkeypatch.setattr(hits, "CONNECTIONS_KEPT", 3)
+    of = Hits(nft=View(Known()))
+    for port in range(10):
+        (rewrite,) = record.events(event("NAT", orig_sport=port, ct_info=hits.NEW))
+        of.begin([rewrite], True)
+        of.explain(rewrite)
+    assert (len(of._connections), of._connections.evicted) == (3, 7)
+
+
+def test_rules_that_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording asks for the generations that packets met; those that never come do not add up."""
+    monkeypatch.setattr(hits, "MET_KEPT", 3)
+    view = View(Known())
+    of = Hits(nft=view)
+    for number in range(10):
+        rows = np.zeros(1, HIT_DTYPE)
+        rows["kind"], rows["netns"], rows["generation"] = Kind.EVENT_NFT_RULE, 1000 + number, 1
+        of.ahead(rows.view(DTYPE))
+    assert (len(of._met), of._met.evicted) == (3, 7)

@@ -32,8 +32,9 @@ from tracer.kube.cni import Sandbox
 from tracer.kube.store import Store
 from tracer.record import DTYPE, SLOT
 from tracer.rules.hits import Hits
+from tracer.rules.nft_kept import KEPT
 from tracer.rules.nft_view import View
-from tracer.rules.nft_watch import KEPT, Change
+from tracer.rules.nft_watch import Change
 from tracer.source import live
 
 ROOT = Path(__file__).resolve().parents[1]

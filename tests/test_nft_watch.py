@@ -14,8 +14,9 @@ from tracer import netns_cookie
 from tracer.rules import netns, nft
 from tracer.rules.model import Ruleset
 from tracer.rules.nft import Changing, Snapshot
+from tracer.rules.nft_kept import KEPT, NAMESPACES_KEPT
 from tracer.rules.nft_view import View
-from tracer.rules.nft_watch import KEPT, NAMESPACES_KEPT, NftWatch
+from tracer.rules.nft_watch import NftWatch
 
 
 class Kernel:
@@ -133,7 +134,7 @@ def test_namespaces_that_come_and_go_are_not_remembered_for_ever(kernel: Kernel,
     for inode in missing:
         watch.coming(inode, 1)
         view.find(inode, 1)
-    assert (watch.forgotten, view.forgotten) == (21, 21)
+    assert (watch._namespaces.forgotten, view._namespaces.forgotten) == (21, 21)
     assert watch.find(OWN, 1) and view.find(OWN, 1)
 
 

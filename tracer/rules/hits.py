@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracer.bounded import Bounded
 from tracer.record import HIT_DTYPE, HOOKS, Event, Flag, Kind
 from tracer.rules import netns, nft_hits, steps
 from tracer.rules.legacy import Legacy
@@ -25,6 +26,8 @@ from tracer.source import LEFT_OUT, Loss
 CONNECTIONS_KEPT = 65536
 PACKETS_KEPT = 65536
 """Packets under way of which it is kept what their tables did."""
+MET_KEPT = 4096
+"""Generations of nftables' rules that a recording asks for, until they have been read."""
 DESTINATION_HOOKS = (HOOKS.index("PREROUTING"), HOOKS.index("OUTPUT"))
 """Where the nat table changes destinations; elsewhere it changes sources."""
 TRANSLATIONS = frozenset({"dnat", "snat", "masquerade", "redirect", "netmap"})
@@ -65,11 +68,11 @@ class Hits:
         self.given_up = 0
         self._runs: dict[nft_hits.RunKey, nft_hits.Run] = {}
         self._whole = True
-        self._connections: OrderedDict[object, _Decided] = OrderedDict()
+        self._connections: Bounded[object, _Decided] = Bounded(CONNECTIONS_KEPT)
         self._era = 0
         self._replaced_at = 0
         self.replaced: Callable[[int, str, int], None] | None = None
-        self._met: set[tuple[int, int]] = set()
+        self._met: Bounded[tuple[int, int], None] = Bounded(MET_KEPT)
 
     def take(self, batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Takes out of a batch what is not an event; returns the events. To be called for every drain, also an empty one."""
@@ -120,7 +123,10 @@ class Hits:
             hits = events[events["kind"] == Kind.EVENT_NFT_RULE].view(HIT_DTYPE)
             spaces = map(netns.identity, hits["netns"].tolist(), hits["cookie"].tolist())
             met = set(zip(spaces, hits["generation"].tolist(), strict=True))
-            self._met = {g for g in self._met | met if self._nft.coming(*g)}
+            self._met.update(dict.fromkeys(met))
+            for g in self._met:
+                if not self._nft.coming(*g):
+                    del self._met[g]
         return events
 
     @property
@@ -192,9 +198,6 @@ class Hits:
         connection = _connection(e, destination)
         decided = _Decided(e.packet, walk, e.time, _given(e, destination), self._era)
         self._connections[connection] = decided
-        self._connections.move_to_end(connection)
-        if len(self._connections) > CONNECTIONS_KEPT:
-            self._connections.popitem(last=False)
         return decided
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tracer.rules.nft import Snapshot
-from tracer.rules.nft_watch import KEPT, NAMESPACES_KEPT, Change
+from tracer.rules.nft_kept import Snapshots, Spaces
+from tracer.rules.nft_watch import Change
 
 
 class Watching(Protocol):
@@ -22,54 +23,43 @@ class Watching(Protocol):
 
 
 class _Known:
-    """Of one namespace."""
+    """Of one namespace. stays: the run's own, which is the first that is heard of."""
 
-    def __init__(self) -> None:
-        self.snapshots: dict[int, Snapshot] = {}
-        self.seen, self.gone = 0, False
+    def __init__(self, stays: bool) -> None:
+        self.snapshots = Snapshots()
+        self.seen, self.gone, self.stays = 0, False, stays
 
 
 class View:
     """Snapshots by namespace (netns.identity) and generation. changed: called when a namespace's rules are seen
-    to be of another generation, with the time (ns, CLOCK_MONOTONIC). forgotten: so many namespaces had to make room."""
+    to be of another generation, with the time (ns, CLOCK_MONOTONIC)."""
 
     def __init__(self, watch: Watching) -> None:
         self._watch = watch
         self.changed: Callable[[int], None] | None = None
-        self._namespaces: dict[int, _Known] = {}
-        self.forgotten = 0
+        self._namespaces: Spaces[_Known] = Spaces(lambda _: _Known(stays=not len(self._namespaces)))
 
     def refresh(self) -> None:
         """Takes what was read since the last call."""
         for change in self._watch.changes():
-            known = self._of(change.inode)
+            known = self._namespaces[change.inode]
             if known.seen and known.seen != change.seen and self.changed:
                 self.changed(time.monotonic_ns())
             known.seen, known.gone = change.seen, change.gone
             if change.snapshot:
-                known.snapshots[change.snapshot.number] = change.snapshot
-            while len(known.snapshots) > KEPT:
-                del known.snapshots[next(iter(known.snapshots))]
-
-    def _of(self, space: int) -> _Known:
-        if space not in self._namespaces and len(self._namespaces) >= NAMESPACES_KEPT:
-            # The first is the run's own. One that is gone goes before any other.
-            others = list(self._namespaces)[1:]
-            del self._namespaces[next((key for key in others if self._namespaces[key].gone), others[0])]
-            self.forgotten += 1
-        return self._namespaces.setdefault(space, _Known())
+                known.snapshots.add(change.snapshot)
 
     def find(self, space: int, generation: int) -> Snapshot | None:
         """The snapshot of that generation; None when there is none (yet)."""
-        return self._of(space).snapshots.get(generation)
+        return self._namespaces[space].snapshots.get(generation)
 
     def near(self, space: int) -> list[Snapshot]:
         """All snapshots of a namespace, the newest first."""
-        return list(self._of(space).snapshots.values())[::-1]
+        return list(self._namespaces[space].snapshots.values())[::-1]
 
     def coming(self, space: int, generation: int) -> bool:
         """Whether that generation is not there yet, but may still be read; if so, it will be tried."""
-        known = self._of(space)
+        known = self._namespaces[space]
         if known.gone or generation in known.snapshots or generation < known.seen:
             return False
         self._watch.coming(space, generation)

@@ -21,17 +21,16 @@ from pathlib import Path
 from tracer.rules import netns, nft
 from tracer.rules.nfnetlink import TooMany
 from tracer.rules.nft import Changing, Snapshot
+from tracer.rules.nft_kept import Snapshots, Spaces
 from tracer.worker import Worker, troubles
 
 PAUSE_SECONDS = 0.1
 END_SECONDS = 1.0
 """How long the end of a run waits for a reading under way; the thread dies with the process."""
-NAMESPACES_KEPT = 512
-"""So many namespaces are remembered, those that are gone included."""
+CHANGES_KEPT = 4096
+"""Changes that wait to be taken. A run takes them many times a second."""
 INODE = 0xFFFFFFFF
 """Of netns.identity: the inode."""
-KEPT = 16
-"""Snapshots a namespace."""
 AGAIN_SECONDS = 10.0
 """Pause before a namespace is looked at again when reading it failed in a way that is not foreseen."""
 
@@ -56,10 +55,14 @@ class _Namespace:
 
     def __init__(self, space: int) -> None:
         self.space, self.gone, self.polled = space, False, False
-        self.snapshots: dict[int, Snapshot] = {}
+        self.snapshots = Snapshots()
         self.seen = self.asked = 0
         self._path: Path | None = None
         self._next_read = self._again = 0.0
+
+    @property
+    def stays(self) -> bool:
+        return self.polled
 
     def coming(self, generation: int) -> bool:
         """Whether that generation may still be read: nobody has seen a later one in force."""
@@ -89,12 +92,10 @@ class _Namespace:
             with suppress(Changing):
                 self.seen, snapshot = nft.read_new(fd, self.space, self.snapshots)
                 if snapshot:
-                    self.snapshots[snapshot.number] = snapshot
+                    self.snapshots.add(snapshot)
                     self._next_read = 2 * time.monotonic() - began
         finally:
             os.close(fd)
-        while len(self.snapshots) > KEPT:
-            del self.snapshots[next(iter(self.snapshots))]
 
     def _open(self) -> int:
         """A descriptor, by the way that led there last time if it still does."""
@@ -109,13 +110,14 @@ class _Namespace:
 class NftWatch:
     """Snapshots by namespace (netns.identity) and generation; a context manager that ends its thread.
 
-    Only for kernels that have nf_tables loaded: asking another one would load it. forgotten: so many namespaces made room.
+    Only for kernels that have nf_tables loaded: asking another one would load it. dropped: so many changes were not taken in
+    time.
     """
 
     def __init__(self, pause: float = PAUSE_SECONDS) -> None:
         self._pause = pause
-        self._namespaces: dict[int, _Namespace] = {}
-        self.forgotten = 0
+        self._namespaces = Spaces(_Namespace)
+        self.dropped = 0
         self._lock = threading.Lock()
         self._wake, self._ended = threading.Event(), False
         self._changes: deque[Change] = deque()
@@ -131,16 +133,9 @@ class NftWatch:
             time.sleep(0.01)
 
     def _space(self, space: int) -> _Namespace:
+        """One that made room for others is read again."""
         with self._lock:
-            if space not in self._namespaces and len(self._namespaces) >= NAMESPACES_KEPT:
-                self._forget()
-            return self._namespaces.setdefault(space, _Namespace(space))
-
-    def _forget(self) -> None:
-        """Makes room: one that is gone goes first, else the one that was first asked for. It is read again when asked for."""
-        others = [key for key, space in self._namespaces.items() if not space.polled]
-        del self._namespaces[next((key for key in others if self._namespaces[key].gone), others[0])]
-        self.forgotten += 1
+            return self._namespaces[space]
 
     def find(self, space: int, generation: int) -> Snapshot | None:
         """The snapshot of that generation; None when there is none (yet)."""
@@ -151,8 +146,14 @@ class NftWatch:
         return list(self._space(space).snapshots.values())[::-1]
 
     def coming(self, space: int, generation: int) -> bool:
-        """Whether that generation is not there yet, but may still be read; if so, it will be tried."""
+        """Whether that generation is not there yet, but may still be read; if so, it will be tried.
+
+        Whoever asks for one that is there has forgotten it, and is told again.
+        """
         found = self._space(space)
+        known = found.snapshots.get(generation)
+        if known and not any(change.inode == space for change in list(self._changes)):
+            self._tell(Change(space, found.seen, found.gone, known))
         if not found.coming(generation):
             return False
         found.asked = max(found.asked, generation)
@@ -168,7 +169,7 @@ class NftWatch:
 
     def _work(self) -> bool:
         with self._lock:
-            due = [space for space in self._namespaces.values() if space.due]
+            due = [space for space in self._namespaces if space.due]
         for space in due:
             self._look(space)
         self._wake.wait(self._pause)
@@ -195,7 +196,13 @@ class NftWatch:
             troubles.failed(f"reading the nftables rules of network namespace {space.space & INODE}", e)
             space.fail(AGAIN_SECONDS)
         if space.gone or (space.seen, bool(space.snapshots), space.gone) != before:
-            self._changes.append(Change(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))
+            self._tell(Change(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))
+
+    def _tell(self, change: Change) -> None:
+        self._changes.append(change)
+        if len(self._changes) > CHANGES_KEPT:
+            self._changes.popleft()
+            self.dropped += 1
 
     def close(self) -> None:
         self._ended = True
