@@ -72,7 +72,7 @@ def test_tw_recycle() -> None:
     none, (told,) = found([syn(Handshake("SYN", False, 0, 128, 0))], on)
     assert not none and "most likely because their TCP timestamps" in told.cause
     assert "net.ipv4.tcp_tw_recycle is on" in told.cause
-    assert told.cure.startswith("`sysctl -w net.ipv4.tcp_tw_recycle=0")
+    assert told.cure.startswith("`nsenter -t 4242 -n sysctl -w net.ipv4.tcp_tw_recycle=0`"), "the pod's own"
 
 
 @pytest.mark.parametrize(("cookies", "certain"), [("0", True), ("1", False), ("", False)])

@@ -22,7 +22,7 @@ SHOWN = (
     Proof("process", "ngi\x1bnx (pid 812) listens on tcp 0.0.0.0:30584 of the node", "/proc/net"),
 )
 FOUND = Finding(
-    "nodeport_host_process", (30584,), "nginx listens in vain.", SHOWN, "ss -lnp", "Take another port.",
+    "nodeport_host_process", (30584,), "nginx listens in vain.", SHOWN, "ss -lntp", "Take another port.",
     packets=3, first=EPOCH, last=EPOCH + 2_000_000_000, numbers=(3, 4, 9),
 )  # fmt: skip
 
@@ -35,7 +35,7 @@ def test_text() -> None:
         "   nginx listens in vain.",
         "   because    rule      INPUT 2 > KUBE-EXTERNAL-SERVICES 1: -p tcp -j REJECT  (observed)",
         "              process   ngi\\x1bnx (pid 812) listens on tcp 0.0.0.0:30584 of the node  (/proc/net)",
-        "   check      ss -lnp",
+        "   check      ss -lntp",
         "   cure       Take another port.",
         "",
     ]

@@ -41,4 +41,8 @@ def test_a_rule(rule: Rule, shown: str, deleted: str, this_one: str) -> None:
 def test_a_policy() -> None:
     assert commands.shows_policy("ip", "filter", "FORWARD", legacy=True) == "iptables-legacy -t filter -S FORWARD | head -1"
     assert commands.shows_policy("ip6", "filter", "INPUT", legacy=False) == "ip6tables-nft -t filter -S INPUT | head -1"
+    of_kernel = commands.shows_policy("ip", "ip filter", "FORWARD", legacy=False)
+    assert of_kernel == "iptables-nft -t filter -S FORWARD | head -1", "a hop of nftables names the family, too"
+    guard = commands.shows_policy("ip", "inet guard", "in", legacy=False)
+    assert guard == "nft list chain inet guard in | grep -A1 'chain in '"
     assert commands.shows_policy("ip", "firewalld", "in", legacy=False) == "nft list ruleset | grep -A1 'chain in '"

@@ -49,5 +49,8 @@ def _tell(link: Link, network: str, name: str, value: str) -> Finding:
             Proof("address", f"{link.name} has {network} and {link.ports} interfaces in it", "netlink"),
         ),
         check=f"`sysctl {dotted}`. From a pod, ask a Service whose pod is on this node: it times out now and then.",
-        cure=f"`modprobe br_netfilter`, `sysctl -w {dotted}=1`; for the next boot in /etc/modules-load.d and /etc/sysctl.d.",
+        cure=(
+            f"{'' if value else '`modprobe br_netfilter`, '}`sysctl -w {dotted}=1`; for the next boot in /etc/modules-load.d"
+            " and /etc/sysctl.d."
+        ),
     )

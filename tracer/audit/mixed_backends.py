@@ -55,7 +55,7 @@ def _tell(state: State, program: str, family: str, found: dict[str, Met]) -> Fin
             f" {program}, and see whose counters or handles are new."
         ),
         cure=(
-            f"Remove the rules that {program} has left: `kube-proxy --cleanup` in the mode that was, with the iptables of that"
-            f" back end; or drain and reboot the node."
+            f"Remove the rules that {program} has left: for kube-proxy's, `kube-proxy --cleanup` of the version that wrote"
+            f" them, with the iptables of that back end; or drain and reboot the node."
         ),
     )

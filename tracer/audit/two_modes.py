@@ -63,7 +63,10 @@ def _tell(state: State, ruleset: Ruleset, left: list[Rule]) -> Finding:
             *(proof for _, proof in list(refused.values())[:SHOWN]),
         ),
         check=f"`{_lists(left)}` shows them; of these chains ipvs mode has KUBE-SERVICES alone, and in the nat table only.",
-        cure="Stop kube-proxy, remove what both modes have left by `kube-proxy --cleanup`, start it again; or reboot the node.",
+        cure=(
+            "Stop kube-proxy, remove what both modes have left by `kube-proxy --cleanup` of the version that wrote it, start it"
+            " again; or reboot the node."
+        ),
     )
 
 

@@ -116,7 +116,7 @@ def on_port(address: str, port: int, protocol: str, context: Context) -> str:
     found: Listener | Literal[False] | None = answered(lambda: context.node.listener(address, port, protocol) or False, None)
     if found is None:
         return ""
-    command = f"`ss -lnp 'sport = :{port}'`"
+    command = f"`{commands.sockets(port, protocol)}`"
     if not found:
         return f"{command} shows nothing, for a hostPort has no socket"
     return f"{command} shows {found.text}, and not the pod, for a hostPort has no socket"

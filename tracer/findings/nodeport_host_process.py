@@ -16,6 +16,7 @@ from tracer.findings.node import Listener
 from tracer.kube.model import Owner
 from tracer.model import Hop, Packet
 from tracer.place import place
+from tracer.rules import commands
 from tracer.source import answered
 
 PORTS, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
@@ -83,8 +84,9 @@ def conflict(
             *_settings(port, context),
         ),
         check=(
-            f"`ss -lnp 'sport = :{port}'` shows the process, `kubectl get service {names}` the nodePort. kube-proxy before 1.24"
-            f' logs can\'t open "nodePort for {service}" and installs the rules all the same; later versions do not look.'
+            f"`{commands.sockets(port, protocol)}` shows the process, `kubectl get service {names} -o yaml | grep nodePort` the"
+            f' nodePort. kube-proxy before 1.24 logs can\'t open "nodePort for {service}" and installs the rules all the same;'
+            " later versions do not look."
         ),
         cure=(
             f"Give the Service another nodePort (`kubectl edit service {names}`) or the process another port. To prevent it:"

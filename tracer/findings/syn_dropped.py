@@ -55,7 +55,8 @@ def _tell(verdict: Verdict, attempt: Attempt, kind: str, place: Place, context: 
     where = place_of(address, port)
     who = f"{command} (pid {pid})" if pid else f"The process that listens on {where}"
     what = "SYNs" if packet.tcp_flags == "SYN" else "connections"
-    kind, cause, cure, certain = _why(kind, verdict.cause, shake, pid, who, f"{what} to {where}", context)
+    ns = f"nsenter -t {pid} -n " if pid and netns != "node" else ""
+    kind, cause, cure, certain = _why(kind, verdict.cause, shake, pid, who, f"{what} to {where}", ns, context)
     # Of a SYN its cause tells more than where it ended.
     how, known = (verdict.cause.text, verdict.cause.evidence) if packet is attempt.syn else (packet.verdict, Evidence.OBSERVED)
     came = place_of(packet.endpoints.src, packet.endpoints.sport)
@@ -65,7 +66,6 @@ def _tell(verdict: Verdict, attempt: Attempt, kind: str, place: Place, context: 
         proofs.append(Proof("packet", f"when it came to the listener in {netns}: {queues}", "observed"))
     proofs.append(Proof("counter", _rate(packet, attempt, place, context), "observed"))
     proofs += _settings(pid, context) + _shared(packet, kind)
-    ns = f"nsenter -t {pid} -n " if pid and netns != "node" else ""
     check = (
         f"`{ns}ss -ltn 'sport = :{port}'` shows Recv-Q (accept queue) and Send-Q (its limit); `{ns}nstat -az"
         f" 'TcpExtListen*' 'TcpExtPAWS*'`"
@@ -79,9 +79,9 @@ def _shows(attempt: Attempt) -> Packet:
 
 
 def _why(
-    kind: str, told: Cause, shake: Handshake | None, pid: int, who: str, what: str, context: Context
+    kind: str, told: Cause, shake: Handshake | None, pid: int, who: str, what: str, ns: str, context: Context
 ) -> tuple[str, str, str, bool]:
-    """(kind, cause, cure, whether that is certain)."""
+    """(kind, cause, cure, whether that is certain). ns: what runs a command in the listener's network namespace."""
     if kind == "accept queue" and shake:
         full = f"{shake.accept_queue} are waiting, {shake.accept_limit} are allowed"
         return (
@@ -102,7 +102,7 @@ def _why(
         return (
             "timestamps", f"The kernel drops {what} {word} their TCP timestamps are older than what came from the same address"
             f" before: clients behind one SNAT address do not share a clock, and {by}.",
-            "`sysctl -w net.ipv4.tcp_tw_recycle=0` (Linux before 4.12 only; newer kernels have no such setting)" if recycle
+            f"`{ns}sysctl -w net.ipv4.tcp_tw_recycle=0` (Linux before 4.12 only; newer kernels have no such setting)" if recycle
             else "Give the SNAT more addresses or ports, or keep client addresses (externalTrafficPolicy: Local).", old,
         )  # fmt: skip
     if kind == "SYN queue" and shake:
@@ -110,7 +110,7 @@ def _why(
             "SYN queue", f"The SYN queue of {who} is full ({shake.syn_queue} half-open connections,"
             f" {shake.accept_limit} are allowed) and"
             f" SYN cookies are off: the kernel drops {what}.",
-            "`sysctl -w net.ipv4.tcp_syncookies=1`, and a longer listen backlog; many half-open connections may be an"
+            f"`{ns}sysctl -w net.ipv4.tcp_syncookies=1`, and a longer listen backlog; many half-open connections may be an"
             " attack.", True,
         )  # fmt: skip
     return (

@@ -20,10 +20,15 @@ def shows(rule: Rule) -> str:
 
 
 def shows_policy(family: str, table: str, chain: str, *, legacy: bool) -> str:
-    """The command that shows a base chain's policy. family: "ip" or "ip6"."""
-    if legacy or table in TABLES:
-        return f"{_tool(family, legacy=legacy)} -t {table} -S {chain} | head -1"
-    return f"nft list ruleset | grep -A1 'chain {chain} '"
+    """The command that shows a base chain's policy.
+
+    family: "ip" or "ip6". table: as hops have it, in nftables with its family.
+    """
+    of, _, name = table.rpartition(" ")
+    if legacy or (name in TABLES and of in ("", "ip", "ip6")):
+        return f"{_tool(of or family, legacy=legacy)} -t {name} -S {chain} | head -1"
+    where = f"nft list chain {of} {name} {chain}" if of else "nft list ruleset"
+    return f"{where} | grep -A1 'chain {chain} '"
 
 
 def saves(rule: Rule, table: str = "") -> str:
@@ -31,6 +36,14 @@ def saves(rule: Rule, table: str = "") -> str:
     if not _of_iptables(rule):
         return f"nft -a list table {rule.family} {rule.table}"
     return f"{_tool(rule.family, legacy=not rule.handle)}-save" + (f" -t {table}" if table else "")
+
+
+def sockets(port: int, protocol: str) -> str:
+    """The command that shows which process waits on a port. Asked for all kinds of sockets, ss prints errors of some."""
+    return f"ss -ln{_SS.get(protocol, 't')}p 'sport = :{port}'"
+
+
+_SS = {"udp": "u", "sctp": "S"}
 
 
 def deletes(rule: Rule) -> str:

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every check and every cure of every finding, carried out on a node of namespaces. As root, on this machine's own kernel or
+in the lab:
+
+    python3 tests/kernel/all_cures.py [--only WORDS]
+
+All happens in namespaces that go with this process; of the machine itself nothing is touched. With --machine a limit of the
+whole machine is changed too: for a throw-away machine only. The last line is cases=… checks=… cures=… wrong=… left_out=….
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
+
+from tests.kernel import modules  # noqa: E402
+from tests.kernel.cures import CASES, Case, Look, commands, of_kernel, of_ports, of_rules  # noqa: E402, F401
+from tests.kernel.cures.box import Box  # noqa: E402
+from tests.kernel.cures.kubectl_api import KubectlApi  # noqa: E402
+
+INSIDE = "K8SNET_CURES"
+BINARIES = (ROOT.parent / "shared/real/bin", ROOT.parent.parent / "shared/real/bin")
+"""Where the real kube-proxy is, if it is here."""
+SLICES = ("v1beta1", "v1")
+"""Versions of EndpointSlices that `kubectl` is asked to work with, as of Kubernetes 1.20 and of newer ones."""
+
+
+class Wrong(Exception):
+    """A check that does not show what it says, or a cure that does not help."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="", metavar="WORDS", help="cases with these words in their name")
+    parser.add_argument("--machine", action="store_true", help="the machine is a throw-away one")
+    parser.add_argument("--verbose", action="store_true", help="print each command's output")
+    options = parser.parse_args()
+    if INSIDE not in os.environ:
+        modules.load(modules.RANDOM_RULES)
+        modules.load(modules.INCIDENTS)
+        modules.load("br_netfilter nft_numgen nft_fib_ipv4 nft_masq nft_nat nft_reject_ipv4 veth vxlan xt_TCPMSS")
+        modules.load("nf_conntrack_netlink")
+        fd = os.open("/proc/self/ns/net", os.O_RDONLY)
+        command = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
+        env = {**os.environ, INSIDE: str(fd) if options.machine else ""}
+        return subprocess.run([*command, sys.executable, *sys.argv], env=env, pass_fds=[fd], check=False).returncode
+    return run(options)
+
+
+def run(options: argparse.Namespace) -> int:
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+    Path("/run/netns").mkdir()
+    folder = Path(tempfile.mkdtemp(dir="/run"))
+    apis = {version: KubectlApi(version) for version in SLICES}
+    box = Box(apis[SLICES[0]], int(os.environ[INSIDE]) if os.environ[INSIDE] else None)
+    box.build()
+    counts: Counter[str] = Counter()
+    runner = Runner(box, apis, folder, counts, options.verbose)
+    for case in (c for c in CASES if options.only in c.text):
+        begun, said = time.monotonic(), "right"
+        lacks = runner.lacks(case)
+        counts["left_out" if lacks else "cases"] += 1
+        try:
+            if not lacks:
+                runner.carry_out(case)
+        except Wrong as e:
+            said = f"WRONG: {e}"
+        except Exception:
+            said = f"WRONG: {traceback.format_exc()}"
+        finally:
+            box.clear()
+        counts["wrong"] += said != "right"
+        print(f"{time.monotonic() - begun:4.1f} s  {case.text}: {'left out, ' + lacks if lacks else said}", flush=True)
+        for note in runner.notes:
+            print(f"        {note}")
+        runner.notes.clear()
+    print(" ".join(f"{name}={counts[name]}" for name in ("cases", "checks", "cures", "wrong", "left_out")))
+    return int(counts["wrong"] > 0)
+
+
+class Runner:
+    """Carries cases out. notes: what was left out of the last one, a sentence each."""
+
+    def __init__(self, box: Box, apis: dict[str, KubectlApi], folder: Path, counts: Counter[str], verbose: bool) -> None:
+        self.box, self.apis, self.counts, self.verbose = box, apis, counts, verbose
+        self.folder, self.notes = folder, list[str]()
+        self.configs = {version: api.kubeconfig(folder) for version, api in apis.items()}
+        self.proxies: dict[str, str] = {}
+
+    def _real_proxy(self, version: str) -> str:
+        """The directory in which this `kube-proxy` is, with legacy tables' `iptables`; "" when it is not here."""
+        if version not in self.proxies:
+            self.proxies[version] = self._unpacked(version)
+        return self.proxies[version]
+
+    def _unpacked(self, version: str) -> str:
+        packed = next((f for d in BINARIES for f in d.glob(f"kube-proxy-{version}.xz")), None)
+        if not packed or not shutil.which("xz"):
+            return ""
+        folder = self.folder / version
+        folder.mkdir()
+        with (folder / "kube-proxy").open("wb") as out:
+            subprocess.run(["xz", "-dc", str(packed)], stdout=out, check=True)
+        (folder / "kube-proxy").chmod(0o755)
+        for name in ("iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"):
+            tool = shutil.which(name.replace("tables", "tables-legacy"))
+            if tool:
+                (folder / name).symlink_to(tool)
+        return str(folder)
+
+    def lacks(self, case: Case) -> str:
+        """Why a case cannot be made here, "" if it can."""
+        for need in case.needs:
+            if need == "ipvs" and not Path("/proc/net/ip_vs").exists():
+                return "this kernel has no IPVS"
+            if need == "machine" and self.box.machine is None:
+                return "it changes a limit of the whole machine (--machine)"
+            if need == "real" and not self._real_proxy("1.36.2"):
+                return "the real kube-proxy is not here (shared/real/bin)"
+            if need == "bridge" and not Path("/proc/sys/net/bridge").exists():
+                return "this kernel has no br_netfilter"
+            if need == "conntrack" and not shutil.which("conntrack"):
+                return "conntrack is not installed"
+        return ""
+
+    def carry_out(self, case: Case) -> None:
+        """Raises Wrong."""
+        look = case.build(self.box)
+        found = look.find()
+        if not found:
+            raise Wrong("the finding is not there")
+        for finding in found[:1]:
+            for command in commands(finding.check):
+                self._check(command, look)
+            for command in commands(finding.cure):
+                self._cure(command, look)
+        look.mend()
+        left = look.find()
+        if left:
+            raise Wrong(f"it is still found after its cure: {left[0].cause}\ncure: {left[0].cure}")
+
+    def _check(self, command: str, look: Look) -> None:
+        """The command must print what is expected of it."""
+        if self._is_apart(command, look):
+            return
+        expected = [pattern for words, pattern in look.shows.items() if words in command]
+        if len(expected) != 1:
+            raise Wrong(f"nothing is known of what `{command}` should show")
+        for version in SLICES if command.startswith("kubectl") else SLICES[:1]:
+            done = self._run(command, look, version)
+            if not re.search(expected[0], done.stdout + done.stderr):
+                raise Wrong(f"`{command}` does not show {expected[0]!r} ({done.returncode}): {done.stdout}{done.stderr}")
+            self.counts["checks"] += 1
+
+    def _cure(self, command: str, look: Look) -> None:
+        """The command must succeed."""
+        if self._is_apart(command, look):
+            return
+        done = self._run(command, look if look.space == "machine" else replace(look, space=""), SLICES[0])
+        if done.returncode:
+            raise Wrong(f"the cure `{command}` fails ({done.returncode}): {done.stdout}{done.stderr}")
+        self.counts["cures"] += 1
+
+    def _is_apart(self, command: str, look: Look) -> bool:
+        why = next((why for words, why in look.apart.items() if words in command), "")
+        program = shlex.split(command)[0]
+        if not why and not shutil.which(program) and program != "kube-proxy":
+            why = f"{program} is not installed"
+        if why:
+            self.notes.append(f"not run, for {why}: {command}")
+        return bool(why)
+
+    def _run(self, command: str, look: Look, version: str) -> subprocess.CompletedProcess[str]:
+        self.apis[version].share(self.box.api)
+        path = os.environ["PATH"]
+        if command.startswith("kube-proxy"):
+            path = f"{self._real_proxy(look.proxy)}:{path}"
+        env = {**os.environ, "KUBECONFIG": self.configs[version], "KUBE_EDITOR": f"sed -i '{look.editor}'", "PATH": path,
+               "HOME": str(self.folder)}  # fmt: skip
+        words = ["sh", "-c", command]
+        if look.space == "machine":
+            words = ["nsenter", f"--net=/proc/self/fd/{self.box.machine}", *words]
+        elif look.space:
+            words = ["ip", "netns", "exec", look.space, *words]
+        fds = [self.box.machine] if self.box.machine is not None else []
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, pass_fds=fds, timeout=120)
+        if self.verbose:
+            print(f"    $ {command}\n{done.stdout}{done.stderr}")
+        return done
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What settings, connections and sockets show. Where only a probe could see the packet, real traffic says whether there is one,
+and the packet is made from what it met.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from incidents import objects
+from scenes import netns
+from tests import syns as made
+from tests.kernel.audit_nodes import FAR, MINE, NODE, PODS
+from tests.kernel.cures import Look, case
+from tests.kernel.cures.box import Box, in_machine
+from tests.kernel.cures.of_ports import SHOP
+from tracer.audit.conntrack_full import check as table_full
+from tracer.findings import Findings
+from tracer.findings.model import Finding
+from tracer.model import Drop, Endpoints, Evidence, Flow, Handshake, Hop, Nat, Packet, Socket
+from tracer.syns.model import Attempt, Cause, Verdict
+from tracer.verdict import judge
+
+_KUBE = "*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -j RETURN\nCOMMIT\n"
+
+
+def _setting(box: Box, name: str, value: str, finding: str, shows: dict[str, str]) -> Look:
+    box.set(name, value)
+    box.put(("legacy", _KUBE))
+    box.objects(objects.node("node-1", NODE, MINE))
+    return Look(lambda: box.audit(finding), shows)
+
+
+@case("bridge_nf", "bridged packets pass by the rules", "bridge")
+def _bridge(box: Box) -> Look:
+    name = "net/bridge/bridge-nf-call-iptables"
+    return _setting(box, name, "0", "bridge_nf", {"sysctl net.bridge": "= 0"})
+
+
+@case("ip_forward", "IPv4")
+def _forward(box: Box) -> Look:
+    shows = {"sysctl net.ipv4.ip_forward": "= 0", "nstat -az IpForwDatagrams": "IpForwDatagrams"}
+    return _setting(box, "net/ipv4/ip_forward", "0", "ip_forward", shows)
+
+
+@case("rp_filter", "strict on a tunnel")
+def _strict(box: Box) -> Look:
+    vxlan = "type vxlan id 9 dstport 4789 remote 192.0.2.7 dev eth0"
+    subprocess.run(["ip", "link", "add", "tunl9", *vxlan.split()], check=True)
+    box.at_end(lambda: subprocess.run(["ip", "link", "del", "tunl9"], check=False))
+    return _setting(box, "net/ipv4/conf/tunl9/rp_filter", "1", "rp_filter", {"nstat -az": "TcpExtIPReversePathFilter"})
+
+
+@case("conntrack_full", "the machine's own table", "machine")
+def _full(box: Box) -> Look:
+    limit = Path("/proc/sys/net/netfilter/nf_conntrack_max")
+    tracking = ["iptables-legacy", "-t", "raw", "{}", "OUTPUT", "-m", "conntrack", "--ctstate", "NEW"]
+
+    def end() -> None:
+        with in_machine(box):
+            limit.write_text(before)
+            subprocess.run([w.format("-D") for w in tracking], check=True)
+
+    with in_machine(box):
+        before = limit.read_text()
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        subprocess.run([w.format("-A") for w in tracking], check=True)
+        box.at_end(end)
+        for port in range(20):
+            sock.sendto(b"x", ("127.0.0.1", 9000 + port))
+        limit.write_text("8")
+        for port in range(40):
+            with suppress(PermissionError):
+                sock.sendto(b"x", ("127.0.0.1", 9100 + port))
+
+    def find() -> list[Finding]:
+        with in_machine(box):
+            return list(table_full(box.state))
+
+    return Look(find, {"dmesg": "table full, dropping packet", "conntrack -C": r"\d+", "conntrack -L": "udp"}, space="machine")
+
+
+@case("mtu", "a pod sends full segments to another node")
+def _mtu(box: Box) -> Look:
+    subprocess.run(["ip", "link", "set", "tun0", "mtu", "1400"], check=True)
+    box.at_end(lambda: subprocess.run(["ip", "link", "set", "tun0", "mtu", "1500"], check=False))
+    server = box.listen(8090, space="far")
+
+    def find() -> list[Finding]:
+        """The segment size that both ends have agreed on says how long packets of a large transfer are."""
+        with netns.entered("pod-a"):
+            sock = socket.socket()
+        with sock:
+            sock.connect((FAR, 8090))
+            other, _ = server.accept()
+            with other:
+                size = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) + 52
+        if size <= 1400:
+            return []
+        hops = [Hop(0, "drop", "node", drop=Drop("PKT_TOO_BIG", "ip_forward"))]
+        packet = Packet(1, 0, "node", "cni0", "IPv4", "TCP", Endpoints(PODS["pod-a"], 40000, FAR, 8090), "ACK", size, hops=hops)
+        packet.verdict, packet.outcome = judge(packet)
+        return box.look("mtu", [packet])
+
+    return Look(find, {"ping -c 1 -M do": "Frag needed|message too long|1 packets transmitted, 0 received", "ip link": "mtu"},
+                space="pod-a")  # fmt: skip
+
+
+@case("stale_conntrack", "UDP to a pod that is gone", "conntrack")
+def _stale(box: Box) -> Look:
+    gone, number = "10.244.0.99", 5353
+
+    def rules(target: str) -> tuple[str, str]:
+        where = f"-d {SHOP.address}/32 -p udp -m udp --dport {number}"
+        return "legacy", f"*nat\n-A OUTPUT {where} -j DNAT --to-destination {target}:{number}\nCOMMIT\n"
+
+    box.put(rules(gone))
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    box.at_end(sock.close)
+    sock.bind((NODE, 41000))
+    service = objects.service(SHOP.name, SHOP.address, number, 0, "dns")
+    service["spec"]["ports"][0]["protocol"] = "UDP"
+    ends = objects.endpoints(SHOP.name, [("pod-a", PODS["pod-a"], "node-1")], number, "dns")
+    ends["ports"][0]["protocol"] = "UDP"
+    box.objects(objects.node("node-1", NODE, MINE), service, ends)
+
+    def find() -> list[Finding]:
+        sock.sendto(b"x", (SHOP.address, number))
+        listed = subprocess.run(["conntrack", "-L", "-p", "udp"], capture_output=True, text=True, check=True).stdout
+        entry = re.search(rf"dst={SHOP.address} sport=41000 dport={number} .*?src=(\S+) ", listed)
+        assert entry, listed
+        before = Endpoints(NODE, 41000, SHOP.address, number)
+        nat = Nat("DNAT", before, Endpoints(NODE, 41000, entry[1], number))
+        hop = Hop(0, "nat", "node", "OUTPUT", nat=nat, from_conntrack=True)
+        flow = Flow(before, before.reversed, "ESTABLISHED", False, 0)
+        packet = Packet(1, 0, "node", "", "IPv4", "UDP", before, "", 29, hops=[hop], flow=flow)
+        packet.verdict, packet.outcome = judge(packet)
+        return box.look("stale_conntrack", [packet])
+
+    find()
+    subprocess.run(["iptables-legacy", "-t", "nat", "-F", "OUTPUT"], check=True)
+    box.put(rules(PODS["pod-a"]))
+    return Look(find, {"conntrack -L -p udp": f"src={gone}"})
+
+
+@case("udp_insert_race", "two datagrams at once", "conntrack")
+def _race(box: Box) -> Look:
+    """Whether a race is lost is chance, so the packet is made. The cure is that questions go by TCP: no datagram is left."""
+    protocol = ["UDP"]
+
+    def find() -> list[Finding]:
+        ends = Endpoints(PODS["pod-c"], 40000, SHOP.address, 53)
+        nat = Nat("DNAT", ends, Endpoints(PODS["pod-c"], 40000, PODS["pod-a"], 53))
+        hops = [Hop(0, "nat", "node", "PREROUTING", nat=nat), Hop(1, "hook", "node", "POSTROUTING", verdict="DROP")]
+        packet = Packet(1, 0, "node", "cni0", "IPv4", protocol[0], ends, "", 29, hops=hops)
+        packet.verdict, packet.outcome = judge(packet)
+        return box.look("udp_insert_race", [packet])
+
+    return Look(find, {"conntrack -S": "insert_failed="}, mend=lambda: protocol.__setitem__(0, "TCP"))
+
+
+_SERVER = """
+import socket, sys, time
+sock = socket.socket()
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+sock.bind(("0.0.0.0", 8095))
+sock.listen(int(sys.argv[1]))
+import signal
+def accept(*_):
+    sock.listen(64)
+    sock.settimeout(0.2)
+    try:
+        while True: sock.accept()
+    except OSError: pass
+signal.signal(signal.SIGUSR1, accept)
+print("ready", flush=True)
+while True: time.sleep(0.1)
+"""
+
+
+@case("syn_dropped", "the accept queue is full")
+def _queue(box: Box) -> Look:
+    with netns.entered("pod-a"):
+        server = box.run("python3", "-c", _SERVER, "1")
+    assert server.stdout and server.stdout.readline() == "ready\n"
+
+    def connect() -> socket.socket | None:
+        with netns.entered("pod-c"):
+            sock = socket.socket()
+        sock.settimeout(0.5)
+        try:
+            sock.connect((PODS["pod-a"], 8095))
+        except OSError:
+            sock.close()
+            return None
+        box.at_end(sock.close)
+        return sock
+
+    for _ in range(4):
+        connect()
+
+    def find() -> list[Finding]:
+        if connect():
+            return []
+        return _syn(box, server.pid, 8095, "accept queue full", Handshake("SYN", False, 2, 1, 0, False))
+
+    def mend() -> None:
+        server.send_signal(signal.SIGUSR1)
+        time.sleep(0.6)
+
+    return Look(find, {"ss -ltn": r"LISTEN +2 +1 ", "nstat -az": "TcpExtListenOverflows +[1-9]"}, mend=mend)
+
+
+@case("syn_dropped", "the SYN queue is full, without cookies")
+def _cookies(box: Box) -> Look:
+    """Whether SYN cookies are off is what is read of the kernel; a queue full of half-open connections is supposed."""
+    with netns.entered("pod-a"):
+        server = box.run("python3", "-c", _SERVER, "1")
+    name = "net/ipv4/tcp_syncookies"
+    assert server.stdout and server.stdout.readline() == "ready\n"
+    with netns.entered("pod-a"):
+        Path("/proc/sys", name).write_text("0")
+
+    def find() -> list[Finding]:
+        if box.context.node.setting(name, server.pid) != "0":
+            return []
+        return _syn(box, server.pid, 8095, "SYN queue full", Handshake("SYN", False, 0, 1, 3, False))
+
+    return Look(find, {"ss -ltn": "8095", "nstat -az": "TcpExtListenOverflows"})
+
+
+def _syn(box: Box, pid: int, port: int, cause: str, shake: Handshake) -> list[Finding]:
+    """What a SYN's verdict says that met this listener."""
+    ends = Endpoints(PODS["pod-c"], 40000, PODS["pod-a"], port)
+    hops = [Hop(0, "socket", "pod-a", socket=Socket(1, "LISTEN", pid, "server")),
+            Hop(1, "handshake", "pod-a", verdict="DROP", handshake=shake)]  # fmt: skip
+    packet = made.packet(ends, "SYN", hops)
+    findings = Findings(box.context)
+    why = Cause(cause, "dropped", Evidence.OBSERVED)
+    findings.look_syn(Verdict(1, 0, ends, ends, "pod-a", why, attempt=Attempt(packet, 0)))
+    return [f for f in findings.all if f.name == "syn_dropped"]

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that should not be there: stale, left over, twice, of another mode, of policies."""
+
+from __future__ import annotations
+
+import lzma
+import re
+from pathlib import Path
+
+from incidents import objects
+from incidents.proxy import iptables
+from incidents.proxy import ipvs as in_ipvs
+from incidents.proxy.model import HostPort, Service
+from incidents.proxy.table import table
+from tests.kernel.audit_nodes import CLIENT, FAR, HOSTED, MINE, NETWORK, NODE, OTHERS, PODS, PORT
+from tests.kernel.cures import Look, case
+from tests.kernel.cures.box import Box
+from tests.kernel.cures.of_ports import SHOP, cluster
+from tracer.explain.question import Question
+from tracer.model import Hop, Packet
+
+RECORDED = Path(__file__).resolve().parents[2] / "data/real/ipvs-iptables-save.xz"
+FAR_AWAY = Service("shop/far", "172.30.0.20", 80, 30500, ((FAR, PORT),))
+FLANNEL = [f"! -s {NETWORK} -d {OTHERS} -j RETURN", f"-s {NETWORK} -d {NETWORK} -j RETURN",
+           f"! -s {NETWORK} -d {MINE} -j RETURN", f"! -s {NETWORK} -d {NETWORK} -j MASQUERADE"]  # fmt: skip
+
+
+def _stale(box: Box, back: str, by_packet: bool) -> Look:
+    box.put((back, iptables.rules([FAR_AWAY], post=FLANNEL, pods="none")))
+    box.objects(
+        objects.node("node-1", NODE, MINE), objects.node("node-2", "192.168.57.20", OTHERS),
+        objects.service(FAR_AWAY.name, FAR_AWAY.address, FAR_AWAY.port, FAR_AWAY.node_port),
+        objects.endpoints(FAR_AWAY.name, [("far", FAR, "node-2")], PORT),
+    )  # fmt: skip
+    asked = Question(NODE, 40000, FAR_AWAY.address, FAR_AWAY.port)
+    return Look(
+        lambda: box.shown("missing_masquerade", asked) if by_packet else box.audit("missing_masquerade"),
+        {f"iptables-{back} -t nat -L POSTROUTING": rf"RETURN .*!{NETWORK} +{OTHERS}"},
+    )
+
+
+@case("missing_masquerade", "legacy")
+def _stale_legacy(box: Box) -> Look:
+    return _stale(box, "legacy", by_packet=False)
+
+
+@case("missing_masquerade", "a packet, iptables-nft")
+def _stale_nft(box: Box) -> Look:
+    return _stale(box, "nft", by_packet=True)
+
+
+@case("leftover_chains", "chains that no rule leads to")
+def _unreached(box: Box) -> Look:
+    lines = iptables.rules([SHOP]).splitlines()
+    jumps = ("-A PREROUTING", "-A OUTPUT", "-A POSTROUTING", "-A INPUT", "-A FORWARD")
+    box.put(("legacy", "\n".join(line for line in lines if not line.startswith(jumps)) + "\n"))
+    box.objects(*cluster(SHOP))
+    return Look(
+        lambda: box.audit("leftover_chains", "unreached"),
+        {"iptables-legacy-save": "-A KUBE-NODEPORTS|:KUBE-"},
+        mend=lambda: box.again(("legacy", iptables.rules([SHOP]))),
+    )
+
+
+def _twice(box: Box, back: str) -> Look:
+    box.put((back, iptables.rules([SHOP])))
+    jump = '-m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
+    box.put((back, f"*nat\n-A PREROUTING {jump}\nCOMMIT\n"))
+    return Look(lambda: box.audit("leftover_chains", "twice"), {"iptables -V": "iptables v"})
+
+
+@case("leftover_chains", "a jump twice, legacy")
+def _twice_legacy(box: Box) -> Look:
+    return _twice(box, "legacy")
+
+
+@case("leftover_chains", "a jump twice, iptables-nft")
+def _twice_nft(box: Box) -> Look:
+    return _twice(box, "nft")
+
+
+_CRICTL = {"crictl pods": "no container runtime is here"}
+
+
+@case("leftover_chains", "hostPort of a pod that is gone")
+def _gone(box: Box) -> Look:
+    gone = HostPort(5000, "10.244.0.99", HOSTED, "ab" * 32)
+    box.put(("legacy", iptables.rules([SHOP], [gone])))
+    box.objects(*cluster(SHOP))
+    return Look(lambda: box.audit("leftover_chains", "hostPort of nobody"), apart=_CRICTL)
+
+
+@case("leftover_chains", "hostPort twice")
+def _claimed_twice(box: Box) -> Look:
+    both = [HostPort(5000, PODS["pod-d"], HOSTED, "ab" * 32), HostPort(5000, PODS["pod-b"], HOSTED, "cd" * 32)]
+    box.put(("nft", iptables.rules([SHOP], both)))
+    box.objects(*cluster(SHOP, 5000))
+    return Look(
+        lambda: box.audit("leftover_chains", "hostPort twice"), {"kubectl get pods -A": "db +pg-hp +5000"}, apart=_CRICTL
+    )
+
+
+@case("mixed_backends", "legacy and iptables-nft", "real")
+def _mixed(box: Box) -> Look:
+    box.put(("legacy", iptables.rules([SHOP])), ("nft", iptables.rules([SHOP])))
+    return Look(
+        lambda: box.audit("mixed_backends"),
+        {"iptables-legacy-save": "-A KUBE-SERVICES", "iptables-nft-save": "-A KUBE-SERVICES",
+         "nft list ruleset": "KUBE-SERVICES"},
+    )
+
+
+@case("two_modes", "rules of iptables mode are left in ipvs mode", "real")
+def _two_modes(box: Box) -> Look:
+    """What kube-proxy 1.20.2 left when it went from iptables to ipvs mode."""
+    left = lzma.decompress(RECORDED.read_bytes()).decode()
+    kinds = {"dst": "bitmap:port range 0-65535", "dst,dst": "hash:ip,port", "dst,dst,src": "hash:ip,port,ip"}
+    asked = sorted(set(re.findall(r"--match-set (\S+) (\S+)", left)))
+    box.put(("ipset", "".join(f"create {name} {kinds[flags]}\n" for name, flags in asked)), ("legacy", left))
+    return Look(
+        lambda: box.audit("two_modes"), {"iptables-legacy-save": "has no endpoints.*-j REJECT"},
+        mend=lambda: box.put(("ipset", in_ipvs.sets([SHOP])), ("legacy", in_ipvs.rules([SHOP]))), proxy="1.20.2",
+    )  # fmt: skip
+
+
+def _dropped(box: Box, back: str, policy: bool = False) -> Look:
+    rule = f"-d {PODS['pod-a']}/32 -p tcp -m tcp --dport {PORT} -j DROP"
+    text = "*filter\n:FORWARD DROP [0:0]\nCOMMIT\n" if policy else table("filter", ("FORWARD",), {"FORWARD": [rule]})
+    box.put((back, text))
+    box.objects(*cluster(SHOP))
+    mended = table("filter", ("FORWARD",), {"FORWARD": [f"-d {PODS['pod-a']}/32 -j ACCEPT"] if policy else []})
+    shows = {f"iptables-{back} -t filter": "-P FORWARD DROP" if policy else f"DROP .*{PODS['pod-a']}"}
+    return Look(
+        lambda: box.shown("dropped_by_rule", Question(CLIENT, 40000, PODS["pod-a"], PORT)), shows,
+        mend=lambda: box.again((back, mended)),
+    )  # fmt: skip
+
+
+@case("dropped_by_rule", "legacy")
+def _dropped_legacy(box: Box) -> Look:
+    return _dropped(box, "legacy")
+
+
+@case("dropped_by_rule", "iptables-nft")
+def _dropped_nft(box: Box) -> Look:
+    return _dropped(box, "nft")
+
+
+@case("dropped_by_rule", "a policy, legacy")
+def _policy(box: Box) -> Look:
+    return _dropped(box, "legacy", policy=True)
+
+
+@case("dropped_by_rule", "a policy, iptables-nft")
+def _policy_nft(box: Box) -> Look:
+    return _dropped(box, "nft", policy=True)
+
+
+@case("dropped_by_rule", "a table of nftables")
+def _native(box: Box) -> Look:
+    own = "table inet guard {{\nchain forward {{\ntype filter hook forward priority 0; policy {};\n{}}}\n}}\n"
+    box.put(("native", own.format("accept", f"ip daddr {PODS['pod-a']} drop\n")))
+    return Look(
+        lambda: box.shown("dropped_by_rule", Question(CLIENT, 40000, PODS["pod-a"], PORT)),
+        {"nft -a list chain inet guard forward": rf"{PODS['pod-a']} drop"},
+        mend=lambda: box.again(("native", own.format("accept", ""))),
+    )
+
+
+@case("dropped_by_rule", "a policy of nftables")
+def _native_policy(box: Box) -> Look:
+    own = "table inet guard {{\nchain forward {{\ntype filter hook forward priority 0; policy {};\n{}}}\n}}\n"
+    box.put(("native", own.format("drop", "")))
+    return Look(
+        lambda: box.shown("dropped_by_rule", Question(CLIENT, 40000, PODS["pod-a"], PORT)),
+        {"nft list chain inet guard forward": "policy drop"},
+        mend=lambda: box.again(("native", own.format("drop", "accept\n"))),
+    )
+
+
+@case("martian_localnet", "kubelet's rule")
+def _martian(box: Box) -> Look:
+    rule = ('! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack !'
+            " --ctstate RELATED,ESTABLISHED,DNAT -j DROP")  # fmt: skip
+    box.put(("legacy", table("filter", ("OUTPUT",), {"OUTPUT": ["-j KUBE-FIREWALL"], "KUBE-FIREWALL": [rule]})))
+    to = ["127.0.0.1"]
+    # The cure is the sender's: it sends to the node's own address.
+    return Look(
+        lambda: box.shown("martian_localnet", Question(NODE, 40000, to[0], 10250)), mend=lambda: to.__setitem__(0, NODE)
+    )
+
+
+@case("endpoint_not_ready", "legacy")
+def _not_ready(box: Box) -> Look:
+    full = Service("db/orders", SHOP.address, SHOP.port, SHOP.node_port, SHOP.ends, "pg")
+    empty = Service(full.name, full.address, full.port, full.node_port, (), "pg")
+
+    def put(ready: bool) -> None:
+        node, service, pod, ends = cluster(full)
+        ends["endpoints"][0]["conditions"]["ready"] = ready
+        ends["endpoints"][0]["targetRef"]["name"] = "pg-hp"
+        pod["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
+        box.objects(node, service, pod, ends)
+
+    def mend() -> None:
+        put(True)
+        box.again(("legacy", iptables.rules([full])))
+
+    put(False)
+    box.put(("legacy", iptables.rules([empty])))
+    return Look(
+        lambda: box.shown("endpoint_not_ready", Question(CLIENT, 40000, NODE, SHOP.node_port)),
+        {"kubectl describe pod -n db pg-hp": r"Ready +False"}, mend=mend,
+    )  # fmt: skip
+
+
+@case("hairpin_without_masquerade", "legacy")
+def _hairpin(box: Box) -> Look:
+    """kube-proxy's jump of POSTROUTING is not there."""
+    whole = iptables.rules([SHOP])
+    box.put(("legacy", "\n".join(line for line in whole.splitlines() if not line.startswith("-A POSTROUTING")) + "\n"))
+    box.objects(*cluster(SHOP))
+
+    def asked() -> list[Packet]:
+        found = box.packets(Question(PODS["pod-a"], 40000, SHOP.address, SHOP.port))
+        for packet in found:
+            # Prediction tells tables; that the packet left is what the tracer sees of the hook.
+            if packet.outcome not in ("dropped", "rejected"):
+                packet.hops.append(Hop(0, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0"))
+        return found
+
+    return Look(
+        lambda: box.look("hairpin_without_masquerade", asked()),
+        {"iptables-legacy -t nat -L KUBE-SEP-": rf"KUBE-MARK-MASQ .*{PODS['pod-a']}"},
+        mend=lambda: box.again(("legacy", whole)),
+    )
+
+
