@@ -60,3 +60,23 @@ def test_the_chain_that_a_cleanup_leaves_in_force_is_none(tmp_path: Path) -> Non
     assert {r.target for rules in left.values() for r in rules} == {"KUBE-FIREWALL", "DROP"}
     cleaned = replace(nft, ruleset=replace(nft.ruleset, chains=left))
     assert list(check(replace(state, installed=replace(state.installed, nft=cleaned)))) == []
+
+
+def test_what_portmap_leaves_for_no_pod_is_none(tmp_path: Path) -> None:
+    """portmap removes a pod's rules, and leaves those that mark and masquerade: they are the same in both back ends."""
+    state = audits.state(node("1.36.2-iptables-legacy", "S5"), tmp_path)
+    nft = audits.recorded(node("1.36.2-iptables-nft", "S5")).nft
+    assert nft
+
+    def with_nft(keep: str) -> State:
+        """Of the rules in nft those of portmap; keep: also those for its pods."""
+        chains = {
+            key: tuple(r for r in rules if "CNI-" in r.chain + r.target and (keep or "CNI-DN-" not in r.chain + r.target))
+            for key, rules in nft.ruleset.chains.items()
+        }
+        ruleset = replace(nft.ruleset, chains=chains)
+        return replace(state, installed=replace(state.installed, nft=replace(nft, ruleset=ruleset)))
+
+    (told,) = check(with_nft("pods"))
+    assert told.key == ("portmap", "ip") and "kube-proxy --cleanup" not in told.cure
+    assert list(check(with_nft(""))) == []

@@ -10,9 +10,13 @@ from tracer.audit.state import State
 from tracer.findings.model import Finding
 from tracer.rules.model import Rule, Ruleset
 
-FIREWALL = "KUBE-FIREWALL"
-"""A chain of the filter table with the same rules whoever writes it: kubelet, or a newer kube-proxy, which leaves the chain and
-the jumps to it in force at `--cleanup` (kubernetes pkg/proxy/iptables/proxier.go). It is never out of date."""
+STANDING = frozenset({"kubelet", "portmap"})
+"""Programs whose rules for no object are always the same, so never out of date: KUBE-FIREWALL, which a newer kube-proxy writes
+as kubelet does and `--cleanup` leaves in force (kubernetes pkg/proxy/iptables/proxier.go); CNI-HOSTPORT-MASQ, which portmap leaves
+when the last pod is gone."""
+
+_CLEANUP = {"kube-proxy": ": `kube-proxy --cleanup` of the version that wrote them, with the iptables of that back end"}
+"""How a program removes what it has left; the others have no command for it."""
 
 Met = tuple[Rule, Ruleset, int]
 """A program's first rule in one place, the ruleset, and how many it has there."""
@@ -21,10 +25,9 @@ Met = tuple[Rule, Ruleset, int]
 def check(state: State) -> Iterator[Finding]:
     places: dict[tuple[str, str], dict[str, Met]] = defaultdict(dict)
     for rule, ruleset in state.rules():
-        if rule.table == "filter" and FIREWALL in (rule.chain, rule.target):
-            continue
         owner = state.owner(rule, ruleset)
-        if owner.program and owner.kind != "administrator":
+        standing = owner.program in STANDING and owner.kind == "program"
+        if owner.program and owner.kind != "administrator" and not standing:
             where = _place(rule, ruleset, state)
             first, of, count = places[owner.program, rule.family].get(where, (rule, ruleset, 0))
             places[owner.program, rule.family][where] = first, of, count + 1
@@ -54,8 +57,5 @@ def _tell(state: State, program: str, family: str, found: dict[str, Met]) -> Fin
             "`iptables-legacy-save`, `iptables-nft-save` and `nft list ruleset` each show a part. Which one is kept up: restart"
             f" {program}, and see whose counters or handles are new."
         ),
-        cure=(
-            f"Remove the rules that {program} has left: for kube-proxy's, `kube-proxy --cleanup` of the version that wrote"
-            f" them, with the iptables of that back end; or drain and reboot the node."
-        ),
+        cure=f"Remove the rules that {program} has left{_CLEANUP.get(program, '')}; or drain and reboot the node.",
     )
