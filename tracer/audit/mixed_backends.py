@@ -12,8 +12,8 @@ from tracer.rules.model import Rule, Ruleset
 
 STANDING = frozenset({"kubelet", "portmap"})
 """Programs whose rules for no object are always the same, so never out of date: KUBE-FIREWALL, which a newer kube-proxy writes
-as kubelet does and `--cleanup` leaves in force (kubernetes pkg/proxy/iptables/proxier.go); CNI-HOSTPORT-MASQ, which portmap leaves
-when the last pod is gone."""
+as kubelet does and `--cleanup` leaves in force (kubernetes pkg/proxy/iptables/proxier.go); CNI-HOSTPORT-MASQ, which portmap
+leaves when the last pod is gone."""
 
 _CLEANUP = {"kube-proxy": ": `kube-proxy --cleanup` of the version that wrote them, with the iptables of that back end"}
 """How a program removes what it has left; the others have no command for it."""
