@@ -18,7 +18,7 @@ from tracer.explain.question import WITH_PORTS, Question
 from tracer.explain.sets import Sets
 from tracer.explain.stations import Station, stations
 from tracer.findings.node import Node
-from tracer.model import Drop, Endpoints, Evidence, Flow, Hop, Packet, Socket
+from tracer.model import Drop, Endpoints, Evidence, Flow, Hop, Ipvs, Packet, Socket
 from tracer.place import place
 from tracer.routes import Route, Routes
 from tracer.rules.installed import Installed
@@ -150,7 +150,10 @@ class Journey:
             return m
         server = f"virtual server {place(ends.dst, ends.dport)}"
         if not real:
-            return m.end(f"REJECTED by IPVS in {hook}: {server} has no real server", "rejected")
+            told = Ipvs(ends.dst, ends.dport, protocol)
+            answer = "icmp6-port-unreachable" if ":" in ends.dst else "icmp-port-unreachable"
+            hop = Hop(0, "ipvs", "node", hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=told)
+            return m.end(f"REJECTED by IPVS in {hook}: {server} has no real server", "rejected", hop)
         return m.end(f"taken over in {hook} by IPVS, {server}: which real server is not computed, one of {', '.join(real)}",
                      "unknown")  # fmt: skip
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tracer.changed import changed
 from tracer.kube.ends import end_of, owner_of_rewrite
+from tracer.kube.fates import without_real_server
 from tracer.kube.known import Known
 from tracer.kube.marks import EMPTY, Trail
 from tracer.kube.model import UNKNOWN, Owner
@@ -29,6 +30,8 @@ def explain(packet: Packet, known: Known) -> None:
         if hop.ipvs and hop.ipvs.virtual:
             server = hop.ipvs
             owner = owner_of_virtual_server(server.virtual, server.virtual_port, server.protocol, known)
+            if hop.verdict == "REJECT":
+                owner = without_real_server(owner, server.protocol, known)
         if hop.walk and not hop.clone:
             # What conntrack repeats was decided by an earlier packet, with the marks of that one.
             of = Trail(known, service) if hop.from_conntrack else trail

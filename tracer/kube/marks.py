@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tracer.changed import changed
+from tracer.kube.fates import NONE_HERE, none_here
 from tracer.kube.known import Known
 from tracer.kube.model import Owner
 from tracer.kube.owners import marks, owner_of
@@ -120,7 +121,7 @@ class Trail:
     def _note(self, bits: int, rule: Rule, led: list[Owner]) -> None:
         cleared = rule.chain in marks()
         if not cleared:
-            self._marks.append(_Mark(bits, rule.chain, led[-1] if led else None))
+            self._marks.append(_Mark(bits, rule.chain, _with_door(led)))
 
     def _with_cause(self, owner: Owner, rule: Rule, ruleset: Ruleset) -> Owner:
         setter = marks().get(rule.chain)
@@ -134,6 +135,17 @@ class Trail:
         return owner
 
 
+def _with_door(led: Sequence[Owner]) -> Owner | None:
+    """For whom a mark was set. The rule that says that there are no local endpoints does not say by what the packet came: those
+    before it do.
+    """
+    last = led[-1] if led else None
+    if not last or last.detail != NONE_HERE:
+        return last
+    door = next((o.detail for o in led if o.label == last.label and o.detail not in ("", NONE_HERE)), "")
+    return changed(last, detail=", ".join(filter(None, (door, none_here(door)))))
+
+
 def _bits_of(rule: Rule, ruleset: Ruleset) -> int:
     """The bits that the rules before it in its chain look at: KUBE-POSTROUTING returns unless the mark is there."""
     before = ruleset.chain(rule.family, rule.table, rule.chain)[: rule.number - 1]
@@ -142,6 +154,7 @@ def _bits_of(rule: Rule, ruleset: Ruleset) -> int:
 
 def _clause(owner: Owner, mark: _Mark) -> str:
     whom = f" for {mark.owner.label}" if mark.owner else ""
+    whom += f", {mark.owner.detail}" if mark.owner and NONE_HERE in mark.owner.detail else ""
     if owner.program == "kubelet":
         return f"marked by {mark.chain}{whom}"
     bits = f" {mark.bits:#x}" if mark.bits else ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 
-from tracer.model import Clue, Hop
+from tracer.model import Clue, Hop, Packet
+from tracer.place import place
 from tracer.syns.model import Attempt
 
 INVALID = re.compile(r"(--ctstate|--state|ct state) INVALID\b", re.I)
@@ -25,6 +26,15 @@ def hops(attempt: Attempt) -> list[Hop]:
 def table_of(hop: Hop) -> str:
     """filter/INPUT, or ip kube-proxy/filter-output for nftables."""
     return f"{hop.table}/{hop.chain or hop.hook}"
+
+
+def by(packet: Packet, hop: Hop) -> str:
+    """Where it was decided, and how it was answered: "in filter/INPUT with tcp-reset", "by IPVS in INPUT with ...: why"."""
+    answer = f" with {hop.reject}" if hop.reject else ""
+    if not hop.ipvs:
+        return f"in {table_of(hop)}{answer}"
+    server = f": {packet.protocol} {place(hop.ipvs.virtual, hop.ipvs.virtual_port)} has no real server available"
+    return f"by IPVS in {hop.hook}{answer}{server if hop.ipvs.virtual else ''}"
 
 
 def whose(hop: Hop) -> str:

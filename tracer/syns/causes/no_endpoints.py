@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Service has no endpoints: kube-proxy's own REJECT or DROP for that. Observed: the rule acted, and says so."""
+"""The Service has no endpoints, or none on this node: kube-proxy's own REJECT or DROP for that, or IPVS without a real server.
+
+Observed: the rule acted, and its comment says so, or the comment of the rule that marked the packet. Derived: IPVS refused it,
+and the API's objects tell why.
+"""
 
 from __future__ import annotations
 
+from tracer.kube.fates import NONE, NONE_HERE, fate_in
+from tracer.model import Evidence, Hop
 from tracer.syns.causes import _words
 from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
@@ -10,10 +16,22 @@ from tracer.syns.spaces import Spaces
 
 def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     for hop in _words.hops(attempt):
-        rule = hop.walk.decision.rule if hop.walk and hop.walk.decision and not hop.walk.decision.hotdrop else None
-        says = f"{rule.comment} {rule.text}" if rule else ""
-        if hop.verdict in ("REJECT", "DROP") and ("has no endpoints" in says or "no local endpoints" in says):
-            with_ = f" with {hop.reject}" if hop.reject else ""
+        fate = _fate(hop) if hop.verdict in ("REJECT", "DROP") else ""
+        if fate:
+            what = "no local endpoint" if fate == NONE_HERE else "no endpoint"
             done = "rejected" if hop.verdict == "REJECT" else "dropped"
-            return Cause("no endpoints", f"no endpoint: {done} in {_words.table_of(hop)}{with_}{_words.whose(hop)}")
+            evidence = Evidence.DERIVED if hop.ipvs else Evidence.OBSERVED
+            return Cause("no endpoints", f"{what}: {done} {_words.by(attempt.syn, hop)}{_words.whose(hop)}", evidence)
     return None
+
+
+def _fate(hop: Hop) -> str:
+    """What the rule's comment says, or what its owner's words have from rules before it."""
+    if hop.ipvs:
+        return fate_in(hop.owner)
+    decision = hop.walk.decision if hop.walk else None
+    if not decision or not decision.rule or decision.hotdrop:
+        return ""
+    says = f"{decision.rule.comment} {decision.rule.text}"
+    by_comment = next((fate for fate in (NONE_HERE, NONE) if f"has {fate}" in says), "")
+    return by_comment or fate_in(hop.owner)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule answered it with an ICMP error or a TCP reset. Observed: the table's verdict, and the answer that was sent."""
+"""A rule, or IPVS, answered it with an ICMP error or a TCP reset. Observed: the verdict, and the answer that was sent."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     hop = next((h for h in _words.hops(attempt) if h.verdict == "REJECT"), None)
     if not hop:
         return None
-    return Cause("rejected", f"REJECTed in {_words.table_of(hop)} with {hop.reject}{attempt.where}{_words.whose(hop)}")
+    return Cause("rejected", f"REJECTed {_words.by(attempt.syn, hop)}{attempt.where}{_words.whose(hop)}")
