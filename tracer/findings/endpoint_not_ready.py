@@ -1,17 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Service is refused for having no endpoints, although it has pods: none of them is ready."""
+"""A Service is refused for having no endpoints, although it has pods: none of them is ready.
+
+Or, by its policy Local, for having no local ones, although a pod runs on this node: it is not ready.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof, decision_proof, packet_proof
-from tracer.findings.no_local_endpoints import port_of
+from tracer.findings.no_local_endpoints import port_of, runs_here, turned_away
+from tracer.kube.model import Endpoint
 from tracer.model import Packet
 
 SAYS = "no endpoints"
+CURE = (
+    "Mend what the readiness probe asks for, or the probe; publishNotReadyAddresses: true gives requests to pods that are not"
+    " ready."
+)
 
 
 def find(packet: Packet, context: Context) -> Finding | None:
+    return _nowhere(packet, context) or _not_here(packet, context)
+
+
+def _not_here(packet: Packet, context: Context) -> Finding | None:
+    """Policy Local: the pods that are ready run elsewhere, and those of this node are not ready."""
+    for port, shown, fate in turned_away(packet, context):
+        ends = context.known.store.endpoints.all((port.label, port.protocol))
+        here = [e for e in ends if runs_here(e, context)]
+        if not here or any(e.ready for e in here):
+            continue
+        count, one = f"{len(here)} of its pods run{'s' * (len(here) == 1)} here", len(here) == 1
+        state = "it is not ready, so it gets no requests" if one else "none of these is ready, so none gets requests"
+        return Finding(
+            name="",
+            key=(port.label, port.protocol, "local"),
+            cause=(
+                f"Service {port.label} has externalTrafficPolicy Local and is {fate} on this node for having no local"
+                f" endpoints, although {count}: {state}."
+            ),
+            proofs=(*shown, Proof("object", f"not ready: {_names(here)}", "Kubernetes API")),
+            check=_check(port.namespace, next((e.pod[1] for e in here if e.pod[1]), "")),
+            cure=CURE,
+        )
+    return None
+
+
+def _names(ends: Sequence[Endpoint]) -> str:
+    return ", ".join(e.text or e.address for e in ends[:5])
+
+
+def _nowhere(packet: Packet, context: Context) -> Finding | None:
+    """No pod of the Service is ready."""
     for hop in packet.hops:
         by_rule = hop.walk and hop.walk.decision and hop.owner and SAYS in hop.owner.detail
         if hop.verdict != "REJECT" or hop.clone or not hop.owner or hop.owner.kind != "Service" or not (by_rule or hop.ipvs):
@@ -20,7 +62,6 @@ def find(packet: Packet, context: Context) -> Finding | None:
         ends = context.known.store.endpoints.all((port.label, port.protocol)) if port else ()
         if not port or not ends or any(e.ready for e in ends):
             continue
-        names = ", ".join(e.text or e.address for e in ends[:5])
         return Finding(
             name="",
             key=(port.label, port.protocol),
@@ -31,13 +72,10 @@ def find(packet: Packet, context: Context) -> Finding | None:
             proofs=(
                 packet_proof(packet),
                 decision_proof(hop, hop.owner.text),
-                Proof("object", f"not ready: {names}", "Kubernetes API"),
+                Proof("object", f"not ready: {_names(ends)}", "Kubernetes API"),
             ),
             check=_check(port.namespace, next((e.pod[1] for e in ends if e.pod[1]), "")),
-            cure=(
-                "Mend what the readiness probe asks for, or the probe; publishNotReadyAddresses: true gives requests to pods"
-                " that are not ready."
-            ),
+            cure=CURE,
         )
     return None
 

@@ -7,7 +7,7 @@ host name and the node is registered by its full one, no endpoint is ever local.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tracer.findings.context import Context
 from tracer.findings.kube_proxy import FLAG, KEY, KubeProxy
@@ -23,30 +23,33 @@ SAYS = "no local endpoints"
 
 
 def find(packet: Packet, context: Context) -> Finding | None:
-    if packet.outcome not in ("dropped", "rejected"):
-        return None
-    for hop in packet.hops:
-        if hop.ipvs and hop.verdict == "REJECT" and hop.netns == "node" and not hop.clone:
-            return _by_ipvs(packet, hop, context)
-        for visit in hop.walk.visits if hop.walk and not hop.clone and hop.netns == "node" else ():
+    found = (conflict(port, shown, context, fate) for port, shown, fate in turned_away(packet, context))
+    return next(filter(None, found), None)
+
+
+def turned_away(packet: Packet, context: Context) -> Iterator[tuple[ServicePort, list[Proof], str]]:
+    """(the Service's port, what shows it, "dropped" or "refused") where a packet ended for want of local endpoints."""
+    for hop in packet.hops if packet.outcome in ("dropped", "rejected") else ():
+        if hop.clone or hop.netns != "node":
+            continue
+        if hop.ipvs and hop.verdict == "REJECT":
+            yield from _by_ipvs(packet, hop, context)
+            return
+        for visit in hop.walk.visits if hop.walk else ():
             owner = _whom(visit, hop.walk, context) if hop.walk else None
             port = port_of(owner, packet.protocol.lower(), packet.endpoints.dport, context) if owner else None
             if owner and port:
-                found = conflict(port, [packet_proof(packet), rule_proof(visit, owner.text)], context)
-                if found:
-                    return found
-    return None
+                yield port, [packet_proof(packet), rule_proof(visit, owner.text)], "dropped"
 
 
-def _by_ipvs(packet: Packet, hop: Hop, context: Context) -> Finding | None:
+def _by_ipvs(packet: Packet, hop: Hop, context: Context) -> Iterator[tuple[ServicePort, list[Proof], str]]:
     """In ipvs mode no rule says it: the NodePort of such a Service has a virtual server without a real one."""
     owner, protocol = hop.owner, packet.protocol.lower()
     if not owner or owner.kind != "Service" or not hop.ipvs:
-        return None
+        return
     port = port_of(owner, protocol, hop.ipvs.virtual_port, context)
-    if not port or not port.local or hop.ipvs.virtual in port.cluster_ips:
-        return None
-    return conflict(port, [packet_proof(packet), decision_proof(hop, owner.text)], context, "refused")
+    if port and port.local and hop.ipvs.virtual not in port.cluster_ips:
+        yield port, [packet_proof(packet), decision_proof(hop, owner.text)], "refused"
 
 
 def _whom(visit: Visit, walk: Walk, context: Context) -> Owner | None:
