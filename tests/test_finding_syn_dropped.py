@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from tests import findings as f
 from tests.syns import clue
 from tracer.findings.model import Finding
+from tracer.kube.cni import Cache
 from tracer.kube.known import Known
+from tracer.kube.store import Store
 from tracer.model import Drop, Endpoints, Handshake, Hop, Nat, Packet, Socket
 
 FULL, ROOM = Handshake("SYN", False, 129, 128, 0), Handshake("SYN", True, 3, 128, 1)
@@ -105,3 +108,35 @@ def test_two_listeners_are_two_causes() -> None:
         *(Hop(h.time, h.what, "other", socket=h.socket, handshake=h.handshake) for h in other.hops[2:]),
     ]
     assert len(found([syn(FULL), other])[0]) == 2
+
+
+ENDS = {"kind": "EndpointSlice", "metadata": {"namespace": "shop", "name": "checkout-x",
+        "labels": {"kubernetes.io/service-name": "checkout"}}, "ports": [{"name": "tls", "port": 8081, "protocol": "TCP"}],
+        "endpoints": [{"addresses": ["10.128.0.74"], "conditions": {"ready": True}, "nodeName": "node-1",
+                       "targetRef": {"kind": "Pod", "namespace": "shop", "name": "checkout-0"}}]}  # fmt: skip
+SERVICE = {"kind": "Service", "metadata": {"namespace": "shop", "name": "checkout"},
+           "spec": {"clusterIPs": ["172.30.5.109"], "ports": [{"name": "tls", "port": 443, "nodePort": 30285}]}}  # fmt: skip
+
+
+def cluster(*more: object) -> Known:
+    store = Store("node-1")
+    store.load(json.loads(json.dumps([ENDS, SERVICE, *more])))
+    return Known(store, Cache(()), frozenset({"192.168.1.1"}))
+
+
+@pytest.mark.parametrize("shake", [FULL, Handshake("SYN", False, 0, 16, 16)], ids=["accept queue", "SYN queue"])
+def test_a_full_queue_names_pod_and_service(shake: Handshake) -> None:
+    made = syn(shake)
+    known = {"accept_queue": shake.accept_queue, "accept_limit": shake.accept_limit, "syn_queue": shake.syn_queue}
+    made.hops.insert(3, clue("listener", 3, "http-proxy", **known, syncookies=0))
+    (told,), _ = f.look([made], cluster(), f.FakeNode())
+    assert "haproxy (pid 4242) of pod shop/checkout-0" in told.cause
+    assert "SYNs to 10.128.0.74:8081 (Service shop/checkout:tls)" in told.cause
+    assert f.proofs(told, "object") == [
+        "10.128.0.74 is pod shop/checkout-0 (node-1); asked for as Service shop/checkout:tls, NodePort 30285 (Kubernetes API)"
+    ]
+
+
+def test_without_objects_neither_is_named() -> None:
+    (told,), _ = found([syn(FULL)])
+    assert "pod" not in told.cause and "Service" not in told.cause and not f.proofs(told, "object")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tracer.findings.context import Context
 from tracer.findings.model import Finding, Proof
+from tracer.kube.model import Owner, pod_text
 from tracer.model import Evidence, Handshake, Packet
 from tracer.place import place as place_of
 from tracer.source import answered
@@ -53,10 +54,13 @@ def _tell(verdict: Verdict, attempt: Attempt, kind: str, place: Place, context: 
     socket = next((h.socket for h in reversed(attempt.syn.hops) if h.socket), None)
     pid, command = (socket.pid, socket.command) if socket else (0, "")
     where = place_of(address, port)
+    pod, service = context.known.pod_at(address), _service(attempt.syn)
     who = f"{command} (pid {pid})" if pid else f"The process that listens on {where}"
-    what = "SYNs" if packet.tcp_flags == "SYN" else "connections"
+    who += f" of pod {pod[0]}/{pod[1]}" if pod else ""
+    what = f"{'SYNs' if packet.tcp_flags == 'SYN' else 'connections'} to {where}"
+    what += f" (Service {service.label})" if service else ""
     ns = f"nsenter -t {pid} -n " if pid and netns != "node" else ""
-    kind, cause, cure, certain = _why(kind, verdict.cause, shake, pid, who, f"{what} to {where}", ns, context)
+    kind, cause, cure, certain = _why(kind, verdict.cause, shake, pid, who, what, ns, context)
     # Of a SYN its cause tells more than where it ended.
     how, known = (verdict.cause.text, verdict.cause.evidence) if packet is attempt.syn else (packet.verdict, Evidence.OBSERVED)
     came = place_of(packet.endpoints.src, packet.endpoints.sport)
@@ -65,12 +69,26 @@ def _tell(verdict: Verdict, attempt: Attempt, kind: str, place: Place, context: 
         queues = f"accept queue {shake.accept_queue}/{shake.accept_limit}, SYN queue {shake.syn_queue}"
         proofs.append(Proof("packet", f"when it came to the listener in {netns}: {queues}", "observed"))
     proofs.append(Proof("counter", _rate(packet, attempt, place, context), "observed"))
-    proofs += _settings(pid, context) + _shared(packet, kind)
+    proofs += _settings(pid, context) + _shared(packet, kind) + _named(address, pod, service, context)
     check = (
         f"`{ns}ss -ltn 'sport = :{port}'` shows Recv-Q (accept queue) and Send-Q (its limit); `{ns}nstat -az"
         f" 'TcpExtListen*' 'TcpExtPAWS*'`"
     )
     return Finding("", (netns, address, port, kind), cause, tuple(proofs), check, cure, certain)
+
+
+def _service(syn: Packet) -> Owner | None:
+    """The Service that was asked for: by the rule that translated the SYN, else by its destination."""
+    by_rule = (h.owner for h in reversed(syn.hops) if h.nat and h.nat.kind == "DNAT" and not h.clone)
+    return next((o for o in (*by_rule, syn.dst_owner) if o and o.kind == "Service"), None)
+
+
+def _named(address: str, pod: tuple[str, str, str] | None, service: Owner | None, context: Context) -> list[Proof]:
+    """Who the listener is in Kubernetes' words; nothing where that is not known."""
+    asked = f"asked for as Service {service.label}" + (f", {service.detail}" if service.detail else "") if service else ""
+    is_pod = f"{address} is {pod_text(*pod)}" if pod else ""
+    source = "CNI result cache" if context.known.sandboxes.at(address) else "Kubernetes API"
+    return [Proof("object", "; ".join(filter(None, (is_pod, asked))), source)] if pod or service else []
 
 
 def _shows(attempt: Attempt) -> Packet:
