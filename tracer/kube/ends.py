@@ -19,8 +19,7 @@ def end_of(address: str, port: int, protocol: str, known: Known) -> Owner:
     local = known.is_local(address) and not store.by_service_ip.all(address) and address not in known.ipvs
     service, pod = known.service_at(address, port, protocol), _host_port(port, protocol, known) if local else None
     if service and pod:
-        both = f"{service[1]} of {service[0].label} and hostPort {port} of {pod.label}"
-        return Owner("Node", name=store.node, detail=both, evidence="API: address and port")
+        return both(service[1], service[0].label, pod, known, "API: address and port")
     if service:
         return service[0].owner(service[1], "API: address and port")
     if pod:
@@ -37,6 +36,11 @@ def end_of(address: str, port: int, protocol: str, known: Known) -> Owner:
     if address in known.ipvs:
         return Owner("unknown", detail="a Service's, for it is an address of kube-ipvs0", evidence="netlink")
     return _elsewhere(address, known)
+
+
+def both(way: str, service: str, pod: Owner, known: Known, evidence: str) -> Owner:
+    """The node, at a port that is a Service's (way: "NodePort 30285") and a pod's hostPort at once."""
+    return Owner("Node", name=known.store.node, detail=f"{way} of {service} and {pod.detail} of {pod.label}", evidence=evidence)
 
 
 def _host_port(port: int, protocol: str, known: Known) -> Owner | None:

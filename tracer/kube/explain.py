@@ -6,13 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracer.changed import changed
-from tracer.kube.ends import end_of, owner_of_rewrite
+from tracer.kube.ends import both, end_of, owner_of_rewrite
 from tracer.kube.fates import without_real_server
 from tracer.kube.known import Known
 from tracer.kube.marks import EMPTY, Trail
 from tracer.kube.model import UNKNOWN, Owner
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.model import Hop, Packet
+from tracer.place import place
 
 _NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
 
@@ -40,14 +41,16 @@ def explain(packet: Packet, known: Known) -> None:
             # A rule whose match threw a malformed packet away did not do what its owner wrote it for.
             owner = owners[-1] if owners and decision and not decision.hotdrop else None
         hops.append(changed(hop, owner=_came_as(owner, hop, packet, known)) if owner else hop)
-    for place, hop in enumerate(hops):
+    for at, hop in enumerate(hops):
         if hop.nat and not hop.nat.kind.startswith("reverse"):
-            owner = hop.owner or _decided_nearby(hops, place) or owner_of_rewrite(hop.nat, protocol, known)
+            owner = hop.owner or _decided_nearby(hops, at) or owner_of_rewrite(hop.nat, protocol, known)
             if owner:
-                hops[place] = changed(hop, owner=_leading(owner, hop.nat.after.dst, known))
+                hops[at] = changed(hop, owner=_leading(owner, hop.nat.after.dst, known))
     packet.hops = hops
     packet.src_owner = end_of(ends.src, ends.sport, protocol, known)
     packet.dst_owner = end_of(ends.dst, ends.dport, protocol, known)
+    if packet.dst_owner.kind == "Pod" and packet.dst_owner.detail.startswith("hostPort"):
+        packet.dst_owner = _host_port(packet, packet.dst_owner, known)
     if packet.src_owner.kind == "Service" and packet.netns == "node" and packet.hops and packet.hops[0].hook == "OUTPUT":
         # Asking itself for a cluster IP of kube-ipvs0, it does so from that very address.
         packet.src_owner = Owner("Node", name=known.store.node, detail=f"from {ends.src}", evidence="the node sent it")
@@ -59,6 +62,23 @@ def explain(packet: Packet, known: Known) -> None:
     if packet.dst_owner == UNKNOWN:
         taken = next((h.netns for h in reversed(packet.hops) if h.socket and not h.clone), "")
         packet.dst_owner = _by_connection(packet, known) or _in_namespace(taken)
+
+
+def _host_port(packet: Packet, pod: Owner, known: Known) -> Owner:
+    """The pod that has this hostPort, unless the packet went elsewhere: the port is a Service's too, or somebody else's."""
+    asked = packet.endpoints.dst, packet.endpoints.dport
+    for hop in packet.hops:
+        owner, nat = hop.owner, hop.nat
+        translated = nat and nat.kind == "DNAT" and (nat.before.dst, nat.before.dport) == asked
+        if hop.clone or not (translated or hop.verdict in ("DROP", "REJECT")):
+            continue
+        if owner and owner.kind == "Service":
+            return both(owner.detail.partition(",")[0] or f"port {asked[1]}", owner.label, pod, known, "rule that acted")
+        at = known.pod_at(nat.after.dst) if nat else None
+        if nat and translated and (not at or at[:2] != (pod.namespace, pod.name)):
+            to = known.leads_to(nat.after.dst) or place(nat.after.dst, nat.after.dport)
+            return replace(UNKNOWN, target=to, evidence="its rewrite")
+    return pod
 
 
 def _in_namespace(netns: str) -> Owner:
@@ -77,10 +97,10 @@ def _by_connection(packet: Packet, known: Known) -> Owner | None:
     return replace(UNKNOWN, target=answers, evidence="conntrack")
 
 
-def _decided_nearby(hops: list[Hop], place: int) -> Owner | None:
+def _decided_nearby(hops: list[Hop], at: int) -> Owner | None:
     """The owner of the rule that made this rewrite: the one that decided so in the same hook's nat table or chain."""
-    hop = hops[place]
-    for other in (*reversed(hops[:place]), *hops[place + 1 :]):
+    hop = hops[at]
+    for other in (*reversed(hops[:at]), *hops[at + 1 :]):
         if (other.hook, other.netns, other.clone) == (hop.hook, hop.netns, hop.clone) and other.owner and other.walk:
             decision = other.walk.decision
             done = {decision.verdict, decision.rule.target.upper() if decision.rule else ""} if decision else set()
