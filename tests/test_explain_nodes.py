@@ -17,6 +17,8 @@ from tracer.explain.model import Story
 from tracer.explain.question import Question
 from tracer.kube.explain import explain
 from tracer.kube.known import Known
+from tracer.rules import nft_json, save
+from tracer.rules.installed import Installed
 
 RULESETS = Path(__file__).resolve().parents[1] / "vagrant/incidents/rulesets"
 SCENARIOS = ("S1", "S2-one", "S2-three", "S3", "S4", "S5")
@@ -94,6 +96,31 @@ def test_two_back_ends_with_the_same_services(tmp_path: Path) -> None:
         post, pre = sorted(story.notes)
         assert pre.startswith("the same by ip nat PREROUTING 1 > KUBE-SERVICES") and "POSTROUTING" not in pre
         assert post.startswith("the same by ip nat POSTROUTING 1 >") and " if in POSTROUTING ip nat was registered" in post
+
+
+@pytest.mark.parametrize(("scenario", "port", "end"), [("S1", 30584, "REJECTED"), ("S4", 30420, "DROPPED")])
+def test_two_back_ends_that_refuse_alike(scenario: str, port: int, end: str, tmp_path: Path) -> None:
+    """Whichever filter table is asked first in INPUT, the client gets the same answer: one story, and a note."""
+    state = audits.state(node("1.36.2-iptables-legacy", scenario), tmp_path)
+    other = audits.recorded(node("1.20.2-iptables-nft", scenario))
+    both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
+    (story,) = audits.journey(both).stories(Question(CLIENT, 0, NODE, port))
+    assert not story.doubts and story.packet.verdict.startswith(f"{end} in filter/INPUT")
+    (note,) = story.notes
+    assert note.startswith("the same by ip filter INPUT ") and " if in INPUT ip filter was registered after" in note
+    told = {each.packet.verdict.partition(" with")[0] for each in story.every()}
+    assert told == {f"{end} in filter/INPUT", f"{end} in ip filter/INPUT"}
+
+
+def test_two_back_ends_that_refuse_differently(tmp_path: Path) -> None:
+    """One rejects and one drops: that is a difference."""
+    rule = "-A INPUT -p tcp -m tcp --dport 80 -j"
+    text = "*filter\n:INPUT ACCEPT [0:0]\n{} {}\nCOMMIT\n"
+    legacy = audits.of_text(text.format(rule, "REJECT --reject-with tcp-reset"))
+    nft = save.parse(text.format(rule, "DROP"), "ip", "nft")
+    both = Installed(legacy.installed.legacy, nft_json.Listed(nft), frozenset({("ip", "filter")}))
+    found = audits.journey(replace(legacy, installed=both)).stories(Question(CLIENT, 0, NODE, 80))
+    assert {s.packet.outcome for s in found} == {"rejected", "dropped"} and all(len(s.doubts) == 1 for s in found)
 
 
 def test_a_pod_that_asks_itself_through_its_service_is_masqueraded(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def _without(of: Hashable, moments: Sequence[Moment]) -> list[Moment]:
             out[at] = m
             continue
         rest = tuple(d for d in m.doubts if d.group != of)
-        groups[m.ends, m.mark if not m.over else 0, m.in_face, m.out_face, m.done, m.share, rest, _judged(m)].append((m, doubt))
+        mark = m.mark if not m.over else 0
+        groups[m.ends, mark, m.in_face, m.out_face, m.done, m.share, rest, _comes_to(m)].append((m, doubt))
     places = {id(m): at for at, m in enumerate(moments)}
     for same in groups.values():
         answers = {doubt.text for _, doubt in same}
@@ -79,6 +80,9 @@ def _named(walk: Walk) -> str:
     return table + path(visit.path)
 
 
-def _judged(m: Moment) -> tuple[str, str]:
-    """How it ends, as (sentence, outcome)."""
+def _comes_to(m: Moment) -> Hashable:
+    """How it ends. Where a table ends it, what is done there and in which hook: it is the same by any table's rules."""
+    last = m.hops[-1] if m.hops else None
+    if m.over and last and last.what in ("table", "chain") and last.verdict in ("DROP", "REJECT"):
+        return last.verdict, last.reject, last.hook, last.netns
     return m.over or judge(Packet(0, 0, "node", "", "", "", m.ends, hops=list(m.hops)))
