@@ -38,15 +38,26 @@ class Shown:
     comment: str
 
 
+def _without_interfaces() -> None:
+    """Imports scapy without its look at this machine: it reads interfaces and routes by netlink when its layers are imported.
+
+    No packet is sent here, so none of them is needed. An export must not depend on where it is made.
+    """
+    import logging
+
+    need("scapy", "pcapng")
+    logging.getLogger("scapy").setLevel(logging.CRITICAL)
+    conf: Any = need("scapy.config", "pcapng").conf
+    conf.route_autoload = conf.route6_autoload = False
+    need("scapy.interfaces", "pcapng")
+    conf.ifaces.reload = conf.ifaces.load_confiface = lambda: None
+
+
 class Pcapng:
     """scapy writes the blocks and makes the headers."""
 
     def __init__(self, target: Path, about: About) -> None:
-        need("scapy", "pcapng")
-        # scapy logs warnings about the machine's interfaces, which are not asked for here.
-        import logging
-
-        logging.getLogger("scapy").setLevel(logging.CRITICAL)
+        _without_interfaces()
         self._inet: Any = need("scapy.layers.inet", "pcapng")
         self._inet6: Any = need("scapy.layers.inet6", "pcapng")
         utils: Any = need("scapy.utils", "pcapng")
