@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -36,10 +37,11 @@ from tracer.kernel.session import Session
 from tracer.kube.known import Known
 from tracer.kube.live import Kube, Source
 from tracer.kube.wanted import Words
-from tracer.model import Totals
+from tracer.model import Packet, Totals
 from tracer.names import Namespaces, Processes
 from tracer.record import DTYPE, SLOT, Flag, Kind
 from tracer.render import find
+from tracer.render.base import Output
 from tracer.rules.hits import Hits
 from tracer.rules.legacy import Legacy
 from tracer.rules.reader import Reader, Reading, Wanted
@@ -101,12 +103,12 @@ def reading(began: int, ended: int) -> Reading:
     return Reading(Wanted(NODE, "ip", "filter"), READER, began, ended, table, Rules(table, None), "", blob.data, None)
 
 
-def request(number: int, start: int) -> npt.NDArray[Any]:
-    """A SYN through a NodePort to a listener of a pod."""
+def request(number: int, start: int, inode: int = 48213) -> npt.NDArray[Any]:
+    """A SYN through a NodePort to a listener of a pod. inode: of its socket."""
     t = Trail(CLIENT, number << 8, start, in_name="eth0", orig=CLIENT, reply=turned(POD_END), ct_info=2)
     t.hook("PREROUTING").nat("PREROUTING", 1, ("192.168.56.1", 40812, "10.244.0.11", 8080))
     t.nat("POSTROUTING", 0, POD_END).hook("POSTROUTING", in_name="", out_name="cni0")
-    return t.add("SOCKET", object=48213, state=10, netns=200).batch
+    return t.add("SOCKET", object=inode, state=10, netns=200).batch
 
 
 def refused(number: int, start: int) -> npt.NDArray[Any]:
@@ -207,6 +209,18 @@ def some_turns(packets: int = 6) -> list[tuple[npt.NDArray[Any], list[Loss]]]:
     return [*turns, (record.NOTHING, []), (record.NOTHING, [])]
 
 
+def _hurried(output: Output, stop: Stop, late: int) -> None:
+    """Ends the run at once when so many packets have been printed."""
+    print_packet, counted = output.packet, itertools.count(1)
+
+    def packet(packet: Packet) -> None:
+        print_packet(packet)
+        if next(counted) == late:
+            stop.hurry()
+
+    output.packet = packet  # type: ignore[method-assign]
+
+
 def capture(
     path: Path,
     turns: Turns | None = None,
@@ -216,8 +230,12 @@ def capture(
     follow: bool = False,
     heard: Heard | None = None,
     redacted: Redacted | None = None,
+    late: int = 0,
 ) -> Printed:
-    """A capture, and what was printed. explained: False = as `record` does it. follow: by connection. heard: of conntrack."""
+    """A capture, and what was printed. explained: False = as `record` does it. follow: by connection. heard: of conntrack.
+
+    late: after so many packets the run is to end at once, 0 = it explains all.
+    """
     stop = Stop()
     machine, out, err = Machine(str(path), sizes, redacted), io.StringIO(), io.StringIO()
     machine.heard = KeptEntries(machine.tape, heard or Heard(why="conntrack's events are not told: so"))
@@ -239,6 +257,7 @@ def capture(
             asked = machine.spaces(spaces, processes)
             journeys = Ahead(spaces, processes, function, hits, machine.node(), machine.sandboxes, asked)
         session, told = cast(Session, probes), {"said": "--port 30285", "words": {}, "follow": follow}
+        told["record_only"] = not explained
         machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, told)
         output = find(form)(out, err)
         findings = Findings(Context(kube.known, machine.node()))
@@ -248,6 +267,8 @@ def capture(
         entries = machine.entries()
         following = stack.enter_context(Following(syns, connections, changes, findings, entries=entries))
         run = Run(machine.source(session, kube), journeys, output, Limits(), kube, findings, following)
+        if late:
+            _hurried(output, stop, late)
         output.begin(FACTS["full" if form == "json" else "missed"], "--port 30285", "6.12.0")
         run.begin()
         run.follow(stop)

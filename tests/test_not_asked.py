@@ -27,6 +27,7 @@ from tracer.capture.replayed import Answers
 from tracer.capture.turns import _has_all_answers
 from tracer.findings.model import Finding
 from tracer.findings.node import Listener, Node
+from tracer.findings.procnet import Bound
 from tracer.kube.known import Known
 from tracer.model import Totals
 from tracer.names import NOT_RECORDED, Namespaces
@@ -83,6 +84,17 @@ def test_every_question_to_the_node() -> None:
     for name, arguments in questions.items():
         with pytest.raises(NotAsked):
             getattr(asked, name)(*arguments)
+
+
+def test_who_listens_is_no_unknown_process_where_it_was_not_asked() -> None:
+    """The socket is known and its process is not: kube-proxy holds NodePorts, so nothing may be said of "a process"."""
+    answers = Answers()
+    answers.take(("node", ("bound", "tcp")), 1, (Bound("0.0.0.0", 32400, 7001),))
+    with pytest.raises(NotAsked):
+        AskedNode(answers.asking).listener("10.77.0.7", 32400, "tcp")
+    answers.take(("listener", 7001), 1, (0, ""))
+    told = AskedNode(answers.asking).listener("10.77.0.7", 32400, "tcp")
+    assert told and told.text == "a process that cannot be seen from here", "it was looked for"
 
 
 def test_processes_and_namespaces() -> None:

@@ -194,6 +194,7 @@ class Packet:
     ends are, None when nobody asked. untracked: "INVALID" or "UNTRACKED" when conntrack had no entry for it. continues: 0, or
     the `time` of the packet that this is the rest of: it was quiet for so long in between that it was taken to be over. icmp:
     type and code, None for other protocols. raw: its first bytes as it came in, from the IP header on; none without --snaplen.
+    unexplained: in a replay, how it is known that the recorded run ended before it explained this packet; None when it did.
     """
 
     identity: int
@@ -219,6 +220,7 @@ class Packet:
     continues: int = 0
     icmp: tuple[int, int] | None = None
     raw: bytes = b""
+    unexplained: Evidence | None = None
 
     @property
     def drop(self) -> Drop | None:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracer import record
+from tracer.backlog import Backlog
 from tracer.errors import BadOption, CommandNotFound
 from tracer.findings import Findings
 from tracer.following import Following
 from tracer.journeys import PARCEL, Journeys
 from tracer.kube.live import Kube
-from tracer.model import Packet, Totals
+from tracer.model import Evidence, Packet, Totals
 from tracer.render.base import Output
 from tracer.source import Source, Turn
 from tracer.stop import Stop
@@ -59,6 +60,7 @@ class Run:
         self.totals = Totals()
         self._stop = Stop()
         self._full = self._noted = False
+        self._backlog = Backlog()
 
     def begin(self) -> None:
         """The probes are on, and packets come from now on."""
@@ -100,6 +102,20 @@ class Run:
         if not turn.last:
             self._take(Turn(turn.now, record.NOTHING, last=True))
         self._over((turn.now - began) / 1e9 if seconds is None else seconds)
+        if not (early and self._full):
+            self._explain_backlog()
+
+    def _explain_backlog(self) -> None:
+        """Prints what the recorded run had not explained: no part of its totals, findings, SYNs and timelines."""
+        for packet in self._backlog.packets(self._journeys):
+            if self._stop.asked:
+                return
+            if self._kube:
+                if not self._kube.wants(packet):
+                    continue
+                self._kube.explain(packet)
+            if not self._limits.drops_only or packet.outcome in BAD:
+                self._output.packet(packet)
 
     def _over(self, seconds: float) -> None:
         if self._following:
@@ -126,22 +142,39 @@ class Run:
             self._output.lost(loss)
         for packet in self._packets(turn):
             self._print(packet)
+        unexplained = self._backlog.count(self._journeys)
+        if turn.last:
+            self.totals.unexplained = unexplained
+        if unexplained and self._following:
+            # The answer to an open SYN may be among them.
+            self._following.doubt(turn.now)
         if self._following:
             self._following.turn(turn.now, self._output)
         self.totals.events, self.totals.unaddressed = self._journeys.events, self._journeys.unaddressed
         self._ask_kube()
 
     def _packets(self, turn: Turn) -> Iterator[Packet]:
-        """Those that are over, as long as there is time for them."""
-        parcels = self._journeys.parcels(None if turn.last else turn.now)
-        while not self._stop.late and (parcel := next(parcels, None)):
+        """Those that are over, as long as there is time for them; in a replay, those that the run had time for."""
+        parcels, taken = self._journeys.parcels(None if turn.last else turn.now), 0
+        while not self._backlog.evidence:
+            open_before = self._journeys.open
+            if self._stop.late or taken == turn.explained:
+                if open_before:
+                    self._backlog.begin(Evidence.OBSERVED)
+                    self._source.left(taken)
+                return
+            parcel = next(parcels, None)
+            if parcel is None:
+                return
+            if self._source.unasked():
+                self._backlog.begin(Evidence.DERIVED, parcel, open_before - self._journeys.open)
+                return
+            taken += 1
             yield from parcel
             self._source.glance()
             if self._stop.asked and self._journeys.open > PARCEL and not self._noted:
                 self._noted = True
                 self._output.note(EXPLAINING)
-        if turn.last:
-            self.totals.unexplained = self._journeys.open
 
     def _ask_kube(self) -> None:
         """Says what it has to say, and follows an object whose addresses have changed."""

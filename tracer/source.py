@@ -82,26 +82,31 @@ class Loss:
 class Turn:
     """now: ns, CLOCK_MONOTONIC, taken before the drain. batch: of `struct event`. losses: since the turn before.
 
-    last: no turn follows, so every packet that is open is over.
+    last: no turn follows, so every packet that is open is over. explained: of a recorded turn, how many parcels of packets its
+    run had explained when it ended; None = all.
     """
 
     now: int
     batch: npt.NDArray[Any]
     losses: Sequence[Loss] = ()
     last: bool = False
+    explained: int | None = None
 
 
 class Source(Protocol):
     """What a run asks for its next turn, and for what the user should be told after it.
 
     glance: called often while packets are explained, which may take long: a source that counts losses notes when they were.
-    to: the filter that the probes are to have from now on.
+    to: the filter that the probes are to have from now on. left: explaining has ended, and so many parcels of this turn are
+    explained. unasked: whether explaining the last parcel asked what the recorded run never asked, so that it had ended before.
     """
 
     def turn(self, last: bool) -> Turn: ...
     def notes(self) -> list[str]: ...
     def glance(self) -> None: ...
     def set_filter(self, to: Filter) -> None: ...
+    def left(self, parcels: int) -> None: ...
+    def unasked(self) -> bool: ...
 
 
 class Live:
@@ -123,3 +128,8 @@ class Live:
 
     def set_filter(self, to: Filter) -> None:
         self.session.set_filter(to)
+
+    def left(self, parcels: int) -> None: ...
+
+    def unasked(self) -> bool:
+        return False

@@ -20,6 +20,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "orig_dst": "string", "orig_dport": "int32", "reply_src": "string", "reply_sport": "int32", "reply_dst": "string",
         "reply_dport": "int32", "src_owner": "string", "dst_owner": "string", "verdict": "string", "outcome": "string",
         "complete": "bool", "drop_reason": "string", "drop_function": "string", "took_ns": "int64",
+        "unexplained": "string",
     },
     "hops": {
         "packet": "int64", "place": "int32", "time": "timestamp", "after_ns": "int64", "what": "string", "netns": "string",
@@ -57,6 +58,8 @@ def of_packet(packet: Packet) -> Iterator[tuple[str, Row]]:
         row |= {"ct_state": flow.state, "reply": flow.is_reply}
         for name, way in (("orig", flow.orig), ("reply", flow.reply)):
             row |= {f"{name}_src": way.src, f"{name}_sport": way.sport, f"{name}_dst": way.dst, f"{name}_dport": way.dport}
+    if packet.unexplained:
+        row["unexplained"] = packet.unexplained.value
     if drop:
         row |= {"drop_reason": drop.reason, "drop_function": drop.function}
     yield "packets", row

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from tracer.bounded import Bounded
-from tracer.findings.node import KEPT_SECONDS, Node
+from tracer.findings.node import KEPT_SECONDS, Listener, Node
 from tracer.names import NAMES_KEPT, NOT_RECORDED, Namespaces, Processes
-from tracer.source import Asking, answered
+from tracer.source import Asking, NotAsked, answered
 from tracer.syns.spaces import Spaces
 
 T = TypeVar("T")
@@ -73,6 +73,13 @@ class AskedNode(Node):
         super().__init__(proc, run)
         self._asking = asking
         self._processes = AskedProcesses(asking, "listener")
+
+    def listener(self, address: str, port: int, protocol: str) -> Listener | None:
+        """As live. Raises NotAsked also where the process was not asked for: it may be one that is meant to listen there."""
+        found = super().listener(address, port, protocol)
+        if found and (found.pid, found.command) == NOT_RECORDED:
+            raise NotAsked(("listener", port))
+        return found
 
     def _keep(self, key: Hashable, ask: Callable[[], T], default: T, seconds: float = KEPT_SECONDS) -> T:
         return self._asking(("node", key), lambda: super(AskedNode, self)._keep(key, ask, default, seconds), default)

@@ -44,6 +44,7 @@ RECORDS: dict[str, Any] = {
     Record.NOTE: str,
     Record.CHANGE: list[tuple[int, str]],
     Record.CONNTRACK: list[tuple[int, str]],
+    Record.LEFT: int,
     Record.END: tuple[float, int],
     Record.RULESET: {"bytes": str},
 }

@@ -205,6 +205,9 @@ class Source(Live):
         self._recording.dropped(events)
         return Turn(now, events, losses, last)
 
+    def left(self, parcels: int) -> None:
+        self._tape.left(parcels)
+
     def notes(self) -> list[str]:
         told = super().notes()
         for note in told:

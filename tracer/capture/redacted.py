@@ -208,6 +208,7 @@ _ROWS: dict[str, Callable[[Redacted, Any], tuple[str, Any] | None]] = {
     Record.SANDBOXES: Redacted._sandboxes,
     Record.LOSS: Redacted._loss,
     Record.GAP: Redacted._gap,
+    Record.LEFT: Redacted._end,
     Record.END: Redacted._end,
 }
 _ANSWERS: dict[str, Callable[[Redacted, Any, Any], Any]] = {

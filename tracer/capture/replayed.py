@@ -11,6 +11,8 @@ from tracer.rules.reader import Reader, Reading, Wanted
 from tracer.source import NotAsked, Question
 
 T = TypeVar("T")
+MOST_UNASKED = 64
+"""Questions without an answer that are kept: one is enough to show that the run had ended."""
 
 
 class ReplayedReader(Reader):
@@ -46,10 +48,11 @@ class Answers:
     """The recorded answers; its `asking` is the Asking of a replay.
 
     silent: the capture does not have answers that are the default one, as explained runs were recorded before.
+    unasked: sockets whose process was asked for here and had no answer, since the list was last taken.
     """
 
     def __init__(self, silent: bool = False) -> None:
-        self._silent = silent
+        self._silent, self.unasked = silent, list[Question]()
         self._last: dict[Question, Any] = {}
         self._coming: dict[Question, list[tuple[int, Any]]] = {}
         self._asked: dict[Question, int] = {}
@@ -60,6 +63,10 @@ class Answers:
             self._coming.setdefault(question, []).append((count, answer))
         else:
             self._last[question] = answer
+
+    def ask_strictly(self) -> None:
+        """From now on a question without an answer was not asked."""
+        self._silent = False
 
     def settle(self) -> None:
         """A turn is over. What was answered in it, and not asked for in this replay, holds all the same."""
@@ -77,6 +84,8 @@ class Answers:
             while coming and coming[0][0] <= count:
                 self._last[question] = coming.pop(0)[1]
         if question not in self._last and not self._silent:
+            if question[0] == "process" and len(self.unasked) < MOST_UNASKED:
+                self.unasked.append(question)
             raise NotAsked(question)
         found: T = self._last.get(question, default)
         return found

@@ -165,6 +165,10 @@ class Tape:
     def loss(self, loss: Loss) -> None:
         self.keep(Record.LOSS, loss.probe, plain(loss))
 
+    def left(self, parcels: int) -> None:
+        """The run explains nothing more: so many parcels of this turn are explained."""
+        self.keep(Record.LEFT, "", parcels)
+
     def note(self, text: str) -> None:
         self.keep(Record.NOTE, "", text)
 

@@ -22,11 +22,17 @@ from tracer.filters import Filter
 from tracer.kube.cni import Sandbox
 from tracer.kube.store import Store
 from tracer.rules.legacy import Legacy
-from tracer.source import Loss, Turn
+from tracer.source import Loss, Question, Turn
 from tracer.timelines.model import Step
 
 LAST = 1 << 62
 """The number of a turn behind all others."""
+OF_PACKETS = ("process", "listener", "netns")
+"""Questions that only the explaining of packets asks."""
+DERIVED = (
+    "This capture does not say how far its run had explained its packets. Those that are marked need answers that it does not"
+    " have: the run ended before it explained them."
+)
 
 
 def _has_all_answers(meta: Mapping[str, Any]) -> bool:
@@ -50,7 +56,12 @@ class Turns:
         self._capture, self._progress = capture, progress
         self._records = capture.records()
         self._next: RecordRow | None = None
-        self._answers = Answers(silent=not _has_all_answers(capture.meta))
+        self._silent = not _has_all_answers(capture.meta)
+        self._answers = Answers(silent=self._silent)
+        self._explained: int | None = None
+        self._answered_in = 0
+        self._known_processes: set[Question] | None = None
+        self._number = 0
         self.asking = self._answers.asking
         self._losses: list[Loss] = []
         self._notes: list[str] = []
@@ -90,6 +101,35 @@ class Turns:
 
     def set_filter(self, to: Filter) -> None:
         """What was not recorded then cannot be had now."""
+
+    def left(self, parcels: int) -> None:
+        """The capture has it already."""
+
+    def unasked(self) -> bool:
+        """Whether packets that were just explained need an answer that the run never got: then it had ended before them.
+
+        Only where nothing of the capture is missing: of a ring, a later file of a series, or a damaged one it proves nothing.
+        """
+        asked, self._answers.unasked = self._answers.unasked, []
+        if not asked or self._capture.missed or not self._is_whole():
+            return False
+        if self._known_processes is None:
+            rows = (body for _, kind, _, body in self._capture.records() if kind == Record.ANSWER)
+            self._known_processes = {q for q, _, _ in map(border.answer, rows) if q[0] == "process"}
+        if self._known_processes.issuperset(asked):
+            return False
+        self._notes.append(DERIVED)
+        return True
+
+    def _is_whole(self) -> bool:
+        """Whether the capture begins with its run, and its run explained packets."""
+        ring, repeated, options = (self._capture.meta.get(name) for name in ("ring", "repeated", "options"))
+        try:
+            told = rich(options)
+        except Unreadable:
+            return False
+        explained = isinstance(told, dict) and told.get("record_only") is False
+        return explained and not ring and not repeated and bool(self._first and self._first.turn == 1)
 
     def all(self) -> Iterator[Turn]:
         """Every turn, in order. What was known in it answers until the next one is asked for."""
@@ -143,13 +183,17 @@ class Turns:
         while self._next and self._next[0] <= number:
             self._apply(self._next, number)
             self._advance()
+        if last and self._silent and self._answered_in < number:
+            # Nothing was answered for its packets: that may be so because nothing was asked.
+            self._answers.ask_strictly()
         return self._turn(now, events, last)
 
     def _turn(self, now: int, events: Any, last: bool) -> Turn:
         losses, self._losses = self._losses, []
+        explained, self._explained = self._explained, None
         cached, self._cached = self._cached, []
         self.sandboxes.turn(cached)
-        return Turn(now, events, losses, last)
+        return Turn(now, events, losses, last, explained)
 
     def _advance(self) -> None:
         self._next = next(self._records, None)
@@ -157,6 +201,7 @@ class Turns:
     def _apply(self, row: RecordRow, number: int) -> None:
         """A record counts from now on. number: of the turn that begins."""
         turn, kind, _, body = row
+        self._number = number
         try:
             take = _TAKE.get(kind)
             if take:
@@ -167,6 +212,8 @@ class Turns:
     def _answer(self, body: Any, in_turn: bool) -> None:
         question, count, found = border.answer(body)
         self._answers.take(question, count if in_turn else 1, found)
+        if in_turn and question[0] in OF_PACKETS:
+            self._answered_in = self._number
 
     def _objects(self, body: Any, in_turn: bool) -> None:
         what, kind, bodies = body
@@ -196,6 +243,9 @@ class Turns:
     def _gap(self, body: Any, in_turn: bool) -> None:
         self._losses.append(Loss("capture", -1, body[0], body[1]))
 
+    def _left(self, body: Any, in_turn: bool) -> None:
+        self._explained = body if in_turn else 0
+
     def _note(self, body: Any, in_turn: bool) -> None:
         self._notes.append(body)
 
@@ -214,6 +264,7 @@ _TAKE: dict[str, Callable[[Turns, Any, bool], None]] = {
     Record.NFT: Turns._nft,
     Record.LOSS: Turns._loss,
     Record.GAP: Turns._gap,
+    Record.LEFT: Turns._left,
     Record.NOTE: Turns._note,
     Record.CHANGE: Turns._change,
     Record.CONNTRACK: Turns._conntrack,

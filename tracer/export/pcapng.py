@@ -134,6 +134,8 @@ def as_shown(packet: Packet) -> list[Shown]:
 
 def _verdict(packet: Packet) -> str:
     lines = [f"packet {packet.number}: {packet.verdict}" + ("" if packet.complete else " (incomplete)")]
+    if packet.unexplained:
+        lines.append("not explained by the run")
     lines.append(f"outcome={packet.outcome}")
     ends = (("from", packet.src_owner), ("to", packet.dst_owner))
     lines += [f"{end}={owner.text}" for end, owner in ends if owner and owner.known]

@@ -39,6 +39,8 @@ def packet_object(packet: Packet) -> Object:
         out["ends"] = known
     out["hops"] = [_hop(hop, began) for hop in packet.hops]
     out["verdict"], out["outcome"], out["complete"] = packet.verdict, packet.outcome, packet.complete
+    if packet.unexplained:
+        out["unexplained"] = packet.unexplained.value
     if packet.continues:
         out["continues"] = rfc3339(packet.continues)
     if packet.drop:

@@ -137,6 +137,9 @@ class Lines:
             end += "  " + self._ink("quiet", f"same way as at {clock(before)}".replace(" ", KEEP))
         if not packet.complete and "incomplete" not in packet.verdict:
             end += self._ink("doubt", "  incomplete: part of its way was lost")
+        if packet.unexplained:
+            derived = " (derived)" if packet.unexplained is Evidence.DERIVED else ""
+            end += self._ink("doubt", f"  not explained by the run{derived}")
         return self._ink.fold(f"{'=>':>{TIME}}  {end}", MARGIN)
 
 

@@ -16,16 +16,18 @@ class Verdicts:
     def __init__(self) -> None:
         self._outcomes: Counted[str] = Counted()
         self._verdicts: Counted[tuple[str, str]] = Counted()
-        self._packets = self._incomplete = 0
+        self._packets = self._incomplete = self._unexplained = 0
 
     def take(self, packet: Packet) -> None:
         self._packets += 1
         self._incomplete += not packet.complete
+        self._unexplained += packet.unexplained is not None
         self._outcomes.add(packet.outcome)
         self._verdicts.add((packet.outcome, packet.verdict))
 
     def tables(self) -> Iterator[Table]:
         title = f"Outcomes of {self._packets:,} packets, {self._incomplete:,} of them incomplete"
+        title += f", {self._unexplained:,} not explained by the run" * bool(self._unexplained)
         yield Table(title, ("outcome", "packets"), self._outcomes.most(SHOWN), "packets")
         rows = [(count, outcome, words) for (outcome, words), count in self._verdicts.most(SHOWN)]
         yield Table("How they ended", ("packets", "outcome", "verdict"), rows)
