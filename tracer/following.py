@@ -59,9 +59,10 @@ class Following:
         if self._connections is not None and (packet.outcome in BAD or not icmp.housekeeping(packet)):
             self._connections.add(packet)
 
-    def doubt(self, now: int) -> None:
-        """Something was lost by now (ns, CLOCK_MONOTONIC): what is not seen of open connections proves nothing."""
-        self._syns.doubt(now)
+    def doubt(self, now: int, unexplained: bool = False) -> None:
+        """Something was lost by now (ns, CLOCK_MONOTONIC), or left unexplained: what is not seen of open connections proves
+        nothing."""
+        self._syns.doubt(now, unexplained)
 
     def turn(self, now: int, output: Output) -> None:
         """Writes what can be told by now (ns, CLOCK_MONOTONIC)."""

@@ -146,8 +146,7 @@ class Run:
         if turn.last:
             self.totals.unexplained = unexplained
         if unexplained and self._following:
-            # The answer to an open SYN may be among them.
-            self._following.doubt(turn.now)
+            self._following.doubt(turn.now, unexplained=True)
         if self._following:
             self._following.turn(turn.now, self._output)
         self.totals.events, self.totals.unaddressed = self._journeys.events, self._journeys.unaddressed

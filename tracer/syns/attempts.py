@@ -48,7 +48,7 @@ class Attempts:
         self._by_ends: dict[Endpoints, int] = {}
         self._ends: dict[int, set[Endpoints]] = {}
         self._ripe: set[int] = set()
-        self._doubt = -1
+        self._doubt = self._left = -1
         self.early = 0
 
     def __len__(self) -> int:
@@ -118,9 +118,10 @@ class Attempts:
         elif not attempt.acks:
             attempt.acks.append(packet)
 
-    def doubt(self, now: int) -> None:
-        """Something was lost by now: of all that are open, an answer may have been."""
+    def doubt(self, now: int, unexplained: bool = False) -> None:
+        """Something was lost by now, or left unexplained: of all that are open, an answer may have been."""
         self._doubt = now
+        self._left = now if unexplained else self._left
 
     def over(self, now: int) -> None:
         """Reads those whose verdict can be told. now: ns, CLOCK_MONOTONIC."""
@@ -149,7 +150,7 @@ class Attempts:
         for each in self._ends.pop(identity):
             if self._by_ends.get(each) == identity:
                 del self._by_ends[each]
-        attempt.doubtful = self._doubt >= attempt.began
+        attempt.doubtful, attempt.unexplained = self._doubt >= attempt.began, self._left >= attempt.began
         self._read(attempt)
 
 

@@ -28,8 +28,9 @@ class Attempt:
     again: SYNs of the same connection and sequence number before it. clients: how many were seen to share the source address
     that a SNAT gave it, 0 = it has its own. synacks, acks, resets, errors: packets that answered it, oldest first: SYN-ACKs,
     the client's last ACK, resets of either side, ICMP errors. doubtful: packets were lost while it was open, so that none was
-    seen proves nothing. partial: the run wrote only what ends packets, and packets that open connections (--drops-only), so the
-    client's last ACK is seen where a listener of this machine gets it, and nowhere else.
+    seen proves nothing; unexplained: they are there, and the run ended before it explained them. partial: the run wrote only
+    what ends packets, and packets that open connections (--drops-only), so the client's last ACK is seen where a listener of
+    this machine gets it, and nowhere else.
     """
 
     syn: Packet
@@ -41,6 +42,7 @@ class Attempt:
     resets: list[Packet] = field(default_factory=list)
     errors: list[Packet] = field(default_factory=list)
     doubtful: bool = False
+    unexplained: bool = False
     partial: bool = False
 
     @property

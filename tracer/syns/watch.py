@@ -35,9 +35,9 @@ class Syns:
             self._behind.add(packet)
             self._attempts.add(packet)
 
-    def doubt(self, now: int) -> None:
-        """Packets were lost by now: the answer to an open SYN may be among them."""
-        self._attempts.doubt(now)
+    def doubt(self, now: int, unexplained: bool = False) -> None:
+        """Packets were lost by now, or left unexplained: the answer to an open SYN may be among them."""
+        self._attempts.doubt(now, unexplained)
 
     def over(self, now: int) -> list[Verdict]:
         """The verdicts that can be told by now (ns, CLOCK_MONOTONIC)."""

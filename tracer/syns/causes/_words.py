@@ -62,3 +62,8 @@ def connected(attempt: Attempt) -> str:
     if last and last.handshake and last.handshake.accepted is False:
         return "refused"
     return "acknowledged" if attempt.acks else ""
+
+
+def missing(attempt: Attempt) -> str:
+    """Why packets may be missing that came while it was open. Only where it is doubtful."""
+    return "left unexplained" if attempt.unexplained else "lost"

@@ -5,6 +5,7 @@ left, no ACK was seen for a second. Where ACKs are not recorded, only the answer
 from __future__ import annotations
 
 from tracer.place import place
+from tracer.syns.causes._words import missing
 from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
 
@@ -20,5 +21,7 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
         return None
     if attempt.partial:
         return Cause("answered", f"answered by {by}; what came after it was not recorded", good=True)
-    ack = "the client's ACK has not come" if not attempt.doubtful else "the client's ACK was not seen, while packets were lost"
+    ack = "the client's ACK has not come"
+    if attempt.doubtful:
+        ack = f"the client's ACK was not seen, while packets were {missing(attempt)}"
     return Cause("half-open", f"answered by {by}, {ack}{waiting}", good=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from tracer.model import Evidence
+from tracer.syns.causes._words import missing
 from tracer.syns.model import Attempt, Cause
 from tracer.syns.spaces import Spaces
 
@@ -12,6 +13,6 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     if not attempt.syn.complete:
         return Cause("not known", f"not known, a part of its way was lost: {attempt.syn.verdict}", Evidence.DERIVED)
     if attempt.doubtful:
-        lost = "packets were lost while its answer was awaited"
+        lost = f"packets were {missing(attempt)} while its answer was awaited"
         return Cause("not known", f"not known, {lost}: {attempt.syn.verdict}", Evidence.DERIVED)
     return Cause("not known", f"not known: {attempt.syn.verdict}", Evidence.DERIVED)
