@@ -5,17 +5,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests import audits
 from tests.audits import CLIENT, NODE
 from tests.nodes import node
+from tracer.explain import command
 from tracer.explain.command import asked
 from tracer.explain.compare import compare, steps
 from tracer.explain.model import Story
 from tracer.explain.question import Question
 from tracer.model import Endpoints, Evidence, Hop, Packet
+from tracer.rules import installed
 
 QUESTION = Question(CLIENT, 0, NODE, 30285)
 
@@ -99,3 +103,17 @@ def test_a_packet_that_is_sent_back_is_compared_on_its_first_way(told: list[Stor
     assert again and steps(one) == before
     one.hops[-len(again) :] = [replace(h, in_iface="lo") for h in again]
     assert len(steps(one)) > len(before), "by the loopback it goes on"
+
+
+@pytest.mark.parametrize("unread", [(), ("the rules of nftables cannot be read: nft took longer than 60 s",)])
+def test_rules_that_could_not_be_read_leave_a_doubt(
+    unread: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
+    rules = replace(state.installed, unread=unread)
+    monkeypatch.setattr(installed, "read", lambda _: rules)
+    monkeypatch.setattr(command, "Journey", lambda _: audits.journey(state))
+    kube: Any = SimpleNamespace(known=state.context.known)
+    stories, told = command.tell(QUESTION, kube)
+    assert stories and told == unread
+    assert all(story.doubts == (("no rule that could not be read acts on it",) if unread else ()) for story in stories)

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracer import render, source
 from tracer.backends import nft_loaded
@@ -35,6 +35,9 @@ from tracer.rules.assemble import NotUnderstood
 from tracer.rules.predict import TooMany
 from tracer.run import Limits, Run, end, start, write_ready
 from tracer.stop import Signals
+
+UNREAD = "no rule that could not be read acts on it"
+"""A doubt of each story when rules could not be read."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ def tell(question: Question, kube: Kube) -> tuple[list[Story], Sequence[str]]:
         raise BadOption(f"The rules cannot be computed: {e}.") from e
     except TooMany as e:
         raise BadOption(f"The rules leave too many ways open to tell them: {e}.") from e
+    if rules.unread:
+        stories = [replace(story, doubts=(*story.doubts, UNREAD)) for story in stories]
     for story in stories:
         explain(story.packet, kube.known)
     return stories, rules.unread
