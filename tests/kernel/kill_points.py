@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 NOT_REACHED = 99
 """Exit status of a copy that was ready, or had ended, without its point."""
+FEW = 16
+"""One function of so many, at points that need few."""
 IN_COMPILER = 1.0
 """Seconds after which the compiler is at work: it needs many times as long."""
 
@@ -36,7 +38,8 @@ IN_COMPILER = 1.0
 class Point:
     """A call that is a point. entered: the copy dies when it begins, not when it has returned. way: of one way of attaching.
 
-    live: the copy does not die, it goes on and waits to be killed from outside. nth: of these calls.
+    live: the copy does not die, it goes on and waits to be killed from outside. nth: of these calls. few: of the functions of
+    matches and targets, whose attaching takes longest, only a few are watched: points before and after have them all.
     """
 
     module: str
@@ -45,6 +48,7 @@ class Point:
     way: str = ""
     live: bool = False
     nth: int = 1
+    few: bool = False
 
 
 def _attached(way: str) -> Point:
@@ -59,15 +63,15 @@ POINTS = {
     "first kprobe attached": _attached("KPROBE"),
     "first kretprobe attached": _attached("KRETPROBE"),
     "all attached": Point("tracer.kernel.session", "Ring.__init__", entered=True),
-    "namespace of the trace switch made": Point("tracer.rules.nfnetlink", "Nfnetlink.batch", entered=True),
-    "trace switch on": Point("tracer.rules.nft_switch", "Switch.__init__"),
-    "rules of nftables being read": Point("tracer.rules.nft_text", "run", entered=True),
-    "a tool that prints rules just started": Point("subprocess", "Popen.__init__"),
-    "rules of iptables being read": Point("tracer.rules.sockopt", "save", entered=True),
-    "ready": Point("tracer.main", "write_ready"),
+    "namespace of the trace switch made": Point("tracer.rules.nfnetlink", "Nfnetlink.batch", entered=True, few=True),
+    "trace switch on": Point("tracer.rules.nft_switch", "Switch.__init__", few=True),
+    "rules of nftables being read": Point("tracer.rules.nft_text", "run", entered=True, few=True),
+    "a tool that prints rules just started": Point("subprocess", "Popen.__init__", few=True),
+    "rules of iptables being read": Point("tracer.rules.sockopt", "save", entered=True, few=True),
+    "ready": Point("tracer.main", "write_ready", few=True),
     "tracing": Point("tracer.run", "Run._turn", nth=5, live=True),
-    "ending": Point("tracer.kernel.session", "Session.close", entered=True),
-    "detaching": Point("bcc", "BPF.detach_raw_tracepoint"),
+    "ending": Point("tracer.kernel.session", "Session.close", entered=True, few=True),
+    "detaching": Point("bcc", "BPF.detach_raw_tracepoint", few=True),
     "detached": Point("bcc", "BPF.cleanup"),
 }
 """In the order of a run. What comes before, "BTF read" and "compiling", is killed in a process of its own."""
@@ -136,6 +140,10 @@ class Forge:
         if POINTS[name].way:  # a way of attaching that this kernel, or these options, do not take
             main: Any = import_module("tracer.main")
             main.write_ready = lambda *_: os._exit(NOT_REACHED)
+        if POINTS[name].few:
+            program: Any = import_module("tracer.kernel.program")
+            watch = program.Program.watch
+            program.Program.watch = lambda self, rows: watch(self, rows[::FEW])
         arm(POINTS[name])
 
 
