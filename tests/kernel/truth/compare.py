@@ -42,6 +42,8 @@ QUIET_SECONDS, QUIET_WITHIN = 0.1, 5
 """The accounts begin and end where nothing came for so long; that is waited for so many seconds."""
 SHOWN, SHOWN_CHARACTERS = 30, 400
 NOT_READ = "the rules of generation"
+_KERNELS_OWN = ("ACCEPT", "DROP", "RETURN", "CONTINUE", "QUEUE", "STOLEN")
+"""What is told of a rule that could not be read is the kernel's verdict itself."""
 _DID = {"REJECT": "DROP", "NFQUEUE": "QUEUE", "FWD": "STOLEN"} | dict.fromkeys(
     ("MARK", "CONNMARK", "LOG", "NFLOG", "SET", "DUP", "TEE"), "CONTINUE"
 )
@@ -81,7 +83,7 @@ def _neighbours(header: trace.Header) -> bool:
 def _did(visit: Visit) -> str:
     """The kernel's word for what a visit did: DNAT and the like accept, MARK and the like go on."""
     word = visit.verdict
-    if visit.rule is None or word.startswith(("JUMP ", "GOTO ")) or word in ("ACCEPT", "DROP", "RETURN", "CONTINUE"):
+    if visit.rule is None or word.startswith(("JUMP ", "GOTO ")) or word in _KERNELS_OWN:
         return word
     return _DID.get(word, "ACCEPT")
 
