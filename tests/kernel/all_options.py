@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -56,12 +57,19 @@ def recorded(recorder: Recorder, attach: str, case: option_runs.Case, sides: lis
             continue
         for _ in range(TRIES):
             began = time.monotonic()
+            new = objects is None
             if objects is None:
                 _texts.clear()
                 objects = case.up()
             else:
                 nfnetlink.conntrack_flush()
-            totals = option_runs.record(recorder, case, side, objects, name).totals
+            try:
+                totals = option_runs.record(recorder, case, side, objects, name).totals
+            except OSError:  # not all traffic can be made twice on one scene
+                if new:
+                    raise
+                objects = None
+                continue
             print(f"{time.monotonic() - began:5.1f} s  {name}: {totals.events} events, {totals.lost} lost", flush=True)
             if not totals.lost:
                 break
@@ -81,7 +89,7 @@ def main() -> int:
     given.directory.mkdir(parents=True, exist_ok=True)
     modules.load(modules.RANDOM_RULES)
     modules.load(modules.INCIDENTS)
-    kernel = Kernel.running()
+    kernel, failed = Kernel.running(), 0
     sockopt.save = saved_once
     try:
         for attach in given.attach.split(","):
@@ -90,12 +98,16 @@ def main() -> int:
                 recorder = Recorder(kernel, session, given.directory)
                 cases = [c for b in BACK_ENDS if b in given.backends.split(",") for c in option_runs.cases(b)]
                 for case in (c for c in cases if any(words in c.name for words in given.only.split(","))):
-                    recorded(recorder, attach, case, [s for s in option_runs.SIDES if given.sides in s.name])
+                    try:
+                        recorded(recorder, attach, case, [s for s in option_runs.SIDES if given.sides in s.name])
+                    except (OSError, subprocess.SubprocessError) as e:
+                        failed += 1
+                        print(f"{attach} {case.name}: not recorded: {e}", flush=True)
     finally:
         incidents.down()
         for made in given.directory.iterdir():
             made.chmod(0o644)
-    return 0
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -178,6 +178,8 @@ def _wrong(case: Case, options: Options, result: Result, text: str, lines: list[
             yield f"a packet without addresses: {packet}"
     if ":: ->" in text or "-> ::" in text:
         yield "a packet without addresses in the text"
+    if not result.totals.events:
+        yield "nothing was seen"
     if case.outcome and not result.totals.outcomes.get(case.outcome):
         yield f"no packet {case.outcome}: {result.totals.outcomes}"
     if result.totals.unaddressed and not result.totals.lost:

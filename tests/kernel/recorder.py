@@ -121,7 +121,7 @@ class Recorder:
         """Records what happens while `work` runs. follow: by connection. place: of the capture, if it is not with the rest.
 
         redacted: what is written passes it, and rules are not asked for. job: instead of one that is made of these. words: what
-        is wanted, in Kubernetes' words.
+        is wanted, in Kubernetes' words. Raises what `work` raises.
         """
         for old in self.directory.glob(f"{name}.*"):
             old.unlink()
@@ -139,12 +139,14 @@ class Recorder:
             run = prepare(stack, self.kernel, self.session, kube, parts, output, job, self.full)
             output.begin_as(missed(self.session.refused), self.full, job.said, self.kernel.release)
             run.begin()
-            stop = Patient()
+            stop, failed = Patient(), list[Exception]()
 
             def meanwhile() -> None:
                 try:
                     work()
                     time.sleep(SETTLE)
+                except Exception as e:
+                    failed.append(e)
                 finally:
                     stop.ask()
 
@@ -152,6 +154,8 @@ class Recorder:
             thread.start()
             run.follow(stop)
             thread.join()
+            if failed:
+                raise failed[0]
             for note in parts.close(run.totals.seconds):
                 output.note(note)
             output.summary(run.totals)
