@@ -96,6 +96,12 @@ class Damaged(TraceError):
     status = 23
 
 
+class Interrupted(TraceError):
+    """A capture was not read to its end, because the user did not want to wait."""
+
+    status = 130
+
+
 class NoLibrary(TraceError):
     """A library that only reading captures needs (duckdb, pyarrow, scapy) is not there."""
 

@@ -6,7 +6,11 @@ from __future__ import annotations
 import math
 import signal
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
+
+from tracer.errors import Interrupted
 
 END_SECONDS = 5.0
 """How long a run that was asked to end goes on to explain what it has seen: on a busy node, a ring full of packets."""
@@ -54,3 +58,50 @@ class Signals(Stop):
     def restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+class Reading(Signals):
+    """While a capture is read: there is nothing to save, so the second signal ends it wherever it is, with KeyboardInterrupt.
+
+    So does the first one when END_SECONDS were not enough: a part of a capture can be as large as its maker wants.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alarm = signal.signal(signal.SIGALRM, self._now)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            self._now(number, frame)
+        self.ask()
+        signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
+
+    def _now(self, number: int, frame: FrameType | None) -> None:
+        self.hurry()
+        raise KeyboardInterrupt
+
+    def restore(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._alarm)
+        super().restore()
+
+
+@contextmanager
+def reading(paths: Sequence[str]) -> Iterator[Reading]:
+    """Captures are read in the block. Raises Interrupted when it was asked to end there, however far the block has come."""
+    stop = Reading()
+    why = Interrupted(f"Interrupted while reading {' and '.join(paths)}: the answer is not complete.")
+    try:
+        yield stop
+    except KeyboardInterrupt:
+        raise why from None
+    except BrokenPipeError:
+        raise  # Ctrl-C ends the reader of a pipe, too
+    except Exception:
+        if stop.asked:
+            raise why from None  # what was interrupted may say so in its own words
+        raise
+    finally:
+        stop.restore()
+    if stop.asked:
+        raise why

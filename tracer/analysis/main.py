@@ -26,7 +26,7 @@ from tracer.capture.series import opened
 from tracer.errors import Damaged, NotWritten
 from tracer.model import Packet, Totals
 from tracer.render.text import Text
-from tracer.stop import Signals
+from tracer.stop import Stop, reading
 
 
 def told(capture: Capture) -> None:
@@ -36,26 +36,27 @@ def told(capture: Capture) -> None:
     again.whole(capture)
 
 
-def run(capture: Capture, what: str, asked: Asked, take: Callable[[Packet], None]) -> tuple[Totals, Collect]:
-    """Reads a whole capture, with a bar where somebody watches."""
-    stop, output = Signals(), Collect(take)
-    try:
-        with again.bar(capture, what) as progress:
-            return again.replay(capture, output, asked, stop, progress), output
-    finally:
-        stop.restore()
+def run(capture: Capture, what: str, asked: Asked, take: Callable[[Packet], None], stop: Stop) -> tuple[Totals, Collect]:
+    """Reads a whole capture, with a bar where somebody watches. Raises KeyboardInterrupt when it was asked to end: nothing is
+    concluded from a part."""
+    output = Collect(take)
+    with again.bar(capture, what) as progress:
+        totals = again.replay(capture, output, asked, stop, progress)
+    if stop.asked:
+        raise KeyboardInterrupt
+    return totals, output
 
 
 def stats(paths: Sequence[str], names: Sequence[str], form: str, asked: Asked) -> int:
     """`stats FILE`. Returns the exit status."""
     made = [statistics.make(name) for name in names or statistics.in_order()]
-    with opened(paths) as capture:
+    with reading(paths) as stop, opened(paths) as capture:
 
         def take(packet: Packet) -> None:
             for one in made:
                 one.take(packet)
 
-        totals, output = run(capture, f"counting {capture.path}", asked, take)
+        totals, output = run(capture, f"counting {capture.path}", asked, take, stop)
         tables = [table for one in made for table in one.tables()]
         if totals.causes and (not names or "syns" in names):
             causes = sorted(totals.causes.items(), key=lambda item: (-item[1], item[0]))
@@ -72,8 +73,8 @@ def findings(paths: Sequence[str], form: str, asked: Asked) -> int:
     """`findings FILE`. Returns 0, or 10 when there is a certain one."""
     from tracer.render.json import Json
 
-    with opened(paths) as capture:
-        totals, _ = run(capture, f"reading {capture.path}", asked, lambda packet: None)
+    with reading(paths) as stop, opened(paths) as capture:
+        totals, _ = run(capture, f"reading {capture.path}", asked, lambda packet: None, stop)
         if form == "json":
             for finding in totals.findings:
                 Json().finding(finding)
@@ -90,11 +91,11 @@ def findings(paths: Sequence[str], form: str, asked: Asked) -> int:
 def diff(one: str, other: str, form: str, asked: Asked) -> int:
     """`diff A B`. Returns 0 when nothing differs, 1 when something does."""
     sides = []
-    with ExitStack() as stack:
+    with reading((one, other)) as stop, ExitStack() as stack:
         captures = [stack.enter_context(Capture(path)) for path in (one, other)]
         for capture in captures:
             side = differing.Side(differing.rules_of(capture))
-            run(capture, f"reading {capture.path}", asked, side.take)
+            run(capture, f"reading {capture.path}", asked, side.take, stop)
             sides.append(side)
         names = ("A", "B") if Path(one).name == Path(other).name else (Path(one).name, Path(other).name)
         tables = list(differing.tables(sides[0], sides[1], names))
@@ -106,10 +107,10 @@ def diff(one: str, other: str, form: str, asked: Asked) -> int:
 
 def query(paths: Sequence[str], sql: str, form: str, asked: Asked) -> int:
     """`query FILE SQL`. Returns the exit status."""
-    with tempfile.TemporaryDirectory(prefix="k8snet-trace-") as scratch, opened(paths) as capture:
+    with reading(paths) as stop, tempfile.TemporaryDirectory(prefix="k8snet-trace-") as scratch, opened(paths) as capture:
         target = Path(scratch) / "tables"
-        _export(capture, "parquet", target, asked, None)
-        show([asking.ask(target, sql)], sys.stdout, form)
+        _export(capture, "parquet", target, asked, None, stop)
+        show([asking.ask(target, sql, stop)], sys.stdout, form)
         told(capture)
     return 0
 
@@ -119,9 +120,9 @@ def to(paths: Sequence[str], form: str, target: str, asked: Asked, redact: bool)
     goal = Path(target)
     if os.path.lexists(goal):
         raise NotWritten(f"{target} is there already.")
-    with opened(paths) as capture:
+    with reading(paths) as stop, opened(paths) as capture:
         try:
-            _export(capture, form, goal, asked, Redaction() if redact else None)
+            _export(capture, form, goal, asked, Redaction() if redact else None, stop)
         except OSError as e:
             raise NotWritten(f"{target} cannot be written: {e.strerror or e}.") from e
         except BaseException:
@@ -150,7 +151,7 @@ def about(capture: Capture, redaction: Redaction | None) -> export.About:
     return export.About(os.path.basename(capture.path), words(name), again.release(capture), words(said), began, facts)
 
 
-def _export(capture: Capture, form: str, target: Path, asked: Asked, redaction: Redaction | None) -> None:
+def _export(capture: Capture, form: str, target: Path, asked: Asked, redaction: Redaction | None, stop: Stop) -> None:
     of = about(capture, redaction)
     made = export.find(form)(target, of)
     totals, output = run(
@@ -158,6 +159,7 @@ def _export(capture: Capture, form: str, target: Path, asked: Asked, redaction: 
         f"writing {target.name}",
         asked,
         (lambda packet: made.packet(redaction.packet(packet))) if redaction else made.packet,
+        stop,
     )
     of.lost.update(output.losses)
     for finding in totals.findings:

@@ -6,6 +6,7 @@ Nothing is held in memory. A question reads these tables alone: DuckDB may open 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from tracer.analysis.libraries import need
 from tracer.analysis.rows import COLUMNS
 from tracer.analysis.table import Table
 from tracer.errors import BadOption
+from tracer.stop import Stop
 
 MOST_ROWS = 100_000
 """Of an answer that is shown."""
+LOOK_SECONDS = 0.1
+"""How often it is looked whether Ctrl-C was pressed."""
 LOCKED = (
     "autoinstall_known_extensions = false",
     "autoload_known_extensions = false",
@@ -25,8 +29,11 @@ LOCKED = (
 """What a question may do, which it cannot change: the last one locks the others."""
 
 
-def ask(directory: Path, sql: str) -> Table:
-    """The answer to one question. directory: as `export --to parquet` fills it. Raises BadOption with DuckDB's words."""
+def ask(directory: Path, sql: str, stop: Stop | None = None) -> Table:
+    """The answer to one question. directory: as `export --to parquet` fills it.
+
+    Raises BadOption with DuckDB's words; KeyboardInterrupt when it was asked to end.
+    """
     duckdb: Any = need("duckdb", "query")
     with duckdb.connect(directory / "capture.duckdb") as connection:
         for name in COLUMNS:
@@ -37,12 +44,29 @@ def ask(directory: Path, sql: str) -> Table:
         for setting in LOCKED:
             connection.execute(f"SET {setting}")
         try:
-            answer = connection.execute(sql)
-            columns = tuple(column[0] for column in answer.description or ())
-            rows = answer.fetchmany(MOST_ROWS)
+            columns, rows = _answer(connection, sql, stop or Stop())
         except duckdb.Error as e:
             raise BadOption(f"DuckDB: {str(e).partition(chr(10))[0].rstrip('.')}.") from e
     return Table("", columns, [tuple(_shown(value) for value in row) for row in rows])
+
+
+def _answer(connection: Any, sql: str, stop: Stop) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Columns and rows. DuckDB works in another thread, for Python hears no signal while it waits for a library."""
+
+    def work() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        answer = connection.execute(sql)
+        return tuple(column[0] for column in answer.description or ()), answer.fetchmany(MOST_ROWS)
+
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(work)
+        try:
+            while not wait([found], LOOK_SECONDS).done:
+                if stop.asked:
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
+        return found.result()
 
 
 def _quoted(path: Path) -> str:

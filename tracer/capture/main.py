@@ -16,7 +16,7 @@ from tracer.errors import BadOption
 from tracer.filters import Filter, parse_host
 from tracer.kube.wanted import Words
 from tracer.render.base import hang_up
-from tracer.stop import Signals
+from tracer.stop import reading
 
 
 def asked(options: dict[str, Any]) -> Asked:
@@ -40,9 +40,9 @@ def asked(options: dict[str, Any]) -> Asked:
 
 def read(paths: Sequence[str], given: dict[str, Any]) -> int:
     """`-r FILE`, once or more: prints what the run printed, or would have with these options. Returns the exit status."""
-    form, verbose, wanted, stop = given["form"], given["verbose"], asked(given), Signals()
+    form, verbose, wanted = given["form"], given["verbose"], asked(given)
     try:
-        with opened(paths) as capture:
+        with reading(paths) as stop, opened(paths) as capture:
             output = render.find(form)(verbose=verbose)
             few = again.facts(capture, False)
             full = again.facts(capture, True) if verbose or form == "json" else few
@@ -55,6 +55,4 @@ def read(paths: Sequence[str], given: dict[str, Any]) -> int:
             again.whole(capture)
     except BrokenPipeError:
         hang_up(sys.stdout)
-    finally:
-        stop.restore()
     return 0
