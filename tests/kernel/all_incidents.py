@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All incidents, their healthy twins and ten variations of each; in the lab, as root: `python3 tests/kernel/all_incidents.py`.
+"""All incidents, their healthy twins and ten variations of each, and situations of each mode of kube-proxy, traced and audited;
+in the lab, as root: `python3 tests/kernel/all_incidents.py`.
 
 The last line is incidents=… found=… false=…: findings that had to be found, those that were, and those that should not be
 there. The exit status is 0 when all were found and none is false.
@@ -14,12 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 import incidents  # noqa: E402
-from incidents import variations  # noqa: E402
+from incidents import situations, variations  # noqa: E402
 from scenes import scene  # noqa: E402
 from tests.kernel import incident_runs, modules  # noqa: E402
 from tests.kernel.incident_runs import Result  # noqa: E402
@@ -27,54 +29,69 @@ from tests.kernel.watching import NOTHING, Watch  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
 
 TRIES = 3
+Run = Callable[[], tuple[Result, ...]]
 
 
-def settled(watch: Watch, run: Callable[[], Result]) -> Result:
-    """A run's result; tried again where events were lost, for those prove nothing about what was not found."""
+def settled(watch: Watch, run: Callable[[], tuple[Result, ...]]) -> tuple[Result, ...]:
+    """A run's results; tried again where events were lost, for those prove nothing about what was not found."""
     for _ in range(TRIES):
         watch.lost = 0
-        result = run()
-        if not watch.lost or (result.right, result.false) == (result.expected, 0):
+        results = run()
+        if not watch.lost or all((r.right, r.false) == (r.expected, 0) for r in results):
             break
-    return result
+    return results
 
 
 def wanted(options: argparse.Namespace) -> list[incidents.Incident]:
     return [i for i in incidents.every() if not options.only or str(i.number) in options.only.split(",")]
 
 
-def recorded(watch: Watch, options: argparse.Namespace) -> Iterator[Callable[[], Result]]:
+def recorded(watch: Watch, options: argparse.Namespace) -> Iterator[Run]:
     """Each state of each incident, with the rules that were recorded, in each back end."""
     for backend in options.backends.split(",") if options.backends else ():
         for incident in wanted(options):
             for state in incident.states_in(backend):
-                yield partial(incident_runs.run, watch, incident, state, backend)
+                yield partial(_one, incident_runs.run, watch, incident, state, backend)
 
 
-def varied(watch: Watch, options: argparse.Namespace) -> Iterator[Callable[[], Result]]:
+def varied(watch: Watch, options: argparse.Namespace) -> Iterator[Run]:
     for incident in wanted(options):
         for variation in variations.variations(incident.number, options.seed, options.variations):
-            yield partial(incident_runs.vary, watch, variation)
+            yield partial(_one, incident_runs.vary, watch, variation)
+
+
+def in_modes(watch: Watch, options: argparse.Namespace) -> Iterator[Run]:
+    """Each situation in each mode of kube-proxy."""
+    for situation in situations.every():
+        if not options.only or options.only in situation.text:
+            yield partial(incident_runs.situate, watch, situation)
+
+
+def _one(run: Callable[..., Result], *given: Any) -> tuple[Result, ...]:
+    return (run(*given),)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--attach", default=os.environ.get("K8SNET_ATTACH", "auto"), choices=("auto", "kprobe"))
     parser.add_argument("--backends", default="legacy,nft", help="of iptables, separated by commas")
-    parser.add_argument("--only", default="", metavar="NUMBERS", help="of these incidents, separated by commas")
+    only = "of these incidents, separated by commas; or words of a situation"
+    parser.add_argument("--only", default="", metavar="NUMBERS", help=only)
     parser.add_argument("--variations", type=int, default=10, metavar="N", help="of each incident")
     parser.add_argument("--seed", type=int, default=1, help="of the variations")
     options = parser.parse_args()
     modules.load(modules.RANDOM_RULES)
     modules.load(modules.INCIDENTS)
-    kernel, results = Kernel.running(), []
+    kernel = Kernel.running()
+    results: list[Result] = []
     try:
         with scene.scene(), Session(kernel, NOTHING, only=options.attach) as session:
             watch = Watch(kernel, session)
-            for run in (*recorded(watch, options), *varied(watch, options)):
+            for run in (*recorded(watch, options), *varied(watch, options), *in_modes(watch, options)):
                 begun = time.monotonic()
-                results.append(settled(watch, run))
-                print(f"{time.monotonic() - begun:4.1f} s  {results[-1].text}", flush=True)
+                for result in settled(watch, run):
+                    results.append(result)
+                    print(f"{time.monotonic() - begun:4.1f} s  {result.text}", flush=True)
     finally:
         incidents.down()
     expected, found, false = (sum(values) for values in zip(*((r.expected, r.right, r.false) for r in results), strict=True))

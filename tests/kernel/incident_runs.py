@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 import incidents
 from incidents import varied
 from incidents.objects import Object
+from incidents.situations import Situation
 from incidents.variations import Variation
 from scenes.rules import Backend
 from tests.kernel.watching import Watch
+from tracer.audit import audit
+from tracer.audit.state import State
+from tracer.backends import nft_loaded
 from tracer.filters import Filter
 from tracer.findings import Findings
 from tracer.findings.context import Context
@@ -22,6 +26,7 @@ from tracer.kube.explain import explain
 from tracer.kube.known import Known
 from tracer.kube.store import Store
 from tracer.model import Packet
+from tracer.rules import installed
 from tracer.syns.watch import Syns
 
 
@@ -92,6 +97,22 @@ def vary(watch: Watch, variation: Variation) -> Result:
     return _watched(watch, result, objects, variation.ports, variation.backend, lambda: varied.traffic(variation))
 
 
+def situate(watch: Watch, situation: Situation) -> tuple[Result, Result]:
+    """What its packets show, and what the audit finds beside them."""
+    objects = situation.up()
+    packets = Result(situation.packets, situation.text, bool(situation.packets))
+    _watched(watch, packets, objects, situation.ports, situation.backend, situation.traffic, nft=True)
+    told = audit(State(Context(known(objects)), installed.read(nft_loaded())))
+    said = Result(situation.audit, f"{situation.text}, audited", bool(situation.audit), said=packets.said)
+    said.findings = [f for f in told if f.certain or f.name not in situation.perhaps]
+    if situation.by_answer:
+        winner = "pod" if any(situation.taker in answer for _, answer in packets.said) else "Service"
+        packets.expected = int(winner == "pod")
+        # Where the audit names a winner it must be the one that answered.
+        said.words = (f"the {winner} gets every request",) if any("gets every request" in f.cause for f in told) else ()
+    return packets, said
+
+
 def _watched(
     watch: Watch,
     result: Result,
@@ -99,9 +120,10 @@ def _watched(
     ports: tuple[int, ...],
     backend: str,
     traffic: Callable[[], incidents.Said],
+    nft: bool = False,
 ) -> Result:
     of = known(objects)
-    with watch(Filter(ports=ports), nft=backend in ("nft", "native")) as seen:
+    with watch(Filter(ports=ports), nft=nft or backend in ("nft", "native")) as seen:
         result.said = traffic()
     findings, syns = Findings(Context(of)), Syns()
     for packet in seen.packets:

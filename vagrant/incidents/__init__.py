@@ -31,7 +31,7 @@ from scenes.topology import STATE_DIR
 OBJECTS = STATE_DIR / "objects.json"
 """What `kubectl get -A -o json` would say; for --objects."""
 RULESETS = Path(__file__).with_name("rulesets")
-HELPERS = ("objects", "kube_proxy", "demo", "ipvs", "links", "proxy", "variations", "varied")
+HELPERS = ("objects", "kube_proxy", "demo", "ipvs", "links", "proxy", "situations", "variations", "varied")
 
 Said = list[tuple[str, str]]
 
