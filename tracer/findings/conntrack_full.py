@@ -70,8 +70,8 @@ def tell(count: int, most: int, context: Context, shown: list[Proof]) -> Finding
         ),
         check="`dmesg | grep 'nf_conntrack: table full'`; `conntrack -C` counts; `conntrack -L` shows who fills it.",
         cure=(
-            f"`sysctl -w net.netfilter.nf_conntrack_max={2 * most or 'MORE'}` (kube-proxy sets it: --conntrack-max-per-core),"
-            " and see which client opens so many, or leaves them to time out."
+            f"`sysctl -w net.netfilter.nf_conntrack_max={2 * max(count, most) or 'MORE'}` (kube-proxy sets it:"
+            " --conntrack-max-per-core), and see which client opens so many, or leaves them to time out."
         ),
         certain=bool(most) and count >= NEARLY * most,
     )

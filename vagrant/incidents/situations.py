@@ -146,12 +146,11 @@ def _beside_portmap(mode: str, portmap_last: bool) -> list[Object]:
     scene.bare()
     jump = next(j for j in portmap.beside(KUBE, [HOST], "kube") if j != KUBE)
     chains = {"PREROUTING": [jump], "OUTPUT": [jump], **portmap.chains([HOST])}
-    steps = [
-        lambda: _kube(mode, SHOP),
-        lambda: rules.restore_text(table("nat", ("PREROUTING", "OUTPUT"), chains), 4, "nft", flush=False),
-    ]
-    for step in steps if portmap_last else reversed(steps):
-        step()
+    if portmap_last:
+        _kube(mode, SHOP)
+    rules.restore_text(table("nat", ("PREROUTING", "OUTPUT"), chains), 4, "nft", flush=False)
+    if not portmap_last:
+        _kube(mode, SHOP)
     found = [o for o in _objects(SHOP) if o["metadata"]["name"] != POD_OF[HOSTED]]
     return [*found, objects.pod("db/pg-hp", HOSTED, "node-1", 8080, HOST.port)]
 

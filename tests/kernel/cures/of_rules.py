@@ -214,6 +214,33 @@ def _not_ready(box: Box) -> Look:
     )  # fmt: skip
 
 
+@case("endpoint_not_ready", "policy Local, the pod that is ready runs elsewhere")
+def _not_ready_here(box: Box) -> Look:
+    far = ((FAR, PORT),)
+    without = Service("db/orders", SHOP.address, SHOP.port, SHOP.node_port, far, "pg", local=True)
+    here = Service("db/orders", SHOP.address, SHOP.port, SHOP.node_port, SHOP.ends, "pg")
+
+    def put(ready: bool) -> None:
+        node, service, pod, ends = cluster(here)
+        service["spec"]["externalTrafficPolicy"] = "Local"
+        ends["endpoints"][0]["conditions"]["ready"] = ready
+        ends["endpoints"][0]["targetRef"]["name"] = "pg-hp"
+        ends["endpoints"] += objects.endpoints(here.name, [("far", FAR, "node-2")], PORT, "pg")["endpoints"]
+        pod["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
+        box.objects(node, service, pod, ends)
+
+    def mend() -> None:
+        put(True)
+        box.again(("legacy", iptables.rules([here])))
+
+    put(False)
+    box.put(("legacy", iptables.rules([without])))
+    return Look(
+        lambda: box.shown("endpoint_not_ready", Question(CLIENT, 40000, NODE, SHOP.node_port)),
+        {"kubectl describe pod -n db pg-hp": r"Ready +False"}, mend=mend,
+    )  # fmt: skip
+
+
 @case("hairpin_without_masquerade", "legacy")
 def _hairpin(box: Box) -> Look:
     """kube-proxy's jump of POSTROUTING is not there."""
