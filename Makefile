@@ -20,6 +20,10 @@
 # make audit-truth KERNEL=6.12 NODES=200
 #              what `audit` calls certain and `explain` the outcome, on random nodes, against what real requests got;
 #              NATIVE=1: on this machine's own kernel, as root, with iptables and nft
+# make real-proxy KERNEL=6.12
+#              the real kube-proxy in each mode and the real portmap, fed by the API server double: whose each request is, what is
+#              found; REAL_PROXY=DIR has kube-proxy-VERSION.xz, and without them it is skipped; ONLY=ipvs for some modes;
+#              NATIVE=1: without probes, on this machine's own kernel, as root
 # make syns KERNEL=6.12
 #              every way a SYN can end, made for real: its cause line, compared with nstat and tcpdump
 # make replay-check KERNEL=6.12
@@ -55,14 +59,16 @@ SEED ?= 1
 # The audit's truth: how many random nodes; NATIVE not empty: on this machine's own kernel.
 NODES ?= 200
 NATIVE ?=
+# Where the real kube-proxy is, packed.
+REAL_PROXY ?= ../shared/real/bin
 # How many variations of each incident.
 VARIATIONS ?= 10
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test ground-truth audit-truth matrix vagrant-check incidents options syns bench owners replay-check \
-	fuzz untouched stress setup clean
+.PHONY: demo test unit lint kernel-test ground-truth audit-truth real-proxy matrix vagrant-check incidents options syns \
+	bench owners replay-check fuzz untouched stress setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
@@ -112,6 +118,11 @@ ground-truth: setup
 audit-truth: setup
 	@$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 7200 --) $(if $(NATIVE),$(PYTHON),python3) -W ignore \
 		tests/kernel/audit_truth.py --nodes $(NODES) --seed $(SEED) $(if $(NATIVE),,--timeout 2)
+
+real-proxy: setup
+	@if $(PYTHON) -m tests.real_proxy '$(REAL_PROXY)'; then \
+		$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 3600 --) $(if $(NATIVE),$(PYTHON),python3) -u -W ignore \
+			tests/kernel/all_real_proxy.py $(if $(ONLY),--only $(ONLY)) $(if $(NATIVE),--native); fi
 
 incidents: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/all_incidents.py \

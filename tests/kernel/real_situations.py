@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to a node with the real kube-proxy: changed objects, restarts, an API that is away, another mode before,
+--cleanup, and the incidents that kube-proxy has a part in.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from scenes import servers
+from scenes.topology import CLIENT
+from tests import real_proxy
+from tests.api_server import ApiServer
+from tests.kernel import audit_nodes, real_cluster
+from tests.kernel.audit_nodes import NODE, PODS
+from tests.kernel.real_cluster import ADDRESSES, CONTAINER, HOST_PORT, HOSTED, LOCAL, LONELY, NODE_PORTS, REFUSED, WEB, Ask
+from tests.kernel.real_runs import Judge, Totals
+from tests.kernel.watching import Watch
+from tests.real_proxy import KubeProxy, Mode, until
+from tracer.filters import Filter
+from tracer.kube.cni import Cache
+from tracer.kube.known import Known
+from tracer.kube.live import Kube, Source
+from tracer.kube.store import Store
+from tracer.kube.wanted import Words
+
+METRICS_PORT = 10249
+_WRITTEN = re.compile(r"^kubeproxy_sync_proxy_rules_last_timestamp_seconds(?:\{[^}]*\})? [1-9]", re.M)
+OTHER = {"legacy": "nft", "nft": "legacy"}
+CHANGED_PORT = 30999
+"""The NodePort that a Service gets while the API is away."""
+
+
+@dataclass
+class Place:
+    """Where the situations are made. watch: the probes, None = requests are not traced. proc: like /proc. with_explain: each
+    request is compared with `explain`."""
+
+    api: ApiServer
+    folder: Path
+    watch: Watch | None
+    proc: Path
+    totals: Totals
+    with_explain: bool
+
+    @contextmanager
+    def judged(self) -> Iterator[tuple[Judge, Kube]]:
+        """A tracer's knowledge of the objects, by its own client, and the judge that uses it."""
+        source = Source(kubeconfig=self.api.kubeconfig(self.folder))
+        if self.watch is None:
+            local = frozenset({NODE, "10.244.0.1", "10.244.0.254", "127.0.0.1"})
+            source = replace(source, known=lambda: Known(Store(), Cache((self.folder,)), local))
+        with Kube(source, Words(), Filter()) as kube:
+            kube.settle()
+            timeout = 4.0 if self.watch else 0.7
+            yield Judge(kube.known, self.watch, self.proc, self.with_explain, timeout, self.totals), kube
+
+    def proxy(self, mode: Mode, node: str = "node-1") -> KubeProxy:
+        return KubeProxy(mode, self.api.kubeconfig(self.folder), self.folder, node)
+
+
+def every(place: Place, mode: Mode) -> None:
+    """All situations of one mode, on a node without any rule."""
+    fresh(place, mode)
+    old = before(place, mode)
+    proxy = place.proxy(mode)
+    started(place, proxy)
+    try:
+        with place.judged() as (judge, kube):
+            if old:
+                after(place, judge, proxy, old)
+            host_port(place, mode.back)
+            judge.healthy(f"{mode.name} fresh", real_cluster.asks())
+            host_port(place, mode.back, remove=True)
+            host_port(place, OTHER[mode.back])
+            judge.healthy(f"{mode.name}, portmap in {OTHER[mode.back]}", [a for a in real_cluster.asks() if a.label == HOSTED])
+            host_port(place, OTHER[mode.back], remove=True)
+            changed(place, proxy, judge, kube)
+            incidents(place, proxy, judge)
+    finally:
+        proxy.stop()
+    assert proxy.cleanup() == 0, proxy.said()
+    cleaned(place, mode)
+
+
+def fresh(place: Place, mode: Mode) -> None:
+    """No rules; the objects as they begin; a kubelet of that version."""
+    real_cluster.clear()
+    wanted = real_cluster.everything()
+    for body in place.api.objects:
+        place.api.remove(body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"])
+    for body in wanted:
+        place.api.put(body)
+    if mode.version.startswith("1.20"):
+        real_cluster.kubelet(mode.back)
+
+
+def started(place: Place, proxy: KubeProxy) -> None:
+    """Starts it and waits until it has written its rules."""
+    proxy.start()
+    if proxy.process and place.watch is None:
+        # In a directory like /proc its process is to be found, too.
+        (place.proc / str(proxy.process.pid)).symlink_to(f"/proc/{proxy.process.pid}")
+    until(_has_written, proxy, "it does not say that it has written its rules")
+    until(lambda: str(NODE_PORTS[WEB]) in rules(proxy.mode), proxy, "no rules")
+
+
+def _has_written() -> bool:
+    """Whether the kube-proxy that runs has gone through its rules once since it started."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=2) as answer:
+            return bool(_WRITTEN.search(answer.read().decode()))
+    except OSError:
+        return False
+
+
+def rules(mode: Mode) -> str:
+    return real_cluster.in_force("native" if mode.proxy == "nftables" else mode.back)
+
+
+def before(place: Place, mode: Mode) -> KubeProxy | None:
+    """The kube-proxy that ran before this one: in the other back end, or in iptables mode where this one is of IPVS."""
+    if mode.proxy == "nftables":
+        return None
+    old = place.proxy(replace(mode, proxy="iptables", back=mode.back if mode.proxy == "ipvs" else OTHER[mode.back]))
+    if mode.version.startswith("1.20") and old.mode.back != mode.back:
+        real_cluster.kubelet(old.mode.back)
+    started(place, old)
+    old.stop()
+    return old
+
+
+def after(place: Place, judge: Judge, proxy: KubeProxy, old: KubeProxy) -> None:
+    """What the other left is found, requests are judged rightly all the same, and the finding's cure is one."""
+    where, of_ipvs = f"{proxy.mode.name} after {old.mode.name}", proxy.mode.proxy == "ipvs"
+    asks = [a for a in real_cluster.asks() if a.label != HOSTED]
+    judge.broken(where, asks, "two_modes" if of_ipvs else "mixed_backends", ("leftover_chains",))
+    if of_ipvs:
+        # There the cleanup removes what both modes have written.
+        proxy.stop()
+    assert old.cleanup() == 0, old.said()
+    if of_ipvs:
+        started(place, proxy)
+    judge.audit(f"{where}, cleaned")
+
+
+def host_port(place: Place, back: str, port: int = HOST_PORT, remove: bool = False) -> None:
+    """Runs the real portmap for the pod that has a hostPort."""
+    program = real_proxy.portmap()
+    assert program, "portmap is not here: apt-get install containernetworking-plugins"
+    wanted = real_proxy.HostPort(port, HOSTED, PODS[HOSTED.partition("/")[2]], audit_nodes.HOSTED, CONTAINER)
+    real_proxy.host_port(program, back, place.folder, wanted, remove)
+
+
+def changed(place: Place, proxy: KubeProxy, judge: Judge, kube: Kube) -> None:
+    """Endpoints change, kube-proxy is restarted, the API goes away and comes back with another NodePort."""
+    name = proxy.mode.name
+    place.api.put(real_cluster.slice_of(WEB, "pod-c"))
+    until(lambda: _behind(proxy, "pod-c") and not _behind(proxy, "pod-a"), proxy, "the endpoints did not change")
+    judge.healthy(f"{name}, endpoints changed", of_web("pod-c"))
+    proxy.stop()
+    judge.healthy(f"{name} stopped", of_web("pod-c"))
+    started(place, proxy)
+    judge.healthy(f"{name} restarted", of_web("pod-c"))
+    place.api.die()
+    judge.healthy(f"{name}, API away", of_web("pod-c"))
+    other = real_cluster.with_node_port(place.api.objects, WEB, CHANGED_PORT)
+    place.api.put(other)
+    place.api.start()
+    until(lambda: str(CHANGED_PORT) in rules(proxy.mode), proxy, "the NodePort did not change")
+    until(lambda: kube.known.store.by_node_port.all((CHANGED_PORT, "tcp")), proxy, "the tracer did not learn of the NodePort")
+    judge.healthy(f"{name}, API back", of_web("pod-c", CHANGED_PORT))
+    place.api.put(real_cluster.with_node_port(place.api.objects, WEB, NODE_PORTS[WEB]))
+    until(lambda: str(CHANGED_PORT) not in rules(proxy.mode), proxy, "the NodePort did not change back")
+
+
+def of_web(pod: str, node_port: int = NODE_PORTS[WEB]) -> list[Ask]:
+    """Two requests to the Service behind which this pod stands."""
+    return [Ask(CLIENT, NODE, node_port, WEB, (pod,)), Ask("pod-b", ADDRESSES[WEB], 80, WEB, (pod,))]
+
+
+def _behind(proxy: KubeProxy, pod: str) -> bool:
+    """Whether the rules lead from the web Service to this pod."""
+    text = rules(proxy.mode)
+    if proxy.mode.proxy == "iptables":
+        return any(f'"{WEB}:http' in line and f"{PODS[pod]}:" in line for line in text.splitlines())
+    if proxy.mode.proxy == "nftables":
+        _, _, chain = text.partition(f"-{WEB}/tcp/http {{\n")
+        return PODS[pod] in chain.partition("}\n\n")[0] or f"{WEB}/tcp/http__{PODS[pod]}/" in text
+    server = text.partition(f"{ADDRESSES[WEB]}:80 ")[2].partition("\nTCP")[0]
+    return f"{PODS[pod]}:" in server
+
+
+def _is_local(proxy: KubeProxy) -> bool:
+    """Whether the rules of policy Local lead from the NodePort to a pod. Of IPVS: whether it has a real server."""
+    text = rules(proxy.mode)
+    if proxy.mode.proxy == "ipvs":
+        return f"{PODS['pod-a']}:" in text.partition(f"{NODE}:{NODE_PORTS[LOCAL]} ")[2].partition("\nTCP")[0]
+    return f'"{LOCAL} has no local endpoints"' not in text
+
+
+def incidents(place: Place, proxy: KubeProxy, judge: Judge) -> None:
+    """A process on a NodePort; a hostPort that is a NodePort; kube-proxy under another name than its Node's."""
+    name = proxy.mode.name
+    proxy.stop()
+    listening = servers.start([servers.Server(None, "web-host", http=NODE_PORTS[LONELY], udp=None)])
+    started(place, proxy)
+    judge.broken(
+        f"{name}, a process on a NodePort", [Ask(CLIENT, NODE, NODE_PORTS[LONELY], LONELY, (REFUSED,))], "nodeport_host_process"
+    )
+    servers.stop(listening)
+    host_port(place, proxy.mode.back, NODE_PORTS[WEB])
+    both = Ask(CLIENT, NODE, NODE_PORTS[WEB], WEB, ("pod-c", "pod-d"))
+    judge.broken(f"{name}, a hostPort that is a NodePort", [both], "hostport_takes_service")
+    host_port(place, proxy.mode.back, NODE_PORTS[WEB], remove=True)
+    proxy.stop()
+    if proxy.mode.version.startswith("1.20"):
+        other = place.proxy(proxy.mode, "bare-name")
+        started(place, other)
+        until(lambda: not _is_local(other), other, "the Service has a local endpoint still")
+        try:
+            lost = Ask(CLIENT, NODE, NODE_PORTS[LOCAL], LOCAL, (real_cluster.SILENT, REFUSED))
+            judge.broken(f"{name} --hostname-override=bare-name", [lost, lost], "no_local_endpoints")
+        finally:
+            other.stop()
+
+
+def cleaned(place: Place, mode: Mode) -> None:
+    """After `kube-proxy --cleanup` no Service is reached, and nothing is found."""
+    assert str(NODE_PORTS[WEB]) not in rules(mode), f"{mode.name}: --cleanup has left its rules"
+    with place.judged() as (judge, _):
+        judge.audit(f"{mode.name} cleaned")
