@@ -39,7 +39,7 @@ MODULES = """nf_tables nft_compat nft_chain_nat nft_numgen nft_fib_ipv4 nft_fib_
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--native", action="store_true", help="without probes, on this machine's own kernel")
-    parser.add_argument("--only", default="", metavar="WORD", help="modes with this in their name")
+    parser.add_argument("--only", default="", metavar="WORDS", help="modes with one of these, separated by commas, in their name")
     parser.add_argument("--explain", action="store_true", help="compare each request with what `explain` says, too")
     options = parser.parse_args()
     absent = real_proxy.missing()
@@ -56,7 +56,8 @@ def main() -> int:
 
 def run(options: argparse.Namespace) -> int:
     totals, with_ipvs = Totals(), Path("/proc/net/ip_vs").exists()
-    modes = [m for m in real_proxy.MODES if options.only in m.name and (m.proxy != "ipvs" or with_ipvs)]
+    modes = [m for w in options.only.split(",") for m in real_proxy.MODES if w in m.name and (m.proxy != "ipvs" or with_ipvs)]
+    modes = list(dict.fromkeys(modes))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         proc = _own_namespaces() if options.native else Path("/proc")
