@@ -98,6 +98,16 @@ def test_a_kernel_without_reasons_tells_it_by_the_function() -> None:
     assert packet(flooded(reason=0)).verdict == "SYN answered by pid 4242 nginx in pod-a"
 
 
+def test_where_no_copy_was_followed_nothing_is_called_dropped() -> None:
+    """The kernel side stops believing in a copy that does not show up in time; the client's last ACK tells who took the SYN."""
+    lost = packet(elsewhere(sent(), FURTHER_POD, ""))
+    assert lost.outcome == "unknown"
+    assert lost.verdict == f"dropped in netns {FURTHER_POD}, which it is not for (OTHERHOST); no copy was seen where it belongs"
+    told = verdict(lost, *connected()[1:])
+    assert told.cause.text == "accepted by nginx (pid 4242) in pod-a" and told.cause.good
+    assert verdict(lost).cause.name == "not known"
+
+
 def test_what_nobody_here_takes_was_forwarded() -> None:
     lost = packet(elsewhere(elsewhere(sent(), OTHER_POD), FURTHER_POD, ""))
     assert lost.verdict == "forwarded to cni0", "who may have taken it is not of this machine"

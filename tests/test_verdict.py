@@ -15,7 +15,7 @@ from tracer.verdict import BAD, RULES, benign, judge
 ASKED: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 INSIDE: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
 NO_SOCKET, NETFILTER_DROP, TCP_RESET = 2, 6, 7
-IN_HOOK, IN_TCP, IN_UDP, IN_PURGE, IN_DESTRUCT, IN_NEIGHBOUR = 0x10, 0x20, 0x30, 0x40, 0x50, 0x60
+IN_HOOK, IN_TCP, IN_UDP, IN_PURGE, IN_DESTRUCT, IN_NEIGHBOUR, IN_RECEIVE = 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70
 
 
 def came(**fields: object) -> Trail:
@@ -71,6 +71,10 @@ CASES = {
     "dropped by IPVS": (by_ipvs(5, flags="NO_HEADER"), "DROPPED by IPVS, which gives no reason", "dropped"),
     "dropped by a table": (came().table("FORWARD", "filter", verdict="DROP"), "DROPPED in filter/FORWARD", "dropped"),
     "dropped by a chain": (by_chain(), "DROPPED in kube-proxy/filter-forward in pod-a", "dropped"),
+    "for another interface": (
+        forwarded().add("DROP", netns=POD, reason=11, object=IN_RECEIVE),
+        "dropped in pod-a, which it is not for (OTHERHOST); no copy was seen where it belongs", "unknown",
+    ),
     "dropped in a hook": (by_hook(), "DROPPED in FORWARD by nf_hook_slow: NETFILTER_DROP", "dropped"),
     "dropped in a hook, unexplained": (came().hook("INPUT", verdict="DROP", flags="NO_HEADER"), "DROPPED in INPUT", "dropped"),
     "dropped elsewhere": (came().add("DROP", reason=9, object=IN_TCP), "DROPPED in tcp_v4_rcv: 9", "dropped"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tracer import freed
+from tracer.copies import for_another_host
 from tracer.model import Drop, Handshake, Hop, Packet
 from tracer.place import place
 
@@ -22,9 +23,9 @@ BAD = frozenset({"dropped", "rejected", "refused"})
 def judge(packet: Packet, untracked: str = "") -> tuple[str, str]:
     """(sentence, word) for a packet. untracked: "INVALID" or "UNTRACKED" when it had no conntrack entry, "" otherwise."""
     hops = [h for h in packet.hops if not h.clone]
-    if any(h.drop and h.drop.reason == "OTHERHOST" for h in hops) and len(hops) < len(packet.hops):
+    if any(for_another_host(h.drop) for h in hops) and len(hops) < len(packet.hops):
         # A bridge flooded it: the other ports' packets are no one's, and a copy may have been the one that counts.
-        hops = [h for h in packet.hops if not (h.drop and h.drop.reason == "OTHERHOST")]
+        hops = [h for h in packet.hops if not for_another_host(h.drop)]
     if any(h.drop and freed.undecided(h.drop) for h in hops) and len(hops) < len(packet.hops):
         # A packet socket may have got the packet itself, and the stack its copy (deliver_skb).
         hops = [h for h in packet.hops if not (h.drop and freed.undecided(h.drop))]
@@ -125,6 +126,15 @@ def closing(packet: Packet, hops: list[Hop]) -> Ending:
     return f"delivered to a connection in TIME_WAIT{_where(hop)}", "delivered"
 
 
+def not_for_here(packet: Packet, hops: list[Hop]) -> Ending:
+    """What a bridge flooded, where the copy that counts was not followed."""
+    hop = next((h for h in reversed(hops) if h.drop), None)
+    if hop is None or not for_another_host(hop.drop):
+        return None
+    told = f"dropped{_where(hop) or ' here'}, which it is not for (OTHERHOST); no copy was seen where it belongs"
+    return told, "unknown"
+
+
 def dropped(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in reversed(hops) if h.drop), None)
     if hop is None or hop.drop is None:
@@ -193,6 +203,6 @@ def under_way(packet: Packet, hops: list[Hop]) -> Ending:
 
 
 RULES = (
-    refused_by_ipvs, rejected, dropped_by_rules, handshake_refused, syn_again, no_listener, closing, dropped, dropped_by_hook,
-    delivered, unread, stolen, sent_on, let_in, under_way,
+    refused_by_ipvs, rejected, dropped_by_rules, handshake_refused, syn_again, no_listener, closing, not_for_here, dropped,
+    dropped_by_hook, delivered, unread, stolen, sent_on, let_in, under_way,
 )  # fmt: skip

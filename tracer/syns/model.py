@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tracer.model import Endpoints, Evidence, Packet
+from tracer.copies import for_another_host
+from tracer.model import Endpoints, Evidence, Hop, Packet
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,11 @@ class Attempt:
 
     @property
     def place(self) -> str:
-        """The namespace it was last seen in."""
-        return next((h.netns for h in reversed(self.syn.hops) if h.netns and not h.clone), self.syn.netns)
+        """The namespace where the client's last ACK made the connection; else the one that the SYN was last seen in, of those
+        that it was for."""
+        last = next((h for h in self._made if h.handshake), None)
+        own = (h for h in reversed(self.syn.hops) if h.netns and not h.clone and not for_another_host(h.drop))
+        return last.netns if last else next((h.netns for h in own), self.syn.netns)
 
     @property
     def where(self) -> str:
@@ -65,9 +69,16 @@ class Attempt:
         return f" in {self.place}" if self.place not in ("", "node") else ""
 
     @property
+    def _made(self) -> list[Hop]:
+        """The hops of the last ACK that made the connection; none where that was not seen."""
+        made = [p for p in self.acks if p.handshake and p.handshake.stage == "ACK" and p.handshake.accepted]
+        return [h for h in reversed(made[0].hops) if not h.clone] if made else []
+
+    @property
     def process(self) -> str:
         """The listener's process: "http-proxy (pid 219)", or "a listener" when it was not found."""
-        found = next((h.socket for h in reversed(self.syn.hops) if h.socket and h.socket.pid), None)
+        own = (h.socket for h in (*reversed(self.syn.hops), *self._made) if h.socket)
+        found = next((socket for socket in own if socket.pid), None)
         return f"{found.command} (pid {found.pid})" if found else "a listener"
 
 
