@@ -10,7 +10,6 @@ import pytest
 
 from scenes import rules, topology, traffic
 from tests.kernel.watching import Watch
-from tracer.copies import of_no_one
 from tracer.filters import Filter
 from tracer.kube.cni import Cache
 from tracer.kube.explain import explain
@@ -66,7 +65,8 @@ def test_a_flooded_packet_is_the_one_that_is_taken(watch: Watch, forgetful: None
         explain(packet, Known(Store(), Cache()))
         syns.add(packet)
     told = {v.asked.sport: v.cause for v in syns.rest()}
-    copied = {p.endpoints.sport for p in seen.packets if p.tcp_flags == "SYN" and any(map(of_no_one, p.hops))}
+    asked = [p for p in seen.packets if p.tcp_flags == "SYN"]
+    copied = {p.endpoints.sport for p in asked if any(h.clone and h.drop and "pod-" in h.netns for h in p.hops)}
     for reply in replies:
         text = told[reply.sport].text
         # A copy that takes long to show up is not followed: then nothing is said of a namespace that did not accept it.
