@@ -84,6 +84,34 @@ def test_in_nftables_the_update_of_a_set_always_holds() -> None:
     assert not story.doubts and target(story) == "10.244.0.11"
 
 
+STATEMENTS = [
+    # As nft 1.0.6 prints them with -j; the first has "no json callback" there, so it stands as text among the expressions.
+    "update @ports { ip saddr : tcp sport }", {"ct helper": "ftp"}, {"dup": {"addr": "10.0.0.1"}},
+    {"set": {"op": "delete", "elem": {"payload": {"protocol": "ip", "field": "saddr"}}, "set": "@seen"}}, {"last": None},
+    {"map": {"op": "update", "elem": "10.0.0.1", "data": 80, "map": "@ports"}}, {"ct timeout": "long"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=str)
+def test_a_statement_that_always_goes_on_is_no_condition(statement: Any) -> None:
+    place = {"family": "ip", "table": "t", "chain": "in"}
+    base = {"family": "ip", "table": "t", "name": "in", "handle": 1, "type": "filter", "hook": "prerouting", "prio": 0}
+    rule = {**place, "handle": 2, "expr": [statement, {"drop": None}]}
+    listed = {"nftables": [{"chain": base}, {"rule": rule}]}
+    installed = Installed(nft=nft_json.parse(json.dumps(listed)))
+    (story,) = audits.journey(State(Context(), installed, audits.FakeRoutes())).stories(Question(CLIENT, 0, NODE, 80))
+    assert not story.doubts and story.packet.outcome == "dropped"
+
+
+def test_a_statement_in_words_that_are_not_known_is_a_condition() -> None:
+    place = {"family": "ip", "table": "t", "chain": "in"}
+    base = {"family": "ip", "table": "t", "name": "in", "handle": 1, "type": "filter", "hook": "prerouting", "prio": 0}
+    rule = {**place, "handle": 2, "expr": ["brand new 5", {"drop": None}]}
+    installed = Installed(nft=nft_json.parse(json.dumps({"nftables": [{"chain": base}, {"rule": rule}]})))
+    found = audits.journey(State(Context(), installed, audits.FakeRoutes())).stories(Question(CLIENT, 0, NODE, 80))
+    assert sorted(s.doubts for s in found) == [(f"brand new 5 is {told} in rule 1 of in",) for told in ("false", "true")]
+
+
 def test_physdev_is_decided_by_an_interface_that_is_no_bridge() -> None:
     rule = "-A PREROUTING -d 192.168.56.10/32 -m physdev ! --physdev-is-in -j DNAT --to-destination 10.244.0.11:80"
     text = f"*nat\n:PREROUTING ACCEPT [0:0]\n{rule}\nCOMMIT\n"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.nodes import node
 from tracer.rules import nft_json
 from tracer.rules.nft_words import expression, operand
@@ -56,6 +58,21 @@ def test_what_is_not_known_is_named_by_its_kind() -> None:
     assert operand({"set": ["a", {"range": [1, 5]}]}) == "{ a, 1-5 }"
     assert expression({"reject": None}) == "reject"
     assert expression({"dnat": {"addr": "fd00::1", "port": 80}}) == "dnat to [fd00::1]:80"
+
+
+def test_a_statement_that_nft_prints_as_text_is_kept_as_text() -> None:
+    """nft warns "stmt ops map have no json callback" and puts the statement's words among the expressions."""
+    rule = {"family": "ip", "table": "t", "chain": "c", "handle": 2}
+    text = "update @m { ip saddr : tcp sport }"
+    listed = nft_json.parse(json.dumps({"nftables": [{"rule": {**rule, "expr": [text, {"counter": None}, {"accept": None}]}}]}))
+    (only,) = listed.ruleset.chain("ip", "t", "c")
+    assert only.text == f"{text} accept" and only.target == "ACCEPT"
+    assert listed.expressions["ip", "t", "c", 2][0] == {"text": text}
+
+
+def test_an_element_that_is_written_to_a_set() -> None:
+    update = {"op": "update", "elem": {"elem": {"val": {"payload": {"protocol": "ip", "field": "saddr"}}, "timeout": 9}}}
+    assert expression({"set": {**update, "set": "@affinity"}}) == "update @affinity { ip saddr }"
 
 
 def test_base_chains_sets_and_expressions() -> None:

@@ -92,6 +92,8 @@ def parse(text: str, comments: Mapping[Handle, str] | None = None, netns: int = 
                 bases.append(Base(key, body["type"], body["hook"].upper(), int(body["prio"]), policies[key], handle))
         elif kind == "rule":
             rules = chains.setdefault((body["family"], body["table"], body["chain"]), [])
+            # A statement that nft cannot write as JSON, as the update of a map, stands there in nft's words.
+            body = {**body, "expr": [{"text": e} if isinstance(e, str) else e for e in body["expr"]]}
             rules.append(_rule(body, len(rules) + 1, comments or {}))
             expressions[body["family"], body["table"], body["chain"], body["handle"]] = tuple(body["expr"])
         elif kind == "map":

@@ -23,8 +23,13 @@ from tracer.rules.nft_words import operand
 from tracer.rules.predict import MOST, Rewrite, TooMany, Way, doubtful
 
 _REJECTS = {("icmp", "ip"): "icmp-port-unreachable", ("icmpv6", "ip6"): "icmp6-port-unreachable"}
-_IDLE = frozenset({"counter", "log", "comment", "notrack", "set"})
-"""Statements that the rule goes on behind. "set" adds or updates an element: it only stops at a set that is full."""
+_IDLE = frozenset({
+    "counter", "log", "comment", "notrack", "set", "map", "last", "dup", "ct helper", "ct timeout", "ct expectation",
+})  # fmt: skip
+"""Statements that the rule goes on behind. "set" and "map" add, update or delete an element: they only stop at a set that is
+full."""
+_WRITES = re.compile(r"(add|update|delete) @")
+"""How the words of such a statement begin, which nft does not write as JSON."""
 _CHANGING = re.compile(r"\bmark\b|@")
 """In the words of a match that may answer otherwise when it is asked again: marks, and sets that rules write to."""
 _ENDS = {"accept": "ACCEPT", "drop": "DROP", "queue": "QUEUE"}
@@ -137,7 +142,7 @@ class Nftables:
                 done = _with(way, rule, state.frames, _NATS[kind])
                 yield from (replace(done, rewrite=r, share=done.share * s) for r, s in _rewrites(_NATS[kind], given, values))
                 return
-            elif kind not in _IDLE:
+            elif kind not in _IDLE and not (kind == "text" and _WRITES.match(given)):
                 # Not known here: whether the rule goes on behind it cannot be told.
                 yield replace(passed, way=doubtful(way, words(body[at]), False, _where(rule)))
                 way = doubtful(way, words(body[at]), True, _where(rule))

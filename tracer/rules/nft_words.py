@@ -117,5 +117,7 @@ _EXPRESSIONS: dict[str, Callable[[Any], str]] = {
     "snat": _nat("snat"),
     "masquerade": _flagged("masquerade"),
     "redirect": _flagged("redirect"),
+    "set": lambda body: f"{body['op']} {body['set']} {{ {operand(body['elem'])} }}",
+    "text": str,
     "reject": _reject,
 }
