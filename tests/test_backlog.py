@@ -24,7 +24,7 @@ SUMMARY = "ended before {} more packets that had been seen could be explained"
 
 
 def real(name: str, place: Path) -> tuple[Path, str]:
-    """A capture of a real cluster, and what its run printed."""
+    """A capture of a real cluster, and what its run printed: block by block as then, in the sentences of today."""
     path = place / f"{name}.k8st"
     path.write_bytes(lzma.decompress((REAL / f"{name}.k8st.xz").read_bytes()))
     return path, lzma.decompress((REAL / f"{name}.txt.xz").read_bytes()).decode()
