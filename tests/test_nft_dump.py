@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
 import pytest
 
-from tracer.rules.nfnetlink import Nfnetlink, attribute, attributes, items, number, text
+from tracer.rules import nft_dump
+from tracer.rules.nfnetlink import Message, Nfnetlink, TooMany, attribute, attributes, items, number, text
 from tracer.rules.nft_dump import DumpedRule, dumped_rule
 
 
@@ -87,3 +92,28 @@ def test_a_socket_is_closed_by_its_block() -> None:
         pytest.skip("this kernel has no nfnetlink")
     with pytest.raises(OSError):
         nfnetlink.dump(1)
+
+
+class Endless:
+    """A kernel with two verdict maps, the second of which has no end. told: elements that were asked for."""
+
+    def __init__(self) -> None:
+        self.told = 0
+
+    def dump(self, kind: int) -> list[Message]:
+        names = (attribute(2, name) + attribute(6, nft_dump._VERDICT_TYPE) for name in ("few", "many"))
+        return [(kind, 2, attribute(1, "t") + raw) for raw in names]
+
+    def walk(self, kind: int, family: int, attrs: bytes) -> Iterator[Message]:
+        for number_ in count() if b"many" in attrs else range(3):
+            self.told += 1
+            elements = attribute(3, [attribute(1, [attribute(1, [attribute(1, number_)])])])
+            yield kind, family, elements
+
+
+def test_verdict_maps_are_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nft_dump, "MOST", 50)
+    kernel: Any = Endless()
+    with pytest.raises(TooMany, match="verdict maps have more than 50 elements"):
+        nft_dump._maps(kernel)
+    assert kernel.told == 51

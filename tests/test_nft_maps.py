@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -153,3 +155,22 @@ def test_parts_of_a_key_are_those_that_the_set_tells() -> None:
     assert told == (4, 2) and parts(b"") == ()
     element_ = Element(key("10.0.0.0", (80,)), "accept", key("10.0.0.255", (90,)))
     assert VerdictMap(concatenated(4, 4), 8, (element_,), INTERVAL, told).find(key("10.0.0.7", (95,))) is None
+
+
+@pytest.mark.parametrize("verdicts", [SERVICES, ranges()], ids=["keys", "ranges"])
+def test_elements_are_gone_through_once(verdicts: VerdictMap) -> None:
+    """Each packet asks: a map may have 200,000 elements."""
+
+    class Counted(tuple[Element, ...]):
+        passes = 0
+
+        def __iter__(self) -> Iterator[Element]:
+            Counted.passes += 1
+            return super().__iter__()
+
+    counted = replace(verdicts, elements=Counted(verdicts.elements))
+    counted.find(verdicts.elements[1].key)
+    once = Counted.passes
+    for element_ in verdicts.elements:
+        assert counted.find(element_.key) == verdicts.find(element_.key)
+    assert Counted.passes == once

@@ -22,7 +22,7 @@ NESTED = 0x8000
 SOL_NETLINK, ADD_MEMBERSHIP = 270, 1
 
 MOST = 200_000
-"""Objects of a kind in a namespace that are read: rules, chains, messages with elements of one map."""
+"""Objects of a kind in a namespace that are read: rules, chains, elements of all verdict maps."""
 Message = tuple[int, int, bytes]
 """Type within nftables (NFT_MSG_*), family, attributes."""
 
@@ -92,10 +92,21 @@ class Nfnetlink:
             self._sock.close()
             raise
 
-    def dump(self, message: int, family: int = 0, attrs: bytes = b"", most: int = MOST) -> list[Message]:
-        """All objects of a kind. Raises Interrupted when they changed under way, TooMany when there are more than `most`."""
-        self._sock.send(_message(NFTABLES << 8 | message, F_REQUEST | F_DUMP, family, 0, attrs))
+    def dump(self, message: int, family: int = 0, attrs: bytes = b"") -> list[Message]:
+        """All objects of a kind. Raises Interrupted when they changed under way, TooMany when there are more than MOST."""
         out: list[Message] = []
+        for each in self.walk(message, family, attrs):
+            out.append(each)
+            if len(out) > MOST:
+                raise TooMany(f"there are more than {MOST} of them")
+        return out
+
+    def walk(self, message: int, family: int = 0, attrs: bytes = b"") -> Iterator[Message]:
+        """The objects of a kind, one by one; at the end raises Interrupted when they changed under way.
+
+        A walk that is left before its end keeps the kernel busy with it until the socket is closed.
+        """
+        self._sock.send(_message(NFTABLES << 8 | message, F_REQUEST | F_DUMP, family, 0, attrs))
         interrupted = False
         while True:
             for kind, flags, body in self._receive():
@@ -105,10 +116,8 @@ class Nfnetlink:
                 if kind == DONE:
                     if interrupted:
                         raise Interrupted
-                    return out
-                out.append((kind & 255, body[0], body[4:]))
-            if len(out) > most:
-                raise TooMany(f"there are more than {most} of them")
+                    return
+                yield kind & 255, body[0], body[4:]
 
     def get(self, message: int, family: int = 0, attrs: bytes = b"") -> Message:
         """One object."""

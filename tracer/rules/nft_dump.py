@@ -116,10 +116,11 @@ def _maps(nfnetlink: Nfnetlink) -> dict[ChainKey, VerdictMap]:
             continue
         table, name = text(a.get(1)), text(a.get(2))
         elements: list[Element] = []
-        if sum(len(known.elements) for known in out.values()) > MOST:
-            raise TooMany(f"their verdict maps have more than {MOST} elements")
-        for _, _, part in nfnetlink.dump(GETSETELEM, family, attribute(1, table) + attribute(2, name)):
+        room = MOST - sum(len(known.elements) for known in out.values())
+        for _, _, part in nfnetlink.walk(GETSETELEM, family, attribute(1, table) + attribute(2, name)):
             elements += [element(e) for _, e in items(attributes(part).get(3, b""))]
+            if len(elements) > room:
+                raise TooMany(f"their verdict maps have more than {MOST} elements")
         key_type, key_length = number(a.get(4)), number(a.get(5))
         flags, parts = number(a.get(3)), nft_maps.parts(a.get(9, b""))
         key = NFT_FAMILIES.get(family, str(family)), table, name

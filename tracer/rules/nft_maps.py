@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 
 from tracer.rules.nfnetlink import attributes, items, number, text
 
@@ -45,6 +48,18 @@ class Element:
         return bool(self.flags & CATCH_ALL)
 
 
+@dataclass
+class _Index:
+    """Elements of a map by their keys. ordered: those that begin and end ranges, by key. ranged, ended: whether there are
+    elements with both ends of a range, and elements that end one."""
+
+    by_key: dict[bytes, list[Element]] = field(default_factory=dict)
+    catch_all: list[Element] = field(default_factory=list)
+    ordered: list[Element] = field(default_factory=list)
+    ranged: bool = False
+    ended: bool = False
+
+
 @dataclass(frozen=True)
 class VerdictMap:
     """A map from keys to verdicts. key_type: nft's number of the type, 6 bits a part. key_length: bytes. flags: of the set.
@@ -63,7 +78,7 @@ class VerdictMap:
     def answers(self, key: bytes) -> list[Element]:
         """The elements that may have answered for a key: the first that has not timed out did. No more than one that stays."""
         out = []
-        for e in (*self._with(key), *(e for e in self.elements if e.is_catch_all)):
+        for e in (*self._with(key), *self._index.catch_all):
             out.append(e)
             if not e.times_out:
                 break
@@ -71,24 +86,39 @@ class VerdictMap:
 
     def _with(self, key: bytes) -> list[Element]:
         """The elements with a key or a range of keys that holds this one."""
-        keyed = [e for e in self.elements if not e.is_catch_all]
+        index = self._index
         if not self._has_intervals:
             return (
-                [e for e in keyed if self._within(key, e)] if any(e.end for e in keyed) else [e for e in keyed if e.key == key]
+                [e for e in self.elements if not e.is_catch_all and self._within(key, e)]
+                if index.ranged
+                else index.by_key.get(key, [])
             )
-        below = [e for e in keyed if not e.end and e.key <= key]
-        if below:
-            # Where one range ends and the next begins there are two elements of one key: the beginning counts.
-            nearest = max(below, key=lambda e: (e.key, not e.flags & INTERVAL_END))
-            if not nearest.flags & INTERVAL_END:
-                return [nearest]
-        return []
+        # Where one range ends and the next begins there are two elements of one key: the beginning counts, and stands last.
+        at = bisect_right(index.ordered, key, key=lambda e: e.key)
+        nearest = index.ordered[at - 1] if at else None
+        return [nearest] if nearest and not nearest.flags & INTERVAL_END else []
+
+    @cached_property
+    def _index(self) -> _Index:
+        """The elements arranged for questions, which each packet asks."""
+        found = _Index()
+        for e in self.elements:
+            if e.is_catch_all:
+                found.catch_all.append(e)
+            else:
+                found.by_key.setdefault(e.key, []).append(e)
+                found.ranged |= bool(e.end)
+                found.ended |= bool(e.flags & INTERVAL_END)
+        if found.ended or self.flags & INTERVAL:
+            keyed = (e for same in found.by_key.values() for e in same if not e.end)
+            found.ordered = sorted(keyed, key=lambda e: (e.key, not e.flags & INTERVAL_END))
+        return found
 
     @property
     def _has_intervals(self) -> bool:
         """Whether each element begins or ends a range; ranges of concatenated keys have both ends in one element."""
-        ended = any(e.flags & INTERVAL_END for e in self.elements)
-        return ended or bool(self.flags & INTERVAL and not any(e.end for e in self.elements) and len(self._parts()) == 1)
+        index = self._index
+        return index.ended or bool(self.flags & INTERVAL and not index.ranged and len(self._parts()) == 1)
 
     def _within(self, key: bytes, e: Element) -> bool:
         """Whether each part of the key lies in the element's range of that part."""
@@ -137,7 +167,9 @@ class VerdictMap:
         return f"{key} : {e.verdict}"
 
     def _until(self, e: Element) -> str:
-        after = min((o.key for o in self.elements if o.flags & INTERVAL_END and o.key > e.key), default=b"")
+        ordered = self._index.ordered
+        above = islice(ordered, bisect_right(ordered, e.key, key=lambda o: o.key), None)
+        after = next((o.key for o in above if o.flags & INTERVAL_END), b"")
         if not after and not self.flags & INTERVAL:
             return ""
         last = (int.from_bytes(after, "big") - 1 if after else (1 << 8 * len(e.key)) - 1).to_bytes(len(e.key), "big")
