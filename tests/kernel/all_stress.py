@@ -29,10 +29,11 @@ from scenes import scene, traffic  # noqa: E402
 from tests.kernel import modules, stress  # noqa: E402
 from tests.kernel.test_command import ASK, COMMAND, ENVIRONMENT  # noqa: E402
 from tests.kernel.tracers import Tracer  # noqa: E402
+from tracer.rules import nfnetlink  # noqa: E402
 
 OPTIONS = f"-o json --no-kube --port {traffic.NODEPORT_HTTP} --port {traffic.NODEPORT_LONELY} --"
 READ_ONLY = (
-    "mount -t tmpfs -o size=1M none /mnt && head -c 2000000 /dev/zero >/mnt/full 2>/dev/null; export TMPDIR=/mnt; "
+    "mount -t tmpfs -o size=1M none /media && head -c 2000000 /dev/zero >/media/full 2>/dev/null; export TMPDIR=/media; "
     "for at in / /tmp /run /dev/shm /var/tmp; do mount -o remount,bind,ro $at 2>/dev/null; done; ! touch /tmp/x 2>/dev/null && "
 )
 """In a mount namespace: a full $TMPDIR of one MB, and nothing else that can be written to."""
@@ -190,6 +191,9 @@ def hostile_rules(running: Running, options: argparse.Namespace) -> str:
     stress.ask_hostile()
     later = running.calm(stress.HOSTILE, told + 1)
     must(later > told, "nothing is told beside a huge set")
+    if options.elements > nfnetlink.MOST:
+        said_so = running.tracer.said().count("their verdict maps have more than")
+        must(said_so == 1, f"said {said_so} times that the rules are not read")
     said += f"; a set and a map of {options.elements} elements: {later - told} told"
     return f"{said}; {time.monotonic() - began:.0f} s, {running.figures()}"
 
