@@ -11,8 +11,9 @@ import pytest
 
 from tests.waiting import PATIENCE, until
 from tracer import netns_cookie
-from tracer.rules import netns, nft
+from tracer.rules import netns, nft, nft_watch
 from tracer.rules.model import Ruleset
+from tracer.rules.nfnetlink import TooMany
 from tracer.rules.nft import Changing, Snapshot
 from tracer.rules.nft_kept import KEPT, NAMESPACES_KEPT
 from tracer.rules.nft_view import View
@@ -24,6 +25,7 @@ class Kernel:
 
     def __init__(self) -> None:
         self.generation, self.readings, self.looks, self.restless = 1, 0, 0, False
+        self.many = 0
 
     def read_new(self, fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
         self.looks += 1
@@ -32,6 +34,10 @@ class Kernel:
         if self.generation in known:
             return self.generation, None
         self.readings += 1
+        if self.generation == self.many:
+            many = TooMany("there are more than 200000 of them")
+            many.generation = self.many
+            raise many
         snapshot = Snapshot(Ruleset("nft", inode, str(self.generation), {}), self.generation, {}, {})
         return self.generation, snapshot
 
@@ -61,6 +67,21 @@ def test_each_generation_is_read_once(kernel: Kernel, watch: NftWatch) -> None:
     until(lambda: kernel.looks > looks + 2)
     assert kernel.readings == 2
     assert [s.number for s in watch.near(OWN)] == [2, 1]
+
+
+def test_too_many_rules_are_not_read_again_until_they_change(
+    kernel: Kernel, watch: NftWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To find that they are too many takes seconds of processor time."""
+    monkeypatch.setattr(nft_watch, "AGAIN_SECONDS", 0.01)
+    kernel.many = 1
+    watch.poll(OWN, PATIENCE)
+    looks = kernel.looks
+    until(lambda: kernel.looks > looks + 3)
+    assert kernel.readings == 1 and not watch.near(OWN) and not watch.coming(OWN, 1)
+    kernel.generation = 2
+    until(lambda: watch.find(OWN, 2))
+    assert kernel.readings == 2
 
 
 def test_other_namespaces_are_read_when_a_hit_asks(kernel: Kernel, watch: NftWatch) -> None:

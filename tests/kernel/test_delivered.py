@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import stat
 import struct
 import subprocess
 import time
@@ -25,7 +26,9 @@ from tracer.verdict import BAD
 
 POD4, POD6 = topology.PODS[0].addr4, topology.PODS[0].addr6
 PORT, NOBODY, RAW_PROTOCOL = 9601, 9602, 253
-IP_RECVERR, TUNSETIFF, IFF_TUN, IFF_NO_PI = 11, 0x400454CA, 1, 0x1000
+IP_RECVERR, TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 11, 0x400454CA, 1, 2, 0x1000
+TCP_REPAIR, TCP_REPAIR_QUEUE, TCP_QUEUE_SEQ, RECEIVE, SEND, NO_PROBE = 19, 20, 21, 1, 2, -1
+SCTP, PSH_ACK = 132, 0x18
 LATER = 0.4
 """Longer than a packet may be quiet before it is taken for over."""
 
@@ -93,24 +96,109 @@ def tcp(accepted: bool) -> Iterator[Callable[[], None]]:
         yield listener.accept()[0].close if accepted else listener.close
 
 
+def segment(client: socket.socket, ahead: int) -> None:
+    """Sends one more segment of a connection, so many bytes ahead of what comes next."""
+    numbers = []
+    client.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+    for queue in (SEND, RECEIVE):
+        client.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR_QUEUE, queue)
+        numbers.append(client.getsockopt(socket.IPPROTO_TCP, TCP_QUEUE_SEQ) & 0xFFFFFFFF)
+    client.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, NO_PROBE)
+    (src, sport), (dst, dport), body = client.getsockname(), client.getpeername(), b"behind"
+    head = [sport, dport, (numbers[0] + ahead) & 0xFFFFFFFF, numbers[1], 5 << 4, PSH_ACK, 512, 0, 0]
+    pseudo = socket.inet_aton(src) + socket.inet_aton(dst) + struct.pack("!HH", socket.IPPROTO_TCP, 20 + len(body))
+    words = struct.unpack("!19H", pseudo + struct.pack("!HHIIBBHHH", *head) + body)
+    folded = sum(words) % 0xFFFF
+    head[7] = ~folded & 0xFFFF
+    with made(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP, "client") as sender:
+        sender.sendto(struct.pack("!HHIIBBHHH", *head) + body, (dst, 0))
+
+
 @contextmanager
-def tun() -> Iterator[Callable[[], None]]:
+def tcp_gap() -> Iterator[Callable[[], None]]:
+    """A connection with a segment that waits for the one before it; gives what forgets both."""
+    with made(socket.AF_INET, socket.SOCK_STREAM) as listener, ExitStack() as stack:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((POD4, PORT))
+        listener.listen(4)
+        client = stack.enter_context(made(socket.AF_INET, socket.SOCK_STREAM, ns="client"))
+        client.connect((POD4, PORT))
+        accepted = stack.enter_context(listener.accept()[0])
+        segment(client, 1000)
+        time.sleep(0.1)
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        yield accepted.close
+
+
+@contextmanager
+def sctp() -> Iterator[Callable[[], None]]:
+    """A message of SCTP that nobody reads."""
+    modules.load("sctp")
+    with made(socket.AF_INET, socket.SOCK_STREAM, SCTP) as listener, ExitStack() as stack:
+        listener.bind((POD4, PORT))
+        listener.listen(4)
+        client = stack.enter_context(made(socket.AF_INET, socket.SOCK_STREAM, SCTP, "client"))
+        client.connect((POD4, PORT))
+        accepted = stack.enter_context(listener.accept()[0])
+        client.send(b"unread")
+        time.sleep(0.1)
+        yield accepted.close
+
+
+def ip(*lines: str, ns: str = "client") -> None:
+    for words in lines:
+        subprocess.run(["ip", *(("-n", ns) if ns else ()), *words.split()], check=True)
+
+
+@contextmanager
+def tun(kind: int = IFF_TUN) -> Iterator[Callable[[], None]]:
     """A tunnel with a packet in its queue that its process does not read."""
     modules.load("tun")
     with entered("client"):
         fd = os.open("/dev/net/tun", os.O_RDWR)
-        fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", b"tun7", IFF_TUN | IFF_NO_PI))
-        for words in ("addr add 10.99.0.1/24 dev tun7", "link set tun7 up"):
-            subprocess.run(["ip", "-n", "client", *words.split()], check=True)
+        fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", b"tun7", kind | IFF_NO_PI))
+    ip("addr add 10.99.0.1/24 dev tun7", "link set tun7 up")
+    if kind == IFF_TAP:
+        ip("neigh add 10.99.0.2 lladdr 02:00:00:00:00:02 dev tun7")
     datagram("10.99.0.2", PORT)
     yield lambda: os.close(fd)
+
+
+@contextmanager
+def macvtap() -> Iterator[Callable[[], None]]:
+    """A packet that came for a device whose process does not read it."""
+    modules.load("macvtap")
+    ip("link add link eth0 name mv7 address 02:00:00:00:00:07 type macvtap mode bridge", "link set mv7 up")
+    device = subprocess.run(
+        ["ip", "netns", "exec", "client", "sh", "-c", "cat /sys/class/net/mv7/macvtap/tap*/dev"],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    node = f"/run/k8snet-tap-{os.getpid()}"
+    os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(*map(int, device.split(":"))))
+    fd = os.open(node, os.O_RDWR)
+    os.unlink(node)
+    uplink = subprocess.run(
+        ["ip", "-o", "-4", "addr", "show", "to", topology.NODE4], check=True, capture_output=True, text=True
+    ).stdout.split()[1]  # fmt: skip
+    try:
+        ip(f"route add 10.97.0.2/32 dev {uplink}", f"neigh add 10.97.0.2 lladdr 02:00:00:00:00:07 dev {uplink}", ns="")
+        with made(socket.AF_INET, socket.SOCK_DGRAM, ns=None) as sender:
+            sender.sendto(b"unread", ("10.97.0.2", PORT))
+        time.sleep(0.1)
+        yield lambda: os.close(fd)
+    finally:
+        ip(f"neigh del 10.97.0.2 dev {uplink}", f"route del 10.97.0.2/32 dev {uplink}", ns="")
+        ip("link del mv7")
 
 
 def frees(found: list[Packet]) -> list[tuple[str, str, str, str, bool]]:
     return [(p.protocol, p.verdict, h.drop.function, h.drop.reason, h.clone) for p in found for h in p.hops if h.drop]
 
 
-WAYS = ("udp", "udp6", "error", "raw", "raw_protocol", "ping", "tcp", "tcp_backlog", "tun", "packet")
+WAYS = (
+    "udp", "udp6", "error", "raw", "raw_protocol", "ping", "tcp", "tcp_backlog", "tcp_gap", "sctp", "tun", "tap", "macvtap",
+    "packet",
+)  # fmt: skip
 QUICK = {("udp", "whole"), ("udp", "end"), ("error", "end"), ("tcp_backlog", "whole")}
 CASES = [
     pytest.param(how, seen, marks=[pytest.mark.matrix] if (how, seen) in QUICK else [pytest.mark.thorough])
@@ -139,12 +227,41 @@ def test_delivered(watch: Watch, how: str, seen: str) -> None:
     assert not [p.verdict for p in emptied if p.outcome in BAD and p.drop and p.drop.function in freed.EMPTIED]
 
 
+@contextmanager
+def delayed() -> Iterator[Callable[[], None]]:
+    """A packet in the queue of a device that sends it much later; gives what removes the device."""
+    modules.load("sch_netem")
+    ip("link add q7 type veth peer name q8", "link set q8 up", "link set q7 up", "addr add 10.96.0.1/24 dev q7",
+       "neigh add 10.96.0.2 lladdr 02:00:00:00:00:02 dev q7")  # fmt: skip
+    subprocess.run(["tc", "-n", "client", "qdisc", "add", "dev", "q7", "root", "netem", "delay", "600s"], check=True)
+    datagram("10.96.0.2", PORT)
+    yield lambda: ip("link del q7")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seen", ["whole", "late", "end"])
+def test_a_device_goes_with_what_it_had_to_send(watch: Watch, seen: str) -> None:
+    """Nobody had taken it: it was dropped."""
+    with ExitStack() as stack:
+        close = stack.enter_context(delayed()) if seen == "end" else None
+        time.sleep(LATER if close else 0)
+        with watch(Filter(ports=(PORT,))) as told:
+            if not close:
+                close = stack.enter_context(delayed())
+                time.sleep(LATER if seen == "late" else 0)
+            close()
+    print(*frees(told.packets), sep="\n")
+    ends = [p for p in told.packets if p.drop]
+    assert len(ends) == 1 and ends[0].outcome == "dropped" and ends[0].drop and not freed.taken_by(ends[0].drop)
+
+
 def begun(how: str, stack: ExitStack) -> Callable[[], None]:
     """What leaves something unread; gives what throws it away."""
     if how in ("tcp", "tcp_backlog"):
         return stack.enter_context(tcp(how == "tcp"))
-    if how == "tun":
-        return stack.enter_context(tun())
+    devices = {"tcp_gap": tcp_gap, "sctp": sctp, "tun": tun, "tap": lambda: tun(IFF_TAP), "macvtap": macvtap}
+    if how in devices:
+        return stack.enter_context(devices[how]())
     if how == "packet":
         sock = made(socket.AF_PACKET, socket.SOCK_DGRAM, 0x0008)  # ETH_P_IP
         datagram(POD4, PORT)

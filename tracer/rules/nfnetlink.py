@@ -28,7 +28,9 @@ Message = tuple[int, int, bytes]
 
 
 class TooMany(OSError):
-    """There are more objects than are read. The socket is of no use any more."""
+    """There are more objects than are read. The socket is of no use any more. generation: of the rules, 0 = not known."""
+
+    generation = 0
 
 
 class Interrupted(Exception):

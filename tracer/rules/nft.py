@@ -131,7 +131,11 @@ def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
                 now = nft_dump.generation(nfnetlink)
                 if now in known:
                     return now, None
-                snapshot = join(nft_dump.read(nfnetlink), inode, nft_text.Listings(), nft_text.Saves())
+                try:
+                    snapshot = join(nft_dump.read(nfnetlink), inode, nft_text.Listings(), nft_text.Saves())
+                except TooMany as e:
+                    e.generation = now
+                    raise
                 if nft_dump.generation(nfnetlink) == snapshot.number:
                     return snapshot.number, replace(snapshot, taken=time.monotonic_ns())
     raise Changing

@@ -58,6 +58,7 @@ class _Namespace:
         self.snapshots = Snapshots()
         self.seen = self.asked = 0
         self._path: Path | None = None
+        self._too_many: TooMany | None = None
         self._next_read = self._again = 0.0
 
     @property
@@ -90,12 +91,25 @@ class _Namespace:
         try:
             began = time.monotonic()
             with suppress(Changing):
-                self.seen, snapshot = nft.read_new(fd, self.space, self.snapshots)
+                self.seen, snapshot = self._read_new(fd)
                 if snapshot:
                     self.snapshots.add(snapshot)
                     self._next_read = 2 * time.monotonic() - began
         finally:
             os.close(fd)
+
+    def _read_new(self, fd: int) -> tuple[int, Snapshot | None]:
+        """As nft.read_new. Rules that were too many are not read again while they are of the same generation."""
+        before = self._too_many
+        try:
+            found = nft.read_new(fd, self.space, {*self.snapshots, before.generation} if before else self.snapshots)
+        except TooMany as e:
+            self._too_many = e if e.generation else None
+            raise
+        if before and found[0] == before.generation:
+            raise before.with_traceback(None)
+        self._too_many = None
+        return found
 
     def _open(self) -> int:
         """A descriptor, by the way that led there last time if it still does."""
