@@ -71,7 +71,7 @@ struct event {
     u8 hook;           /* 0 PREROUTING 1 INPUT 2 FORWARD 3 OUTPUT 4 POSTROUTING 255 none; of pf 5: 0 ingress 1 egress; 5 of any
                           other: bridge's BROUTING, inet's ingress */
     u8 pf;             /* protocol family of the hook: 2 ip, 7 bridge, 10 ip6, 1 inet, 5 netdev */
-    u8 verdict;        /* HOOK, TABLE, CHAIN: NF_* verdict; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 unknown */
+    u8 verdict;        /* HOOK, TABLE, CHAIN: NF_* verdict, 255 = none yet: a rule may be taking the packet over; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 unknown */
     u8 ct_info;        /* enum ip_conntrack_info; IPVS: how the connection is forwarded, IP_VS_CONN_F_* */
     u8 manip;          /* NAT, IPVS: 0 source 1 destination, +2 in the reply direction; CHAIN: 1 the table's name is longer than
                           told here, +2 the chain's is */
@@ -108,4 +108,5 @@ struct event {
 };
 
 #define SHORT_EVENT 96 /* bytes before joint1 */
+#define NO_VERDICT 255
 #define NO_ICMP_TYPE 65535 /* in dport: an ICMP packet of less than two bytes, which has neither type nor code */

@@ -128,9 +128,9 @@ static __always_inline u64 nft_handle(u64 rule)
 }
 
 /* The packet's entry, looked for at the first call of a run; NULL when nobody wants it. gone = 1: the packet may have been
- * freed. */
+ * freed, and which one it was is known if it was seen before the rule took it over. */
 static __always_inline struct follow *follow_in_run(struct call *c, struct nft_run *run, struct sk_buff *skb,
-                                                    struct nf_hook_state *state, u64 chain, u8 gone)
+                                                    struct nf_hook_state *state, u64 chain, u64 pkt, u8 gone)
 {
     struct follow *e = 0;
 
@@ -139,8 +139,8 @@ static __always_inline struct follow *follow_in_run(struct call *c, struct nft_r
             e = already_followed((u64)skb);
         if (e && e->packet != run->packet)
             e = 0;
-    } else if (!gone) {
-        e = follow_in_hook(c, skb, state, 0, sight_of(c));
+    } else {
+        e = gone ? taken_in_run(pkt, (u64)skb) : follow_in_hook(c, skb, state, 0, sight_of(c));
         run->depth = 0;
     }
     run->skb = (u64)skb;
@@ -252,7 +252,7 @@ static __always_inline int nft_rule_entered(struct call *c)
     run = run_with(c->arg[0]);
     if (!run)
         return 0;
-    e = follow_in_run(c, run, skb, state, chain, decision == NF_STOLEN);
+    e = follow_in_run(c, run, skb, state, chain, (u64)pkt, decision == NF_STOLEN);
     if (ended)
         close_run(c->arg[0], (u64)pkt, e && decision == NF_STOLEN ? e->packet : 0);
     if (!e)

@@ -44,6 +44,7 @@ struct nft_open {
     u64 info[NFT_RUNS];
     u64 until[NFT_RUNS];
     u64 stolen_pkt, stolen_packet;
+    u64 asked_pkt[NFT_RUNS], asked_packet[NFT_RUNS], asked_until[NFT_RUNS], asked; /* see nft_taking.h */
 };
 BPF_PERCPU_ARRAY(nft_open_runs, struct nft_open, 1);
 

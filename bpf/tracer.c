@@ -38,6 +38,7 @@
 #include "watch.h"
 #include "iptables.h"
 #include "nftables.h"
+#include "nft_taking.h"
 #include "nft_rule.h"
 #include "nat.h"
 #include "ipvs.h"

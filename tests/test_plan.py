@@ -38,6 +38,7 @@ def refused(k: Kernel, can: Abilities, verbose: bool = True) -> dict[str, str]:
 POSITIONS = {
     "hook": (1, 2), "table4": (2, 3, 1), "table6": (2, 3, 1), "table4_begin": (2, 1), "table6_begin": (2, 1),
     "table_found": (1, 2), "table_replaced": (1,), "chain": (1, 2), "nat": (1, 2, 3, 4), "nat_hook": (2, 3),
+    "nft_fwd": (3,), "nft_fwd_to": (3,),
     "unreach4": (1, 2), "unreach6": (2, 3), "reset4": (3, 0), "reset6": (3, 0), "socket": (1, 2), "synack4": (7,),
     "synack6": (7,), "syn": (3, 4), "accept4": (1, 2, 6), "accept6": (1, 2, 6), "request": (1, 2, 5), "drop": (1, 2, 3),
     "ipvs_schedule": (1, 2), "ipvs_nat4": (1, 2), "ipvs_nat6": (1, 2), "ipvs_reply": (2, 4, 6), "ipvs_leave": (1, 2),

@@ -104,8 +104,8 @@ def test_hooks_and_verdicts() -> None:
     around = [(5, 0), (5, 1), (5, 2), (7, 0), (7, 5), (2, 5)]
     told = [record.hook(one(hook="INPUT", pf=pf)._replace(hook=hook)) for pf, hook in around]
     assert told == ["INGRESS", "EGRESS", "", "PREROUTING", "BROUTING", "INGRESS"]
-    told = [record.verdict(one(verdict=n)) for n in (0, 1, 2, 3, 4, 255)]
-    assert told == ["DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "255"]
+    told = [record.verdict(one(verdict=n)) for n in (0, 1, 2, 3, 4, 99, 255)]
+    assert told == ["DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "99", ""]
 
 
 def test_rows_have_the_fields_of_their_kind() -> None:

@@ -216,6 +216,15 @@ def test_taken_by_a_socket_and_sent_on_all_the_same() -> None:
     assert packet(t).verdict == "forwarded to cni0"
 
 
+def test_a_rule_that_might_have_taken_the_packet_over() -> None:
+    """A device's hook without a verdict: a rule of nftables with `fwd` was asked. Only its chain tells what became of it."""
+    t = Trail(ASKED, out_name="eth0").hook("OUTPUT").hook("POSTROUTING").hook("INPUT", pf=5, verdict=255)
+    assert [(h.hook, h.verdict) for h in packet(t).hops[-2:]] == [("POSTROUTING", "ACCEPT"), ("EGRESS", "")]
+    assert packet(t).verdict == "sent to eth0" and not packet(t).hops[-1].decisive
+    t.add("CHAIN", hook="INPUT", pf=5, verdict=2, flags="NO_HEADER")
+    assert (packet(t).verdict, packet(t).outcome) == ("taken over in EGRESS: queued or stolen", "stolen")
+
+
 def test_through_two_namespaces_the_last_one_counts() -> None:
     """What a pod sends comes in by a device of the node: there it is forwarded, though in the pod it was sent."""
     t = Trail(ASKED, netns=POD, out_name="eth0").hook("OUTPUT").hook("POSTROUTING")

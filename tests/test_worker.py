@@ -22,6 +22,9 @@ from tracer.capture import layout
 from tracer.capture.schema import Record
 from tracer.capture.tape import Chunk
 from tracer.capture.writer import Writer
+from tracer.kernel.late import LateModules
+from tracer.kernel.plan import Refused
+from tracer.kernel.probes import PROBES
 from tracer.kube.kubeconfig import Access
 from tracer.kube.store import Store
 from tracer.kube.watch import Watch
@@ -60,7 +63,8 @@ def test_every_thread_is_a_worker() -> None:
     assert {name: n for name, n in made.items() if n} == {"worker.py": 1, "rules/netns.py": 1}
     users = {str(p.relative_to(TRACER)) for p in TRACER.rglob("*.py") if re.search(r"\bWorker\(", p.read_text())}
     assert users == {
-        "capture/writer.py", "kube/watch.py", "rules/nft_watch.py", "rules/reader.py", "timelines/conntrack.py",
+        "capture/writer.py", "kernel/late.py", "kube/watch.py", "rules/nft_watch.py", "rules/reader.py",
+        "timelines/conntrack.py",
     }  # fmt: skip
 
 
@@ -342,3 +346,19 @@ def test_answers_that_are_no_lists(text: bytes, server: ApiServer, monkeypatch: 
     assert watch.wait(PATIENCE)
     watch.close()
     assert store.services
+
+
+def test_modules_that_come_late(said: Troubles, tmp_path: Path) -> None:
+    """Each is named once, with what is not shown; what is in its place can be anything."""
+    rows = {p.name: p for p in PROBES}
+    why = "module nft_fwd_netdev is not loaded"
+    refused = [Refused(rows["nft_fwd"], why), Refused(rows["nft_fwd_to"], why), Refused(rows["hook"], "it is not there")]
+    with LateModules(refused, tmp_path, pause=0.01) as late:
+        (tmp_path / "nf_nat").mkdir()
+        (tmp_path / "nft_fwd_netdev").mkdir()
+        until(lambda: not late.missed)
+    until(lambda: said._said)
+    assert said.take() == [
+        "Start again: the kernel module nft_fwd_netdev was loaded after this run began, which does not show: "
+        f"{rows['nft_fwd'].tells}; {rows['nft_fwd_to'].tells}."
+    ]

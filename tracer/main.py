@@ -23,6 +23,7 @@ from tracer.findings.context import Context
 from tracer.following import Following
 from tracer.hops import Hops
 from tracer.journeys import Journeys
+from tracer.kernel.late import LateModules
 from tracer.kernel.plan import Refused
 from tracer.kernel.rights import BITS, give_up, held, require_tracing
 from tracer.kernel.session import Kernel, Session
@@ -158,6 +159,7 @@ def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, parts: 
     hits, why = stack.enter_context(watching)
     if nft and why:
         session.refused.append(Refused(nft, why))
+    stack.enter_context(LateModules(session.refused))
     return hits
 
 

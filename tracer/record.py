@@ -26,6 +26,7 @@ NOTHING: npt.NDArray[Any] = np.zeros(0, DTYPE)
 """A batch without events."""
 
 NO_ICMP_TYPE = cstruct.define("event.h", "NO_ICMP_TYPE")
+NO_VERDICT = cstruct.define("event.h", "NO_VERDICT")
 SLOT = cstruct.define("event.h", "SHORT_EVENT") + 8
 """Bytes of a ring slot: a short event behind its ring header."""
 _WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30
@@ -201,4 +202,7 @@ def run(e: Event) -> int:
 
 
 def verdict(e: Event) -> str:
+    """Its word; "" where there is none yet."""
+    if e.verdict == NO_VERDICT:
+        return ""
     return VERDICTS[e.verdict] if e.verdict < len(VERDICTS) else str(e.verdict)

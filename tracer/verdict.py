@@ -180,7 +180,8 @@ def stolen(packet: Packet, hops: list[Hop]) -> Ending:
 
 
 def sent_on(packet: Packet, hops: list[Hop]) -> Ending:
-    hop = next((h for h in reversed(hops) if h.what == "hook"), None)
+    # A hook without a verdict is of a device: a rule there might have taken the packet over.
+    hop = next((h for h in reversed(hops) if h.what == "hook" and h.verdict), None)
     if hop is None or hop.hook != "POSTROUTING":
         return None
     came_in = any(h.in_iface for h in hops if h.netns == hop.netns)

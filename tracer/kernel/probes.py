@@ -64,6 +64,11 @@ PROBES = (
           ("nft_traceinfo *", "nft_pktinfo *|", "nft_verdict *|", "nft_rule_dp *|nft_rule *|", "enum nft_trace_types"),
           "which rule of nftables decided", (1, 0, 0, 0, 3), "nf_tables",
           rules=True, requires=("nft_pktinfo", "nft_chain", "nft_table", "nft_traceinfo", "nft_verdict", "nft_base_chain")),
+    # __nft_trace_packet comes when these have sent the packet on.
+    Probe("nft_fwd", ("nft_fwd_netdev_eval",), ENTRY, ("nft_pktinfo *",), "which packets `fwd` of nftables takes over", (3,),
+          "nft_fwd_netdev", rules=True, requires=("nft_pktinfo", "nft_chain", "nft_table")),
+    Probe("nft_fwd_to", ("nft_fwd_neigh_eval",), ENTRY, ("nft_pktinfo *",), "which packets `fwd to` of nftables takes over",
+          (3,), "nft_fwd_netdev", rules=True, requires=("nft_pktinfo", "nft_chain", "nft_table")),
     Probe("nat", ("nf_nat_manip_pkt",), ENTRY, ("sk_buff *", "nf_conn *", "enum nf_nat_manip_type", "enum ip_conntrack_dir"),
           "address translation, before and after", (1, 2, 3, 4), "nf_nat", requires=("nf_conn",)),
     # nf_nat_ipv4_fn became static, and mostly inlined into its callers, with kernel commit 3bf195ae6037 ("netfilter: nat:

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Rules of nftables that may take a packet over: `fwd` sends it out by another device.
+ *
+ * __nft_trace_packet is called when that has been done, and the packet may be gone by then. If no other rule of the run acted
+ * before, nothing has said which packet it was. So the functions that do it are watched where they begin. They are called for
+ * the packets that meet such a rule alone, so that no other packet pays for it. */
+
+#if defined(HAVE_nft_pktinfo)
+
+/* What asks is a run, known by its packet info; it is remembered until its rule is traced. */
+static __always_inline void note_asked(u64 pkt, u64 packet)
+{
+    struct nft_open *open = nft_open_here();
+    u64 at;
+
+    if (!open)
+        return;
+    at = open->asked++ & (NFT_RUNS - 1);
+    open->asked_pkt[at] = pkt;
+    open->asked_packet[at] = packet;
+    open->asked_until[at] = bpf_jiffies64() + NFT_RUN_TICKS;
+}
+
+/* The entry of the packet that a rule of this run has taken over; NULL when it is not known, or its address is another's now. */
+static __always_inline struct follow *taken_in_run(u64 pkt, u64 skb)
+{
+    struct nft_open *open = nft_open_here();
+    struct follow *e = already_followed(skb);
+    u64 packet = 0;
+
+    if (!open || !e)
+        return 0;
+#pragma unroll
+    for (int i = 0; i < NFT_RUNS; i++) {
+        if (open->asked_pkt[i] == pkt && bpf_jiffies64() <= open->asked_until[i]) {
+            packet = open->asked_packet[i];
+            open->asked_pkt[i] = 0;
+        }
+    }
+    return packet && e->packet == packet ? e : 0;
+}
+
+/* Whether it will be taken is not known yet, so the event has no verdict: it tells the header, and where the packet was. In the
+ * hooks of IP others tell that.
+ *
+ * arg: packet info */
+static __always_inline int nft_fwd_entered(struct call *c)
+{
+    struct nft_pktinfo *pkt = (void *)c->arg[0];
+    struct sk_buff *skb = READ(c, pkt, skb);
+    struct nf_hook_state *state;
+    struct follow *e;
+    struct reserved r;
+    struct sight *s;
+
+    if (known_unwanted(READ(c, skb, _nfct)))
+        return 0;
+    state = CHAIN_STATE(c, pkt);
+    s = sight_of(c);
+    e = follow_in_hook(c, skb, state, 0, s);
+    if (!e)
+        return 0;
+    note_asked((u64)pkt, e->packet);
+    if (s->hook != NO_HOOK || only_ends(e, s->nfct))
+        return 0;
+    r = begin_hook_event(c, e, EVENT_HOOK, skb, s, state);
+    if (!r.out)
+        return 0;
+    r.out->hook = READ(c, state, hook);
+    r.out->verdict = NO_VERDICT;
+    submit_event(r);
+    return 0;
+}
+
+#define nft_fwd_to_entered nft_fwd_entered
+PROBE_ENTRY(nft_fwd)
+PROBE_ENTRY(nft_fwd_to)
+#endif
