@@ -11,8 +11,11 @@
 # make ground-truth KERNEL=6.12 BACKEND=legacy PACKETS=300
 #              random rules and packets, rule by rule against the kernel's own trace
 # make incidents KERNEL=6.12
-#              five incidents, their healthy twins and ten variations of each: what was found, and nothing wrongly
-#              VARIATIONS=10 SEED=1; ONLY=3,5 for some of them
+#              five incidents, their healthy twins and ten variations of each, and what each mode of kube-proxy leaves behind:
+#              what was found, and nothing wrongly. VARIATIONS=10 SEED=1; ONLY=3,5 or ONLY='two modes' for some of them
+# make cures KERNEL=6.12
+#              every check and every cure that a finding prints, carried out: the check shows what it says, the cure helps
+#              NATIVE=1: on this machine's own kernel, as root, in namespaces; ONLY=mtu for some of them
 # make options KERNEL=6.12
 #              the demonstration and all incidents under every option that changes what is written: the same findings;
 #              recorded on a real kernel under each filter, read here under all options
@@ -67,7 +70,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test ground-truth audit-truth real-proxy matrix vagrant-check incidents options syns \
+.PHONY: demo test unit lint kernel-test ground-truth audit-truth real-proxy matrix vagrant-check incidents cures options syns \
 	bench owners replay-check fuzz untouched stress setup clean
 
 demo: setup
@@ -124,9 +127,13 @@ real-proxy: setup
 		$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 3600 --) $(if $(NATIVE),$(PYTHON),python3) -u -W ignore \
 			tests/kernel/all_real_proxy.py $(if $(ONLY),--only $(ONLY)) $(if $(NATIVE),--native); fi
 
+cures: setup
+	@$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 1800 --) $(if $(NATIVE),$(PYTHON),python3) -W ignore \
+		tests/kernel/all_cures.py --only '$(ONLY)' $(if $(NATIVE),,--machine)
+
 incidents: setup
-	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/all_incidents.py \
-		--variations $(VARIATIONS) --seed $(SEED) $(if $(ONLY),--only $(ONLY))
+	@$(LAB) run --kernel $(KERNEL) --timeout 3600 -- python3 -W ignore tests/kernel/all_incidents.py \
+		--variations $(VARIATIONS) --seed $(SEED) --only '$(ONLY)'
 
 options: setup
 	@rm -rf build/options

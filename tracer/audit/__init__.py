@@ -2,8 +2,8 @@
 """The audit: what is wrong with this node, found without traffic. A check is one file of this package, found by its name.
 
 A file has `check(state)`: the Findings that rules, objects, sockets, routes and settings show. Where a packet could show the
-same, the check has the name, the words and the page of that finding. Another check needs a test tests/test_audit_NAME.py and a
-line in docs/audit.md.
+same, the check has the name, the words and the page of that finding. Another check needs a test tests/test_audit_NAME.py, a
+line in docs/audit.md and a case in tests/kernel/cures.
 """
 
 from __future__ import annotations

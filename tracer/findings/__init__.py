@@ -3,8 +3,8 @@
 
 A file has `find(packet, context)`: the Finding that this packet shows, None when it shows none. One that a SYN's verdict shows
 has `find_syn(verdict, context)`. Its name, the times and the number of packets are filled in here; packets with the same key
-show the same cause and make one finding. A second finding file needs a test tests/test_finding_NAME.py and a page
-docs/findings/NAME.md.
+show the same cause and make one finding. A second finding file needs a test tests/test_finding_NAME.py, a page
+docs/findings/NAME.md and a case in tests/kernel/cures.
 
 In a replay a question to the node may not have been asked (NotAsked). A finding that can do without the answer says
 `answered(question, otherwise)`, where `otherwise` makes it leave the statement out; any other finding is not made.
