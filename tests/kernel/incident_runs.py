@@ -100,10 +100,10 @@ def vary(watch: Watch, variation: Variation) -> Result:
 def situate(watch: Watch, situation: Situation) -> tuple[Result, Result]:
     """What its packets show, and what the audit finds beside them."""
     objects = situation.up()
-    packets = Result(situation.packets, situation.text, bool(situation.packets))
+    packets = Result(situation.packets, situation.text, int(bool(situation.packets)))
     _watched(watch, packets, objects, situation.ports, situation.backend, situation.traffic, nft=True)
     told = audit(State(Context(known(objects)), installed.read(nft_loaded())))
-    said = Result(situation.audit, f"{situation.text}, audited", bool(situation.audit), said=packets.said)
+    said = Result(situation.audit, f"{situation.text}, audited", int(bool(situation.audit)), said=packets.said)
     said.findings = [f for f in told if f.certain or f.name not in situation.perhaps]
     if situation.by_answer:
         winner = "pod" if any(situation.taker in answer for _, answer in packets.said) else "Service"

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 import incidents
-from incidents import variations
+from incidents import situations, variations
+from incidents.situations import Situation
 from incidents.variations import Variation
 from scenes import scene
 from scenes.rules import BACKENDS, Backend
@@ -69,6 +70,15 @@ def test_variation(watch: Watch, variation: Variation) -> None:
     print(result.text, *result.said, sep="\n")
     assert result.packets, result.said
     assert (result.right, result.false) == (result.expected, 0), result.text
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("situation", situations.every(), ids=lambda s: s.text)
+def test_situation(watch: Watch, situation: Situation) -> None:
+    """What its packets show and what the audit finds, in this mode of kube-proxy."""
+    for result in incident_runs.situate(watch, situation):
+        print(result.text, *result.said, sep="\n")
+        assert (result.right, result.false) == (result.expected, 0), result.text
 
 
 @pytest.mark.parametrize(
