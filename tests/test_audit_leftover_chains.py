@@ -58,6 +58,19 @@ def test_a_chain_that_only_leftover_chains_lead_to() -> None:
     assert told.cause.startswith("1 chain"), "nothing behind a RETURN for all is reached"
 
 
+def test_the_commands_that_remove_leftover_chains() -> None:
+    """kube-proxy removes its own only: an older one's, or another mode's, stay. Who leads to a chain is removed with it."""
+    (told,) = found(f"KUBE-SERVICES -j {OTHER}", f"{OTHER} -j {SERVICE}", f"{SERVICE} -j ACCEPT", "PREROUTING -j ACCEPT")
+    names = f"{SERVICE} {OTHER} KUBE-SERVICES"
+    for what in "FX":
+        assert f"for c in {names}; do iptables-legacy -t nat -{what} $c; done" in told.cure
+    assert "what another version or another mode has written stays" in told.cure
+    chains = [f"KUBE-SVC-{n:016d}".replace("0", "A").replace("1", "B").replace("8", "C").replace("9", "D") for n in range(100)]
+    heads = "".join(f":{c} - [0:0]\n-A {c} -j ACCEPT\n" for c in chains)
+    (many,) = check(audits.of_text(f"*nat\n:PREROUTING ACCEPT [0:0]\n{heads}COMMIT\n"))
+    assert "100 chains" in many.cause and "`" not in many.cure and "drain and reboot the node" in many.cure
+
+
 def test_the_same_jump_twice() -> None:
     jump = 'PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
     (told,) = check(audits.of_text(table(jump, jump)))

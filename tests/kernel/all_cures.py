@@ -177,7 +177,8 @@ class Runner:
 
     def _is_apart(self, command: str, look: Look) -> bool:
         why = next((why for words, why in look.apart.items() if words in command), "")
-        program = shlex.split(command)[0]
+        # Of a loop, what it runs.
+        program = shlex.split(command.partition("; do ")[2] if command.startswith("for ") else command)[0]
         if not why and not shutil.which(program) and program != "kube-proxy":
             why = f"{program} is not installed"
         if why:

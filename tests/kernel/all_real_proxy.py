@@ -39,7 +39,7 @@ MODULES = """nf_tables nft_compat nft_chain_nat nft_numgen nft_fib_ipv4 nft_fib_
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--native", action="store_true", help="without probes, on this machine's own kernel")
-    parser.add_argument("--only", default="", metavar="WORDS", help="parts of the names of modes, separated by commas")
+    parser.add_argument("--only", default="", metavar="WORDS", help="modes with one of these in their name, in this order")
     parser.add_argument("--explain", action="store_true", help="compare each request with what `explain` says, too")
     options = parser.parse_args()
     absent = real_proxy.missing()

@@ -83,13 +83,18 @@ class Judge:
         """A node without traffic that has nothing wrong with it."""
         self.totals.false += [f"{where}: {_of(f)}" for f in self.audited()]
 
-    def broken(self, where: str, asks: Iterable[Ask], name: str, beside: tuple[str, ...] = ()) -> None:
-        """The same where one thing is wrong: the finding of this name must be told, as certain, and no other. beside: names of
-        findings that may be told, too."""
+    def broken(
+        self, where: str, asks: Iterable[Ask], name: str, beside: tuple[str, ...] = (), certain: bool = True
+    ) -> list[Finding]:
+        """The same where one thing is wrong: the finding of this name must be told, and no other. Returns those of the name.
+
+        beside: names of findings that may be told, too. certain: whether it must be told as certain.
+        """
         found = self.traced(where, list(asks)) + self.audited()
-        if not any(f.name == name and f.certain for f in found):
+        if not any(f.name == name and f.certain >= certain for f in found):
             self.totals.missed.append(f"{where}: {name} is not among {[_of(f) for f in found]}")
         self.totals.false += [f"{where}: {_of(f)}" for f in found if f.name not in (name, *beside)]
+        return [f for f in found if f.name == name]
 
     def audited(self) -> list[Finding]:
         return audit(self.state())

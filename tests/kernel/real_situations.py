@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,8 +73,7 @@ def every(place: Place, mode: Mode) -> None:
     started(place, proxy)
     try:
         with place.judged() as (judge, kube):
-            if old:
-                after(place, judge, proxy, old)
+            after(place, judge, proxy, old)
             host_port(place, mode.back)
             judge.healthy(f"{mode.name} fresh", real_cluster.asks())
             host_port(place, mode.back, remove=True)
@@ -123,13 +123,13 @@ def rules(mode: Mode) -> str:
     return real_cluster.in_force("native" if mode.proxy == "nftables" else mode.back)
 
 
-def before(place: Place, mode: Mode) -> KubeProxy | None:
-    """The kube-proxy that ran before this one: in the other back end, or in iptables mode where this one is of IPVS."""
-    if mode.proxy == "nftables":
-        return None
-    old = place.proxy(replace(mode, proxy="iptables", back=mode.back if mode.proxy == "ipvs" else OTHER[mode.back]))
-    if mode.version.startswith("1.20") and old.mode.back != mode.back:
-        real_cluster.kubelet(old.mode.back)
+def before(place: Place, mode: Mode) -> KubeProxy:
+    """The kube-proxy that ran before: in the other back end, in iptables mode before IPVS, an older one before nftables."""
+    older = {"ipvs": mode.back, "nftables": "nft", "iptables": OTHER[mode.back]}[mode.proxy]
+    version = "1.20.2" if mode.proxy == "nftables" else mode.version
+    old = place.proxy(Mode(version, "iptables", older))
+    if version.startswith("1.20") and mode.proxy != "ipvs":
+        real_cluster.kubelet(older)
     started(place, old)
     old.stop()
     return old
@@ -137,16 +137,21 @@ def before(place: Place, mode: Mode) -> KubeProxy | None:
 
 def after(place: Place, judge: Judge, proxy: KubeProxy, old: KubeProxy) -> None:
     """What the other left is found, requests are judged rightly all the same, and the finding's cure is one."""
-    where, of_ipvs = f"{proxy.mode.name} after {old.mode.name}", proxy.mode.proxy == "ipvs"
+    where, mode = f"{proxy.mode.name} after {old.mode.name}", proxy.mode.proxy
     asks = [a for a in real_cluster.asks() if a.label != HOSTED]
-    judge.broken(where, asks, "two_modes" if of_ipvs else "mixed_backends", ("leftover_chains",))
-    if of_ipvs:
-        # There the cleanup removes what both modes have written.
-        proxy.stop()
-    assert old.cleanup() == 0, old.said()
-    if of_ipvs:
-        started(place, proxy)
-    judge.audit(f"{where}, cleaned")
+    if mode == "nftables":
+        for finding in judge.broken(where, asks, "leftover_chains", certain=False):
+            for command in re.findall("`([^`]+)`", finding.cure):
+                subprocess.run(command, shell=True, check=True, capture_output=True)
+    else:
+        judge.broken(where, asks, "two_modes" if mode == "ipvs" else "mixed_backends", ("leftover_chains",))
+        if mode == "ipvs":
+            # There the cleanup removes what both modes have written.
+            proxy.stop()
+        assert old.cleanup() == 0, old.said()
+        if mode == "ipvs":
+            started(place, proxy)
+    judge.audit(f"{where}, cured")
 
 
 def host_port(place: Place, back: str, port: int = HOST_PORT, remove: bool = False) -> None:

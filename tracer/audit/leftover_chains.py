@@ -25,6 +25,8 @@ _OF_ALL = frozenset({"KUBE-NODEPORTS", "KUBE-NODE-PORT", "KUBE-EXTERNAL-SERVICES
 _OF_PODS = re.compile(r"CNI-[0-9a-f]{24}|CNI-(?:DN|SN)-[0-9a-f]{21}")
 NAMED = 5
 """So many chains are named."""
+REMOVED = 40
+"""For so many chains the commands that remove them are printed."""
 
 
 def check(state: State) -> Iterator[Finding]:
@@ -74,9 +76,29 @@ def _leftover(state: State, found: list[Rule], ruleset: Ruleset) -> Finding:
             f"`{commands.saves(found[0])} | grep -e {found[0].chain}`: a '-j' to it stands in no chain but such as these, if at"
             " all."
         ),
-        cure="kube-proxy removes its own when it next writes all its rules, at the latest when it is restarted.",
+        cure=(
+            "kube-proxy removes its own when it next writes all its rules, at the latest when it is restarted; what another"
+            f" version or another mode has written stays. {_removal(state, found, ruleset)}"
+        ),
         certain=False,
     )
+
+
+def _removal(state: State, found: list[Rule], ruleset: Ruleset) -> str:
+    """How such chains are removed by hand: with the unreached ones that lead to them, for a chain in use cannot be removed."""
+    reached = state.reach(ruleset).chains
+    tables: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for rule in found:
+        tables[rule.family, rule.table].append(rule.chain)
+    for (family, table), names in tables.items():
+        others = {key[2]: {r.target for r in rules} for key, rules in ruleset.chains.items()
+                  if key[:2] == (family, table) and key not in reached}  # fmt: skip
+        while more := [name for name, targets in others.items() if name not in names and targets.intersection(names)]:
+            names += more
+    if sum(map(len, tables.values())) > REMOVED:
+        return "To remove them, drain and reboot the node."
+    removals = (commands.removes_chains(*key, names, legacy=ruleset.backend == "legacy") for key, names in tables.items())
+    return f"To remove them: {', '.join(f'`{each}`' for each in removals)}; or drain and reboot the node."
 
 
 def _repeated(state: State) -> Iterator[Finding]:

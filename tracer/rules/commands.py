@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+
 from tracer.rules.model import Rule
 
 TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
@@ -58,6 +61,13 @@ def deletes_this_one(rule: Rule) -> str:
     if rule.handle:
         return f"nft delete rule {rule.family} {rule.table} {rule.chain} handle {rule.handle}"
     return f"{_tool(rule.family, legacy=True)} -t {rule.table} -D {rule.chain} {rule.number}"
+
+
+def removes_chains(family: str, table: str, names: Sequence[str], *, legacy: bool) -> str:
+    """The commands that empty and then remove chains of iptables. names: with all that lead to one of them, so that each can be
+    removed. A name can have any character, so it is quoted."""
+    tool, quoted = f"{_tool(family, legacy=legacy)} -t {table}", " ".join(map(shlex.quote, names))
+    return "; ".join(f"for c in {quoted}; do {tool} -{what} $c; done" for what in "FX")
 
 
 def _of_iptables(rule: Rule) -> bool:
