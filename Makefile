@@ -22,7 +22,8 @@
 #              ONLY='2 stuck' OPTIONS=drops-only for some of them
 # make audit-truth KERNEL=6.12 NODES=200
 #              what `audit` calls certain and `explain` the outcome, on random nodes, against what real requests got;
-#              NATIVE=1: on this machine's own kernel, as root, with iptables and nft
+#              NATIVE=1: on this machine's own kernel, as root, with iptables and nft; REAL=1: with rules of the real kube-proxy
+#              and portmap, as for make real-proxy
 # make real-proxy KERNEL=6.12
 #              the real kube-proxy in each mode and the real portmap, fed by the API server double: whose each request is, what is
 #              found; REAL_PROXY=DIR has kube-proxy-VERSION.xz, and without them it is skipped; ONLY=ipvs for some modes;
@@ -62,6 +63,7 @@ SEED ?= 1
 # The audit's truth: how many random nodes; NATIVE not empty: on this machine's own kernel.
 NODES ?= 200
 NATIVE ?=
+REAL ?=
 # Where the real kube-proxy is, packed.
 REAL_PROXY ?= ../shared/real/bin
 # How many variations of each incident.
@@ -119,8 +121,9 @@ ground-truth: setup
 		--backend $(BACKEND) --packets $(PACKETS) --seed $(SEED)
 
 audit-truth: setup
-	@$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 7200 --) $(if $(NATIVE),$(PYTHON),python3) -W ignore \
-		tests/kernel/audit_truth.py --nodes $(NODES) --seed $(SEED) $(if $(NATIVE),,--timeout 2)
+	@$(if $(REAL),$(PYTHON) -m tests.real_proxy '$(REAL_PROXY)' || exit 0;) \
+		$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 7200 --) $(if $(NATIVE),$(PYTHON),python3) -W ignore \
+		tests/kernel/audit_truth.py --nodes $(NODES) --seed $(SEED) $(if $(NATIVE),,--timeout 2) $(if $(REAL),--real)
 
 real-proxy: setup
 	@if $(PYTHON) -m tests.real_proxy '$(REAL_PROXY)'; then \

@@ -23,6 +23,7 @@ import threading
 import time
 import traceback
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 from scenes.netns import CLONE_NEWNET, Child, entered  # noqa: E402
-from tests.kernel import audit_claims, audit_nodes, modules  # noqa: E402
+from tests.kernel import audit_claims, audit_nodes, modules, real_plans  # noqa: E402
 from tests.kernel.audit_nodes import HOSTED, LOCAL, PORT  # noqa: E402
 from tracer.audit import checks  # noqa: E402
 from tracer.kube.owners import finders  # noqa: E402
@@ -45,6 +46,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first node; the others follow")
     parser.add_argument("--timeout", type=float, default=0.4, help="seconds that a request waits for an answer")
     parser.add_argument("--beside", type=int, default=12, help="so many requests at a time")
+    parser.add_argument("--real", action="store_true", help="with rules of the real kube-proxy and the real portmap")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     if INSIDE not in os.environ:
@@ -161,17 +163,18 @@ def _one(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) ->
 def _inside(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) -> dict[str, Any]:
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
         raise OSError("a network namespace cannot be made")
-    made = audit_nodes.plan(seed, with_ipvs)
+    made, mode = real_plans.plan(seed, with_ipvs) if options.real else (audit_nodes.plan(seed, with_ipvs), None)
     own = proc / str(os.getpid())
     try:
         audit_nodes.build()
-        audit_nodes.put(made)
         own.symlink_to(f"/proc/{os.getpid()}")
         socks = [_listen(port) for port in made.listens]
         threading.Thread(target=_answer, args=(socks, audit_claims.HERE), daemon=True).start()
-        said = audit_claims.tell(made, audit_claims.state(made, proc))
-        seen = audit_claims.got(made, options.timeout, options.beside)
-        result = audit_claims.compare(made, seen, said)
+        with real_plans.written(made, mode, proc) if mode else nullcontext():
+            audit_nodes.put(made)
+            said = audit_claims.tell(made, audit_claims.state(made, proc))
+            seen = audit_claims.got(made, options.timeout, options.beside)
+            result = audit_claims.compare(made, seen, said)
     finally:
         audit_nodes.remove()
         own.unlink(missing_ok=True)

@@ -106,11 +106,11 @@ def started(place: Place, proxy: KubeProxy) -> None:
     if proxy.process and place.watch is None:
         # In a directory like /proc its process is to be found, too.
         (place.proc / str(proxy.process.pid)).symlink_to(f"/proc/{proxy.process.pid}")
-    until(_has_written, proxy, "it does not say that it has written its rules")
+    until(has_written, proxy, "it does not say that it has written its rules")
     until(lambda: str(NODE_PORTS[WEB]) in rules(proxy.mode), proxy, "no rules")
 
 
-def _has_written() -> bool:
+def has_written() -> bool:
     """Whether the kube-proxy that runs has gone through its rules once since it started."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=2) as answer:
