@@ -118,8 +118,30 @@ def test_physdev_is_decided_by_an_interface_that_is_no_bridge() -> None:
     journey = audits.journey(audits.of_text(text))
     (story,) = journey.stories(Question(CLIENT, 0, NODE, 80))
     assert not story.doubts and target(story) == "10.244.0.11"
-    of_a_pod = journey.stories(Question("10.244.0.12", 0, NODE, 80))
-    assert len(of_a_pod) == 2 and all("physdev" in s.doubts[0] for s in of_a_pod), "it came in by a port"
+    (of_a_pod,) = journey.stories(Question("10.244.0.12", 0, NODE, 80))
+    assert not of_a_pod.doubts and of_a_pod.packet.outcome == "refused", "it came in by a port, and iptables sees that"
+    journey.node.settings["net/bridge/bridge-nf-call-iptables"] = "0"  # type: ignore[attr-defined]
+    (unseen,) = journey.stories(Question("10.244.0.12", 0, NODE, 80))
+    assert not unseen.doubts and target(unseen) == "10.244.0.11", "bridged packets do not come to iptables there"
+
+
+@pytest.mark.parametrize(
+    ("option", "source", "dest", "outcomes"),
+    [
+        ("--physdev-is-in", "10.244.0.12", "192.168.9.9", {"dropped"}),
+        ("--physdev-is-in", CLIENT, "10.244.0.11", {"forwarded"}),
+        ("--physdev-is-out", CLIENT, "10.244.0.11", {"forwarded"}),
+        ("--physdev-is-bridged", "10.244.0.12", "192.168.9.9", {"forwarded"}),
+        ("--physdev-is-out", "10.244.0.12", "10.244.0.11", {"dropped", "forwarded"}),
+        ("--physdev-in veth-a", CLIENT, "10.244.0.11", {"forwarded"}),
+        ("--physdev-in veth-a", "10.244.0.12", "192.168.9.9", {"dropped", "forwarded"}),
+    ],
+)
+def test_physdev_in_forward(option: str, source: str, dest: str, outcomes: set[str]) -> None:
+    """A routed packet has a port that it came in by, where that is a bridge's, and none that it goes out by."""
+    text = f"*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m physdev {option} -j DROP\nCOMMIT\n"
+    found = audits.journey(audits.of_text(text)).stories(Question(source, 0, dest, 80))
+    assert {s.packet.outcome for s in found} == outcomes and all(bool(s.doubts) == (len(outcomes) > 1) for s in found)
 
 
 def test_the_recorded_node() -> None:

@@ -34,6 +34,8 @@ EVERY = (-inf, inf)
 
 ORDER = "was registered "
 """In each doubt about the order of chains of one priority, and in no other."""
+STACKED = ("vlan", "macvlan", "macvtap", "ipvlan", "vrf")
+"""Kinds of interfaces that stand on another one, which may be a bridge."""
 MANY = 64
 """Of more stories than that, those that come to the same are merged before they have ended."""
 MOST_ORDERS = 24
@@ -58,7 +60,9 @@ class _World:
 
     def by_bridge(self, face: str) -> bool | None:
         kind = next((link.kind for link in self.routes.links() if link.name == face), None)
-        return False if not face or (kind is not None and kind != "bridge") or not self.bridge_nf else None
+        if not face or not self.bridge_nf or kind not in (None, "bridge", *STACKED):
+            return False
+        return True if kind == "bridge" else None
 
     def type_of(self, address: str) -> str:
         if ip_address(address).is_multicast:

@@ -86,7 +86,7 @@ class World(Protocol):
         """Whether a list of -m recent has the address; None when that cannot be told, or it may be too old."""
 
     def by_bridge(self, face: str) -> bool | None:
-        """Whether a packet of this interface ("" = none) is one of a bridge's port; None when that cannot be told."""
+        """Whether a packet that came in by this interface ("" = none) came by a bridge's port; None when it cannot be told."""
 
     def type_of(self, address: str) -> str:
         """As addrtype calls it: LOCAL, UNICAST, BROADCAST, MULTICAST ...; "" when not known."""
@@ -182,15 +182,17 @@ def _recent(options: Sequence[Option], packet: Seen, world: World) -> Answer | N
 
 
 def _physdev(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
-    """Decided by the interface where that is no bridge: then there is no port that the packet came in or goes out by."""
-    for name, negated, _ in options:
-        face = {"--physdev-is-in": packet.in_face, "--physdev-in": packet.in_face, "--physdev-is-bridged": packet.in_face,
-                "--physdev-is-out": packet.out_face, "--physdev-out": packet.out_face}.get(name)  # fmt: skip
-        if face is None or world.by_bridge(face.to_bytes(16, "big").rstrip(b"\0").decode()) is not False:
-            return None
-        if not negated:
-            return NO
-    return YES
+    """Decided by the interface that the packet came in by. It came by a port if that is a bridge; it goes out by one only where
+    it goes back into that bridge, and whether it does so as a bridged packet is not computed (docs/kernel-facts.md).
+    """
+    came = world.by_bridge(packet.in_face.to_bytes(16, "big").rstrip(b"\0").decode())
+    leaves = None if came is not False and packet.in_face == packet.out_face else False
+    told = {"--physdev-is-in": came, "--physdev-in": False if came is False else None,
+            "--physdev-is-out": leaves, "--physdev-out": leaves, "--physdev-is-bridged": leaves}  # fmt: skip
+    answers = [(told.get(name), negated) for name, negated, _ in options]
+    if any(answer is not None and answer == negated for answer, negated in answers):
+        return NO
+    return None if any(answer is None for answer, _ in answers) else YES
 
 
 def _counts(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
