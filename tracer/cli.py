@@ -102,9 +102,9 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     if (any(sizes) or options["snaplen"] or options["redact"]) and not target:
         raise BadOption("--ring, --rotate-size, --rotate-time, --snaplen and --redact say how -w FILE is written.")
     recordable(options)
-    from tracer import main
+    from tracer import main as tracing
 
-    return main.trace(cmd, target=target, sizes=sizes, **options)
+    return tracing.trace(cmd, target=target, sizes=sizes, **options)
 
 
 NOT_RECORDED = frozenset({"read", "form", "write", "count", "follow"})
@@ -115,11 +115,11 @@ def record(file: str, cmd: tuple[str, ...], ring: Any, rotate_size: Any, rotate_
 
     Later, on any machine and without root: k8snet-trace -r FILE. -w FILE with a trace takes the last options here, too.
     """
-    from tracer import main
+    from tracer import main as tracing
 
     recordable(options)
     sizes = (ring, rotate_size, rotate_time)
-    return main.trace(cmd, form="text", count=0, target=file, sizes=sizes, record_only=True, **options)
+    return tracing.trace(cmd, form="text", count=0, target=file, sizes=sizes, record_only=True, **options)
 
 
 def _recording() -> click.Command:
@@ -141,9 +141,9 @@ for _each in commands(trace):
 @click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
 def doctor(form: str, kubeconfig: str | None) -> int:
     """Say what will and will not work on this node, and why, before anything is attached."""
-    from tracer import main
+    from tracer import doctor as examination
 
-    return main.tell(form, kubeconfig)
+    return examination.run(form, kubeconfig)
 
 
 @command.command("audit", context_settings={"help_option_names": ["-h", "--help"]})
@@ -154,9 +154,10 @@ def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool)
 
     Exit status 10 when something is wrong for certain, 11 when rules could not be read, else 0.
     """
-    from tracer import main
+    from tracer.audit import command as checking
+    from tracer.kube.live import Source
 
-    return main.audit(form, objects, kubeconfig, no_kube)
+    return checking.run(form, Source(objects or "", kubeconfig or "", no_kube))
 
 
 @command.command("explain", cls=RunsProgram, context_settings={"help_option_names": ["-h", "--help"]})
@@ -180,8 +181,7 @@ def explain(
     Nothing is sent. What a rule leaves to chance gives several ways; what cannot be computed is said, never guessed. With
     --live the exit status is 10 when a packet went another way, 12 when none came.
     """
-    from tracer import main
-    from tracer.explain.command import Live
+    from tracer.explain import command as predicting
     from tracer.explain.question import parse
     from tracer.kube.live import Source
     from tracer.names import interface_index
@@ -192,7 +192,8 @@ def explain(
     if iface:
         interface_index(iface)  # that there is one
     objects_from = Source(objects or "", kubeconfig or "", no_kube)
-    return main.explain(question, form, verbose, objects_from, Live(duration, ready_file, cmd) if live else None)
+    watched = predicting.Live(duration, ready_file, cmd) if live else None
+    return predicting.run(question, form, verbose, objects_from, watched)
 
 
 def wanted(

@@ -8,11 +8,12 @@ Fact.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 
-from tracer import backends
+from tracer import backends, render
 from tracer.errors import NoBcc, NoBtf, NoProbe, NotRoot
 from tracer.facts import Fact, Machine, State
 from tracer.kernel import layouts
@@ -22,6 +23,8 @@ from tracer.kernel.probes import PROBES
 from tracer.kernel.program import abilities, load_bcc
 from tracer.kernel.rights import NEEDED, held, lockdown_mode, lost, mask
 from tracer.kernel.symbols import Symbols
+from tracer.kube import doctor as kube_doctor
+from tracer.render.base import hang_up
 
 WAYS = {"RAWTP": "raw tracepoint", "FENTRY": "fentry", "FEXIT": "fexit", "KPROBE": "kprobe", "KRETPROBE": "kretprobe"}
 
@@ -50,6 +53,17 @@ def gather(machine: Machine | None = None, load: Callable[[], ModuleType] = load
             facts.append(Fact("module BTF", "missing", str(e).rstrip("."), e.status))
     nft_loaded = symbols.module_of("nft_do_chain") is not None
     return facts + list(backends.gather(machine, nft_loaded))
+
+
+def run(form: str, kubeconfig: str | None = None) -> int:
+    """The command `k8snet-trace doctor`; returns its exit status."""
+    facts = gather() + list(kube_doctor.gather(kubeconfig))
+    code = exit_status(facts)
+    try:
+        render.find(form)().doctor(facts, code)
+    except BrokenPipeError:
+        hang_up(sys.stdout)
+    return code
 
 
 def exit_status(facts: Iterable[Fact]) -> int:

@@ -23,26 +23,23 @@ from tracer.findings.context import Context
 from tracer.following import Following
 from tracer.hops import Hops
 from tracer.journeys import Journeys
-from tracer.kernel.late import LateModules
 from tracer.kernel.plan import Refused
 from tracer.kernel.rights import BITS, give_up, held, require_tracing
 from tracer.kernel.session import Kernel, Session
-from tracer.kube import doctor as kube_doctor
 from tracer.kube.live import Kube, Source
 from tracer.kube.wanted import Words
-from tracer.names import Namespaces, tracking
+from tracer.names import tracking
 from tracer.parts import Parts
 from tracer.render.base import Output, hang_up
-from tracer.rules import live
 from tracer.rules.hits import Hits
 from tracer.run import Limits, Run, end, start, status, write_ready
 from tracer.stop import Signals
 from tracer.syns.watch import Syns
 from tracer.timelines.connections import Connections
+from tracer.wiring import rules_of
 
 if TYPE_CHECKING:
-    from tracer.explain.command import Live
-    from tracer.explain.question import Question
+    pass
 
 
 def trace(
@@ -152,17 +149,6 @@ def _kube(options: dict[str, Any], parts: Parts) -> Kube:
     return Kube(source, words, cli.wanted(**options))
 
 
-def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, parts: Parts) -> Hits:
-    """What explains hits by rules, until the stack unwinds."""
-    nft = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
-    watching = live.watching(namespaces, session.acts, nft is not None, parts.reader, parts.watch)
-    hits, why = stack.enter_context(watching)
-    if nft and why:
-        session.refused.append(Refused(nft, why))
-    stack.enter_context(LateModules(session.refused))
-    return hits
-
-
 def few(session: Session) -> list[Fact]:
     """What the user is told of a run that has not asked for more."""
     return [*doctor.lacking(held()), *missed(session.refused)]
@@ -191,36 +177,3 @@ def _said(arguments: Sequence[str]) -> str:
         elif not word.startswith("--ready-file="):
             kept.append(word)
     return " ".join(kept)
-
-
-def tell(form: str, kubeconfig: str | None = None) -> int:
-    """The doctor's command; returns its exit status."""
-    facts = doctor.gather() + list(kube_doctor.gather(kubeconfig))
-    code = doctor.exit_status(facts)
-    try:
-        render.find(form)().doctor(facts, code)
-    except BrokenPipeError:
-        hang_up(sys.stdout)
-    return code
-
-
-def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool) -> int:
-    """The audit's command; returns its exit status. Raises TraceError."""
-    from tracer.audit import command
-
-    try:
-        return command.run(form, Source(objects or "", kubeconfig or "", no_kube))
-    except BrokenPipeError:
-        hang_up(sys.stdout)
-        return 0
-
-
-def explain(question: Question, form: str, verbose: bool, source: Source, live: Live | None) -> int:
-    """The command that tells the way of a packet; returns its exit status. Raises TraceError."""
-    from tracer.explain import command
-
-    try:
-        return command.run(question, form, verbose, source, live)
-    except BrokenPipeError:
-        hang_up(sys.stdout)
-        return 0

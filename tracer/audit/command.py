@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from tracer import render
@@ -15,11 +16,20 @@ from tracer.findings.model import Finding
 from tracer.kernel.rights import require_root
 from tracer.kube.live import Kube, Source
 from tracer.kube.wanted import Words
+from tracer.render.base import hang_up
 from tracer.rules import installed
 
 
 def run(form: str, source: Source) -> int:
     """One audit of the node that this runs on; returns the exit status. Raises TraceError."""
+    try:
+        return _audited(form, source)
+    except BrokenPipeError:
+        hang_up(sys.stdout)
+        return 0
+
+
+def _audited(form: str, source: Source) -> int:
     with Kube(source, Words(), Filter()) as kube:
         require_root()
         output = render.find(form)()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -29,12 +30,13 @@ from tracer.kube.wanted import Words
 from tracer.model import Packet, Totals
 from tracer.names import Namespaces, Processes, tracking
 from tracer.parts import Parts
-from tracer.render.base import Lost, Output
+from tracer.render.base import Lost, Output, hang_up
 from tracer.rules import installed
 from tracer.rules.assemble import NotUnderstood
 from tracer.rules.predict import TooMany
 from tracer.run import Limits, Run, end, start, write_ready
 from tracer.stop import Signals
+from tracer.wiring import rules_of
 
 UNREAD = "no rule that could not be read acts on it"
 """A doubt of each story when rules could not be read."""
@@ -50,7 +52,15 @@ class Live:
 
 
 def run(question: Question, form: str, verbose: bool, source: Source, live: Live | None) -> int:
-    """Tells the way; returns the exit status. Raises TraceError."""
+    """The command `k8snet-trace explain`; returns its exit status. Raises TraceError."""
+    try:
+        return _predicted(question, form, verbose, source, live)
+    except BrokenPipeError:
+        hang_up(sys.stdout)
+        return 0
+
+
+def _predicted(question: Question, form: str, verbose: bool, source: Source, live: Live | None) -> int:
     (require_tracing if live else require_root)()
     with Kube(source, Words(), Filter()) as kube:
         output = render.find(form)(verbose=verbose)
@@ -82,8 +92,6 @@ def tell(question: Question, kube: Kube) -> tuple[list[Story], Sequence[str]]:
 
 def watch(question: Question, stories: list[Story], kube: Kube, output: Output, live: Live) -> int:
     """Traces what is sent until told to stop, and compares; returns the exit status."""
-    from tracer.main import rules_of
-
     kernel = Kernel.running()
     ports = (question.dport,) if question.dport else ()
     wanted = Filter(ports=ports, hosts=(parse_host(question.dst),), protocol=question.number)
