@@ -110,15 +110,26 @@ def _asked(commands: Mapping[str, tuple[str, ...]]) -> State:
 
 
 def quiet() -> State:
-    """The state, once it is the same twice in a row: then nothing passes the node. AssertionError when it never is."""
+    """The state, once it is the same twice in a row and no connection is in TIME_WAIT, whose end is counted (TcpExt: TW): then
+    nothing happens on the node. AssertionError when it never is so."""
     before, until = state(), time.monotonic() + PATIENCE
     while True:
         time.sleep(QUIET_SECONDS)
-        now = state()
-        if now == before:
+        now, waiting = state(), _in_time_wait()
+        if now == before and not waiting:
             return now
-        assert time.monotonic() < until, "the node is not idle:\n" + differences(before, now)
+        why = f"{waiting} connections in TIME_WAIT\n{differences(before, now)}"
+        assert time.monotonic() < until, f"the node is not idle: {why}"
         before = now
+
+
+def _in_time_wait() -> int:
+    """Connections of all namespaces that have ended and wait."""
+    waiting = 0
+    for name in (None, *(sorted(path.name for path in RUN_DIR.iterdir()) if RUN_DIR.is_dir() else ())):
+        with entered(name):
+            waiting += sum(int(number) for number in re.findall(r" tw (\d+)", _read("/proc/thread-self/net/sockstat")))
+    return waiting
 
 
 def settled(before: State) -> State:
