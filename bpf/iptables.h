@@ -9,40 +9,51 @@ static __always_inline int table_keep(struct call *c)
     return !known_unwanted(READ(c, skb, _nfct));
 }
 
-static __always_inline int write_table(struct call *c, struct run *run)
+/* Returns the CPU on which the table ran. */
+static __always_inline int write_table(struct call *c, int cpu)
 {
     struct sk_buff *skb = (void *)c->arg[0];
     struct nf_hook_state *state = (void *)c->arg[1];
     struct xt_table *table = (void *)c->arg[2];
+    struct run *run = end_run(c->arg[0], cpu);
     u8 verdict = c->ret & 255;
     struct follow *e;
     struct reserved r;
+    int from;
     struct sight *s;
 
     if (verdict == NF_STOLEN || known_unwanted(READ(c, skb, _nfct)))
-        return 0;
+        return cpu;
     s = sight_of(c);
     e = follow_in_hook(c, skb, state, 0, s);
     if (!e || (verdict != NF_DROP && only_ends(e, s->nfct)))
-        return 0;
+        return cpu;
+    if (!run) {
+        from = moved_from(c->arg[0], c->arg[2]);
+        if (from < CPUS) {
+            cpu = from;
+            run = end_run(c->arg[0], cpu);
+        }
+    }
     r = begin_hook_event(c, e, EVENT_TABLE, skb, s, state);
     if (!r.out)
-        return 0;
+        return cpu;
     r.out->verdict = verdict;
     if (verdict == NF_DROP)
-        write_rejection(r.out, c->arg[0]);
+        write_rejection(r.out, c->arg[0], cpu);
     r.out->object = (u64)PEEK(table, private);
     bpf_probe_read_kernel(&r.out->table, sizeof(r.out->table), &table->name);
     write_steps(run, r.out);
     r.out->state |= e->told.shape << STEPS_SHAPE;
     submit_event(r);
-    return 0;
+    return cpu;
 }
 
 static __always_inline int table_returned(struct call *c)
 {
-    write_table(c, end_run(c->arg[0]));
-    free_run(c->arg[0]);
+    int cpu = write_table(c, bpf_get_smp_processor_id());
+
+    free_run(c->arg[0], cpu);
     return 0;
 }
 

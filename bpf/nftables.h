@@ -98,7 +98,7 @@ static __always_inline void write_dropped(struct call *c, u64 skb, struct nf_hoo
     r.out->pf = READ(c, state, pf);
     r.out->verdict = NF_DROP;
     r.out->flags |= FLAG_NO_HEADER;
-    write_rejection(r.out, skb);
+    write_rejection(r.out, skb, bpf_get_smp_processor_id());
     write_chain(r.out, r.whole, (void *)c->arg[1], c->arg[0]);
     submit_event(r);
 }
@@ -159,7 +159,7 @@ static __always_inline int chain_returned(struct call *c)
     r.out->hook = READ(c, state, hook);
     r.out->verdict = verdict;
     if (verdict == NF_DROP)
-        write_rejection(r.out, (u64)skb);
+        write_rejection(r.out, (u64)skb, bpf_get_smp_processor_id());
     write_chain(r.out, r.whole, chain, c->arg[0]);
     submit_event(r);
     return 0;

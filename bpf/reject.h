@@ -12,12 +12,13 @@ struct rejection {
     u32 with; /* ICMP code, or REJECT_WITH_RESET */
 };
 
-BPF_PERCPU_ARRAY(rejections, struct rejection, 1);
+/* By CPU: a table may return on another one than it ran on (rule.h). */
+BPF_ARRAY(rejections, struct rejection, CPUS);
 
 static __always_inline int note_rejection(u64 skb, u64 either, u32 with)
 {
-    int zero = 0;
-    struct rejection *r = rejections.lookup(&zero);
+    int cpu = bpf_get_smp_processor_id();
+    struct rejection *r = rejections.lookup(&cpu);
 
     if (r) {
         r->skb = skb;
@@ -27,11 +28,10 @@ static __always_inline int note_rejection(u64 skb, u64 either, u32 with)
     return 0;
 }
 
-/* In the event of a table or chain that dropped skb: was it with an answer? */
-static __always_inline void write_rejection(struct event *out, u64 skb)
+/* In the event of a table or chain that ran on that CPU and dropped skb: was it with an answer? */
+static __always_inline void write_rejection(struct event *out, u64 skb, int cpu)
 {
-    int zero = 0;
-    struct rejection *r = rejections.lookup(&zero);
+    struct rejection *r = rejections.lookup(&cpu);
 
     if (!r || (r->skb != skb && r->either != skb))
         return;

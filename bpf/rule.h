@@ -9,9 +9,15 @@
  * that nobody wants it, and they leave at once for any other. Nothing is written before the table returns and its event is.
  *
  * A REJECT sends its answer inside of its table's run, and TEE its copy. And ipt_do_table ends with local_bh_enable, which lets
- * softirqs carry other packets through their tables before the probe of its return runs. So a CPU has room for several runs. */
+ * softirqs carry other packets through their tables before the probe of its return runs. So a CPU has room for several runs.
+ *
+ * The rules of a table are gone through on one CPU, for ipt_do_table disables softirqs. But where local_bh_enable ends that, a
+ * kernel that preempts itself may give the process to another CPU, so that the probe of the return runs there. It then takes
+ * the run from the CPU that has it: the runs of all CPUs are in one array. */
 
 #define RUNS 4
+#define RUN_TICKS 25      /* a run's place is given to another one when its return has not come by then */
+#define WAITING_TICKS 250 /* so long the process of a run may have waited for another CPU */
 #define STEPS_KEPT 104 /* two records */
 #define NOWHERE 0x3fffffff
 #define JUMPS_KEPT 7
@@ -26,6 +32,8 @@ _Static_assert(__builtin_offsetof(struct steps, joint2) == __builtin_offsetof(st
 
 struct run {
     u64 private; /* struct xt_table_info of the table */
+    u64 table;
+    u64 task;    /* the process on which it runs */
     u32 mark;
     u32 count; /* steps taken, kept or not */
     u32 hotdrop; /* number of the step, from 1, whose match threw the packet away; 0 = none did */
@@ -39,15 +47,17 @@ struct runs {
     u64 asked;     /* a match function is running: 1 + the number of its run */
     u64 until[RUNS]; /* jiffies: when a run's return must have been missed */
     u64 par; /* of the match function that is running, where its return sees no arguments */
+    u64 moved; /* see moved_from */
     struct run run[RUNS];
+    u64 apart[8]; /* unused: no cache line belongs to two CPUs */
 };
 
-BPF_PERCPU_ARRAY(table_runs, struct runs, 1);
+BPF_ARRAY(table_runs, struct runs, CPUS);
 
 static __always_inline struct runs *runs_here(void)
 {
-    int zero = 0;
-    return table_runs.lookup(&zero);
+    int cpu = bpf_get_smp_processor_id();
+    return table_runs.lookup(&cpu);
 }
 
 /* The run of this packet on this CPU, by its number; RUNS when there is none. */
@@ -77,9 +87,11 @@ static __always_inline int table_begin_entered(struct call *c)
         if (!runs->skb[i] || runs->skb[i] == c->arg[0] || now > runs->until[i])
             free = i;
     runs->skb[free & (RUNS - 1)] = c->arg[0];
-    runs->until[free & (RUNS - 1)] = now + 25;
+    runs->until[free & (RUNS - 1)] = now + RUN_TICKS;
     r = &runs->run[free & (RUNS - 1)];
     r->private = (u64)PEEK(table, private);
+    r->table = c->arg[1];
+    r->task = bpf_get_current_task();
     r->mark = READ(c, skb, mark);
     r->count = r->hotdrop = 0;
     return 0;
@@ -89,23 +101,51 @@ static __always_inline int table_begin_entered(struct call *c)
 PROBE_ENTRY(table4_begin)
 PROBE_ENTRY(table6_begin)
 
-/* What the run of this packet's table noted; NULL if nothing was. Its place is given back by free_run, when that has been written:
- * a softirq may begin another packet's run between two programs, and on top of one. */
-static __always_inline struct run *end_run(u64 skb)
+/* What the run of this packet's table noted on that CPU; NULL if nothing was. Its place is given back by free_run, when that has
+ * been written: a softirq may begin another packet's run between two programs, and on top of one. */
+static __always_inline struct run *end_run(u64 skb, int cpu)
 {
-    struct runs *runs = runs_here();
+    struct runs *runs = table_runs.lookup(&cpu);
     u32 i = runs ? run_of(runs, skb) : RUNS;
 
     return runs && i < RUNS ? &runs->run[i & (RUNS - 1)] : 0;
 }
 
-static __always_inline void free_run(u64 skb)
+static __always_inline void free_run(u64 skb, int cpu)
 {
-    struct runs *runs = runs_here();
+    struct runs *runs = table_runs.lookup(&cpu);
     u32 i = runs ? run_of(runs, skb) : RUNS;
 
     if (runs && i < RUNS)
         runs->skb[i & (RUNS - 1)] = 0;
+}
+
+/* The CPU on which this packet's run of this table began, if its process has been moved to another one since; CPUS if there is
+ * none. Asked only where this CPU has no run of a packet that is told, which is rare. What is found is kept in the map: in a
+ * register it would be another state for the verifier with each CPU. */
+static __always_inline int moved_from(u64 skb, u64 table)
+{
+    u64 task = bpf_get_current_task(), now = bpf_jiffies64();
+    struct runs *here = runs_here(), *runs;
+    struct run *r;
+    int cpu;
+    u32 i;
+
+    if (!here)
+        return CPUS;
+    *(volatile u64 *)&here->moved = CPUS;
+#pragma clang loop unroll(disable)
+    for (int n = 0; n < CPUS; n++) {
+        cpu = n;
+        runs = table_runs.lookup(&cpu);
+        i = runs ? run_of(runs, skb) : RUNS;
+        if (!runs || i >= RUNS || now > runs->until[i & (RUNS - 1)] + WAITING_TICKS)
+            continue;
+        r = &runs->run[i & (RUNS - 1)];
+        if (r->task == task && r->table == table)
+            *(volatile u64 *)&here->moved = n;
+    }
+    return *(volatile u64 *)&here->moved;
 }
 
 /* An address in the rules of this run, as words of 8 bytes from the first rule. */

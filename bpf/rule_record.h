@@ -77,12 +77,16 @@ static __always_inline void write_steps(struct run *r, struct event *table)
 struct run {
     u64 private;
 };
-static __always_inline struct run *end_run(u64 skb)
+static __always_inline struct run *end_run(u64 skb, int cpu)
 {
     return 0;
 }
-static __always_inline void free_run(u64 skb)
+static __always_inline void free_run(u64 skb, int cpu)
 {
+}
+static __always_inline int moved_from(u64 skb, u64 table)
+{
+    return CPUS;
 }
 static __always_inline void write_steps(struct run *r, struct event *table)
 {

@@ -2,14 +2,19 @@
 /* What conntrack has no room for, or loses.
  *
  * A table that is full: nf_conntrack_alloc asks early_drop for room, and when it has none the packet is dropped right there, on
- * this CPU. So early_drop leaves a note, and the next drop on the CPU, a moment later, is that packet.
+ * this CPU. So early_drop leaves a note, and the next drop on the CPU, a moment later, is that packet, unless another process
+ * has been given the CPU since.
  *
  * A race that is lost: __nf_conntrack_confirm finds the tuple in the table, put there by another CPU since this packet was
  * looked up, and says drop. */
 
 #define FULL_TABLE_NS 20000000ULL
 
-BPF_PERCPU_ARRAY(full_tables, u64, 1);
+struct full_table {
+    u64 when; /* 0 = there is no note */
+    u64 task;
+};
+BPF_PERCPU_ARRAY(full_tables, struct full_table, 1);
 
 /* arg: namespace; returns whether it has made room */
 static __always_inline int table_full_keep(struct call *c)
@@ -20,10 +25,12 @@ static __always_inline int table_full_keep(struct call *c)
 static __always_inline int table_full_returned(struct call *c)
 {
     int zero = 0;
-    u64 *when = full_tables.lookup(&zero);
+    struct full_table *note = full_tables.lookup(&zero);
 
-    if (when)
-        *when = c->ret & 255 ? 0 : bpf_ktime_get_ns();
+    if (note) {
+        note->when = c->ret & 255 ? 0 : bpf_ktime_get_ns();
+        note->task = bpf_get_current_task();
+    }
     return 0;
 }
 PROBE_RETURN(table_full)
@@ -32,12 +39,13 @@ PROBE_RETURN(table_full)
 static __always_inline int take_full_table(void)
 {
     int zero = 0;
-    u64 *when = full_tables.lookup(&zero), noted;
+    struct full_table *note = full_tables.lookup(&zero);
+    u64 noted;
 
-    if (!when || !*when)
+    if (!note || !note->when || note->task != bpf_get_current_task())
         return 0;
-    noted = *when;
-    *when = 0;
+    noted = note->when;
+    note->when = 0;
     return bpf_ktime_get_ns() - noted < FULL_TABLE_NS;
 }
 
