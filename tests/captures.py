@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -36,6 +36,7 @@ from tracer.journeys import Journeys
 from tracer.kernel.session import Session
 from tracer.kube.known import Known
 from tracer.kube.live import Kube, Source
+from tracer.kube.renewal import Renewed
 from tracer.kube.wanted import Words
 from tracer.model import Packet, Totals
 from tracer.names import Namespaces, Processes
@@ -231,10 +232,13 @@ def capture(
     heard: Heard | None = None,
     redacted: Redacted | None = None,
     late: int = 0,
+    words: Words = Words(),  # noqa: B008
+    renewals: Sequence[Renewed] = (),
 ) -> Printed:
     """A capture, and what was printed. explained: False = as `record` does it. follow: by connection. heard: of conntrack.
 
-    late: after so many packets the run is to end at once, 0 = it explains all.
+    late: after so many packets the run is to end at once, 0 = it explains all. words: what is asked for; renewals: filters that
+    the probes get, one a turn.
     """
     stop = Stop()
     machine, out, err = Machine(str(path), sizes, redacted), io.StringIO(), io.StringIO()
@@ -244,7 +248,9 @@ def capture(
     probes = Probes(turns if turns is not None else some_turns(), stop.ask)
     with ExitStack() as stack:
         stack.callback(machine.close)
-        kube = stack.enter_context(Kube(Source(none=True, known=machine.known), Words(), Filter()))
+        kube = stack.enter_context(Kube(Source(none=True, known=machine.known), words, Filter()))
+        coming = list(renewals)
+        kube.renewals = lambda: [coming.pop(0)] if coming else []  # type: ignore[method-assign]
         kube.known.store.node = "node-1"
         kube.known.store.load([SERVICE])
         spaces, processes = machine.namespaces(), cast(Processes, machine.processes())
@@ -256,7 +262,7 @@ def capture(
         if not explained:
             asked = machine.spaces(spaces, processes)
             journeys = Ahead(spaces, processes, function, hits, machine.node(), machine.sandboxes, asked)
-        session, told = cast(Session, probes), {"said": "--port 30285", "words": {}, "follow": follow}
+        session, told = cast(Session, probes), {"said": "--port 30285", "words": asdict(words), "follow": follow}
         told["record_only"] = not explained
         machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, told)
         output = find(form)(out, err)

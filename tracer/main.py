@@ -139,7 +139,9 @@ def prepare(
     syns = Syns(parts.spaces(spaces, processes), clock, limits.drops_only)
     connections = Connections(clock) if job.follow else None
     following = stack.enter_context(Following(syns, connections, changes, findings, limits.drops_only, parts.entries()))
-    return Run(parts.source(session, kube), journeys, output, limits, kube, findings, following)
+    source = parts.source(session, kube)
+    stack.callback(kube.detach)
+    return Run(source, journeys, output, limits, kube, findings, following)
 
 
 def _kube(options: dict[str, Any], parts: Parts) -> Kube:

@@ -132,6 +132,9 @@ class Run:
         return self._kube.still() if self._kube else nullcontext()
 
     def _take(self, turn: Turn) -> None:
+        for renewed in self._source.renewals():
+            if self._kube:
+                self._kube.hold(renewed)
         self._journeys.add(turn.batch)
         if turn.losses:
             self._journeys.doubt(turn.losses, turn.now)

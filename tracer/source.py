@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tracer.filters import Filter
     from tracer.kernel.session import Session
     from tracer.kube.live import Kube
+    from tracer.kube.renewal import Renewed
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -98,7 +99,8 @@ class Source(Protocol):
 
     glance: called often while packets are explained, which may take long: a source that counts losses notes when they were.
     to: the filter that the probes are to have from now on. left: explaining has ended, and so many parcels of this turn are
-    explained. unasked: whether explaining the last parcel asked what the recorded run never asked, so that it had ended before.
+    explained. renewals: filters that the probes have got since the turn before. unasked: whether explaining the last parcel
+    asked what the recorded run never asked, so that it had ended before.
     """
 
     def turn(self, last: bool) -> Turn: ...
@@ -107,6 +109,7 @@ class Source(Protocol):
     def set_filter(self, to: Filter) -> None: ...
     def left(self, parcels: int) -> None: ...
     def unasked(self) -> bool: ...
+    def renewals(self) -> list[Renewed]: ...
 
 
 class Live:
@@ -114,6 +117,8 @@ class Live:
 
     def __init__(self, session: Session, kube: Kube | None = None) -> None:
         self.session, self._kube = session, kube
+        if kube:
+            kube.attach(self.set_filter)
 
     def turn(self, last: bool) -> Turn:
         now = time.monotonic_ns()
@@ -133,3 +138,6 @@ class Live:
 
     def unasked(self) -> bool:
         return False
+
+    def renewals(self) -> list[Renewed]:
+        return self._kube.renewals() if self._kube else []

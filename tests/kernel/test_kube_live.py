@@ -42,10 +42,13 @@ class Told(Text):
         self.packets: list[Packet] = []
         self.notes: list[str] = []
         self.asked: set[int] = set()
+        self.goes_on = threading.Event()
+        self.goes_on.set()
 
     def packet(self, packet: Packet) -> None:
         super().packet(packet)
         self.packets.append(packet)
+        self.goes_on.wait()
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -68,6 +71,7 @@ def running(watch: Watch, kube: Kube) -> Iterator[Told]:
         finally:
             stop.ask()
             thread.join()
+            kube.detach()
             watch.session.set_filter(NOTHING)
             watch.lost += sum(told.lost_by_probe.values())
 
@@ -195,3 +199,28 @@ def test_the_filter_follows_the_endpoints(watch: Watch, server: ApiServer, tmp_p
         until(lambda: told.notes, told, "it was not said that the API went away")
         assert kube.current == before and direct(), "the filter stays as it was"
     assert not cut_short(told)
+
+
+def test_the_filter_follows_while_packets_wait_to_be_explained(watch: Watch, server: ApiServer, tmp_path: Path) -> None:
+    """An endpoint comes while the run has no time for it: who asks it meanwhile is seen, and it is said since when."""
+    kube = Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), Words(services=("default/http-proxy",)), Filter())
+    (slice_,) = [o for o in server.objects if o["kind"] == "EndpointSlice" and o["metadata"]["name"].startswith("http-proxy")]
+    pod = topology.PODS[1].addr4
+    server.put(slice_ | {"endpoints": [e for e in slice_["endpoints"] if pod not in e["addresses"]]})
+    with running(watch, kube) as told:
+        request(told)
+        told.goes_on.clear()
+        try:
+            before = len(told.packets)
+            assert traffic.http_get().outcome == "answered"
+            until(lambda: len(told.packets) > before, told, "nothing is being explained")
+            unseen = traffic.http_get(pod, 8080)
+            server.put(slice_)
+            until(lambda: pod in {str(h.network_address) for h in kube.newest.hosts}, told, "the probes were not told")
+            reply = traffic.http_get(pod, 8080)
+        finally:
+            told.goes_on.set()
+        assert (unseen.outcome, reply.outcome) == ("answered", "answered")
+        until(lambda: any(p.endpoints.sport == reply.sport for p in told.packets), told, "what came meanwhile was not traced")
+        assert not any(p.endpoints.sport == unseen.sport for p in told.packets)
+        assert any(f"new filter: with {pod}" in note for note in told.notes), told.notes

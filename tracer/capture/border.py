@@ -44,6 +44,7 @@ RECORDS: dict[str, Any] = {
     Record.NOTE: str,
     Record.CHANGE: list[tuple[int, str]],
     Record.CONNTRACK: list[tuple[int, str]],
+    Record.FILTER: tuple[int, list[tuple[str, int, str]], list[str], list[int]],
     Record.LEFT: int,
     Record.END: tuple[float, int],
     Record.RULESET: {"bytes": str},

@@ -30,6 +30,7 @@ from tracer.kernel.session import Session
 from tracer.kube import node
 from tracer.kube.known import Known
 from tracer.kube.live import Kube
+from tracer.kube.renewal import Renewed
 from tracer.kube.store import Store
 from tracer.names import Namespaces, Processes
 from tracer.parts import Parts
@@ -197,13 +198,23 @@ class Source(Live):
         self._tape.turn(now, slots, last)
         if self._recording.sandboxes:
             self._recording.sandboxes.turn()
-        self._recording.heard.ports = self._kube.current.ports if self._kube else ()
+        self._recording.heard.ports = self._kube.ports() if self._kube else ()
         losses = self.session.losses()
         for loss in losses:
             self._tape.loss(loss)
         events = record.unpack(slots)
         self._recording.dropped(events)
         return Turn(now, events, losses, last)
+
+    def glance(self) -> None:
+        super().glance()
+        self._recording.heard.ports = self._kube.ports() if self._kube else ()
+
+    def renewals(self) -> list[Renewed]:
+        found = super().renewals()
+        for renewed in found:
+            self._tape.renewed(renewed)
+        return found
 
     def left(self, parcels: int) -> None:
         self._tape.left(parcels)

@@ -198,6 +198,11 @@ class Redacted:
         why = why if why == "the disk was too slow" else "it could not be written"
         return why, [count, why]
 
+    def _filter(self, body: Any) -> tuple[str, Any]:
+        since, ends, hosts, ports = body
+        ends = [[self.address(address) if address else address, port, protocol] for address, port, protocol in ends]
+        return "", [since, ends, [self.address(host) for host in hosts], ports]
+
     def _end(self, body: Any) -> tuple[str, Any]:
         return "", body
 
@@ -208,6 +213,7 @@ _ROWS: dict[str, Callable[[Redacted, Any], tuple[str, Any] | None]] = {
     Record.SANDBOXES: Redacted._sandboxes,
     Record.LOSS: Redacted._loss,
     Record.GAP: Redacted._gap,
+    Record.FILTER: Redacted._filter,
     Record.LEFT: Redacted._end,
     Record.END: Redacted._end,
 }

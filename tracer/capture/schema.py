@@ -59,6 +59,8 @@ class Record(StrEnum):
     """Events that are not in the file: [how many, why]."""
     NOTE = "note"
     """The user was told something."""
+    FILTER = "filter"
+    """The probes got another filter: [when, what is asked for as [address, port, protocol] each, hosts, ports]."""
     LEFT = "left"
     """The run was made to end: of this turn's packets so many parcels were explained, and nothing after them."""
     END = "end"

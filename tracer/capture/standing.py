@@ -16,6 +16,8 @@ Stored = tuple[Any, ...]
 
 ANSWERS_KEPT, TABLES_KEPT = 1 << 16, 1 << 12
 """Answers, and tables or namespaces with readings, that a further file begins with; those that came or were changed last."""
+FILTERS = 16
+"""Renewed filters: packets are matched with those that held when they came."""
 READINGS = 16
 """Of a legacy table, and of a namespace's nftables: older ones are of packets long gone."""
 
@@ -30,6 +32,7 @@ class Standing:
         self._rulesets: deque[Stored] = deque()
         self._objects: dict[str, dict[str, Any]] = {}
         self._named: Stored | None = None
+        self._filters: deque[Stored] = deque(maxlen=FILTERS)
 
     def take(self, record: Stored) -> None:
         """A record was written."""
@@ -46,6 +49,8 @@ class Standing:
             oldest = min((q[0][0] for (k, _), q in self._readings.items() if k == Record.READING), default=0)
             while self._rulesets and self._rulesets[0][0] < oldest - 1000:
                 self._rulesets.popleft()
+        elif kind == Record.FILTER:
+            self._filters.append(record)
         elif kind == Record.OBJECTS:
             self._apply(record, *unpack(body))
 
@@ -65,7 +70,7 @@ class Standing:
 
     def records(self) -> list[Stored]:
         """All that holds, as records in the order of their turns."""
-        found = [*self._answers.values(), *self._rulesets, *(r for q in self._readings.values() for r in q)]
+        found = [*self._answers.values(), *self._filters, *self._rulesets, *(r for q in self._readings.values() for r in q)]
         found += [r for r in (self._sandboxes,) if r]
         found.sort(key=lambda r: int(r[0]))
         everything = [body for of in self._objects.values() for body in of.values()]

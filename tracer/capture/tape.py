@@ -22,6 +22,7 @@ from tracer.capture import layout, objects, rulesets
 from tracer.capture.codec import plain
 from tracer.capture.schema import Record
 from tracer.kube.cni import Sandbox
+from tracer.kube.renewal import Renewed
 from tracer.kube.store import Change
 from tracer.rules.nft_watch import Change as NftChange
 from tracer.rules.reader import Reading
@@ -164,6 +165,12 @@ class Tape:
 
     def loss(self, loss: Loss) -> None:
         self.keep(Record.LOSS, loss.probe, plain(loss))
+
+    def renewed(self, renewed: Renewed) -> None:
+        """The probes got another filter."""
+        to = renewed.filter
+        body = [renewed.since, sorted(map(list, renewed.ends)), [str(host) for host in to.hosts], list(to.ports)]
+        self.keep(Record.FILTER, "", body)
 
     def left(self, parcels: int) -> None:
         """The run explains nothing more: so many parcels of this turn are explained."""

@@ -17,22 +17,21 @@ from tracer.capture.reader import Batch, Capture
 from tracer.capture.replayed import Answers, ReplayedReader, ReplayedWatch
 from tracer.capture.sandboxes import Replayed
 from tracer.capture.schema import ALL, Record
+from tracer.capture.unasked import DERIVED, Unasked
 from tracer.capture.versions import RecordRow
-from tracer.filters import Filter
+from tracer.errors import BadOption
+from tracer.filters import Filter, parse_host
 from tracer.kube.cni import Sandbox
+from tracer.kube.renewal import Renewed
 from tracer.kube.store import Store
 from tracer.rules.legacy import Legacy
-from tracer.source import Loss, Question, Turn
+from tracer.source import Loss, Turn
 from tracer.timelines.model import Step
 
 LAST = 1 << 62
 """The number of a turn behind all others."""
 OF_PACKETS = ("process", "listener", "netns")
 """Questions that only the explaining of packets asks."""
-DERIVED = (
-    "This capture does not say how far its run had explained its packets. Those that are marked need answers that it does not"
-    " have: the run ended before it explained them."
-)
 
 
 def _has_all_answers(meta: Mapping[str, Any]) -> bool:
@@ -60,11 +59,12 @@ class Turns:
         self._answers = Answers(silent=self._silent)
         self._explained: int | None = None
         self._answered_in = 0
-        self._known_processes: set[Question] | None = None
+        self._unasked = Unasked(capture, self._answers)
         self._number = 0
         self.asking = self._answers.asking
         self._losses: list[Loss] = []
         self._notes: list[str] = []
+        self._renewed: list[Renewed] = []
         self._cached: list[tuple[int, list[Sandbox]]] = []
         self.reader, self.watch = ReplayedReader(), ReplayedWatch()
         self.sandboxes, self.store = Replayed(), Store()
@@ -102,34 +102,20 @@ class Turns:
     def set_filter(self, to: Filter) -> None:
         """What was not recorded then cannot be had now."""
 
+    def renewals(self) -> list[Renewed]:
+        """New filters of this turn."""
+        found, self._renewed = self._renewed, []
+        return found
+
     def left(self, parcels: int) -> None:
         """The capture has it already."""
 
     def unasked(self) -> bool:
-        """Whether packets that were just explained need an answer that the run never got: then it had ended before them.
-
-        Only where nothing of the capture is missing: of a ring, a later file of a series, or a damaged one it proves nothing.
-        """
-        asked, self._answers.unasked = self._answers.unasked, []
-        if not asked or self._capture.missed or not self._is_whole():
-            return False
-        if self._known_processes is None:
-            rows = (body for _, kind, _, body in self._capture.records() if kind == Record.ANSWER)
-            self._known_processes = {q for q, _, _ in map(border.answer, rows) if q[0] == "process"}
-        if self._known_processes.issuperset(asked):
-            return False
-        self._notes.append(DERIVED)
-        return True
-
-    def _is_whole(self) -> bool:
-        """Whether the capture begins with its run, and its run explained packets."""
-        ring, repeated, options = (self._capture.meta.get(name) for name in ("ring", "repeated", "options"))
-        try:
-            told = rich(options)
-        except Unreadable:
-            return False
-        explained = isinstance(told, dict) and told.get("record_only") is False
-        return explained and not ring and not repeated and bool(self._first and self._first.turn == 1)
+        """Whether packets that were just explained need an answer that the run never got: then it had ended before them."""
+        found = self._unasked.proves_end(self._first.turn if self._first else 0)
+        if found:
+            self._notes.append(DERIVED)
+        return found
 
     def all(self) -> Iterator[Turn]:
         """Every turn, in order. What was known in it answers until the next one is asked for."""
@@ -243,6 +229,14 @@ class Turns:
     def _gap(self, body: Any, in_turn: bool) -> None:
         self._losses.append(Loss("capture", -1, body[0], body[1]))
 
+    def _filter(self, body: Any, in_turn: bool) -> None:
+        since, ends, hosts, ports = body
+        try:
+            to = Filter(tuple(ports), tuple(map(parse_host, hosts)))
+        except BadOption as e:
+            raise Unreadable("a filter that cannot be") from e
+        self._renewed.append(Renewed(since, frozenset((a, port, protocol) for a, port, protocol in ends), to))
+
     def _left(self, body: Any, in_turn: bool) -> None:
         self._explained = body if in_turn else 0
 
@@ -264,6 +258,7 @@ _TAKE: dict[str, Callable[[Turns, Any, bool], None]] = {
     Record.NFT: Turns._nft,
     Record.LOSS: Turns._loss,
     Record.GAP: Turns._gap,
+    Record.FILTER: Turns._filter,
     Record.LEFT: Turns._left,
     Record.NOTE: Turns._note,
     Record.CHANGE: Turns._change,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracer import cstruct
-from tracer.filters import Filter, Network
+from tracer.filters import MAX_HOSTS, Filter, Network
 
 
 def network_key(network: Network) -> bytes:
@@ -41,12 +41,27 @@ def port_bits(ports: tuple[int, ...]) -> npt.NDArray[np.uint64]:
 
 
 def write(bpf: Any, wanted: Filter) -> None:
-    """Puts the filter in force; `bpf` is bcc's BPF object."""
+    """Puts the filter in force; `bpf` is bcc's BPF object.
+
+    Packets come meanwhile. One that both the old filter and the new one let pass is let pass all the time: what is new is added
+    before it counts, and what is old is taken away when it counts no more. Only where both sets of hosts together have no room
+    in the kernel's map are the old ones removed first.
+    """
     hosts = bpf[b"hosts"]
-    hosts.clear()
-    for network in wanted.hosts:
-        hosts[hosts.Key.from_buffer_copy(network_key(network))] = hosts.Leaf(1)
-    for name, value in (("ports", port_bits(wanted.ports)), ("filters", filter_record(wanted))):
+    new = {network_key(network): network for network in wanted.hosts}
+    old = {bytes(key): key for key in hosts.keys()}  # noqa: SIM118 - bcc's table is no dictionary
+    crowded = len(new.keys() | old.keys()) > MAX_HOSTS
+    stale = [key for raw, key in old.items() if raw not in new]
+    for key in stale if crowded else ():
+        del hosts[key]
+    for raw in new:
+        if raw not in old:
+            hosts[hosts.Key.from_buffer_copy(raw)] = hosts.Leaf(1)
+    # A set that counts is filled first; one that counts no more is emptied last.
+    values = [("ports", port_bits(wanted.ports)), ("filters", filter_record(wanted))]
+    for name, value in values if wanted.ports else reversed(values):
         table = bpf[name.encode()]
         leaf = table.Leaf.from_buffer_copy(value.tobytes())
         table[table.Key(0)] = leaf
+    for key in () if crowded else stale:
+        del hosts[key]

@@ -17,6 +17,7 @@ from tracer.kube.cni import MOST_FILES, Cache
 from tracer.kube.explain import explain
 from tracer.kube.known import Known
 from tracer.kube.kubeconfig import Access
+from tracer.kube.renewal import History, Renewal, Renewed, sentence
 from tracer.kube.store import Store
 from tracer.kube.wanted import Words
 from tracer.model import Packet
@@ -63,6 +64,8 @@ class Kube:
         self.current = base
         self._changed = threading.Event()
         self._watch: Watch | None = None
+        self._renewal: Renewal | None = None
+        self._history = History()
         self._notes: list[str] = []
         self._said: set[str] = set()
         self._left_out = False
@@ -77,6 +80,7 @@ class Kube:
                 from tracer.kube.watch import Watch
 
                 self._watch = Watch(access, self.known.store, lambda store: node.name_of_node(store, self.known.local))
+                self._renewal = Renewal(words, base, self.known) if words else None
             elif words.need_names:
                 raise NoObjects("--service and --pod need Kubernetes' objects: give --kubeconfig FILE or --objects FILE.")
         self._have_all = bool(source.objects)
@@ -117,12 +121,46 @@ class Kube:
             self.current = wanted.kernel_filter(self._base, self._ends, self.known)
         return self.current
 
+    def attach(self, write: Callable[[Filter], None]) -> None:
+        """The probes run. write: gives them another filter, from any thread."""
+        if self._renewal:
+            self._renewal.attach(write)
+
+    def detach(self) -> None:
+        """The probes are about to end."""
+        if self._renewal:
+            self._renewal.detach()
+
+    def renewals(self) -> list[Renewed]:
+        """New filters that the probes have got since the last call."""
+        return self._renewal.take() if self._renewal else []
+
+    def hold(self, renewed: Renewed) -> None:
+        """Packets are matched with this from its time on."""
+        if renewed.since and renewed.filter != self.current:
+            self._notes.append(sentence(self.current, renewed))
+        self._history.add(renewed)
+        self.current = renewed.filter
+
+    @property
+    def newest(self) -> Filter:
+        """What the probes go by now."""
+        return (self._renewal.newest if self._renewal else None) or self.current
+
+    def ports(self) -> tuple[int, ...]:
+        """Ports of all filters that have held, with the newest one; () = any."""
+        if not self._history:
+            return self.current.ports
+        ports, newest = self._history.ports(), self.newest.ports
+        return tuple(sorted({*ports, *newest})) if ports and newest else ()
+
     def new_filter(self) -> Filter | None:
-        """The filter to put in the place of the current one; None while that is still right."""
+        """The filter to put in the place of the current one; None while that is still right, or is renewed elsewhere."""
         if not self.words or not self._changed.is_set():
             return None
         self._changed.clear()
-        before, new = self.current, self.filter()
+        before = self.current
+        new = before if self._history else self.filter()
         if not self._have_all and self._watch and self._watch.wait(0):
             self._have_all = True
         if self._have_all:
@@ -148,7 +186,10 @@ class Kube:
 
     def wants(self, packet: Packet) -> bool:
         """Whether the packet is one that was asked for; the kernel lets a few more pass."""
-        return not self.words or wanted.matches(packet, self._ends, self.known)
+        if not self.words:
+            return True
+        held = self._history.at(packet.hops[0].time if packet.hops else 0) if self._history else [self._ends]
+        return any(wanted.matches(packet, ends, self.known) for ends in held)
 
     def explain(self, packet: Packet) -> None:
         """Writes owners into the packet."""

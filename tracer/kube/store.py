@@ -39,6 +39,7 @@ class Store(Indexes):
         self._lock = threading.RLock()
         self._callbacks: list[Callable[[], None]] = []
         self._keepers: list[Callable[[Change], None]] = []
+        self._coming: list[Callable[[Change], None]] = []
         self.version, self._differs = 0, False
         self.unreadable = 0
 
@@ -51,6 +52,7 @@ class Store(Indexes):
 
     @node.setter
     def node(self, name: str) -> None:
+        self._announce("named", name, [])
         with self._lock:
             self._node = name
             self._keep("named", name, ())
@@ -62,6 +64,14 @@ class Store(Indexes):
     def on_apply(self, keeper: Callable[[Change], None]) -> None:
         """Told of each thing that is done to this store, in order; whoever does them again has the same store."""
         self._keepers.append(keeper)
+
+    def on_coming(self, told: Callable[[Change], None]) -> None:
+        """Told of each thing before it is done here: this store may have to stay as it is for a while."""
+        self._coming.append(told)
+
+    def _announce(self, what: str, kind: str, bodies: list[Object]) -> None:
+        for told in self._coming:
+            told((what, kind, bodies))
 
     def _keep(self, what: str, kind: str, bodies: Iterable[Object]) -> Iterable[Object]:
         if not self._keepers:
@@ -84,6 +94,8 @@ class Store(Indexes):
 
     def load(self, bodies: Iterable[Object]) -> None:
         """Takes objects of all kinds, as a List has them."""
+        bodies = list(bodies)
+        self._announce("load", "", bodies)
         with self._lock, no_cycles():
             known = [b for b in objects.flatten(bodies) if b.get("kind") in objects.KINDS]
             for body in self._keep("load", "", self._readable("", known)):
@@ -93,6 +105,7 @@ class Store(Indexes):
 
     def apply(self, kind: str, body: Object) -> None:
         """It is there, or has changed."""
+        self._announce("apply", kind, [body])
         with self._lock:
             for one in self._keep("apply", kind, self._readable(kind, (body,))):
                 self._apply(kind, one)
@@ -104,6 +117,7 @@ class Store(Indexes):
         if not objects.has_name(body):
             self.unreadable += 1
             return
+        self._announce("delete", kind, [body])
         with self._lock:
             self._keep("delete", kind, (body,))
             self._forget(kind, objects.key(body))
@@ -112,6 +126,8 @@ class Store(Indexes):
 
     def replace(self, kind: str, bodies: Iterable[Object]) -> None:
         """What a new list of one kind says: whatever it does not have is gone."""
+        bodies = list(bodies)
+        self._announce("replace", kind, bodies)
         with self._lock, no_cycles():
             seen = set()
             for body in self._keep("replace", kind, self._readable(kind, bodies)):
