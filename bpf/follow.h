@@ -14,7 +14,9 @@
  *     one by loopback. The packet is then the same if what NAT and routing leave alone is the same: IP id, and sequence
  *     number or first payload bytes.
  *   - what a socket has taken passes no hook any more.
- *   - elsewhere (socket, drop), and for a copy just made, those same signs decide. */
+ *   - elsewhere (socket, drop), and for a copy just made, those same signs decide.
+ *   - in a tunnel (VXLAN, as flannel makes it between nodes) the buffer has another packet's header in front. The entry is kept
+ *     while the packet's own header stands behind that one; it goes on where the packet comes out, if that is on this machine. */
 
 /* The last whole event of a packet, and the rewrite told since: while this stays so, its next events can be short. */
 struct told {
@@ -153,6 +155,29 @@ static __always_inline struct follow *begin(u64 skb, struct sight *s)
     return followed.lookup(&skb);
 }
 
+static __always_inline u32 inner_sign(u8 protocol, const u8 *h)
+{
+    return protocol == TCP ? bpf_ntohl(*(u32 *)(h + 4)) ^ bpf_ntohl(*(u32 *)(h + 8)) : *(u32 *)(h + 8);
+}
+
+/* Is e's packet on its way inside of the one whose header is in front? The kernel notes where the inner header begins when it
+ * wraps a packet up (skb_reset_inner_headers), and the buffer keeps that through veth, in a bridge and in the other namespace.
+ * TCP and UDP without IP options or extensions. Overwrites s->raw. */
+static __always_inline int in_tunnel(struct call *c, struct sk_buff *skb, struct follow *e, struct sight *s)
+{
+    u32 inner = READ(c, skb, inner_network_header);
+    void *at = READ(c, skb, head);
+
+    if (e->dead || !inner || inner == READ(c, skb, network_header))
+        return 0;
+    if (bpf_probe_read_kernel(s->raw, RAW_BYTES, at + inner))
+        return 0;
+    if (s->raw[0] == 0x45)
+        return (s->raw[9] == TCP || s->raw[9] == UDP) && bpf_ntohs(*(u16 *)(s->raw + 4)) == e->ident &&
+               inner_sign(s->raw[9], s->raw + 20) == e->sign;
+    return s->raw[0] >> 4 == 6 && (s->raw[6] == TCP || s->raw[6] == UDP) && inner_sign(s->raw[6], s->raw + 40) == e->sign;
+}
+
 /* The filter has said no: remember that as far as it holds for later packets or hooks. */
 static __always_inline void decide_against(u64 skb, struct sight *s, struct filter *f)
 {
@@ -218,6 +243,8 @@ static __always_inline struct follow *follow(struct call *c, struct sk_buff *skb
         return move_on(e, s);
     }
     if (!filter_wants(f, s)) {
+        if (e && in_tunnel(c, skb, e, s))
+            return 0;
         if (e)
             followed.delete(&key);
         decide_against(key, s, f);

@@ -26,7 +26,11 @@ class Layout:
 
 
 LAYOUTS = (
-    Layout("sk_buff", "head data len tail end network_header transport_header protocol dev sk mark skb_iif _nfct _skb_refdst"),
+    Layout(
+        "sk_buff",
+        "head data len tail end network_header transport_header inner_network_header protocol dev sk mark skb_iif _nfct"
+        " _skb_refdst",
+    ),
     Layout("skb_shared_info", "nr_frags frags", needed=False),
     Layout("page", "flags", needed=False),
     Layout("net_device", "ifindex flags name nd_net.net"),
