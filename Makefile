@@ -131,6 +131,7 @@ real-proxy: setup
 			tests/kernel/all_real_proxy.py $(if $(ONLY),--only $(ONLY)) $(if $(NATIVE),--native); fi
 
 cures: setup
+	@$(PYTHON) -m tests.real_proxy '$(REAL_PROXY)' || true
 	@$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 1800 --) $(if $(NATIVE),$(PYTHON),python3) -W ignore \
 		tests/kernel/all_cures.py --only '$(ONLY)' $(if $(NATIVE),,--machine)
 

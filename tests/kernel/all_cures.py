@@ -27,14 +27,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
+from tests import real_proxy  # noqa: E402
 from tests.kernel import modules  # noqa: E402
 from tests.kernel.cures import CASES, Case, Look, commands, of_kernel, of_ports, of_rules  # noqa: E402, F401
 from tests.kernel.cures.box import Box  # noqa: E402
 from tests.kernel.cures.kubectl_api import KubectlApi  # noqa: E402
 
 INSIDE = "K8SNET_CURES"
-BINARIES = (ROOT.parent / "shared/real/bin", ROOT.parent.parent / "shared/real/bin")
-"""Where the real kube-proxy is, if it is here."""
 SLICES = ("v1beta1", "v1")
 """Versions of EndpointSlices that `kubectl` is asked to work with, as of Kubernetes 1.20 and of newer ones."""
 
@@ -108,14 +107,12 @@ class Runner:
         return self.proxies[version]
 
     def _unpacked(self, version: str) -> str:
-        packed = next((f for d in BINARIES for f in d.glob(f"kube-proxy-{version}.xz")), None)
-        if not packed or not shutil.which("xz"):
+        binary = real_proxy.UNPACKED / version / "kube-proxy"
+        if not os.access(binary, os.X_OK):
             return ""
         folder = self.folder / version
         folder.mkdir()
-        with (folder / "kube-proxy").open("wb") as out:
-            subprocess.run(["xz", "-dc", str(packed)], stdout=out, check=True)
-        (folder / "kube-proxy").chmod(0o755)
+        (folder / "kube-proxy").symlink_to(binary)
         for name in ("iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"):
             tool = shutil.which(name.replace("tables", "tables-legacy"))
             if tool:
@@ -130,7 +127,7 @@ class Runner:
             if need == "machine" and self.box.machine is None:
                 return "it changes a limit of the whole machine (--machine)"
             if need == "real" and not self._real_proxy("1.36.2"):
-                return "the real kube-proxy is not here (shared/real/bin)"
+                return "the real kube-proxy is not here: `make real-proxy` unpacks it"
             if need == "bridge" and not Path("/proc/sys/net/bridge").exists():
                 return "this kernel has no br_netfilter"
             if need == "conntrack" and not shutil.which("conntrack"):
