@@ -98,7 +98,8 @@ def check(port: int, owner: Owner, rule: Rule | None, on_port: str, in_ipvs: boo
     if in_ipvs:
         grow = f", and its counters (`ipvsadm -Ln --stats | grep :{port}`) do not grow" if way == "ipvs-port" else ""
         said.append(f"`ipvsadm -Ln | grep :{port}` shows the Service's virtual server{grow}")
-    return f"{'; '.join(said)}. `{host_ports(port, owner)}` shows the hostPort."
+    said.append(f"`{host_ports(port, owner)}` shows the hostPort")
+    return f"{'; '.join(said)}."
 
 
 def host_ports(port: int, owner: Owner | None = None) -> str:

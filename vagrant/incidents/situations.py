@@ -181,8 +181,10 @@ def _two_modes(mode: str) -> list[Object]:
     _kube(mode, SHOP)
     if mode == "ipvs":
         empty = Service(SHOP.name, SHOP.address, SHOP.port, SHOP.node_port, (), SHOP.port_name)
-        stale = iptables.rules([empty])
-        rules.restore_text(stale[: stale.index("*nat")], 4, "legacy", flush=False)
+        whole = iptables.rules([empty])
+        # KUBE-FORWARD and the jump to it are those of both modes.
+        stale = [line for line in whole[: whole.index("*nat")].splitlines() if "KUBE-FORWARD" not in line]
+        rules.restore_text("\n".join([*stale, ""]), 4, "legacy", flush=False)
     else:
         rules.restore_text(iptables.rules([SHOP]), 4, "nft" if mode == "legacy" else "legacy", flush=False)
     return _objects(SHOP)
