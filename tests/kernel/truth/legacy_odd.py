@@ -46,10 +46,14 @@ def match(dice: random.Random, chain: str, v6: bool) -> str:
 
 
 def copies(dice: random.Random, hook: str, v6: bool) -> list[str]:
-    """Now and then a rule that sends a copy through OUTPUT and POSTROUTING, to a machine that does not forward. Only where the
-    original has not come to POSTROUTING: places of both are told under one name there, and stand in order of time."""
+    """Now and then a rule that sends a copy through OUTPUT and POSTROUTING, to a machine that does not forward.
+
+    Only where the original has not come to POSTROUTING: places of both have one name there, and stand in order of time. And not
+    of a bridged packet in FORWARD: its copy counts as bridged, so its POSTROUTING has the name of that run, and lies within it.
+    """
     if hook not in ("PREROUTING", "INPUT", "FORWARD") or dice.random() < 0.7:
         return []
     gateway = dice.choice((CLIENT6, PODS[0].addr6) if v6 else (CLIENT4, PODS[0].addr4))
     asked = dice.choice((MARKER, "-p udp", "-p tcp", f"-m mark {dice.choice(('', '! '))}--mark 0x1/0x1"))
-    return [f"-A {hook} {asked} -j TEE --gateway {gateway}"]
+    routed = "! -i cni0 " * (hook == "FORWARD")
+    return [f"-A {hook} {routed}{asked} -j TEE --gateway {gateway}"]
