@@ -37,7 +37,7 @@ READ_ONLY = (
     "for at in / /tmp /run /dev/shm /var/tmp; do mount -o remount,bind,ro $at 2>/dev/null; done; ! touch /tmp/x 2>/dev/null && "
 )
 """In a mount namespace: a full $TMPDIR of one MB, and nothing else that can be written to."""
-START_SECONDS, END_SECONDS, PATIENCE = 600.0, 300.0, 90.0
+START_SECONDS, END_SECONDS, PATIENCE = 600.0, 300.0, 300.0
 LAST_BYTES = 1 << 20
 """The summary is shorter than this."""
 _PACKET, _LOST, _PORT = (re.compile(text) for text in (rb'\{"type": ?"packet"', rb'\{"type": ?"lost"', rb'"[sd]port": ?(\d+)'))
@@ -173,10 +173,13 @@ def namespaces(running: Running, options: argparse.Namespace) -> str:
 
 def connections(running: Running, options: argparse.Namespace) -> str:
     made, seconds = stress.tcp_connections(options.seconds)
+    told = running.calm(traffic.NODEPORT_HTTP, made)
     flows, took = stress.udp_flows(options.seconds)
-    told = running.calm(traffic.NODEPORT_HTTP, 1)
+    of_flows = running.calm(traffic.NODEPORT_UDP, flows)
+    must(told + running.lost >= made, f"{made} TCP connections, {told} packets told, {running.lost} lost")
+    must(of_flows + running.lost >= flows, f"{flows} UDP flows, {of_flows} packets told, {running.lost} lost")
     tcp = f"{made / seconds:.0f} TCP connections a second for {seconds:.0f} s, {told} of their packets told"
-    udp = f"{flows / took:.0f} UDP flows a second for {took:.0f} s, {running.told(traffic.NODEPORT_UDP)} packets told"
+    udp = f"{flows / took:.0f} UDP flows a second for {took:.0f} s, {of_flows} packets told"
     return f"{tcp}; {udp}; {running.figures()}"
 
 
