@@ -223,4 +223,4 @@ def test_the_filter_follows_while_packets_wait_to_be_explained(watch: Watch, ser
         assert (unseen.outcome, reply.outcome) == ("answered", "answered")
         until(lambda: any(p.endpoints.sport == reply.sport for p in told.packets), told, "what came meanwhile was not traced")
         assert not any(p.endpoints.sport == unseen.sport for p in told.packets)
-        assert any(f"new filter: with {pod}" in note for note in told.notes), told.notes
+        until(lambda: any(f"new filter: with {pod}" in note for note in told.notes), told, "it was not said since when")
