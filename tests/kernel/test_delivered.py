@@ -233,7 +233,7 @@ def delayed() -> Iterator[Callable[[], None]]:
     modules.load("sch_netem")
     ip("link add q7 type veth peer name q8", "link set q8 up", "link set q7 up", "addr add 10.96.0.1/24 dev q7",
        "neigh add 10.96.0.2 lladdr 02:00:00:00:00:02 dev q7")  # fmt: skip
-    subprocess.run(["tc", "-n", "client", "qdisc", "add", "dev", "q7", "root", "netem", "delay", "600s"], check=True)
+    subprocess.run(["tc", "-n", "client", "qdisc", "add", "dev", "q7", "root", "netem", "delay", "100s"], check=True)
     datagram("10.96.0.2", PORT)
     yield lambda: ip("link del q7")
 
