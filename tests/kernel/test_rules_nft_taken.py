@@ -27,6 +27,8 @@ INGRESS = f"""table netdev taken {{
   }}
 }}
 """
+REFUSED = ("refused", "dropped")
+"""Nothing listens. A kernel that gives no reasons for drops (before 5.17) does not say that this was one."""
 EGRESS = f"""table netdev leaving {{
   chain out {{
     type filter hook egress device "DEVICE" priority 0;
@@ -86,10 +88,10 @@ def test_the_first_rule_takes_the_packet_over(watch: Watch) -> None:
         assert packet.complete
     copied, hops = packet_to(DUP, seen.packets)
     assert decided(hops) == [("DUP", f'udp dport {DUP} dup to "{DRAIN}"'), ("ACCEPT", "policy")]
-    assert copied.outcome == "refused", copied.verdict
+    assert copied.outcome in REFUSED, copied.verdict
     # An IPv4 packet is not sent to a neighbour of IPv6: the rule's function was called, and let it pass.
     passed, hops = packet_to(OTHER, seen.packets)
-    assert decided(hops) == [("ACCEPT", "policy")] and passed.outcome == "refused"
+    assert decided(hops) == [("ACCEPT", "policy")] and passed.outcome in REFUSED
     sent, hops = packet_to(OUT, seen.packets)
     if leaves:
         assert decided(hops) == [("FWD", f'udp dport {OUT} fwd to "{DRAIN}"')] and sent.outcome == "stolen"
