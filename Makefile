@@ -86,12 +86,13 @@ unit: setup
 lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-logo
 
 # One machine a kernel, two at a time: each keeps little more than one processor busy. What each said is shown when it has ended.
 MACHINES := $(MAKE) --no-print-directory --output-sync=target --keep-going -j 2
 ONCE_MORE := python3 -u tests/kernel/once_more.py --matrix build/matrix
 PYTEST_OPTIONS := -p no:cacheprovider -W ignore::DeprecationWarning:bcc --durations=15
-MATRIX_TABLE := $(PYTHON) -m tests.matrix_table build/matrix
+MATRIX_TABLE := $(PYTHON) -m tests.support.matrix_table build/matrix
 
 kernel-test: setup
 	@rm -rf build/matrix
@@ -121,17 +122,17 @@ ground-truth: setup
 		--backend $(BACKEND) --packets $(PACKETS) --seed $(SEED)
 
 audit-truth: setup
-	@$(if $(REAL),$(PYTHON) -m tests.real_proxy '$(REAL_PROXY)' || exit 0;) \
+	@$(if $(REAL),$(PYTHON) -m tests.support.real_proxy '$(REAL_PROXY)' || exit 0;) \
 		$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 7200 --) $(if $(NATIVE),$(PYTHON),python3) -W ignore \
 		tests/kernel/audit_truth.py --nodes $(NODES) --seed $(SEED) $(if $(NATIVE),,--timeout 2) $(if $(REAL),--real)
 
 real-proxy: setup
-	@if $(PYTHON) -m tests.real_proxy '$(REAL_PROXY)'; then \
+	@if $(PYTHON) -m tests.support.real_proxy '$(REAL_PROXY)'; then \
 		$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 3600 --) $(if $(NATIVE),$(PYTHON),python3) -u -W ignore \
 			tests/kernel/all_real_proxy.py $(if $(ONLY),--only $(ONLY)) $(if $(NATIVE),--native); fi
 
 cures: setup
-	@$(PYTHON) -m tests.real_proxy '$(REAL_PROXY)' || true
+	@$(PYTHON) -m tests.support.real_proxy '$(REAL_PROXY)' || true
 	@$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 1800 --) $(if $(NATIVE),$(PYTHON),python3) -W ignore \
 		tests/kernel/all_cures.py --only '$(ONLY)' $(if $(NATIVE),,--machine)
 
@@ -142,7 +143,7 @@ incidents: setup
 options: setup
 	@rm -rf build/options
 	@$(LAB) run --kernel $(KERNEL) --timeout 7200 -- python3 -W ignore tests/kernel/all_options.py build/options --only '$(ONLY)'
-	@$(PYTHON) -m tests.options_check build/options --options '$(OPTIONS)'
+	@$(PYTHON) -m tests.support.options_check build/options --options '$(OPTIONS)'
 
 syns: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 1200 -- python3 -W ignore tests/kernel/all_syns.py
@@ -156,19 +157,19 @@ stress: setup
 replay-check: setup
 	@rm -rf build/replay
 	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/record_all.py build/replay
-	@$(PYTHON) -m tests.replay_check build/replay
+	@$(PYTHON) -m tests.support.replay_check build/replay
 
 SECONDS ?= 60
 CASES ?= 100000
 fuzz: setup
-	@$(PYTHON) -m tests.fuzz_capture --seconds $(SECONDS) --seed $(SEED)
+	@$(PYTHON) -m tests.fuzz.damaged_captures --seconds $(SECONDS) --seed $(SEED)
 	@$(PYTHON) -m tests.fuzz --cases $(CASES) --seed $(SEED)
 
 bench: setup
 	$(PYTHON) -m bench.run
 
 owners: setup
-	@$(PYTHON) -m tests.check_owners
+	@$(PYTHON) -m tests.support.check_owners
 
 # What the machine needs: packages to build and boot the lab, and a virtual environment for the tools.
 setup: .venv/ready

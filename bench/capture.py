@@ -26,18 +26,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer.capture import again, layout
-from tracer.capture.again import Asked
-from tracer.capture.files import Files, Sizes
-from tracer.capture.reader import Capture
-from tracer.capture.schema import Record
-from tracer.capture.tape import Tape
-from tracer.capture.writer import Writer
-from tracer.record import SLOT, Kind
-from tracer.stop import Stop
+from tracer.capture.format import record_layout
+from tracer.capture.format.schema import Record
+from tracer.capture.record.buffer import Tape
+from tracer.capture.record.files import Files, Sizes
+from tracer.capture.record.writer import Writer
+from tracer.capture.replay import runner
+from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.runner import Asked
+from tracer.events.record import SLOT, Kind
+from tracer.pipeline.shutdown import Stop
 
 Slots = npt.NDArray[np.uint8]
-TIME, PACKET, KIND = 8, 16, 8 + layout.place(layout.RECORDS["event"], "kind")
+TIME, PACKET, KIND = 8, 16, 8 + record_layout.place(record_layout.RECORDS["event"], "kind")
 """Where they are in the slot in which an event begins."""
 TURNS_AHEAD = 16
 """Of the writer's room: a machine that makes events as fast as it can would only show how it is dropped."""
@@ -69,7 +70,7 @@ def multiplied(capture: Capture, events: int) -> Iterator[tuple[int, Slots]]:
                 slots = batch.slots[at : at + count]
                 at += count
                 slots = later(slots, rounds * length) if rounds else slots
-                made += layout.count(slots)
+                made += record_layout.count(slots)
                 yield now + rounds * length, slots
         rounds += 1
 
@@ -131,7 +132,7 @@ def explain(path: Path, form: str) -> dict[str, Any]:
     with Capture(str(path)) as capture, open(os.devnull, "w") as nothing:
         output = render.find(form)(nothing, io.StringIO())
         began = time.monotonic()
-        totals = again.replay(capture, output, Asked(), Stop())
+        totals = runner.replay(capture, output, Asked(), Stop())
         seconds = time.monotonic() - began
     return {
         "events": totals.events, "packets": totals.packets, "seconds": seconds, "rate": totals.events / seconds,

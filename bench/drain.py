@@ -22,12 +22,13 @@ import numpy.typing as npt
 
 from bench.throughput import SOURCE_PORT
 from scenes import load
-from tracer import cstruct, record
-from tracer.filters import Filter
-from tracer.hops import Hops
-from tracer.journeys import Journeys
+from tracer.events import cstruct, record
 from tracer.kernel.session import RING_BYTES, Kernel, Session
-from tracer.names import Namespaces, Processes
+from tracer.model.filter import Filter
+from tracer.node.namespaces import Namespaces
+from tracer.node.processes import Processes
+from tracer.packets.assembler import Journeys
+from tracer.packets.hop_builder import Hops
 
 REPEATS = 3
 FIELDS = ("time", "packet", "kind", "sport", "dport")
@@ -65,7 +66,7 @@ def rate(session: Session, consume: Callable[[], int]) -> float:
 def by_callback(session: Session) -> Callable[[], int]:
     """The usual bcc way: cast each record, take five fields."""
     bpf: Any = session._program.bpf  # type: ignore[attr-defined, unused-ignore]
-    pointer = ctypes.POINTER(structure(cstruct.dtype("event.h", "event")))
+    pointer = ctypes.POINTER(structure(cstruct.dtype("records/event.h", "event")))
     taken: list[tuple[int, ...]] = []
 
     def callback(_context: Any, data: Any, _size: int) -> None:

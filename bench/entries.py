@@ -24,16 +24,16 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.ctnetlink import CHANGED, REMOVED, TOLD, message
-from tracer.capture.between import KeptEntries
-from tracer.capture.files import Files, Sizes
-from tracer.capture.layout import describe
-from tracer.capture.tape import Tape
-from tracer.capture.writer import Writer
-from tracer.model import Endpoints
-from tracer.record import SLOT
-from tracer.timelines.conntrack import EntryEvents
-from tracer.worker import Worker
+from tests.support.ctnetlink import CHANGED, REMOVED, TOLD, message
+from tracer.capture.change_events import KeptEntries
+from tracer.capture.format.record_layout import describe
+from tracer.capture.record.buffer import Tape
+from tracer.capture.record.files import Files, Sizes
+from tracer.capture.record.writer import Writer
+from tracer.connections.conntrack_events import EntryEvents
+from tracer.events.record import SLOT
+from tracer.model.packet import Endpoints
+from tracer.util.worker import Worker
 
 PORT, TURN = 30285, 0.05
 WAYS = ("hear", "record", "filter")

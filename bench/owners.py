@@ -20,19 +20,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tracer.kube.ends import end_of
-from tracer.kube.explain import explain
-from tracer.kube.known import Known
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.kube.chain_names import endpoint_hash, service_hash
+from tracer.kube.endpoint_owners import end_of
 from tracer.kube.kubeconfig import Access
-from tracer.kube.model import ServicePort
-from tracer.kube.names import endpoint_hash, service_hash
 from tracer.kube.owners import owner_of
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.kube.store import Store
 from tracer.kube.watch import Watch
-from tracer.model import Endpoints, Evidence, Hop, Nat, Packet
-from tracer.rules import save
-from tracer.rules.model import Place, Ruleset, Visit, Walk
+from tracer.model.evidence import Evidence
+from tracer.model.kube import ServicePort
+from tracer.model.packet import Endpoints, Hop, Nat, Packet
+from tracer.model.rule import Place, Ruleset, Visit, Walk
+from tracer.rules import save_parser
 
 ENDS = 3
 
@@ -128,7 +129,7 @@ def main() -> None:
 
 
 def _imports() -> None:
-    code = "import time; t=time.process_time(); import tracer.kube.live, yaml; print(time.process_time()-t)"
+    code = "import time; t=time.process_time(); import tracer.kube.resolver; print(time.process_time()-t)"
     costs = [float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) for _ in range(5)]
     say("import of everything for Kubernetes, CPU s", f"{min(costs):.3f}")
 
@@ -150,7 +151,7 @@ def _look_ups(known: Known, services: int) -> None:
 def _rules(known: Known, services: int) -> None:
     text = rules(services)
     began = time.process_time()
-    ruleset = save.parse(text)
+    ruleset = save_parser.parse(text)
     count = sum(map(len, ruleset.chains.values()))
     say(f"read {count} rules of iptables-save, CPU s", f"{time.process_time() - began:.2f}")
     every = [r for chain in ruleset.chains.values() for r in chain]

@@ -15,9 +15,10 @@ import sys
 from collections.abc import Callable, Iterator
 from statistics import median
 
-from tracer.rules import nft, nft_dump, reader
-from tracer.rules.nfnetlink import Nfnetlink
-from tracer.rules.reader import Wanted
+from tracer.node.nfnetlink import Nfnetlink
+from tracer.rules.iptables import reader
+from tracer.rules.iptables.reader import Wanted
+from tracer.rules.nftables import netlink_dump, snapshot
 
 RULES, NFT_RULES, ENDS, ROUNDS = 80_000, 10_000, 3, 3
 A_SERVICE = 2 + 2 * ENDS + ENDS + 1
@@ -82,11 +83,11 @@ def nftables(rules: int) -> str:
 
     subprocess.run(["iptables-nft-restore"], input=text(rules), text=True, check=True)
     save = cost(lambda: subprocess.run(["iptables-nft-save"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True))
-    ours = cost(lambda: nft.read_here(0, ()))
+    ours = cost(lambda: snapshot.read_here(0, ()))
 
     def dump() -> None:
         with Nfnetlink() as nfnetlink:
-            nft_dump.read(nfnetlink)
+            netlink_dump.read(nfnetlink)
 
     def pyroute2() -> None:
         with NFTables(nfgen_family=0) as socket:

@@ -45,27 +45,27 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
     """way: as Session's `only`. directory: of save(), None for this machine's own kernel."""
     steps = Steps()
     with steps.step("import"):
-        from tracer.kernel import acts, headers, plan, program
+        from tracer.kernel import attach_plan, bcc_program, generated_headers, xt_extensions
         from tracer.kernel.btf import KernelTypes
-        from tracer.kernel.symbols import Symbols
+        from tracer.kernel.kallsyms import Symbols
 
-        bcc = program.load_bcc()
+        bcc = bcc_program.load_bcc()
         if not directory:  # it needs numpy, which the Python that has bcc may lack on the host
             import tracer.kernel.session  # noqa: F401
     with steps.step("BTF"):
         types = KernelTypes(directory / "btf" if directory else SYS_BTF)
     with steps.step("symbols"):
         symbols = Symbols.running(directory / "kallsyms" if directory else KALLSYMS)
-    can = plan.Abilities(False, False)
+    can = attach_plan.Abilities(False, False)
     if not way:
         saved = directory and json.loads((directory / "abilities.json").read_text())
-        can = plan.Abilities(**saved) if saved else program.abilities(bcc)
+        can = attach_plan.Abilities(**saved) if saved else bcc_program.abilities(bcc)
     with steps.step("plan and headers"):
-        planned, _ = plan.plan(types, symbols, can, verbose=False)
-        watched = acts.plan(types, symbols, can)
-        texts = headers.headers(types, symbols, planned, watched, RING_PAGES, os.cpu_count() or 1)
+        planned, _ = attach_plan.plan(types, symbols, can, verbose=False)
+        watched = xt_extensions.plan(types, symbols, can)
+        texts = generated_headers.headers(types, symbols, planned, watched, RING_PAGES, os.cpu_count() or 1)
     with steps.step("compile"):
-        compiled = program.Program(bcc, texts)
+        compiled = bcc_program.Program(bcc, texts)
     if not directory:
         with steps.step("attach"):
             compiled.attach(planned)
@@ -77,7 +77,7 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
 
 def save(directory: Path) -> None:
     """Copies what measure() needs of this machine's kernel: its types, its symbols, what its bcc can attach."""
-    from tracer.kernel.program import abilities, load_bcc
+    from tracer.kernel.bcc_program import abilities, load_bcc
 
     shutil.rmtree(directory, ignore_errors=True)
     (directory / "btf").mkdir(parents=True)

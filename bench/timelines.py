@@ -19,15 +19,16 @@ import sys
 import time
 from pathlib import Path
 
-from tests.ctnetlink import CHANGED, TOLD, Heard, message
-from tracer.following import Following
-from tracer.model import Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket, Totals
+from tests.support.ctnetlink import CHANGED, TOLD, Heard, message
+from tracer.connections.conntrack_events import Datagram
+from tracer.connections.tracker import Connections
+from tracer.handshakes.analyzer import Syns
+from tracer.model.packet import Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket
+from tracer.model.summary import Totals
+from tracer.node.namespace_view import Spaces
+from tracer.packets.outcome import judge
+from tracer.pipeline.correlation import Following
 from tracer.render.text import Text
-from tracer.syns.spaces import Spaces
-from tracer.syns.watch import Syns
-from tracer.timelines.connections import Connections
-from tracer.timelines.conntrack import Datagram
-from tracer.verdict import judge
 
 A_SECOND = 5000
 """Connections that are opened in one second of the packets' clock."""

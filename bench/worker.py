@@ -9,7 +9,7 @@ with one line of JSON on stdout, the first line without being asked, when the pr
     times        run time of each program since it was loaded: {name: [ns, runs]} (needs kernel.bpf_stats_enabled)
     off          probes off; {events, lost, why} since they went on
 
-Between commands it does what tracer/run.py does: it drains the ring and reads the loss counters every POLL_SECONDS.
+Between commands it does what tracer/pipeline/run.py does: it drains the ring and reads the loss counters every POLL_SECONDS.
 Compiling takes longer than measuring, so `off` only detaches, and the next `port` or `everything` attaches again.
 """
 
@@ -22,11 +22,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tracer import record
-from tracer.filters import Filter
+from tracer.events import record
 from tracer.kernel.session import Kernel, Session
-from tracer.rules.nft_switch import Switch
-from tracer.run import POLL_SECONDS
+from tracer.model.filter import Filter
+from tracer.pipeline.run import POLL_SECONDS
+from tracer.rules.nftables.trace_key import Switch
 
 RUN_TIME_NS, RUN_COUNT = 24, 25
 """Places of these two in struct bpf_prog_info (include/uapi/linux/bpf.h), counted in 8 bytes."""

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.api_server import ApiServer
-from tests.nodes import node
-from tracer import cli
-from tracer.render import _words
+from tests.support.api_server import ApiServer
+from tests.support.nodes import node
+from tracer.cli import main
+from tracer.render import _format
 
 with suppress(ImportError):  # the machines of the kernel tests have no hypothesis, and need none
     from hypothesis import HealthCheck, settings
@@ -33,7 +33,7 @@ def same_time_zone() -> Iterator[None]:
     if before is not None:
         os.environ["TZ"] = before
     time.tzset()
-    _words._second.cache_clear()
+    _format._second.cache_clear()
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
     def command(*args: str | Path) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as e:
-            cli.main([str(a) for a in args])
+            main.main([str(a) for a in args])
         told = capsys.readouterr()
         return int(e.value.code or 0), told.out, told.err
 

@@ -6,17 +6,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests import captures
-from tests.ctnetlink import Heard
 from tests.fuzz.files import Parts, taken_apart
-from tests.test_capture_between import heard
-from tests.test_capture_rulesets import snapshot
-from tracer.capture import rulesets
-from tracer.capture.codec import plain
-from tracer.kube.cni import Sandbox
-from tracer.kube.model import HostPort
-from tracer.rules.nft_watch import Change
-from tracer.source import Loss
+from tests.support import captures
+from tests.support.ctnetlink import Heard
+from tests.unit.capture.format.test_rulesets import snapshot
+from tests.unit.capture.test_change_events import heard
+from tracer.capture.format import rulesets
+from tracer.capture.format.codec import plain
+from tracer.kube.cni_cache import Sandbox
+from tracer.model.kube import HostPort
+from tracer.model.loss import Loss
+from tracer.rules.nftables.watcher import Change
 
 SANDBOX = Sandbox("c0ffee", "cbr0", "default", "web-a", ("10.244.0.11",), (HostPort(3306, 3306, "tcp", ""),))
 OBJECTS: list[dict[str, Any]] = [

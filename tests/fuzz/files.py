@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz import values
-from tracer import record
-from tracer.capture.codec import unpack
-from tracer.capture.layout import Layout, place
-from tracer.capture.reader import Capture
-from tracer.capture.schema import APPLICATION, TABLES, VERSION, Record, crc
+from tracer.capture.format.codec import unpack
+from tracer.capture.format.record_layout import Layout, place
+from tracer.capture.format.schema import APPLICATION, TABLES, VERSION, Record, crc
+from tracer.capture.replay.reader import Capture
+from tracer.events import record
 
 BOMB = 64 << 20
 """Bytes that some of the compressed values become."""

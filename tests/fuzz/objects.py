@@ -14,14 +14,16 @@ from typing import Any
 from tests.fuzz import values
 from tests.fuzz.bases import OBJECTS
 from tracer.errors import NoObjects
-from tracer.kube import client, objects
-from tracer.kube.client import Client, Refused
-from tracer.kube.known import Known
+from tracer.kube import api_client, objects
+from tracer.kube.api_client import Client, Refused
+from tracer.kube.catalog import Known
 from tracer.kube.kubeconfig import Access
 from tracer.kube.store import Store
 
-KINDS = {str(body["kind"]): resource for body, resource in zip(OBJECTS, (
-    client.SERVICES, client.SLICES, client.ENDPOINTS, client.pods_of("node-1"), client.NODES), strict=True)}  # fmt: skip
+RESOURCES = (
+    api_client.SERVICES, api_client.SLICES, api_client.ENDPOINTS, api_client.pods_of("node-1"), api_client.NODES,
+)  # fmt: skip
+KINDS = {str(body["kind"]): resource for body, resource in zip(OBJECTS, RESOURCES, strict=True)}
 ASKED = ("10.244.0.11", "192.168.56.10", "172.30.253.123", "x", "")
 
 

@@ -10,21 +10,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tracer.analysis import diff, stats
-from tracer.analysis.collect import Collect
-from tracer.analysis.main import about
+from tracer.analysis.collector import Collect
 from tracer.analysis.table import show
-from tracer.capture import again
-from tracer.capture.again import Asked
-from tracer.capture.reader import Capture
-from tracer.capture.wanted import Wanted
+from tracer.capture.replay import runner
+from tracer.capture.replay.display_filter import Wanted
+from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.runner import Asked
+from tracer.commands.analyze import about
 from tracer.errors import Damaged, NewerCapture, NoCapture, TraceError
 from tracer.export.html import Html
-from tracer.filters import parse_host
-from tracer.model import Packet
+from tracer.model.filter import parse_host
+from tracer.model.packet import Packet
+from tracer.pipeline.shutdown import Stop
 from tracer.render.base import Output
 from tracer.render.json import Json
 from tracer.render.text import Text
-from tracer.stop import Stop
 
 ASKED = (
     Asked(), Asked(), Asked(follow=True), Asked(no_rules=True), Asked(Wanted(ports=(8080,)), drops_only=True),
@@ -38,7 +38,7 @@ def read(path: Path, dice: random.Random) -> str:
     try:
         with Capture(str(path)) as capture:
             how(capture, dice.choice(ASKED), dice)
-            again.whole(capture)
+            runner.whole(capture)
             return "whole" if capture.ended() is not None else "in-part"
     except (NoCapture, NewerCapture) as e:
         one_sentence(e)
@@ -56,9 +56,9 @@ def one_sentence(e: TraceError) -> None:
 def _printed(capture: Capture, asked: Asked, dice: random.Random) -> None:
     made: Callable[..., Output] = dice.choice((Json, Text))
     out = made(io.StringIO(), io.StringIO(), verbose=dice.random() < 0.5)
-    full = again.facts(capture, dice.random() < 0.5)
-    out.begin(full, str(again.options(capture).get("said", "")), again.release(capture))
-    out.summary(again.replay(capture, out, asked, Stop()))
+    full = runner.facts(capture, dice.random() < 0.5)
+    out.begin(full, str(runner.options(capture).get("said", "")), runner.release(capture))
+    out.summary(runner.replay(capture, out, asked, Stop()))
 
 
 def _counted(capture: Capture, asked: Asked, dice: random.Random) -> None:
@@ -68,20 +68,20 @@ def _counted(capture: Capture, asked: Asked, dice: random.Random) -> None:
         for one in made:
             one.take(packet)
 
-    again.replay(capture, Collect(take), asked, Stop())
+    runner.replay(capture, Collect(take), asked, Stop())
     show([table for one in made for table in one.tables()], io.StringIO(), dice.choice(("json", "text")))
 
 
 def _compared(capture: Capture, asked: Asked, dice: random.Random) -> None:
     side = diff.Side(diff.rules_of(capture))
-    again.replay(capture, Collect(side.take), asked, Stop())
+    runner.replay(capture, Collect(side.take), asked, Stop())
     show(diff.tables(side, diff.Side(), ("A", "B")), io.StringIO(), "json")
 
 
 def _reported(capture: Capture, asked: Asked, dice: random.Random) -> None:
     with TemporaryDirectory() as name:
         made = Html(Path(name) / "report.html", about(capture, None))
-        totals = again.replay(capture, Collect(made.packet), asked, Stop())
+        totals = runner.replay(capture, Collect(made.packet), asked, Stop())
         for finding in totals.findings:
             made.finding(finding)
         made.close(totals)

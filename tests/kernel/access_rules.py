@@ -14,8 +14,8 @@ from typing import Any
 from incidents import links, objects
 from scenes import rules
 from scenes.topology import GATEWAY4, NODE4, PODS
-from tracer.kube.names import endpoint_hash, nftables_name, service_hash
-from tracer.kube.node import IPVS_LINK
+from tracer.kube.chain_names import endpoint_hash, nftables_name, service_hash
+from tracer.node.addresses import IPVS_LINK
 
 CART_IP, EXTERNAL_IP, BALANCER_IP = "172.30.9.1", "198.51.100.7", "198.51.100.8"
 LOCAL_IP, LOCAL_PORT = "172.30.9.2", 30777

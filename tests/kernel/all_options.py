@@ -3,9 +3,9 @@
 
     python3 tests/kernel/all_options.py DIRECTORY [--attach auto,kprobe] [--backends legacy] [--only WORDS] [--sides WORDS]
 
-tests/options_check.py reads what comes of it under all options, outside of the machine: an emulated one takes twenty times as
-long to explain a packet. A case is built once and recorded on its sides one after another. For NAME there are NAME.k8st, what
-was printed meanwhile, and NAME.about, which says what it is and is written when the recording is whole.
+tests/support/options_check.py reads what comes of it under all options, outside of the machine: an emulated one takes twenty
+times as long to explain a packet. A case is built once and recorded on its sides one after another. For NAME there are
+NAME.k8st, what was printed meanwhile, and NAME.about, which says what it is and is written when the recording is whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.kernel import modules, option_runs  # noqa: E402
 from tests.kernel.recorder import Recorder  # noqa: E402
 from tests.kernel.watching import NOTHING  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
-from tracer.rules import sockopt  # noqa: E402
+from tracer.rules.iptables import sockopt  # noqa: E402
 
 TRIES = 3
 _texts: dict[tuple[int, str, str], str | None] = {}
@@ -38,11 +38,13 @@ _save = sockopt.save
 
 def saved_once(family: str, table: str) -> str | None:
     """In place of sockopt.save: a case has the same rules on all its sides, and iptables-save takes a second here. What it
-    printed is compared with the kernel's own rules each time (tracer/rules/saved.py)."""
+    printed is compared with the kernel's own rules each time (tracer/rules/iptables/save_join.py)."""
     key = Path("/proc/thread-self/ns/net").stat().st_ino, family, table
     if key not in _texts:
         _texts[key] = _save(family, table)
     return _texts[key]
+
+
 BACK_ENDS: tuple[Backend, ...] = ("legacy", "nft")
 
 

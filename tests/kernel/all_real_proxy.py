@@ -21,12 +21,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 from scenes import topology  # noqa: E402
-from tests import real_proxy  # noqa: E402
-from tests.api_server import ApiServer  # noqa: E402
 from tests.kernel import audit_nodes, modules, real_cluster, real_situations  # noqa: E402
 from tests.kernel.real_runs import Totals  # noqa: E402
 from tests.kernel.real_situations import Place  # noqa: E402
 from tests.kernel.watching import NOTHING, Watch  # noqa: E402
+from tests.support import real_proxy  # noqa: E402
+from tests.support.api_server import ApiServer  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
 
 INSIDE = "K8SNET_REAL_PROXY"

@@ -3,9 +3,9 @@
 
     python3 tests/kernel/all_rights.py [single] [several] [container] [lockdown] [CAP_...]
 
-A run without each of tracer/kernel/rights.py, and some without several. They share one compiled program, for compiling takes a
-minute in an emulator; a run that would compile another one does. A line each: its exit status, and what it told less than one
-that had all; below it what it said. At the end the kernel is locked down, which only a new boot takes back.
+A run without each of tracer/node/capabilities.py, and some without several. They share one compiled program, for compiling
+takes a minute in an emulator; a run that would compile another one does. A line each: its exit status, and what it told less
+than one that had all; below it what it said. At the end the kernel is locked down, which only a new boot takes back.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 from scenes import scene, topology, traffic  # noqa: E402
 from tests.kernel import modules, tracers  # noqa: E402
-from tracer import cli, doctor  # noqa: E402
-from tracer.kernel import acts, rights, session  # noqa: E402
-from tracer.kernel.headers import headers  # noqa: E402
-from tracer.kernel.program import Program, abilities, load_bcc  # noqa: E402
-from tracer.kernel.ring import PAGE  # noqa: E402
+from tracer.cli import main as cli_main  # noqa: E402
+from tracer.commands import doctor  # noqa: E402
+from tracer.kernel import session, xt_extensions  # noqa: E402
+from tracer.kernel.bcc_program import Program, abilities, load_bcc  # noqa: E402
+from tracer.kernel.generated_headers import headers  # noqa: E402
+from tracer.kernel.ring_buffer import PAGE  # noqa: E402
+from tracer.node import capabilities  # noqa: E402
 
 DROPPED, OTHERS = 9126, 9127
 """Ports: one that a rule of nftables drops, one of a listener of another user."""
 CHAINS = f"table inet few {{ chain in {{ type filter hook input priority 5; tcp dport {DROPPED} drop; }}; }}"
 PORTS = (traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY, DROPPED, OTHERS)
 LISTEN = f"import socket, time; s = socket.create_server(('', {OTHERS})); print(flush=True); time.sleep(1e6)"
-BEYOND = tuple(name for name in rights.BITS if name not in (rights.NEEDED, *rights.LOSES))
+BEYOND = tuple(name for name in capabilities.BITS if name not in (capabilities.NEEDED, *capabilities.LOSES))
 SEVERAL = (("CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH"), BEYOND)
-LOCKDOWN = rights.LOCKDOWN
+LOCKDOWN = capabilities.LOCKDOWN
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 WAIT = 240.0
 
@@ -55,7 +57,7 @@ class Runs:
         self._directory, self._number = directory, 0
         kernel, can = session.Kernel.running(), abilities(load_bcc())
         planned, _ = session.choose(kernel, can, False)
-        watched, pages = acts.plan(kernel.types, kernel.symbols, can), session.RING_BYTES // PAGE
+        watched, pages = xt_extensions.plan(kernel.types, kernel.symbols, can), session.RING_BYTES // PAGE
         self._texts = headers(kernel.types, kernel.symbols, planned, watched, pages, session.possible_cpus())
         self._types, self._program = kernel.types, Program(load_bcc(), self._texts)
 
@@ -94,7 +96,7 @@ class Runs:
                 contain()
             lose(without)
             ready = ["--ready-file", str(name.with_suffix(".ready")), "-o", "json", "--no-kube"]
-            cli.main([*ready, *(word for port in PORTS for word in ("--port", str(port)))])
+            cli_main.main([*ready, *(word for port in PORTS for word in ("--port", str(port)))])
         except SystemExit as e:
             status = e.code
         except BaseException:
@@ -118,12 +120,12 @@ def contain() -> None:
 
 
 def lose(without: Without) -> None:
-    """This process, and what it runs, has all of tracer/kernel/rights.py from now on but these."""
-    mask, libc = rights.mask(tuple(c for c in rights.BITS if c not in without)), ctypes.CDLL(None, use_errno=True)
+    """This process, and what it runs, has all of tracer/node/capabilities.py from now on but these."""
+    mask, libc = capabilities.mask(tuple(c for c in capabilities.BITS if c not in without)), ctypes.CDLL(None, use_errno=True)
     for bit in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
         if not mask >> bit & 1:
             libc.prctl(PR_CAPBSET_DROP, bit, 0, 0, 0)
-    rights.keep(mask)
+    capabilities.keep(mask)
 
 
 @contextmanager
@@ -169,7 +171,7 @@ def main(parts: Sequence[str]) -> int:
         everything = told(whole[1])
         write("with all", whole, everything)
         print("    tells:", ", ".join(what for what, there in everything.items() if there))
-        for without in (*((name,) for name in rights.BITS if name in parts or "single" in parts), *several):
+        for without in (*((name,) for name in capabilities.BITS if name in parts or "single" in parts), *several):
             write(f"without {' '.join(without)}", runs.run(without), everything)
         if "container" in parts:
             write(f"in a container, without {' '.join(BEYOND)}", runs.run(BEYOND, contained=True), everything)

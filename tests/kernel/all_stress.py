@@ -29,7 +29,7 @@ from scenes import scene, traffic  # noqa: E402
 from tests.kernel import modules, stress  # noqa: E402
 from tests.kernel.test_command import ASK, COMMAND, ENVIRONMENT  # noqa: E402
 from tests.kernel.tracers import Tracer  # noqa: E402
-from tracer.rules import nfnetlink  # noqa: E402
+from tracer.node import nfnetlink  # noqa: E402
 
 OPTIONS = f"-o json --no-kube --port {traffic.NODEPORT_HTTP} --port {traffic.NODEPORT_LONELY} --"
 READ_ONLY = (

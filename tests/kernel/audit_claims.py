@@ -16,14 +16,14 @@ from scenes.netns import entered
 from tests.kernel.audit_nodes import ADDRESSES, CLIENT, FAR, HOSTED, MINE, NODE, PODS, PORT, Plan
 from tracer.audit import audit
 from tracer.audit.state import State
-from tracer.explain.model import Story
-from tracer.explain.question import Question
 from tracer.findings.context import Context
-from tracer.findings.model import Finding
-from tracer.findings.node import Node
-from tracer.kube.known import Known
+from tracer.kube.catalog import Known
 from tracer.kube.store import Store
-from tracer.rules import installed
+from tracer.model.finding import Finding
+from tracer.model.prediction import Story
+from tracer.node.node import Node
+from tracer.predict.query import Question
+from tracer.rules import inventory
 
 SENDERS = {"outside": (CLIENT, "client"), "the node": (NODE, None), "a pod": (PODS["pod-c"], "pod-c")}
 REFUSED, LOST, HERE = "refused", "no answer", "the node's process"
@@ -100,7 +100,7 @@ def state(made: Plan, proc: Path) -> State:
     store = Store("node-1")
     store.load(made.objects())
     local = frozenset({NODE, "10.244.0.1", "10.244.0.254", "127.0.0.1"})
-    found = installed.read(True)
+    found = inventory.read(True)
     assert not found.unread, found.unread
     return State(Context(Known(store, local=local), Node(proc)), found)
 

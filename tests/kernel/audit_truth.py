@@ -91,7 +91,7 @@ def _import_once() -> None:
     emulated processor's."""
     checks()
     finders()
-    for name in ("pyroute2", "tracer.rules.ipset", "tracer.rules.ipvs", "tracer.kube.explain"):
+    for name in ("pyroute2", "tracer.rules.ipset", "tracer.rules.ipvs.netlink", "tracer.kube.attribution"):
         importlib.import_module(name)
 
 

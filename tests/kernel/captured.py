@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scenes import topology, traffic
-from tests import waiting
 from tests.kernel.conftest import ROOT
 from tests.kernel.recorder import Recorded
 from tests.kernel.test_command import ENVIRONMENT
-from tracer.filters import Filter
+from tests.support import waiting
+from tracer.model.filter import Filter
 
 WANTED = Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY))
 

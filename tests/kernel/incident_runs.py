@@ -15,19 +15,20 @@ from scenes.rules import Backend
 from tests.kernel.watching import Watch
 from tracer.audit import audit
 from tracer.audit.state import State
-from tracer.backends import nft_loaded
-from tracer.filters import Filter
 from tracer.findings import Findings
 from tracer.findings.context import Context
-from tracer.findings.model import Finding
-from tracer.kube import node
-from tracer.kube.cni import Cache
-from tracer.kube.explain import explain
-from tracer.kube.known import Known
+from tracer.handshakes.analyzer import Syns
+from tracer.kube import node_name
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.kube.cni_cache import Cache
 from tracer.kube.store import Store
-from tracer.model import Packet
-from tracer.rules import installed
-from tracer.syns.watch import Syns
+from tracer.model.filter import Filter
+from tracer.model.finding import Finding
+from tracer.model.packet import Packet
+from tracer.node import addresses
+from tracer.rules import inventory
+from tracer.rules.backends import nft_loaded
 
 
 @dataclass
@@ -77,8 +78,8 @@ def known(objects: list[Object]) -> Known:
     """What the tracer knows of these objects, on this node."""
     store = Store()
     store.load(objects)
-    local = node.local_addresses()
-    store.node = node.name_of_node(store, local)
+    local = addresses.local_addresses()
+    store.node = node_name.name_of_node(store, local)
     return Known(store, Cache(), local)
 
 
@@ -102,7 +103,7 @@ def situate(watch: Watch, situation: Situation) -> tuple[Result, Result]:
     objects = situation.up()
     packets = Result(situation.packets, situation.text, int(bool(situation.packets)))
     _watched(watch, packets, objects, situation.ports, situation.backend, situation.traffic, nft=True)
-    told = audit(State(Context(known(objects)), installed.read(nft_loaded())))
+    told = audit(State(Context(known(objects)), inventory.read(nft_loaded())))
     said = Result(situation.audit, f"{situation.text}, audited", int(bool(situation.audit)), said=packets.said)
     said.findings = [f for f in told if f.certain or f.name not in situation.perhaps]
     if situation.by_answer:

@@ -52,7 +52,7 @@ class Point:
 
 
 def _attached(way: str) -> Point:
-    return Point("tracer.kernel.program", "Program._attach_one", way=way)
+    return Point("tracer.kernel.bcc_program", "Program._attach_one", way=way)
 
 
 POINTS = {
@@ -63,19 +63,22 @@ POINTS = {
     "first kprobe attached": _attached("KPROBE"),
     "first kretprobe attached": _attached("KRETPROBE"),
     "all attached": Point("tracer.kernel.session", "Ring.__init__", entered=True),
-    "namespace of the trace switch made": Point("tracer.rules.nfnetlink", "Nfnetlink.batch", entered=True, few=True),
-    "trace switch on": Point("tracer.rules.nft_switch", "Switch.__init__", few=True),
-    "rules of nftables being read": Point("tracer.rules.nft_text", "run", entered=True, few=True),
+    "namespace of the trace switch made": Point("tracer.node.nfnetlink", "Nfnetlink.batch", entered=True, few=True),
+    "trace switch on": Point("tracer.rules.nftables.trace_key", "Switch.__init__", few=True),
+    "rules of nftables being read": Point("tracer.rules.nftables.listing", "run", entered=True, few=True),
     "a tool that prints rules just started": Point("subprocess", "Popen.__init__", few=True),
-    "rules of iptables being read": Point("tracer.rules.sockopt", "save", entered=True, few=True),
-    "ready": Point("tracer.main", "write_ready", few=True),
-    "tracing": Point("tracer.run", "Run._turn", nth=5, live=True),
+    "rules of iptables being read": Point("tracer.rules.iptables.sockopt", "save", entered=True, few=True),
+    "ready": Point("tracer.commands.trace", "write_ready", few=True),
+    "tracing": Point("tracer.pipeline.run", "Run._turn", nth=5, live=True),
     "ending": Point("tracer.kernel.session", "Session.close", entered=True, few=True),
     "detaching": Point("bcc", "BPF.detach_raw_tracepoint", few=True),
     "detached": Point("bcc", "BPF.cleanup"),
 }
 """In the order of a run. What comes before, "BTF read" and "compiling", is killed in a process of its own."""
-EARLY = {"BTF read": Point("tracer.kernel.session", "Kernel.running"), "compiling": Point("tracer.kernel.program", "compiled")}
+EARLY = {
+    "BTF read": Point("tracer.kernel.session", "Kernel.running"),
+    "compiling": Point("tracer.kernel.bcc_program", "compiled"),
+}
 
 
 def say(**words: object) -> None:
@@ -137,11 +140,11 @@ class Forge:
         null = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1):
             os.dup2(null, number)
-        main: Any = import_module("tracer.main")
+        main: Any = import_module("tracer.commands.trace")
         if POINTS[name].way:  # a way of attaching that this kernel, or these options, do not take
             main.write_ready = lambda *_: os._exit(NOT_REACHED)
         if POINTS[name].few:
-            program: Any = import_module("tracer.kernel.program")
+            program: Any = import_module("tracer.kernel.bcc_program")
             watch = program.Program.watch
             program.Program.watch = lambda self, rows: watch(self, rows[::FEW])
         if POINTS[name].live:  # its --duration may be over before it has been compared
@@ -154,7 +157,7 @@ def early(name: str) -> None:
     """Dies before anything is compiled, or within the compiler."""
     if name != "compiling":
         return arm(EARLY[name])
-    program: Any = import_module("tracer.kernel.program")
+    program: Any = import_module("tracer.kernel.bcc_program")
     original = program.compiled
 
     def compiled(*arguments: Any) -> Any:
@@ -172,14 +175,14 @@ def main(first: str, options: list[str]) -> None:
     os.dup2(1, 3)
     os.dup2(2, 1)
     sys.argv[1:] = options
-    program: Any = import_module("tracer.kernel.program")
-    import_module("tracer.main")
+    program: Any = import_module("tracer.kernel.bcc_program")
+    import_module("tracer.commands.trace")
     if first in EARLY:
         early(first)
     else:
         program.compiled = Forge(program.compiled)
     with suppress(SystemExit):
-        import_module("tracer.cli").main(options)
+        import_module("tracer.cli.main").main(options)
     os._exit(NOT_REACHED)
 
 

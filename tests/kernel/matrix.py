@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tracer.kernel.program import load_bcc
+from tracer.kernel.bcc_program import load_bcc
 
 
 @dataclass

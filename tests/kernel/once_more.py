@@ -7,7 +7,7 @@ it may be a race of the tracer's: it is to be looked at, but the other tests sta
 
 python3 tests/kernel/once_more.py [--matrix FILE] [options of pytest] tests/kernel     (as root, in a machine of the lab)
 
-With --matrix, what came of the tests of the kernel matrix is in FILE, for docs/matrix.md (tests/matrix_table.py).
+With --matrix, what came of the tests of the kernel matrix is in FILE, for docs/matrix.md (tests/support/matrix_table.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Incidents and the demonstration under each option that changes what is written: what was found, and what was printed.
 
 In the kernel only a run's filter differs by option: by --port or by --service, with or without --drops-only. Each of these four
-is a side. A case is recorded once on each side, and all other options are those of reading it (tests/options_check.py).
+is a side. A case is recorded once on each side, and all other options are those of reading it (tests/support/options_check.py).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from incidents.objects import Object
 from scenes import scene, topology, traffic
 from scenes.rules import Backend
 from tests.kernel.recorder import Both, Patient, Recorded, Recorder
-from tracer.capture import again
-from tracer.capture.series import opened
-from tracer.filters import Filter
-from tracer.findings.model import Finding
-from tracer.kube.wanted import Words
-from tracer.main import Job
-from tracer.model import Totals
+from tracer.capture.replay import runner
+from tracer.capture.replay.file_series import opened
+from tracer.commands.trace import Job
+from tracer.kube.selectors import Words
+from tracer.model.filter import Filter
+from tracer.model.finding import Finding
+from tracer.model.summary import Totals
 from tracer.render.json import Json
 from tracer.render.text import Text
 
@@ -145,9 +145,9 @@ def read(files: Sequence[Path], case: Case, options: Options, drops: bool = Fals
     """What a recording shows under these options. drops: it holds more, and is read with --drops-only."""
     text, lines = StringIO(), StringIO()
     output = Both(Text(text, StringIO()), Json(lines, StringIO()))
-    asked = again.Asked(no_rules=options.no_rules, follow=options.follow, drops_only=drops)
+    asked = runner.Asked(no_rules=options.no_rules, follow=options.follow, drops_only=drops)
     with opened([str(path) for path in files]) as capture:
-        totals = again.replay(capture, output, asked, Patient())
+        totals = runner.replay(capture, output, asked, Patient())
     output.summary(totals)
     return checked(case, options, text.getvalue(), lines.getvalue(), totals)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from incidents.objects import Object
-from tests import real_proxy
-from tests.api_server import ApiServer
 from tests.kernel import audit_nodes, real_cluster
 from tests.kernel.audit_nodes import Plan
 from tests.kernel.real_situations import has_written
-from tests.real_proxy import MODES, KubeProxy, Mode, until
+from tests.support import real_proxy
+from tests.support.api_server import ApiServer
+from tests.support.real_proxy import MODES, KubeProxy, Mode, until
 
 
 def plan(seed: int, with_ipvs: bool) -> tuple[Plan, Mode]:

@@ -14,21 +14,21 @@ from tests.kernel import audit_claims, real_cluster
 from tests.kernel.audit_nodes import CLIENT, NODE, PODS, Plan
 from tests.kernel.real_cluster import Ask
 from tests.kernel.watching import Seen, Watch
-from tests.nodes import owners
+from tests.support.nodes import owners
 from tracer.audit import audit
 from tracer.audit.state import State
-from tracer.explain.question import Question
-from tracer.filters import Filter
 from tracer.findings import Findings
 from tracer.findings.context import Context
-from tracer.findings.model import Finding
-from tracer.findings.node import Node
-from tracer.kube.explain import explain
-from tracer.kube.known import Known
-from tracer.model import Packet
-from tracer.rules import installed
-from tracer.syns.watch import Syns
-from tracer.verdict import BAD
+from tracer.handshakes.analyzer import Syns
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.model.filter import Filter
+from tracer.model.finding import Finding
+from tracer.model.packet import Packet
+from tracer.node.node import Node
+from tracer.packets.outcome import BAD
+from tracer.predict.query import Question
+from tracer.rules import inventory
 
 FILTER = Filter(ports=real_cluster.PORTS)
 TRIES = 3
@@ -100,7 +100,7 @@ class Judge:
         return audit(self.state())
 
     def state(self) -> State:
-        rules = installed.read(True)
+        rules = inventory.read(True)
         return State(Context(self.known, Node(self.proc)), rules)
 
     def traced(self, where: str, asks: list[Ask]) -> list[Finding]:

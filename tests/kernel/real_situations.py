@@ -15,20 +15,20 @@ from pathlib import Path
 
 from scenes import servers
 from scenes.topology import CLIENT
-from tests import real_proxy
-from tests.api_server import ApiServer
 from tests.kernel import audit_nodes, real_cluster
 from tests.kernel.audit_nodes import NODE, PODS
 from tests.kernel.real_cluster import ADDRESSES, CONTAINER, HOST_PORT, HOSTED, LOCAL, LONELY, NODE_PORTS, REFUSED, WEB, Ask
 from tests.kernel.real_runs import Judge, Totals
 from tests.kernel.watching import Watch
-from tests.real_proxy import KubeProxy, Mode, until
-from tracer.filters import Filter
-from tracer.kube.cni import Cache
-from tracer.kube.known import Known
-from tracer.kube.live import Kube, Source
+from tests.support import real_proxy
+from tests.support.api_server import ApiServer
+from tests.support.real_proxy import KubeProxy, Mode, until
+from tracer.kube.catalog import Known
+from tracer.kube.cni_cache import Cache
+from tracer.kube.resolver import Kube, Source
+from tracer.kube.selectors import Words
 from tracer.kube.store import Store
-from tracer.kube.wanted import Words
+from tracer.model.filter import Filter
 
 METRICS_PORT = 10249
 _WRITTEN = re.compile(r"^kubeproxy_sync_proxy_rules_last_timestamp_seconds(?:\{[^}]*\})? [1-9]", re.M)

@@ -3,7 +3,8 @@
 
     python3 tests/kernel/record_all.py DIRECTORY [--backends legacy,nft] [--only WORDS] [--missing]
 
-tests/replay_check.py reads what comes of it. For NAME there are NAME.k8st, NAME.text and NAME.json. Probes are compiled once.
+tests/support/replay_check.py reads what comes of it. For NAME there are NAME.k8st, NAME.text and NAME.json. Probes are compiled
+once.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import incidents  # noqa: E402
 from scenes import nfnetlink, packets, rules, scene, topology, traffic  # noqa: E402
 from tests.kernel import modules, restored, syn_scenes  # noqa: E402
 from tests.kernel.recorder import Recorded, Recorder  # noqa: E402
-from tests.nodes import node  # noqa: E402
-from tracer.filters import Filter  # noqa: E402
+from tests.support.nodes import node  # noqa: E402
 from tracer.kernel.session import Kernel, Session  # noqa: E402
+from tracer.model.filter import Filter  # noqa: E402
 
 REQUESTS = (traffic.NODEPORT_HTTP, traffic.NODEPORT_UDP)
 

@@ -11,24 +11,25 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
-from tracer import doctor
-from tracer.capture.files import Sizes
-from tracer.capture.recording import Recording
-from tracer.capture.redacted import Redacted
-from tracer.facts import Fact
-from tracer.filters import Filter
-from tracer.findings.model import Finding
+from tracer.capture.record.environment import Recording
+from tracer.capture.record.files import Sizes
+from tracer.capture.redact.records import Redacted
+from tracer.commands import doctor
+from tracer.commands.trace import Job, missed, prepare
 from tracer.kernel.session import Kernel, Session
-from tracer.kube.live import Kube, Source
-from tracer.kube.wanted import Words
-from tracer.main import Job, missed, prepare
-from tracer.model import Packet, Totals
+from tracer.kube.resolver import Kube, Source
+from tracer.kube.selectors import Words
+from tracer.model.check import Fact
+from tracer.model.filter import Filter
+from tracer.model.finding import Finding
+from tracer.model.handshake import Verdict
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.model.timeline import Timeline
+from tracer.pipeline.shutdown import Stop
 from tracer.render.base import Lost, Output
 from tracer.render.json import Json
 from tracer.render.text import Text
-from tracer.stop import Stop
-from tracer.syns.model import Verdict
-from tracer.timelines.model import Timeline
 
 SETTLE = 0.8
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from incidents import ipvs, links
 from scenes import rules, topology
-from tests.nodes import Node
+from tests.support.nodes import Node
 
 MODES = {
     "1.20.2-iptables-legacy": "legacy", "1.36.2-iptables-legacy": "legacy", "1.20.2-iptables-nft": "nft",

@@ -12,7 +12,7 @@ from pathlib import Path
 from scenes import rules, topology
 from scenes.netns import entered
 from scenes.topology import PODS
-from tracer.place import place
+from tracer.util.addresses import place
 
 SNAT_PORT = 40000
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from tests.kernel import pcap
 from tests.kernel.syn_scenes import Scene
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
-from tracer.kube.cni import Cache
-from tracer.kube.explain import explain
-from tracer.kube.known import Known
+from tracer.handshakes.analyzer import Syns
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.kube.cni_cache import Cache
 from tracer.kube.store import Store
-from tracer.model import Packet
-from tracer.syns.counters import Difference
-from tracer.syns.model import Verdict
-from tracer.syns.watch import Syns
+from tracer.model.counter_mismatch import Difference
+from tracer.model.filter import Filter
+from tracer.model.handshake import Verdict
+from tracer.model.packet import Packet
 
 SYN_ONLY = "(tcp[tcpflags]&(tcp-syn|tcp-ack)==tcp-syn or (ip6 proto 6 and ip6[53]&18==2))"
 """tcpdump does not know the flags of TCP over IPv6."""

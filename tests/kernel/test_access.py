@@ -19,11 +19,11 @@ from scenes.traffic import Reply
 from tests.kernel import access_rules, restored
 from tests.kernel.access_rules import BALANCER_IP, CART_IP, EXTERNAL_IP, LOCAL_PORT
 from tests.kernel.watching import Watch
-from tests.nodes import node
-from tracer.filters import Filter
-from tracer.kube.explain import explain
-from tracer.kube.known import Known
-from tracer.model import Hop, Packet
+from tests.support.nodes import node
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.model.filter import Filter
+from tracer.model.packet import Hop, Packet
 
 MODES = ("1.36.2-iptables-legacy", "1.36.2-iptables-nft", "1.36.2-nftables-nft", "1.20.2-ipvs-nft")
 HTTP_IP = traffic.CLUSTER_IP_HTTP

@@ -20,10 +20,10 @@ from tests.kernel import incident_runs
 from tests.kernel.conftest import ROOT
 from tracer.audit import audit
 from tracer.audit.state import State
-from tracer.backends import nft_loaded
 from tracer.findings.context import Context
-from tracer.findings.model import Finding
-from tracer.rules import installed
+from tracer.model.finding import Finding
+from tracer.rules import inventory
+from tracer.rules.backends import nft_loaded
 
 pytestmark = pytest.mark.thorough
 
@@ -51,7 +51,7 @@ def found(number: int, state: str, backend: Backend) -> list[Finding]:
 
 def looked(objects: list[Object]) -> list[Finding]:
     known = incident_runs.known(objects)
-    rules_now = installed.read(nft_loaded())
+    rules_now = inventory.read(nft_loaded())
     assert not rules_now.unread
     return audit(State(Context(known), rules_now))
 

@@ -15,10 +15,10 @@ import pytest
 from scenes import topology
 from tests.kernel.captured import WANTED, ask, calmly, read, same, until
 from tests.kernel.recorder import Recorder
-from tests.test_capture_redacted import everything
-from tracer.capture.files import Sizes
-from tracer.capture.redacted import Redacted
-from tracer.filters import Filter
+from tests.unit.capture.redact.test_records import everything
+from tracer.capture.record.files import Sizes
+from tracer.capture.redact.records import Redacted
+from tracer.model.filter import Filter
 
 pytestmark = pytest.mark.thorough
 

@@ -15,13 +15,13 @@ from tests.kernel import pcap
 from tests.kernel.captured import same
 from tests.kernel.recorder import Recorder
 from tests.kernel.watching import NOTHING
-from tracer.capture import again
-from tracer.capture.series import opened
-from tracer.filters import Filter
+from tracer.capture.replay import runner
+from tracer.capture.replay.file_series import opened
 from tracer.kernel.session import Kernel, Session
-from tracer.model import Packet
+from tracer.model.filter import Filter
+from tracer.model.packet import Packet
+from tracer.pipeline.shutdown import Stop
 from tracer.render.text import Text
-from tracer.stop import Stop
 
 pytestmark = pytest.mark.thorough
 
@@ -42,7 +42,7 @@ def packets_of(path: Path) -> list[Packet]:
 
     found: list[Packet] = []
     with opened([str(path)]) as capture:
-        again.replay(capture, Kept(StringIO(), StringIO()), again.Asked(), Stop())
+        runner.replay(capture, Kept(StringIO(), StringIO()), runner.Asked(), Stop())
     return found
 
 

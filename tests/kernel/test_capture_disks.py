@@ -15,8 +15,8 @@ import pytest
 
 from tests.kernel.captured import ask, calmly, read, until
 from tests.kernel.recorder import Recorder
-from tracer.capture import writer
-from tracer.filters import Filter
+from tracer.capture.record import writer
+from tracer.model.filter import Filter
 
 pytestmark = pytest.mark.thorough
 

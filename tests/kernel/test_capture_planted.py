@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import captures
-from tests.nobody import NOBODY
-from tests.test_capture_planted import plant, precious, read, shared, with_super  # noqa: F401  # two are fixtures
-from tracer.capture.files import BESIDE, Files, Sizes
+from tests.support import captures
+from tests.support.nobody import NOBODY
+from tests.unit.capture.replay.test_planted_journals import (
+    plant,
+    read,
+    with_super,
+)  # two are fixtures
+from tracer.capture.record.files import BESIDE, Files, Sizes
 from tracer.errors import NotWritten
 
 SETTINGS = ("protected_symlinks", "protected_hardlinks", "protected_fifos", "protected_regular")
@@ -47,7 +51,7 @@ def as_nobody(work: object) -> int:
 
 
 @pytest.mark.parametrize("suffix", BESIDE)
-def test_the_writer(shared: Path, precious: Path, suffix: str) -> None:  # noqa: F811
+def test_the_writer(shared: Path, precious: Path, suffix: str) -> None:
     path = shared / "x.k8st"
     beside = path.with_name(path.name + suffix)
     for work in (
@@ -77,7 +81,7 @@ def test_the_writer(shared: Path, precious: Path, suffix: str) -> None:  # noqa:
     assert precious.read_text() == "precious" and [p.name for p in shared.iterdir()] == ["x.k8st"]
 
 
-def test_the_reader(shared: Path, precious: Path) -> None:  # noqa: F811
+def test_the_reader(shared: Path, precious: Path) -> None:
     path = captures.capture(shared / "x.k8st").path
     before = read(path)
     pages = path.stat().st_size // 4096

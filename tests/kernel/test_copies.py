@@ -10,12 +10,12 @@ import pytest
 
 from scenes import rules, topology, traffic
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
-from tracer.kube.cni import Cache
-from tracer.kube.explain import explain
-from tracer.kube.known import Known
+from tracer.handshakes.analyzer import Syns
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.kube.cni_cache import Cache
 from tracer.kube.store import Store
-from tracer.syns.watch import Syns
+from tracer.model.filter import Filter
 
 TEE = f"""*mangle
 -A PREROUTING -i eth0 -p udp --dport {traffic.NODEPORT_UDP} -j TEE --gateway {topology.PODS[1].addr4}

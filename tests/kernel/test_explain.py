@@ -18,17 +18,18 @@ from tests.kernel.conftest import ROOT
 from tests.kernel.restored import MODES
 from tests.kernel.test_nodes import SCENARIOS, doors
 from tests.kernel.watching import Watch
-from tests.nodes import node
-from tracer.backends import nft_loaded
-from tracer.explain.command import asked
-from tracer.explain.compare import compare, steps
-from tracer.explain.journey import Journey
-from tracer.explain.question import Question
-from tracer.filters import Filter
-from tracer.rules import installed, sockopt
-from tracer.rules.assemble import assemble
-from tracer.rules.blob import BlobTable
-from tracer.rules.packed import WORDS
+from tests.support.nodes import node
+from tracer.commands.explain import asked
+from tracer.model.filter import Filter
+from tracer.predict.compare import compare, steps
+from tracer.predict.path import Journey
+from tracer.predict.query import Question
+from tracer.rules import inventory
+from tracer.rules.backends import nft_loaded
+from tracer.rules.iptables import sockopt
+from tracer.rules.iptables.assemble import assemble
+from tracer.rules.iptables.blob import BlobTable
+from tracer.rules.iptables.encode import WORDS
 
 pytestmark = pytest.mark.thorough
 
@@ -47,7 +48,7 @@ def test_told_and_seen(watch: Watch, plain: None, mode: str) -> None:
     for scenario in SCENARIOS:
         here = node(mode, scenario)
         restored.put(here, MODES[mode])
-        journey = Journey(installed.read(nft_loaded()))
+        journey = Journey(inventory.read(nft_loaded()))
         questions: dict[int, Question] = {}
         with watch(Filter(protocol=6), nft=MODES[mode] != "legacy") as seen:
             for _, address, port, ns in [d for door in doors(here) for d in _from_everywhere(door)]:
@@ -81,13 +82,13 @@ def _from_everywhere(door: tuple[str, str, int, str | None]) -> Iterator[tuple[s
 
 @pytest.mark.parametrize("mode", [m for m in MODES if MODES[m] == "legacy"])
 def test_an_assembled_table_is_the_kernels_own(node: None, plain: None, mode: str) -> None:
-    from tests.nodes import node as recorded
+    from tests.support.nodes import node as recorded
 
     compared = 0
     for scenario in SCENARIOS:
         here = recorded(mode, scenario)
         restored.put(here, "legacy")
-        ruleset = installed.read(False).legacy
+        ruleset = inventory.read(False).legacy
         assert ruleset
         for name in sockopt.present("ip"):
             kernels = BlobTable("ip", name, *sockopt.read("ip", name))

@@ -16,7 +16,7 @@ from scenes import topology, traffic
 from tests.kernel import faults, tracers
 from tests.kernel.tracers import Line, Tracer
 from tests.kernel.untouched import settled, state
-from tracer.stop import END_SECONDS
+from tracer.pipeline.shutdown import END_SECONDS
 
 pytestmark = pytest.mark.thorough
 

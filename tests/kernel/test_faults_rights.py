@@ -12,7 +12,7 @@ from scenes import traffic
 from tests.kernel import tracers
 from tests.kernel.tracers import Tracer, holding, without_symbols
 from tests.kernel.untouched import settled, state
-from tracer.kernel import rights
+from tracer.node import capabilities
 
 pytestmark = pytest.mark.thorough
 
@@ -25,7 +25,7 @@ LOCKDOWN = (
 PATIENCE = 60.0
 CONTAINED = (
     "unshare -m sh -c 'umount -l /sys && mount -t sysfs -o ro none /sys && mount --bind /tmp /tmp && mount -o remount,bind,ro /"
-    " && ! touch /var/x 2>/dev/null && exec \"$@\"' sh"
+    ' && ! touch /var/x 2>/dev/null && exec "$@"\' sh'
 )
 """As a container sees /sys, and with a root that can only be read, but for /tmp."""
 
@@ -55,7 +55,7 @@ def test_a_function_that_no_run_can_do_without(node: None, tmp_path: Path) -> No
 def test_the_least_rights_and_fewer_symbols(node: None, tmp_path: Path) -> None:
     """Both at once: neither disturbs the other. The former sees files as a container does that is not privileged."""
     before = state()
-    least = Tracer(tmp_path, "least", f"{CONTAINED} {holding(rights.NEEDED, *rights.LOSES)}")
+    least = Tracer(tmp_path, "least", f"{CONTAINED} {holding(capabilities.NEEDED, *capabilities.LOSES)}")
     fewer = Tracer(tmp_path, "fewer", without_symbols(tmp_path, "nf_nat_manip_pkt", "tcp_conn_request"))
     assert least.started() and fewer.started(), least.said() + fewer.said()
     assert traffic.http_get().outcome == "answered"

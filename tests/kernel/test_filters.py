@@ -8,9 +8,9 @@ import subprocess
 
 from scenes import topology, traffic
 from tests.kernel.watching import Watch
-from tracer.filters import Filter, parse_host
-from tracer.names import Namespaces, interface_index
-from tracer.verdict import BAD
+from tracer.model.filter import Filter, parse_host
+from tracer.node.namespaces import Namespaces, interface_index
+from tracer.packets.outcome import BAD
 
 NODE, POD = topology.NODE4, topology.PODS[0].addr4
 

@@ -20,9 +20,9 @@ import pytest
 from scenes import topology, traffic
 from scenes.netns import entered
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
-from tracer.kernel.program import compiled, load_bcc
-from tracer.model import Packet
+from tracer.kernel.bcc_program import compiled, load_bcc
+from tracer.model.filter import Filter
+from tracer.model.packet import Packet
 
 CONNECTIONS, SECONDS = 30, 10.0
 

@@ -12,7 +12,7 @@ import pytest
 from scenes import rules, topology, traffic
 from scenes.netns import entered
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
+from tracer.model.filter import Filter
 
 CHAIN, PORT, SPACE = b"\xffchain", 30999, "hostile"
 

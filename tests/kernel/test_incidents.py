@@ -16,7 +16,7 @@ from scenes import scene
 from scenes.rules import BACKENDS, Backend
 from tests.kernel import incident_runs
 from tests.kernel.watching import Watch
-from tracer.findings.model import Finding
+from tracer.model.finding import Finding
 
 ALL = os.environ.get("K8SNET_INCIDENTS") == "all"
 """Else the legacy back end and few variations; `make incidents` goes through all."""

@@ -12,11 +12,12 @@ import pytest
 from scenes import servers, topology, traffic
 from tests.kernel import restored
 from tests.kernel.watching import Watch
-from tests.nodes import node
-from tracer.filters import Filter
-from tracer.kube.explain import explain
-from tracer.kube.known import Known
-from tracer.model import Evidence, Hop, Packet
+from tests.support.nodes import node
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.model.evidence import Evidence
+from tracer.model.filter import Filter
+from tracer.model.packet import Hop, Packet
 from tracer.render.text import Text
 
 MODE = "1.20.2-ipvs-nft"

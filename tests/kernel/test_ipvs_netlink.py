@@ -6,11 +6,10 @@ from __future__ import annotations
 import re
 
 from tests.kernel import restored
-from tests.nodes import node
-from tracer import backends
-from tracer.facts import Machine
-from tracer.rules import ipset
-from tracer.rules.ipvs import Ipvs
+from tests.support.nodes import node
+from tracer.node.machine import Machine
+from tracer.rules import backends, ipset
+from tracer.rules.ipvs.netlink import Ipvs
 
 HERE = node("1.20.2-ipvs-nft", "S2-three")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An API server that is away, comes, dies, comes back, forgets and refuses while packets are traced on a real kernel.
 
-The server speaks list and watch over HTTP (tests/api_server.py), with objects recorded on a real cluster.
+The server speaks list and watch over HTTP (tests/support/api_server.py), with objects recorded on a real cluster.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from io import StringIO
 from pathlib import Path
 
 from scenes import topology, traffic
-from tests import waiting
-from tests.api_server import ApiServer
 from tests.kernel.watching import NOTHING, Watch
-from tracer.filters import Filter
-from tracer.hops import Hops
-from tracer.journeys import Journeys
-from tracer.kube.live import Kube, Source
-from tracer.kube.wanted import Words
-from tracer.model import Packet
-from tracer.names import Namespaces, Processes, tracking
+from tests.support import waiting
+from tests.support.api_server import ApiServer
+from tracer.kube.resolver import Kube, Source
+from tracer.kube.selectors import Words
+from tracer.model.filter import Filter
+from tracer.model.packet import Packet
+from tracer.node.namespaces import Namespaces, tracking
+from tracer.node.processes import Processes
+from tracer.packets.assembler import Journeys
+from tracer.packets.hop_builder import Hops
+from tracer.pipeline.live_source import Live
+from tracer.pipeline.run import Limits, Run
+from tracer.pipeline.shutdown import Stop
 from tracer.render.text import Text
 from tracer.rules import live
-from tracer.run import Limits, Run
-from tracer.source import Live
-from tracer.stop import Stop
 
 SERVICE = "Service default/http-proxy"
 

@@ -8,9 +8,9 @@ from collections import Counter
 
 from scenes import load, topology, traffic
 from tests.kernel.watching import NOTHING, SETTLE_SECONDS, Watch
-from tracer import record
-from tracer.filters import Filter
-from tracer.source import LEFT_OUT
+from tracer.events import record
+from tracer.model.filter import Filter
+from tracer.model.loss import LEFT_OUT
 
 RATE, SECONDS, ASKED = 20_000, 3.0, 50
 UNSERVED, TOO_MANY = 9, 15_000

@@ -15,9 +15,9 @@ from scenes import rules
 from scenes.netns import entered
 from scenes.topology import CLIENT, CLIENT4, CLIENT6, PODS
 from tests.kernel.watching import Watch
-from tracer.filters import Filter, parse_host
-from tracer.model import Hop
-from tracer.rules.model import Walk
+from tracer.model.filter import Filter, parse_host
+from tracer.model.packet import Hop
+from tracer.model.rule import Walk
 
 FOUR = """*filter
 :INPUT ACCEPT [0:0]

@@ -10,12 +10,13 @@ import pytest
 
 from scenes import rules, topology, traffic
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
-from tracer.kube.cni import Cache
-from tracer.kube.explain import explain
-from tracer.kube.known import Known
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.kube.cni_cache import Cache
 from tracer.kube.store import Store
-from tracer.model import Evidence, Hop, Packet
+from tracer.model.evidence import Evidence
+from tracer.model.filter import Filter
+from tracer.model.packet import Hop, Packet
 
 pytestmark = pytest.mark.matrix
 

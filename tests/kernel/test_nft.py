@@ -10,7 +10,7 @@ import pytest
 
 from scenes import packets, rules, topology, traffic
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
+from tracer.model.filter import Filter
 
 NATIVE = """table inet guard {
     chain from-outside { type filter hook input priority 10; policy accept; tcp dport 9555 drop; }

@@ -13,8 +13,8 @@ import pytest
 from scenes import topology, traffic
 from tests.kernel import pcap
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
-from tracer.model import Endpoints, Packet
+from tracer.model.filter import Filter
+from tracer.model.packet import Endpoints, Packet
 
 REQUESTS = 5
 

@@ -14,9 +14,9 @@ import pytest
 from scenes import packets, topology
 from tests.kernel import restored
 from tests.kernel.watching import Watch
-from tests.nodes import Node, node, owners
-from tracer.filters import Filter
-from tracer.kube.explain import explain
+from tests.support.nodes import Node, node, owners
+from tracer.kube.attribution import explain
+from tracer.model.filter import Filter
 
 SCENARIOS = os.environ.get("K8SNET_SCENARIOS", "S1 S2-one S2-three S3 S4 S5").split()
 DOORS = int(os.environ.get("K8SNET_DOORS", "0"))

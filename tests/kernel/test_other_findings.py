@@ -19,11 +19,11 @@ from scenes import traffic as ask
 from scenes.netns import entered
 from tests.kernel import incident_runs
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
 from tracer.findings import Findings
 from tracer.findings.context import Context
-from tracer.findings.model import Finding
-from tracer.kube.explain import explain
+from tracer.kube.attribution import explain
+from tracer.model.filter import Filter
+from tracer.model.finding import Finding
 
 pytestmark = pytest.mark.thorough
 

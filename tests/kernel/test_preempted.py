@@ -15,7 +15,7 @@ import pytest
 from scenes import rules
 from scenes.topology import CLIENT4
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
+from tracer.model.filter import Filter
 
 PORT, DATAGRAMS = 9753, 150
 RULES = f"""*filter

@@ -11,7 +11,7 @@ import pytest
 from scenes import rules, topology
 from scenes.netns import entered
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
+from tracer.model.filter import Filter
 
 POD = topology.PODS[0]
 PORT, NODE_PORT = 9899, 30099

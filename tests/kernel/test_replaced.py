@@ -13,7 +13,7 @@ import pytest
 
 from scenes import rules, topology, traffic
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
+from tracer.model.filter import Filter
 
 PORT = 30777
 TIMES = 100 if os.environ.get("K8SNET_THOROUGH") else 25

@@ -14,11 +14,12 @@ from scenes.netns import entered
 from tests.kernel.truth import legacy
 from tests.kernel.truth.run import rounds
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
-from tracer.model import Evidence, Hop, Packet
-from tracer.place import place
-from tracer.rules.hits import BEFORE
-from tracer.rules.legacy import GONE
+from tracer.model.evidence import Evidence
+from tracer.model.filter import Filter
+from tracer.model.packet import Hop, Packet
+from tracer.rules.iptables.generations import GONE
+from tracer.rules.resolver import BEFORE
+from tracer.util.addresses import place
 
 PACKETS = 120
 

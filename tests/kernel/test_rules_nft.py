@@ -22,16 +22,17 @@ from tests.kernel.conftest import ROOT
 from tests.kernel.truth import nft, nftables
 from tests.kernel.untouched import settled, state
 from tests.kernel.watching import NOTHING, SETTLE_SECONDS, Watch
-from tracer.filters import Filter
-from tracer.hops import Hops
-from tracer.journeys import Journeys
-from tracer.model import Packet
-from tracer.names import Namespaces, Processes
-from tracer.rules import nft_live
-from tracer.rules.hits import Hits
-from tracer.rules.model import Walk
-from tracer.rules.nft_view import View
-from tracer.rules.nft_watch import NftWatch
+from tracer.model.filter import Filter
+from tracer.model.packet import Packet
+from tracer.model.rule import Walk
+from tracer.node.namespaces import Namespaces
+from tracer.node.processes import Processes
+from tracer.packets.assembler import Journeys
+from tracer.packets.hop_builder import Hops
+from tracer.rules.nftables import live as nftables_live
+from tracer.rules.nftables.snapshot_cache import View
+from tracer.rules.nftables.watcher import NftWatch
+from tracer.rules.resolver import Hits
 
 PACKETS = 60
 
@@ -46,7 +47,7 @@ def put_back(node: None) -> Iterator[None]:
 @pytest.fixture
 def nodeport(watch: Watch) -> Iterator[NftWatch]:
     """kube-proxy's rules by iptables-nft, and the kernel telling which of them act."""
-    with scene.scene(backend="nft"), nft_live.watching(Namespaces().own) as live:
+    with scene.scene(backend="nft"), nftables_live.watching(Namespaces().own) as live:
         yield live
 
 
@@ -117,7 +118,7 @@ def test_walks_equal_the_kernels_trace(watch: Watch, backend: ModuleType) -> Non
     assert count == PACKETS and acted > PACKETS and mismatches == 0
 
 
-SWITCH = "import time; from tracer.rules.nft_live import watching; from tracer.names import Namespaces\n"
+SWITCH = "import time; from tracer.rules.nftables.live import watching; from tracer.node.namespaces import Namespaces\n"
 HELD = SWITCH + "with watching(Namespaces().own):\n    print('on', flush=True)\n    time.sleep(600)\n"
 
 

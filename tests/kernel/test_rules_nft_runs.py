@@ -17,9 +17,9 @@ from scenes.netns import entered
 from scenes.topology import CLIENT, CLIENT4, CLIENT6, NODE4, NODE6
 from tests.kernel.truth import compare
 from tests.kernel.watching import NOTHING, Watch
-from tracer.filters import Filter
-from tracer.record import Event
-from tracer.rules.model import Walk
+from tracer.events.record import Event
+from tracer.model.filter import Filter
+from tracer.model.rule import Walk
 
 PACKETS = 30
 LONG = "long-" * 20

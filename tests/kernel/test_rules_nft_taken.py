@@ -12,8 +12,8 @@ import pytest
 from scenes import traffic
 from scenes.topology import CLIENT4, DRAIN, DRAIN4, DRAIN6, NODE4
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
-from tracer.model import Hop, Packet
+from tracer.model.filter import Filter
+from tracer.model.packet import Hop, Packet
 
 FWD, FWD_TO, DUP, OTHER, OUT = 9571, 9572, 9573, 9574, 9575
 READ_SECONDS = 1.5

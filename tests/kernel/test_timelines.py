@@ -12,7 +12,7 @@ from tests.kernel import syn_scenes
 from tests.kernel.sides import also_rules
 from tests.kernel.timeline_runs import Story, follow, following
 from tests.kernel.watching import Watch
-from tracer.timelines.model import Timeline
+from tracer.model.timeline import Timeline
 
 pytestmark = pytest.mark.thorough
 

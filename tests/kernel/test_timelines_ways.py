@@ -17,7 +17,7 @@ from tests.kernel.sides import V6, also_rules
 from tests.kernel.test_timelines import only, stages, ways
 from tests.kernel.timeline_runs import follow, following
 from tests.kernel.watching import Watch
-from tests.nodes import node as recorded
+from tests.support.nodes import node as recorded
 
 pytestmark = pytest.mark.thorough
 

@@ -11,8 +11,8 @@ from typing import Any
 from scenes import scene
 from tests.kernel import idle, kill_points
 from tests.kernel.watching import Watch
-from tracer import cli
-from tracer.kernel import program
+from tracer.cli import main
+from tracer.kernel import bcc_program
 
 TWO = ("all attached", "trace switch on")
 
@@ -26,10 +26,10 @@ def killed(watch: Watch, name: str) -> int:
         null = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(null, number)
-        replaced: Any = program
+        replaced: Any = bcc_program
         replaced.compiled = lambda *_: unattached(watch.session._program.bpf)
         kill_points.arm(kill_points.POINTS[name])
-        cli.main(["--port", "1", "--no-kube", "--duration", "1"])
+        main.main(["--port", "1", "--no-kube", "--duration", "1"])
     finally:
         os._exit(kill_points.NOT_REACHED)
 

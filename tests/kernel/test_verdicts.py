@@ -9,9 +9,9 @@ import pytest
 
 from scenes import packets, rules, servers, topology, traffic
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
-from tracer.model import Packet
-from tracer.place import place
+from tracer.model.filter import Filter
+from tracer.model.packet import Packet
+from tracer.util.addresses import place
 
 POD = topology.PODS[0].addr4
 STRAY = 45678

@@ -10,18 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tests.kernel.watching import Watch
-from tracer.filters import Filter
-from tracer.following import Following
-from tracer.kube.cni import Cache
-from tracer.kube.explain import explain
-from tracer.kube.known import Known
+from tracer.connections.change_log import Changes
+from tracer.connections.tracker import Connections
+from tracer.handshakes.analyzer import Syns
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.kube.cni_cache import Cache
 from tracer.kube.store import Store
-from tracer.model import Totals
+from tracer.model.filter import Filter
+from tracer.model.summary import Totals
+from tracer.model.timeline import Timeline
+from tracer.pipeline.correlation import Following
 from tracer.render.text import Text
-from tracer.syns.watch import Syns
-from tracer.timelines.changes import Changes
-from tracer.timelines.connections import Connections
-from tracer.timelines.model import Timeline
 
 
 class Kept(Text):

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tracer.filters import Filter
-from tracer.hops import Hops
-from tracer.journeys import Journeys
-from tracer.kernel.counters import Loss
+from tracer.kernel.loss_counters import Loss
 from tracer.kernel.session import Kernel, Session
-from tracer.model import Packet
-from tracer.names import Namespaces, Processes, tracking
+from tracer.model.filter import Filter
+from tracer.model.packet import Packet
+from tracer.node.namespaces import Namespaces, tracking
+from tracer.node.processes import Processes
+from tracer.packets.assembler import Journeys
+from tracer.packets.hop_builder import Hops
+from tracer.pipeline.run import POLL_SECONDS, RULES_SECONDS
 from tracer.rules import live
-from tracer.run import POLL_SECONDS, RULES_SECONDS
 
 SETTLE_SECONDS = 0.4
 """After the last packet: time for what the kernel does on its own, closing ACKs among it."""

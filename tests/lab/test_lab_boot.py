@@ -11,7 +11,7 @@ import pytest
 
 from lab import boot, cli, kernelimage, kernels
 from lab.qemu import Accel
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 FAKE_QEMU = """\
 #!{python}

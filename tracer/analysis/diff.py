@@ -13,11 +13,11 @@ from typing import Any
 
 from tracer.analysis.stats import MOST
 from tracer.analysis.table import Table
-from tracer.capture import rulesets
-from tracer.capture.codec import Unreadable
-from tracer.capture.reader import Capture
-from tracer.capture.schema import Record
-from tracer.model import Packet
+from tracer.capture.format import rulesets
+from tracer.capture.format.codec import Unreadable
+from tracer.capture.format.schema import Record
+from tracer.capture.replay.reader import Capture
+from tracer.model.packet import Packet
 
 RuleKey = tuple[str, str, str, str, str]
 """Namespace, family, table, chain, text (or target and comment where there is no text)."""

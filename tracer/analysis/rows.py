@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tracer.findings.model import Finding
-from tracer.model import Hop, Packet
-from tracer.rules.model import Rule, Walk, path
+from tracer.model.finding import Finding
+from tracer.model.packet import Hop, Packet
+from tracer.model.rule import Rule, Walk, path
 
 Row = dict[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from tracer.visible import json_line, visible
+from tracer.util.visible import json_line, visible
 
 WIDTH = 24
 """Columns of a bar."""

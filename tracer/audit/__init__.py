@@ -2,8 +2,10 @@
 """The audit: what is wrong with this node, found without traffic. A check is one file of this package, found by its name.
 
 A file has `check(state)`: the Findings that rules, objects, sockets, routes and settings show. Where a packet could show the
-same, the check has the name, the words and the page of that finding. Another check needs a test tests/test_audit_NAME.py, a
-line in docs/audit.md and a case in tests/kernel/cures.
+same, the check has the name, the words and the page of that finding. Another check needs a test tests/unit/audit/test_NAME.py,
+a line in docs/audit.md and a case in tests/kernel/cures.
+
+Must not know: how packets are caught, how a finding is shown, other checks.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from functools import cache
 from importlib import import_module
 
 from tracer.audit.state import State
-from tracer.findings.model import Finding
+from tracer.model.finding import Finding
 
 Check = Callable[[State], Iterable[Finding]]
 

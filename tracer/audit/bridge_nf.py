@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 
 from tracer.audit.state import State
-from tracer.findings.model import Finding, Proof
-from tracer.routes import Link
+from tracer.model.finding import Finding, Proof
+from tracer.node.routes import Link
 
 SETTINGS = ("net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tracer.audit.state import State
 from tracer.findings.conntrack_full import NEARLY, full, tell
-from tracer.findings.model import Finding
+from tracer.model.finding import Finding
 
 
 def check(state: State) -> Iterator[Finding]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracer.audit import traffic
-from tracer.audit.ports import Claim, host_ports, node_ports
-from tracer.audit.senders import HERE, OUTSIDE, POD, node_address, senders
+from tracer.audit import _traffic
+from tracer.audit._ports import Claim, host_ports, node_ports
+from tracer.audit._senders import HERE, OUTSIDE, POD, node_address, senders
+from tracer.audit._traffic import Asked, Way
 from tracer.audit.state import State
-from tracer.audit.traffic import Asked, Way
 from tracer.findings import hostport_takes_service as finding
-from tracer.findings.model import Finding, Proof
-from tracer.rules.model import Rule
-from tracer.verdict import BAD
+from tracer.model.finding import Finding, Proof
+from tracer.model.rule import Rule
+from tracer.packets.outcome import BAD
 
 _SERVICE, _POD, _NEITHER = "the Service", "the pod", "neither"
 
@@ -54,7 +54,7 @@ def _taker(way: Way) -> str:
 
 def _same_port(state: State, host: Claim, rival: Claim) -> Finding:
     pod, where = _pod(host), f"{host.protocol} {host.port}"
-    asked = traffic.at_port(state, host.port, host.protocol, host.address, bool(host.rule and host.rule.family == "ip6"))
+    asked = _traffic.at_port(state, host.port, host.protocol, host.address, bool(host.rule and host.rule.family == "ip6"))
     fate, way, certain = _fate(state, host, asked)
     shown = [host.shown, rival.shown, *_order(state, host, asked, way)]
     return Finding(
@@ -80,7 +80,7 @@ def _order(state: State, host: Claim, asked: Sequence[Asked], way: str) -> list[
     mine, kube = _jumps(state, host)
     if mine and kube and host.ruleset and way in ("order", "kube"):
         return [state.proof(rule, host.ruleset) for rule in sorted((mine, kube), key=lambda r: r.number)]
-    return traffic.proofs(asked)
+    return _traffic.proofs(asked)
 
 
 def _fate(state: State, host: Claim, asked: Sequence[Asked]) -> tuple[str, str, bool]:
@@ -96,13 +96,13 @@ def _fate(state: State, host: Claim, asked: Sequence[Asked]) -> tuple[str, str, 
         why = "for kube-proxy's rule comes first" if not state.ipvs else "for IPVS takes it before portmap's rule can act"
         return f"the Service gets every request, {why}, and the pod gets none", "kube", True
     open_ended = [a for a in asked if len(by_sender[a.sender.name]) > 1]
-    if takers == {_POD, _SERVICE} and all(w.by_order for w in traffic.ways(open_ended)):
+    if takers == {_POD, _SERVICE} and all(w.by_order for w in _traffic.ways(open_ended)):
         way = "nftables" if host.rule and host.rule.table == "cni_hostport" else "backends"
         return _by_sender(by_sender) + _lost(asked, _POD), way if open_ended else "kube", True
     if takers == {_NEITHER}:
-        verdict = next(traffic.ways(asked)).story.packet.verdict
+        verdict = next(_traffic.ways(asked)).story.packet.verdict
         return f"perhaps neither gets them as the rules stand ({verdict})", "unknown", False
-    doubts = [d for w in traffic.ways(asked) for d in w.story.doubts]
+    doubts = [d for w in _traffic.ways(asked) for d in w.story.doubts]
     open_end = f", which depends on whether {doubts[0]}" if doubts else ""
     return f"perhaps one of them gets every request{open_end}", "unknown", False
 
@@ -121,14 +121,12 @@ def _by_sender(by_sender: dict[str, set[str]]) -> str:
     return ", ".join(told)
 
 
-_LAST = (
-    "the one whose base chain was registered last, and a restart of kube-proxy or of the pod may change which one that is"
-)
+_LAST = "the one whose base chain was registered last, and a restart of kube-proxy or of the pod may change which one that is"
 
 
 def _lost(asked: Sequence[Asked], taker: str) -> str:
     """That requests which one of them takes do not arrive, for rules behind it refuse them."""
-    bad = (w for w in traffic.ways(asked) if _taker(w) == taker and w.translated and w.story.packet.outcome in BAD)
+    bad = (w for w in _traffic.ways(asked) if _taker(w) == taker and w.translated and w.story.packet.outcome in BAD)
     way = next(bad, None)
     return f"; not all of them arrive: {way.story.packet.verdict}" if way else ""
 
@@ -185,7 +183,7 @@ def _elsewhere(state: State, host: Claim) -> Iterator[Finding]:
 def _takes(state: State, host: Claim, address: str) -> bool:
     """Whether every request to this address and the hostPort, of the node and of pods, reaches the pod on all ways."""
     found = [
-        traffic.ask(state, s, address, host.port, host.protocol)
+        _traffic.ask(state, s, address, host.port, host.protocol)
         for s in senders(state, "ip6" if ":" in address else "ip") if s.name != OUTSIDE and s.address != address
     ]  # fmt: skip
     return bool(found) and all(a and all(_taker(w) == _POD for w in a.ways) for a in found)

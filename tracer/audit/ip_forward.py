@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.audit.state import State
-from tracer.findings.model import Finding, Proof
+from tracer.model.finding import Finding, Proof
 
 SETTINGS = (("IPv4", "net/ipv4/ip_forward", False), ("IPv6", "net/ipv6/conf/all/forwarding", True))
 

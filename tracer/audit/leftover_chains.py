@@ -11,14 +11,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tracer.audit import traffic
-from tracer.audit.ports import Claim, host_ports
+from tracer.audit import _traffic
+from tracer.audit._ports import Claim, host_ports
 from tracer.audit.state import State
 from tracer.findings.hostport_takes_service import host_ports as host_ports_of
-from tracer.findings.model import Finding, Proof
-from tracer.kube.names import IPTABLES_CHAIN
-from tracer.rules import commands
-from tracer.rules.model import Rule, Ruleset
+from tracer.kube.chain_names import IPTABLES_CHAIN
+from tracer.model.finding import Finding, Proof
+from tracer.model.rule import Rule, Ruleset
+from tracer.rules import operator_commands
 
 _OF_ALL = frozenset({"KUBE-NODEPORTS", "KUBE-NODE-PORT", "KUBE-EXTERNAL-SERVICES", "CNI-HOSTPORT-DNAT"})
 """Chains with a rule for each Service or pod. (KUBE-MARK-MASQ is left by `kube-proxy --cleanup`, for others may use it.)"""
@@ -45,11 +45,7 @@ def _unreached(state: State) -> Iterator[Finding]:
     """Chains that no way from a base chain leads to, however many jumps it has."""
     for ruleset in state.installed.rulesets:
         reached = state.reach(ruleset).chains
-        found = [
-            rules[0]
-            for key, rules in ruleset.chains.items()
-            if rules and key not in reached and _of_an_object(key[2])
-        ]
+        found = [rules[0] for key, rules in ruleset.chains.items() if rules and key not in reached and _of_an_object(key[2])]
         if found:
             yield _leftover(state, found, ruleset)
 
@@ -73,8 +69,8 @@ def _leftover(state: State, found: list[Rule], ruleset: Ruleset) -> Finding:
             Proof("rule", f"no rule that a packet meets jumps to {names}", state.installed.source(found[0], ruleset)),
         ),
         check=(
-            f"`{commands.saves(found[0])} | grep -e {found[0].chain}`: a '-j' to it stands in no chain but such as these, if at"
-            " all."
+            f"`{operator_commands.saves(found[0])} | grep -e {found[0].chain}`: a '-j' to it stands in no chain but such as"
+            " these, if at all."
         ),
         cure=(
             "kube-proxy removes its own when it next writes all its rules, at the latest when it is restarted; what another"
@@ -97,7 +93,9 @@ def _removal(state: State, found: list[Rule], ruleset: Ruleset) -> str:
             names += more
     if sum(map(len, tables.values())) > REMOVED:
         return "To remove them, drain and reboot the node."
-    removals = (commands.removes_chains(*key, names, legacy=ruleset.backend == "legacy") for key, names in tables.items())
+    removals = (
+        operator_commands.removes_chains(*key, names, legacy=ruleset.backend == "legacy") for key, names in tables.items()
+    )
     return f"To remove them: {', '.join(f'`{each}`' for each in removals)}; or drain and reboot the node."
 
 
@@ -117,7 +115,7 @@ def _repeated(state: State) -> Iterator[Finding]:
             ),
             proofs=(state.proof(first, ruleset), state.proof(rule, ruleset)),
             check="Two programs, or two versions of iptables, may write them: `iptables -V` on the node and in its pods.",
-            cure=f"`{commands.deletes_this_one(rule)}`",
+            cure=f"`{operator_commands.deletes_this_one(rule)}`",
         )
 
 
@@ -151,14 +149,14 @@ def _of_nobody(state: State, host: Claim) -> Iterator[Finding]:
 def _goes_to(state: State, host: Claim) -> bool | None:
     """Whether every request to the hostPort goes to its pod's address: None when only some do, or that cannot be computed."""
     v6 = bool(host.rule and host.rule.family == "ip6")
-    asked = traffic.at_port(state, host.port, host.protocol, host.address, v6)
-    found = {w.target == host.target for w in traffic.ways(asked)}
+    asked = _traffic.at_port(state, host.port, host.protocol, host.address, v6)
+    found = {w.target == host.target for w in _traffic.ways(asked)}
     return next(iter(found)) if len(found) == 1 else None
 
 
 def _deletes(claims: list[Claim]) -> str:
     """The commands that delete the claims' rules, behind a colon."""
-    found = [f"`{commands.deletes(c.rule)}`" for c in claims if c.rule]
+    found = [f"`{operator_commands.deletes(c.rule)}`" for c in claims if c.rule]
     return f": {', '.join(found)}" if found else ""
 
 
@@ -173,9 +171,7 @@ def _twice_claimed(state: State, same: list[Claim]) -> Finding:
     return Finding(
         name="",
         key=("hostPort twice", first.port, first.protocol, first.address),
-        cause=(
-            f"hostPort {first.port} ({first.protocol}) has rules for {len(same)} containers: {fate}."
-        ),
+        cause=(f"hostPort {first.port} ({first.protocol}) has rules for {len(same)} containers: {fate}."),
         proofs=tuple(c.shown for c in same),
         check=(
             f"`{host_ports_of(first.port)}` shows the pods that have the hostPort; `crictl pods`, which containers are there."

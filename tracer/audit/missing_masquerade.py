@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
-from tracer.audit import traffic
-from tracer.audit.doors import Door, doors
-from tracer.audit.senders import HERE, Sender, node_address
+from tracer.audit import _traffic
+from tracer.audit._entry_points import Door, doors
+from tracer.audit._senders import HERE, Sender, node_address
+from tracer.audit._traffic import Way
 from tracer.audit.state import State
-from tracer.audit.traffic import Way
 from tracer.findings.missing_masquerade import conflict, masquerades_behind, subnet_of
-from tracer.findings.model import Finding, Proof
-from tracer.place import place
-from tracer.rules.model import Rule
+from tracer.model.finding import Finding, Proof
+from tracer.model.rule import Rule
+from tracer.util.addresses import place
 
 TUNNELS = frozenset({"vxlan", "ipip", "geneve", "wireguard", "tun", "gre", "sit", "ip6tnl"})
 """Kinds of interfaces that lead to other nodes only."""
@@ -75,7 +75,7 @@ def _behind(state: State, rule: Rule, network: str) -> Iterator[Door]:
 def _ways(state: State, door: Door, network: str) -> Iterator[Way]:
     """The ways of the node's own request that lead into the network."""
     here = node_address(state, "ip6" if ":" in network else "ip")
-    asked = traffic.ask(state, Sender(HERE, here), door.address, door.port, door.protocol) if here else None
+    asked = _traffic.ask(state, Sender(HERE, here), door.address, door.port, door.protocol) if here else None
     for way in asked.ways if asked else ():
         if way.target and ip_address(way.target) in ip_network(network, strict=False):
             yield way

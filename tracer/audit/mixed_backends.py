@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from tracer.audit.state import State
-from tracer.findings.model import Finding
-from tracer.rules.model import Rule, Ruleset
+from tracer.model.finding import Finding
+from tracer.model.rule import Rule, Ruleset
 
 STANDING = frozenset({"kubelet", "portmap"})
 """Programs whose rules for no object are always the same, so never out of date: KUBE-FIREWALL, which a newer kube-proxy writes

@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tracer.audit import traffic
-from tracer.audit.senders import OUTSIDE
+from tracer.audit import _traffic
+from tracer.audit._senders import OUTSIDE
 from tracer.audit.state import State
-from tracer.findings.model import Finding, Proof
 from tracer.findings.no_local_endpoints import SAYS, conflict, port_of
-from tracer.kube.model import Owner, ServicePort
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
-from tracer.kube.owners.rule_text import destination_ports, protocol
-from tracer.verdict import BAD
+from tracer.kube.rule_text import destination_ports, protocol
+from tracer.model.finding import Finding, Proof
+from tracer.model.kube import Owner, ServicePort
+from tracer.packets.outcome import BAD
 
 _PORT = re.compile(r"\. (\d+)\b")
 
@@ -32,7 +32,7 @@ def _as_it_goes(state: State, port: ServicePort, found: Finding) -> Iterator[Fin
     """The finding, if a request from outside is really refused; only likely where it is so on some ways, or is not known."""
     addresses = [(a, port.port) for a in (*port.external_ips, *port.balancer_ips)]
     doors = [("", port.node_port)] if port.node_port else addresses
-    asked = [a for address, number in doors for a in traffic.at_port(state, number, port.protocol, address)]
+    asked = [a for address, number in doors for a in _traffic.at_port(state, number, port.protocol, address)]
     fates = {w.story.packet.outcome in BAD for a in asked if a.sender.name == OUTSIDE for w in a.ways}
     if fates != {False}:
         yield replace(found, certain=found.certain and fates == {True})

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tracer.audit import traffic
-from tracer.audit.ports import Claim, node_ports
-from tracer.audit.senders import HERE, OUTSIDE, POD
+from tracer.audit import _traffic
+from tracer.audit._ports import Claim, node_ports
+from tracer.audit._senders import HERE, OUTSIDE, POD
+from tracer.audit._traffic import BY_IPVS, Way
 from tracer.audit.state import State
-from tracer.audit.traffic import BY_IPVS, Way
-from tracer.findings.model import Finding
-from tracer.findings.node import Listener
 from tracer.findings.nodeport_host_process import REFUSED_BY_IPVS, REFUSES, conflict
+from tracer.model.finding import Finding
+from tracer.node.node import Listener
 
 _SENDS = "and its rule sends every request to one of the Service's pods"
 _BY_IPVS = "and IPVS sends every request to one of the Service's pods"
@@ -33,7 +33,7 @@ def check(state: State) -> Iterator[Finding]:
 def _told(state: State, claim: Claim, listener: Listener) -> Iterator[Finding]:
     """What becomes of requests, as the predictor says; nothing where all of them reach the process."""
     v6 = bool(claim.rule and claim.rule.family == "ip6")
-    asked = traffic.at_port(state, claim.port, claim.protocol, "", v6)
+    asked = _traffic.at_port(state, claim.port, claim.protocol, "", v6)
     empty = not any(e.ready for e in state.known.store.endpoints.all((claim.owner.label, claim.protocol)))
     by_sender = {a.sender.name: {_fate(w, empty) for w in a.ways} for a in asked}
     fates = set().union(*by_sender.values())

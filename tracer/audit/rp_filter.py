@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tracer.audit.missing_masquerade import TUNNELS
 from tracer.audit.state import State
-from tracer.findings.model import Finding, Proof
+from tracer.model.finding import Finding, Proof
 
 STRICT = 1
 

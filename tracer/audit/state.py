@@ -7,18 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tracer.explain.ipvs import Virtual
-from tracer.explain.journey import Journey
-from tracer.explain.sets import Sets
 from tracer.findings.context import Context
-from tracer.findings.model import Proof, stands
-from tracer.kube.known import Known
-from tracer.kube.model import Owner
+from tracer.findings.proofs import stands
+from tracer.kube.catalog import Known
 from tracer.kube.owners import owner_of
-from tracer.routes import Routes
-from tracer.rules.installed import Installed
-from tracer.rules.model import ChainKey, Rule, Ruleset
-from tracer.rules.reach import Reach
+from tracer.model.finding import Proof
+from tracer.model.kube import Owner
+from tracer.model.rule import ChainKey, Rule, Ruleset
+from tracer.node.routes import Routes
+from tracer.predict.ipsets import Sets
+from tracer.predict.ipvs import Virtual
+from tracer.predict.path import Journey
+from tracer.rules.inventory import Installed
+from tracer.rules.reachability import Reach
 
 
 @dataclass

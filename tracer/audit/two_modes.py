@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.audit import traffic
-from tracer.audit.senders import HERE, node_address
+from tracer.audit import _traffic
+from tracer.audit._senders import HERE, node_address
 from tracer.audit.state import State
-from tracer.findings.model import Finding, Proof
-from tracer.kube.names import IPTABLES_CHAIN
-from tracer.kube.owners.rule_text import destination, destination_ports, protocol
-from tracer.place import place
-from tracer.rules import commands
-from tracer.rules.model import Rule, Ruleset
-from tracer.verdict import BAD
+from tracer.kube.chain_names import IPTABLES_CHAIN
+from tracer.kube.rule_text import destination, destination_ports, protocol
+from tracer.model.finding import Finding, Proof
+from tracer.model.rule import Rule, Ruleset
+from tracer.packets.outcome import BAD
+from tracer.rules import operator_commands
+from tracer.util.addresses import place
 
 SHOWN = 5
 """So many rules are shown."""
@@ -74,7 +74,7 @@ def _lists(left: list[Rule]) -> str:
     """The command that lists rules by their chains."""
     tables, chains = {r.table for r in left}, list(dict.fromkeys(r.chain for r in left))
     table = left[0].table if len(tables) == 1 else ""
-    return f"{commands.saves(left[0], table)} | grep {' '.join(f'-e {c}' for c in chains[:SHOWN])}"
+    return f"{operator_commands.saves(left[0], table)} | grep {' '.join(f'-e {c}' for c in chains[:SHOWN])}"
 
 
 def _refuses(state: State, rule: Rule, ruleset: Ruleset) -> tuple[str, Proof] | None:
@@ -86,7 +86,7 @@ def _refuses(state: State, rule: Rule, ruleset: Ruleset) -> tuple[str, Proof] | 
     real = state.virtual.real_servers(address, ports[0], proto) if address else None
     if not real:
         return None
-    asked = traffic.at_port(state, ports[0], proto, address, rule.family == "ip6")
+    asked = _traffic.at_port(state, ports[0], proto, address, rule.family == "ip6")
     # IPVS takes the node's own requests in OUTPUT, before the filter table.
     ways = [w for a in asked if a.sender.name != HERE for w in a.ways]
     if not ways or not all(w.met(rule) and w.story.packet.outcome in BAD for w in ways):

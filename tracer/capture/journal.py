@@ -1,135 +1,115 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Undoes a transaction that was cut short, in a copy of the file: SQLite itself is never given a journal to play.
+"""What answers from the live machine while packets are explained, made to answer through an Asking.
 
-A journal can name a second file (a super-journal), which SQLite removes when it is done. A journal that names one is none of
-this program's, and is passed over. Source of the format: "Database File Format", the rollback journal, on sqlite.org.
+One class each, with the same methods as the one it stands for; whether the machine answers or a capture, the Asking knows.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import stat
-import struct
-import time
+from collections.abc import Callable, Hashable
 from pathlib import Path
+from typing import TypeVar
 
-MAGIC = bytes.fromhex("d9d505f920a163d7")
-_HEAD = struct.Struct(">8sIIIII")
-"""Magic, number of pages, nonce, pages of the file before, size of a sector, size of a page."""
-_SUPER = struct.Struct(">II8s")
-"""At the very end, when there is one: length of the name before it, its sum, magic."""
-ALL = 0xFFFFFFFF
-SHARED, SHARED_BYTES = 0x40000002, 510
-"""Where SQLite's readers hold their lock."""
-LOCKED_SECONDS = 3.0
-"""How long a copy may keep the writer waiting: he gives a commit up after 5."""
-AT_ONCE = 1 << 20
+from tracer.node.namespace_view import Spaces
+from tracer.node.namespaces import NAMES_KEPT, Namespaces
+from tracer.node.node import KEPT_SECONDS, Listener, Node
+from tracer.node.processes import NOT_RECORDED, Processes
+from tracer.util.asking import Asking, NotAsked, answered
+from tracer.util.bounded import Bounded
 
-
-def beside(path: Path, suffix: str, owner: int) -> int | None:
-    """A descriptor of a regular file beside a capture, of the same user's; None when there is none that is not empty."""
-    try:
-        fd = os.open(path.with_name(path.name + suffix), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    found = os.fstat(fd)
-    if stat.S_ISREG(found.st_mode) and found.st_uid == owner:
-        return fd
-    os.close(fd)
-    return None
+T = TypeVar("T")
+NOBODY = (0, "")
 
 
-def is_written(path: Path, owner: int) -> bool:
-    """Whether a tracer is writing the capture now: it holds a lock on a file beside it (tracer/capture/files.py)."""
-    fd = beside(path, "-wal", owner)
-    if fd is None:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
+class AskedProcesses(Processes):
+    """Which process holds a socket."""
+
+    def __init__(self, asking: Asking, of: str = "process") -> None:
+        super().__init__()
+        self._asking, self._of = asking, of
+
+    def owner(self, inode: int) -> tuple[int, str]:
+        # Most sockets are asked for again and again; the answer is looked up once.
+        found = self._owners.get(inode)
+        ask = super().owner
+        return answered(lambda: self._asking((self._of, inode), lambda: found or ask(inode), NOBODY), NOT_RECORDED)
 
 
-def copy(source: int, target: int) -> None:
-    """Copies a file that a writer may have open, under the lock of a reader. Holes stay holes. Raises OSError."""
-    held = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, SHARED, SHARED_BYTES, 0)
-    until = time.monotonic() + LOCKED_SECONDS
-    while True:
-        try:
-            fcntl.fcntl(source, fcntl.F_OFD_SETLK, held)
-            break
-        except OSError:
-            if time.monotonic() > until:
-                break
-            time.sleep(0.01)
-    until, size, at = time.monotonic() + LOCKED_SECONDS, os.fstat(source).st_size, 0
-    try:
-        while at < size:
-            try:
-                at = os.lseek(source, at, os.SEEK_DATA)
-            except OSError:
-                break  # Nothing but a hole is left.
-            end = os.lseek(source, at, os.SEEK_HOLE)
-            while at < end and (data := os.pread(source, min(AT_ONCE, end - at), at)):
-                os.pwrite(target, data, at)
-                at += len(data)
-                if until and time.monotonic() > until:
-                    # What is copied from here on may be newer: the check sums of the rows tell.
-                    fcntl.fcntl(source, fcntl.F_OFD_SETLK, _unlocked())
-                    until = 0
-        os.ftruncate(target, size)
-    finally:
-        fcntl.fcntl(source, fcntl.F_OFD_SETLK, _unlocked())
+class AskedNamespaces(Namespaces):
+    """Names of network namespaces. of: those of this machine; None in a replay: then what was known at the start is given."""
+
+    def __init__(
+        self, asking: Asking, of: Namespaces | None, node: int = 0, own: int = 0, names: dict[int, str] | None = None
+    ) -> None:
+        self._asking, self._of = asking, of
+        self.node, self.own = (of.node, of.own) if of else (node, own)
+        self._names = of._names if of else Bounded(NAMES_KEPT)
+        self._names.update(names or {})
+        self._unknown = Bounded(NAMES_KEPT)
+
+    def name(self, inode: int) -> str:
+        default = f"netns {inode}" if inode else ""
+        of = self._of
+        if of is None:
+            known = self._names.get(inode, default)
+            return answered(lambda: self._asking(("netns", inode), str, known), known)
+        return self._asking(("netns", inode), lambda: of.name(inode), default)
+
+    def named(self) -> list[int]:
+        return self._of.named() if self._of else list(self._names)
+
+    def _read_named(self) -> None:
+        if self._of:
+            self._of._read_named()
+
+    def _read_processes(self) -> None:
+        if self._of:
+            self._of._read_processes()
 
 
-def _unlocked() -> bytes:
-    return struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, SHARED, SHARED_BYTES, 0)
+class AskedNode(Node):
+    """What findings ask of the node. Its processes are asked about through the same Asking. Every method may raise NotAsked."""
+
+    def __init__(self, asking: Asking, proc: Path = Path("/proc"), run: Path | None = None) -> None:
+        super().__init__(proc, run)
+        self._asking = asking
+        self._processes = AskedProcesses(asking, "listener")
+
+    def listener(self, address: str, port: int, protocol: str) -> Listener | None:
+        """As live. Raises NotAsked also where the process was not asked for: it may be one that is meant to listen there."""
+        found = super().listener(address, port, protocol)
+        if found and (found.pid, found.command) == NOT_RECORDED:
+            raise NotAsked(("listener", port))
+        return found
+
+    def _keep(self, key: Hashable, ask: Callable[[], T], default: T, seconds: float = KEPT_SECONDS) -> T:
+        return self._asking(("node", key), lambda: super(AskedNode, self)._keep(key, ask, default, seconds), default)
 
 
-def undo(journal: int, target: int) -> bool:
-    """Writes the pages of a journal back into the copy; False when it is none that this program's writer can have left.
+class AskedSpaces(Spaces):
+    """What verdicts on SYNs ask of namespaces. process() goes through the processes it is given.
 
-    Its end, or the first page that is not whole, ends it: behind that nothing had reached the file. Raises OSError.
+    What was not asked is as what could not be read: empty, and a verdict says nothing of it.
     """
-    length, size = os.fstat(journal).st_size, os.fstat(target).st_size
-    if length >= _SUPER.size and os.pread(journal, 8, length - 8) == MAGIC and length > _HEAD.size:
-        return False
-    at, before, page = 0, 0, 0
-    while (head := os.pread(journal, _HEAD.size, at)) and len(head) == _HEAD.size and head.startswith(MAGIC):
-        _, count, nonce, pages, sector, now = _HEAD.unpack(head)
-        if not (_power(sector, 32) and _power(now, 512)) or pages * now > size or (page and now != page):
-            return False
-        if not at:
-            before, page = pages, now
-        if count == ALL:
-            count = (length - at) // (page + 8)
-        if count > before:
-            return False
-        at += sector
-        for _ in range(count):
-            record = os.pread(journal, page + 8, at)
-            if len(record) < page + 8 or not _sound(record, nonce, page):
-                os.ftruncate(target, before * page)
-                return True
-            number = int.from_bytes(record[:4], "big")
-            if 0 < number <= before:
-                os.pwrite(target, record[4:-4], (number - 1) * page)
-            at += page + 8
-        at = -(-at // sector) * sector
-    if page:
-        os.ftruncate(target, before * page)
-    return bool(page)
+
+    def __init__(self, asking: Asking, namespaces: Namespaces, processes: Processes) -> None:
+        super().__init__(namespaces, processes)
+        self._asking = asking
+
+    def names(self) -> list[str]:
+        ask = super().names
+        return answered(lambda: self._asking(("space names",), ask, []), [])
+
+    def _ask(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:
+        ask = super()._ask
+        question = "space", name, what
+        return answered(lambda: self._asking(question, lambda: ask(name, what, look, otherwise), otherwise), otherwise)
+
+    def counters(self, name: str) -> dict[str, int]:
+        ask = super().counters
+        return answered(lambda: self._asking(("space", name, "counters"), lambda: ask(name), {}), {})
 
 
-def _power(number: int, least: int) -> bool:
-    return least <= number <= 65536 and not number & (number - 1)
-
-
-def _sound(record: bytes, nonce: int, page: int) -> bool:
-    data = record[4:-4]
-    total = nonce + sum(data[at] for at in range(page - 200, 0, -200))
-    return total & 0xFFFFFFFF == int.from_bytes(record[-4:], "big")
+def asked_function(asking: Asking, function: Callable[[int], str]) -> Callable[[int], str]:
+    """The kernel function that an address lies in, "" = not known."""
+    return lambda address: answered(lambda: asking(("function", address), lambda: function(address), ""), "")

@@ -7,6 +7,8 @@
     close(totals)           nothing more comes
 
 TELLS says in some words what it makes, for --help and docs/capture.md.
+
+Must not know: the format of a capture file, other formats.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from pathlib import Path
 from typing import Protocol
 
 from tracer.errors import BadOption
-from tracer.facts import Fact
-from tracer.findings.model import Finding
-from tracer.model import Packet, Totals
+from tracer.model.check import Fact
+from tracer.model.finding import Finding
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
 
 
 @dataclass(frozen=True)

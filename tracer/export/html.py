@@ -15,13 +15,14 @@ from tracer import __version__
 from tracer.analysis import stats
 from tracer.analysis.table import Table
 from tracer.export import About
-from tracer.findings.model import Finding
-from tracer.fresh import fresh
-from tracer.model import Packet, Totals
-from tracer.render._object import packet_object
+from tracer.model.finding import Finding
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.packets.outcome import BAD
 from tracer.render.json import finding_object
-from tracer.verdict import BAD
-from tracer.visible import json_line, mapped, visible
+from tracer.render.parts.json_packet import packet_object
+from tracer.util.new_file import fresh
+from tracer.util.visible import json_line, mapped, visible
 
 TELLS = "a report in one file, to be read in a browser, offline"
 TEMPLATE = Path(__file__).with_name("report.html")

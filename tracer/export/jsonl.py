@@ -7,10 +7,11 @@ import io
 from pathlib import Path
 
 from tracer.export import About
-from tracer.findings.model import Finding
-from tracer.fresh import fresh
-from tracer.model import Packet, Totals
+from tracer.model.finding import Finding
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
 from tracer.render.json import Json
+from tracer.util.new_file import fresh
 
 TELLS = "one JSON object a line, as -o json"
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tracer.analysis import rows
-from tracer.analysis.libraries import need
 from tracer.analysis.rows import Row
 from tracer.export import About
-from tracer.findings.model import Finding
-from tracer.fresh import fresh
-from tracer.model import Packet, Totals
+from tracer.model.finding import Finding
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.util.new_file import fresh
+from tracer.util.optional import need
 
 TELLS = "a directory of tables for DuckDB, pandas, Spark"
 GROUP = 50_000

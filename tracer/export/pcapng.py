@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracer.analysis.libraries import need
+from tracer.events.record import PROTOCOLS, TCP_FLAGS
 from tracer.export import About
-from tracer.findings.model import Finding
-from tracer.fresh import fresh
-from tracer.model import Endpoints, Hop, Packet, Totals
-from tracer.record import PROTOCOLS, TCP_FLAGS
-from tracer.rules.model import path
-from tracer.visible import visible
+from tracer.model.finding import Finding
+from tracer.model.packet import Endpoints, Hop, Packet
+from tracer.model.rule import path
+from tracer.model.summary import Totals
+from tracer.util.new_file import fresh
+from tracer.util.optional import need
+from tracer.util.visible import visible
 
 TELLS = "packets' headers with comments, for Wireshark"
 LINKTYPE_RAW = 101

@@ -3,11 +3,13 @@
 
 A file has `find(packet, context)`: the Finding that this packet shows, None when it shows none. One that a SYN's verdict shows
 has `find_syn(verdict, context)`. Its name, the times and the number of packets are filled in here; packets with the same key
-show the same cause and make one finding. A second finding file needs a test tests/test_finding_NAME.py, a page
+show the same cause and make one finding. A second finding file needs a test tests/unit/findings/test_NAME.py, a page
 docs/findings/NAME.md and a case in tests/kernel/cures.
 
 In a replay a question to the node may not have been asked (NotAsked). A finding that can do without the answer says
 `answered(question, otherwise)`, where `otherwise` makes it leave the statement out; any other finding is not made.
+
+Must not know: how packets are caught or shown, other findings.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from importlib import import_module
 from typing import TypeVar
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding
-from tracer.model import Packet
-from tracer.source import answered
-from tracer.syns.model import Verdict
+from tracer.model.finding import Finding
+from tracer.model.handshake import Verdict
+from tracer.model.packet import Packet
+from tracer.util.asking import answered
 
 T = TypeVar("T")
 Finder = Callable[[Packet, Context], Finding | None]

@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, packet_proof
-from tracer.model import Packet
-from tracer.source import answered
+from tracer.findings.proofs import packet_proof
+from tracer.model.finding import Finding, Proof
+from tracer.model.packet import Packet
+from tracer.util.asking import answered
 
 COUNT, MOST = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
 NEARLY = 0.95

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from tracer.bounded import Bounded, Counts
-from tracer.findings.model import Finding
-from tracer.findings.node import Node
-from tracer.kube.known import Known
-from tracer.kube.marks import EMPTY
-from tracer.kube.model import Owner
+from tracer.kube.catalog import Known
+from tracer.kube.fwmarks import EMPTY
 from tracer.kube.owners import owner_of
-from tracer.rules.model import Rule, Walk
+from tracer.model.finding import Finding
+from tracer.model.kube import Owner
+from tracer.model.rule import Rule, Walk
+from tracer.node.node import Node
+from tracer.util.bounded import Bounded, Counts
 
 COUNTS_KEPT = 1 << 16
 """Listeners, targets and connections that findings count by."""

@@ -7,12 +7,13 @@ What kube-proxy and kubelet drop has findings of its own.
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, packet_proof, rule_proof
-from tracer.kube.model import Owner
-from tracer.model import Hop, Packet
-from tracer.place import place
-from tracer.rules import commands
-from tracer.rules.model import Visit
+from tracer.findings.proofs import packet_proof, rule_proof
+from tracer.model.finding import Finding
+from tracer.model.kube import Owner
+from tracer.model.packet import Hop, Packet
+from tracer.model.rule import Visit
+from tracer.rules import operator_commands
+from tracer.util.addresses import place
 
 POLICIES = frozenset({"Calico", "Cilium", "kube-router", "Antrea", "Weave Net", "Kube-OVN"})
 """Programs that make rules of NetworkPolicies."""
@@ -45,11 +46,11 @@ def _tell(packet: Packet, hop: Hop, visit: Visit, owner: Owner | None) -> Findin
         cure = "if it should not, remove the rule where it is written, not only here: it comes back otherwise"
     target = place(ends.dst, ends.dport) if ends.dport else ends.dst
     if visit.rule:
-        shown = commands.shows(visit.rule)
+        shown = operator_commands.shows(visit.rule)
         check = f"Rule {visit.place.number} of {where}: its counter grows with each of these packets: `{shown}`."
     else:
         family = "ip6" if ":" in ends.src else "ip"
-        shown = commands.shows_policy(family, hop.table, visit.place.chain, legacy=hop.what == "table")
+        shown = operator_commands.shows_policy(family, hop.table, visit.place.chain, legacy=hop.what == "table")
         check = f"`{shown}` shows the policy."
     return Finding(
         name="",

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, decision_proof, packet_proof
 from tracer.findings.no_local_endpoints import port_of, runs_here, turned_away
-from tracer.kube.model import Endpoint
-from tracer.model import Packet
+from tracer.findings.proofs import decision_proof, packet_proof
+from tracer.model.finding import Finding, Proof
+from tracer.model.kube import Endpoint
+from tracer.model.packet import Packet
 
 SAYS = "no endpoints"
 CURE = (

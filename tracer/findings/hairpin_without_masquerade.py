@@ -8,11 +8,12 @@ not act, the pod would answer to itself and not through the node, and nothing is
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, packet_proof, rule_proof
-from tracer.model import Packet
-from tracer.place import place
-from tracer.rules import commands
-from tracer.rules.model import Visit
+from tracer.findings.proofs import packet_proof, rule_proof
+from tracer.model.finding import Finding
+from tracer.model.packet import Packet
+from tracer.model.rule import Visit
+from tracer.rules import operator_commands
+from tracer.util.addresses import place
 
 
 def find(packet: Packet, context: Context) -> Finding | None:
@@ -55,6 +56,6 @@ def _endpoint(decision: Visit | None) -> str:
     if not decision or not decision.rule:
         return ""
     return (
-        f"`{commands.shows(decision.rule)}` lists the chain of the endpoint: a rule before its DNAT has the pod's address as"
-        " the source and marks the packet for masquerade; "
+        f"`{operator_commands.shows(decision.rule)}` lists the chain of the endpoint: a rule before its DNAT has the pod's"
+        " address as the source and marks the packet for masquerade; "
     )

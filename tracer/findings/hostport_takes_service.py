@@ -11,14 +11,15 @@ from __future__ import annotations
 from typing import Literal
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, rule_proof
-from tracer.findings.node import Listener
-from tracer.kube.model import Owner
-from tracer.model import Hop, Nat, Packet
-from tracer.place import place
-from tracer.rules import commands
-from tracer.rules.model import Rule, Visit, Walk
-from tracer.source import answered
+from tracer.findings.proofs import rule_proof
+from tracer.model.finding import Finding, Proof
+from tracer.model.kube import Owner
+from tracer.model.packet import Hop, Nat, Packet
+from tracer.model.rule import Rule, Visit, Walk
+from tracer.node.node import Listener
+from tracer.rules import operator_commands
+from tracer.util.addresses import place
+from tracer.util.asking import answered
 
 IPVS = "kube-ipvs0"
 
@@ -90,9 +91,9 @@ def check(port: int, owner: Owner, rule: Rule | None, on_port: str, in_ipvs: boo
     owner: whose hostPort it is. rule: portmap's. on_port: as `on_port` says it. in_ipvs: whether kube-proxy is in ipvs mode.
     way: as _order tells it.
     """
-    rules = f"{commands.saves(rule, 'nat')} | grep -e CNI-HOSTPORT -e KUBE-SERVICES" if rule else ""
+    rules = f"{operator_commands.saves(rule, 'nat')} | grep -e CNI-HOSTPORT -e KUBE-SERVICES" if rule else ""
     if rule and rule.table == "cni_hostport":
-        rules = commands.saves(rule)
+        rules = operator_commands.saves(rule)
     said = [f"`{rules}` shows portmap's rules"] if rules else []
     said += [on_port] if on_port else []
     if in_ipvs:
@@ -117,7 +118,7 @@ def on_port(address: str, port: int, protocol: str, context: Context) -> str:
     found: Listener | Literal[False] | None = answered(lambda: context.node.listener(address, port, protocol) or False, None)
     if found is None:
         return ""
-    command = f"`{commands.sockets(port, protocol)}`"
+    command = f"`{operator_commands.sockets(port, protocol)}`"
     if not found:
         return f"{command} shows nothing, for a hostPort has no socket"
     return f"{command} shows {found.text}, and not the pod, for a hostPort has no socket"

@@ -7,10 +7,11 @@ Source: CVE-2020-8558; kubernetes pkg/kubelet/kubelet_network_linux.go.
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, packet_proof, rule_proof
-from tracer.model import Packet
-from tracer.place import place
-from tracer.source import answered
+from tracer.findings.proofs import packet_proof, rule_proof
+from tracer.model.finding import Finding, Proof
+from tracer.model.packet import Packet
+from tracer.util.addresses import place
+from tracer.util.asking import answered
 
 SAYS = "block incoming localnet connections"
 SETTING = "net/ipv4/conf/all/route_localnet"

@@ -13,15 +13,16 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, rule_proof
-from tracer.kube.marks import EMPTY
-from tracer.kube.model import Owner
+from tracer.findings.proofs import rule_proof
+from tracer.kube.fwmarks import EMPTY
 from tracer.kube.owners import owner_of
-from tracer.model import Hop, Nat, Packet
-from tracer.place import place
-from tracer.rules import commands
-from tracer.rules.model import Rule, Ruleset, Visit
-from tracer.source import answered
+from tracer.model.finding import Finding, Proof
+from tracer.model.kube import Owner
+from tracer.model.packet import Hop, Nat, Packet
+from tracer.model.rule import Rule, Ruleset, Visit
+from tracer.rules import operator_commands
+from tracer.util.addresses import place
+from tracer.util.asking import answered
 
 _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != (\S+/\d+) ip6? daddr (\S+/\d+) .*return")
 
@@ -130,12 +131,12 @@ def conflict(
         ),
         proofs=tuple(proofs),
         check=(
-            f"`{commands.shows(rule)}` has one such RETURN for each subnet that this node has had; the"
+            f"`{operator_commands.shows(rule)}` has one such RETURN for each subnet that this node has had; the"
             f" right one is {' or '.join(mine) or 'the podCIDR of this node'}."
             " On the pod's node, tcpdump shows where the answer goes."
         ),
         cure=(
-            f"Delete the stale rule: `{commands.deletes(rule)}`."
+            f"Delete the stale rule: `{operator_commands.deletes(rule)}`."
             " Restarting flannel alone does not: it only removes what it would write now."
         ),
         certain=bool(known) or bool(holder and node and holder.name != node.name),

@@ -8,9 +8,10 @@ are too long.
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, packet_proof
-from tracer.model import Packet
-from tracer.source import answered
+from tracer.findings.proofs import packet_proof
+from tracer.model.finding import Finding, Proof
+from tracer.model.packet import Packet
+from tracer.util.asking import answered
 
 REASON = "PKT_TOO_BIG"
 FUNCTIONS = frozenset({"ip_fragment", "ip_do_fragment", "ip6_fragment", "ip6_pkt_too_big"})

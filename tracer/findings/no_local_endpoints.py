@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracer.findings.context import Context
-from tracer.findings.kube_proxy import FLAG, KEY, KubeProxy
-from tracer.findings.model import Finding, Proof, decision_proof, packet_proof, rule_proof
-from tracer.kube.model import Endpoint, Owner, ServicePort
+from tracer.findings.proofs import decision_proof, packet_proof, rule_proof
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
-from tracer.model import Hop, Packet
-from tracer.place import place
-from tracer.rules.model import Visit, Walk
-from tracer.source import answered
+from tracer.model.finding import Finding, Proof
+from tracer.model.kube import Endpoint, Owner, ServicePort
+from tracer.model.packet import Hop, Packet
+from tracer.model.rule import Visit, Walk
+from tracer.node.kube_proxy import FLAG, KEY, KubeProxy
+from tracer.util.addresses import place
+from tracer.util.asking import answered
 
 SAYS = "no local endpoints"
 
@@ -105,7 +106,7 @@ def conflict(port: ServicePort, shown: Sequence[Proof], context: Context, fate: 
         check=(
             f"`kubectl get endpoints -n {port.namespace} {port.name} -o yaml | grep nodeName` shows the name that the endpoints"
             f" carry; compare it with the name that kube-proxy goes by, in {_where(proxy)} (its log says 'Failed to"
-            f" retrieve node info: nodes \"NAME\" not found').{health}"
+            f' retrieve node info: nodes "NAME" not found\').{health}'
         ),
         cure=_cure(proxy, names[0] if names else "NODENAME"),
         certain=wrong is not None,

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, decision_proof, packet_proof
-from tracer.findings.node import Listener
-from tracer.kube.model import Owner
-from tracer.model import Hop, Packet
-from tracer.place import place
-from tracer.rules import commands
-from tracer.source import answered
+from tracer.findings.proofs import decision_proof, packet_proof
+from tracer.model.finding import Finding, Proof
+from tracer.model.kube import Owner
+from tracer.model.packet import Hop, Packet
+from tracer.node.node import Listener
+from tracer.rules import operator_commands
+from tracer.util.addresses import place
+from tracer.util.asking import answered
 
 PORTS, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
 NOT_KNOWN = Proof("process", "whether that is kube-proxy, which may hold the port, is not recorded", "capture")
@@ -84,8 +85,9 @@ def conflict(
             *_settings(port, context),
         ),
         check=(
-            f"`{commands.sockets(port, protocol)}` shows the process, `kubectl get service {names} -o yaml | grep nodePort` the"
-            f' nodePort. kube-proxy before 1.24 logs can\'t open "nodePort for {service}" and installs the rules all the same;'
+            f"`{operator_commands.sockets(port, protocol)}` shows the process,"
+            f" `kubectl get service {names} -o yaml | grep nodePort` the nodePort."
+            f' kube-proxy before 1.24 logs can\'t open "nodePort for {service}" and installs the rules all the same;'
             " later versions do not look."
         ),
         cure=(

@@ -8,10 +8,11 @@ same address for ever, unless whoever removed the pod also removed the entry.
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, packet_proof
-from tracer.kube.model import ServicePort
-from tracer.model import Nat, Packet
-from tracer.place import place
+from tracer.findings.proofs import packet_proof
+from tracer.model.finding import Finding, Proof
+from tracer.model.kube import ServicePort
+from tracer.model.packet import Nat, Packet
+from tracer.util.addresses import place
 
 
 def find(packet: Packet, context: Context) -> Finding | None:

@@ -8,12 +8,13 @@ listener did is the SYN's cause (tracer/syns); how many SYNs it took and dropped
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof
-from tracer.kube.model import Owner, pod_text
-from tracer.model import Evidence, Handshake, Packet
-from tracer.place import place as place_of
-from tracer.source import answered
-from tracer.syns.model import Attempt, Cause, Verdict
+from tracer.model.evidence import Evidence
+from tracer.model.finding import Finding, Proof
+from tracer.model.handshake import Attempt, Cause, Verdict
+from tracer.model.kube import Owner, pod_text
+from tracer.model.packet import Handshake, Packet
+from tracer.util.addresses import place as place_of
+from tracer.util.asking import answered
 
 RECYCLE = "net/ipv4/tcp_tw_recycle"
 KINDS = {"accept queue full": "accept queue", "SYN queue full": "SYN queue", "old timestamp": "timestamps"}

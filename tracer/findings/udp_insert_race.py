@@ -8,10 +8,11 @@ seconds. conntrack drops at the very end, when the packet leaves POSTROUTING or 
 from __future__ import annotations
 
 from tracer.findings.context import Context
-from tracer.findings.model import Finding, Proof, packet_proof
-from tracer.model import Packet
-from tracer.place import place
-from tracer.source import answered
+from tracer.findings.proofs import packet_proof
+from tracer.model.finding import Finding, Proof
+from tracer.model.packet import Packet
+from tracer.util.addresses import place
+from tracer.util.asking import answered
 
 EXITS = ("POSTROUTING", "INPUT")
 BEFORE = "insert_failed before"

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tracer.errors import NoBtf
-from tracer.kernel.known import Field, Known
+from tracer.kernel.module_layouts_5_10 import Field, Known
 
 SYS_BTF = Path("/sys/kernel/btf")
 

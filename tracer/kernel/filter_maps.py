@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a Filter into the maps that `bpf/filter.h` reads."""
+"""Writes a Filter into the maps that `bpf/records/filter.h` reads."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer import cstruct
-from tracer.filters import MAX_HOSTS, Filter, Network
+from tracer.events import cstruct
+from tracer.model.filter import MAX_HOSTS, Filter, Network
 
 
 def network_key(network: Network) -> bytes:
-    """`struct network` of bpf/filter.h: bits that count (u32), then 16 address bytes, IPv4 as ::ffff:a.b.c.d."""
+    """`struct network` of bpf/records/filter.h: bits that count (u32), then 16 address bytes, IPv4 as ::ffff:a.b.c.d."""
     address = network.network_address.packed
     if len(address) == 4:
         return struct.pack("<I", 96 + network.prefixlen) + b"\0" * 10 + b"\xff\xff" + address
@@ -22,8 +22,8 @@ def network_key(network: Network) -> bytes:
 
 
 def filter_record(wanted: Filter) -> npt.NDArray[Any]:
-    """`struct filter` of bpf/filter.h, an array of one."""
-    out = np.zeros(1, cstruct.dtype("filter.h", "filter"))
+    """`struct filter` of bpf/records/filter.h, an array of one."""
+    out = np.zeros(1, cstruct.dtype("records/filter.h", "filter"))
     row = out[0]
     row["netns"], row["ifindex"], row["if_netns"] = wanted.netns, wanted.ifindex, wanted.if_netns
     row["ports"], row["protocol"], row["family"] = bool(wanted.ports), wanted.protocol, wanted.family

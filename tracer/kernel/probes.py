@@ -57,9 +57,9 @@ PROBES = (
           (1,), "x_tables", rules=True, requires=("xt_table",)),
     Probe("chain", ("nft_do_chain",), RETURN, ("nft_pktinfo *", "void *"),
           "nftables base chains and their verdicts", (1, 2), "nf_tables", requires=("nft_pktinfo", "nft_chain", "nft_table")),
-    # Called for every rule that matched once nft_trace_enabled is on (tracer/rules/nft_switch.py). The trace info held packet,
-    # verdict and rule until 6.4 ("netfilter: nf_tables: don't store pktinfo in traceinfo structure" and the commits after it);
-    # rules are made of nft_rule_dp since 5.17 ("netfilter: nf_tables: add rule blob layout").
+    # Called for every rule that matched once nft_trace_enabled is on (tracer/rules/nftables/trace_key.py). The trace info held
+    # packet, verdict and rule until 6.4 ("netfilter: nf_tables: don't store pktinfo in traceinfo structure" and the commits
+    # after it); rules are made of nft_rule_dp since 5.17 ("netfilter: nf_tables: add rule blob layout").
     Probe("nft_rule", ("__nft_trace_packet",), ENTRY,
           ("nft_traceinfo *", "nft_pktinfo *|", "nft_verdict *|", "nft_rule_dp *|nft_rule *|", "enum nft_trace_types"),
           "which rule of nftables decided", (1, 0, 0, 0, 3), "nf_tables",

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer import record
 from tracer.errors import NoProbe
-from tracer.filters import Filter
-from tracer.kernel import acts, filter_maps, plan
+from tracer.events import record
+from tracer.kernel import attach_plan, filter_maps, xt_extensions
+from tracer.kernel.attach_plan import Abilities, Planned, Refused
+from tracer.kernel.bcc_program import Program, abilities, load_bcc
 from tracer.kernel.btf import KernelTypes
-from tracer.kernel.counters import Counters, Loss
-from tracer.kernel.headers import headers
-from tracer.kernel.plan import Abilities, Planned, Refused
-from tracer.kernel.program import Program, abilities, load_bcc
-from tracer.kernel.ring import PAGE, Ring
-from tracer.kernel.symbols import Symbols
+from tracer.kernel.generated_headers import headers
+from tracer.kernel.kallsyms import Symbols
+from tracer.kernel.loss_counters import Counters, Loss
+from tracer.kernel.ring_buffer import PAGE, Ring
+from tracer.model.filter import Filter
 
 RING_BYTES = 16 << 20
 FILES = 192
@@ -78,7 +78,7 @@ def choose(
     Raises NoProbe when a row that every run needs is refused.
     """
     can = Abilities(False, False) if only == "kprobe" else can
-    planned, refused = plan.plan(kernel.types, kernel.symbols, can, verbose, rules)
+    planned, refused = attach_plan.plan(kernel.types, kernel.symbols, can, verbose, rules)
     for row in refused:
         if row.probe.needed:
             raise NoProbe(f"Tracing cannot go without {row.probe.tells}, and {row.why}.")
@@ -108,7 +108,7 @@ class Session:
         can = Abilities(False, False) if only == "kprobe" else abilities(bcc)
         planned, refused = choose(kernel, can, verbose, only, rules)
         cpus = possible_cpus()
-        watched = acts.plan(kernel.types, kernel.symbols, can) if rules else []
+        watched = xt_extensions.plan(kernel.types, kernel.symbols, can) if rules else []
         require_descriptors(FILES + 2 * sum(len(p) for p in (*(r.programs for r in planned), *(r.programs for r in watched))))
         texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
         began = time.monotonic()
@@ -136,7 +136,7 @@ class Session:
         return self._ring.drain()
 
     def events(self) -> npt.NDArray[Any]:
-        """All events written since the last call, as an array of `struct event` (bpf/event.h)."""
+        """All events written since the last call, as an array of `struct event` (bpf/records/event.h)."""
         return record.unpack(self._ring.drain())
 
     def losses(self) -> list[Loss]:

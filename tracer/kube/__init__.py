@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes' words: the objects of the API, and whose a rule, an address or a port is."""
+"""Objects of the Kubernetes API, and the owner of a rule, an address or a port.
+
+Must not know: how packets are caught or shown, the kernel.
+"""

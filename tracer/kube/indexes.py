@@ -8,9 +8,9 @@ from functools import lru_cache
 from ipaddress import ip_network
 from typing import Any
 
-from tracer.kube.index import Index
-from tracer.kube.model import Endpoint, Node, Pod, ServicePort
-from tracer.kube.names import endpoint_hash, service_hash
+from tracer.kube.chain_names import endpoint_hash, service_hash
+from tracer.model.kube import Endpoint, Node, Pod, ServicePort
+from tracer.util.multidict import Index
 
 Name = tuple[str, str]
 """namespace, name."""

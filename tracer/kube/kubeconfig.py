@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from tracer import files
 from tracer.errors import NoObjects
 from tracer.kube import plugin, trust
 from tracer.kube.kubeconfig_text import parse, secret, word
 from tracer.kube.trust import Trust
+from tracer.util import untrusted_file
 
 if TYPE_CHECKING:
     import ssl
@@ -81,7 +81,7 @@ class Access:
         if self.command and not self.token_file:
             return plugin.token(self.command, self.environment)
         try:
-            found = files.read(self.token_file, plugin.MOST, self.owners).decode(errors="replace").strip()
+            found = untrusted_file.read(self.token_file, plugin.MOST, self.owners).decode(errors="replace").strip()
         except OSError as e:
             raise OSError(e.errno, f"the token's file {self.token_file} cannot be read: {e.strerror}") from e
         if not plugin.is_token(found):
@@ -130,7 +130,7 @@ def in_cluster(environment: Any, account: Path = ACCOUNT) -> Access | None:
     import ssl
 
     try:
-        context = ssl.create_default_context(cadata=files.text(account / "ca.crt"))
+        context = ssl.create_default_context(cadata=untrusted_file.text(account / "ca.crt"))
         number = int(port)
     except (OSError, ValueError) as e:
         raise NoObjects(f"The pod's account in {account} cannot be used: {e}.") from e
@@ -142,7 +142,7 @@ def read(path: str, trusted: Trust = trust.NAMED) -> Access:
     try:
         text, owners = trusted.read(path)
         body = parse(text)
-    except files.Unfit as e:
+    except untrusted_file.Unfit as e:
         raise NoObjects(f"The kubeconfig {path} is not used: {e.strerror}.") from e
     except OSError as e:
         raise NoObjects(f"The kubeconfig {path} cannot be read: {e.strerror}.") from e
@@ -223,7 +223,7 @@ def _data(entry: Any, name: str, folder: Path, owners: Collection[int] | None = 
     if not path:
         return b""
     try:
-        return files.read(folder / path, owners=owners)
+        return untrusted_file.read(folder / path, owners=owners)
     except OSError as e:
         raise OSError(e.errno, e.strerror, str(folder / path)) from e
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the API's JSON to the nouns of tracer/kube/model.py: only what owners need is kept."""
+"""From the API's JSON to the nouns of tracer/model/kube.py: only what owners need is kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tracer.errors import NoObjects
-from tracer.kube.model import Endpoint, HostPort, Node, Pod, ServicePort
+from tracer.model.kube import Endpoint, HostPort, Node, Pod, ServicePort
 
 Object = dict[str, Any]
 

@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from tracer.kube import objects
-from tracer.kube.index import no_cycles
 from tracer.kube.indexes import Entry, Indexes, Name
-from tracer.kube.model import Endpoint, Node, ServicePort
 from tracer.kube.objects import Object, PortName
+from tracer.model.kube import Endpoint, Node, ServicePort
+from tracer.util.multidict import no_cycles
 
 Change = tuple[str, str, list[Object]]
 """What was done: the method's name, the kind ("" for load), and the objects it was given."""

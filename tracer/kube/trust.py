@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracer import files
+from tracer.util import untrusted_file
 
 MOST = 1_000_000
 MOST_NAMED = 16_000_000
@@ -38,8 +38,8 @@ class Trust:
     def read(self, path: str) -> tuple[bytes, frozenset[int] | None]:
         """What is in the kubeconfig, and whose the files must be that it names (None: anybody's). Raises OSError."""
         if self.owners is None:
-            return files.read_named(path, MOST_NAMED), None
-        text, owner = files.read_with_owner(path, MOST, self.owners)
+            return untrusted_file.read_named(path, MOST_NAMED), None
+        text, owner = untrusted_file.read_with_owner(path, MOST, self.owners)
         return text, frozenset({owner}) if self.strict else None
 
 
@@ -48,7 +48,7 @@ NAMED = Trust()
 
 def usual(environment: Mapping[str, str]) -> Iterator[tuple[str, Trust]]:
     """Where a kubeconfig is looked for when none was named, in this order."""
-    own = Trust(files.ours())
+    own = Trust(untrusted_file.ours())
     yield f"{environment.get('HOME') or '/root'}/.kube/config", own
     user = caller(environment)
     if user:

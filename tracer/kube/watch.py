@@ -13,18 +13,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
-from tracer.kube import client, objects
-from tracer.kube.client import Client, Refused, Resource, TooMuch
+from tracer.kube import api_client, objects
+from tracer.kube.api_client import Client, Refused, Resource, TooMuch
 from tracer.kube.kubeconfig import Access
 from tracer.kube.store import Store
-from tracer.worker import Worker, troubles
+from tracer.util.worker import Worker, troubles
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between attempts, doubled each time."""
 ATTEMPTS = 2
 """So many failed attempts, one after another, to list a collection are enough not to wait for it any longer."""
 
-ENDPOINT_KINDS = (client.SLICES, client.SLICES_BETA, client.ENDPOINTS)
+ENDPOINT_KINDS = (api_client.SLICES, api_client.SLICES_BETA, api_client.ENDPOINTS)
 """In order of preference: a cluster too old for the first has one of the others."""
 
 WORDS = {"Service": "services", "EndpointSlice": "endpointslices", "Endpoints": "endpoints", "Pod": "pods", "Node": "nodes"}
@@ -52,7 +52,7 @@ class Watch:
 
     def start(self) -> None:
         """Returns at once."""
-        for resources in ((client.SERVICES,), ENDPOINT_KINDS, (client.NODES,)):
+        for resources in ((api_client.SERVICES,), ENDPOINT_KINDS, (api_client.NODES,)):
             self._thread(resources)
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class Watch:
             if kind == "Node" and first:
                 self._store.node = self._store.node or self._name(self._store)
                 if self._store.node:
-                    self._thread((client.pods_of(self._store.node),))
+                    self._thread((api_client.pods_of(self._store.node),))
                 else:
                     self._told.append("Which node this is cannot be told: set NODE_NAME to have its pods named.")
                     self._missing.discard("Pod")

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tracer.findings.model import Finding
-from tracer.render._ink import KEEP, Ink, plain
-from tracer.render._words import clock, count
+from tracer.model.finding import Finding
+from tracer.render._format import clock, count
+from tracer.render._style import KEEP, Ink, plain
 
 _COMMAND = re.compile(r"`[^`]+`")
 LABEL, WHAT = 14, 10

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from tracer.model import Evidence, Hop, Ipvs
-from tracer.place import place
-from tracer.render._ink import KEEP, plain
+from tracer.model.evidence import Evidence
+from tracer.model.packet import Hop, Ipvs
+from tracer.render._style import KEEP, plain
+from tracer.util.addresses import place
 
 _CHOSEN = {
     ("earlier", Evidence.OBSERVED): "a known connection: chosen for an earlier packet",

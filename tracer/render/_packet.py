@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer import copies
-from tracer.model import Endpoints, Evidence, Handshake, Hop, Nat, Packet, Socket
-from tracer.place import place
+from tracer.model.evidence import Evidence
+from tracer.model.packet import Endpoints, Handshake, Hop, Nat, Packet, Socket
+from tracer.packets import flooded_copies
+from tracer.packets.outcome import benign
 from tracer.render import _ipvs
-from tracer.render._ink import KEEP, Ink, plain
-from tracer.render._rules import rule_lines
-from tracer.render._words import clock, relative, shade
-from tracer.verdict import benign
+from tracer.render._format import clock, relative, shade
+from tracer.render._style import KEEP, Ink, plain
+from tracer.render.parts.rules import rule_lines
+from tracer.util.addresses import place
 
 TIME, HOOK, SUBJECT = 12, 12, 13
 """Columns: a time, right-aligned, and two blanks; a hook; what acted there; then the rest."""
@@ -57,9 +58,9 @@ class Lines:
         if not packet.hops:
             return
         ink, netns = self._ink, packet.netns
-        others = [h for h in packet.hops if copies.of_no_one(h)]
+        others = [h for h in packet.hops if flooded_copies.of_no_one(h)]
         for hop in packet.hops if self.verbose else decisive(packet.hops):
-            if not self.verbose and copies.of_no_one(hop):
+            if not self.verbose and flooded_copies.of_no_one(hop):
                 if hop is others[0]:
                     line = f"{'':<{HOOK}}{'copies':<{SUBJECT}}{_elsewhere(others)}"
                     yield ink.fold(f"{self._moment(packet, hop)}  {line}", DETAIL)

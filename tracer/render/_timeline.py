@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tracer.place import place
-from tracer.render._ink import Ink, plain
-from tracer.timelines.model import Stage, Step, Timeline
+from tracer.model.timeline import Stage, Step, Timeline
+from tracer.render._style import Ink, plain
+from tracer.util.addresses import place
 
 TIME = 12
 MARGIN = TIME + 2

@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tracer.errors import NO_ROOM
-from tracer.facts import Fact
-from tracer.findings.model import Finding
-from tracer.model import Packet, Totals
-from tracer.syns.model import Verdict
-from tracer.timelines.model import Timeline
-from tracer.visible import finished
+from tracer.model.check import Fact
+from tracer.model.finding import Finding
+from tracer.model.handshake import Verdict
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.model.timeline import Timeline
+from tracer.util.visible import finished
 
 if TYPE_CHECKING:
-    from tracer.explain.compare import Compared
-    from tracer.explain.model import Story
+    from tracer.model.prediction import Story
+    from tracer.model.prediction_check import Compared
 
 
 class Lost(Protocol):

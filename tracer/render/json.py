@@ -11,18 +11,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracer import __version__
-from tracer.facts import Fact
-from tracer.findings.model import Finding
-from tracer.model import Packet, Totals
-from tracer.render._object import Object, endpoints, packet_object, rfc3339
+from tracer.model.check import Fact
+from tracer.model.finding import Finding
+from tracer.model.handshake import Verdict
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.model.timeline import Step, Timeline
 from tracer.render.base import Lost, Output
-from tracer.syns.model import Verdict
-from tracer.timelines.model import Step, Timeline
-from tracer.visible import json_line
+from tracer.render.parts.json_packet import Object, endpoints, packet_object, rfc3339
+from tracer.util.visible import json_line
 
 if TYPE_CHECKING:
-    from tracer.explain.compare import Compared
-    from tracer.explain.model import Story
+    from tracer.model.prediction import Story
+    from tracer.model.prediction_check import Compared
 
 
 class Json(Output):

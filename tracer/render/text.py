@@ -20,26 +20,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 from tracer import __version__
-from tracer.copies import of_no_one
-from tracer.facts import Fact
-from tracer.findings.model import Finding
-from tracer.model import Evidence, Packet, Totals
-from tracer.place import place
+from tracer.model.check import Fact
+from tracer.model.evidence import Evidence
+from tracer.model.finding import Finding
+from tracer.model.handshake import Verdict
+from tracer.model.loss import LEFT_OUT
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.model.timeline import Timeline
+from tracer.packets.flooded_copies import of_no_one
+from tracer.packets.outcome import BAD
 from tracer.render import _timeline
-from tracer.render._explained import alike, chosen, common_hops, condition, elsewhere
 from tracer.render._finding import block
-from tracer.render._ink import KEEP, Ink, plain
+from tracer.render._format import clock, count, relative, shade
 from tracer.render._packet import MARGIN, TIME, Lines, decisive
-from tracer.render._words import clock, count, relative, shade
+from tracer.render._prediction import alike, chosen, common_hops, condition, elsewhere
+from tracer.render._style import KEEP, Ink, plain
 from tracer.render.base import Lost, Output
-from tracer.source import LEFT_OUT
-from tracer.syns.model import Verdict
-from tracer.timelines.model import Timeline
-from tracer.verdict import BAD
+from tracer.util.addresses import place
 
 if TYPE_CHECKING:
-    from tracer.explain.compare import Compared
-    from tracer.explain.model import Story
+    from tracer.model.prediction import Story
+    from tracer.model.prediction_check import Compared
 
 WAYS = 4096
 """So many ways of packets are remembered, to say of the next one that it went the same."""

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
 
-from tracer.names import Namespaces
-from tracer.rules import nft_live
-from tracer.rules.hits import Hits
-from tracer.rules.legacy import Legacy
-from tracer.rules.nft_view import View, Watching
-from tracer.rules.reader import Reader, Wanted
+from tracer.node.namespaces import Namespaces
+from tracer.rules.iptables.generations import Legacy
+from tracer.rules.iptables.reader import Reader, Wanted
+from tracer.rules.nftables import live
+from tracer.rules.nftables.snapshot_cache import View, Watching
+from tracer.rules.resolver import Hits
 
 
 @contextmanager
@@ -31,8 +31,8 @@ def watching(
         watch, why = None, ""
         if nft:
             try:
-                watch = View(through(stack.enter_context(nft_live.watching(namespaces.own))))
-            except nft_live.Unwatched as e:
+                watch = View(through(stack.enter_context(live.watching(namespaces.own))))
+            except live.Unwatched as e:
                 why = str(e)
         hits = Hits(legacy_rules(namespaces, acts, reader()), watch)
         if watch:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tests.kernel.cures.box import Box
-from tracer.findings.model import Finding
+from tracer.model.finding import Finding
 
 _COMMAND = re.compile("`([^`]+)`")
 

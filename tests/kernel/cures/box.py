@@ -22,17 +22,17 @@ from tests.kernel.audit_nodes import LOCAL
 from tests.kernel.cures.kubectl_api import KubectlApi
 from tracer.audit import audit
 from tracer.audit.state import State
-from tracer.explain.question import Question
 from tracer.findings import Findings
 from tracer.findings.context import Context
-from tracer.findings.model import Finding
-from tracer.kube import node
-from tracer.kube.cni import Cache
-from tracer.kube.explain import explain
-from tracer.kube.known import Known
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.kube.cni_cache import Cache
 from tracer.kube.store import Store
-from tracer.model import Packet
-from tracer.rules import installed
+from tracer.model.finding import Finding
+from tracer.model.packet import Packet
+from tracer.node import addresses
+from tracer.predict.query import Question
+from tracer.rules import inventory
 
 Step = tuple[str, str]
 _COMMANDS = {
@@ -132,12 +132,12 @@ class Box:
     def context(self) -> Context:
         store = Store("node-1")
         store.load(self.api.as_objects())
-        local = node.local_addresses()
+        local = addresses.local_addresses()
         return Context(Known(store, Cache(()), local, ipvs=frozenset()))
 
     @property
     def state(self) -> State:
-        found = installed.read(True)
+        found = inventory.read(True)
         assert not found.unread, found.unread
         return State(self.context, found)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An API server for `kubectl`: beside lists it asks which resources there are, for one object by its name, for objects with a
-label, and for a change of one, which the double in tests/api_server.py does not answer.
+label, and for a change of one, which the double in tests/support/api_server.py does not answer.
 
 kubectl's own decoding and printing is what the tests are for; nothing of it is made again here.
 """

@@ -15,17 +15,18 @@ from pathlib import Path
 
 from incidents import objects
 from scenes import netns
-from tests import syns as made
 from tests.kernel.audit_nodes import FAR, MINE, NODE, PODS
 from tests.kernel.cures import Look, case
 from tests.kernel.cures.box import Box, in_machine
 from tests.kernel.cures.of_ports import SHOP
+from tests.support import syns as made
 from tracer.audit.conntrack_full import check as table_full
 from tracer.findings import Findings
-from tracer.findings.model import Finding
-from tracer.model import Drop, Endpoints, Evidence, Flow, Handshake, Hop, Nat, Packet, Socket
-from tracer.syns.model import Attempt, Cause, Verdict
-from tracer.verdict import judge
+from tracer.model.evidence import Evidence
+from tracer.model.finding import Finding
+from tracer.model.handshake import Attempt, Cause, Verdict
+from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket
+from tracer.packets.outcome import judge
 
 _KUBE = "*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -j RETURN\nCOMMIT\n"
 

@@ -14,7 +14,7 @@ from incidents.proxy.model import HostPort, Service
 from tests.kernel.audit_nodes import CLIENT, HOSTED, NODE, PODS, PORT
 from tests.kernel.cures import Look, case
 from tests.kernel.cures.box import Box, Step
-from tracer.explain.question import Question
+from tracer.predict.query import Question
 
 HOST = HostPort(30306, PODS["pod-d"], HOSTED, "c0" * 32)
 SHOP = Service("shop/orders", "172.30.0.10", 5432, 30306, ((PODS["pod-a"], PORT),), "pg")

@@ -16,8 +16,8 @@ from tests.kernel.audit_nodes import CLIENT, FAR, HOSTED, MINE, NETWORK, NODE, O
 from tests.kernel.cures import Look, case
 from tests.kernel.cures.box import Box
 from tests.kernel.cures.of_ports import SHOP, cluster
-from tracer.explain.question import Question
-from tracer.model import Hop, Packet
+from tracer.model.packet import Hop, Packet
+from tracer.predict.query import Question
 
 RECORDED = Path(__file__).resolve().parents[2] / "data/real/ipvs-iptables-save.xz"
 FAR_AWAY = Service("shop/far", "172.30.0.20", 80, 30500, ((FAR, PORT),))
@@ -105,8 +105,11 @@ def _mixed(box: Box) -> Look:
     box.put(("legacy", iptables.rules([SHOP])), ("nft", iptables.rules([SHOP])))
     return Look(
         lambda: box.audit("mixed_backends"),
-        {"iptables-legacy-save": "-A KUBE-SERVICES", "iptables-nft-save": "-A KUBE-SERVICES",
-         "nft list ruleset": "KUBE-SERVICES"},
+        {
+            "iptables-legacy-save": "-A KUBE-SERVICES",
+            "iptables-nft-save": "-A KUBE-SERVICES",
+            "nft list ruleset": "KUBE-SERVICES",
+        },
     )
 
 
@@ -261,5 +264,3 @@ def _hairpin(box: Box) -> Look:
         {"iptables-legacy -t nat -L KUBE-SEP-": rf"KUBE-MARK-MASQ .*{PODS['pod-a']}"},
         mend=lambda: box.again(("legacy", whole)),
     )
-
-

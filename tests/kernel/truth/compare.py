@@ -20,16 +20,17 @@ from scenes.netns import RUN_DIR, entered
 from scenes.topology import NODE4, NODE6, PODS, Node
 from tests.kernel.truth import marked, trace
 from tests.kernel.truth.senders import Sender
-from tracer import netns_cookie, record
-from tracer.filters import Filter
-from tracer.header import completed
+from tracer.events import record
+from tracer.events.record import Event, Flag, Kind
 from tracer.kernel.session import Kernel, Session
-from tracer.names import Namespaces
-from tracer.record import Event, Flag, Kind
-from tracer.rules import netns, nft_dump, nft_hits, nft_live
-from tracer.rules.model import Visit, Walk
-from tracer.rules.nfnetlink import Nfnetlink
-from tracer.rules.nft_watch import NftWatch
+from tracer.model.filter import Filter
+from tracer.model.rule import Visit, Walk
+from tracer.node import netns, netns_cookie
+from tracer.node.namespaces import Namespaces
+from tracer.node.nfnetlink import Nfnetlink
+from tracer.packets.header_tracker import completed
+from tracer.rules.nftables import live, netlink_dump, reconstruct
+from tracer.rules.nftables.watcher import NftWatch
 
 POD = "pod-b"
 """The second namespace with rules."""
@@ -99,16 +100,16 @@ def walks(batches: list[Any], spaces: Collection[int], watch: NftWatch) -> Itera
         packets.setdefault(e.packet, []).append(e)
     for events in packets.values():
         events.sort(key=lambda e: e.time)
-        found, seen = nft_hits.runs(events), None
+        found, seen = reconstruct.runs(events), None
         for e in completed([e for e in events if e.kind not in record.PARTS])[0]:
             if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
                 seen = e
             # A copy has a header of its own; but of a packet out of fragments the fragments are copies.
             own = e if e.flags & Flag.FLAG_CLONE and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_FRAGMENT) else seen
             if e.kind == Kind.EVENT_CHAIN and e.netns in spaces and own:
-                run = found[nft_hits.run_key(e)]
-                table = nft_hits.names(e, run, watch)[0] or e.table.split(b"\0")[0].decode() + record.CUT * (e.manip & 1)
-                yield own, e, table, nft_hits.walk(e, run, watch)
+                run = found[reconstruct.run_key(e)]
+                table = reconstruct.names(e, run, watch)[0] or e.table.split(b"\0")[0].decode() + record.CUT * (e.manip & 1)
+                yield own, e, table, reconstruct.walk(e, run, watch)
 
 
 class Bench:
@@ -163,7 +164,7 @@ class Bench:
         until = time.monotonic() + 60
         for space, inode in self._inodes.items():
             with entered(space), Nfnetlink() as nfnetlink:
-                now, named = nft_dump.generation(nfnetlink), netns.identity(inode, netns_cookie.cookie())
+                now, named = netlink_dump.generation(nfnetlink), netns.identity(inode, netns_cookie.cookie())
             while not self.watch.find(named, now):
                 self.watch.coming(named, now)
                 assert time.monotonic() < until, "the ruleset was not read"
@@ -189,7 +190,7 @@ class Bench:
 
     def _wait_for(self, batches: list[Any]) -> None:
         """Gives the reader time for the generations that packets met, as a run does."""
-        met = {g for batch in batches for g in nft_hits.generations(record.events(batch))}
+        met = {g for batch in batches for g in reconstruct.generations(record.events(batch))}
         until = time.monotonic() + 10
         while any([self.watch.coming(*g) for g in met]) and time.monotonic() < until:
             time.sleep(0.02)
@@ -294,11 +295,11 @@ def bench(session: Session | None = None) -> Iterator[Bench]:
         own = Namespaces().own
         if session:
             session.set_filter(Filter())
-            with nft_live.watching(own) as watch:
+            with live.watching(own) as watch:
                 yield Bench(session, watch, node.uplink)
         else:
             kernel = Kernel.running()
-            with Session(kernel, Filter()) as new, nft_live.watching(own) as watch:
+            with Session(kernel, Filter()) as new, live.watching(own) as watch:
                 yield Bench(new, watch, node.uplink)
         rules.flush()
 

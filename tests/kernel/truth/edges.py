@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.record import HOOKS
+from tracer.events.record import HOOKS
 
 Places = list[tuple[str, int]]
 """Of the rules that acted: chain and number."""

@@ -19,11 +19,11 @@ from tests.kernel import modules
 from tests.kernel.truth import legacy_odd, legacy_rules, marked, second, sets
 from tests.kernel.truth.edges import Places
 from tests.kernel.truth.run import Account, Key
-from tracer import record
-from tracer.names import Namespaces
-from tracer.record import Event
-from tracer.rules.model import Walk
-from tracer.rules.steps import SHAPE_AT, SHAPE_MASK, Shape
+from tracer.events import record
+from tracer.events.record import Event
+from tracer.events.table_trace import SHAPE_AT, SHAPE_MASK, Shape
+from tracer.model.rule import Walk
+from tracer.node.namespaces import Namespaces
 
 _LINE = re.compile(r"TRACE: (\w+):([^:]+):(rule|return|policy):(\d+) (.*)")
 _FIELD = re.compile(r"\b(\w+)=(\S*)")

@@ -9,9 +9,9 @@ from scenes import rules
 from scenes.topology import CLIENT4, CLIENT6, DRAIN4, DRAIN6, NODE4, NODE6, PODS
 from tests.kernel.truth import compare, sets
 from tests.kernel.truth.senders import PORTS
+from tracer.events.record import Event
 from tracer.kernel.session import Session
-from tracer.record import Event
-from tracer.rules.model import Walk
+from tracer.model.rule import Walk
 
 ADDRESSES = {
     4: (NODE4, CLIENT4, "192.168.56.0/24", DRAIN4, "203.0.113.0/25", PODS[0].addr4, "10.244.0.0/16", "0.0.0.0/1"),

@@ -14,10 +14,10 @@ from socket import if_nameindex
 from scenes.topology import CLIENT4, DRAIN4, DRAIN6, NODE4, NODE6, PODS
 from tests.kernel.truth import compare, nft
 from tests.kernel.truth.senders import PORTS
-from tracer import record
+from tracer.events import record
+from tracer.events.record import Event
 from tracer.kernel.session import Session
-from tracer.record import Event
-from tracer.rules.model import Walk
+from tracer.model.rule import Walk
 
 CHAINS, RULES = 5, 6
 HOOKS = ("prerouting", "input", "forward", "output", "postrouting")

@@ -22,15 +22,15 @@ from typing import Protocol
 
 from tests.kernel.truth.edges import Places, by_hook, may_be
 from tests.kernel.truth.packets import Sender
-from tracer import record
-from tracer.filters import Filter
-from tracer.header import completed
+from tracer.events import record
+from tracer.events.record import Event, Kind
 from tracer.kernel.session import Session
-from tracer.names import Namespaces
-from tracer.record import Event, Kind
-from tracer.rules.hits import Hits
+from tracer.model.filter import Filter
+from tracer.model.rule import Walk
+from tracer.node.namespaces import Namespaces
+from tracer.packets.header_tracker import completed
 from tracer.rules.live import legacy_rules
-from tracer.rules.model import Walk
+from tracer.rules.resolver import Hits
 
 Key = tuple[object, ...]
 Account = dict[Key, Places]
@@ -115,9 +115,7 @@ def rounds(truth: Truth, session: Session, count: int, seed: int, each: int = 60
     return result
 
 
-def _round(
-    truth: Truth, session: Session, sender: Sender, hits: Hits, dice: random.Random, count: int, result: Result
-) -> None:
+def _round(truth: Truth, session: Session, sender: Sender, hits: Hits, dice: random.Random, count: int, result: Result) -> None:
     session.set_filter(EVERYTHING)
     before, _ = _until_quiet(truth, session, hits)
     truth.account()

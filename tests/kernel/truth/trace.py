@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tracer.rules.model import NFT_FAMILIES
-from tracer.rules.nfnetlink import Message, Nfnetlink, attributes, number, text
+from tracer.model.rule import NFT_FAMILIES
+from tracer.node.nfnetlink import Message, Nfnetlink, attributes, number, text
 
 _GROUP, _TRACE = 9, 17
 MOST_RUNS = 50_000

@@ -5,6 +5,8 @@
     tables()        what has come of it
 
 What it keeps must not grow with the number of packets.
+
+Must not know: the format of a capture file, other statistics.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from importlib import import_module
 from typing import Protocol
 
 from tracer.analysis.table import Table
-from tracer.model import Packet
+from tracer.model.packet import Packet
 
 
 class Statistic(Protocol):

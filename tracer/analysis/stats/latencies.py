@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tracer.analysis.stats import MOST
 from tracer.analysis.table import Table
-from tracer.model import Hop, Packet
+from tracer.model.packet import Hop, Packet
 
 SHOWN = 25
 STEPS = 8

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.analysis.stats._counted import Counted
+from tracer.analysis.stats._counter import Counted
 from tracer.analysis.table import Table
-from tracer.model import Packet
-from tracer.render._rules import words
+from tracer.model.packet import Packet
+from tracer.render.parts.rules import words
 
 SHOWN = 30
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.analysis.stats._counted import Counted
+from tracer.analysis.stats._counter import Counted
 from tracer.analysis.table import Table
-from tracer.model import Packet
+from tracer.model.packet import Packet
 
 SHOWN = 20
 

@@ -3,6 +3,8 @@
 
 A file has `owner(rule, ruleset, known)`: the owner of a rule that its program wrote, None for any other rule. No two may claim
 the same rule (a test goes through all of them). It may have `MARKS`: chain that acts on a mark -> chain that sets it.
+
+Must not know: packets, other writers of rules.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
-from tracer.kube.known import Known
-from tracer.kube.model import UNKNOWN, Owner
-from tracer.kube.owners.rule_text import BASE, is_hidden
-from tracer.rules.model import Rule, Ruleset
+from tracer.kube.catalog import Known
+from tracer.kube.rule_text import BASE, is_hidden
+from tracer.model.kube import UNKNOWN, Owner
+from tracer.model.rule import Rule, Ruleset
 
 Finder = Callable[[Rule, Ruleset, Known], Owner | None]
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from tracer.kube.model import Owner
-from tracer.kube.owners.rule_text import from_base
-from tracer.rules.model import Rule
+from tracer.kube.rule_text import from_base
+from tracer.model.kube import Owner
+from tracer.model.rule import Rule
 
 Prefixes = tuple[str, ...]
 

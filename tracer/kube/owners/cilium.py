@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from tracer.kube.known import Known
-from tracer.kube.model import Owner
+from tracer.kube.catalog import Known
 from tracer.kube.owners.by_name import by_name
-from tracer.rules.model import Rule, Ruleset
+from tracer.model.kube import Owner
+from tracer.model.rule import Rule, Ruleset
 
 PROGRAM = "Cilium"
 CHAINS = ("CILIUM_", "OLD_CILIUM_")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
-from tracer.kube.known import Known
-from tracer.kube.model import Owner
-from tracer.kube.owners.rule_text import BASE
-from tracer.rules.model import Rule, Ruleset
+from tracer.kube.catalog import Known
+from tracer.kube.rule_text import BASE
+from tracer.model.kube import Owner
+from tracer.model.rule import Rule, Ruleset
 
 PROGRAM = "Docker"
 TABLES = ("docker-bridges",)

@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from weakref import ref
 
-from tracer.kube.known import Known
-from tracer.kube.model import Owner, ServicePort
-from tracer.kube.names import IPTABLES_CHAIN, service_hash
-from tracer.kube.owners.rule_text import destination, destination_ports, dnat_target, from_base, protocol
-from tracer.rules.model import Rule, Ruleset
+from tracer.kube.catalog import Known
+from tracer.kube.chain_names import IPTABLES_CHAIN, service_hash
+from tracer.kube.rule_text import destination, destination_ports, dnat_target, from_base, protocol
+from tracer.model.kube import Owner, ServicePort
+from tracer.model.rule import Rule, Ruleset
 
 PROGRAM = "kube-proxy"
 

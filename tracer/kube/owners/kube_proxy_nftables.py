@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 
-from tracer.kube.known import Known
-from tracer.kube.model import Owner, ServicePort
-from tracer.kube.names import Named, read_nftables_name
+from tracer.kube.catalog import Known
+from tracer.kube.chain_names import Named, read_nftables_name
 from tracer.kube.owners.kube_proxy_iptables import service_in
-from tracer.kube.owners.rule_text import dnat_target
-from tracer.rules.model import Rule, Ruleset
+from tracer.kube.rule_text import dnat_target
+from tracer.model.kube import Owner, ServicePort
+from tracer.model.rule import Rule, Ruleset
 
 PROGRAM = "kube-proxy"
 

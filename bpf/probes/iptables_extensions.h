@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* How match and target functions are watched: one line a program in acts.h, which tracer/kernel/xt_extensions.py generates.
+ *
+ * With fentry every function has a program of its own. By kprobes all matches share one for their entry and one for their
+ * return, and all targets one. */
+
+#if RULE_STEPS
+/* Where the verifier knows the type of par, its field is a plain load. */
+#define INFO(par) (u64)(*(void *volatile *)&((struct xt_action_param *)(par))->matchinfo)
+#ifdef HAVE_xt_action_param_hotdrop
+#define HOTDROP(par) (*(volatile u8 *)&((struct xt_action_param *)(par))->hotdrop)
+#else
+#define HOTDROP(par) 0
+#endif
+#define MATCH_FEXIT(program)                                                                                           \
+    int program(u64 *ctx)                                                                                              \
+    {                                                                                                                  \
+        return match_asked(ctx[0], INFO(ctx[1]), ctx[2] & 255 ? STEP_TRUE : STEP_FALSE, HOTDROP(ctx[1]), 0);           \
+    }
+#define TARGET_FENTRY(program)                                                                                         \
+    int program(u64 *ctx)                                                                                              \
+    {                                                                                                                  \
+        return target_asked(ctx[0], INFO(ctx[1]));                                                                     \
+    }
+#define MATCH_KPROBE(program)                                                                                          \
+    int program(struct pt_regs *ctx)                                                                                   \
+    {                                                                                                                  \
+        return match_asked(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo),     \
+                           STEP_UNKNOWN, 0, PT_REGS_PARM2(ctx));                                                       \
+    }
+#define MATCH_KRETPROBE(program)                                                                                       \
+    int program(struct pt_regs *ctx)                                                                                   \
+    {                                                                                                                  \
+        return match_answered(PT_REGS_RC(ctx));                                                                        \
+    }
+#define TARGET_KPROBE(program)                                                                                         \
+    int program(struct pt_regs *ctx)                                                                                   \
+    {                                                                                                                  \
+        return target_asked(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo));   \
+    }
+
+#include "acts.h"
+#endif

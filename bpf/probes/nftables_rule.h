@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Which nftables rules acted: __nft_trace_packet is called for each, for the end of each chain, and for the policy.
+ *
+ * It is, once the static key nft_trace_enabled is on, for every packet, before it looks at skb->nf_trace; the key is turned
+ * on from a network namespace of our own (tracer/rules/nftables/trace_key.py). A run may be the first that is seen of a packet, so
+ * the first call of a run decides whether the packet is followed; `nft_runs` remembers that for the rest of the run.
+ *
+ * Runs nest. `dup` and TEE send a copy through OUTPUT and POSTROUTING from within the rule that asks for it, REJECT sends its
+ * answer so, `fwd` the packet itself; and a softirq may carry other packets through their chains on top of a process that
+ * sends one. So a CPU has room for several runs. Each is known by addresses on its own stack: of the trace info here, and of
+ * the packet info in the records, since nft_do_chain has that one too. */
+
+#if defined(HAVE_nft_traceinfo) && defined(HAVE_nft_base_chain_chain) && defined(HAVE_nft_verdict)
+
+#define NFT_CONTINUE (-1)
+#define NFT_JUMP (-3)
+#define NFT_GOTO (-4)
+#define NFT_LAST_CODE (-5)
+#define NF_VERDICT_MASK 0xff
+#define REGISTERS_AFTER_VERDICT 16
+
+/* As deep as nftables lets jumps be (NFT_JUMP_STACK_SIZE). */
+#define NFT_JUMPS 16
+
+struct nft_run {
+    u64 skb;
+    u64 chain;
+    u64 packet; /* 0 = nobody wants it */
+    u64 depth;  /* with --drops-only: so many jumps led to where the packet is */
+    struct nft_hit jumps[NFT_JUMPS];
+};
+BPF_PERCPU_ARRAY(nft_runs, struct nft_run, NFT_RUNS);
+
+/* The run with this trace info, a new one if there is none; the last is used again when all are in use. */
+static __always_inline struct nft_run *run_with(u64 info)
+{
+    u32 at = NFT_RUNS, free = NFT_RUNS - 1;
+    u64 now = bpf_jiffies64();
+    struct nft_open *open = nft_open_here();
+    struct nft_run *run;
+
+    if (!open)
+        return 0;
+#pragma unroll
+    for (int i = NFT_RUNS - 1; i >= 0; i--) {
+        if (open->info[i] == info && now <= open->until[i])
+            at = i;
+        if (!open->info[i] || now > open->until[i])
+            free = i;
+    }
+    if (at < NFT_RUNS) {
+        open->until[at & (NFT_RUNS - 1)] = now + NFT_RUN_TICKS;
+        return nft_runs.lookup(&at);
+    }
+    open->info[free & (NFT_RUNS - 1)] = info;
+    open->until[free & (NFT_RUNS - 1)] = now + NFT_RUN_TICKS;
+    run = nft_runs.lookup(&free);
+    if (run) {
+        run->skb = 0;
+        run->depth = 0;
+    }
+    return run;
+}
+
+/* The last call of a run. A packet that a rule took over may be gone by the time its chain returns, which needs to know. */
+static __always_inline void close_run(u64 info, u64 pkt, u64 packet)
+{
+    struct nft_open *open = nft_open_here();
+
+    if (!open)
+        return;
+#pragma unroll
+    for (int i = 0; i < NFT_RUNS; i++)
+        if (open->info[i] == info)
+            open->info[i] = 0;
+    open->stolen_pkt = packet ? pkt : 0;
+    open->stolen_packet = packet;
+}
+
+/* The generation of the namespace's ruleset: newer kernels have it in struct net, others in what nf_tables keeps for each
+ * namespace, which net_generic() finds by the module's number. */
+static __always_inline u32 nft_generation(struct net *net)
+{
+#if defined(HAVE_net_nft_base_seq)
+    return PEEK(net, nft_base_seq);
+#elif defined(HAVE_nftables_pernet_base_seq) && defined(HAVE_net_gen) && defined(ADDRESS_nf_tables_net_id)
+    struct nftables_pernet *own = 0;
+    u64 generic = (u64)PEEK(net, gen);
+    u32 id = 0;
+
+    bpf_probe_read_kernel(&id, sizeof(id), (void *)ADDRESS_nf_tables_net_id);
+    bpf_probe_read_kernel(&own, sizeof(own), (void *)(generic + id * sizeof(u64)));
+    return own ? PEEK(own, base_seq) : 0;
+#else
+    return 0;
+#endif
+}
+
+/* Its lower half; 0 where user space cannot read it (tracer/node/netns_cookie.py), though the kernel has one. It is a number, or an
+ * atomic one, which C cannot tell apart here. */
+static __always_inline u32 cookie_of(struct net *net)
+{
+    u32 cookie = 0;
+
+#if defined(HAVE_net_net_cookie) && defined(NETNS_COOKIES)
+    bpf_probe_read_kernel(&cookie, sizeof(cookie), (void *)net + OFFSET_net_net_cookie);
+#endif
+    return cookie;
+}
+
+/* NF_ACCEPT and the like; NF_QUEUE has the queue's number in its upper half, and may look negative. */
+static __always_inline int is_final(u32 code)
+{
+    return code < (u32)NFT_LAST_CODE;
+}
+
+static __always_inline u64 nft_handle(u64 rule)
+{
+    if (!rule)
+        return 0;
+#if defined(HAVE_nft_rule_dp_handle)
+    return PEEK_BITS(rule, nft_rule_dp_handle);
+#elif defined(HAVE_nft_rule_handle)
+    return PEEK_BITS(rule, nft_rule_handle);
+#else
+    return 0;
+#endif
+}
+
+/* The packet's entry, looked for at the first call of a run; NULL when nobody wants it. gone = 1: the packet may have been
+ * freed, and which one it was is known if it was seen before the rule took it over. */
+static __always_inline struct follow *follow_in_run(struct call *c, struct nft_run *run, struct sk_buff *skb,
+                                                    struct nf_hook_state *state, u64 chain, u64 pkt, u8 gone)
+{
+    struct follow *e = 0;
+
+    if (run->skb == (u64)skb && run->chain == chain) {
+        if (run->packet)
+            e = already_followed((u64)skb);
+        if (e && e->packet != run->packet)
+            e = 0;
+    } else {
+        e = gone ? taken_in_run(pkt, (u64)skb) : follow_in_hook(c, skb, state, 0, sight_of(c));
+        run->depth = 0;
+    }
+    run->skb = (u64)skb;
+    run->chain = chain;
+    run->packet = e ? e->packet : 0;
+    return e;
+}
+
+/* What only a whole record has: what a map was asked for, and where a jump leads. */
+static __always_inline void write_nft_choice(struct nft_hit *out, struct nft_verdict *verdict, struct nft_table *table, int code)
+{
+    struct nft_chain *to;
+
+    bpf_probe_read_kernel(&out->registers, sizeof(out->registers), (void *)verdict + REGISTERS_AFTER_VERDICT);
+    bpf_probe_read_kernel_str(&out->table, sizeof(out->table), PEEK(table, name));
+    if (code == NFT_JUMP || code == NFT_GOTO) {
+        to = PEEK(verdict, chain);
+        out->to_handle = PEEK(to, handle);
+        bpf_probe_read_kernel_str(&out->to, sizeof(out->to), PEEK(to, name));
+    }
+}
+
+/* Of a packet that --drops-only leaves out (see only_ends) nothing is written until a rule drops it: the jumps on the way there are
+ * kept for then.
+ *
+ * A chain has ended: the packet goes on behind the jump that led into it, by whichever gotos. */
+static __always_inline void forget_jump(struct nft_run *run)
+{
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < NFT_JUMPS && run->depth; i++) {
+        run->depth--;
+        if (run->jumps[run->depth & (NFT_JUMPS - 1)].code != (u32)NFT_GOTO)
+            break;
+    }
+}
+
+/* Where to write a jump that is to be kept; NULL when there is no room. */
+static __always_inline struct nft_hit *keep_jump(struct nft_run *run, struct follow *e)
+{
+    struct nft_hit *out = &run->jumps[run->depth & (NFT_JUMPS - 1)];
+
+    if (run->depth >= NFT_JUMPS)
+        return 0;
+    run->depth++;
+    __builtin_memset(out, 0, sizeof(*out));
+    write_head((void *)out, e, EVENT_NFT_RULE, 0);
+    return out;
+}
+
+static __always_inline void write_jumps(struct nft_run *run, struct follow *e)
+{
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < NFT_JUMPS; i++) {
+        struct reserved r;
+        u16 hop;
+        if (i >= run->depth)
+            break;
+        r = reserve_whole(e, EVENT_NFT_RULE);
+        if (!r.out)
+            break;
+        hop = r.out->hop;
+        bpf_probe_read_kernel(r.out, sizeof(struct nft_hit), &run->jumps[i]);
+        r.out->hop = hop;
+        submit_event(r);
+    }
+    run->depth = 0;
+}
+
+/* arg: trace info, packet info, verdict, rule, type; the middle three are 0 where the trace info holds them */
+static __always_inline int nft_rule_entered(struct call *c)
+{
+    struct nft_traceinfo *info = (void *)c->arg[0];
+    struct nft_pktinfo *pkt = (void *)c->arg[1];
+    struct nft_verdict *verdict = (void *)c->arg[2];
+    u64 rule = c->arg[3], chain, handle;
+    u8 trace = c->arg[4], policy, decision;
+    struct nft_base_chain *base;
+    struct nf_hook_state *state;
+    struct nft_run *run;
+    struct nft_table *table;
+    struct sk_buff *skb;
+    struct nft_hit *out;
+    struct reserved r;
+    struct follow *e;
+    int code, ended, silent, jumps;
+
+#ifdef HAVE_nft_traceinfo_pkt
+    if (!pkt)
+        pkt = READ(c, info, pkt);
+#endif
+    skb = READ(c, pkt, skb);
+    if (known_unwanted(READ(c, skb, _nfct)))
+        return 0;
+#ifdef HAVE_nft_traceinfo_verdict
+    if (!verdict)
+        verdict = (void *)READ(c, info, verdict);
+#endif
+#ifdef HAVE_nft_traceinfo_rule
+    if (!rule)
+        rule = (u64)PEEK(info, rule);
+#endif
+    base = (void *)PEEK(info, basechain);
+    chain = (u64)base + OFFSET_nft_base_chain_chain;
+    state = CHAIN_STATE(c, pkt);
+    code = PEEK(verdict, code);
+    policy = PEEK(base, policy);
+    ended = trace == TRACE_POLICY || (trace == TRACE_RULE && is_final(code));
+    decision = trace == TRACE_POLICY ? policy : ended ? code & NF_VERDICT_MASK : NF_ACCEPT;
+    run = run_with(c->arg[0]);
+    if (!run)
+        return 0;
+    e = follow_in_run(c, run, skb, state, chain, (u64)pkt, decision == NF_STOLEN);
+    if (ended)
+        close_run(c->arg[0], (u64)pkt, e && decision == NF_STOLEN ? e->packet : 0);
+    if (!e)
+        return 0;
+    silent = only_ends(e, READ(c, skb, _nfct));
+    /* Behind the last rule of a chain stands one without a handle, which older kernels say has returned. */
+    handle = trace == TRACE_POLICY || (trace == TRACE_RETURN && code == NFT_CONTINUE) ? 0 : nft_handle(rule);
+    jumps = trace == TRACE_RULE && (code == NFT_JUMP || code == NFT_GOTO);
+    if (silent && trace != TRACE_POLICY && (!handle || code == NFT_LAST_CODE))
+        forget_jump(run);
+    if (silent && decision != NF_DROP && !jumps)
+        return 0;
+    if (silent && decision == NF_DROP)
+        write_jumps(run, e);
+    table = PEEK((struct nft_chain *)chain, table);
+    if (silent && jumps) {
+        out = keep_jump(run, e);
+        if (!out)
+            return 0;
+        write_nft_choice(out, verdict, table, code);
+    } else if (handle) {
+        r = reserve_whole(e, EVENT_NFT_RULE);
+        if (!r.out)
+            return 0;
+        out = (void *)r.out;
+        write_nft_choice(out, verdict, table, code); /* here, where the verifier of 6.1 knows how long it is */
+    } else {
+        r = reserve_short(e, EVENT_NFT_RULE);
+        if (!r.out)
+            return 0;
+        out = (void *)r.out;
+    }
+    out->object = chain;
+    out->run = (u64)pkt;
+    out->netns = netns_of(c, READ(c, state, net));
+    out->cookie = cookie_of(READ(c, state, net));
+    out->hook = READ(c, state, hook);
+    out->pf = READ(c, state, pf);
+    out->generation = nft_generation(READ(c, state, net));
+    out->trace = trace;
+    out->policy = policy;
+    out->code = code;
+    out->handle = handle;
+    out->table_handle = PEEK(table, handle);
+    out->chain_handle = PEEK((struct nft_chain *)chain, handle);
+    out->family = nft_family(table);
+    if (decision != NF_STOLEN)
+        out->mark = READ(c, skb, mark);
+    if (!silent || !jumps)
+        submit_event(r);
+    return 0;
+}
+
+PROBE_ENTRY(nft_rule)
+#endif

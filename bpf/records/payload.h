@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* The record of a packet's own bytes, from the IP header on: written only with --snaplen, before the packet's first event.
+ *
+ * It has the size of a whole struct event and its joints, so that it fits the slots of the same ring; what both have stands at
+ * one place: time, packet, netns, hop, kind, flags. A packet's bytes are any number of these, each from one piece of the socket
+ * buffer. They take no number of their own in the packet: one that is lost takes nothing from what is told of its way.
+ * tracer/events/payload.py reads the same lines. */
+
+#define BYTES_1 48 /* bytes of the packet in each slot */
+#define BYTES_2 96
+#define BYTES_3 96
+#define RAW_IN_RECORD (BYTES_1 + BYTES_2 + BYTES_3)
+
+struct raw {
+    u64 time;            /* ns, CLOCK_MONOTONIC */
+    u64 packet;          /* the followed packet */
+    u64 object;          /* zero */
+    u32 netns;           /* inode of the network namespace */
+    u32 first;           /* where in the packet these bytes stand, from the IP header on */
+    u32 count;           /* how many there are here */
+    u32 spare[2];        /* zero */
+    u16 hop;             /* of the event that follows */
+    u8 kind;             /* EVENT_RAW */
+    u8 flags;            /* enum event_flag, or-ed */
+    u8 bytes_1[BYTES_1]; /* the first bytes */
+    u64 joint1;          /* zero: here begins the second slot */
+    u8 bytes_2[BYTES_2]; /* more bytes */
+    u64 joint2;          /* zero: here begins the third slot */
+    u8 bytes_3[BYTES_3]; /* more bytes */
+};
+_Static_assert(sizeof(struct raw) == sizeof(struct event), "as whole as an event");
+_Static_assert(__builtin_offsetof(struct raw, joint1) == SHORT_EVENT, "as short as an event");
+_Static_assert(__builtin_offsetof(struct raw, joint2) == __builtin_offsetof(struct event, joint2), "same slots");
+_Static_assert(__builtin_offsetof(struct raw, hop) == __builtin_offsetof(struct event, hop), "hop");

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manifests in deploy/: valid for Kubernetes, and with the rights that the tracer asks for, no fewer and no more."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tracer import __version__
+from tracer.kube import watch
+from tracer.node import capabilities
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted((ROOT / "deploy").glob("*.yaml"))
+
+
+def objects(path: Path) -> list[dict[str, Any]]:
+    return [one for one in yaml.safe_load_all(path.read_text()) if one]
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_it_is_what_the_api_takes(path: Path, version: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    for one in objects(path):
+        validate.validate(one, version, strict=True)
+
+
+def test_the_validator_refuses_what_is_wrong() -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    (daemons,) = objects(ROOT / "deploy/daemonset.yaml")
+    daemons["spec"]["template"]["spec"]["hostPid"] = True
+    with pytest.raises(validate.ValidationError):
+        validate.validate(daemons, "1.37", strict=True)
+
+
+def test_rights_are_those_that_are_asked_for() -> None:
+    (role,) = [o for o in objects(ROOT / "deploy/rbac.yaml") if o["kind"] == "ClusterRole"]
+    granted = {resource for rule in role["rules"] for resource in rule["resources"]}
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"list", "watch"}
+    source = Path(watch.__file__).parent.joinpath("api_client.py").read_text() + Path(watch.__file__).read_text()
+    asked = set(re.findall(r"/api(?:s/[\w.]+)?/v1/(\w+)", source))
+    assert asked - {"endpoints"} == granted
+
+
+def test_capabilities_are_those_that_something_is_lost_without() -> None:
+    (daemons,) = objects(ROOT / "deploy/daemonset.yaml")
+    (container,) = daemons["spec"]["template"]["spec"]["containers"]
+    added = {f"CAP_{name}" for name in container["securityContext"]["capabilities"]["add"]}
+    assert added == {capabilities.NEEDED, *capabilities.LOSES}
+    told = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", (ROOT / "deploy/README.md").read_text(), re.M))
+    assert {f"CAP_{name}" for name in told} == added
+    assert all(text.startswith(told[name.removeprefix("CAP_")]) for name, text in capabilities.LOSES.items())
+
+
+def test_the_account_is_the_one_that_has_them() -> None:
+    (daemons,) = objects(ROOT / "deploy/daemonset.yaml")
+    (binding,) = [o for o in objects(ROOT / "deploy/rbac.yaml") if o["kind"] == "ClusterRoleBinding"]
+    pod = daemons["spec"]["template"]["spec"]
+    assert [(s["name"], s["namespace"]) for s in binding["subjects"]] == [
+        (pod["serviceAccountName"], daemons["metadata"]["namespace"])
+    ]
+    assert pod["hostNetwork"] and pod["hostPID"]
+
+
+def test_the_image_has_what_is_imported_and_run() -> None:
+    text = (ROOT / "Containerfile").read_text()
+    wanted = {"click", "numpy", "pyroute2", "rich", "yaml"}
+    assert {f"python3-{name}" for name in wanted} | {"python3-bpfcc", "iptables", "nftables"} <= set(
+        re.findall(r"[\w-]+", text)
+    )
+    for line in re.findall(r"^COPY (.+) \S+$", text, re.M):
+        assert all((ROOT / name).exists() for name in line.split()), line
+
+
+def container() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The pod's specification, and its one container's."""
+    (daemons,) = objects(ROOT / "deploy/daemonset.yaml")
+    pod = daemons["spec"]["template"]["spec"]
+    (one,) = pod["containers"]
+    return pod, one
+
+
+def test_the_image_is_one_that_cannot_be_changed() -> None:
+    """A digest, beside the tag of this version; and until somebody has written his own, none that exists."""
+    _, one = container()
+    found = re.fullmatch(r"registry\.example\.com/k8snet-trace:([\w.]+)@sha256:([0-9a-f]{64})", one["image"])
+    assert found and found[1] == __version__ and set(found[2]) == {"0"}
+    text = (ROOT / "deploy/README.md").read_text()
+    assert f"k8snet-trace:{__version__}@$(cat digest)" in text and "--digestfile digest" in text
+    for path in (*FILES, ROOT / "deploy/README.md", ROOT / "Containerfile"):
+        assert "latest" not in path.read_text(), path
+
+
+def test_no_more_than_it_needs() -> None:
+    pod, one = container()
+    context = one["securityContext"]
+    assert context["capabilities"]["drop"] == ["ALL"] and "privileged" not in context
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert context["readOnlyRootFilesystem"] is True
+    assert [v["mountPath"] for v in one["volumeMounts"]] == ["/tmp"]
+    assert [sorted(v) for v in pod["volumes"]] == [["emptyDir", "name"]], "nothing of the node, so nothing is made there"
+    assert pod["volumes"][0]["emptyDir"]["sizeLimit"]
+    assert one["command"][2].startswith("chmod 1777 /tmp && install -d -m 700 /tmp/captures && "), "an emptyDir is made 0777"
+    assert {"hostIPC", "shareProcessNamespace"}.isdisjoint(pod)
+
+
+def test_what_exec_means_is_said_first() -> None:
+    lines = (ROOT / "deploy/README.md").read_text().splitlines()
+    first = "\n".join(lines[:12])
+    assert "`exec`" in lines[2] and "root on its node" in lines[2]
+    added = container()[1]["securityContext"]["capabilities"]["add"]
+    assert all(name in added for name in re.findall(r"`([A-Z]+_[A-Z]+)`", first)) and "pods/exec" in first
+
+
+def test_the_steps_of_containerfile() -> None:
+    """As deploy/check reads them: what ARG gives is put in, and FROM can be pinned by it."""
+    module = SourceFileLoader("deploy_check", str(ROOT / "deploy/check"))
+    spec = importlib.util.spec_from_loader("deploy_check", module)
+    assert spec
+    check = importlib.util.module_from_spec(spec)
+    module.exec_module(check)
+    steps = list(check.steps((ROOT / "Containerfile").read_text()))
+    assert steps[0] == ("FROM", "docker.io/library/debian:trixie-slim")
+    assert [word for word, _ in steps if word == "ENTRYPOINT"] and not any("$" in rest for word, rest in steps if word != "RUN")

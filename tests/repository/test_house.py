@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tree shows the path of a packet: packages with a purpose, in an order of dependence, with private names that stay
+inside.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACER = ROOT / "tracer"
+MODULES = sorted(TRACER.rglob("*.py"))
+FLAT = {"__init__.py", "__main__.py", "errors.py"}
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+
+
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_nothing_lies_flat_but_the_entry_and_the_errors() -> None:
+    assert {path.name for path in TRACER.glob("*.py")} == FLAT
+
+
+def test_every_package_says_what_it_knows_and_what_it_must_not_know() -> None:
+    packages = [path for path in MODULES if path.name == "__init__.py" and path.parent != TRACER]
+    unsaid = [
+        dotted(path) for path in packages if "Must not know:" not in (ast.get_docstring(ast.parse(path.read_text())) or "")
+    ]
+    assert len(packages) > 20 and not unsaid
+
+
+def test_every_package_has_its_place_in_the_order() -> None:
+    (layers,) = (contract["layers"] for contract in CONTRACTS if contract["type"] == "layers")
+    named = {name.strip() for layer in layers for name in layer.split("|")}
+    assert named == {path.parent.name for path in TRACER.glob("*/__init__.py")} | {"errors"}
+
+
+def foreign_private_names(path: Path) -> list[str]:
+    """Private names and modules that a module imports from a package that it is not in."""
+    found = []
+    inside = dotted(path if path.name == "__init__.py" else path.parent)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "tracer":
+            for name in node.names:
+                full = f"{node.module}.{name.name}"
+                parts = full.split(".")
+                private = next((n for n, part in enumerate(parts) if part.startswith("_") and not part.startswith("__")), None)
+                if private is None:
+                    continue
+                module = (ROOT / "/".join(parts[:private])).with_suffix(".py").exists()
+                home = ".".join(parts[: private - module])
+                if inside != home and not inside.startswith(home + "."):
+                    found.append(f"{dotted(path)} imports {full}")
+    return found
+
+
+def test_private_names_stay_in_their_package() -> None:
+    assert [line for path in MODULES for line in foreign_private_names(path)] == []
+
+
+def test_an_upward_import_breaks_the_contract(tmp_path: Path) -> None:
+    """The contract is one that can be broken: a copy of the tree, with one import that goes up."""
+    pytest.importorskip("importlinter")
+    copy = tmp_path / "tracer"
+    subprocess.run(["cp", "-r", TRACER, copy], check=True)
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    lint = [sys.executable, "-c", "from importlinter.cli import lint_imports; raise SystemExit(lint_imports())"]
+
+    def status() -> int:
+        run = subprocess.run(lint, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path), "PATH": ""})
+        assert "Contracts:" in run.stdout, run.stdout + run.stderr
+        return run.returncode
+
+    assert status() == 0
+    with (copy / "model" / "rule.py").open("a") as file:
+        file.write("\nfrom tracer.packets import outcome  # noqa\n")
+    assert status() == 1
+
+
+PATH = re.compile(r"(?<![\w/.{])(?:tracer|bpf|tests|vagrant|bench|docs)(?:/[\w.-]+)+\.(?:py|c|h|md|json|yaml)\b")
+MADE = {"docs/findings/NAME.md", "tests/unit/findings/test_NAME.py", "tests/unit/audit/test_NAME.py"}
+
+
+def test_every_path_that_a_text_names_exists() -> None:
+    texts = [
+        p
+        for d in ("tracer", "bpf", "docs", "deploy", "bench")
+        for p in (ROOT / d).rglob("*")
+        if p.suffix in (".py", ".c", ".h", ".md")
+    ]
+    texts += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml")]
+    named = {
+        (path.relative_to(ROOT).as_posix(), name) for path in texts for name in PATH.findall(path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 100
+    assert sorted(f"{where}: {name}" for where, name in named if name not in MADE and not (ROOT / name).exists()) == []

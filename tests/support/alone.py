@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs commands of the program one after another in this process, and tells what they asked of the machine.
+
+    python -m tests.support.alone '[["stats", "x.k8st"], ...]' ROOT...
+
+ROOT: directories in which files may be opened, beside those of Python and of the program. The last line is JSON: for each
+command its exit status, and for all of them what Python opened elsewhere, and each socket and program. What a library opens by
+itself, without Python, is not seen here: strace shows it (tests/unit/capture/replay/test_alone.py).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import sysconfig
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+PROGRAM = Path(__file__).resolve().parents[2]
+ASKS = ("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system", "pty.")
+"""Audit events of Python that speak to the network, to the kernel by netlink, or start a program."""
+LISTS = ("open", "os.listdir", "os.scandir", "sqlite3.connect")
+OF_LIBRARIES = ("/dev/null", "/usr/lib", "/usr/share/zoneinfo", "/lib", "/etc/protocols", "/etc/services", "/etc/ethertypes")
+"""scapy reads the three files of /etc when it is imported, for names that are not used here."""
+
+
+def roots() -> tuple[str, ...]:
+    """Where Python, its libraries and this program lie, by both of their names."""
+    found = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(PROGRAM), *filter(None, sys.path)}
+    found |= set(sysconfig.get_paths().values())
+    return tuple(sorted({*found, *(os.path.realpath(path) for path in found)}))
+
+
+class Watched:
+    """What Python was asked for since it began."""
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        self._allowed = allowed
+        self.opened: set[str] = set()
+        self.asked: set[str] = set()
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event.startswith(ASKS):
+            self.asked.add(f"{event} {arguments[1:]}")
+        elif event in LISTS and isinstance(arguments[0], str | bytes | os.PathLike):
+            path = os.path.abspath(os.fsdecode(arguments[0]).removeprefix("file:").partition("?")[0])
+            if not any(path == root or path.startswith(root.rstrip("/") + "/") for root in self._allowed):
+                self.opened.add(f"{event} {path}")
+
+
+def main() -> None:
+    commands, *given = sys.argv[1:]
+    watched = Watched((*roots(), *OF_LIBRARIES, *given))
+    from tracer.cli.main import main as program
+
+    told = []
+    for command in json.loads(commands):
+        out, err = io.StringIO(), io.StringIO()
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                program(command)
+        except SystemExit as e:
+            told.append({"command": command, "status": e.code, "out": len(out.getvalue()), "err": err.getvalue()})
+    print(json.dumps({"told": told, "opened": sorted(watched.opened), "asked": sorted(watched.asked)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the audit share: recorded nodes, or rules as text, as a State that checks look at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+from tests.support.findings import FakeNode
+from tests.support.nodes import Node as Recorded
+from tracer.audit.state import State
+from tracer.findings.context import Context
+from tracer.kube.catalog import Known
+from tracer.model.rule import Rule
+from tracer.node.routes import Link, Route, Routes
+from tracer.predict.ipsets import Sets
+from tracer.predict.ipvs import Virtual
+from tracer.predict.path import Journey
+from tracer.rules import inventory, save_parser
+from tracer.rules.inventory import Installed
+from tracer.rules.match_context import address_text
+from tracer.rules.nftables import json_parser
+from tracer.rules.packet_view import Seen
+
+NODE, CLIENT = "192.168.56.10", "192.168.56.1"
+LINKS = (
+    Link("lo", "", ("127.0.0.0/8",)),
+    Link("eth0", "", ("192.168.56.0/24", "fd00:56::/64")),
+    Link("cni0", "bridge", ("10.244.0.0/24", "10.224.0.0/24", "fd00:10:244::/64"), 3),
+)
+GATEWAYS = {"10.244.3.0/24": ("10.244.3.0", "flannel.1")}
+LOCAL = frozenset({NODE, "10.244.0.1", "10.224.0.1", "fd00:56::10", "fd00:10:244::1"})
+
+
+@dataclass
+class FakeRoutes(Routes):
+    """Connected networks, networks behind a gateway, local addresses; everything else by the default route."""
+
+    connected: tuple[Link, ...] = LINKS
+    gateways: Mapping[str, tuple[str, str]] = field(default_factory=lambda: GATEWAYS)
+    local: frozenset[str] = LOCAL
+
+    def to(self, address: str, source: str = "", arrives: str = "", mark: int = 0) -> Route:
+        if address in self.local or address.startswith("127.") or address == "::1":
+            return Route("local", "lo", "", address)
+        for network, (gateway, out) in self.gateways.items():
+            if ip_address(address) in ip_network(network):
+                return Route("unicast", out, gateway, NODE)
+        for link in self.connected:
+            for network in link.networks:
+                if ip_address(address) in ip_network(network):
+                    return Route("unicast", link.name, "", str(ip_network(network)[1]) if link.name == "cni0" else NODE)
+        return Route("unicast", "eth0", CLIENT, NODE)
+
+    def links(self) -> tuple[Link, ...]:
+        return self.connected
+
+
+class SavedSets(Sets):
+    """The sets of a recorded node, from what `ipset save` printed; of none nothing is known."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__()
+        self._kinds = dict(re.findall(r"^create (\S+) \w+:(\S+)", text, re.M))
+        self._members = set(re.findall(r"^add (\S+) (\S+)", text, re.M))
+
+    def has(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+        kind = self._kinds.get(name)
+        if kind == "net":
+            end = ip_address(packet.dst if flags[0] == "dst" else packet.src)
+            return any(end in ip_network(m) for n, m in self._members if n == name)
+        if kind not in ("ip,port", "port", "ip,port,ip"):
+            return None
+        source = address_text(packet.src, packet.family)
+        host = address_text(packet.dst if flags[0] == "dst" else packet.src, packet.family)
+        also = f",{source}" if kind.count("ip") > 1 else ""
+        wanted = str(packet.dport) if kind == "port" else f"{host},tcp:{packet.dport}{also}"
+        return (name, wanted) in self._members
+
+    def recently(self, name: str, address: str) -> bool | None:
+        return None
+
+
+class SavedVirtual(Virtual):
+    """The virtual servers of a recorded node, from what `ipvsadm --save -n` printed."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(Path("/nonexistent"))
+        object.__setattr__(self, "text", text)
+
+    def real_servers(self, address: str, port: int, protocol: str) -> tuple[str, ...] | None:
+        server = f"-{protocol[0]} {address}:{port} "
+        text: str = self.__dict__["text"]
+        found = tuple(re.findall(rf"^-a {re.escape(server)}-r (\S+)", text, re.M))
+        return found if f"-A {server}" in text else None
+
+
+def journey(state: State, one: Recorded | None = None, virtual: Virtual | None = None) -> Journey:
+    """What explains packets of a node that is no machine."""
+    sets = SavedSets(one.files.get("ipset-save", "") if one else "")
+    return Journey(state.installed, state.routes, healthy(), virtual or Virtual(Path("/nonexistent")), sets)
+
+
+def recorded(one: Recorded) -> Installed:
+    """The rules of a recorded node, as installed.read() would have read them there."""
+    legacy = [save_parser.parse(one.files[f], family) for f, family in (("iptables-save", "ip"), ("ip6tables-save", "ip6"))
+              if f in one.files]  # fmt: skip
+    text = one.files.get("nft.json", "")
+    nft, tables = None, frozenset[tuple[str, str]]()
+    if '"chain"' in text:
+        nft, tables = inventory.with_saves(json_parser.parse(text), lambda family, table: _saved(one, family, table))
+    return Installed(inventory.joined(legacy) if legacy else None, nft, tables)
+
+
+def _saved(one: Recorded, family: str, table: str) -> dict[str, tuple[Rule, ...]]:
+    if family != "ip" or "iptables-nft-save" not in one.files:
+        return {}
+    chains = save_parser.parse(one.files["iptables-nft-save"], "ip", "nft").chains
+    return {chain: rules for (_, t, chain), rules in chains.items() if t == table}
+
+
+def state(one: Recorded, folder: Path, node: FakeNode | None = None, with_api: bool = True) -> State:
+    """A recorded node as checks see it."""
+    known = one.known(folder, with_api)
+    services = frozenset(re.findall(r"^-A -[tu] (\d[\d.]+):", one.files.get("ipvsadm-save", ""), re.M))
+    return State(
+        Context(known, node or healthy()), recorded(one), FakeRoutes(local=LOCAL | services),
+        SavedVirtual(one.files.get("ipvsadm-save", "")), SavedSets(one.files.get("ipset-save", "")),
+    )  # fmt: skip
+
+
+def healthy() -> FakeNode:
+    """A node whose settings are as kubelet and kube-proxy want them."""
+    return FakeNode(settings={
+        "net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/bridge/bridge-nf-call-iptables": "1",
+        "net/bridge/bridge-nf-call-ip6tables": "1", "net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/eth0/rp_filter": "0",
+    })  # fmt: skip
+
+
+def of_text(
+    text: str, known: Known | None = None, node: FakeNode | None = None, backend: str = "legacy", sets: str = "", ipvs: str = ""
+) -> State:
+    """Rules as iptables-save prints them, of one back end. sets, ipvs: as `ipset save` and `ipvsadm --save -n` print them."""
+    rules = save_parser.parse(text, "ip", backend)
+    services = frozenset(re.findall(r"^-A -[tu] (\d[\d.]+):", ipvs, re.M))
+    return State(
+        Context(known or Known(), node or healthy()), Installed(rules), FakeRoutes(local=LOCAL | services), SavedVirtual(ipvs),
+        SavedSets(sets),
+    )  # fmt: skip

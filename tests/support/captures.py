@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small captures, made as a run makes them, of a machine that is made up: with what was printed beside them."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.support.blobs import R, build
+from tests.support.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners, Trail, turned
+from tests.support.ctnetlink import Heard
+from tracer.capture.change_events import KeptEntries
+from tracer.capture.journal import AskedNamespaces, AskedNode, AskedProcesses
+from tracer.capture.record.environment import Recording
+from tracer.capture.record.files import Sizes
+from tracer.capture.record.prefetch import Ahead
+from tracer.capture.redact.records import Redacted
+from tracer.connections.tracker import Connections
+from tracer.events import record
+from tracer.events.record import DTYPE, SLOT, Flag, Kind
+from tracer.events.table_trace import RULESET, WATCHED
+from tracer.findings import Findings
+from tracer.findings.context import Context
+from tracer.handshakes.analyzer import Syns
+from tracer.kernel.session import Session
+from tracer.kube.catalog import Known
+from tracer.kube.filter_renewal import Renewed
+from tracer.kube.resolver import Kube, Source
+from tracer.kube.selectors import Words
+from tracer.model.check import Fact
+from tracer.model.filter import Filter
+from tracer.model.loss import Loss
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.node.namespaces import Namespaces
+from tracer.node.processes import Processes
+from tracer.packets.assembler import Journeys
+from tracer.packets.hop_builder import Hops
+from tracer.pipeline.correlation import Following
+from tracer.pipeline.run import Limits, Run
+from tracer.pipeline.shutdown import Stop
+from tracer.render import find
+from tracer.render.base import Output
+from tracer.rules.iptables.generations import Legacy
+from tracer.rules.iptables.reader import Reader, Reading, Wanted
+from tracer.rules.iptables.save_join import Rules
+from tracer.rules.resolver import Hits
+
+CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
+POD_END: Ends = ("10.244.0.1", 50393, "10.244.0.11", 8080)
+BLOB, READER = 0x1000, 77
+CHANGED = 4_000_000
+"""When somebody replaced the nat table: ns, between the second request and the third."""
+FACTS = {"full": [Fact("kernel", "ok", "Linux 6.12")], "missed": [Fact("reset6", "degraded", "no REJECT: it is not there")]}
+SERVICE = {
+    "kind": "Service",
+    "metadata": {"namespace": "default", "name": "http-proxy", "annotations": {"secret": "hunter2"}},
+    "spec": {"clusterIPs": ["172.30.253.123"], "ports": [{"port": 80, "nodePort": 30285, "protocol": "TCP"}]},
+}
+
+
+def slots(batch: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Events as the ring would hold them: each whole, or short where its flags or its kind say so."""
+    rows = []
+    for event in batch:
+        raw = np.frombuffer(event.tobytes(), np.uint8)
+        short = bool(event["flags"] & Flag.FLAG_SAME) or event["kind"] == Kind.EVENT_RULESET
+        length = SLOT - 8 if short else DTYPE.itemsize
+        data = np.concatenate([np.frombuffer(np.array([length, 0], "<u4").tobytes(), np.uint8), raw[:length]])
+        rows.append(data.reshape(-1, SLOT))
+    return np.concatenate(rows) if rows else np.zeros((0, SLOT), np.uint8)
+
+
+def looked(time: int) -> npt.NDArray[Any]:
+    """An event: the reader looked the filter table up."""
+    row = np.zeros(1, RULESET)
+    for name, value in {
+        "time": time,
+        "object": BLOB,
+        "netns": NODE,
+        "thread": READER,
+        "kind": Kind.EVENT_RULESET,
+        "pf": 2,
+    }.items():
+        row[0][name] = value
+    row[0]["table"] = b"filter"
+    out = np.zeros(1, DTYPE)
+    out.view(np.uint8)[: RULESET.itemsize] = row.view(np.uint8)
+    return out
+
+
+def reading(began: int, ended: int) -> Reading:
+    """The filter table, which drops what comes for 8080."""
+    blob = build({"INPUT": [R("DROP", protocol=6)], "FORWARD": [], "OUTPUT": []})
+    table = blob.table()
+    return Reading(Wanted(NODE, "ip", "filter"), READER, began, ended, table, Rules(table, None), "", blob.data, None)
+
+
+def request(number: int, start: int, inode: int = 48213) -> npt.NDArray[Any]:
+    """A SYN through a NodePort to a listener of a pod. inode: of its socket."""
+    t = Trail(CLIENT, number << 8, start, in_name="eth0", orig=CLIENT, reply=turned(POD_END), ct_info=2)
+    t.hook("PREROUTING").nat("PREROUTING", 1, ("192.168.56.1", 40812, "10.244.0.11", 8080))
+    t.nat("POSTROUTING", 0, POD_END).hook("POSTROUTING", in_name="", out_name="cni0")
+    return t.add("SOCKET", object=inode, state=10, netns=200).batch
+
+
+def refused(number: int, start: int) -> npt.NDArray[Any]:
+    """A packet that the filter table drops, and the free that follows."""
+    t = Trail(("192.168.56.1", 40813 + number, "192.168.56.10", 8080), number << 8, start, in_name="eth0")
+    t.table("INPUT", "filter", verdict="DROP", object=BLOB, state=WATCHED, pf=2)
+    return t.add("DROP", object=0x10, reason=6).batch
+
+
+class Probes:
+    """In place of a session: one drain and its losses a turn."""
+
+    def __init__(self, turns: Sequence[tuple[npt.NDArray[Any], list[Loss]]], ask: Callable[[], None]) -> None:
+        self._turns, self._ask, self._losses = list(turns), ask, list[Loss]()
+        self.planned = [SimpleNamespace(probe=SimpleNamespace(name="hook"), way="FEXIT", symbol="nf_hook_slow")]
+        self.acts: frozenset[tuple[str, str, int, str]] = frozenset({("target", "DNAT", 2, "ip")})
+
+    def drain(self) -> npt.NDArray[np.uint8]:
+        batch, self._losses = self._turns.pop(0) if self._turns else (record.NOTHING, [])
+        if not self._turns:
+            self._ask()
+        return slots(batch)
+
+    def losses(self) -> list[Loss]:
+        return self._losses
+
+    def glance(self) -> None: ...
+
+
+class Shelf(Reader):
+    """A reader whose readings were put on it."""
+
+    def __init__(self, kept: Callable[[Reading], None]) -> None:
+        self.ready: list[Reading] = []
+        self._kept = kept
+
+    def ask(self, wanted: Wanted) -> None: ...
+
+    def done(self) -> list[Reading]:
+        found, self.ready = self.ready[:1], self.ready[1:]
+        for each in found:
+            self._kept(each)
+        return found
+
+    def close(self) -> None: ...
+
+
+class Machine(Recording):
+    """A recording on a machine that is made up."""
+
+    def known(self) -> Known:
+        return replace(super().known(), local=frozenset({"192.168.56.10"}))
+
+    def namespaces(self) -> AskedNamespaces:
+        return AskedNamespaces(self.tape.asking, cast(Namespaces, Named()))
+
+    def processes(self) -> AskedProcesses:
+        return Holders(self.tape.asking)
+
+    def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
+        return super().function(lambda address: FUNCTIONS.get(address, ""))
+
+    def node(self) -> AskedNode:
+        nothing = self.files.names[0].parent
+        return AskedNode(self.tape.asking, nothing, nothing)
+
+
+class Named(Names):
+    def named(self) -> list[int]:
+        return [NODE]
+
+
+class Holders(AskedProcesses):
+    def owner(self, inode: int) -> tuple[int, str]:
+        return self._asking(("process", inode), lambda: Owners().owner(inode), (0, ""))
+
+
+@dataclass
+class Printed:
+    """A capture and what was printed when it was made, by format. files: all of it; said: beside the results."""
+
+    path: Path
+    text: dict[str, str] = field(default_factory=dict)
+    said: str = ""
+    totals: Totals = field(default_factory=Totals)
+    files: list[Path] = field(default_factory=list)
+
+
+Turns = Sequence[tuple[npt.NDArray[Any], list[Loss]]]
+
+
+def some_turns(packets: int = 6) -> list[tuple[npt.NDArray[Any], list[Loss]]]:
+    """A loss, a look-up, requests and refusals, in several drains."""
+    batches = [np.concatenate([looked(150), request(1, 1000), refused(2, 2000)])]
+    batches += [np.concatenate([request(n, n * 1_000_000), refused(n + 1, n * 1_000_000 + 5000)]) for n in range(3, packets, 2)]
+    turns: list[tuple[npt.NDArray[Any], list[Loss]]] = [(b, []) for b in batches]
+    turns.insert(1, (record.NOTHING, [Loss("table", 1, 17, "the ring buffer was full")]))
+    return [*turns, (record.NOTHING, []), (record.NOTHING, [])]
+
+
+def _hurried(output: Output, stop: Stop, late: int) -> None:
+    """Ends the run at once when so many packets have been printed."""
+    print_packet, counted = output.packet, itertools.count(1)
+
+    def packet(packet: Packet) -> None:
+        print_packet(packet)
+        if next(counted) == late:
+            stop.hurry()
+
+    output.packet = packet  # type: ignore[method-assign]
+
+
+def capture(
+    path: Path,
+    turns: Turns | None = None,
+    form: str = "text",
+    sizes: Sizes = Sizes(),  # noqa: B008
+    explained: bool = True,
+    follow: bool = False,
+    heard: Heard | None = None,
+    redacted: Redacted | None = None,
+    late: int = 0,
+    words: Words = Words(),  # noqa: B008
+    renewals: Sequence[Renewed] = (),
+) -> Printed:
+    """A capture, and what was printed. explained: False = as `record` does it. follow: by connection. heard: of conntrack.
+
+    late: after so many packets the run is to end at once, 0 = it explains all. words: what is asked for; renewals: filters that
+    the probes get, one a turn.
+    """
+    stop = Stop()
+    machine, out, err = Machine(str(path), sizes, redacted), io.StringIO(), io.StringIO()
+    machine.heard = KeptEntries(machine.tape, heard or Heard(why="conntrack's events are not told: so"))
+    shelf = Shelf(machine.tape.reading)
+    shelf.ready = [reading(100, 200)]
+    probes = Probes(turns if turns is not None else some_turns(), stop.ask)
+    with ExitStack() as stack:
+        stack.callback(machine.close)
+        kube = stack.enter_context(Kube(Source(none=True, known=machine.known), words, Filter()))
+        coming = list(renewals)
+        kube.renewals = lambda: [coming.pop(0)] if coming else []  # type: ignore[method-assign]
+        kube.known.store.node = "node-1"
+        kube.known.store.load([SERVICE])
+        spaces, processes = machine.namespaces(), cast(Processes, machine.processes())
+        legacy = Legacy(shelf, lambda act: act in probes.acts)
+        for family in ("ip", "ip6"):
+            legacy.ask(Wanted(NODE, family, ""))
+        hits, function = Hits(legacy), machine.function(str)
+        journeys = Journeys(Hops(spaces, processes, REASONS, function), 10**18, quiet=0, rules=hits)
+        if not explained:
+            asked = machine.spaces(spaces, processes)
+            journeys = Ahead(spaces, processes, function, hits, machine.node(), machine.sandboxes, asked)
+        session, told = cast(Session, probes), {"said": "--port 30285", "words": asdict(words), "follow": follow}
+        told["record_only"] = not explained
+        machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, told)
+        output = find(form)(out, err)
+        findings = Findings(Context(kube.known, machine.node()))
+        syns, connections = Syns(machine.spaces(spaces, processes), 10**18), Connections(10**18) if follow else None
+        changes = machine.changes()
+        changes.rules(CHANGED, "nat", os.getpid())
+        entries = machine.entries()
+        following = stack.enter_context(Following(syns, connections, changes, findings, entries=entries))
+        run = Run(machine.source(session, kube), journeys, output, Limits(), kube, findings, following)
+        if late:
+            _hurried(output, stop, late)
+        output.begin(FACTS["full" if form == "json" else "missed"], "--port 30285", "6.12.0")
+        run.begin()
+        run.follow(stop)
+        machine.close(run.totals.seconds)
+        output.summary(run.totals)
+    return Printed(path, {form: out.getvalue()}, err.getvalue(), run.totals, list(machine.files.names))

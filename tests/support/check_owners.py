@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make owners`: every rule of every node in tests/data/nodes, and whose the tracer says it is, against the API objects.
+
+Goes four ways: with the API's objects; from rules alone; and both once more with rules as `nft -j` shows them, without their
+comments. A tracer has the comments (by netlink, or iptables-nft-save); a dump that somebody made with nft has not. Map elements
+of the nftables mode and virtual servers of ipvs count as rules. The last line counts the first way, and what was wrong in any.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.nodes import MODES, Node, nodes
+from tests.support.owner_truth import Expected, Truth
+from tracer.kube.catalog import Known
+from tracer.kube.owners import finders, owner_of
+from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
+from tracer.kube.owners.kube_proxy_nftables import owner_of_element
+from tracer.model.kube import Owner
+
+WAYS = ("with the API", "from rules alone", "with the API, comments hidden", "from rules alone, comments hidden")
+
+
+@dataclass
+class Count:
+    rules: int = 0
+    owned: int = 0
+    unknown: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def take(self, where: str, truth: Truth, owner: Owner | None) -> None:
+        """Compares one answer with the truth. An answer that leaves the object out counts as unknown."""
+        self.rules += 1
+        program, thing = truth
+        said = f"{owner.kind} {owner.label}" if owner and owner.kind in ("Service", "Pod") else ""
+        if owner is None or not owner.known or (thing and not said):
+            if owner and owner.program and owner.program != program:
+                self.wrong.append(f"{where}: {truth}, not {owner.text}")
+            else:
+                self.unknown[re.sub(r"[A-Z2-7]{16}|[0-9a-f]{21}\b", "...", where)] += 1
+        elif owner.program != program or said != thing:
+            self.wrong.append(f"{where}: {truth}, not {owner.text}")
+        else:
+            self.owned += 1
+
+
+def check(node: Node, counts: dict[str, Count]) -> None:
+    """Goes through everything one node has."""
+    expected = Expected(node)
+    for with_api in (True, False):
+        with tempfile.TemporaryDirectory() as folder:
+            known = node.known(Path(folder), with_api)
+            _rules(node, expected, known, with_api, counts)
+            count = counts[WAYS[0] if with_api else WAYS[1]]
+            for nft_map in node.maps().values():
+                for element in nft_map.elements.values():
+                    truth = ("kube-proxy", f"Service {expected.of_element(element.key)}")
+                    where = f"{node.mode}/{node.scenario} element of {nft_map.name}"
+                    count.take(where, truth, owner_of_element(element.text, known))
+            for line in node.files.get("ipvsadm-save", "").splitlines():
+                if line.startswith("-A"):
+                    address, _, port = line.split()[2].rpartition(":")
+                    truth = ("kube-proxy", f"Service {expected.of_element((address, 'tcp', port))}")
+                    answer = owner_of_virtual_server(address, int(port), "tcp", known)
+                    if not answer.known:
+                        answer = Owner("unknown")
+                    count.take(f"{node.mode}/{node.scenario} virtual server", truth, answer)
+
+
+def _rules(node: Node, expected: Expected, known: Known, with_api: bool, counts: dict[str, Count]) -> None:
+    files = [name for name, _ in node.rulesets()]
+    for name, ruleset in node.rulesets():
+        hidden = name == "nft.json" and "nft.json + comments" in files
+        way = WAYS[2 * hidden + (not with_api)]
+        for rules in ruleset.chains.values():
+            for rule in rules:
+                where = f"{node.mode}/{node.scenario} {name} {rule.table} {rule.chain}"
+                counts[way].take(where, expected.of_rule(rule, ruleset), owner_of(rule, ruleset, known))
+                claims = [writer for writer, find in finders() if find(rule, ruleset, known)] if len(rules) < 100 else []
+                if len(claims) > 1:
+                    counts[way].wrong.append(f"{where}: claimed by {claims}")
+
+
+def main() -> int:
+    totals = {way: Count() for way in WAYS}
+    for mode in MODES:
+        counts = {way: Count() for way in WAYS}
+        for node in nodes(mode):
+            check(node, counts)
+        for way, count in counts.items():
+            total = totals[way]
+            total.rules, total.owned = total.rules + count.rules, total.owned + count.owned
+            total.unknown += count.unknown
+            total.wrong += count.wrong
+            if count.rules:
+                unknown = count.unknown.total()
+                print(f"{mode:24} {way:33} {count.rules:7} rules, {count.owned:7} owned, {unknown:6} unknown")
+        nodes.cache_clear()
+    for way, count in totals.items():
+        print(f"\n{way}: {count.rules} rules, {count.owned} owned, {count.unknown.total()} unknown, {len(count.wrong)} wrong")
+        for where, times in count.unknown.most_common(40):
+            print(f"  unknown {times:6} x {where}")
+        for line in count.wrong[:40]:
+            print(f"  WRONG {line}")
+    first, wrong = totals[WAYS[0]], sum(len(count.wrong) for count in totals.values())
+    print(f"\nrules={first.rules} owned={first.owned} unknown={first.unknown.total()} wrong={wrong}")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the BPF text here, as bcc does on a node, for kernels that were recorded (recorded_kernels.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = "/usr/bin/python3"
+"""That of the distribution, which has bcc where this one may not."""
+COMPILE = """
+import json, os, sys
+from tracer.kernel import bcc_program
+os.environ["ARCH"] = sys.argv[1]
+compiled = bcc_program.Program(bcc_program.load_bcc(), json.load(sys.stdin))
+print(json.dumps({name: compiled.bpf.dump_func(name.encode()).hex() for name in sys.argv[2:]}))
+compiled.close()
+"""
+
+
+def compiled(headers: dict[str, str], machine: str, *programs: str) -> dict[str, str]:
+    """The code of these programs, in hex. headers: the generated files, by name. machine: "x86", "arm64".
+
+    Skips the test where it cannot be: bcc makes the maps meanwhile, which only root may.
+    """
+    if os.geteuid() != 0 or subprocess.run([PYTHON, "-c", "import bcc"], capture_output=True).returncode != 0:
+        pytest.skip("no bcc here, or not root")
+    command = [PYTHON, "-c", COMPILE, machine, *programs]
+    ran = subprocess.run(command, input=json.dumps(headers), capture_output=True, text=True, cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, str] = json.loads(ran.stdout)
+    return found

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of findings share: a node of no machine, rules of real nodes, and packets that went through them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.nodes import Node as Recorded
+from tests.support.syns import FakeSpaces
+from tracer.findings import Findings
+from tracer.findings.context import Context
+from tracer.handshakes.analyzer import Syns
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.model.evidence import Evidence
+from tracer.model.finding import Finding
+from tracer.model.packet import Endpoints, Hop, Ipvs, Nat, Packet
+from tracer.model.rule import Place, Rule, Ruleset, Visit, Walk
+from tracer.node.kube_proxy import KubeProxy
+from tracer.node.node import Listener, Node
+from tracer.packets.outcome import judge
+
+CLIENT = "192.168.56.1"
+SECOND = 1_000_000_000
+
+
+@dataclass
+class FakeNode(Node):
+    """Answers from what is given. listeners: by (port, protocol); settings: by name, of every namespace."""
+
+    listeners: dict[tuple[int, str], Listener] = field(default_factory=dict)
+    proxies: frozenset[int] = frozenset()
+    proxy: KubeProxy | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)
+    interfaces: dict[str, str] = field(default_factory=dict)
+    leases: tuple[str, ...] = ()
+    conntrack: dict[str, int] = field(default_factory=dict)
+    mtus: dict[str, int] = field(default_factory=dict)
+    ways: dict[str, str] = field(default_factory=dict)
+
+    def listener(self, address: str, port: int, protocol: str) -> Listener | None:
+        return self.listeners.get((port, protocol))
+
+    def is_kube_proxy(self, pid: int) -> bool:
+        return pid in self.proxies
+
+    def kube_proxy(self) -> KubeProxy | None:
+        return self.proxy
+
+    def setting(self, name: str, pid: int = 0) -> str:
+        return self.settings.get(name, "")
+
+    def counters(self, pid: int) -> dict[str, int]:
+        return self.counted
+
+    def conntrack_counters(self) -> dict[str, int]:
+        return self.conntrack
+
+    def mtu(self, interface: str) -> int:
+        return self.mtus.get(interface, 0)
+
+    def way_out(self, address: str) -> str:
+        return self.ways.get(address, "")
+
+    def interface_of(self, address: str) -> str:
+        return self.interfaces.get(address, "")
+
+    def flannel_subnets(self) -> tuple[str, ...]:
+        return self.leases
+
+
+def rule(rules: Ruleset, table: str, chain: str, words: str) -> Rule:
+    """The first rule of a chain that has these words in it."""
+    return next(r for r in rules.chain("ip", table, chain) if words in r.text)
+
+
+def visit(rules: Ruleset, table: str, *way: tuple[str, str], verdict: str = "") -> Visit:
+    """The visit of the last of the rules, each given by its chain and words of it."""
+    found = [rule(rules, table, *each) for each in way]
+    places = tuple(Place(r.chain, r.number) for r in found)
+    return Visit(places, found[-1], verdict or found[-1].target, Evidence.OBSERVED)
+
+
+def policy(chain: str, verdict: str = "ACCEPT") -> Visit:
+    return Visit((Place(chain, 0),), None, verdict, Evidence.DERIVED)
+
+
+def table(rules: Ruleset, hook: str, name: str, *visits: Visit, verdict: str = "ACCEPT", **more: object) -> Hop:
+    return Hop(0, "table", "node", hook, name, verdict=verdict, walk=Walk(visits, ruleset=rules), **more)  # type: ignore[arg-type]
+
+
+def nat(rules: Ruleset, hook: str, kind: str, before: Endpoints, after: Endpoints, *visits: Visit) -> Hop:
+    return Hop(0, "nat", "node", hook, nat=Nat(kind, before, after), walk=Walk(visits, ruleset=rules))
+
+
+def packet(hops: list[Hop], ends: Endpoints, number: int = 1, protocol: str = "TCP") -> Packet:
+    """A SYN with these hops, a second after the one with the number before it."""
+    made = Packet(number, number * SECOND, "node", "eth0", "IPv4", protocol, ends, "SYN", 60, hops=hops, number=number)
+    made.verdict, made.outcome = judge(made)
+    return made
+
+
+def look(packets: list[Packet], known: Known, node: Node) -> tuple[list[Finding], list[Finding]]:
+    """(what became certain, in order; all that there is at the end) when these packets came one after another."""
+    findings, told = Findings(Context(known, node)), []
+    settings = node.settings if isinstance(node, FakeNode) else {}
+    syns = Syns(FakeSpaces(settings))
+    for each in packets:
+        explain(each, known)
+        syns.add(each)
+        told += findings.look(each)
+        told += [f for verdict in syns.over(each.time) for f in findings.look_syn(verdict)]
+    return told + [f for verdict in syns.rest() for f in findings.look_syn(verdict)], findings.all
+
+
+def proofs(finding: Finding, what: str) -> list[str]:
+    return [f"{p.text} ({p.evidence})" for p in finding.proofs if p.what == what]
+
+
+def known(one: Recorded, folder: Path, with_api: bool = True) -> Known:
+    return one.known(folder, with_api)
+
+
+def ipvs(virtual: str, port: int, real: str = "", chosen: str = "now", sport: int = 40000) -> Packet:
+    """A client's SYN to a virtual server: sent to port 8080 of a real one, or refused, where there is none."""
+    ends = Endpoints(CLIENT, sport, virtual, port)
+    if not real:
+        told = Ipvs(virtual, port, "tcp", "rr")
+        hop = Hop(0, "ipvs", "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=told)
+        return packet([hop], ends)
+    told = Ipvs(virtual, port, "tcp", "rr", real=real, real_port=8080, chosen=chosen)
+    return packet(
+        [Hop(0, "ipvs", "node", "INPUT", ipvs=told, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))], ends
+    )

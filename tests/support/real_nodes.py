@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a real control plane left on a node: kube-proxy 1.20.2 that went from iptables to ipvs mode, portmap in front of it.
+
+tests/data/real has the rules as iptables-nft-save printed them and the API's objects; IPVS and its sets are as kube-proxy made
+them of these objects.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tests.support import audits
+from tests.support.audits import FakeRoutes
+from tests.support.findings import FakeNode
+from tracer.audit.state import State
+from tracer.kube.catalog import Known
+from tracer.kube.store import Store
+from tracer.node.routes import Link
+
+DATA = Path(__file__).parents[1] / "data" / "real"
+NODE, CLIENT = "10.77.0.7", "10.77.0.1"
+LINKS = (
+    Link("lo", "", ("127.0.0.0/8",)), Link("ens5", "", ("10.77.0.0/24",)), Link("cni0", "bridge", ("10.60.7.0/24",), 9),
+    Link("flannel.1", "vxlan"), Link("kube-ipvs0", "dummy"),
+)  # fmt: skip
+
+
+def text(name: str) -> str:
+    return lzma.decompress((DATA / f"{name}.xz").read_bytes()).decode()
+
+
+def known(ready: bool = False) -> Known:
+    """ready: also the pods that are not ready in the recorded objects."""
+    store, objects = Store("worker-7"), text("objects.json")
+    store.load(json.loads(objects.replace('"ready":false', '"ready":true') if ready else objects)["items"])
+    return Known(store, local=frozenset({NODE, "127.0.0.1", "10.60.7.1"}))
+
+
+def servers(of: Known) -> str:
+    """As `ipvsadm --save -n` would print kube-proxy's virtual servers of these objects."""
+    lines = []
+    for port in of.store.services.values():
+        ends = [e for e in of.store.endpoints.all((port.label, port.protocol)) if e.ready]
+        # Of policy Local only what runs here.
+        mine = [e for e in ends if e.address.startswith("10.60.7.")] if port.local else ends
+        doors = [(a, port.port, ends) for a in port.cluster_ips] + ([(NODE, port.node_port, mine)] if port.node_port else [])
+        for address, number, behind in doors:
+            server = f"-{port.protocol[0]} {address}:{number}"
+            lines += [f"-A {server} -s rr", *(f"-a {server} -r {e.address}:{e.port} -m -w 1" for e in behind)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def sets(of: Known) -> str:
+    """As `ipset save` would print kube-proxy's sets of these objects."""
+    lines = [f"create KUBE-{name} hash:ip,port" for name in ("CLUSTER-IP", "EXTERNAL-IP")]
+    lines.append("create KUBE-LOOP-BACK hash:ip,port,ip")
+    lines += [f"create KUBE-NODE-PORT{local}-{p} bitmap:port" for local in ("", "-LOCAL") for p in ("TCP", "UDP")]
+    for port in of.store.services.values():
+        lines += [f"add KUBE-CLUSTER-IP {a},{port.protocol}:{port.port}" for a in port.cluster_ips]
+        kinds = ("", "-LOCAL") if port.local else ("",)
+        lines += [f"add KUBE-NODE-PORT{k}-{port.protocol.upper()} {port.node_port}" for k in kinds if port.node_port]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def switched_to_ipvs(listeners: Mapping[tuple[int, str], object] | None = None, rules: str = "", ready: bool = False) -> State:
+    """The node after the switch. listeners: as FakeNode has them. rules: others than those it had. ready: as of known()."""
+    of = known(ready)
+    node: FakeNode = replace(audits.healthy(), listeners=dict(listeners or {}))  # type: ignore[arg-type]
+    state = audits.of_text(rules or text("ipvs-iptables-save"), of, node, "nft", sets(of), servers(of))
+    cluster = {a for p in of.store.services.values() for a in p.cluster_ips}
+    gateways = {"10.60.8.0/24": ("10.60.8.0", "flannel.1"), "0.0.0.0/0": (CLIENT, "ens5")}
+    local = frozenset({NODE, "10.60.7.1"} | cluster)
+    return replace(state, routes=_Routes(LINKS, gateways, local))
+
+
+class _Routes(FakeRoutes):
+    """Connected networks come before the default route."""
+
+    def to(self, address: str, source: str = "", arrives: str = "", mark: int = 0):  # type: ignore[no-untyped-def]
+        found = super().to(address, source, arrives, mark)
+        if found.gateway == CLIENT and found.kind == "unicast":
+            narrow = FakeRoutes(self.connected, {n: g for n, g in self.gateways.items() if n != "0.0.0.0/0"}, self.local)
+            near = narrow.to(address, source, arrives, mark)
+            if near.out != "eth0":
+                return replace(near, source=near.source if near.kind == "local" or near.out == "cni0" else NODE)
+        return replace(found, source=NODE) if found.kind == "unicast" else found

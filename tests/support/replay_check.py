@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replays recorded runs here, without root, and compares with what was printed when they were recorded.
+
+    python -m tests.support.replay_check DIRECTORY
+
+Captures come from tests/kernel/record_all.py; they are read by user nobody (tests/support/nobody.py). The last line is
+captures=… differences=…; the exit status is 1 when there is a difference, or no capture.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+
+from tests.support.nobody import Nobody
+
+SHOWN, WIDTH = 12, 160
+
+
+def differences(capture: Path, nobody: Nobody) -> list[str]:
+    """What is not as it was printed: some lines of it."""
+    found = []
+    for form in ("text", "json"):
+        done = nobody.read(capture, "-o", form)
+        for what, now in ((form, done.stdout), *((("said", done.stderr),) if form == "text" else ())):
+            before = capture.with_suffix(f".{what}").read_bytes()
+            if done.returncode or now != before:
+                old, new = before.decode(errors="replace").splitlines(), now.decode(errors="replace").splitlines()
+                lines = list(difflib.unified_diff(old, new, "live", "replay", "", "", 1))[:SHOWN]
+                found += [f"{what}, status {done.returncode}:", *(line[:WIDTH].rstrip() for line in lines)]
+    return found
+
+
+def main() -> int:
+    captures = sorted(Path(sys.argv[1]).glob("*.k8st"))
+    wrong = 0
+    with Nobody() as nobody:
+        print(f"read by {nobody.told}", flush=True)
+        for capture in captures:
+            told = differences(capture, nobody)
+            wrong += bool(told)
+            print(f"{capture.stem}: {'differs' if told else 'the same'}", *told, sep="\n    ", flush=True)
+    print(f"captures={len(captures)} differences={wrong}")
+    return int(bool(wrong) or not captures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

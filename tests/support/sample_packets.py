@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packets as a Kubernetes node makes them, for the tests of the output formats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tracer.model.evidence import Evidence
+from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, Ipvs, Nat, Packet, Socket
+
+EPOCH = 1_769_868_202_118_204_511  # 2026-01-31T14:03:22.118204511Z
+BOOT = 5_000_000_000_000
+CLIENT, NODE, POD = ("192.168.56.1", 40812), ("192.168.56.10", 30285), ("10.244.0.11", 8080)
+GATEWAY = ("10.244.0.1", 23711)
+ASKED, ANSWERED = Endpoints(*CLIENT, *NODE), Endpoints(*POD, *GATEWAY)
+STATUS = Flow(ASKED, ANSWERED, "NEW", False, 0)
+
+
+def hop(us: float, what: str, hook: str = "", netns: str = "node", **more: Any) -> Hop:
+    """A hop `us` microseconds after the packet's first."""
+    return Hop(BOOT + int(us * 1000), what, netns, hook, **more)
+
+
+def node_port() -> Packet:
+    """A SYN to a NodePort: DNAT to a pod, MASQUERADE, and the pod's listener answers."""
+    translated = Endpoints(*CLIENT, *POD)
+    hops = [
+        hop(0, "table", "PREROUTING", table="raw", verdict="ACCEPT", in_iface="eth0"),
+        hop(11, "table", "PREROUTING", table="nat", verdict="ACCEPT", in_iface="eth0", mark=0x4000),
+        hop(14, "nat", "PREROUTING", nat=Nat("DNAT", ASKED, translated)),
+        hop(15, "hook", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
+        hop(22, "table", "FORWARD", table="filter", verdict="ACCEPT", in_iface="eth0", out_iface="cni0", mark=0x4000),
+        hop(24, "hook", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0"),
+        hop(31, "nat", "POSTROUTING", nat=Nat("MASQUERADE", translated, Endpoints(*GATEWAY, *POD))),
+        hop(33, "hook", "POSTROUTING", verdict="ACCEPT", out_iface="cni0"),
+        hop(52, "hook", "INPUT", "pod http-proxy", verdict="ACCEPT", in_iface="eth0"),
+        hop(58, "socket", netns="pod http-proxy", socket=Socket(48213, "LISTEN", 4242, "nginx")),
+        hop(120, "handshake", netns="pod http-proxy", handshake=Handshake("SYN", True, 0, 128, 1)),
+    ]
+    return Packet(
+        (7 << 8) | 1, EPOCH, "node", "eth0", "IPv4", "TCP", ASKED, "SYN", 60, 1_000_001, STATUS, hops,
+        "SYN answered by pid 4242 nginx in pod http-proxy", "delivered", True, 1,
+    )  # fmt: skip
+
+
+def node_port_reply() -> Packet:
+    """The SYN ACK to it, back through both translations."""
+    half = Endpoints(*POD, *CLIENT)
+    hops = [
+        hop(0, "hook", "OUTPUT", "pod http-proxy", verdict="ACCEPT", out_iface="eth0"),
+        hop(40, "nat", "PREROUTING", nat=Nat("reverse MASQUERADE", ANSWERED, half), evidence=Evidence.DERIVED),
+        hop(61, "nat", "POSTROUTING", nat=Nat("reverse DNAT", half, ASKED.reversed)),
+        hop(64, "hook", "POSTROUTING", verdict="ACCEPT", out_iface="eth0"),
+    ]
+    flow = Flow(ASKED, ANSWERED, "ESTABLISHED", True, 0)
+    return Packet(
+        9 << 8, EPOCH + 300_000, "pod http-proxy", "eth0", "IPv4", "TCP", ANSWERED, "SYN ACK", 60, 77, flow, hops,
+        "forwarded to eth0 in node", "forwarded", True, 2,
+    )  # fmt: skip
+
+
+def ipvs() -> list[Packet]:
+    """A SYN to a NodePort that IPVS sends to a pod; a later packet of a connection made before; one without real servers."""
+    server = Ipvs("192.168.56.10", 30285, "tcp", "rr")
+    real = replace(server, persistent=True, real="10.244.0.11", real_port=8080, chosen="now")
+    nat = Nat("DNAT", ASKED, Endpoints(*CLIENT, *POD))
+    first = hop(14, "ipvs", "INPUT", ipvs=real, nat=nat)
+    later = hop(14, "ipvs", "INPUT", ipvs=replace(real, chosen="earlier", evidence=Evidence.DERIVED), nat=nat)
+    refused = hop(14, "ipvs", "INPUT", ipvs=server, verdict="REJECT", reject="icmp-port-unreachable")
+    found = []
+    for number, what in enumerate((first, later, refused), 1):
+        hops = [hop(0, "hook", "PREROUTING", verdict="ACCEPT", in_iface="eth0"), what]
+        head = (number << 8, EPOCH, "node", "eth0", "IPv4", "TCP", ASKED, "SYN", 60, number, STATUS, hops)
+        found.append(Packet(*head, *(("forwarded to cni0", "forwarded") if what.nat else ("REJECTED by IPVS", "rejected"))))
+    return found
+
+
+def rejected() -> Packet:
+    """A Service without endpoints: kube-proxy's REJECT, over IPv6, by nftables."""
+    ends = Endpoints("fd00:10:244::17", 51514, "fd00:10:96::a3f1", 80)
+    hops = [
+        hop(0, "chain", "OUTPUT", table="ip6 kube-proxy", chain="filter-output", verdict="REJECT",
+            reject="icmp6-port-unreachable", out_iface="eth0"),
+        hop(6, "hook", "OUTPUT", verdict="DROP", out_iface="eth0"),
+        hop(9, "drop", drop=Drop("NETFILTER_DROP", "nf_hook_slow")),
+    ]  # fmt: skip
+    return Packet(
+        11 << 8, EPOCH + 1_000_000_000, "node", "", "IPv6", "TCP", ends, "SYN", 80, 5, None, hops,
+        "REJECTED in ip6 kube-proxy/filter-output with icmp6-port-unreachable", "rejected", True, 3,
+    )  # fmt: skip
+
+
+def full_queue() -> Packet:
+    """A SYN refused by a listener whose accept queue is full; a part of its way was lost."""
+    hops = [
+        hop(0, "hook", "INPUT", verdict="ACCEPT", in_iface="eth0"),
+        hop(4, "socket", socket=Socket(48213, "LISTEN", 0, "")),
+        hop(5, "handshake", handshake=Handshake("SYN", False, 129, 128, 3)),
+        hop(1_203_450, "drop", drop=Drop("", "tcp_conn_request")),
+    ]
+    return Packet(
+        12 << 8, EPOCH + 2_000_000_000, "node", "eth0", "IPv4", "TCP", Endpoints(*CLIENT, "192.168.56.10", 6443),
+        "SYN", 60, 6, Flow(ASKED, ASKED.reversed, "NEW", False, 3), hops,
+        "SYN dropped: accept queue 129/128", "dropped", False, 4,
+    )  # fmt: skip
+
+
+def no_socket() -> Packet:
+    """A datagram that nobody listens for."""
+    hops = [
+        hop(0, "hook", "INPUT", verdict="ACCEPT", in_iface="eth0"),
+        hop(8.4, "drop", drop=Drop("NO_SOCKET", "__udp4_lib_rcv"), clone=True),
+    ]
+    return Packet(
+        13 << 8, EPOCH + 3_000_000_000, "node", "eth0", "IPv4", "UDP", Endpoints(*CLIENT, "192.168.56.10", 53),
+        "", 61, 0, None, hops, "nobody listens here: UDP 192.168.56.10:53", "refused", True, 5,
+    )  # fmt: skip
+
+
+def ping() -> Packet:
+    """ICMP has no ports; this one is not known to conntrack, and nothing decided anything."""
+    ends = Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
+    return Packet(
+        14 << 8, EPOCH, "node", "lo", "IPv4", "ICMP", ends, "", 84,
+        verdict="delivered to node's kernel", outcome="delivered", number=6,
+    )  # fmt: skip
+
+
+def every() -> list[Packet]:
+    return [node_port(), node_port_reply(), rejected(), full_queue(), no_socket(), ping()]

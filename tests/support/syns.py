@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of SYN verdicts and timelines share: a namespace of no machine, and handshakes packet by packet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracer.handshakes.analyzer import Syns
+from tracer.model.handshake import Verdict
+from tracer.model.packet import Clue, Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket
+from tracer.node.namespace_view import Spaces
+from tracer.node.procnet import Bound
+from tracer.packets.outcome import judge
+
+MS = 1_000_000
+ASKED = Endpoints("192.168.56.1", 40812, "192.168.56.10", 30285)
+HALF = Endpoints("192.168.56.1", 40812, "10.244.0.11", 8080)
+INSIDE = Endpoints("10.244.0.1", 23711, "10.244.0.11", 8080)
+SEQ, SERVER_SEQ = 1000, 7000
+LISTENER = {"accept_queue": 0, "accept_limit": 128, "syn_queue": 0, "syncookies": 1, "syn_backlog": 128}
+
+
+class FakeSpaces(Spaces):
+    """Answers from what is given, for every namespace alike. counted: what the next reading of counters adds."""
+
+    def __init__(self, settings: dict[str, str] | None = None, listening: tuple[Bound, ...] = ()) -> None:
+        self.settings, self.listening, self.counted = settings or {}, listening, {"ListenDrops": 0}
+
+    def bound(self, name: str) -> tuple[Bound, ...]:
+        return self.listening
+
+    def setting(self, name: str, setting: str) -> str:
+        return self.settings.get(setting, "")
+
+    def counters(self, name: str) -> dict[str, int]:
+        return dict(self.counted)
+
+    def process(self, inode: int) -> str:
+        return "nginx (pid 4242)" if inode == 48213 else ""
+
+    def names(self) -> list[str]:
+        return ["node", "pod-a"]
+
+
+def packet(ends: Endpoints, flags: str, hops: list[Hop], identity: int = 1, **more: Any) -> Packet:
+    """A TCP packet with these hops, judged."""
+    made = Packet(identity, hops[0].time, hops[0].netns, hops[0].in_iface, "IPv4", "TCP", ends, flags, 60, hops=hops, **more)
+    made.verdict, made.outcome = judge(made)
+    return made
+
+
+def clue(what: str, at: int, netns: str = "pod-a", **facts: Any) -> Hop:
+    return Hop(at, "clue", netns, clue=Clue(what, facts))
+
+
+def way(at: int = 0) -> list[Hop]:
+    """The SYN's way to pod-a, without what happens there."""
+    return [
+        Hop(at, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
+        Hop(at + 1, "nat", "node", "PREROUTING", nat=Nat("DNAT", ASKED, HALF)),
+        Hop(at + 2, "nat", "node", "POSTROUTING", nat=Nat("MASQUERADE", HALF, INSIDE)),
+        Hop(at + 3, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0"),
+    ]
+
+
+def syn(*more: Hop, at: int = 0, identity: int = 1, seq: int = SEQ, **fields: Any) -> Packet:
+    """A SYN to a NodePort: its way, and then these hops."""
+    fields.setdefault("flow", Flow(ASKED, INSIDE.reversed, "NEW", False, 0, "node"))
+    return packet(ASKED, "SYN", [*way(at), *more], identity, seq=seq, **fields)
+
+
+def at_listener(accepted: bool | None, at: int = 10, cookie: bool = False, **facts: Any) -> list[Hop]:
+    """What happens at the listener. facts: of its queues, where they differ from LISTENER."""
+    told: dict[str, Any] = {**LISTENER, **facts}
+    shake = Handshake("SYN", accepted, told["accept_queue"], told["accept_limit"], told["syn_queue"] + bool(accepted), cookie)
+    return [
+        Hop(at, "socket", "pod-a", socket=Socket(48213, "LISTEN", 4242, "nginx")),
+        clue("listener", at + 1, **told),
+        Hop(at + 2, "handshake", "pod-a", verdict="DROP" if accepted is False else "", handshake=shake),
+    ]
+
+
+def synack(at: int = 5 * MS, identity: int = 2, ends: Endpoints | None = None, **fields: Any) -> Packet:
+    """The answer, translated back."""
+    ends = ends or INSIDE.reversed
+    half = HALF.reversed
+    hops = [
+        Hop(at, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="cni0"),
+        Hop(at + 1, "nat", "node", "PREROUTING", nat=Nat("reverse MASQUERADE", INSIDE.reversed, half)),
+        Hop(at + 2, "nat", "node", "POSTROUTING", nat=Nat("reverse DNAT", half, ASKED.reversed)),
+        Hop(at + 3, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="eth0"),
+    ]
+    flow = Flow(ASKED, INSIDE.reversed, "ESTABLISHED", True, 0, "node")
+    fields = {"flow": flow, **fields}
+    return packet(ends, "SYN ACK", fields.pop("hops", hops), identity, seq=SERVER_SEQ, ack=SEQ + 1, **fields)
+
+
+def last_ack(accepted: bool | None = True, at: int = 8 * MS, identity: int = 3, queue: int = 0) -> Packet:
+    """The client's last ACK at the listener; None: it only passes by."""
+    more = []
+    if accepted is not None:
+        shake = Handshake("ACK", accepted, queue, 128, 0)
+        more = [Hop(at + 9, "handshake", "pod-a", verdict="" if accepted else "DROP", handshake=shake)]
+    flow = Flow(ASKED, INSIDE.reversed, "ESTABLISHED", False, 0, "node")
+    return packet(ASKED, "ACK", [*way(at), *more], identity, seq=SEQ + 1, ack=SERVER_SEQ + 1, flow=flow)
+
+
+def verdicts(*packets: Packet, spaces: Spaces | None = None) -> list[Verdict]:
+    """What is told of these packets when they end one after another, and the run with them."""
+    syns = Syns(spaces or FakeSpaces())
+    told = []
+    for each in packets:
+        syns.add(each)
+        told += syns.over(each.hops[-1].time)
+    return told + syns.rest()
+
+
+def cause(*packets: Packet, spaces: Spaces | None = None) -> tuple[str, str, str]:
+    """(name, text, evidence) of the only SYN's cause."""
+    (only,) = verdicts(*packets, spaces=spaces)
+    return only.cause.name, only.cause.text, only.cause.evidence.value

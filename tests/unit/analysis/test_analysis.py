@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics, differences and queries of captures; each statistic by what it must count."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import captures, sample_packets
+from tracer.analysis import diff, stats
+from tracer.analysis.rows import COLUMNS, of_finding, of_packet
+from tracer.analysis.stats.latencies import Spread
+from tracer.analysis.table import Table
+from tracer.events.record import NOTHING
+from tracer.model.finding import Finding, Proof
+from tracer.model.loss import Loss
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+
+
+@pytest.fixture
+def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    return captures.capture(tmp_path / "a.k8st", captures.some_turns(20)).path
+
+
+def tables(run: Any, *args: str | Path) -> dict[str, list[dict[str, Any]]]:
+    status, out, _ = run(*args, "-o", "json")
+    assert status in (0, 1)
+    return {t["title"]: t["rows"] for t in map(json.loads, out.splitlines())}
+
+
+def test_statistics_of_a_capture(run: Any, capture: Path) -> None:
+    found = tables(run, "stats", capture)
+    assert found["Outcomes of 20 packets, 0 of them incomplete"] == [
+        {"outcome": "delivered", "packets": 10}, {"outcome": "dropped", "packets": 10},
+    ]  # fmt: skip
+    assert found["Rules that decided"][0] | {"rule": ""} == {
+        "packets": 9, "table": "filter", "place": "INPUT 1", "verdict": "DROP", "rule": "",
+    }  # fmt: skip
+    assert found["Where the rule is not known"] == [{"packets": 1, "why": "the rules have not been read"}]
+    assert {"packets": 10, "end": "to", "who": "Service default/http-proxy, NodePort 30285"} in found[
+        "Who sent and who was asked"
+    ]
+    assert found["SYNs that did not get through"][0]["SYNs"] == 10
+    assert found["Lost"] == [{"events": 17, "probe": "table", "why": "the ring buffer was full"}]
+    ways = {row["way"]: row for row in found["From place to place"]}
+    assert ways["node PREROUTING > node POSTROUTING"]["median us"] == 3.0
+
+
+def test_what_is_asked_first_stands_first(run: Any, capture: Path) -> None:
+    titles = list(tables(run, "stats", capture))
+    assert titles[0].startswith("Outcomes of") and titles.index("Rules that decided") < titles.index("From place to place")
+    assert set(stats.in_order()) == set(stats.names())
+
+
+def test_help_names_every_statistic(run: Any) -> None:
+    text = run("stats", "--help")[1]
+    assert all(name in text for name in stats.names())
+
+
+def test_no_rule_is_not_among_the_rules() -> None:
+    one = stats.make("rules")
+    for packet in sample_packets.every():
+        one.take(packet)
+    found = {table.title: table for table in one.tables()}
+    assert not any("policy" in str(row) for row in found["Rules that decided"].rows)
+
+
+def test_causes_of_syns_and_no_place_that_is_none(run: Any, capture: Path) -> None:
+    found = tables(run, "stats", capture)
+    assert sum(row["SYNs"] for row in found["What became of SYNs"]) == 20
+    assert not any("clue" in row["way"] for row in found["From place to place"])
+
+
+def test_one_statistic_and_filters(run: Any, capture: Path) -> None:
+    assert list(tables(run, "stats", capture, "--only", "verdicts", "--drops-only")) == [
+        "Outcomes of 10 packets, 0 of them incomplete", "How they ended", "Lost",
+    ]  # fmt: skip
+    status, _, err = run("stats", capture, "--only", "nothing")
+    assert status == 2 and "There is no statistic 'nothing': choose of latencies, owners," in err
+
+
+def test_statistics_as_text(run: Any, capture: Path) -> None:
+    status, out, _ = run("stats", capture)
+    assert status == 0 and "Rules that decided" in out and "█" in out
+    assert max(map(len, out.splitlines())) <= 200
+
+
+@pytest.mark.parametrize("name", stats.names())
+def test_every_statistic_takes_every_packet(name: str) -> None:
+    one = stats.make(name)
+    assert all(isinstance(t, Table) for t in one.tables()), "also of nothing"
+    for packet in sample_packets.every():
+        one.take(packet)
+    for table in one.tables():
+        assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_percentiles_are_right_to_a_tenth() -> None:
+    spread = Spread()
+    for ns in range(1, 100_001):
+        spread.add(ns)
+    for share in (0.01, 0.5, 0.9, 0.99):
+        assert spread.at(share) == pytest.approx(share * 100, rel=0.1)
+    assert spread.at(1) == 100 and spread.most == 100_000
+
+
+def test_findings_of_a_capture(run: Any, capture: Path, tmp_path: Path) -> None:
+    status, out, _ = run("findings", capture)
+    assert status == 10 and out.startswith("!! FINDING") and out.endswith(" findings in 20 packets.\n")
+    quiet = captures.capture(tmp_path / "b.k8st", [(NOTHING, [])]).path
+    assert run("findings", quiet) == (0, "No findings in 0 packets.\n", "")
+
+
+def test_an_answer_without_a_connection_counts_with_what_it_answers() -> None:
+    side, packet = diff.Side(), sample_packets.node_port_reply()
+    packet.flow, packet.tcp_flags = None, "SYN ACK"
+    side.take(packet)
+    assert list(side.ends) == [("TCP", packet.endpoints.src, packet.endpoints.sport)]
+
+
+def test_two_captures_that_do_not_differ(run: Any, capture: Path, tmp_path: Path) -> None:
+    other = captures.capture(tmp_path / "b.k8st", captures.some_turns(8)).path
+    found = tables(run, "diff", capture, other)
+    assert list(found) == ["Rules only in a.k8st", "Rules only in b.k8st", "Outcomes that differ", "What decided that differs"]
+    assert run("diff", capture, other)[0] == 0 and not any(found.values())
+
+
+def test_what_differs_is_told(run: Any, capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.support.blobs import R
+
+    monkeypatch.setattr(captures, "R", lambda *a, **k: R("ACCEPT", protocol=17))
+    turns: list[tuple[Any, list[Loss]]] = [(captures.request(n, n * 1_000_000), []) for n in range(1, 9)]
+    other = captures.capture(tmp_path / "b.k8st", [(captures.looked(150), []), *turns, (turns[0][0][:0], [])]).path
+    status, _, _ = run("diff", capture, other)
+    found = tables(run, "diff", capture, other)
+    assert status == 1
+    assert [row["rule"] for row in found["Rules only in a.k8st"]] == ["DROP"]
+    assert [row["rule"] for row in found["Rules only in b.k8st"]] == ["ACCEPT"]
+    assert found["Outcomes that differ"] == [
+        {"asked for": "TCP 192.168.56.10:8080", "a.k8st": "dropped 10", "b.k8st": "not seen"}
+    ]
+
+
+def test_sides_count_by_what_was_asked_for() -> None:
+    side = diff.Side()
+    for packet in sample_packets.every():
+        side.take(packet)
+    kinds = {kind for kind in side.ends if kind[2] == 30285}
+    assert len(kinds) == 1, "a reply counts with what it answers"
+
+
+@pytest.mark.parametrize("packet", sample_packets.every(), ids=lambda p: p.outcome)
+def test_rows_have_no_column_that_is_not_listed(packet: Any) -> None:
+    for table, row in of_packet(packet):
+        assert set(row) <= set(COLUMNS[table])
+
+
+def test_a_finding_is_a_row() -> None:
+    row = of_finding(Finding("x", (1,), "It is so.", (Proof("rule", "text", "observed"),), "look", "mend"))
+    assert set(row) == set(COLUMNS["findings"]) and row["proofs"] == "rule: text (observed)"
+
+
+def test_a_query(run: Any, capture: Path) -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
+    sql = "SELECT outcome, count(*) AS n, min(dport) AS port FROM packets GROUP BY 1 ORDER BY 1"
+    assert tables(run, "query", capture, sql) == {
+        "": [{"outcome": "delivered", "n": 10, "port": 30285}, {"outcome": "dropped", "n": 10, "port": 8080}]
+    }
+    status, out, err = run("query", capture, "SELEC")
+    assert (status, out) == (2, "") and err.startswith("k8snet-trace: DuckDB: ") and len(err.splitlines()) == 1
+
+
+OUTSIDE = (
+    "SELECT * FROM read_csv('{file}')",
+    "SELECT * FROM '{file}'",
+    "SELECT * FROM read_text('{file}')",
+    "SELECT * FROM glob('{place}/*')",
+    "COPY packets TO '{place}/out.csv'",
+    "EXPORT DATABASE '{place}/out'",
+    "IMPORT DATABASE '{place}'",
+    "ATTACH '{place}/other.db'",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "LOAD '{file}'",
+    "SELECT * FROM read_parquet('https://192.0.2.1/x.parquet')",
+    "SELECT * FROM 's3://bucket/x.parquet'",
+    "SET enable_external_access = true",
+    "RESET lock_configuration",
+    "SET temp_directory = '{place}'",
+    "CREATE PERSISTENT SECRET s (TYPE http)",
+    "SELECT * FROM COLUMNS",
+)
+
+
+@pytest.mark.parametrize("sql", OUTSIDE)
+def test_a_query_reads_and_writes_nothing_but_the_capture(run: Any, capture: Path, tmp_path: Path, sql: str) -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "secret").write_text("a,b\n1,2\n")
+    status, out, err = run("query", capture, sql.format(place=place, file=place / "secret"))
+    assert (status, out) == (2, "") and err.startswith("k8snet-trace: DuckDB: ") and len(err.splitlines()) == 1
+    assert [p.name for p in place.iterdir()] == ["secret"]
+
+
+def test_a_query_that_is_larger_than_memory_goes_beside_the_tables(run: Any, capture: Path) -> None:
+    """What was set before the settings are locked still holds."""
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
+    sql = "SELECT value FROM duckdb_settings() WHERE name = 'temp_directory'"
+    (row,) = tables(run, "query", capture, sql)[""]
+    assert Path(row["value"]).name == "tables"
+
+
+def test_a_query_without_its_library(run: Any, capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    status, out, err = run("query", capture, "SELECT 1")
+    assert (status, out) == (24, "") and "needs pyarrow, which is not installed: pip install pyarrow, or in a checkout" in err

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chains nobody leads to, jumps that stand twice, hostPorts of pods that are gone."""
+
+from __future__ import annotations
+
+from tests.support import audits
+from tracer.audit.leftover_chains import check
+from tracer.kube.catalog import Known
+from tracer.kube.store import Store
+from tracer.model.finding import Finding
+
+SERVICE, OTHER = "KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SVC-NPX46M4PTMTKRN6Y"
+POD = "CNI-DN-1b2d78b7fd62596952a9c"
+ANOTHER = "CNI-DN-d056ff941790668665b1b"
+
+
+def table(*rules: str, chains: str = "") -> str:
+    heads = "".join(f":{c} - [0:0]\n" for c in (SERVICE, OTHER, POD, ANOTHER, "KUBE-SERVICES", "CNI-HOSTPORT-DNAT", *chains))
+    return f"*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n{heads}" + "".join(f"-A {r}\n" for r in rules) + "COMMIT\n"
+
+
+def found(*rules: str, known: Known | None = None) -> list[Finding]:
+    return list(check(audits.of_text(table(*dict.fromkeys(rules)), known)))
+
+
+def host_port(chain: str, port: int, address: str) -> list[str]:
+    return [
+        "PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
+        "OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
+        f"CNI-HOSTPORT-DNAT -p tcp -m multiport --dports {port} -j {chain}",
+        f"{chain} -p tcp -m tcp --dport {port} -j DNAT --to-destination {address}:80",
+    ]
+
+
+def cluster() -> Known:
+    """A cluster whose one pod has 10.224.0.222."""
+    store = Store("node-1")
+    store.load([
+        {"kind": "Node", "metadata": {"name": "node-1"}, "status": {"addresses": []}},
+        {"kind": "Pod", "metadata": {"namespace": "default", "name": "web"}, "spec": {"nodeName": "node-1"},
+         "status": {"podIPs": [{"ip": "10.224.0.222"}]}},
+    ])  # fmt: skip
+    return Known(store)
+
+
+def test_a_chain_that_no_rule_leads_to_is_said_and_is_no_certain_finding() -> None:
+    (told,) = found(f"{SERVICE} -j ACCEPT", "KUBE-SERVICES -j ACCEPT")
+    assert not told.certain and told.cause.startswith("1 chain of Services or pods is left that no way from a base chain")
+    assert told.proofs[-1].text == f"no rule that a packet meets jumps to {SERVICE}"
+    assert found("PREROUTING -j KUBE-SERVICES", f"KUBE-SERVICES -j {SERVICE}", f"{SERVICE} -j ACCEPT") == []
+
+
+def test_a_chain_that_only_leftover_chains_lead_to() -> None:
+    (told,) = found(f"{OTHER} -j {SERVICE}", f"{SERVICE} -j ACCEPT", "PREROUTING -j KUBE-SERVICES")
+    assert told.cause.startswith("2 chains of Services or pods are left")
+    jumps = ("PREROUTING -j KUBE-SERVICES", "KUBE-SERVICES -j RETURN", f"KUBE-SERVICES -j {SERVICE}")
+    (told,) = found(*jumps, f"{SERVICE} -j ACCEPT")
+    assert told.cause.startswith("1 chain"), "nothing behind a RETURN for all is reached"
+
+
+def test_the_commands_that_remove_leftover_chains() -> None:
+    """kube-proxy removes its own only: an older one's, or another mode's, stay. Who leads to a chain is removed with it."""
+    (told,) = found(f"KUBE-SERVICES -j {OTHER}", f"{OTHER} -j {SERVICE}", f"{SERVICE} -j ACCEPT", "PREROUTING -j ACCEPT")
+    names = f"{SERVICE} {OTHER} KUBE-SERVICES"
+    for what in "FX":
+        assert f"for c in {names}; do iptables-legacy -t nat -{what} $c; done" in told.cure
+    assert "what another version or another mode has written stays" in told.cure
+    chains = [f"KUBE-SVC-{n:016d}".replace("0", "A").replace("1", "B").replace("8", "C").replace("9", "D") for n in range(100)]
+    heads = "".join(f":{c} - [0:0]\n-A {c} -j ACCEPT\n" for c in chains)
+    (many,) = check(audits.of_text(f"*nat\n:PREROUTING ACCEPT [0:0]\n{heads}COMMIT\n"))
+    assert "100 chains" in many.cause and "`" not in many.cure and "drain and reboot the node" in many.cure
+
+
+def test_the_same_jump_twice() -> None:
+    jump = 'PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
+    (told,) = check(audits.of_text(table(jump, jump)))
+    assert told.certain and "Rule 2 of PREROUTING (ip nat) is the same as rule 1" in told.cause
+    assert found(jump, "PREROUTING -j ACCEPT", "PREROUTING -j ACCEPT") == [], "what the administrator repeats is his"
+
+
+def test_a_hostport_of_a_pod_that_is_gone() -> None:
+    rules = host_port(POD, 3306, "10.224.0.9")
+    (told,) = found(*rules, known=cluster())
+    assert told.certain and "leads to 10.224.0.9, and no pod has that address" in told.cause
+    assert found(*host_port(POD, 3306, "10.224.0.222"), known=cluster()) == []
+    assert found(*rules) == [], "without the API nobody knows that it is gone"
+
+
+def test_two_containers_for_one_hostport() -> None:
+    (told,) = found(*host_port(POD, 3306, "10.224.0.8"), *host_port(ANOTHER, 3306, "10.224.0.9"))
+    assert told.certain
+    assert "has rules for 2 containers: that of one takes every request, to 10.224.0.8, and the others get none" in told.cause
+    assert found(*host_port(POD, 3306, "10.224.0.8"), *host_port(ANOTHER, 3307, "10.224.0.9")) == []

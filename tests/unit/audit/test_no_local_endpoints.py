@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that say "no local endpoints": a finding where the pods run here, and none where the policy does what it is for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import audits
+from tests.support.findings import FakeNode
+from tests.support.nodes import MODES, Node, node
+from tracer.audit.no_local_endpoints import check
+from tracer.node.kube_proxy import KubeProxy
+
+BARE = FakeNode(proxy=KubeProxy(77, (("node-1", "the host name"),)))
+FULL = "node-1.ec2.internal"
+
+
+def moved(one: Node) -> Node:
+    """The recorded node, with the Service's pods on this very node, registered by its full name."""
+    text = one.files["objects.json"]
+    items = json.loads(text)["items"]
+    for item in items:
+        if item["kind"] == "Node" and item["metadata"]["name"] == "node-1":
+            item["metadata"]["name"] = FULL
+        for end in (item.get("endpoints") or []) if item["kind"] == "EndpointSlice" else []:
+            end["nodeName"] = FULL
+        for subset in (item.get("subsets") or []) if item["kind"] == "Endpoints" else []:
+            for end in subset.get("addresses", []):
+                end["nodeName"] = FULL
+    return Node(one.mode, one.scenario, {**one.files, "objects.json": json.dumps({"items": items})})
+
+
+@pytest.mark.parametrize("mode", [m for m in MODES if "ipvs" not in m])
+def test_pods_that_run_here(mode: str, tmp_path: Path) -> None:
+    state = audits.state(moved(node(mode, "S4")), tmp_path, BARE)
+    state.known.store.node = FULL
+    (told,) = check(state)
+    assert told.certain and told.cause.startswith("Service 2048-game/service-2048 has externalTrafficPolicy Local")
+    assert "kube-proxy goes by the name node-1 (the host name) and the endpoints carry node-1.ec2.internal" in told.cause
+    assert told.proofs[0].what == "rule" and ("no local endpoints" in told.proofs[0].text or ": drop" in told.proofs[0].text)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pods_that_run_elsewhere(mode: str, tmp_path: Path) -> None:
+    assert list(check(audits.state(node(mode, "S4"), tmp_path, BARE))) == []

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of a capture: what goes in comes out, and nothing else is made of what stands in a file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracer.capture.format.codec import KINDS, Unreadable, inflate, pack, plain, rich, unpack
+from tracer.kube.cni_cache import Sandbox
+from tracer.model.kube import HostPort
+
+scalars = st.none() | st.booleans() | st.integers() | st.text() | st.binary()
+hashable = st.recursive(scalars, lambda s: st.tuples(s, s) | st.frozensets(s, max_size=3), max_leaves=6)
+values = st.recursive(
+    scalars, lambda s: st.lists(s, max_size=4) | st.tuples(s, s) | st.dictionaries(hashable, s, max_size=4), max_leaves=12
+)
+
+
+@given(values)
+def test_what_goes_in_comes_out(value: Any) -> None:
+    found = rich(json.loads(json.dumps(plain(value))))
+    assert found == value and type(found) is type(value)
+
+
+def test_data_classes_keep_their_class() -> None:
+    one = Sandbox("c1", "net", "shop", "cart", ("10.0.0.1",), (HostPort(80, 8080, "tcp"),))
+    assert rich(unpack(pack(plain([one, {"a": one}])))) == [one, {"a": one}]
+
+
+def test_a_field_that_came_later_has_its_default_and_one_that_went_is_passed_over() -> None:
+    told = plain(Sandbox("c1", "net", "shop", "cart"))
+    del told["Sandbox"]["addresses"]
+    told["Sandbox"]["colour"] = "red"
+    assert rich(told) == Sandbox("c1", "net", "shop", "cart")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"os.system": "ls"}, {"a": 1, "b": 2}, {}, {"bytes": "%%%"}, {"Sandbox": {"container": 1}}, {"dict": [[1]]}, {"tuple": 5}],
+)
+def test_anything_else_is_refused(told: Any) -> None:
+    with pytest.raises(Unreadable):
+        rich(told)
+
+
+def test_what_a_capture_does_not_know_is_not_written() -> None:
+    with pytest.raises(TypeError, match="a capture has no object"):
+        plain(object())
+    assert all(kind.__dataclass_fields__ for kind in KINDS.values())
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    stored = pack("x" * 100_000)
+    assert unpack(stored) == "x" * 100_000 and len(stored) < 1000
+    with pytest.raises(Unreadable, match="has no end"):
+        inflate(stored, 1000)
+
+
+@pytest.mark.parametrize("stored", [b"", b"\x78", b"{", None, 5, b"\x78\x9c" + b"\0" * 30, b"[" * 100_000])
+def test_damage(stored: object) -> None:
+    with pytest.raises(Unreadable):
+        unpack(stored)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a capture: rotation, rings, and what a crash leaves."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.support import captures
+from tracer.capture.format import record_layout
+from tracer.capture.format.schema import Record
+from tracer.capture.record.buffer import Tape
+from tracer.capture.record.files import Files, Sizes
+from tracer.capture.record.writer import Writer
+from tracer.capture.replay import runner
+from tracer.capture.replay.file_series import opened
+from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.runner import Asked
+from tracer.cli import main
+from tracer.errors import Damaged, NotWritten
+from tracer.model.summary import Totals
+from tracer.pipeline.run import Run
+from tracer.pipeline.shutdown import Stop
+from tracer.render.json import Json
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn is a transaction of its own, and however slow the disk is, the end of the run waits for all of them."""
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.capture.record.buffer.CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr("tracer.capture.record.writer.CLOSE_SECONDS", 600.0)
+
+
+def read(path: Path) -> tuple[Totals, str]:
+    """A file by itself: what came of it, as JSON too."""
+    out = io.StringIO()
+    with Capture(str(path)) as capture:
+        totals = runner.replay(capture, Json(out, io.StringIO()), Asked(), Stop())
+        runner.whole(capture)
+    return totals, out.getvalue()
+
+
+def test_objects_of_a_capture_are_in_the_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader's own kubeconfig is not looked for: its cluster is another one, and may be asked by running a program."""
+
+    def look(path: str | None) -> None:
+        raise AssertionError("looked for a kubeconfig")
+
+    made = captures.capture(tmp_path / "a.k8st", captures.some_turns(8), form="json")
+    monkeypatch.setattr("tracer.kube.kubeconfig.find", look)
+    totals, text = read(made.files[0])
+    assert totals.packets == made.totals.packets and "Service default/http-proxy" in text
+
+
+def test_what_a_run_ended_before_it_explained_can_be_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions that drops were in are asked for when the drops come."""
+    monkeypatch.setattr(Run, "_packets", lambda run, turn: iter(()))
+    made = captures.capture(tmp_path / "a.k8st", captures.some_turns(8))
+    monkeypatch.undo()
+    assert made.totals.packets == 0
+    _, text = read(made.files[0])
+    dropped = [json.loads(line) for line in text.splitlines() if '"drop":' in line]
+    assert dropped and all(p["drop"]["function"] for p in dropped)
+
+
+def test_files_that_follow_each_other_can_each_be_read_alone(tmp_path: Path) -> None:
+    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(200), sizes=Sizes(rotate=40_000), form="json")
+    assert len(made.files) > 2 and made.files[1].name == "night.2.k8st"
+    totals = [read(path) for path in made.files]
+    assert sum(t.packets for t, _ in totals) == made.totals.packets == 200
+    # What the first file has read and was told is in the others too: rules, names, objects, processes.
+    for _, text in totals[1:]:
+        assert '"chain_path":"INPUT 1"' in text and "nginx" in text and "Service default/http-proxy" in text
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in made.files)
+
+
+@pytest.mark.parametrize("sizes", [Sizes(rotate=40_000), Sizes(seconds=0.0001)], ids=["size", "time"])
+def test_files_that_follow_each_other_are_one_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: Sizes) -> None:
+    """Byte for byte what was printed, whatever the order in which they are given."""
+    packets = 200 if sizes.rotate else 20
+    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(packets), sizes=sizes, form="json")
+    words = [word for path in reversed(made.files) for word in ("-r", str(path))]
+    with pytest.raises(SystemExit) as e:
+        main.main([*words, "-o", "json"])
+    told = capsys.readouterr()
+    assert (e.value.code, told.out, told.err) == (0, made.text["json"], made.said)
+    with pytest.raises(SystemExit):
+        main.main(["stats", *map(str, made.files), "--only", "verdicts", "-o", "json"])
+    assert f"Outcomes of {packets} packets" in capsys.readouterr().out
+    other = captures.capture(tmp_path / "other.k8st").path
+    with pytest.raises(SystemExit) as e:
+        main.main(["-r", str(made.files[0]), "-r", str(other)])
+    assert e.value.code == 2 and "are not of one run" in capsys.readouterr().err
+
+
+def test_a_record_that_comes_late_is_in_a_later_file_alone(tmp_path: Path) -> None:
+    """Of a turn before the file's first: an answer from before the first turn, a gap that is written when there is room again.
+
+    It repeats nothing of the files before.
+    """
+    meta = captures.capture(tmp_path / "other.k8st").path
+    files = Files(tmp_path / "night.k8st", Sizes(seconds=1e-9))
+    with Capture(str(meta)) as capture:
+        files.describe({k: v for k, v in capture.meta.items() if k != "parts"})
+    records = [
+        (0, "answer", "a", b"[1,1,1]"),
+        (0, "answer", "b", b"[1,1,2]"),
+        (1, "answer", "a", b"[1,1,3]"),
+        (1, "gap", "", b'[5,"so"]'),
+        (2, "note", "", b'"4"'),
+    ]
+    slots = record_layout.pack(captures.slots(captures.request(1, 1)), 1)
+    for number, record in enumerate(records):
+        files.insert([record], (number, 0, 0, 1, b"[[1,1,0]]", slots) if number else None)
+    files.close()
+    assert len(files.names) == len(records)
+    with opened([str(path) for path in files.names]) as capture:
+        assert [(turn, kind, key) for turn, kind, key, _ in capture.records()] == [row[:3] for row in records]
+        assert capture.missed == 0
+    with opened([str(files.names[-1])]) as capture:
+        assert [row[:3] for row in capture.records()] == [(0, "answer", "b"), (1, "answer", "a"), (2, "note", "")]
+
+
+def test_files_by_age(tmp_path: Path) -> None:
+    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(40), sizes=Sizes(seconds=0.0001))
+    assert len(made.files) > 2
+
+
+def test_a_ring_keeps_the_last(tmp_path: Path) -> None:
+    size = 80_000
+    made = captures.capture(tmp_path / "ring.k8st", captures.some_turns(600), sizes=Sizes(ring=size), form="json")
+    assert made.path.stat().st_size <= size * 1.1
+    totals, text = read(made.path)
+    assert 0 < totals.packets < made.totals.packets == 600
+    last = text.splitlines()[-1]
+    assert last.partition('"time":')[2][:40] == made.text["json"].splitlines()[-2].partition('"time":')[2][:40]
+    assert '"chain_path":"INPUT 1"' in last or "nginx" in last
+
+
+def test_a_gap_makes_packets_incomplete_when_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.k8st"
+    captures.capture(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM records WHERE kind = 'end'")
+    files = Files(tmp_path / "b.k8st")
+    with Capture(str(path)) as capture:
+        files.describe({k: v for k, v in capture.meta.items() if k != "parts"})
+    tape = Tape()
+    tape.keep(Record.GAP, "", [5, "it could not be written"], 1)
+    writer = Writer(files.insert, files.close, 0)
+    tape.start(writer.put)
+    tape.turn(1, captures.slots(captures.refused(1, 1)), False)
+    tape.end(1.0)
+    writer.close()
+    totals, text = read(tmp_path / "b.k8st")
+    assert (totals.lost, totals.packets, totals.incomplete) == (5, 1, 1)
+    assert '"probe":"capture","cpu":-1,"count":5,"why":"it could not be written"' in text
+
+
+def test_a_transaction_cut_short_is_undone_on_reading(tmp_path: Path) -> None:
+    """As after kill -9 in the middle of a commit: the journal is still there, and the file is half written."""
+    path = tmp_path / "a.k8st"
+    made = captures.capture(path)
+    before = path.read_bytes()
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA cache_size = 1")
+    connection.execute("BEGIN")
+    for turn in range(50, 90):
+        connection.execute("INSERT INTO records (turn, kind, key, body, crc) VALUES (?, 'note', '', ?, 0)", (turn, b"x" * 3000))
+    half, journal = path.read_bytes(), path.with_name("a.k8st-journal").read_bytes()
+    connection.close()
+    assert half != before and journal
+    left = tmp_path / "left.k8st"
+    left.write_bytes(half)
+    left.with_name("left.k8st-journal").write_bytes(journal)
+    assert read(left)[0].packets == made.totals.packets
+    assert left.read_bytes() == half, "the file itself is only read"
+
+
+def test_what_was_written_before_a_kill_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.k8st"
+    captures.capture(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM records WHERE kind = 'end'")
+        connection.execute("DELETE FROM batches WHERE seq = (SELECT max(seq) FROM batches)")
+    totals, _ = read(path)
+    assert totals.packets > 0
+    with Capture(str(path)) as capture:
+        assert capture.ended() is None
+
+
+def test_a_row_that_was_changed_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.k8st"
+    captures.capture(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE records SET body = replace(body, 'nginx', 'nginy') WHERE kind = 'answer'")
+    with pytest.raises(Damaged, match=r"parts? of .* could not be read"):
+        read(path)
+
+
+@pytest.mark.parametrize("where", ["nowhere/a.k8st", "/proc/a.k8st"])
+def test_a_place_that_cannot_be_written(tmp_path: Path, where: str) -> None:
+    with pytest.raises(NotWritten, match=r"The capture .* cannot be made: .*\."):
+        Files(tmp_path / where)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writer's thread: a disk that is full, slow, or takes nothing any more."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import captures
+from tests.support.waiting import PATIENCE, until
+from tracer.capture.format import record_layout
+from tracer.capture.format.schema import Record
+from tracer.capture.record import writer as writing
+from tracer.capture.record.buffer import Chunk
+from tracer.capture.record.writer import Writer
+
+
+def chunk(turn: int, events: int = 3) -> Chunk:
+    slots = np.concatenate([captures.slots(captures.request(turn * 10 + n, 1000 * n)) for n in range(events)])
+    return Chunk(turn, [(turn, Record.NOTE.value, "", f"turn {turn}")], [(turn * 1000, len(slots), 0)], [slots], slots.nbytes)
+
+
+EVENTS = record_layout.count(chunk(1).slots[0])
+"""Of each chunk."""
+
+
+class Disk:
+    """Takes what is written; or is full; or holds each write up until it is told to take it."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.records: list[tuple[Any, ...]] = []
+        self.batches: list[tuple[Any, ...]] = []
+        self.begun = 0
+        self._slow, self._take = False, threading.Semaphore(0)
+
+    def insert(self, records: list[tuple[Any, ...]], batch: tuple[Any, ...] | None) -> None:
+        self.begun += 1
+        while self._slow and not self._take.acquire(timeout=0.01):
+            pass
+        if self.full:
+            raise sqlite3.OperationalError("database or disk is full")
+        self.records += records
+        self.batches += [batch] if batch else []
+
+    def hold(self) -> None:
+        """From now on nothing is taken."""
+        self._slow = True
+
+    def take(self) -> None:
+        """Takes the write that is held up, and holds the next."""
+        before = self.begun
+        self._take.release()
+        until(lambda: self.begun > before)
+
+    def let_go(self) -> None:
+        """Takes what comes again."""
+        self._slow = False
+
+    @property
+    def notes(self) -> list[tuple[Any, ...]]:
+        return [row for row in self.records if row[1] == Record.NOTE]
+
+
+@pytest.fixture(autouse=True)
+def patiently(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "CLOSE_SECONDS", PATIENCE)
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    made = Disk()
+    yield made
+    made.let_go()
+
+
+def writer_to(disk: Disk) -> Writer:
+    return Writer(disk.insert, lambda: None, 0)
+
+
+def hear(writer: Writer) -> list[str]:
+    """What the writer says, once it says something."""
+    said: list[str] = []
+    until(lambda: said.extend(writer.said()) or said)  # type: ignore[func-returns-value]
+    return said
+
+
+def test_a_full_disk_loses_events_counts_them_and_says_so(disk: Disk) -> None:
+    writer = writer_to(disk)
+    writer.put(chunk(1))
+    until(lambda: disk.batches)
+    disk.full = True
+    writer.put(chunk(2))
+    writer.put(chunk(3))
+    until(lambda: writer.lost == 2 * EVENTS)
+    assert writer.said() == [
+        "The capture misses events from here on: it could not be written (database or disk is full). Tracing goes on."
+    ]
+    disk.full = False
+    writer.put(chunk(4))
+    assert hear(writer) == [f"The capture is being written again; {2 * EVENTS} events are not in it."]
+    assert writer.lost == 2 * EVENTS
+    assert [batch[0] for batch in disk.batches] == [1, 4]
+    # What explains was kept, in order, and the gap stands where it was.
+    assert [row[3] for row in disk.notes] == [b'"turn 1"', b'"turn 2"', b'"turn 3"', b'"turn 4"']
+    (gap,) = [r for r in disk.records if r[1] == Record.GAP]
+    assert gap[0] == 2 and f"[{2 * EVENTS},".encode() in gap[3]
+    writer.close()
+
+
+def test_a_slow_disk_never_holds_the_tracing_up(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "ROOM", 3 * chunk(1).bytes)
+    disk.hold()
+    writer = writer_to(disk)
+    for turn in range(1, 11):
+        writer.put(chunk(turn))
+    assert not disk.records, "all was given away while nothing was taken"
+    assert writer.lost == 7 * EVENTS and "the disk was too slow" in writer.said()[0]
+    disk.let_go()
+    writer.close()
+    assert sum(b[3] for b in disk.batches) + writer.lost == 10 * EVENTS
+    assert len(disk.notes) == 10
+
+
+def test_a_disk_that_stays_slow_is_said_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes something now and then, and is not well for it."""
+    monkeypatch.setattr(writing, "ROOM", 2 * chunk(1).bytes)
+    disk.hold()
+    writer, said = writer_to(disk), list[str]()
+    writer.put(chunk(1))
+    until(lambda: disk.begun)
+    for turn in range(2, 31, 2):
+        writer.put(chunk(turn))
+        writer.put(chunk(turn + 1))
+        disk.take()
+        said += writer.said()
+    assert len(said) == 1 and "the disk was too slow" in said[0]
+    disk.let_go()
+    assert hear(writer) == [f"The capture is being written again; {writer.lost} events are not in it."]
+    assert len(disk.batches) > 3 and writer.lost > 0
+    writer.close()
+    assert writer.said() == []
+
+
+def test_the_end_of_a_run_does_not_wait_for_ever(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events that the disk does not take in time are counted, and what explains and the end are written."""
+    monkeypatch.setattr(writing, "CLOSE_SECONDS", 0.1)
+    disk.hold()
+    writer, chunks = writer_to(disk), [chunk(turn) for turn in range(1, 11)]
+    chunks[-1].records.append((10, Record.END.value, "", [1.0, 10]))
+    for each in chunks:
+        writer.put(each)
+    until(lambda: disk.begun)
+    shortened = writer._shortened
+
+    def late() -> Chunk:
+        rest = shortened()
+        monkeypatch.setattr(writing, "CLOSE_SECONDS", PATIENCE)
+        disk.let_go()
+        return rest
+
+    monkeypatch.setattr(writer, "_shortened", late)
+    writer.close()
+    assert disk.records[-1][1] == Record.END, "a reader takes what stands behind the end for a part that is missing"
+    assert writer.lost == 9 * EVENTS and "the disk was too slow" in writer.said()[0]
+    assert sum(b[3] for b in disk.batches) + writer.lost == 10 * EVENTS
+    assert len(disk.notes) == 10
+    assert [r[3] for r in disk.records if r[1] == Record.GAP] == [f'[{writer.lost},"the disk was too slow"]'.encode()]
+    assert sum(len(json.loads(b[4])) for b in disk.batches) == 10, "every turn has its place"
+
+
+def test_a_disk_that_takes_nothing_any_more(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "CLOSE_SECONDS", 0.1)
+    disk.hold()
+    writer = writer_to(disk)
+    writer.put(chunk(1))
+    writer.close()
+    assert writer.said() == ["The end of the capture may be missing: the disk was too slow."]

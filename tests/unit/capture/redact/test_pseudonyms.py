@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Redaction: no address or name is left, the same one is always replaced by the same, and what they have in common stays."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import captures, sample_packets
+from tracer.capture.redact.pseudonyms import Redaction
+from tracer.model.kube import Owner
+from tracer.model.packet import Packet
+
+KEY = b"k" * 32
+
+
+def common(a: str, b: str) -> int:
+    """Bits that two addresses have in common at the front."""
+    one, two = ipaddress.ip_address(a), ipaddress.ip_address(b)
+    return one.max_prefixlen - (int(one) ^ int(two)).bit_length()
+
+
+v4 = st.ip_addresses(v=4).map(str)
+
+
+@given(v4, v4)
+def test_networks_stay_networks(a: str, b: str) -> None:
+    redaction = Redaction(KEY)
+    new = redaction(a), redaction(b)
+    plain = [ipaddress.ip_address(x) for x in (a, b)]
+    if not any(x.is_loopback or x.is_multicast or x.is_unspecified or x.is_link_local for x in plain):
+        assert common(*new) == common(a, b) or common(a, b) < 8
+
+
+@pytest.mark.parametrize("kept", ["127.0.0.1", "0.0.0.0", "224.0.0.1", "169.254.1.1", "::1", "fe80::1", "ff02::1"])
+def test_what_names_nobody_stays(kept: str) -> None:
+    assert Redaction(KEY)(f"-d {kept} -j DROP") == f"-d {kept} -j DROP"
+
+
+def test_a_rule_keeps_its_form() -> None:
+    text = (
+        '-d 10.96.0.10/32 -p tcp -m comment --comment "kube-system/kube-dns:dns" -m tcp --dport 53 -j KUBE-SVC-TCOU7JCQXEZGVUNU'
+    )
+    redacted = Redaction(KEY)(text)
+    assert "10.96.0.10" not in redacted and "kube-dns" not in redacted and "TCOU7JCQXEZGVUNU" not in redacted
+    assert (
+        redacted.startswith("-d 10.")
+        and "/32 -p tcp -m comment --comment" in redacted
+        and "--dport 53 -j KUBE-SVC-" in redacted
+    )
+    assert len(redacted.rpartition("-")[2]) == 16
+
+
+@pytest.mark.parametrize(
+    "text", ["{}:53", "[{}]:53", "{}/24", "-s {}", "{}, and", "to-source {}-{}", "({})", "at {}.", "key{{{} . 80}}"]
+)
+@pytest.mark.parametrize("address", ["192.0.2.77", "2001:db8::77"])
+def test_addresses_wherever_they_stand(text: str, address: str) -> None:
+    said = text.format(address, address)
+    assert address not in Redaction(KEY)(said), said
+
+
+def test_a_node_that_is_named_after_its_address() -> None:
+    assert "188" not in Redaction(b"1" * 32)("node ip-10-188-166-140.ec2.internal").replace("node-", "")
+
+
+def test_the_same_key_gives_the_same_and_another_another() -> None:
+    text = "192.168.56.10 shop/cart"
+    assert Redaction(KEY)(text) == Redaction(KEY)(text) != Redaction()(text)
+
+
+def everything(packet: Packet) -> str:
+    from tracer.render.parts.json_packet import packet_object
+
+    return str(packet_object(packet))
+
+
+@pytest.mark.parametrize("packet", sample_packets.every(), ids=lambda p: p.outcome)
+def test_no_packet_keeps_an_address(packet: Packet) -> None:
+    packet.src_owner = Owner("Pod", "shop", "cart-x7k2p", detail="on worker-17")
+    ends = {packet.endpoints.src, packet.endpoints.dst}
+    text = everything(Redaction(KEY).packet(packet))
+    assert not any(f"'{end}'" in text or f" {end}" in text for end in ends if not end.startswith("127."))
+    assert "cart-x7k2p" not in text and "shop" not in text
+    assert packet.verdict.partition(" ")[0] in text
+
+
+def test_a_capture_exported_and_redacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tracer.cli import main
+
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    path = captures.capture(tmp_path / "a.k8st", captures.some_turns(20)).path
+    target = tmp_path / "out.jsonl"
+    with pytest.raises(SystemExit) as e:
+        main.main(["export", str(path), "--to", "jsonl", "--redact", str(target)])
+    assert not e.value.code, capsys.readouterr().err
+    text = target.read_text()
+    for word in ("192.168.56.", "10.244.0.", "http-proxy", "nginx", "node-1", "pod-a"):
+        assert word not in text, word
+    assert text.count('"type":"packet"') == 20

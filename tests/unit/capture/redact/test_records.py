@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Redacted while it is written: nothing that names anybody reaches the file, and what it tells holds together."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import sqlite3
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import captures
+from tests.support.builders import Trail
+from tests.support.ctnetlink import Heard
+from tests.unit.events.test_payload import CLIENT, ip, records
+from tracer.capture.format import record_layout
+from tracer.capture.format.codec import plain, rich
+from tracer.capture.format.schema import Record
+from tracer.capture.redact.events import ADDRESSES
+from tracer.capture.redact.records import Redacted
+from tracer.events.record import CLUE_DTYPE, DTYPE, ClueKind, Kind, unpack
+from tracer.kube.cni_cache import Sandbox
+from tracer.model.kube import HostPort
+from tracer.node.kube_proxy import KubeProxy
+from tracer.node.procnet import Bound
+
+KEY = b"k" * 32
+WORDS = (b"http-proxy", b"node-1", b"pod-a", b"nginx", b"--port 30285", b"secret")
+ADDRESS = ("192.168.56.1", "192.168.56.10", "10.244.0.1", "10.244.0.11", "172.30.253.123")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+
+
+def everything(path: Path) -> bytes:
+    """All that stands in a file: as it is, and what was compressed, once more."""
+    parts = [path.read_bytes()]
+    with sqlite3.connect(path) as connection:
+        for table in ("meta", "records", "batches"):
+            for row in connection.execute(f"SELECT * FROM {table}"):
+                parts += [zlib.decompress(v) for v in row if isinstance(v, bytes) and v[:1] == b"\x78"]
+        for (slots,) in connection.execute("SELECT slots FROM batches"):
+            columns = np.frombuffer(zlib.decompress(slots), np.uint8).reshape(record_layout.SLOT, -1)
+            parts.append(np.ascontiguousarray(columns.T).tobytes())
+    return b"\0".join(parts)
+
+
+@pytest.mark.parametrize("explained", [True, False], ids=["-w", "record"])
+def test_nothing_that_names_anybody_reaches_the_file(run: Any, tmp_path: Path, explained: bool) -> None:
+    turns = captures.some_turns(8)
+    turns[0] = (np.concatenate([records(256, ip(CLIENT)), turns[0][0]]), [])
+    said = (1, ipaddress.ip_address("192.168.56.1").packed)
+    made = captures.capture(tmp_path / "a.k8st", turns, explained=explained, heard=Heard(said), redacted=Redacted())
+    there = everything(made.path)
+    for word in WORDS:
+        assert word not in there, word
+    for address in ADDRESS:
+        assert address.encode() not in there and ipaddress.ip_address(address).packed not in there, address
+    plain_file = captures.capture(tmp_path / "b.k8st", captures.some_turns(8), explained=explained, heard=Heard(said))
+    assert all(word in everything(plain_file.path) for word in WORDS[:2]), "the test would see them"
+
+
+def test_it_is_read_as_any_other_and_says_the_same_of_other_names(run: Any, tmp_path: Path) -> None:
+    plainly = captures.capture(tmp_path / "b.k8st")
+    made = captures.capture(tmp_path / "a.k8st", redacted=Redacted())
+    status, out, err = run("-r", made.path, "--no-rules")
+    before = run("-r", plainly.path, "--no-rules")
+    assert status == 0 and "could not be read" not in err, err
+
+    def form(text: str) -> list[str]:
+        """Lines without what stands for somebody, and without how wide that is."""
+        text = re.sub(r"\d+\.\d+\.\d+\.\d+", "A", text)
+        text = re.sub(r"in \d\.\d s", "in T", text)
+        text = re.sub(r"name-[0-9a-f]{6}|http-proxy|default|nginx|pod-a|node-1", "N", text)
+        return [" ".join(line.split()) for line in text.splitlines()]
+
+    told = [(a, b) for a, b in zip(form(before[1]), form(out), strict=True) if a != b]
+    assert told == [] and "Service name-" in out and "DNAT" in out
+
+
+def test_the_same_stays_the_same_and_networks_stay_networks() -> None:
+    redacted = Redacted(KEY)
+    assert redacted.address("10.244.0.0/16").endswith("/16") and ipaddress.ip_network(redacted.address("10.244.0.0/16"))
+    inside = ipaddress.ip_address(redacted.address("10.244.3.7"))
+    assert inside in ipaddress.ip_network(redacted.address("10.244.0.0/16"))
+    packed = b"\0" * 10 + b"\xff\xff" + ipaddress.ip_address("10.244.3.7").packed
+    assert redacted.packed(packed)[12:] == inside.packed
+    assert redacted.packed(bytes(16)) == bytes(16), "no address stays none"
+    assert redacted.space("node") == "node" and redacted.space("netns 402") == "netns 402" != redacted.space("shop")
+
+
+def test_every_address_of_an_event_and_no_other_byte() -> None:
+    trail = Trail(CLIENT, orig=CLIENT, reply=("10.244.0.11", 8080, "10.244.0.1", 40812), in_name="eth0").hook("PREROUTING")
+    batch = trail.add("HOOK", flags="SAME").batch
+    slots = captures.slots(batch)
+    changed, same = unpack(Redacted(KEY).slots(slots)), unpack(slots)
+    for name in DTYPE.names or ():
+        assert (changed[name][0] == same[name][0]) != (name in ADDRESSES), name
+    assert changed[1] == same[1] and (unpack(slots) == same).all()
+
+
+@pytest.mark.parametrize("address", ["10.0.0.9", "2001:db8::9"])
+def test_a_neighbours_address(address: str) -> None:
+    clue = np.zeros(1, CLUE_DTYPE)
+    clue["kind"], clue["what"], clue["packet"] = Kind.EVENT_CLUE, ClueKind.CLUE_NEIGHBOUR, 256
+    packed = ipaddress.ip_address(address).packed
+    clue["values"] = np.frombuffer(packed.ljust(16, b"\0"), "<u4")
+    row = np.zeros(1, DTYPE)
+    row.view(np.uint8)[: CLUE_DTYPE.itemsize] = clue.view(np.uint8)
+    row["flags"] = 128
+    slots = captures.slots(row)
+    (found,) = Redacted(KEY).slots(slots)[:, 8:].copy().view(CLUE_DTYPE).ravel()
+    expected = ipaddress.ip_address(Redacted(KEY).address(address)).packed
+    assert found["values"].tobytes() == expected.ljust(16, b"\0") != packed.ljust(16, b"\0")
+    assert found["packet"] == 256 and found["what"] == ClueKind.CLUE_NEIGHBOUR
+
+
+def test_records_of_no_known_kind_are_emptied() -> None:
+    raw = captures.slots(records(256, ip(CLIENT)))
+    strange = raw.copy()
+    strange[0, 8 + record_layout.place(DTYPE, "kind")] = 99
+    discarded = raw.copy()
+    discarded[0, 3] = 0x40
+    for slots in (raw, strange, discarded):
+        changed = Redacted(KEY).slots(slots)
+        assert changed.shape == slots.shape
+        assert not changed[:3, 8:].any() and record_layout.count(changed) == record_layout.count(slots)
+
+
+SANDBOX = Sandbox("f" * 64, "cbr0", "shop", "cart-1", ("10.244.0.11",), (HostPort(3306, 3306, "tcp", "192.168.56.10"),))
+ANSWERS: list[tuple[Any, Any]] = [
+    (("process", 48213), (4242, "nginx")),
+    (("netns", 200), "pod-a"),
+    (("space names",), ["node", "pod-a"]),
+    (("space", "pod-a", "bound"), (Bound("10.244.0.11", 8080, 1),)),
+    (("node", "kube-proxy"), KubeProxy(7, (("node-1", "--hostname-override in /home/nginx"),))),
+    (("node", "addresses"), {"192.168.56.10": "eth0"}),
+    (("node", "flannel"), ("10.244.0.0/24",)),
+    (("node", ("way out", "10.244.0.11")), "cni0"),
+    (("node", ("bound", "tcp")), (Bound("192.168.56.10", 22, 5),)),
+]
+
+
+@pytest.mark.parametrize(("question", "answer"), ANSWERS, ids=lambda v: str(v)[:20])
+def test_answers(question: Any, answer: Any) -> None:
+    row = Redacted(KEY).row((3, Record.ANSWER.value, "key", [plain(question), 2, plain(answer)]))
+    assert row
+    turn, kind, key, body = row
+    text = f"{key} {body}"
+    assert (turn, kind, body[1]) == (3, "answer", 2) and type(rich(body[2])) is type(answer)
+    assert not any(word.decode() in text for word in WORDS) and not any(a in text for a in ADDRESS), text
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (1, "note", "", "The API at api.example.com does not answer."),
+        (1, "conntrack", "", [[1, "AAAA"]]),
+        (1, "reading", "", {}),
+        (1, "nft", "", []),
+        (1, "ruleset", "", {}),
+        (1, "change", "", [[1, "Service shop/cart"]]),
+        (1, "answer", "", [plain(("conntrack events", "why not")), 1, ""]),
+        (1, "answer", "", [plain(("node", "what comes later")), 1, "secret"]),
+        (1, "what comes later", "", ["secret"]),
+    ],
+    ids=lambda row: f"{row[1]} {str(row[3])[:40]}",
+)
+def test_what_nobody_has_thought_of_is_left_out(row: Any) -> None:
+    assert Redacted(KEY).row(row) is None
+
+
+def test_objects_keep_their_form() -> None:
+    service = {
+        "kind": "Service", "metadata": {"namespace": "shop", "name": "cart"},
+        "spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "externalTrafficPolicy": "Local",
+                 "ports": [{"name": "http", "port": 80, "targetPort": "web", "protocol": "TCP"}]},
+        "status": {"loadBalancer": {"ingress": [{"hostname": "cart.example.com"}, {"ip": "203.0.113.9"}]}},
+    }  # fmt: skip
+    redacted = Redacted(KEY)
+    row = redacted.row((0, Record.OBJECTS.value, "Service shop/cart", ["apply", "Service", [service]]))
+    assert row
+    key, (what, kind, (found,)) = row[2], row[3]
+    shop, cart = redacted.name("shop"), redacted.name("cart")
+    assert (key, what, kind) == (f"Service {shop}/{cart}", "apply", "Service")
+    assert found["metadata"] == {"namespace": shop, "name": cart}
+    assert found["spec"]["ports"] == service["spec"]["ports"] and found["spec"]["type"] == "NodePort"  # type: ignore[index]
+    assert found["spec"]["clusterIPs"] == [redacted.address("10.96.0.1")] != ["10.96.0.1"]
+    assert "example" not in str(found) and "203.0.113.9" not in str(found)
+    named = redacted.row((0, Record.OBJECTS.value, "node-1", ["named", "node-1", []]))
+    assert named and named[2:] == (redacted.name("node-1"), ["named", redacted.name("node-1"), []])
+
+
+def test_a_sandbox_keeps_no_name() -> None:
+    row = Redacted(KEY).row((0, Record.SANDBOXES.value, "", [1, plain([SANDBOX])]))
+    assert row and not any(word in str(row) for word in ("shop", "cart", "10.244", "192.168", "ffff"))
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["-w", "x.k8st", "--redact"], "needs --no-rules"),
+        (["record", "x.k8st", "--redact"], "needs --no-rules"),
+        (["record", "x.k8st", "--redact", "--no-rules", "--snaplen", "96"], "does not go with --snaplen"),
+        (["--redact", "--no-rules"], "say how -w FILE is written"),
+        (["-r", "x.k8st", "--redact"], "-r reads a capture"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(*args)
+    assert (status, out) == (2, "") and says in err and err.count("\n") == 1 and not list(tmp_path.iterdir())

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run may end before it has explained all that it saw. Its replay prints what the run printed, and the rest with a mark."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import captures
+from tests.support.alone import PROGRAM
+from tests.support.builders import Trail
+from tracer.events import record
+from tracer.packets.assembler import PARCEL
+
+REAL = PROGRAM / "tests/data/real"
+MARK = "not explained by the run"
+SUMMARY = "ended before {} more packets that had been seen could be explained"
+
+
+def real(name: str, place: Path) -> tuple[Path, str]:
+    """A capture of a real cluster, and what its run printed: block by block as then, in the sentences of today."""
+    path = place / f"{name}.k8st"
+    path.write_bytes(lzma.decompress((REAL / f"{name}.k8st.xz").read_bytes()))
+    return path, lzma.decompress((REAL / f"{name}.txt.xz").read_bytes()).decode()
+
+
+def blocks(text: str) -> list[str]:
+    """A packet, a SYN's line, a finding or the summary each."""
+    return text.strip("\n").split("\n\n")
+
+
+def more(before: str, now: str) -> list[str]:
+    """The blocks that a replay has and its run has not. Nothing else may differ."""
+    one, other = blocks(before), blocks(now)
+    found = []
+    for what, a, b, c, d in difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+        assert what in ("equal", "insert"), "\n\n".join([*one[a:b], "--- now:", *other[c:d]])
+        found += other[c:d] if what == "insert" else []
+    return found
+
+
+@pytest.mark.parametrize(("name", "left"), [("B", 28), ("H", 20), ("I", 0)])
+def test_captures_of_a_real_cluster(tmp_path: Path, run: Any, name: str, left: int) -> None:
+    """Of B and H the run had explained nothing of its last turn. They are from before captures said so."""
+    path, before = real(name, tmp_path)
+    status, now, said = run("-r", path)
+    found = more(before, now)
+    assert status == 0 and len(found) == left, "\n\n".join(found)
+    assert all(f"{MARK} (derived)" in block for block in found), "\n\n".join(found)
+    assert (SUMMARY.format(left) in now) is bool(left)
+    assert ("does not say how far its run had explained" in said) is bool(left)
+
+
+def test_no_finding_rests_on_what_was_not_asked(tmp_path: Path, run: Any) -> None:
+    """The listener on both NodePorts was kube-proxy, which holds them; the run did not come to ask."""
+    path, before = real("B", tmp_path)
+    _, now, _ = run("findings", path)
+    assert "PERHAPS nodeport_host_process" not in before + now
+    assert now.endswith(f"{before.count('!! FINDING') // 2} findings in 157 packets.\n")
+
+
+def requests(first: int, count: int) -> Any:
+    return np.concatenate([captures.request(n, n * 1_000_000, 48_000 + n) for n in range(first, first + count)])
+
+
+FIRST, SECOND, THIRD = 3, 2 * PARCEL + 9, 5
+"""Packets of three turns."""
+
+
+def made(place: Path, late: int) -> captures.Printed:
+    """A run of three turns. late: after so many packets it is to end at once, 0 = never."""
+    turns = [requests(1, FIRST), requests(100, SECOND), requests(1000, THIRD), record.NOTHING]
+    return captures.capture(place / "a.k8st", [(batch, []) for batch in turns], late=late)
+
+
+@pytest.mark.parametrize(
+    ("late", "left"),
+    [(FIRST + 1, SECOND - PARCEL + THIRD), (FIRST + PARCEL + 1, 9 + THIRD), (FIRST + SECOND, THIRD), (0, 0)],
+    ids=["in a turn", "later in a turn", "before the last turn", "explained all"],
+)
+@pytest.mark.parametrize("says", [True, False], ids=["recorded", "derived"])
+def test_where_the_explaining_ended(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, late: int, left: int, says: bool
+) -> None:
+    """In a capture that does not say it, it is proved by the processes of sockets, which explaining always asks for."""
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    if not says:
+        monkeypatch.setattr("tracer.capture.record.environment.Source.left", lambda *_: None)
+    it = made(tmp_path, late)
+    _, now, said = run("-r", it.path)
+    found = more(it.text["text"], now)
+    assert it.totals.unexplained == len(found) == left
+    assert all(MARK in block.splitlines()[-1] for block in found)
+    assert all((f"{MARK} (derived)" in block) is not says for block in found)
+    assert ("does not say how far" in said) is (bool(left) and not says)
+    assert not any(" SYN 1" in block for block in found), "no verdict of a SYN"
+
+
+def test_in_json(tmp_path: Path, run: Any) -> None:
+    path, _ = real("B", tmp_path)
+    _, now, _ = run("-r", path, "-o", "json")
+    lines = [json.loads(line) for line in now.splitlines()]
+    marked = [line for line in lines if line.get("unexplained") and line["type"] == "packet"]
+    assert len(marked) == 28 and {line["unexplained"] for line in marked} == {"derived"}
+    assert (lines[-1]["packets"], lines[-1]["unexplained"]) == (157, 28)
+
+
+@pytest.mark.parametrize("late", [0, PARCEL // 2])
+def test_no_answer_is_not_said_of_a_syn_whose_answer_may_be_unexplained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    """The SYN was forwarded and explained; the run ended before it explained the packets behind it."""
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    trail = Trail(("192.168.56.9", 7, "192.168.56.10", 30285), 1 << 8, 1000, in_name="eth0").hook("PREROUTING")
+    syn = trail.hook("POSTROUTING", in_name="", out_name="cni0").batch
+    cut = captures.capture(tmp_path / "a.k8st", [(np.concatenate([syn, requests(5, PARCEL)]), [])], late=late)
+    (line,) = (block for block in blocks(cut.text["text"]) if "  SYN 192.168.56.9" in block and "=>" not in block)
+    assert ("no SYN-ACK in 1 s" in line) is (not late)
+    assert ("packets were left unexplained while its answer was awaited" in line) is bool(late)

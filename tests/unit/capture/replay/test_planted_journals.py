@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of somebody else beside a capture: SQLite is never made to obey them, neither by who writes it nor by who reads it."""
+
+from __future__ import annotations
+
+import io
+import os
+import sqlite3
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import captures
+from tests.support.nobody import NOBODY
+from tracer.capture.format import sqlite_journal
+from tracer.capture.record.files import BESIDE, Files, Sizes
+from tracer.capture.replay import runner
+from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.runner import Asked
+from tracer.errors import NotWritten
+from tracer.model.summary import Totals
+from tracer.pipeline.shutdown import Stop
+from tracer.render.json import Json
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of two users need root")
+
+
+def with_super(name: Path, pages: int = 5) -> bytes:
+    """A hot journal that names a super-journal: SQLite removes that file when it has played this one.
+
+    pages: of the database.
+    """
+    text = str(name).encode()
+    head = sqlite_journal.MAGIC + struct.pack(">IIIII", 0, 0, pages, 512, 4096)
+    return (
+        head.ljust(512, b"\0") + struct.pack(">I", 0) + text + struct.pack(">II", len(text), sum(text)) + sqlite_journal.MAGIC
+    )
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A file that somebody wants to be gone."""
+    place = tmp_path / "roots"
+    place.mkdir()
+    file = place / "precious"
+    file.write_text("precious")
+    return file
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Path]:
+    """A directory as /tmp."""
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(parent.stat().st_mode | 0o055)
+    place = tmp_path / "tmp"
+    place.mkdir()
+    place.chmod(0o1777)
+    yield place
+
+
+def plant(path: Path, content: bytes, owner: int = NOBODY) -> bool:
+    """Whether that user could put this there: in a process of his own."""
+    child = os.fork()
+    if not child:
+        try:
+            os.setgroups([])
+            os.setgid(owner)
+            os.setuid(owner)
+            fd = os.open(path, os.O_CREAT | os.O_WRONLY, 0o666)
+            os.write(fd, content)
+            os._exit(0)
+        except OSError:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def read(path: Path) -> tuple[Totals, str]:
+    out = io.StringIO()
+    with Capture(str(path)) as capture:
+        totals = runner.replay(capture, Json(out, io.StringIO()), Asked(), Stop())
+        runner.whole(capture)
+    return totals, out.getvalue()
+
+
+def meta() -> dict[str, object]:
+    return {"layout": {}, "ring": 0}
+
+
+def test_the_attack_is_real(tmp_path: Path, precious: Path) -> None:
+    """SQLite itself does it."""
+    path = captures.capture(tmp_path / "a.k8st").path
+    path.with_name("a.k8st-journal").write_bytes(with_super(precious, path.stat().st_size // 4096))
+    with sqlite3.connect(path) as connection:
+        connection.execute("SELECT count(*) FROM records").fetchone()
+    assert not precious.exists()
+
+
+def test_a_capture_that_is_shipped_with_a_journal_deletes_nothing(tmp_path: Path, precious: Path) -> None:
+    path = captures.capture(tmp_path / "a.k8st").path
+    before = read(path)
+    beside = path.with_name("a.k8st-journal")
+    beside.write_bytes(with_super(precious, path.stat().st_size // 4096))
+    assert read(path) == before
+    assert precious.exists() and beside.exists()
+    # A write-ahead log is not looked at either, and nothing is left beside the file.
+    beside.unlink()
+    path.with_name("a.k8st-wal").write_bytes(b"\x37\x7f\x06\x82" + b"\1" * 100)
+    assert read(path) == before
+    assert {p.name for p in tmp_path.iterdir()} == {"a.k8st", "a.k8st-wal", "roots"}
+
+
+@as_root
+@pytest.mark.parametrize("suffix", BESIDE)
+def test_what_lies_there_before_is_not_written_beside(shared: Path, precious: Path, suffix: str) -> None:
+    path = shared / "x.k8st"
+    assert plant(path.with_name(path.name + suffix), with_super(precious))
+    with pytest.raises(NotWritten, match=f"x.k8st{suffix} is there already"):
+        Files(path)
+    assert precious.exists() and not path.exists()
+
+
+@as_root
+@pytest.mark.parametrize("suffix", BESIDE)
+def test_links_beside_a_capture_are_not_followed(shared: Path, precious: Path, suffix: str) -> None:
+    path = shared / "x.k8st"
+    path.with_name(path.name + suffix).symlink_to(precious)
+    with pytest.raises(NotWritten, match="is there already"):
+        Files(path)
+    assert precious.read_text() == "precious" and not path.exists()
+    planted = shared / "y.k8st"
+    planted.symlink_to(precious.with_name("new"))
+    with pytest.raises(NotWritten, match="File exists"):
+        Files(planted)
+    assert {p.name for p in precious.parent.iterdir()} == {"precious"}
+
+
+@as_root
+@pytest.mark.parametrize("suffix", BESIDE)
+def test_nothing_can_be_planted_while_a_capture_is_written(shared: Path, precious: Path, suffix: str) -> None:
+    """Between two transactions no lock is held; the names that SQLite looks for are taken all the same."""
+    path = shared / "x.k8st"
+    files = Files(path, Sizes(rotate=1))
+    files.describe(dict(meta()))
+    for turn in range(1, 4):
+        files.insert([(turn, "note", "", b'"so"')], None)
+        beside = files.names[-1].with_name(files.names[-1].name + suffix)
+        assert not plant(beside, with_super(precious))
+        assert stat.S_IMODE(beside.stat().st_mode) == 0o600 and not beside.stat().st_size
+        beside_old = [p.with_name(p.name + s) for p in files.names[:-1] for s in BESIDE]
+        assert not any(p.exists() for p in beside_old)
+    files.close()
+    assert precious.exists() and sorted(p.name for p in shared.iterdir()) == ["x.2.k8st", "x.3.k8st", "x.k8st"]
+
+
+@as_root
+def test_a_journal_of_another_user_is_not_played(shared: Path, precious: Path) -> None:
+    """The run has ended, and so the names are free again."""
+    path = captures.capture(shared / "x.k8st").path
+    before = read(path)
+    page = path.read_bytes()[4096:8192]
+    changed = bytes(reversed(page))
+    total = sum(changed[at] for at in range(4096 - 200, 0, -200))
+    undone = struct.pack(">I", 2) + changed + struct.pack(">I", total)
+    head = sqlite_journal.MAGIC + struct.pack(">IIIII", 1, 0, path.stat().st_size // 4096, 512, 4096)
+    assert plant(path.with_name("x.k8st-journal"), head.ljust(512, b"\0") + undone)
+    assert read(path) == before
+    # It is one that would be played if it were of the same user.
+    os.chown(path.with_name("x.k8st-journal"), 0, 0)
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection, pytest.raises(sqlite3.Error):
+        connection.execute("SELECT count(*) FROM meta").fetchone()
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("mode", "owner"), [(0o777, 0), (0o775, 0), (0o755, NOBODY), (0o700, NOBODY), (0o1777, NOBODY)], ids=oct
+)
+def test_a_directory_that_others_rule_is_refused(tmp_path: Path, mode: int, owner: int) -> None:
+    place = tmp_path / "others"
+    below = place / "below"
+    below.mkdir(parents=True)
+    place.chmod(mode)
+    os.chown(place, owner, 12345)
+    for path in (place / "x.k8st", below / "x.k8st"):
+        with pytest.raises(NotWritten, match=r"others may .* choose a directory"):
+            Files(path)
+        assert not path.exists()
+
+
+@as_root
+def test_the_user_of_sudo_records_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, NOBODY, NOBODY)
+    monkeypatch.setenv("SUDO_UID", str(NOBODY))
+    Files(home / "x.k8st").close()
+    monkeypatch.setenv("SUDO_UID", "nonsense")
+    with pytest.raises(NotWritten):
+        Files(home / "y.k8st")
+
+
+@as_root
+def test_a_link_of_others_on_the_way_is_refused(shared: Path, tmp_path: Path) -> None:
+    (tmp_path / "goal").mkdir()
+    link = shared / "link"
+    link.symlink_to(tmp_path / "goal")
+    os.lchown(link, NOBODY, NOBODY)
+    with pytest.raises(NotWritten, match="others may"):
+        Files(link / "x.k8st")
+    os.lchown(link, 0, 0)
+    Files(link / "x.k8st").close()
+    assert (tmp_path / "goal/x.k8st").exists()

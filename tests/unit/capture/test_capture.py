@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A capture read again prints what was printed when it was made, byte for byte; and filters of it choose."""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import captures
+from tracer.capture.replay.reader import Capture
+from tracer.render import _format
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+
+
+@pytest.fixture
+def read(run: Any) -> Any:
+    """A capture is read without root."""
+    return run
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_replay_prints_what_was_printed(tmp_path: Path, read: Any, form: str) -> None:
+    made = captures.capture(tmp_path / "a.k8st", form=form)
+    assert made.totals.packets == 6 and made.totals.lost == 17
+    assert read("-r", made.path, "-o", form) == (0, made.text[form], made.said)
+
+
+def test_rules_names_and_processes_are_in_it(tmp_path: Path, read: Any) -> None:
+    made = captures.capture(tmp_path / "a.k8st", form="json")
+    packets = [json.loads(line) for line in read("-r", made.path, "-o", "json")[1].splitlines()]
+    packets = [p for p in packets if p["type"] == "packet"]
+    drops = [p for p in packets if p["outcome"] == "dropped"]
+    assert [h["rule"]["text"] for h in drops[-1]["hops"] if "rule" in h] == [""]
+    assert [h["chain_path"] for h in drops[-1]["hops"] if "chain_path" in h] == ["INPUT 1"]
+    assert drops[-1]["drop"] == {"reason": "NETFILTER_DROP", "function": "nf_hook_slow"}
+    served = next(p for p in packets if p["outcome"] != "dropped")
+    assert [h["socket"]["command"] for h in served["hops"] if "socket" in h] == ["nginx"]
+    assert [h["netns"] for h in served["hops"]][-1] == "pod-a"
+    assert served["ends"]["dst"]["text"].startswith("Service default/http-proxy")
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (["--port", "8080"], 6), (["--port", "30285"], 3), (["--host", "10.244.0.0/16"], 3), (["--drops-only"], 3),
+        (["--netns", "pod-a"], 3), (["--iface", "cni0"], 3), (["--proto", "udp"], 0), (["-6"], 0), (["-n", "2"], 2),
+        (["--service", "default/http-proxy"], 3), (["--node-port", "30285"], 3), (["--service", "default/none"], 0),
+    ],
+)  # fmt: skip
+def test_filters_choose_among_what_was_recorded(tmp_path: Path, read: Any, options: list[str], count: int) -> None:
+    made = captures.capture(tmp_path / "a.k8st", form="json")
+    status, out, _ = read("-r", made.path, "-o", "json", *options)
+    assert (status, sum('"type":"packet"' in line for line in out.splitlines())) == (0, count)
+
+
+def test_what_was_recorded_without_explaining_is_explained_as_live(tmp_path: Path, read: Any) -> None:
+    live = captures.capture(tmp_path / "a.k8st", captures.some_turns(20), form="json")
+    quiet = captures.capture(tmp_path / "b.k8st", captures.some_turns(20), form="json", explained=False)
+    assert '"type":"packet"' not in quiet.text["json"]
+    _, out, _ = read("-r", quiet.path, "-o", "json")
+
+    def packets(text: str) -> list[str]:
+        return [line for line in text.splitlines() if '"type":"packet"' in line]
+
+    assert packets(out) == packets(live.text["json"]) and len(packets(out)) == 20
+
+
+def test_it_is_for_its_owner_alone_and_has_no_more_than_it_needs(tmp_path: Path) -> None:
+    made = captures.capture(tmp_path / "a.k8st")
+    assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
+    with Capture(str(made.path)) as found:
+        assert "hunter2" not in str(list(found.records()))
+        assert found.missed == 0 and found.ended()
+        assert sum(b.events for b in found.batches()) == made.totals.events + 1, "the look-up is no event of a packet"
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path: Path, read: Any) -> None:
+    made = captures.capture(tmp_path / "a.k8st")
+    status, out, err = read("--port", "1", "-w", made.path)
+    assert (status, out) == (20, "") and err == f"k8snet-trace: The capture {made.path} cannot be made: File exists.\n"
+
+
+def test_the_clock_is_the_nodes(tmp_path: Path, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    made = captures.capture(tmp_path / "a.k8st")
+    monkeypatch.setenv("TZ", "America/Lima")
+    time.tzset()
+    _format._second.cache_clear()
+    assert read("-r", made.path)[1] == made.text["text"]

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened between packets is in a capture: timelines of a replay are those that were told live."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import captures
+from tests.support.ctnetlink import REMOVED, REPLY, TOLD, Heard, message
+from tracer.capture.change_events import UNKNOWN, KeptChanges, KeptEntries
+from tracer.capture.format.schema import Record
+from tracer.capture.record.buffer import Tape
+from tracer.capture.replay.reader import Capture
+from tracer.model.packet import Endpoints
+
+MS = 1_000_000
+ASKED = Endpoints(*captures.CLIENT)
+CREATED, GONE = message(*TOLD, orig=ASKED, zone=0), message(*REMOVED, orig=ASKED, zone=0, port=77)
+WHY = "Conntrack's events are not told: so."
+NAMES = {77: "conntrack (pid 77)"}
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+
+
+def heard() -> Heard:
+    return Heard((1100, CREATED), (6 * MS, GONE), names=NAMES)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_replay_tells_the_same_timelines(tmp_path: Path, run: Any, form: str) -> None:
+    made = captures.capture(tmp_path / "a.k8st", form=form, follow=True, heard=heard())
+    mine = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
+    for told in (
+        "created assured, SYN_SENT, 120 s",
+        "removed by conntrack (pid 77)",
+        f"{mine} replaced nat",
+    ):
+        assert told in made.text[form]
+    assert run("-r", made.path, "-o", form) == (0, made.text[form], made.said)
+
+
+def test_what_was_not_followed_then_can_be_followed_now(tmp_path: Path, run: Any) -> None:
+    live = captures.capture(tmp_path / "a.k8st", follow=True, heard=heard())
+    made = captures.capture(tmp_path / "b.k8st", heard=heard())
+    assert "created assured, SYN_SENT" not in made.text["text"] and "created assured, SYN_SENT" in live.text["text"]
+    status, out, err = run("-r", made.path, "--follow")
+    assert (status, err) == (0, live.said)
+    assert untimed(out) == untimed(live.text["text"])
+
+
+def test_what_was_recorded_without_explaining_has_it_too(tmp_path: Path, run: Any) -> None:
+    made = captures.capture(tmp_path / "a.k8st", explained=False, heard=heard())
+    out = json_lines(run("-r", made.path, "--follow", "-o", "json")[1])
+    steps = [step["text"] for line in out if line["type"] == "timeline" for step in line["steps"]]
+    assert "created assured, SYN_SENT, 120 s" in steps and "removed by conntrack (pid 77)" in steps
+
+
+def untimed(text: str) -> str:
+    """Without how long the run took."""
+    return re.sub(r" in [\d.]+ s", "", text)
+
+
+def json_lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_capture_that_has_no_events_says_so(tmp_path: Path, run: Any) -> None:
+    made = captures.capture(tmp_path / "a.k8st")
+    assert WHY not in made.said, "nobody asked for them"
+    assert WHY in run("-r", made.path, "--follow")[2]
+
+
+def test_only_events_of_the_ports_asked_for_are_kept() -> None:
+    tape = Tape()
+    other = message(*TOLD, orig=Endpoints("10.0.0.1", 5000, "10.0.0.2", 53))
+    kept = KeptEntries(tape, Heard((1, CREATED), (2, other), (3, GONE), names=NAMES))
+    assert kept.listen(False) == "", "also when this run does not tell them"
+    kept.ports = (ASKED.dport,)
+    assert kept.take() == [(1, CREATED), (3, GONE)] and kept.process(77) == NAMES[77]
+    kept = KeptEntries(tape, Heard((2, other)))
+    kept.ports = (REPLY.sport,)
+    assert kept.take() == [(2, other)], "before or after translation"
+
+
+def test_steps_are_kept_when_they_are_taken(tmp_path: Path) -> None:
+    chunks: list[Any] = []
+    tape = Tape()
+    tape.start(chunks.append)
+    changes = KeptChanges(tape)
+    changes.rules(5, "nat")
+    tape.flush()
+    assert not chunks, "nobody has taken it"
+    assert [step.text for step in changes.take()] == ["somebody replaced nat"]
+    tape.flush()
+    assert [(kind, body) for _, kind, _, body in chunks[0].records] == [(Record.CHANGE.value, [[5, "somebody replaced nat"]])]
+    assert changes.take() == []
+
+
+def test_an_older_capture_has_none(tmp_path: Path, run: Any) -> None:
+    made = captures.capture(tmp_path / "a.k8st", heard=heard())
+    with sqlite3.connect(made.path) as connection:
+        connection.execute("DELETE FROM records WHERE key LIKE 'conntrack events%' OR kind IN ('conntrack', 'change')")
+    _, out, err = run("-r", made.path, "--follow")
+    assert f"{UNKNOWN[0].upper()}{UNKNOWN[1:]}." in err and "created" not in out
+    with Capture(str(made.path)) as found:
+        assert found.missed == 0

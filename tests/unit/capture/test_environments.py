@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The small parts of a capture: what is asked ahead, what of objects is kept, the CNI cache, time zones, filters."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.support import captures, sample_packets
+from tests.support.builders import NODE
+from tests.support.nodes import nodes
+from tracer.capture.cni_journal import Recorded, Replayed
+from tracer.capture.format.codec import plain
+from tracer.capture.format.kube_objects import all_needed, needed
+from tracer.capture.format.schema import Record
+from tracer.capture.journal import AskedNamespaces, AskedNode, AskedProcesses, AskedSpaces
+from tracer.capture.record.buffer import LONG, Chunk, Tape
+from tracer.capture.record.carry_over import READINGS, Standing
+from tracer.capture.record.prefetch import OF_LISTENER, OF_NODE, Ahead
+from tracer.capture.replay.display_filter import Wanted
+from tracer.events.record import DTYPE, SLOT
+from tracer.kube import objects
+from tracer.kube.cni_cache import Sandbox
+from tracer.kube.store import Store
+from tracer.model.filter import parse_host
+from tracer.rules.nftables.generations_kept import KEPT
+from tracer.rules.nftables.snapshot_cache import View
+from tracer.rules.nftables.watcher import Change
+from tracer.rules.resolver import Hits
+from tracer.util import timezone
+from tracer.util.asking import live
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_every_setting_that_a_finding_asks_for_is_asked_ahead() -> None:
+    text = "\n".join(path.read_text() for path in (ROOT / "tracer/findings").glob("*.py"))
+    named = set(re.findall(r'"(net/[a-z0-9_/]+)"', text)) - {"net/fib_trie"}
+    assert named and named <= {*OF_NODE, *OF_LISTENER}
+
+
+@pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.36.2-nftables-nft"])
+def test_of_objects_all_is_kept_that_is_read(mode: str) -> None:
+    readers = {
+        "Service": objects.service_ports, "EndpointSlice": objects.slice_endpoints, "Endpoints": objects.endpoints_endpoints,
+        "Pod": objects.pod, "Node": objects.node,
+    }  # fmt: skip
+    seen = set()
+    for one in nodes(mode):
+        for body in objects.flatten(one.objects):
+            if body.get("kind") in readers:
+                seen.add(body["kind"])
+                kept = needed(body["kind"], body)
+                read: Any = readers[body["kind"]]
+                assert read(kept) == read(body) and objects.key(kept) == objects.key(body)
+                assert len(json.dumps(kept)) <= len(json.dumps(body)) + 30
+    assert len(seen) >= 3
+
+
+def test_of_a_list_its_objects_are_kept() -> None:
+    pod = {"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"env": [{"name": "PASSWORD"}], "ports": []}]}}
+    found = all_needed("", [{"kind": "List", "items": [pod, {"kind": "Secret", "metadata": {"name": "s"}}]}])
+    assert len(found) == 1 and "PASSWORD" not in json.dumps(found)
+
+
+def test_a_store_done_again_is_the_same_store() -> None:
+    changes: list[Any] = []
+    first, again = Store(), Store()
+    first.on_apply(changes.append)
+    first.node = "node-1"
+    first.load([captures.SERVICE])
+    other = json.loads(json.dumps(captures.SERVICE)) | {"metadata": {"namespace": "shop", "name": "cart"}}
+    first.apply("Service", other)
+    first.replace("Service", iter([other]))
+    first.delete("Service", other)
+    first.apply("Service", other)
+    for what, kind, bodies in changes:
+        if what == "named":
+            again.node = kind
+        elif what == "load":
+            again.load(bodies)
+        elif what == "replace":
+            again.replace(kind, bodies)
+        else:
+            getattr(again, what)(kind, bodies[0])
+    assert again.node == "node-1" and again.services.values() == first.services.values()
+    assert [p.name for p in again.services.values()] == ["cart"] and again.version == first.version
+
+
+def test_an_answer_is_kept_when_it_differs_and_says_which_asking_it_was() -> None:
+    chunks: list[Chunk] = []
+    tape, answers = Tape(), iter(["", "a", "a", "b", "b"])
+    tape.start(chunks.append)
+    nothing = np.zeros((0, SLOT), np.uint8)
+    for turn in range(2):
+        tape.turn(turn, nothing, False)
+        for _ in range(3 - turn):
+            tape.asking(("process", 5), lambda: next(answers), "")
+    tape.flush()
+    kept = [(turn, body) for chunk in chunks for turn, kind, _, body in chunk.records if kind == Record.ANSWER]
+    question = plain(("process", 5))
+    assert kept == [(1, [question, 1, ""]), (1, [question, 2, "a"]), (2, [question, 1, "b"])], "the first one, whatever it is"
+
+
+def test_what_is_complete_is_given_away_before_a_long_turn() -> None:
+    """Explaining it may take longer than a chunk may wait, and the tracer may be killed meanwhile."""
+    chunks: list[Chunk] = []
+    tape = Tape()
+    tape.start(chunks.append)
+    for number, count in enumerate((3, LONG - 1, LONG)):
+        tape.turn(number, np.zeros((count, SLOT), np.uint8), False)
+    assert [[count for _, count, _ in chunk.turns] for chunk in chunks] == [[3, LONG - 1]]
+
+
+def test_what_cannot_be_recorded_is_said_and_does_not_end_the_run() -> None:
+    tape = Tape()
+    odd = object()
+    for number in (1, 2):
+        assert tape.asking(("odd", number), lambda: odd, object()) is odd
+    assert tape.troubles() == ["Answers about odd are not in the capture: a capture has no object."]
+    assert tape.troubles() == []
+
+
+def test_asked_classes_ask_through_their_asking(tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    def asking(question: Any, ask: Any, default: Any) -> Any:
+        asked.append(question)
+        return default
+
+    assert AskedProcesses(asking).owner(7) == (0, "")
+    spaces = AskedNamespaces(asking, None, NODE, NODE, {NODE: "node"})
+    assert (spaces.name(NODE), spaces.name(9), spaces.named()) == ("node", "netns 9", [NODE])
+    node = AskedNode(asking, tmp_path, tmp_path)
+    assert node.listener("10.0.0.1", 80, "tcp") is None and node.setting("a/b") == "" and not node.is_kube_proxy(1)
+    assert node.kube_proxy() is None and node.flannel_subnets() == () and node.interface_of("10.0.0.1") == ""
+    assert asked == [
+        ("process", 7), ("netns", NODE), ("netns", 9), ("node", ("bound", "tcp")), ("node", ("setting", "a/b", 0)),
+        ("node", ("is kube-proxy", 1)), ("node", "kube-proxy"), ("node", "flannel"), ("node", "addresses"),
+    ]  # fmt: skip
+
+
+def result(directory: Path, name: str, address: str) -> None:
+    args = [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", name]]
+    body = {
+        "kind": "cniCacheV1",
+        "containerId": name,
+        "networkName": "n",
+        "cniArgs": args,
+        "result": {"ips": [{"address": address}]},
+    }
+    (directory / name).write_text(json.dumps(body))
+
+
+def test_the_cni_cache_is_replayed_from_the_question_on_at_which_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracer.kube.cni_cache.LOOK_SECONDS", -1)
+    kept: list[tuple[int, list[Sandbox]]] = []
+    result(tmp_path, "cart", "10.0.0.1/24")
+    live_cache = Recorded(lambda asked, found: kept.append((asked, found)), (tmp_path,))
+    live_cache.turn()
+    first = live_cache.at("10.0.0.1")
+    result(tmp_path, "web", "10.0.0.2/24")
+    second = live_cache.at("10.0.0.2")
+    assert first and second and [asked for asked, _ in kept] == [0, 2]
+    again = Replayed()
+    again.turn([kept[0]])
+    again.turn([kept[1]])
+    assert again.at("10.0.0.2") is None, "the first question of that turn came before it was read"
+    assert (again.at("10.0.0.2"), again.at("10.0.0.1")) == (second, first)
+
+
+def test_what_holds_is_the_last_of_each() -> None:
+    standing = Standing()
+    for turn in range(1, 40):
+        standing.take((turn, "answer", "process 5", json.dumps(turn).encode()))
+        standing.take((turn, "reading", "1 ip nat", b"{}"))
+        standing.take((turn, "nft", f"1 {turn}", b"{}"))
+    standing.take((40, "objects", "Service", b'["replace","Service",[{"kind":"Service","metadata":{"name":"a"}}]]'))
+    standing.take((41, "objects", "Service /a", b'["delete","Service",[{"kind":"Service","metadata":{"name":"a"}}]]'))
+    standing.take((42, "objects", "node-1", b'["named","node-1",[]]'))
+    found = standing.records()
+    assert [r[0] for r in found if r[1] == "answer"] == [39]
+    assert [r[0] for r in found if r[1] == "reading"] == [r[0] for r in found if r[1] == "nft"]
+    assert len([r for r in found if r[1] == "reading"]) == READINGS
+    assert [r[3] for r in found if r[1] == "objects"] == [b'["named","node-1",[]]']
+
+
+class Watcher:
+    """Learns what a test tells it."""
+
+    def __init__(self) -> None:
+        self.learned: list[Change] = []
+        self.asked: list[int] = []
+
+    def changes(self) -> list[Change]:
+        found, self.learned = self.learned, []
+        return found
+
+    def coming(self, inode: int, generation: int) -> bool:
+        self.asked.append(generation)
+        return False
+
+
+def test_a_view_learns_nothing_between_turns() -> None:
+    from tracer.model.rule import Ruleset
+    from tracer.rules.nftables.snapshot import Snapshot
+
+    def snapshot(number: int) -> Snapshot:
+        return Snapshot(Ruleset("nft", 1, str(number), {}), number, {}, {})
+
+    watcher = Watcher()
+    view = View(watcher)
+    assert view.coming(1, 7) and watcher.asked == [7]
+    watcher.learned.append(Change(1, 7, False, snapshot(7)))
+    assert view.find(1, 7) is None and view.coming(1, 7)
+    view.refresh()
+    assert view.find(1, 7) and not view.coming(1, 7) and not view.coming(1, 6) and view.coming(1, 8)
+    watcher.learned += [Change(1, n, False, snapshot(n)) for n in range(8, 8 + KEPT)]
+    view.refresh()
+    assert len(view.near(1)) == KEPT and view.near(1)[0].number == 7 + KEPT and view.find(1, 7) is None
+    watcher.learned.append(Change(1, 99, True))
+    view.refresh()
+    assert not view.coming(1, 100)
+
+
+def test_recording_without_explaining_asks_what_a_replay_will_want_to_know(tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    def asking(question: Any, ask: Any, default: Any) -> Any:
+        asked.append(question)
+        return (5, "nginx") if question[0] == "process" else default
+
+    spaces, node = AskedNamespaces(asking, None, NODE, NODE, {}), AskedNode(asking, tmp_path, tmp_path)
+    function = cast(Any, lambda address: asked.append(("function", address)))
+    processes = AskedProcesses(asking)
+    ahead = Ahead(spaces, processes, function, Hits(), node, None, AskedSpaces(asking, spaces, processes))
+    ahead.add(np.concatenate([captures.request(1, 1000), captures.refused(2, 2000)]))
+    assert {("netns", 100), ("netns", 200), ("process", 48213), ("function", 0x10)} <= set(asked)
+    assert {("node", ("bound", "tcp")), ("node", ("setting", OF_NODE[0], 0)), ("node", ("setting", OF_LISTENER[0], 5))} <= set(
+        asked
+    )
+    assert ahead.events == 7 and ahead.finished(1 << 62) == ahead.rest() == [] and not ahead.waiting
+    before = len(asked)
+    ahead.add(np.zeros(0, DTYPE))
+    assert len(asked) == before, "the node is asked every two seconds"
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [(b"TZif2...\nCET-1CEST,M3.5.0,M10.5.0/3\n", "CET-1CEST,M3.5.0,M10.5.0/3"), (b"TZif2..\n<+0530>-5:30\n", "<+0530>-5:30")],
+)
+def test_a_zone_is_its_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, rule: str) -> None:
+    monkeypatch.delenv("TZ", raising=False)
+    (tmp_path / "localtime").write_bytes(content)
+    assert timezone.local_zone(tmp_path / "localtime") == rule
+
+
+@pytest.mark.parametrize("name", ["Asia/Kolkata", "America/Lima", "UTC", "Pacific/Apia"])
+def test_a_zone_without_a_file_is_its_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("TZ", name)
+    time.tzset()
+    before, told = time.localtime(1e9)[:6], timezone.local_zone(tmp_path / "none")
+    timezone.use(told)
+    assert abs(time.mktime(time.localtime(1e9)) - 1e9) < 1 and time.localtime(1e9)[3:5] == before[3:5]
+    timezone.use("$(rm -rf /)")
+    assert os.environ["TZ"] == told
+
+
+@pytest.mark.parametrize(
+    ("wanted", "outcome"),
+    [
+        (Wanted(), True), (Wanted(ports=(30285,)), True), (Wanted(ports=(8080,)), True), (Wanted(ports=(9,)), False),
+        (Wanted(hosts=(parse_host("192.168.56.0/24"),)), True), (Wanted(hosts=(parse_host("10.244.0.11"),)), True),
+        (Wanted(hosts=(parse_host("fd00::/8"),)), False), (Wanted(protocol="tcp", family=4), True), (Wanted(family=6), False),
+        (Wanted(protocol="udp"), False), (Wanted(netns="node"), True), (Wanted(netns="nowhere"), False),
+        (Wanted(iface="eth0"), True), (Wanted(iface="wlan0"), False),
+        (Wanted(ports=(30285,), hosts=(parse_host("172.16.0.0/12"),)), False),
+    ],
+)  # fmt: skip
+def test_a_packet_is_wanted_as_live(wanted: Wanted, outcome: bool) -> None:
+    assert wanted(sample_packets.node_port()) is outcome
+
+
+def test_live_the_machine_is_asked_each_time() -> None:
+    answers = iter((1, 2))
+    assert [live(("x",), lambda: next(answers), 0) for _ in range(2)] == [1, 2]

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What doctor says, about machines that are directories and kernels that are dictionaries."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tracer.commands import doctor
+from tracer.errors import NoBcc, NoBtf
+from tracer.kernel.attach_plan import Abilities
+from tracer.kernel.btf import KernelTypes
+from tracer.kernel.kallsyms import Symbols
+from tracer.kernel.module_layouts_5_10 import Known
+from tracer.kernel.probes import PROBES, TRACEPOINT
+from tracer.model.check import Fact
+from tracer.node.capabilities import BITS, LOSES
+from tracer.node.machine import Machine
+from tracer.rules import backends
+from tracer.rules.ipset import Set
+from tracer.rules.ipvs.netlink import VirtualServer
+
+ALL = Abilities(fentry=True, module_fentry=True)
+# Where two rows watch a function, the one that wants more of it.
+FUNCTIONS = {p.symbols[-1]: p for p in sorted(PROBES, key=lambda p: len(p.args)) if p.at != TRACEPOINT}
+
+
+class FakeBtf:
+    """Knows the functions of the probe table, with just the wanted arguments, and every structure.
+
+    reasons: whether it has drop reasons, as kernels since 5.17 have.
+    """
+
+    def __init__(self, reasons: bool = True) -> None:
+        self._reasons = reasons
+
+    def enumerators(self, name: str) -> dict[str, int]:
+        return {"SKB_NOT_DROPPED_YET": 0} if self._reasons and name == "skb_drop_reason" else {}
+
+    def parameters(self, function: str) -> list[tuple[str, str]] | None:
+        probe = FUNCTIONS.get(function)
+        return [("", kind.split("|")[0]) for kind in probe.args] if probe else None
+
+    def tracepoint_parameters(self, name: str) -> list[tuple[str, str]] | None:
+        return [("", "sk_buff *"), ("", "void *"), ("", "enum skb_drop_reason")][: 2 + self._reasons]
+
+    def structure_size(self, name: str) -> int | None:
+        return 8
+
+
+class FakeTypes:
+    """lacking: modules without BTF. modules_described: whether any other has it."""
+
+    def __init__(self, lacking: Iterable[str] = (), vmlinux: Any = None, modules_described: bool = True) -> None:
+        self.vmlinux, self._lacking = vmlinux or FakeBtf(), set(lacking)
+        later = self.vmlinux.enumerators("skb_drop_reason")
+        self.known = None if modules_described or later else Known(self.vmlinux)
+
+    def module(self, name: str) -> Any:
+        return None if name in self._lacking else self.vmlinux
+
+    describing = KernelTypes.describing
+
+
+def symbols(without: Iterable[str] = ()) -> Symbols:
+    """Every function of the probe table, in its module; `without` are symbols or modules that are not there."""
+    gone = set(without)
+    rows = [(s, p.module) for s, p in FUNCTIONS.items() if s not in gone and p.module not in gone]
+    return Symbols(f"ffffffff81000000 T {name}" + f"\t[{module}]" * bool(module) for name, module in rows)
+
+
+def probes(
+    types: Any = None,
+    known: Symbols | None = None,
+    can: Abilities | None = ALL,
+    modules: Iterable[str] = (),
+    ipv6: bool = True,
+) -> dict[str, Fact]:
+    """Facts by probe name."""
+    types = types or FakeTypes()
+    facts = doctor.probes(types, known or symbols(), can, set(modules), ipv6)
+    return {fact.subject.removeprefix("probe "): fact for fact in facts}
+
+
+def machine(root: Path, **files: str) -> Machine:
+    """Files by path, with "__" for "/"."""
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return Machine(root)
+
+
+def capable(*names: str) -> str:
+    return f"Name:\tx\nCapEff:\t{sum(1 << BITS[n] for n in names):016x}\n"
+
+
+def test_each_probe_says_its_symbol_its_way_and_what_it_tells() -> None:
+    facts = probes()
+    assert list(facts) == [p.name for p in PROBES]
+    assert facts["hook"] == Fact("probe hook", "ok", "nf_hook_slow by fexit: netfilter hooks and their verdicts")
+    assert facts["nat"].text == "nf_nat_manip_pkt by fentry: address translation, before and after"
+    assert facts["drop"].text.startswith("kfree_skb by raw tracepoint:")
+    assert {f.status for f in facts.values()} == {0}
+
+
+def test_without_fentry_of_modules_their_functions_get_kprobes() -> None:
+    facts = probes(can=Abilities(fentry=True, module_fentry=False))
+    assert " by fexit" in facts["hook"].text and " by kretprobe" in facts["table4"].text
+    assert " by " not in probes(can=None)["hook"].text.partition(":")[0]
+
+
+def test_a_module_that_is_not_loaded_has_nothing_to_watch() -> None:
+    fact = probes(known=symbols(without=["ip_tables"]))["table4"]
+    assert fact == Fact("probe table4", "ok", "nothing to watch: module ip_tables is not loaded")
+    loaded = probes(known=symbols(without=["ip_tables"]), modules=["ip_tables"])["table4"]
+    assert (loaded.state, loaded.status) == ("missing", 1)
+
+
+def test_a_missing_function_costs_what_it_tells() -> None:
+    fact = probes(known=symbols(without=["skb_clone"]))["clone"]
+    assert fact == Fact(
+        "probe clone", "missing", "the kernel has no function skb_clone; not shown: copies of followed packets", 1
+    )
+    assert probes(known=symbols(without=["tcp_v6_send_synack"]))["synack6"].status == 1
+    assert probes(known=symbols(without=["tcp_v6_send_synack"]), ipv6=False)["synack6"].state == "ok"
+
+
+def test_a_verbose_probe_is_not_missed_by_a_default_run() -> None:
+    fact = probes(known=symbols(without=["nf_nat_inet_fn"]), modules=["nf_nat"])["nat_hook"]
+    assert (fact.state, fact.status) == ("missing", 0)
+
+
+def test_a_needed_probe_ends_it() -> None:
+    fact = probes(known=symbols(without=["nf_hook_slow"]))["hook"]
+    assert (fact.state, fact.status) == ("missing", 6)
+    assert "nf_hook_slow" in fact.text
+
+
+def test_modules_without_btf() -> None:
+    fact = doctor.module_btf(FakeTypes(lacking=["nf_nat"]), {"nf_nat", "ip_tables", "ext4"})  # type: ignore[arg-type]
+    assert fact.state == "degraded" and "none for nf_nat (" in fact.text
+    assert doctor.module_btf(FakeTypes(), {"nf_nat", "ext4"}).text == "nf_nat"  # type: ignore[arg-type]
+    old = FakeTypes(["nf_reject_ipv4"], FakeBtf(reasons=False), modules_described=False)
+    guessed = probes(types=old)["unreach4"]
+    assert (guessed.state, guessed.status) == ("degraded", 0)
+    assert "nf_send_unreach by kprobe" in guessed.text and "no BTF" in guessed.text
+
+
+@pytest.mark.parametrize(("reasons", "described"), [(True, True), (True, False), (False, True)])
+def test_on_a_kernel_after_5_10_nothing_is_guessed(reasons: bool, described: bool) -> None:
+    fact = probes(types=FakeTypes(["nf_reject_ipv4"], FakeBtf(reasons), described))["unreach4"]
+    assert (fact.state, fact.status) == ("missing", 1)
+    assert fact.text.startswith("its arguments are not where this program knows to find them; not shown: ")
+
+
+@pytest.mark.parametrize(
+    ("euid", "held", "state", "said"),
+    [
+        (0, ("CAP_SYS_ADMIN", *LOSES), "ok", "root"),
+        (0, ("CAP_SYS_ADMIN", "CAP_NET_RAW", "CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE", "CAP_SYSLOG"), "degraded", "CAP_NET_ADMIN"),
+        (0, ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_DAC_OVERRIDE"), "degraded", "without CAP_SYS_PTRACE no pro"),
+        (0, ("CAP_NET_ADMIN",), "missing", "root without CAP_SYS_ADMIN: run the container privileged"),
+        (1000, (), "missing", "not root: run it with sudo"),
+    ],
+)
+def test_rights(euid: int, held: tuple[str, ...], state: str, said: str, tmp_path: Path) -> None:
+    fact = doctor.rights(machine(tmp_path, proc__self__status=capable(*held)), euid)
+    assert fact.state == state and said in fact.text
+    assert fact.status == {"ok": 0, "degraded": 1, "missing": 3}[state]
+
+
+def test_lockdown(tmp_path: Path) -> None:
+    assert doctor.lockdown(Machine(tmp_path)).text == "none"
+    integrity = machine(tmp_path, sys__kernel__security__lockdown="none [integrity] confidentiality\n")
+    assert doctor.lockdown(integrity) == Fact("lockdown", "ok", "integrity")
+    strict = machine(tmp_path, sys__kernel__security__lockdown="none integrity [confidentiality]\n")
+    assert (doctor.lockdown(strict).state, doctor.lockdown(strict).status) == ("missing", 6)
+
+
+def test_hidden_addresses_cost_the_names_of_dropping_functions(tmp_path: Path) -> None:
+    hidden = machine(tmp_path, proc__kallsyms="0000000000000000 T a\n", proc__self__status=capable("CAP_SYSLOG"))
+    assert doctor.addresses(hidden).status == 1 and "kptr_restrict" in doctor.addresses(hidden).text
+    assert doctor.addresses(machine(tmp_path, proc__kallsyms="0 A x\nffffffff81000000 T a\n")).state == "ok"
+    machine(tmp_path, proc__self__status=capable())
+    (tmp_path / "proc/kallsyms").unlink()
+    assert "no CAP_SYSLOG" in doctor.addresses(Machine(tmp_path)).text
+
+
+def test_rulesets_in_use(tmp_path: Path) -> None:
+    servers = [VirtualServer("10.96.0.1", 443, "tcp", "rr"), VirtualServer("10.96.0.10", 53, "udp", "rr")]
+    sets = [Set("KUBE-CLUSTER-IP", "hash:ip,port", 2), Set("KUBE-LOOP-BACK", "hash:ip,port,ip", 0)]
+    loaded = {"proc__net__ip_vs": "", "sys__module__ip_set__refcnt": "1"}
+    root = machine(tmp_path, proc__net__ip_tables_names="nat\nfilter\n", proc__net__ip6_tables_names="", **loaded)
+    found = backends.gather(root, True, lambda: ["ip kube-proxy", "inet lab"], lambda: servers, lambda: sets)
+    facts = {f.subject: f for f in found}
+    assert facts["iptables legacy"].text == "filter, nat"
+    assert facts["ip6tables legacy"].text == "no tables"
+    assert facts["nftables"].text == "inet lab, ip kube-proxy"
+    assert facts["IPVS"] == Fact("IPVS", "ok", "2 virtual servers (rr)")
+    assert facts["ipset"] == Fact("ipset", "ok", "2 sets, 2 entries")
+
+
+def test_rulesets_not_in_use_are_not_asked_for(tmp_path: Path) -> None:
+    def never() -> list[Any]:
+        raise AssertionError("asking would load its module")
+
+    facts = list(backends.gather(Machine(tmp_path), False, never, never, never))
+    assert [f.text.partition(":")[0] for f in facts] == ["not in use"] * 5
+    assert doctor.exit_status(facts) == 0
+
+
+def test_what_does_not_answer(tmp_path: Path) -> None:
+    def denied() -> list[Any]:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    root = machine(tmp_path, proc__net__ip_vs="", sys__module__ip_set__refcnt="1")
+    for fact in list(backends.gather(root, True, denied, denied, denied))[2:]:
+        assert fact.state == "degraded" and "Operation not permitted" in fact.text
+
+
+def test_exit_status_is_the_first_cause() -> None:
+    def of(*statuses: int) -> int:
+        return doctor.exit_status(Fact("x", "ok", "", s) for s in statuses)
+
+    assert (of(), of(0), of(0, 1), of(1, 6, 5), of(4, 3)) == (0, 0, 1, 5, 3)
+
+
+def no_bcc() -> ModuleType:
+    raise NoBcc("The bcc library is missing.")
+
+
+def test_an_empty_machine_raises_nothing(tmp_path: Path) -> None:
+    facts = {f.subject: f for f in doctor.gather(Machine(tmp_path), no_bcc)}
+    assert (facts["BTF"].state, facts["BTF"].status) == ("missing", 4)
+    assert facts["bcc"] == Fact("bcc", "missing", "The bcc library is missing", 5)
+    assert facts["fentry"].text == "not known without bcc"
+    assert doctor.exit_status(facts.values()) == 3
+    assert not any(subject.startswith("probe") for subject in facts)
+
+
+def test_a_broken_bcc_and_a_damaged_btf_raise_nothing(tmp_path: Path) -> None:
+    def broken() -> ModuleType:
+        raise OSError("libbcc.so.0: cannot open shared object file")
+
+    facts = {f.subject: f for f in doctor.gather(machine(tmp_path, sys__kernel__btf__vmlinux="no BTF"), broken)}
+    assert "libbcc.so.0" in facts["bcc"].text and facts["bcc"].status == 5
+    assert "damaged" in facts["BTF"].text
+
+
+def test_a_whole_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bcc = ModuleType("bcc")
+    bcc.__file__, bcc.__dict__["__version__"] = "/usr/lib/python3/dist-packages/bcc/__init__.py", "0.31.0"
+    monkeypatch.setattr(doctor, "KernelTypes", lambda directory: FakeTypes())
+    monkeypatch.setattr("tracer.kernel.struct_layouts.header", lambda types: "")
+    monkeypatch.setattr(doctor, "abilities", lambda library: ALL)
+    lines = "".join(f"ffffffff81000000 T {name}\n" for name in FUNCTIONS if name != "nft_do_chain")
+    root = machine(tmp_path, proc__kallsyms=lines, proc__self__status=capable("CAP_SYS_ADMIN", *LOSES))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    facts = doctor.gather(root, lambda: bcc)
+    found = {f.subject: f for f in facts}
+    assert found["bcc"].text == "0.31.0 in /usr/lib/python3/dist-packages/bcc"
+    assert found["fentry"] == Fact("fentry", "ok", "for the kernel and its modules")
+    assert found["probe chain"].text == "nothing to watch: module nf_tables is not loaded"
+    assert {f.state for f in facts} == {"ok"} and doctor.exit_status(facts) == 0
+
+
+def test_a_modules_damaged_btf_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*args: object) -> Fact:
+        raise NoBtf("The kernel's BTF is damaged or of another byte order.")
+
+    monkeypatch.setattr(doctor, "KernelTypes", lambda directory: FakeTypes())
+    monkeypatch.setattr("tracer.kernel.struct_layouts.header", lambda types: "")
+    monkeypatch.setattr(doctor, "module_btf", damaged)
+    fact = next(f for f in doctor.gather(Machine(tmp_path), no_bcc) if f.subject == "module BTF")
+    assert (fact.state, fact.status) == ("missing", 4)

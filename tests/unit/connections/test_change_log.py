@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who replaced rules, as far as it can still be seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tracer.connections.change_log import Changes, program
+from tracer.kube.store import Store
+from tracer.model.timeline import Step
+
+
+def process(proc: Path, pid: int, name: str, parent: int) -> None:
+    (proc / str(pid)).mkdir()
+    (proc / str(pid) / "status").write_text(f"Name:\t{name}\nUmask:\t0022\nPPid:\t{parent}\n")
+
+
+def test_iptables_is_named_after_who_called_it(tmp_path: Path) -> None:
+    process(tmp_path, 10, "iptables-restor", 9)
+    process(tmp_path, 9, "kube-proxy", 1)
+    process(tmp_path, 20, "iptables", 1)
+    process(tmp_path, 30, "calico-node", 9)
+    assert program(10, tmp_path) == "kube-proxy"
+    assert program(20, tmp_path) == "iptables", "its parent is init"
+    assert program(30, tmp_path) == "calico-node"
+    assert program(99, tmp_path) == "somebody", "it has ended"
+
+
+def test_changes_are_taken_once() -> None:
+    changes = Changes(lambda: 77)
+    changes.rules(5, "nat", 0)
+    changes.objects()
+    assert changes.take() == [
+        Step(5, "change", "somebody replaced nat"), Step(77, "change", "Kubernetes' objects changed"),
+    ]  # fmt: skip
+    assert changes.take() == []
+
+
+def test_objects_are_named() -> None:
+    store, changes = Store(), Changes(lambda: 77)
+    store.on_apply(changes.applied)
+    store.on_change(changes.objects)
+
+    def told() -> list[str]:
+        return [step.text for step in changes.take()]
+
+    ends = [{"addresses": [f"10.0.0.{n}"], "conditions": {"ready": n != 2}} for n in range(1, 4)]
+    meta = {"namespace": "shop", "name": "cart-x", "labels": {"kubernetes.io/service-name": "cart"}}
+    slice_ = {"kind": "EndpointSlice", "metadata": meta, "ports": [{"port": 8080}], "endpoints": ends}
+    ports = [{"port": 80, "protocol": "TCP"}]
+    store.apply(
+        "Service", {"kind": "Service", "metadata": meta | {"name": "cart"}, "spec": {"clusterIP": "10.1.0.1", "ports": ports}}
+    )
+    assert told() == ["Service shop/cart changed"]
+    store.apply("EndpointSlice", slice_)
+    assert told() == ["EndpointSlice shop/cart-x changed, ready: 10.0.0.1, 10.0.0.3"]
+    store.apply("EndpointSlice", slice_)
+    assert told() == [], "nothing differs"
+    store.apply("EndpointSlice", {**slice_, "endpoints": ends[1:2]})
+    assert told() == ["EndpointSlice shop/cart-x changed, ready: none"]
+    store.delete("EndpointSlice", slice_)
+    assert told() == ["EndpointSlice shop/cart-x is gone"]
+    store.apply("Node", {"kind": "Node", "metadata": {"name": "node-1"}, "spec": {"podCIDR": "10.0.0.0/24"}})
+    assert told() == ["Node node-1 changed"]
+    store.replace("EndpointSlice", [slice_])
+    assert told() == ["all EndpointSlices were listed anew"]
+    many = [{"addresses": [f"10.0.1.{n}"], "conditions": {}} for n in range(9)]
+    store.apply("EndpointSlice", {**slice_, "endpoints": many})
+    assert told()[0].endswith("10.0.1.5, ...")

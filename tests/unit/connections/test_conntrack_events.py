@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conntrack's events: from bytes of netlink to words, and what an end before its time means."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.support.ctnetlink import ORIG, REPLY, message
+from tracer.connections import conntrack_events
+from tracer.connections.conntrack_events import Ends, EntryEvent, read
+from tracer.model.packet import Endpoints
+
+SECOND = 1_000_000_000
+
+
+def test_created_changed_removed() -> None:
+    data = message(0, conntrack_events.F_CREATE) + message(0, state=3) + message(2, port=4242)
+    created, changed, removed = read(data, 5)
+    assert created == EntryEvent(5, "created", "TCP", ORIG, REPLY, 7, "SYN_SENT", 12, 120)
+    assert (changed.what, changed.state) == ("changed", "ESTABLISHED")
+    assert (removed.what, removed.by, removed.timeout) == ("removed", 4242, 0)
+
+
+def test_udp_and_ipv6() -> None:
+    six = Endpoints("fd00:56::1", 5000, "fd00:56::10", 53)
+    (event,) = read(message(0, conntrack_events.F_CREATE, protocol=17, orig=six), 5)
+    assert (event.protocol, event.orig, event.state) == ("UDP", six, "")
+
+
+def test_who_removed_entries() -> None:
+    data = message(0, conntrack_events.F_CREATE, port=9) + message(2, port=4242) + message(2)
+    assert list(conntrack_events.removers(data)) == [4242], "the others are the kernel's"
+
+
+def test_what_is_no_event_is_passed_over() -> None:
+    other = struct.pack("=IHHII", 20, 10 << 8, 0, 0, 0) + b"\0" * 4
+    assert list(read(other + b"\1\2", 5)) == []
+    assert list(read(struct.pack("=IHHII", 4, 0x100, 0, 0, 0), 5)) == [], "a length that cannot be"
+
+
+def event(what: str, time: int = 0, **more: int) -> EntryEvent:
+    return EntryEvent(time, what, "TCP", ORIG, REPLY, state="SYN_SENT" if what != "removed" else "", **more)
+
+
+def test_words() -> None:
+    ends = Ends()
+    assert ends.words(event("created", timeout=120)) == "created, SYN_SENT, 120 s"
+    assert ends.words(event("changed", status=conntrack_events.ASSURED, timeout=60)) == "changed assured, SYN_SENT, 60 s"
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        (120, "expired"),
+        (119, "expired"),
+        (30, "removed 90 s before its time (derived): ended by a reset, evicted for want of room, or flushed"),
+    ],
+)
+def test_an_end_before_its_time(after: int, words: str) -> None:
+    ends = Ends()
+    ends.words(event("created", timeout=120))
+    assert ends.words(event("removed", after * SECOND)) == words
+    assert ends.words(event("removed", after * SECOND)) == "removed", "nothing is known of it any more"
+
+
+def test_who_removed_it() -> None:
+    mine = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
+    assert Ends().words(event("removed", by=os.getpid())) == f"removed by {mine} (pid {os.getpid()})"
+    assert Ends().words(event("removed", by=1 << 30)) == f"removed by netlink port {1 << 30}"
+
+
+def test_ends_are_bounded() -> None:
+    ends = Ends(most=3)
+    for n in range(10):
+        ends.words(EntryEvent(0, "created", "TCP", Endpoints("10.0.0.1", n, "10.0.0.2", 80), REPLY, timeout=9))
+    assert len(ends._until) == 3
+
+
+def test_nothing_is_loaded_for_it(tmp_path: Path) -> None:
+    assert "nf_conntrack_netlink is not loaded" in conntrack_events.why_not(tmp_path / "none")
+    assert conntrack_events.why_not(tmp_path) == ""

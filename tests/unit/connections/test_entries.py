@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A packet as a step: what of its way is worth a line, in which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.syns import ASKED, HALF, INSIDE, MS, at_listener, clue, packet, syn, way
+from tracer.connections import entries
+from tracer.model.evidence import Evidence
+from tracer.model.kube import Owner
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, Ipvs, Nat, Packet, Socket
+
+
+def texts(*hops: Hop) -> list[str]:
+    return [s.text for s in entries.step(packet(ASKED, "SYN", list(hops)), "->").stages]
+
+
+def test_what_only_lets_it_pass_is_no_stage() -> None:
+    assert texts(way()[0], way()[3], clue("listener", 9, "node", accept_queue=0)) == []
+
+
+def test_rewrites() -> None:
+    owner = Owner("Service", "default", "web", detail="NodePort 30285")
+    derived = Hop(1, "nat", "node", "PREROUTING", nat=Nat("DNAT", ASKED, HALF), evidence=Evidence.DERIVED, owner=owner)
+    assert texts(way()[0], derived) == [
+        "PREROUTING DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (derived)  Service default/web, NodePort 30285"
+    ]
+    both = Nat("rewritten", ASKED, Endpoints("10.0.0.1", 1, "fd00::1", 2))
+    assert entries.rewrite(both) == "192.168.56.1:40812 -> 10.0.0.1:1 and 192.168.56.10:30285 -> [fd00::1]:2"
+    assert entries.rewrite(Nat("DNAT", Endpoints("a", 0, "b", 0), Endpoints("a", 0, "c", 0))) == "b -> c"
+
+
+def test_where_it_comes_into_another_namespace() -> None:
+    assert texts(way()[0], Hop(5, "hook", "pod-a", "INPUT", verdict="ACCEPT", in_iface="eth0")) == ["in pod-a, by eth0"]
+
+
+@pytest.mark.parametrize(
+    ("hop", "text"),
+    [
+        (Hop(1, "socket", "node", socket=Socket(7, "", 9, "coredns")), "socket, coredns (pid 9)"),
+        (Hop(1, "socket", "node", socket=Socket(7, "LISTEN", 0, "")), "socket LISTEN"),
+        (Hop(1, "drop", "node", drop=Drop("", "")), "drop without a reason in an unknown function"),
+        (Hop(1, "table", "node", "INPUT", "filter", verdict="REJECT", reject="x"), "INPUT filter REJECT with x"),
+        (clue("neighbour", 1, "node"), "waits for the next hop's link address"),
+        (clue("reset", 1, "node", reason=1), "answered with a reset, for no socket takes it"),
+        (clue("reset", 1, "node", reason=9, state="CLOSE"), "answered with a reset, by a socket in CLOSE"),
+        (Hop(1, "nat", "node", "OUTPUT", nat=Nat("DNAT", ASKED, HALF), clone=True),
+         "OUTPUT DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (copy)"),
+    ],
+)  # fmt: skip
+def test_words(hop: Hop, text: str) -> None:
+    assert texts(way()[0], hop) == [text]
+
+
+def test_what_a_closed_socket_frees_is_no_drop() -> None:
+    assert texts(way()[0], Hop(1, "drop", "node", drop=Drop("TCP_RESET", "tcp_v4_rcv", after_socket=True))) == []
+
+
+def test_ends() -> None:
+    good, lost = entries.step(syn(*at_listener(True)), "->"), entries.step(syn(complete=False), "->")
+    assert (good.end, good.bad) == ("SYN answered by pid 4242 nginx in pod-a", False)
+    assert lost.end == "forwarded to cni0 (incomplete)"
+    assert entries.step(syn(*at_listener(False)), "->").bad
+
+
+def test_icmp_errors_by_name() -> None:
+    flow = Flow(ASKED, INSIDE.reversed, "RELATED", True, 0)
+    hops = [Hop(MS, "hook", "pod-a", "OUTPUT")]
+    ends = Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
+    error = Packet(1, 0, "pod-a", "", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 4))
+    assert entries.step(error, "!").text == "ICMP fragmentation needed, 0 B, sent by pod-a"
+
+
+def test_ipvs_is_named() -> None:
+    nat, server = Nat("DNAT", ASKED, HALF), Ipvs("192.168.56.10", 30285, "tcp", "rr", real="10.244.0.11", real_port=8080)
+    assert texts(way()[0], Hop(1, "ipvs", "node", "INPUT", nat=nat, ipvs=server)) == [
+        "INPUT IPVS (rr) 192.168.56.10:30285 -> 10.244.0.11:8080"
+    ]
+    back = Hop(1, "ipvs", "node", "FORWARD", nat=Nat("reverse DNAT", HALF.reversed, ASKED.reversed), ipvs=Ipvs())
+    assert texts(way()[0], back) == ["FORWARD reverse IPVS 10.244.0.11:8080 -> 192.168.56.10:30285"]
+    none = Hop(1, "ipvs", "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=Ipvs("172.30.0.10", 53))
+    assert texts(way()[0], none) == ["INPUT IPVS has no real server for it: REJECT with icmp-port-unreachable"]
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    there = Hop(2, "socket", "pod-b", in_iface="eth0", socket=Socket(7, "", 9, "tap"), clone=True)
+    here = Hop(3, "hook", "node", "FORWARD", verdict="ACCEPT")
+    assert texts(way()[0], there, here) == ["in pod-b, by eth0 (copy)", "socket, tap (pid 9) (copy)"]
+
+
+def test_what_a_table_decided_is_said_once() -> None:
+    table = Hop(1, "table", "node", "INPUT", "filter", verdict="DROP")
+    freed, hook = (
+        Hop(2, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow")),
+        Hop(3, "hook", "node", "INPUT", verdict="DROP"),
+    )
+    assert texts(way()[0], table, freed, hook) == ["INPUT filter DROP"]
+    assert texts(way()[0], freed, hook) == ["drop NETFILTER_DROP in nf_hook_slow", "INPUT hook DROP"], "nobody else says it"
+    purged = Hop(4, "drop", "client", drop=Drop("QUEUE_PURGE", "skb_queue_purge_reason"), clone=True)
+    assert texts(way()[0], purged) == [], "a copy that waited to be read"

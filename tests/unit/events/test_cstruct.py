@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading the C structures of bpf/: what numpy makes of them, and that a C compiler makes the same."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tracer.events import bpf_source, cstruct
+from tracer.events.cstruct import LayoutError
+
+TYPES = {"u8": "char", "u16": "short", "u32": "int", "u64": "long long"}
+
+
+def compiled(tmp_path: Path, structures: str, name: str, fields: tuple[str, ...]) -> dict[str, tuple[int, int]]:
+    """Offset and size of each field, and of the whole as "", as gcc has them."""
+    sizes = "".join(
+        f'printf("{f} %zu %zu\\n", offsetof(struct {name}, {f}), sizeof(((struct {name} *)0)->{f}));' for f in fields
+    )
+    typedefs = "".join(f"typedef unsigned {c} {n};\n" for n, c in TYPES.items())
+    main = f'int main(void) {{ {sizes} printf("- 0 %zu\\n", sizeof(struct {name})); }}'
+    source = tmp_path / "sizes.c"
+    source.write_text(f"#include <stdio.h>\n#include <stddef.h>\n{typedefs}{structures}\n{main}\n")
+    subprocess.run(["gcc", "-o", tmp_path / "sizes", source], check=True)
+    lines = subprocess.run([tmp_path / "sizes"], check=True, capture_output=True, text=True).stdout.splitlines()
+    rows = (line.split() for line in lines)
+    return {name.strip("-"): (int(at), int(size)) for name, at, size in rows}
+
+
+def declaration(file: str, kind: str, name: str) -> str:
+    """One structure or union of a header, whose other lines are for bcc."""
+    found = re.search(rf"^{kind} {name} \{{.*?^\}}[^;]*;", bpf_source.read(file), re.S | re.M)
+    assert found, f"{kind} {name} in {file}"
+    return found[0]
+
+
+def of_numpy(dtype: np.dtype[Any]) -> dict[str, tuple[int, int]]:
+    fields = dtype.fields
+    assert fields
+    return {**{n: (f[1], f[0].itemsize) for n, f in fields.items()}, "": (0, dtype.itemsize)}
+
+
+def test_a_c_compiler_lays_the_event_out_the_same(tmp_path: Path) -> None:
+    dtype = cstruct.dtype("records/event.h", "event")
+    assert compiled(tmp_path, bpf_source.read("records/event.h"), "event", dtype.names or ()) == of_numpy(dtype)
+
+
+def test_a_c_compiler_lays_the_filter_out_the_same(tmp_path: Path) -> None:
+    dtype = cstruct.dtype("records/filter.h", "filter")
+    text = declaration("records/filter.h", "struct", "filter")
+    assert compiled(tmp_path, text, "filter", dtype.names or ()) == of_numpy(dtype)
+
+
+def test_a_c_compiler_lays_the_key_of_a_host_out_without_a_gap(tmp_path: Path) -> None:
+    """A trie compares what follows the first four bytes: any gap there would count as the first bits of the address."""
+    text = declaration("core/packet.h", "union", "address") + declaration("records/filter.h", "struct", "network")
+    assert compiled(tmp_path, text, "network", ("prefix", "addr")) == {"prefix": (0, 4), "addr": (4, 16), "": (0, 20)}
+
+
+def test_event_fields() -> None:
+    dtype = cstruct.dtype("records/event.h", "event")
+    fields = dtype.fields
+    assert fields
+    kinds = {name: (fields[name][0].str, fields[name][1]) for name in ("time", "netns", "hop", "kind", "src", "table")}
+    assert kinds == {
+        "time": ("<u8", 0), "netns": ("<u4", 24), "hop": ("<u2", 44), "kind": ("|u1", 46), "src": ("|V16", 104),
+        "table": ("|S32", 54),
+    }  # fmt: skip
+    assert dtype.itemsize == 304
+    assert dtype.itemsize % 8 == 0, "ring buffer records are padded to 8 bytes"
+
+
+def test_a_hit_has_what_it_shares_with_an_event_at_one_place() -> None:
+    hit, event = cstruct.dtype("records/nft_trace.h", "nft_hit"), cstruct.dtype("records/event.h", "event")
+    assert hit.itemsize == event.itemsize and hit.fields and event.fields
+    shared = ("time", "packet", "object", "netns", "mark", "hop", "kind", "flags", "hook", "pf", "joint1", "joint2")
+    assert {name: hit.fields[name][:2] for name in shared} == {name: event.fields[name][:2] for name in shared}
+
+
+def test_the_joints_lie_where_slots_begin() -> None:
+    fields = cstruct.dtype("records/event.h", "event").fields
+    short = cstruct.define("records/event.h", "SHORT_EVENT")
+    assert fields
+    assert (fields["joint1"][1], fields["joint2"][1]) == (short, 2 * (short + 8) - 8)
+    assert cstruct.dtype("records/event.h", "event").itemsize == 3 * (short + 8) - 8
+
+
+def test_every_field_of_the_event_is_explained() -> None:
+    docs = cstruct.docs("records/event.h", "event")
+    assert list(docs) == list(cstruct.dtype("records/event.h", "event").names or ())
+    assert [name for name, text in docs.items() if not text] == []
+    assert docs["mark"] == "skb->mark"
+    assert docs["object"].startswith("DROP: code address; SOCKET, SYN, ACCEPT: socket inode;")
+
+
+def test_enums() -> None:
+    kinds = cstruct.enum("records/event.h", "event_kind")
+    assert [k.name for k in kinds] == [
+        "EVENT_HOOK", "EVENT_TABLE", "EVENT_CHAIN", "EVENT_NAT", "EVENT_NAT_HOOK", "EVENT_SOCKET", "EVENT_SYN",
+        "EVENT_ACCEPT", "EVENT_REQUEST", "EVENT_DROP", "EVENT_IPVS", "EVENT_NFT_RULE", "EVENT_STEPS", "EVENT_RULESET",
+        "EVENT_RAW", "EVENT_CLUE",
+    ]  # fmt: skip
+    assert [k.value for k in kinds] == [*range(1, 16), 20]
+    assert max(kinds) < 32, "bpf/records/loss_counters.h counts lost events in an array of 32"
+    flags = [f.value for f in cstruct.enum("records/event.h", "event_flag")]
+    assert sorted(flags) == [1 << i for i in range(len(flags))]
+    assert max(flags) < 256, "flags is one byte"
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A header of our own, read in place of those in bpf/."""
+    monkeypatch.setattr(bpf_source, "directory", lambda: tmp_path)
+    for reader in (cstruct.dtype, cstruct.docs, cstruct.enum):
+        reader.cache_clear()
+    return tmp_path / "own.h"
+
+
+def test_padding_is_refused(written: Path) -> None:
+    written.write_text("struct own {\n    u8 a;\n    u32 b;\n};\n")
+    with pytest.raises(LayoutError, match=r"^struct own would be padded: 5 bytes of fields in 8$"):
+        cstruct.dtype("own.h", "own")
+
+
+def test_padding_at_the_end_is_refused(written: Path) -> None:
+    written.write_text("struct own {\n    u64 a;\n    u8 b;\n};\n")
+    with pytest.raises(LayoutError, match="9 bytes of fields in 16"):
+        cstruct.dtype("own.h", "own")
+
+
+@pytest.mark.parametrize("text", ["struct other {\n    u8 a;\n};\n", "struct own {\n    u8 a;\n    union x b;\n};\n"])
+def test_what_is_not_plain_is_an_error(text: str, written: Path) -> None:
+    written.write_text(text)
+    with pytest.raises(LayoutError):
+        cstruct.dtype("own.h", "own")
+
+
+def test_structures_of_structures_and_defined_sizes(written: Path) -> None:
+    written.write_text(
+        "#define MANY 3\nstruct inner {\n    u16 x; /* across\n     * two lines */\n    u16 y;\n};\n"
+        "struct own {\n    struct inner one;\n    u32 more[MANY]; /* u8 not_a_field; */\n    char name[8];\n};\n"
+    )
+    dtype = cstruct.dtype("own.h", "own")
+    assert dtype.names == ("one", "more", "name")
+    assert dtype["one"].names == ("x", "y")
+    assert dtype["more"].shape == (3,)
+    assert dtype.itemsize == 24
+    assert cstruct.docs("own.h", "own") == {"one": "", "more": "u8 not_a_field;", "name": ""}
+
+
+def test_comments_of_an_enum_are_no_members(written: Path) -> None:
+    written.write_text("enum own {\n    ONE = 1, /* not TWO = 2 */\n    /* THREE = 3, */\n    FOUR = 4,\n};\n")
+    assert {m.name: m.value for m in cstruct.enum("own.h", "own")} == {"ONE": 1, "FOUR": 4}
+    with pytest.raises(LayoutError, match="no enum other"):
+        cstruct.enum("own.h", "other")

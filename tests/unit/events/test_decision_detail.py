@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clues: from the kernel's record to named facts, and TCP's options."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.support.builders import Trail, hops, packet
+from tracer.events import decision_detail, record
+from tracer.events.record import ClueKind
+from tracer.model.packet import Clue
+from tracer.packets.assembler import Journeys
+
+LINUX_SYN = bytes.fromhex("020405b40402080a00001388000000000103 0307".replace(" ", ""))
+"""MSS 1460, SACK permitted, timestamp 5000, window scale 7."""
+
+
+def row(what: str, values: tuple[int, ...] = (), options: bytes = b"", **fields: int) -> npt.NDArray[Any]:
+    """An array of one event that is a clue."""
+    out = np.zeros(1, record.DTYPE)
+    clue = out.view(np.uint8)[: record.CLUE_DTYPE.itemsize].view(record.CLUE_DTYPE)
+    clue["kind"], clue["what"], clue["flags"] = record.Kind.EVENT_CLUE, ClueKind["CLUE_" + what], record.Flag.FLAG_NO_HEADER
+    clue["values"][0, : len(values)] = values
+    clue["options"][0, : len(options)], clue["option_bytes"] = list(options), len(options)
+    for name, value in fields.items():
+        clue[name] = value
+    return out
+
+
+def read(*args: Any, **fields: Any) -> Clue:
+    (event,) = record.events(row(*args, **fields))
+    return decision_detail.read(event.object)
+
+
+def test_listener() -> None:
+    told = read("LISTENER", (3, 128, 5, 256), LINUX_SYN, status=1)
+    assert told == Clue("listener", {
+        "accept_queue": 3, "accept_limit": 128, "syn_queue": 5, "syncookies": 1, "syn_backlog": 256, "tsval": 5000, "mss": 1460,
+    })  # fmt: skip
+    assert told.number("accept_queue") == 3, "a number of Python's, not of numpy's"
+
+
+def test_time_wait() -> None:
+    told = read("TIME_WAIT", (9000, 4, 1), LINUX_SYN, status=2, state=6)
+    assert told.facts == {"answer": "ack", "state": "TIME_WAIT", "ts_recent": 9000, "seconds": 4, "tsval": 5000, "mss": 1460}
+    without = read("TIME_WAIT", (0, 0, 0), status=3, state=5)
+    assert without.facts == {"answer": "taken over", "state": "FIN_WAIT2"}
+
+
+def test_the_others() -> None:
+    assert read("TABLE_FULL") == Clue("table-full", {})
+    assert read("CONFIRM") == Clue("confirm", {})
+    assert read("ROUTE", (22,)).facts == {"errno": 22}
+    assert read("RESET", (3,)).facts == {"reason": 3}
+    assert read("RESET", (9,), status=1, state=10, object=48213).facts == {"reason": 9, "inode": 48213, "state": "LISTEN"}
+    hop = struct.unpack("=4I", bytes([10, 244, 0, 99]) + bytes(12))
+    assert read("NEIGHBOUR", hop, status=1).facts == {"ipv4": "10.244.0.99", "ipv6": "af4:63::", "state": 1}
+    assert read("NEIGHBOUR", hop, status=1, state=2).facts == {"ipv4": "10.244.0.99", "state": 1}
+    assert read("NEIGHBOUR", hop, status=1, state=10).facts == {"ipv6": "af4:63::", "state": 1}
+
+
+@pytest.mark.parametrize(
+    ("raw", "kinds"),
+    [
+        (LINUX_SYN, [2, 4, 8, 3]), (b"", []), (b"\1\1\1", []), (b"\0\x02\x04\x05\xb4", []), (b"\x08", []),
+        (b"\x08\x0a\x00", []), (b"\x02\x01\x05", []), (b"\x02\x04\x05\xb4\x08\x0a", [2]),
+    ],
+)  # fmt: skip
+def test_tcp_options(raw: bytes, kinds: list[int]) -> None:
+    assert [kind for kind, _ in decision_detail.tcp_options(raw)] == kinds
+
+
+def test_a_clue_is_a_hop_of_its_packet() -> None:
+    t = Trail(("10.0.0.1", 1, "10.0.0.2", 80)).hook("INPUT")
+    clue = row("ROUTE", (22,))
+    for name in ("packet", "time", "hop"):
+        clue[name] = getattr(t, name)
+    clue["netns"] = t.fields["netns"]
+    t.rows.append(clue)
+    t.hop += 1
+    told = packet(t.add("DROP", verdict="DROP", object=0x20, reason=6))
+    assert [h.what for h in told.hops] == ["hook", "clue", "drop"] and told.complete
+    assert told.clue("route") == Clue("route", {"errno": 22}) and told.clue("confirm") is None
+    assert not told.hops[1].decisive
+
+
+def test_clues_alone_are_no_packet() -> None:
+    """With --drops-only, of a SYN that was taken: nothing else of it is written."""
+    journeys = Journeys(hops())
+    journeys.add(row("LISTENER", (0, 128, 0, 128), packet=256, time=5))
+    assert journeys.rest() == []

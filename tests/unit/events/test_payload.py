@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A packet's own bytes: out of their records, into the packet, and into a capture."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.support import captures
+from tests.support.builders import Trail, hops, packets
+from tracer.events import bpf_source
+from tracer.events import payload as events_payload
+from tracer.events.record import DTYPE, Kind
+from tracer.packets.assembler import REMEMBERED_NS, Journeys
+
+CLIENT = ("192.168.56.1", 40812, "192.168.56.10", 30285)
+POD_END = ("10.244.0.1", "10.244.0.11", 8080)
+PAYLOAD = bytes(range(256)) * 2
+
+
+def ip(ends: tuple[str, int, str, int], payload: bytes = PAYLOAD) -> bytes:
+    """IPv4 and TCP headers, and what they carry."""
+    src, sport, dst, dport = ends
+    addresses = socket.inet_aton(src) + socket.inet_aton(dst)
+    head = struct.pack(">BBHHHBBH", 0x45, 0, 40 + len(payload), 1, 0, 61, 6, 0xBEEF) + addresses
+    return head + struct.pack(">HHIIBBHHH", sport, dport, 7, 8, 0x50, 0x18, 502, 0xCAFE, 0) + payload
+
+
+def records(packet: int, data: bytes, cuts: tuple[int, ...] = (), first: int = 0) -> npt.NDArray[Any]:
+    """The records of a packet's bytes, cut as the kernel side cuts them: by 240, and where a piece of the buffer ends."""
+    rows, at = np.zeros(0, events_payload.RAW), first
+    for end in (*(cut for cut in cuts if cut < len(data)), len(data)):
+        while at < end:
+            count, row = min(240, end - at), np.zeros(1, events_payload.RAW)
+            piece = np.frombuffer(data[at : at + count].ljust(240, b"\0"), np.uint8)
+            row["time"], row["packet"], row["kind"], row["first"], row["count"] = 1000, packet, Kind.EVENT_RAW, at, count
+            row["bytes_1"], row["bytes_2"], row["bytes_3"] = piece[:48], piece[48:144], piece[144:]
+            rows, at = np.concatenate([rows, row]), at + count
+    return rows.view(DTYPE)
+
+
+@pytest.mark.parametrize("cuts", [(), (40,), (300,), (40, 41)])
+@pytest.mark.parametrize("length", [1, 48, 49, 144, 145, 240, 241, 552])
+def test_bytes_come_out_as_they_went_in(length: int, cuts: tuple[int, ...]) -> None:
+    data = ip(CLIENT)[:length]
+    events, pieces = events_payload.split(np.concatenate([records(256, data, cuts), Trail(CLIENT).hook("PREROUTING").batch]))
+    assert len(events) == 1 and {packet for packet, _, _ in pieces} == {256}
+    assert events_payload.joined({first: piece for _, first, piece in pieces}) == data
+
+
+def test_what_follows_a_gap_is_left_out() -> None:
+    data = ip(CLIENT)
+    _, pieces = events_payload.split(records(256, data))
+    assert events_payload.joined({first: piece for _, first, piece in pieces if first != 240}) == data[:240]
+    assert events_payload.joined({}) == b""
+
+
+def test_a_packet_has_its_bytes_and_no_hop_more() -> None:
+    trail, data = Trail(CLIENT).hook("PREROUTING").hook("INPUT"), ip(CLIENT)
+    made = Journeys(hops(), quiet=0)
+    made.add(np.concatenate([records(trail.packet, data), trail.batch]))
+    (packet,) = made.rest()
+    (without,) = packets(trail)
+    assert packet.raw == data and packet.complete
+    assert packet.hops == without.hops and without.raw == b"" and made.events == 2
+
+
+def test_bytes_of_a_packet_that_is_told_of_no_further_are_not_kept() -> None:
+    made, later = Journeys(hops(), quiet=0), 2 * REMEMBERED_NS
+    made.add(records(1000 << 8, ip(CLIENT)))
+    made.finished(later)
+    assert made._bytes
+    made.add(Trail(CLIENT, later << 8, later).hook("PREROUTING").batch)
+    made.finished(later)
+    assert not made._bytes
+
+
+def test_nothing_of_it_is_compiled_without_being_asked_for() -> None:
+    text = bpf_source.read("core/payload.h")
+    assert re.sub(r"/\*.*?\*/", "", text, flags=re.S).strip().startswith("#ifdef SNAPLEN") and text.rstrip().endswith("#endif")
+    before, _, after = bpf_source.read("core/emit.h").partition("write_bytes(")
+    assert before.rstrip().rsplit("#", 1)[1].startswith("ifdef SNAPLEN") and "#endif" in after
+
+
+def with_bytes(tmp_path: Path) -> captures.Printed:
+    """A capture of a request whose bytes were recorded."""
+    batch = captures.request(1, 1000)
+    turns: captures.Turns = [(np.concatenate([records(256, ip(CLIENT)), batch]), []), (batch[:0], [])]
+    return captures.capture(tmp_path / "a.k8st", turns)
+
+
+def test_a_capture_has_them_and_prints_the_same(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    printed = with_bytes(tmp_path)
+    assert run("-r", printed.path)[:2] == (0, printed.text["text"])
+
+
+def test_pcapng_has_the_packets_own_bytes(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("scapy")
+    from scapy.layers.inet import IP
+    from scapy.utils import RawPcapNgReader
+
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    with_bytes(tmp_path)
+    assert run("export", tmp_path / "a.k8st", "--to", "pcapng", tmp_path / "a.pcapng")[0] == 0
+    with RawPcapNgReader(str(tmp_path / "a.pcapng")) as reader:
+        first, after_dnat, after_snat = [data for data, _ in reader]
+    assert first == ip(CLIENT), "as it came in: not a byte is another"
+    for data, (src, dst, dport) in ((after_dnat, ("192.168.56.1", "10.244.0.11", 8080)), (after_snat, POD_END)):
+        seen = IP(data)
+        assert (seen.src, seen.dst, seen["TCP"].dport, seen.ttl) == (src, dst, dport, 61)
+        assert bytes(seen["TCP"].payload) == PAYLOAD and seen["TCP"].chksum == 0
+        assert seen.chksum == IP(bytes(IP(src=src, dst=dst, id=1, ttl=61, proto=6, len=552, flags=0))[:20]).chksum
+
+
+def test_redacted_they_are_gone(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("scapy")
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    with_bytes(tmp_path)
+    assert run("export", tmp_path / "a.k8st", "--to", "pcapng", "--redact", tmp_path / "a.pcapng")[0] == 0
+    data = (tmp_path / "a.pcapng").read_bytes()
+    assert PAYLOAD[:32] not in data and socket.inet_aton("192.168.56.1") not in data
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--snaplen", "96"], "say how -w FILE is written"),
+        (["-r", "x.k8st", "--snaplen", "96"], "-r reads a capture"),
+        (["-w", "x.k8st", "--snaplen", "0"], "0 is not in the range 1<=x<=4096"),
+        (["record", "x.k8st", "--snaplen", "9000"], "9000 is not in the range 1<=x<=4096"),
+    ],
+)
+def test_wrong_words(run: Any, args: list[str], says: str) -> None:
+    status, out, err = run(*args)
+    assert (status, out) == (2, "") and says in err and err.count("\n") == 1

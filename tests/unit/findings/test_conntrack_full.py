@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A full table of connections."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support import findings as f
+from tests.support.syns import clue
+from tracer.findings.conntrack_full import COUNT, MOST
+from tracer.kube.catalog import Known
+from tracer.model.finding import Finding
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, Packet
+
+ENDS = Endpoints(f.CLIENT, 40000, "192.168.56.10", 30285)
+
+
+def packet(hook: str = "PREROUTING") -> Packet:
+    hops = [Hop(0, "hook", "node", hook, verdict="DROP"), Hop(1, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
+    return f.packet(hops, ENDS)
+
+
+def found(made: Packet, count: str = "65536", most: str = "65536") -> list[Finding]:
+    return f.look([made], Known(), f.FakeNode(settings={COUNT: count, MOST: most}, conntrack={"drop": 3}))[1]
+
+
+def test_full() -> None:
+    (told,) = found(packet())
+    assert told.certain and told.cause.startswith("The table of connections is full (65536 entries, 65536 are allowed)")
+    assert f.proofs(told, "counter") == ["of conntrack, since boot: drop 3 (/proc/net/stat/nf_conntrack)"]
+    assert "nf_conntrack_max=131072" in told.cure
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "said"),
+    [("12", "6", " (12 entries, 6 are allowed)"), ("3", "6", ":"), ("", "", ":")],
+)
+def test_the_kernel_was_seen_to_find_no_room(count: str, most: str, said: str) -> None:
+    """Whatever the numbers are a moment later. No hook tells of it: the packet was not followed before it was dropped."""
+    hops = [clue("table-full", 0, "node"), Hop(1, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
+    (told,) = found(replace(f.packet(hops, ENDS), complete=False), count, most)
+    assert told.certain and told.cause.startswith("The table of connections is full" + said)
+    figures = [f"nf_conntrack_count = {count}, nf_conntrack_max = {most}, read after the packet (/proc/sys)"] if most else []
+    assert f.proofs(told, "setting") == figures
+    assert "conntrack found no entry that it might give up for this one (early_drop) (observed)" in f.proofs(told, "packet")
+
+
+@pytest.mark.parametrize(("count", "most"), [("100", "65536"), ("", ""), ("5", "x")])
+def test_not_full_or_not_known(count: str, most: str) -> None:
+    assert found(packet(), count, most) == []
+
+
+def test_a_drop_elsewhere_by_a_table_or_of_a_connection_is_none() -> None:
+    assert found(packet("FORWARD")) == []
+    by_raw = packet()
+    by_raw.hops.insert(0, Hop(0, "table", "node", "PREROUTING", "raw", verdict="DROP"))
+    assert found(by_raw) == []
+    assert found(replace(packet(), flow=Flow(ENDS, ENDS.reversed, "NEW", False, 0))) == []
+    assert found(replace(packet(), complete=False)) == []

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose rule throws a packet away: a policy's, the administrator's, a chain's policy; and never kube-proxy's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import findings as f
+from tracer.kube.catalog import Known
+from tracer.model.finding import Finding
+from tracer.model.packet import Endpoints, Packet
+from tracer.model.rule import Visit
+from tracer.rules import save_parser
+
+RULES = save_parser.parse("""*filter
+:FORWARD DROP [0:0]
+:INPUT ACCEPT [0:0]
+:cali-fw-1 - [0:0]
+:KUBE-FIREWALL - [0:0]
+-A FORWARD -m comment --comment "cali:1" -j cali-fw-1
+-A FORWARD -p tcp -m tcp --dport 8080 -j DROP
+-A INPUT -j KUBE-FIREWALL
+-A cali-fw-1 -m comment --comment "cali:x Drop if no policies passed packet" -j DROP
+-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP
+COMMIT
+""")
+ENDS = Endpoints("10.244.0.11", 40000, "10.244.0.12", 8080)
+
+
+def packet(hook: str, *visits: Visit) -> Packet:
+    return f.packet([f.table(RULES, hook, "filter", *visits, verdict="DROP")], ENDS)
+
+
+def found(made: Packet) -> list[Finding]:
+    return [x for x in f.look([made], Known(), f.FakeNode())[0] if x.name == "dropped_by_rule"]
+
+
+def test_a_networkpolicy() -> None:
+    (told,) = found(packet("FORWARD", f.visit(RULES, "filter", ("FORWARD", "cali-fw-1"), ("cali-fw-1", "DROP"))))
+    assert told.certain and told.cause.startswith("A rule of Calico, chain cali-fw-1 (it carries out NetworkPolicies) drops")
+    assert "packets from 10.244.0.11 to 10.244.0.12:8080 in FORWARD" in told.cause
+    assert f.proofs(told, "rule")[0].startswith("FORWARD 1 > cali-fw-1 1: ")
+
+
+def test_the_administrator() -> None:
+    (told,) = found(packet("FORWARD", f.visit(RULES, "filter", ("FORWARD", "--dport 8080"))))
+    assert told.cause.startswith("A rule of the administrator drops packets")
+
+
+def test_a_policy_of_a_chain() -> None:
+    (told,) = found(packet("FORWARD", f.policy("FORWARD", "DROP")))
+    assert (
+        told.cause.startswith("The policy of filter FORWARD drops packets")
+        and "iptables-legacy -t filter -S FORWARD" in told.check
+    )
+
+
+def test_what_kubelet_drops_and_what_is_let_pass_is_none() -> None:
+    assert found(packet("INPUT", f.visit(RULES, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "DROP")))) == []
+    passed = f.packet([f.table(RULES, "FORWARD", "filter", f.policy("FORWARD"))], ENDS)
+    assert found(passed) == []
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_one_rule_is_one_finding(count: int) -> None:
+    made = [packet("FORWARD", f.policy("FORWARD", "DROP")) for _ in range(count)]
+    (told,) = f.look(made, Known(), f.FakeNode())[1]
+    assert told.packets == count

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stale RETURN before MASQUERADE; and every RETURN that is as it should be is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support import findings as f
+from tests.support.nodes import node
+from tracer.model.finding import Finding
+from tracer.model.packet import Endpoints, Flow, Hop, Packet
+from tracer.model.rule import Ruleset, Visit
+
+MODES = ["1.20.2-iptables-legacy", "1.20.2-iptables-nft", "1.36.2-iptables-legacy"]
+STALE = ("POSTROUTING", "! -s 10.244.0.0/16 -d 10.244.3.0/24 -j RETURN")
+SERVICE, AWAY = (Endpoints("192.168.56.10", 40000, *end) for end in (("172.30.253.123", 8080), ("10.244.3.7", 8080)))
+
+
+def request(rules: Ruleset, *post: Visit, after: Endpoints = AWAY, masquerade: bool = False) -> Packet:
+    way = f.visit(rules, "nat", ("OUTPUT", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"))
+    hops = [
+        f.nat(rules, "OUTPUT", "DNAT", SERVICE, after, way),
+        f.table(rules, "POSTROUTING", "nat", *post, f.policy("POSTROUTING"), out_iface="flannel.1"),
+    ]
+    if masquerade:
+        hops.append(f.nat(rules, "POSTROUTING", "MASQUERADE", after, replace(after, src="10.244.0.0"), *post))
+    hops.append(Hop(9, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="flannel.1"))
+    return f.packet(hops, SERVICE)
+
+
+def kube(rules: Ruleset) -> Visit:
+    """kube-proxy's own RETURN, for what bears no mark."""
+    return f.visit(rules, "nat", ("POSTROUTING", "KUBE-POSTROUTING"), ("KUBE-POSTROUTING", "-j RETURN"))
+
+
+def found(mode: str, made: Packet, folder: Path, with_api: bool = True, on: f.FakeNode | None = None) -> list[Finding]:
+    return f.look([made], node(mode, "S3").known(folder, with_api), on or f.FakeNode())[1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stale_return(mode: str, tmp_path: Path) -> None:
+    rules = node(mode, "S3").iptables()
+    (told,) = found(mode, request(rules, kube(rules), f.visit(rules, "nat", STALE)), tmp_path)
+    assert told.name == "missing_masquerade" and told.certain
+    assert told.cause == (
+        "Requests to pods in 10.244.3.0/24 keep the source address 192.168.56.10: a stale RETURN rule of flannel for"
+        " that network,"
+        " which is not this node's, stands before MASQUERADE, so the answer does not come back the way of the request."
+    )
+    stale, behind = f.proofs(told, "rule")
+    assert stale.startswith("POSTROUTING 5: ! -s 10.244.0.0/16 -d 10.244.3.0/24 -j RETURN") and stale.endswith("(observed)")
+    assert behind.startswith("behind it and so not reached: POSTROUTING 6: ! -s 10.244.0.0/16 -d 10.244.0.0/16 -j MASQUERADE")
+    assert f.proofs(told, "object") == ["Node node-1 has podCIDR 10.244.0.0/24 (Kubernetes API)"]
+    assert "left by flannel.1 with its source unchanged" in f.proofs(told, "packet")[0]
+    assert "iptables-legacy -t nat -D POSTROUTING ! -s 10.244.0.0/16 -d 10.244.3.0/24 -j RETURN" in told.cure
+
+
+def test_flannels_lease_tells_it_without_the_api(tmp_path: Path) -> None:
+    rules = node(MODES[0], "S3").iptables()
+    made = request(rules, f.visit(rules, "nat", STALE))
+    (told,) = found(MODES[0], made, tmp_path, False, f.FakeNode(leases=("10.244.0.0/24",)))
+    assert told.certain
+    assert f.proofs(told, "setting") == ["flannel's lease here is 10.244.0.0/24 (/run/flannel/subnet.env)"]
+    (unsure,) = found(MODES[0], made, tmp_path, False)
+    assert not unsure.certain and "perhaps not this node's" in unsure.cause
+
+
+def test_the_return_for_this_nodes_own_subnet_is_none(tmp_path: Path) -> None:
+    rules = node(MODES[0], "S3").iptables()
+    own = f.visit(rules, "nat", ("POSTROUTING", "FLANNEL-POSTRTG"), ("FLANNEL-POSTRTG", "! -s 10.244.0.0/16 -d 10.244.0.0/24 "))
+    assert not found(MODES[0], request(rules, own, after=replace(AWAY, dst="10.244.0.11")), tmp_path)
+    made = request(rules, f.visit(rules, "nat", STALE))
+    assert not found(MODES[0], made, tmp_path, False, f.FakeNode(leases=("10.244.3.0/24",)))
+
+
+def test_other_returns_and_masquerades_are_none(tmp_path: Path) -> None:
+    rules = node(MODES[0], "S3").iptables()
+    stale = f.visit(rules, "nat", STALE)
+    inside = f.visit(rules, "nat", ("POSTROUTING", "-s 10.244.0.0/16 -d 10.244.0.0/16 -j RETURN"))
+    assert not found(MODES[0], request(rules, kube(rules)), tmp_path)
+    assert not found(MODES[0], request(rules, inside), tmp_path)
+    assert not found(MODES[0], request(rules, stale, masquerade=True), tmp_path)
+    assert not found(MODES[0], request(rules, stale, after=replace(AWAY, dst="10.244.7.7")), tmp_path)
+    lossy = request(rules, stale)
+    lossy.complete = False
+    assert not found(MODES[0], lossy, tmp_path), "its MASQUERADE may be what was lost"
+    undone = request(rules, stale)
+    undone.hops = [h for h in undone.hops if not h.nat]
+    assert not found(MODES[0], undone, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("replies", "said"), [(False, "sent 2, no answer was seen"), (True, "sent 1, an answer came in by eth0")]
+)
+def test_whether_an_answer_came(replies: bool, said: str, tmp_path: Path) -> None:
+    rules = node(MODES[0], "S3").iptables()
+    first = request(rules, f.visit(rules, "nat", STALE))
+    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0)
+    first.flow = flow
+    later = f.packet([Hop(0, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2)
+    later.flow = replace(flow, is_reply=replies)
+    (told,) = f.look([first, later], node(MODES[0], "S3").known(tmp_path), f.FakeNode())[1]
+    assert f.proofs(told, "packet")[-1] == f"packets from 192.168.56.10:40000 to 172.30.253.123:8080: {said} (observed)"
+    assert told.certain and told.packets == 2

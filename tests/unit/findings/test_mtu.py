@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packets that are too long for their way."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import findings as f
+from tracer.kube.catalog import Known
+from tracer.model.finding import Finding
+from tracer.model.packet import Drop, Endpoints, Hop, Packet
+
+ENDS = Endpoints("10.244.0.11", 40000, "10.244.3.7", 8080)
+
+
+def packet(reason: str, function: str) -> Packet:
+    made = f.packet([Hop(0, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="flannel.1"),
+                     Hop(1, "drop", "node", drop=Drop(reason, function))], ENDS)  # fmt: skip
+    made.length = 1500
+    return made
+
+
+def found(made: Packet) -> list[Finding]:
+    return f.look([made], Known(), f.FakeNode(mtus={"flannel.1": 1450}))[1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "function"), [("PKT_TOO_BIG", "ip_forward"), ("", "ip_fragment"), ("NOT_SPECIFIED", "ip6_fragment")]
+)
+def test_too_long(reason: str, function: str) -> None:
+    (told,) = found(packet(reason, function))
+    assert (
+        told.certain
+        and "A packet of 1500 bytes from 10.244.0.11 to 10.244.3.7 is too long for flannel.1, whose MTU is 1450," in told.cause
+    )
+    assert f.proofs(told, "setting") == ["MTU of flannel.1 is 1450 (/sys/class/net)"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "function"), [("NO_SOCKET", "tcp_v4_rcv"), ("", "ip_forward"), ("NETFILTER_DROP", "nf_hook_slow")]
+)
+def test_other_drops(reason: str, function: str) -> None:
+    assert found(packet(reason, function)) == []
+
+
+def test_what_is_forwarded_is_dropped_before_any_hook_has_told_where_to() -> None:
+    """The client's own interface, by which it came, is not the one that is too small."""
+    hops = [
+        Hop(0, "hook", "client", "OUTPUT", verdict="ACCEPT", out_iface="eth0"),
+        Hop(1, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
+        Hop(2, "drop", "node", drop=Drop("PKT_TOO_BIG", "ip_forward")),
+    ]
+    on = f.FakeNode(mtus={"eth0": 1500, "cni0": 1000}, ways={ENDS.dst: "cni0"})
+    (told,) = f.look([f.packet(hops, ENDS)], Known(), on)[1]
+    assert "is too long for cni0, whose MTU is 1000, and" in told.cause
+
+
+def test_another_namespaces_interface_is_not_measured_here() -> None:
+    hops = [
+        Hop(0, "hook", "pod-a", "OUTPUT", verdict="ACCEPT", out_iface="eth0"),
+        Hop(1, "drop", "pod-a", drop=Drop("PKT_TOO_BIG", "ip_fragment")),
+    ]
+    (told,) = f.look([f.packet(hops, ENDS)], Known(), f.FakeNode(mtus={"eth0": 1500}))[1]
+    assert "is too long for eth0 and must not be cut" in told.cause and not f.proofs(told, "setting")

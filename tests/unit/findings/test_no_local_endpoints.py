@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No local endpoints although the pods run here, by the name that kube-proxy goes by; and not where they run elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import findings as f
+from tests.support.nodes import node
+from tracer.kube.catalog import Known
+from tracer.kube.cni_cache import Cache
+from tracer.kube.store import Store
+from tracer.model.finding import Finding
+from tracer.model.packet import Drop, Endpoints, Hop, Packet
+from tracer.model.rule import Ruleset
+from tracer.node.kube_proxy import KubeProxy
+
+LEGACY, NEWER = "1.20.2-iptables-legacy", "1.36.2-iptables-legacy"
+FULL = "ip-10-188-166-140.ec2.internal"
+BARE = KubeProxy(77, (("ip-10-188-166-140", "the host name, for /etc/kube-proxy.conf has no hostnameOverride"),))
+RIGHT = KubeProxy(77, ((FULL, "hostnameOverride in /etc/kube-proxy.conf"),))
+ENDS = Endpoints(f.CLIENT, 40000, "192.168.56.10", 30420)
+
+
+def here(mode: str, node_name: str = FULL) -> Known:
+    """The objects of the scenario, with this node registered by its full name and its pods on it."""
+    objects = json.loads(json.dumps(node(mode, "S4").objects).replace('"node-1"', f'"{FULL}"'))
+    moved = [
+        json.loads(json.dumps(o).replace('"node-2"', f'"{node_name}"')) if o["metadata"].get("namespace") == "2048-game" else o
+        for o in objects
+    ]
+    store = Store(FULL)
+    store.load(moved)
+    return Known(store, Cache(()), frozenset({"192.168.56.10"}))
+
+
+def marked_and_dropped() -> Packet:
+    """1.20: KUBE-XLB's last rule marks it, KUBE-FIREWALL drops it."""
+    rules = node(LEGACY, "S4").iptables()
+    xlb = ("KUBE-XLB-FGSWHB27NEIMUT22", "has no local endpoints")
+    way = [("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-NODEPORTS"), ("KUBE-NODEPORTS", "KUBE-XLB")]
+    mark = [f.visit(rules, "nat", *way, xlb, verdict="JUMP"), f.visit(rules, "nat", *way, xlb, ("KUBE-MARK-DROP", "MARK"))]
+    drop = f.visit(rules, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "0x8000"))
+    return dropped(rules, f.table(rules, "PREROUTING", "nat", *mark, f.policy("PREROUTING")),
+                   f.table(rules, "INPUT", "filter", drop, verdict="DROP"))  # fmt: skip
+
+
+def dropped_at_once() -> Packet:
+    """1.26 and later: a DROP of its own in the filter table."""
+    rules = node(NEWER, "S4").iptables()
+    drop = f.visit(rules, "filter", ("INPUT", "KUBE-EXTERNAL-SERVICES"), ("KUBE-EXTERNAL-SERVICES", "has no local endpoints"))
+    return dropped(rules, f.table(rules, "INPUT", "filter", drop, verdict="DROP"))
+
+
+def dropped(rules: Ruleset, *hops: Hop) -> Packet:
+    return f.packet([*hops, Hop(9, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))], ENDS)
+
+
+def found(made: Packet, known: Known, proxy: KubeProxy | None) -> list[Finding]:
+    return f.look([made], known, f.FakeNode(proxy=proxy))[1]
+
+
+@pytest.mark.parametrize(("mode", "made"), [(LEGACY, marked_and_dropped()), (NEWER, dropped_at_once())])
+def test_kube_proxy_goes_by_the_bare_host_name(mode: str, made: Packet) -> None:
+    (told,) = found(made, here(mode), BARE)
+    assert told.name == "no_local_endpoints" and told.certain
+    assert told.cause == (
+        "Service 2048-game/service-2048 has externalTrafficPolicy Local and is dropped on this node for having no"
+        " local endpoints,"
+        " although 2 of its pods run here: kube-proxy goes by the name ip-10-188-166-140 (the host name, for"
+        " /etc/kube-proxy.conf"
+        f" has no hostnameOverride) and the endpoints carry {FULL}, so it takes none of them for local."
+    )
+    assert f"Set hostnameOverride: {FULL}" in told.cure
+    assert "has no local endpoints" in f.proofs(told, "rule")[0]
+    assert f"this node is registered as {FULL} (Kubernetes API)" in f.proofs(told, "object")
+    assert "pod 2048-game/app-2048-x" in f.proofs(told, "object")[0]
+
+
+BY_FLAG = KubeProxy(77, ((BARE.names[0][0], "--hostname-override"),))
+BY_HOST = KubeProxy(77, ((BARE.names[0][0], "the host name"),))
+UNKNOWN = KubeProxy(77, (("x", "not recorded"),))
+
+
+@pytest.mark.parametrize("proxy", [BY_FLAG, BY_HOST])
+def test_no_file_is_named_where_kube_proxy_has_none(proxy: KubeProxy) -> None:
+    (told,) = found(marked_and_dropped(), here(LEGACY), proxy)
+    assert told.cure.startswith(f"Start kube-proxy with --hostname-override={FULL}")
+    assert "file" not in told.cure + told.check
+
+
+@pytest.mark.parametrize("proxy", [None, UNKNOWN])
+def test_both_are_named_where_it_is_not_known_which_counts(proxy: KubeProxy | None) -> None:
+    (told,) = found(marked_and_dropped(), here(LEGACY), proxy)
+    assert f"--hostname-override={FULL}; where it is started with --config, set hostnameOverride: {FULL}" in told.cure
+
+
+def test_the_check_works_with_every_version_of_endpoint_slices() -> None:
+    """Those of v1beta1, which Kubernetes 1.20 serves, have no nodeName; Endpoints have it in every version."""
+    (told,) = found(marked_and_dropped(), here(LEGACY), BARE)
+    assert "`kubectl get endpoints -n 2048-game service-2048 -o yaml | grep nodeName`" in told.check
+
+
+def test_a_flag_that_may_not_be_heeded() -> None:
+    proxy = KubeProxy(
+        77, (*BARE.names, (FULL, "--hostname-override, which is not heeded by every version when --config is given"))
+    )
+    (told,) = found(marked_and_dropped(), here(LEGACY), proxy)
+    assert told.certain and "kube-proxy goes by the name ip-10-188-166-140" in told.cause
+
+
+@pytest.mark.parametrize("proxy", [RIGHT, None, KubeProxy(77, ())])
+def test_without_another_name_it_is_only_likely(proxy: KubeProxy | None) -> None:
+    """Endpoints that came a moment ago look the same."""
+    (told,) = found(marked_and_dropped(), here(LEGACY), proxy)
+    assert not told.certain and "perhaps kube-proxy goes by another name" in told.cause
+
+
+@pytest.mark.parametrize("proxy", [BARE, RIGHT, None])
+def test_pods_that_run_elsewhere_are_none(proxy: KubeProxy | None, tmp_path: Path) -> None:
+    """The policy does what it is for."""
+    assert not found(marked_and_dropped(), node(LEGACY, "S4").known(tmp_path), proxy)
+    assert not found(marked_and_dropped(), node(LEGACY, "S4").known(tmp_path, with_api=False), proxy)
+
+
+def test_another_drop_is_none() -> None:
+    rules = node(LEGACY, "S4").iptables()
+    drop = f.visit(rules, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "0x8000"))
+    assert not found(dropped(rules, f.table(rules, "INPUT", "filter", drop, verdict="DROP")), here(LEGACY), BARE)
+
+
+def test_ipvs_refuses_what_has_no_local_endpoint() -> None:
+    (told,) = found(f.ipvs("192.168.56.10", 30420), here("1.20.2-ipvs-nft"), BARE)
+    assert told.name == "no_local_endpoints" and told.certain
+    assert "externalTrafficPolicy Local and is refused on this node for having no local endpoints, although 2" in told.cause
+    assert "IPVS virtual server tcp 192.168.56.10:30420 has no real server" in f.proofs(told, "server")[0]
+    assert not found(f.ipvs("172.30.20.48", 80), here("1.20.2-ipvs-nft"), BARE), "the policy is for NodePorts only"
+
+
+def test_ipvs_without_the_policy(tmp_path: Path) -> None:
+    known = node("1.20.2-ipvs-nft", "S1").known(tmp_path)
+    assert not found(f.ipvs("192.168.56.10", 30584), known, BARE), "nobody is behind it, and the policy is Cluster"

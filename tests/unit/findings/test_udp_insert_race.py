@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two datagrams at once."""
+
+from __future__ import annotations
+
+from tests.support import findings as f
+from tracer.findings import Findings
+from tracer.findings.context import Context
+from tracer.kube.catalog import Known
+from tracer.model.packet import Drop, Endpoints, Hop, Nat, Packet
+
+ENDS = Endpoints("10.244.0.11", 40000, "172.30.0.10", 53)
+TO = Endpoints("10.244.0.11", 40000, "10.244.0.12", 53)
+
+
+def packet(hook: str = "POSTROUTING", protocol: str = "UDP", lost: bool = True) -> Packet:
+    hops = [
+        Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", ENDS, TO)),
+        Hop(1, "hook", "node", hook, verdict="DROP" if lost else "ACCEPT"),
+    ]
+    if lost:
+        hops.append(Hop(2, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
+    return f.packet(hops, ENDS, protocol=protocol)
+
+
+def test_the_counter_makes_it_certain() -> None:
+    on = f.FakeNode(conntrack={"insert_failed": 4})
+    findings = Findings(Context(Known(), on))
+    assert findings.look(packet(lost=False)) == []
+    on.conntrack = {"insert_failed": 5}
+    (told,) = findings.look(packet())
+    assert told.certain and told.cause.startswith("Two datagrams from 10.244.0.11:40000 to 172.30.0.10:53 came at once")
+    assert f.proofs(told, "counter") == ["insert_failed of conntrack is 5, it was 4 (/proc/net/stat/nf_conntrack)"]
+
+
+def test_without_the_counter_it_is_only_likely() -> None:
+    certain, every = f.look([packet()], Known(), f.FakeNode())
+    assert certain == [] and [x.certain for x in every] == [False] and "Most likely two datagrams" in every[0].cause
+
+
+def test_none() -> None:
+    by_rule = packet()
+    by_rule.hops.insert(1, Hop(0, "table", "node", "POSTROUTING", "mangle", verdict="DROP"))
+    for made in (packet(protocol="TCP"), packet("FORWARD"), packet(lost=False), by_rule):
+        assert [x for x in f.look([made], Known(), f.FakeNode())[1] if x.name == "udp_insert_race"] == []

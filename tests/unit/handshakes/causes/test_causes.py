@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each cause from its evidence, and none from what is no evidence of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.syns import (
+    ASKED,
+    HALF,
+    INSIDE,
+    MS,
+    SEQ,
+    FakeSpaces,
+    at_listener,
+    cause,
+    clue,
+    last_ack,
+    packet,
+    syn,
+    synack,
+    verdicts,
+    way,
+)  # fmt: skip
+from tracer.handshakes import _cause_helpers, causes
+from tracer.handshakes.analyzer import Syns
+from tracer.model.evidence import Evidence
+from tracer.model.kube import Owner
+from tracer.model.packet import Clue, Drop, Endpoints, Flow, Hop, Packet, Socket
+from tracer.model.rule import Place, Rule, Visit, Walk
+from tracer.node.procnet import Bound
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def drop(reason: str, function: str = "tcp_v4_rcv", netns: str = "pod-a", at: int = 20, hook: str = "") -> Hop:
+    return Hop(at, "drop", netns, hook, drop=Drop(reason, function))
+
+
+def by_rule(verdict: str, comment: str = "", text: str = "-j DROP", **more: Any) -> Hop:
+    rule = Rule("ip", "filter", "INPUT", 3, text, comment=comment)
+    walk = Walk((Visit((Place("INPUT", 3),), rule, verdict, Evidence.OBSERVED),))
+    return Hop(9, "table", "node", "INPUT", "filter", verdict=verdict, walk=walk, **more)
+
+
+def test_every_cause_is_a_file_an_order_and_a_row_of_the_document() -> None:
+    assert [name for name, _ in causes.causes()] == list(causes.ORDER)
+    document = (ROOT / "docs/syns.md").read_text()
+    assert all(f"`{name}`" in document for name in causes.ORDER)
+
+
+def test_accepted() -> None:
+    name, text, evidence = cause(syn(*at_listener(True, accept_queue=3)), synack(), last_ack())
+    assert (name, text) == ("accepted", "accepted by nginx (pid 4242) in pod-a, accept queue 3/128")
+    assert evidence == "observed"
+
+
+def test_accepted_behind_the_node() -> None:
+    told = cause(syn(), synack(), last_ack(None))
+    assert told == ("accepted", "answered by 10.244.0.11:8080 and acknowledged", "observed")
+
+
+def test_accepted_in_the_place_of_a_connection_in_time_wait() -> None:
+    hit = clue("time-wait", 9, answer="taken over", state="TIME_WAIT")
+    assert "taking over a connection in TIME_WAIT" in cause(syn(hit, *at_listener(True)), synack(), last_ack())[1]
+
+
+def test_half_open() -> None:
+    name, text, _ = cause(syn(*at_listener(True)), synack())
+    assert (name, text) == ("half-open", "answered by nginx (pid 4242) in pod-a, the client's ACK has not come, SYN queue 1")
+    assert cause(syn(), synack())[:2] == ("half-open", "answered by 10.244.0.11:8080, the client's ACK has not come")
+
+
+def test_accept_queue_full() -> None:
+    told = cause(syn(*at_listener(False, accept_queue=129)))
+    assert told[:2] == ("accept queue full", "dropped: accept queue full 129/128 in pod-a, nginx (pid 4242) is slow to accept")
+
+
+def test_accept_queue_full_at_the_last_ack() -> None:
+    name, text, _ = cause(syn(*at_listener(True)), synack(), last_ack(False, queue=129))
+    assert name == "accept queue full" and text.startswith(
+        "answered, but the client's ACK was dropped: accept queue full 129/128"
+    )
+
+
+def test_syn_queue_full() -> None:
+    name, text, _ = cause(syn(*at_listener(False, syn_queue=128, syncookies=0)))
+    assert (name, text) == ("SYN queue full", "dropped: SYN queue full 128/128 in pod-a, SYN cookies off, nginx (pid 4242)")
+
+
+def test_the_last_quarter_of_the_backlog_is_for_known_peers() -> None:
+    name, text, _ = cause(syn(*at_listener(False, syn_queue=100, syn_backlog=128, syncookies=0)))
+    assert name == "SYN queue full" and "tcp_max_syn_backlog 128 keeps its last quarter" in text
+    told = cause(syn(*at_listener(False, syn_queue=90, syn_backlog=128, syncookies=0), drop("NOT_SPECIFIED")))
+    assert told[0] == "dropped", "there was room: the reason is another"
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [({"syn_queue": 128}, "SYN queue full 128/128"), ({"syn_queue": 2, "syncookies": 2}, "tcp_syncookies is 2")],
+)
+def test_cookie(facts: dict[str, int], words: str) -> None:
+    name, text, _ = cause(syn(*at_listener(True, cookie=True, **facts)), synack())
+    assert name == "SYN cookie sent" and words in text and text.endswith("the client has not come back with it")
+    assert cause(syn(*at_listener(True, cookie=True, **facts)), synack(), last_ack())[1].endswith("came back with it")
+
+
+def test_old_timestamp_in_time_wait() -> None:
+    hit = clue("time-wait", 9, answer="ack", state="TIME_WAIT", ts_recent=5000, tsval=1000, seconds=4)
+    told = cause(syn(hit, drop("NOT_SPECIFIED")), spaces=FakeSpaces({"net/ipv4/tcp_timestamps": "1"}))
+    assert told[0] == "old timestamp"
+    assert "its timestamp 1000 is older than 5000 of 4 s ago" in told[1]
+    assert "MASQUERADE gives clients the one address 10.244.0.1" in told[1]
+    assert told[1].endswith("tcp_timestamps 1, tcp_tw_reuse does not exist, tcp_tw_recycle does not exist")
+
+
+def test_a_connection_in_time_wait_whose_numbers_are_ahead() -> None:
+    hit = clue("time-wait", 9, answer="ack", state="TIME_WAIT")
+    name, text, _ = cause(syn(hit, drop("NOT_SPECIFIED")))
+    assert name == "old timestamp" and "which its sequence number does not go beyond" in text
+
+
+@pytest.mark.parametrize("reason", ["TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS", "TCP_RFC7323_PAWS_ACK"])
+def test_old_timestamp_by_the_kernels_word(reason: str) -> None:
+    assert cause(syn(drop(reason)))[0] == "old timestamp"
+
+
+def test_tw_recycle_is_told_of_recordings() -> None:
+    """What kernels before 4.12 did: no reason given, the queues are not full, and the setting is on."""
+    spaces = FakeSpaces({"net/ipv4/tcp_tw_recycle": "1", "net/ipv4/tcp_timestamps": "1"})
+    name, text, evidence = cause(syn(*at_listener(False)), spaces=spaces)
+    assert (name, evidence) == ("old timestamp", "derived")
+    assert "tcp_tw_recycle rejects such SYNs; MASQUERADE gives clients the one address 10.244.0.1" in text
+    assert text.endswith("tcp_timestamps 1, tcp_tw_reuse does not exist, tcp_tw_recycle 1")
+    assert cause(syn(*at_listener(False, accept_queue=129)), spaces=spaces)[0] == "accept queue full"
+
+
+def test_old_connection() -> None:
+    taken = Hop(9, "socket", "pod-a", socket=Socket(0, "ESTABLISHED", 0, ""))
+    name, text, _ = cause(syn(taken, drop("TCP_INVALID_SYN", "tcp_validate_incoming")))
+    assert name == "old connection" and "in pod-a (ESTABLISHED, challenged)" in text
+
+
+def test_no_listener() -> None:
+    told = cause(syn(clue("reset", 19, reason=1), drop("NO_SOCKET")))
+    assert told[:2] == ("no listener", "nobody listens on 10.244.0.11:8080 in pod-a, answered with a reset")
+    assert cause(syn(clue("reset", 19, reason=0), drop("")))[:2] == told[:2], "before 5.17 there are no reasons"
+    assert cause(syn(clue("reset", 19, reason=0, state="ESTABLISHED"), drop("")))[0] == "dropped"
+
+
+def test_listener_on_another_address() -> None:
+    spaces = FakeSpaces(listening=(Bound("127.0.0.1", 8080, 48213), Bound("10.0.0.1", 80, 7)))
+    told = cause(syn(drop("NO_SOCKET")), spaces=spaces)
+    assert told[:2] == (
+        "listener on another address",
+        "nobody listens on 10.244.0.11:8080 in pod-a, but nginx (pid 4242) on 127.0.0.1:8080 does",
+    )
+    late = FakeSpaces(listening=(Bound("0.0.0.0", 8080, 48213),))
+    assert cause(syn(drop("NO_SOCKET")), spaces=late)[0] == "no listener", "one that would have taken it came later"
+
+
+def test_rejected_dropped_and_no_endpoints() -> None:
+    owner = Owner("Service", "default", "web", detail="no endpoints")
+    answer = by_rule("REJECT", "default/web has no endpoints", reject="icmp-port-unreachable", owner=owner)
+    assert cause(syn(answer))[:2] == (
+        "no endpoints",
+        "no endpoint: rejected in filter/INPUT with icmp-port-unreachable: Service default/web, no endpoints",
+    )
+    assert cause(syn(by_rule("REJECT", reject="tcp-reset")))[:2] == (
+        "rejected", "REJECTed in filter/INPUT with tcp-reset",
+    )  # fmt: skip
+    assert cause(syn(by_rule("DROP")))[:2] == ("dropped by rule", "DROPped in filter/INPUT")
+
+
+def test_invalid() -> None:
+    hops = [by_rule("DROP"), drop("NETFILTER_DROP", "nf_hook_slow", "node")]
+    name, text, evidence = cause(syn(*hops, flow=None, untracked="INVALID"))
+    assert (name, evidence) == ("conntrack INVALID", "derived")
+    assert text == "conntrack state INVALID: DROPped in filter/INPUT"
+    matched = by_rule("DROP", text="-m conntrack --ctstate INVALID -j DROP")
+    assert cause(syn(matched, flow=None))[::2] == ("conntrack INVALID", "observed"), "the rule says it"
+
+
+def test_conntracks_table() -> None:
+    gone = drop("NETFILTER_DROP", "nf_hook_slow", "node")
+    spaces = FakeSpaces({"net/netfilter/nf_conntrack_count": "8", "net/netfilter/nf_conntrack_max": "8"})
+    told = cause(syn(gone, clue("table-full", 30, "node")), spaces=spaces)
+    said = "dropped: conntrack's table is full"
+    assert told[:2] == ("conntrack table full", f"{said} (8 of 8 entries when it was read afterwards)")
+    spaces = FakeSpaces({"net/netfilter/nf_conntrack_count": "4", "net/netfilter/nf_conntrack_max": "65536"})
+    assert cause(syn(gone, clue("table-full", 30, "node")), spaces=spaces)[1] == said, "figures of another moment"
+    name, text, _ = cause(syn(clue("confirm", 15, "node"), gone))
+    assert name == "conntrack race lost" and "(10.244.0.1:23711 -> 10.244.0.11:8080)" in text
+
+
+@pytest.mark.parametrize(
+    ("errno", "words"),
+    [(22, "the route is a blackhole"), (101, "there is no route"), (113, "unreachable"), (13, "prohibit"), (1, "EPERM")],
+)
+def test_no_route(errno: int, words: str) -> None:
+    name, text, _ = cause(syn(clue("route", 15, "node", errno=errno), drop("NOT_SPECIFIED", "ip_error", "node")))
+    assert name == "no route" and words in text and text.startswith("dropped in node")
+
+
+def test_no_route_over_ipv6() -> None:
+    assert cause(syn(drop("NOT_SPECIFIED", "ip6_pkt_prohibit", "node")))[1].startswith(
+        "dropped in node: the route says prohibit"
+    )
+
+
+def test_neighbour() -> None:
+    waits = clue("neighbour", 15, "node", ipv4="10.244.0.99", ipv6="::", state=0)
+    told = cause(syn(waits, drop("NEIGH_FAILED", "arp_error_report", "node")))
+    assert told == ("neighbour failed", "dropped: next hop 10.244.0.99 on cni0 does not answer (ARP)", "observed")
+    assert cause(syn(waits))[2] == "derived", "it still waits"
+    by_ipv6 = clue("neighbour", 15, "node", ipv6="fe80::1", state=0)
+    assert "next hop fe80::1 on cni0 has not answered neighbour discovery" in cause(syn(by_ipv6))[1], "of a route for IPv4"
+    assert cause(syn(waits, drop("NOT_SPECIFIED", "neigh_invalidate", "node"))) == told, "IPv6 on older kernels"
+    assert cause(syn(drop("NOT_SPECIFIED", "neigh_invalidate", "node")))[0] == "dropped", "nobody saw it wait"
+
+
+@pytest.mark.parametrize(
+    ("reason", "function", "name"),
+    [
+        ("IP_RPFILTER", "ip_rcv_finish_core", "rp_filter"), ("NOT_SPECIFIED", "ip_rcv_finish_core", "martian source"),
+        ("TCP_CSUM", "tcp_v4_rcv", "bad checksum"), ("TC_INGRESS", "sch_handle_ingress", "tc"), ("SOMETHING", "f", "dropped"),
+    ],
+)  # fmt: skip
+def test_other_drops(reason: str, function: str, name: str) -> None:
+    told = cause(syn(drop(reason, function, "node")))
+    assert told[0] == name and told[1].startswith("dropped")
+    assert (told[2] == "derived") == (name == "martian source")
+
+
+def test_not_recognised_passes_by_the_translation() -> None:
+    other = HALF.reversed
+    reset = packet(HALF, "RST", way(9 * MS), 4, seq=SEQ + 1, ack=0)
+    answer = synack(ends=other, hops=[drop("NO_SOCKET", netns="client", at=6 * MS)], flow=None)
+    name, text, evidence = cause(syn(*at_listener(True)), answer, reset)
+    assert (name, evidence) == ("SYN-ACK not recognised", "observed")
+    assert "came from 10.244.0.11:8080, not from 192.168.56.10:30285" in text and text.endswith("and the client reset it")
+    assert cause(syn(*at_listener(True)), answer)[2] == "derived", "no reset was seen"
+    assert cause(syn(*at_listener(True)), answer, last_ack())[0] == "accepted", "the client has gone on from it"
+    partly = synack(ends=other, hops=[Hop(6 * MS, "hook", "client", "INPUT")], flow=None, complete=False)
+    assert cause(syn(*at_listener(True)), partly)[0] == "half-open", "a part of its way was lost: the translation, perhaps"
+
+
+def test_a_synack_that_is_dropped_on_its_way_back() -> None:
+    answer = synack(hops=[*synack().hops, by_rule("DROP")])
+    assert cause(syn(*at_listener(True)), answer)[1].endswith("but did not get back: DROPPED in filter/INPUT")
+
+
+def test_the_clients_reset_alone() -> None:
+    reset = packet(HALF, "RST", way(9 * MS), 4, seq=SEQ + 1)
+    name, text, _ = cause(syn(*at_listener(True)), reset)
+    assert name == "SYN-ACK not recognised" and "to 10.244.0.11:8080, while it had asked 192.168.56.10:30285" in text
+
+
+def test_refused_elsewhere() -> None:
+    reset = packet(INSIDE.reversed, "RST ACK", [Hop(4 * MS, "hook", "node", "PREROUTING", in_iface="cni0")], 4, ack=SEQ + 1)
+    assert cause(syn(), reset)[:2] == ("refused elsewhere", "answered with a reset by 10.244.0.11:8080")
+    ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
+    flow = Flow(ASKED, INSIDE.reversed, "RELATED", True, 0)
+    hops = [Hop(4 * MS, "hook", "node", "PREROUTING")]
+    icmp = Packet(5, 4 * MS, "node", "eth1", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 1))
+    assert cause(syn(), icmp)[1] == "answered with ICMP icmp-host-unreachable by 10.9.0.1"
+
+
+def test_no_answer() -> None:
+    told = cause(syn())
+    assert told == ("no answer", "left by cni0, no SYN-ACK in 1 s: 10.244.0.11:8080 should have answered", "derived")
+
+
+def test_what_lost_a_part_is_not_known() -> None:
+    assert cause(syn(complete=False))[:2] == ("not known", "not known, a part of its way was lost: forwarded to cni0")
+
+
+def partly_watched(*packets: Packet) -> tuple[str, str]:
+    """The cause as a run with --drops-only tells it."""
+    syns = Syns(FakeSpaces(), partial=True)
+    for each in packets:
+        syns.add(each)
+    (only,) = syns.rest()
+    return only.cause.name, only.cause.text
+
+
+def test_an_ack_that_was_not_recorded_is_not_told_to_be_missing() -> None:
+    said = "answered by 10.244.0.11:8080; what came after it was not recorded"
+    assert partly_watched(syn(), synack()) == ("answered", said)
+    at_once = "answered by nginx (pid 4242) in pod-a; what came after it was not recorded"
+    assert partly_watched(syn(*at_listener(True)), synack()) == ("answered", at_once), "the last ACK is not recorded"
+    assert partly_watched(syn(*at_listener(True))) == ("answered", at_once)
+    aborts = packet(ASKED, "RST", [*way(9 * MS)], 4, seq=SEQ + 1)
+    assert partly_watched(syn(), synack(), aborts)[0] == "answered", "an ACK may have come before it"
+    assert cause(syn(), synack(), aborts)[0] == "SYN-ACK not recognised"
+
+
+def test_a_syn_sent_again_to_a_half_open_connection() -> None:
+    again = syn(
+        Hop(10, "handshake", "pod-a", handshake=at_listener(None)[-1].handshake),
+        at=1000 * MS, identity=9,
+    )  # fmt: skip
+    shake = again.hops[-1].handshake
+    assert shake
+    again.hops[-1] = Hop(10, "handshake", "pod-a", handshake=type(shake)("request", False, 0, 128, 1))
+    first, second = verdicts(syn(*at_listener(True)), again)
+    assert (first.cause.name, second.cause.name) == ("half-open", "half-open already")
+    assert (first.again, second.again) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("tsval", "recent", "old"), [(1, 5000, True), (5000, 1, False), (9, 10, False), (8, 10, True), (2**32 - 5, 4, True)]
+)
+def test_timestamps_are_compared_as_tcp_does(tsval: int, recent: int, old: bool) -> None:
+    assert _cause_helpers.older(tsval, recent) is old
+
+
+def test_numbers_of_a_clue() -> None:
+    assert Clue("listener", {"accept_queue": 3, "x": "y"}).number("accept_queue") == 3
+    assert Clue("listener", {"x": "y"}).number("x") == Clue("listener", {}).number("accept_queue") == 0

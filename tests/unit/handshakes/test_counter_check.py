@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a packet explains of the kernel's counters, and what remains open."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.support.syns import FakeSpaces, at_listener, clue, last_ack, syn
+from tracer.handshakes.counter_check import Reconcile, explained_by
+from tracer.model.counter_mismatch import Difference
+from tracer.model.packet import Drop, Hop, Packet
+
+
+def counted(packet: Packet) -> dict[str, int]:
+    assert {netns for netns, _ in explained_by(packet)} <= {"pod-a"}
+    return dict(Counter(counter for _, counter in explained_by(packet)))
+
+
+@pytest.mark.parametrize(
+    ("packet", "counters"),
+    [
+        (syn(*at_listener(True)), {}),
+        (syn(*at_listener(False, accept_queue=129)), {"ListenOverflows": 1, "ListenDrops": 1}),
+        (syn(*at_listener(False, syn_queue=128, syncookies=0)), {"TCPReqQFullDrop": 1, "ListenDrops": 1}),
+        (syn(*at_listener(False, syn_queue=100, syncookies=0)), {"ListenDrops": 1}),
+        (syn(*at_listener(True, cookie=True, syn_queue=128)), {"TCPReqQFullDoCookies": 1, "SyncookiesSent": 1}),
+        (
+            syn(*at_listener(False, syn_queue=129, accept_queue=129)),
+            {"TCPReqQFullDoCookies": 1, "ListenOverflows": 1, "ListenDrops": 1},
+        ),
+        (syn(*at_listener(False, syn_queue=128, accept_queue=129)), {"ListenOverflows": 1, "ListenDrops": 1}),
+        (syn(*at_listener(True, syn_queue=128, syncookies=0)), {}),
+        (last_ack(True), {}),
+        (last_ack(False, queue=129), {"ListenOverflows": 1, "ListenDrops": 1}),
+        (syn(clue("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)), {"PAWSEstab": 1, "PAWSTimewait": 1}),
+        (syn(clue("time-wait", 9, answer="ack", tsval=9000, ts_recent=1)), {}),
+        (syn(clue("time-wait", 9, answer="taken over", tsval=1, ts_recent=9000)), {}),
+        (syn(clue("table-full", 9)), {"conntrack_drop": 1}),
+        (syn(clue("confirm", 9)), {"conntrack_drop": 1, "conntrack_insert_failed": 1}),
+        (syn(Hop(9, "drop", "pod-a", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core"))), {"IPReversePathFilter": 1}),
+        (syn(Hop(9, "drop", "pod-a", drop=Drop("TCP_RFC7323_PAWS", "tcp_validate_incoming"))), {}),
+    ],
+)
+def test_explained(packet: Packet, counters: dict[str, int]) -> None:
+    assert counted(packet) == counters
+
+
+def test_copies_explain_nothing() -> None:
+    packet = syn()
+    packet.hops.append(Hop(9, "drop", "pod-a", drop=Drop("IP_RPFILTER", "f"), clone=True))
+    assert counted(packet) == {}
+
+
+def test_differences() -> None:
+    spaces = FakeSpaces()
+    spaces.counted = {"ListenDrops": 10, "ListenOverflows": 4, "PAWSEstab": 0}
+    reconcile = Reconcile(spaces)
+    reconcile.add(syn(*at_listener(False, accept_queue=129)))
+    spaces.counted = {"ListenDrops": 12, "ListenOverflows": 5, "PAWSEstab": 0}
+    told = {(d.netns, d.counter): d for d in reconcile.differences()}
+    assert told["pod-a", "ListenOverflows"] == Difference("pod-a", "ListenOverflows", 1, 1)
+    assert told["pod-a", "ListenOverflows"].open == 0
+    drops = told["pod-a", "ListenDrops"]
+    assert (drops.counted, drops.explained, drops.open) == (2, 1, 1)
+    assert drops.text == (
+        "ListenDrops in pod-a: 2 counted, 1 explained; 1 were packets that this run did not see or did not ask for"
+    )
+    assert ("pod-a", "PAWSEstab") not in told, "it has not moved, and should not have"
+
+
+def test_more_explained_than_counted_is_open_too() -> None:
+    spaces = FakeSpaces()
+    reconcile = Reconcile(spaces)
+    reconcile.add(syn(*at_listener(False, syn_queue=100, syncookies=0)))
+    (one,) = [d for d in reconcile.differences() if d.netns == "pod-a"]
+    assert one.text == "ListenDrops in pod-a: 0 counted, 1 explained; 1 more than the kernel counted" and one.open == 1
+
+
+def test_a_counter_that_the_kernel_has_not_is_not_compared() -> None:
+    spaces = FakeSpaces()
+    spaces.counted = {"PAWSEstab": 3}
+    reconcile = Reconcile(spaces)
+    reconcile.add(syn(clue("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)))
+    spaces.counted = {"PAWSEstab": 4}
+    assert [(d.counter, d.open) for d in reconcile.differences() if d.netns == "pod-a"] == [("PAWSEstab", 0)]
+    spaces.counted = {}
+    assert reconcile.differences() == [], "a namespace that is gone"

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many clients share an address."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.syns import HALF, INSIDE, clue, packet, syn, verdicts, way
+from tracer.handshakes import snat_clients
+from tracer.handshakes.snat_clients import Behind, snat
+from tracer.model.packet import Drop, Hop, Nat, Packet
+
+
+def other(src: str, identity: int) -> Packet:
+    """The SYN of another client behind the same MASQUERADE."""
+    before = replace(HALF, src=src)
+    return packet(before, "SYN", [Hop(0, "nat", "node", nat=Nat("MASQUERADE", before, INSIDE))], identity, seq=identity)
+
+
+def test_clients_are_counted_once_each() -> None:
+    of = Behind()
+    for n, src in enumerate(("192.168.56.1", "192.168.56.2", "192.168.56.2")):
+        of.add(other(src, n))
+    assert of.clients(syn()) == 2
+    assert of.clients(packet(HALF, "SYN", [Hop(0, "hook", "node")])) == 0
+
+
+def test_a_new_port_alone_is_no_shared_address() -> None:
+    moved = replace(HALF, sport=1)
+    assert snat(packet(HALF, "SYN", [Hop(0, "nat", "node", nat=Nat("MASQUERADE", HALF, moved))])) is None
+    assert snat(packet(HALF, "SYN", way())) == Nat("MASQUERADE", HALF, INSIDE)
+
+
+def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snat_clients, "MOST_CLIENTS", 3)
+    of = Behind()
+    for n in range(9):
+        of.add(other(f"10.0.0.{n}", n))
+    assert of.clients(syn()) == 3
+
+
+def test_it_is_said_with_an_old_timestamp() -> None:
+    hit = clue("time-wait", 9, answer="ack", state="TIME_WAIT", ts_recent=5000, tsval=1000, seconds=4)
+    late = syn(hit, Hop(20, "drop", "pod-a", drop=Drop("NOT_SPECIFIED", "tcp_v4_rcv")))
+    _, second = sorted(verdicts(other("192.168.56.2", 8), late), key=lambda v: v.cause.name)
+    assert "MASQUERADE gives 2 clients the one address 10.244.0.1" in second.cause.text

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is planned on real kernels, as they were recorded (tests/support/recorded_kernels.py), and on some that were changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import recorded_kernels
+from tests.support.builders import BtfBuilder
+from tracer.errors import NoProbe
+from tracer.events import cstruct
+from tracer.kernel import attach_plan, xt_extensions
+from tracer.kernel.attach_plan import Abilities, Planned, Refused
+from tracer.kernel.btf import KernelTypes
+from tracer.kernel.kallsyms import Symbols
+from tracer.kernel.probes import ENTRY, PROBES, RETURN, TRACEPOINT
+from tracer.kernel.session import Kernel, choose
+
+OLD, NEW = Abilities(fentry=True, module_fentry=False), Abilities(fentry=True, module_fentry=True)
+NONE = Abilities(fentry=False, module_fentry=False)
+
+
+def kernel(version: str, without: tuple[str, ...] = ()) -> Kernel:
+    """A recorded kernel. without: modules that are not loaded, and functions and structures that are not there."""
+    return recorded_kernels.kernel(recorded_kernels.without(recorded_kernels.load(version), *without))
+
+
+def planned(k: Kernel, can: Abilities, verbose: bool = True) -> dict[str, Planned]:
+    return {row.probe.name: row for row in attach_plan.plan(k.types, k.symbols, can, verbose)[0]}
+
+
+def refused(k: Kernel, can: Abilities, verbose: bool = True) -> dict[str, str]:
+    return {row.probe.name: row.why for row in attach_plan.plan(k.types, k.symbols, can, verbose)[1]}
+
+
+POSITIONS = {
+    "hook": (1, 2), "table4": (2, 3, 1), "table6": (2, 3, 1), "table4_begin": (2, 1), "table6_begin": (2, 1),
+    "table_found": (1, 2), "table_replaced": (1,), "chain": (1, 2), "nat": (1, 2, 3, 4), "nat_hook": (2, 3),
+    "nft_fwd": (3,), "nft_fwd_to": (3,),
+    "unreach4": (1, 2), "unreach6": (2, 3), "reset4": (3, 0), "reset6": (3, 0), "socket": (1, 2), "synack4": (7,),
+    "synack6": (7,), "syn": (3, 4), "accept4": (1, 2, 6), "accept6": (1, 2, 6), "request": (1, 2, 5), "drop": (1, 2, 3),
+    "ipvs_schedule": (1, 2), "ipvs_nat4": (1, 2), "ipvs_nat6": (1, 2), "ipvs_reply": (2, 4, 6), "ipvs_leave": (1, 2),
+    "ipvs_in": (2,),
+    "cookie4": (1,), "cookie6": (1,), "listener": (3, 4), "time_wait": (1, 2), "answer_reset4": (1, 2, 3),
+    "answer_reset6": (1, 2, 3), "neighbour": (1, 2), "no_route": (1,), "table_full": (1,), "confirm": (1,),
+    "clone": (1,), "copy": (1,), "pcopy": (1,), "tap": (1,), "tap_ring": (1,),
+}  # fmt: skip
+"""Where the arguments are since 5.16, by row."""
+NFT_RULE = {"6.1": (1, 0, 0, 0, 3), "6.12": (4, 1, 2, 3, 5), "7.2": (4, 1, 2, 3, 5)}
+"""The trace info held packet, verdict and rule until 6.4."""
+
+
+@pytest.mark.parametrize("version", ["6.1", "6.12", "7.2"])
+def test_every_row_runs(version: str) -> None:
+    k = kernel(version)
+    positions = {**POSITIONS, "nft_rule": NFT_RULE[version]}
+    if version == "6.1":  # a reset has no reason there
+        positions |= {"answer_reset4": (1, 2, 0), "answer_reset6": (1, 2, 0)}
+    assert {name: row.positions for name, row in planned(k, NEW).items()} == positions
+    assert refused(k, NEW) == {}
+    assert not any(row.assumed for row in planned(k, NEW).values())
+
+
+def test_5_10_describes_no_module() -> None:
+    """The table was the third argument then; what is not described is taken from what is known, and said so."""
+    k = kernel("5.10")
+    found = planned(k, NEW)
+    before_5_16 = {
+        "table4": (1, 2, 3),
+        "table6": (1, 2, 3),
+        "table4_begin": (1, 3),
+        "table6_begin": (1, 3),
+        "nft_rule": (1, 0, 0, 0, 3),
+    }
+    resets = {"reset4": (2, 3), "reset6": (2, 3), "answer_reset4": (1, 2, 0), "answer_reset6": (1, 2, 0)}
+    no_reasons = {"drop": (1, 2, 0)}
+    expected = {**POSITIONS, **before_5_16, **resets, **no_reasons}
+    assert {n: row.positions for n, row in found.items()} == {n: p for n, p in expected.items() if not n.startswith("ipvs_")}
+    assert {n: why for n, why in refused(k, NEW).items() if n != "ipvs_in"} == {
+        n: "struct ip_vs_conn is not described by BTF (before 5.11 modules have none)"
+        for n in ("ipvs_schedule", "ipvs_nat4", "ipvs_nat6", "ipvs_reply", "ipvs_leave")
+    }
+    assert {n for n, row in found.items() if row.assumed} == {n for n, row in found.items() if row.probe.module}
+    assert (found["table4"].way, found["nat"].way, found["hook"].way) == ("KRETPROBE", "KPROBE", "FEXIT")
+    assert found["nat_hook"].symbol == "nf_nat_inet_fn"
+
+
+@pytest.mark.parametrize("version", ["5.10", "6.12"])
+def test_what_is_known_of_5_10_is_trusted_on_that_kernel_only(version: str) -> None:
+    """Where some module is described, or the kernel is later, a module without BTF is not known."""
+    data = recorded_kernels.load(version)
+    if version == "5.10":
+        data["modules described"] = True
+        data["functions"]["some_function"] = {"some_module": []}
+    else:
+        data["modules described"] = False
+    k = recorded_kernels.kernel(data)
+    for can in (NEW, NONE):
+        why = refused(k, can)
+        assert {"table4", "chain", "nat", "nat_hook"} <= why.keys()
+        assert not any(row.assumed for row in planned(k, can).values())
+        assert xt_extensions.plan(k.types, k.symbols, can) == []
+        assert "hook" not in why
+
+
+def test_5_10_that_was_built_otherwise() -> None:
+    """What is known of a structure holds only where its parts have the size that puts its fields there."""
+    data = recorded_kernels.load("5.10")
+    data["structures"]["rhltable"][1] += 64
+    why = refused(recorded_kernels.kernel(data), NEW)
+    assert why["chain"] == why["nft_rule"] == "struct nft_table is not described by BTF (before 5.11 modules have none)"
+    assert "table4_begin" not in why
+
+
+WAYS_OLD = {
+    "hook": "FEXIT", "table4": "KRETPROBE", "nat": "KPROBE", "socket": "FENTRY", "drop": "RAWTP", "syn": "FEXIT",
+    "synack4": "KPROBE", "clone": "FEXIT", "unreach4": "KPROBE",
+}  # fmt: skip
+WAYS_NEW = {**WAYS_OLD, "table4": "FEXIT", "nat": "FENTRY", "unreach4": "FENTRY"}
+WAYS_NONE = {name: {"FEXIT": "KRETPROBE", "FENTRY": "KPROBE"}.get(way, way) for name, way in WAYS_NEW.items()}
+
+
+@pytest.mark.parametrize(("can", "ways"), [(OLD, WAYS_OLD), (NEW, WAYS_NEW), (NONE, WAYS_NONE)])
+def test_ways(can: Abilities, ways: dict[str, str]) -> None:
+    found = planned(kernel("6.12"), can)
+    assert {name: found[name].way for name in ways} == ways
+
+
+def test_a_seventh_argument_needs_a_kprobe() -> None:
+    """Debian's 6.1 has opt_child_init in tcp_v4_syn_recv_sock, its 6.12 has not."""
+    with_seven, with_six = kernel("6.1"), kernel("6.12")
+    rows = [planned(k, NEW)["accept4"] for k in (with_seven, with_six)]
+    assert [(row.way, row.parameters) for row in rows] == [("KRETPROBE", 7), ("FEXIT", 6)]
+
+
+def test_program_names_are_what_bcc_wants() -> None:
+    k = kernel("6.12")
+    assert planned(k, NEW)["hook"].program == "kretfunc__vmlinux__nf_hook_slow"
+    assert planned(k, OLD)["hook"].program == "kretfunc__nf_hook_slow"
+    assert planned(k, NEW)["nat"].program == "kfunc__nf_nat__nf_nat_manip_pkt"
+    assert planned(k, OLD)["nat"].program == "on_nat"
+    assert planned(k, OLD)["drop"].program == "raw_tracepoint__kfree_skb"
+
+
+def test_rows_of_missing_modules_are_refused_one_by_one() -> None:
+    why = refused(kernel("6.12", without=("nf_nat", "ip_tables")), NEW)
+    assert why == {
+        "table4": "module ip_tables is not loaded",
+        "table4_begin": "module ip_tables is not loaded",
+        "nat": "module nf_nat is not loaded",
+        "nat_hook": "module nf_nat is not loaded",
+    }
+
+
+def test_a_loaded_module_without_the_function_is_told_apart() -> None:
+    k = kernel("6.12", without=("nf_nat_manip_pkt", "skb_clone", "ip_tables"))
+    assert refused(k, NEW) == {
+        "table4": "module ip_tables is not loaded",
+        "table4_begin": "module ip_tables is not loaded",
+        "nat": "nf_nat has no function nf_nat_manip_pkt",
+        "clone": "the kernel has no function skb_clone",
+    }
+
+
+def test_verbose_rows_only_when_asked() -> None:
+    k = kernel("6.12")
+    assert set(planned(k, NEW, verbose=True)) - set(planned(k, NEW, verbose=False)) == {"nat_hook"}
+    assert refused(k, NEW, verbose=False) == {}
+
+
+def test_arguments_that_moved_out_of_sight(tmp_path: Path) -> None:
+    b = BtfBuilder()
+    b.function("nf_hook_slow", {"ctx": b.pointer(b.struct("nf_hook_ctx", 8, {}))})
+    (tmp_path / "vmlinux").write_bytes(b.blob())
+    k = Kernel(KernelTypes(tmp_path), Symbols(["0 T nf_hook_slow"]), "99.0")
+    assert refused(k, NEW)["hook"] == "its arguments are not where this program knows to find them"
+    with pytest.raises(NoProbe) as e:
+        choose(k, NEW, verbose=False)
+    assert str(e.value).startswith("Tracing cannot go without netfilter hooks and their verdicts, and its arguments")
+
+
+def test_kprobe_only_when_asked() -> None:
+    rows, _ = choose(kernel("6.12"), NEW, verbose=True, only="kprobe")
+    assert {row.way for row in rows} == {"KPROBE", "KRETPROBE", "RAWTP"}
+
+
+def test_header() -> None:
+    k = kernel("6.12", without=("nf_nat",))
+    rows, _ = attach_plan.plan(k.types, k.symbols, NEW, verbose=False)
+    lines = attach_plan.header(rows, 4096, 2).splitlines()
+    assert lines[:2] == ["#define RING_PAGES 4096", "#define CPUS 2"]
+    assert "#define WAY_hook FEXIT" in lines
+    assert "#define PROGRAM_hook kretfunc__vmlinux__nf_hook_slow" in lines
+    assert "#define ARGS_table4(GET, ctx) { GET(ctx, 2), GET(ctx, 3), GET(ctx, 1) }" in lines
+    assert "#define ARGS_request(GET, ctx) { GET(ctx, 1), GET(ctx, 2), GET##_OF_NUMBER(ctx, 5) }" in lines
+    assert "#define RETURN_hook 5" in lines, "the return value stands behind four arguments"
+    assert "#define WAY_nat OFF" in lines
+    assert not any(line.startswith("#define PROGRAM_nat ") for line in lines)
+    assert "#define SYNACK_SEEN 1" in lines
+    assert "#define DROP_REASONS" in lines
+    numbers = [line.split()[1:] for line in lines if line.startswith("#define NUMBER_")]
+    assert numbers == [[f"NUMBER_{p.name}", str(i)] for i, p in enumerate(PROBES)]
+
+
+def test_header_of_an_old_kernel() -> None:
+    k = kernel("5.10")
+    rows, _ = attach_plan.plan(k.types, k.symbols, NONE, verbose=False)
+    text = attach_plan.header([r for r in rows if r.probe.name != "synack4"], 8, 2)
+    assert "#define ARGS_drop(GET, ctx) { GET(ctx, 1), GET(ctx, 2), 0 }\n" in text
+    assert "DROP_REASONS" not in text
+    assert "#define SYNACK_SEEN 0\n" in text
+
+
+def test_the_table_itself() -> None:
+    names = [p.name for p in PROBES]
+    assert len(set(names)) == len(names) <= cstruct.define("records/loss_counters.h", "TALLY_ROWS"), (
+        "there are sights and counters for so many"
+    )
+    assert {p.at for p in PROBES} == {ENTRY, RETURN, TRACEPOINT}
+    assert {p.name for p in PROBES if p.needed} == {"hook", "drop"}
+    for p in PROBES:
+        assert not p.fallback or len(p.fallback) == len(p.args), p.name
+        assert bool(p.fallback) == bool(p.module), f"{p.name}: only modules may lack BTF"
+    assert [row.number for row in (Planned(p, "", "", "", (), 0, "") for p in PROBES)] == list(range(len(PROBES)))
+    assert Refused(PROBES[0], "x").probe is PROBES[0]

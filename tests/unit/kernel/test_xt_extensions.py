@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which match and target functions are watched, and by which programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.builders import BtfBuilder
+from tracer.kernel import xt_extensions
+from tracer.kernel.attach_plan import Abilities
+from tracer.kernel.btf import KernelTypes
+from tracer.kernel.kallsyms import Symbols
+
+FUNCTIONS = {
+    "xt_nat": ("xt_dnat_target_v2",), "xt_statistic": ("statistic_mt",), "xt_nfacct": ("nfacct_mt",),
+    "ipt_REJECT": ("reject_tg",), "ip6t_REJECT": ("reject_tg6",),
+    "ipt_rpfilter": ("rpfilter_mt",), "ip6t_rpfilter": ("rpfilter_mt",),
+}  # fmt: skip
+MODERN, OLD = Abilities(True, True), Abilities(True, False)
+
+
+def planned(directory: Path, can: Abilities, wrong: str = "") -> dict[tuple[str, str], xt_extensions.Watched]:
+    vmlinux = BtfBuilder()
+    skb, par = (vmlinux.pointer(vmlinux.struct(n, 8, {})) for n in ("sk_buff", "xt_action_param"))
+    (directory / "vmlinux").write_bytes(vmlinux.blob())
+    lines = []
+    for module, names in FUNCTIONS.items():
+        b = BtfBuilder(vmlinux)
+        for name in names:
+            b.function(name, {"skb": skb, "par": par} if name != wrong else {"par": par, "skb": skb})
+            lines.append(f"0000000000000000 t {name}\t[{module}]")
+        (directory / module).write_bytes(b.blob())
+    found = xt_extensions.plan(KernelTypes(directory), Symbols(lines), can)
+    return {(row.module, row.symbol): row for row in found}
+
+
+def test_fentry_has_a_program_for_each(tmp_path: Path) -> None:
+    found = planned(tmp_path, MODERN)
+    assert found["xt_nat", "xt_dnat_target_v2"].programs == (("kfunc__xt_nat__xt_dnat_target_v2", "FENTRY"),)
+    assert found["xt_statistic", "statistic_mt"].programs == (("kretfunc__xt_statistic__statistic_mt", "FEXIT"),)
+    assert found["xt_nat", "xt_dnat_target_v2"].acts == (("target", "DNAT", 2, "ip"), ("target", "DNAT", 2, "ip6"))
+    assert found["ipt_REJECT", "reject_tg"].acts == (("target", "REJECT", 0, "ip"),)
+    assert found["ip6t_REJECT", "reject_tg6"].acts == (("target", "REJECT", 0, "ip6"),)
+
+
+def test_revisions_that_share_a_function(tmp_path: Path) -> None:
+    """A step of a revision that is not watched for would be one too many, and no way through the rules would agree."""
+    acts_of = planned(tmp_path, MODERN)["xt_nfacct", "nfacct_mt"].acts
+    assert {act[2] for act in acts_of} == {0, 1} and {act[:2] for act in acts_of} == {("match", "nfacct")}
+
+
+def test_kprobes_share_three(tmp_path: Path) -> None:
+    found = planned(tmp_path, OLD)
+    assert {program for row in found.values() for program in row.programs} == {
+        ("on_match", "KPROBE"), ("on_match_answer", "KRETPROBE"), ("on_target", "KPROBE"),
+    }  # fmt: skip
+    text = xt_extensions.header(list(found.values()))
+    assert sorted(text.splitlines()) == [
+        "MATCH_KPROBE(on_match)", "MATCH_KRETPROBE(on_match_answer)", "TARGET_KPROBE(on_target)",
+    ]  # fmt: skip
+
+
+def test_a_name_that_two_modules_share(tmp_path: Path) -> None:
+    """A kprobe could not tell which; a program of fentry names its module."""
+    found = planned(tmp_path, MODERN)
+    assert found["ipt_rpfilter", "rpfilter_mt"].acts == (("match", "rpfilter", 0, "ip"),)
+    assert found["ip6t_rpfilter", "rpfilter_mt"].acts == (("match", "rpfilter", 0, "ip6"),)
+    assert not [key for key in planned(tmp_path, OLD) if key[1] == "rpfilter_mt"]
+
+
+def test_other_arguments_than_known_are_left_alone(tmp_path: Path) -> None:
+    assert ("xt_statistic", "statistic_mt") not in planned(tmp_path, MODERN, wrong="statistic_mt")
+
+
+def test_nothing_loaded(tmp_path: Path) -> None:
+    (tmp_path / "vmlinux").write_bytes(BtfBuilder().blob())
+    assert xt_extensions.plan(KernelTypes(tmp_path), Symbols([]), MODERN) == []
+    assert "MATCH" not in xt_extensions.header([])
+
+
+def test_each_name_and_revision_once() -> None:
+    for kind, text in (("match", xt_extensions.MATCHES), ("target", xt_extensions.TARGETS)):
+        named = [act for _, act in xt_extensions.rows(kind, text)]
+        assert len(named) == len(set(named))

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An API that never stops sending: what it sends is not taken into memory, and one sentence says so."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from tests.support.waiting import until
+from tracer.kube import api_client
+from tracer.kube.api_client import SERVICES, Client, TooMuch
+from tracer.kube.kubeconfig import Access
+from tracer.kube.store import Store
+from tracer.kube.watch import Watch
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+PAGES = b'{"metadata": {"continue": "on"}, "items": [' + b"{}," * 3000 + b"{}]}"
+
+
+class Endless:
+    """Answers every request with this beginning, then with the rest as long as somebody takes it. sent: bytes, in all."""
+
+    def __init__(self, begin: bytes, rest: bytes) -> None:
+        self._begin, self._rest, self.sent = begin, rest, 0
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.access = Access("http", "127.0.0.1", self._socket.getsockname()[1])
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                one, _ = self._socket.accept()
+                with one, suppress(OSError):
+                    one.recv(65536)
+                    one.sendall(HEAD + self._begin)
+                    while self._rest:
+                        self.sent += one.send(self._rest)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("MOST_PAGE", 2 << 20), ("MOST_LIST", 3 << 20), ("MOST_LINE", 1 << 20)):
+        monkeypatch.setattr(api_client, name, size)
+
+
+@pytest.fixture(params=["list", "text"])
+def endless(request: pytest.FixtureRequest) -> Iterator[Endless]:
+    server = Endless(b'{"items": [', b"{}," * 1000 if request.param == "list" else b"x" * 4096)
+    yield server
+    server.close()
+
+
+def test_a_list_without_end(endless: Endless) -> None:
+    with pytest.raises(TooMuch, match="a list of more than 2 MB"):
+        Client(endless.access).list(SERVICES)
+    watch = Watch(endless.access, Store(), lambda store: "")
+    watch.start()
+    until(lambda: watch.troubled)
+    assert "sends more than this program takes (a list of more than 2 MB)" in watch.notes()[0]
+    watch.close()
+
+
+def test_a_list_of_pages_without_end() -> None:
+    server = Endless(PAGES, b"")
+    with pytest.raises(TooMuch, match="a list of more than 3 MB"):
+        Client(server.access).list(SERVICES)
+    server.close()
+
+
+def test_an_event_without_end() -> None:
+    server = Endless(b'{"type": "ADDED", "object": "', b"x" * 4096)
+    with pytest.raises(TooMuch, match="an event of more than 1 MB"):
+        list(Client(server.access).watch(SERVICES, "1"))
+    server.close()

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packets of the scenarios, with the walks that their rulesets give: whose each hop is, and why it acted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import node
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.kube.endpoint_owners import end_of, owner_of_rewrite
+from tracer.kube.fwmarks import Trail
+from tracer.model.evidence import Evidence
+from tracer.model.kube import Owner
+from tracer.model.packet import Endpoints, Flow, Hop, Ipvs, Nat, Packet, Socket
+from tracer.model.rule import Place, Ruleset, Visit, Walk
+
+
+def visit(rules: Ruleset, table: str, *path: tuple[str, int], verdict: str = "", element: str = "") -> Visit:
+    """The visit of the last place of the path; the rule is looked up, its target is the verdict if none is given."""
+    chain, number = path[-1]
+    rule = rules.chain("ip", table, chain)[number - 1]
+    places = tuple(Place(*p) for p in path)
+    return Visit(places, rule, verdict or rule.target, Evidence.OBSERVED, element)
+
+
+def packet(hops: list[Hop], dst: str = "192.168.56.10", dport: int = 30285) -> Packet:
+    ends = Endpoints("192.168.56.1", 40000, dst, dport)
+    return Packet(1, 0, "node", "eth0", "IPv4", "TCP", ends, hops=hops)
+
+
+def numbered(rules: Ruleset, table: str, chain: str, words: str) -> tuple[str, int]:
+    """The place of the first rule of a chain that has these words in it."""
+    return next((chain, r.number) for r in rules.chain("ip", table, chain) if words in r.text)
+
+
+def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
+    one = node("1.20.2-iptables-legacy", "S2-one")
+    rules, known = one.iptables(), one.known(tmp_path)
+    way = [numbered(rules, "nat", "PREROUTING", "KUBE-SERVICES"), numbered(rules, "nat", "KUBE-SERVICES", "KUBE-NODEPORTS")]
+    mark, jump = (numbered(rules, "nat", "KUBE-NODEPORTS", f"30285 -j {to}") for to in ("KUBE-MARK-MASQ", "KUBE-SVC"))
+    service = numbered(rules, "nat", "KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP")
+    end = numbered(rules, "nat", "KUBE-SEP-66PQAUDBO7BH47NT", "DNAT")
+    pre = Walk(
+        (visit(rules, "nat", *way, mark, ("KUBE-MARK-MASQ", 1)), visit(rules, "nat", *way, jump, service, end)), ruleset=rules
+    )
+    masquerade = numbered(rules, "nat", "KUBE-POSTROUTING", "MASQUERADE")
+    post = Walk((visit(rules, "nat", numbered(rules, "nat", "POSTROUTING", "KUBE-POSTROUTING"), masquerade),), ruleset=rules)
+    told = packet(
+        [
+            Hop(0, "table", "node", "PREROUTING", "nat", walk=pre),
+            Hop(1, "nat", "node", "PREROUTING", nat=nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))),
+            Hop(2, "table", "node", "POSTROUTING", "nat", walk=post),
+        ]
+    )
+    explain(told, known)
+    said = [hop.owner.text if hop.owner else "" for hop in told.hops]
+    dnat = "Service default/http-proxy, NodePort 30285 -> pod default/http-proxy-a (node-1)"
+    assert said == [dnat, dnat, "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"]
+    assert told.src_owner and told.dst_owner
+    assert (told.src_owner.text, told.dst_owner.text) == ("external", "Service default/http-proxy, NodePort 30285")
+
+
+def nat(kind: str, before: tuple[str, int], after: tuple[str, int]) -> Nat:
+    return Nat(kind, Endpoints("192.168.56.1", 40000, *before), Endpoints("192.168.56.1", 40000, *after))
+
+
+@pytest.mark.parametrize("with_api", [True, False])
+def test_where_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) -> None:
+    """A walk shows the rules that acted; those that only led there are chains' names."""
+    one = node("1.36.2-iptables-nft", "S2-one")
+    rules = one.iptables()
+    chain = "5DZI2HW7VHZLUOJ5"
+    led = (("PREROUTING", 1), ("KUBE-SERVICES", 3), ("KUBE-NODEPORTS", 2), (f"KUBE-EXT-{chain}", 1))
+    mark = visit(rules, "nat", *led, ("KUBE-MARK-MASQ", 1))
+    dnat = visit(rules, "nat", *led[:3], (f"KUBE-EXT-{chain}", 2), (f"KUBE-SVC-{chain}", 2), ("KUBE-SEP-66PQAUDBO7BH47NT", 2))
+    masquerade = visit(rules, "nat", ("POSTROUTING", 1), numbered(rules, "nat", "KUBE-POSTROUTING", "MASQUERADE"))
+    rewrite = nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))
+    told = packet(
+        [
+            Hop(0, "nat", "node", "PREROUTING", nat=rewrite, walk=Walk((mark, dnat))),
+            Hop(1, "table", "node", "POSTROUTING", "nat", walk=Walk((masquerade,))),
+        ]
+    )
+    explain(told, one.known(tmp_path, with_api))
+    said = [hop.owner.text if hop.owner else "" for hop in told.hops]
+    pod = " -> pod default/http-proxy-a (node-1)" if with_api else ""
+    assert said == [
+        f"Service default/http-proxy, NodePort 30285{pod}",
+        "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)",
+    ]
+
+
+@pytest.mark.parametrize("with_rules", [True, False])
+def test_a_drop_is_named_by_who_marked_it(with_rules: bool, tmp_path: Path) -> None:
+    """Also from rules alone, and where the ruleset was not kept: the comment of the rule that jumped is in the visit's way."""
+    one = node("1.20.2-iptables-nft", "S4")
+    rules = one.iptables()
+    known = one.known(tmp_path, with_api=not with_rules)
+    trail = Trail(known)
+    kept = rules if with_rules else Ruleset("", 0, "", {})
+    xlb = numbered(rules, "nat", "KUBE-XLB-FGSWHB27NEIMUT22", "no local endpoints")
+    trail.table([visit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))], kept)
+    drop = numbered(rules, "filter", "KUBE-FIREWALL", "0x8000")
+    (owner,) = trail.table([visit(rules, "filter", ("INPUT", 2), drop)], kept)
+    assert owner
+    why = ", no local endpoints" if with_rules else ""
+    assert owner.text == f"kubelet KUBE-FIREWALL, marked by KUBE-MARK-DROP for 2048-game/service-2048{why}"
+
+
+def test_a_walk_that_is_remembered_says_what_it_said(tmp_path: Path) -> None:
+    """By the marks it began with, and only while the objects are the same."""
+    one = node("1.20.2-iptables-nft", "S4")
+    rules, known = one.iptables(), one.known(tmp_path, True)
+    xlb = numbered(rules, "nat", "KUBE-XLB-FGSWHB27NEIMUT22", "no local endpoints")
+    marked = [visit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))]
+    drop = [visit(rules, "filter", ("INPUT", 2), numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))]
+
+    def told(tables: list[list[Visit]]) -> list[list[Owner | None]]:
+        trail = Trail(known)
+        return [trail.table(visits, rules) for visits in tables]
+
+    first, unmarked = told([marked, drop]), told([drop])
+    assert first[1] != unmarked[0], "the same walk, with another mark before it"
+    assert told([marked, drop]) == first and told([drop]) == unmarked
+    fresh = Trail(one.known(tmp_path, True))
+    assert [fresh.table(list(visits), rules) for visits in (marked, drop)] == first
+    known.store.version += 1
+    assert known.memory.walk(drop, rules, (None, ()), known.store.version) is None
+    assert told([marked, drop]) == first
+
+
+def test_a_mark_of_one_packet_is_not_anothers(tmp_path: Path) -> None:
+    one = node("1.20.2-iptables-nft", "S4")
+    rules = one.iptables()
+    (owner,) = Trail(one.known(tmp_path)).table(
+        [visit(rules, "filter", numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))], rules
+    )
+    assert owner and owner.cause == ""
+
+
+def test_the_nftables_mode(tmp_path: Path) -> None:
+    one = node("1.36.2-nftables-nft", "S2-one")
+    rules, known = next(r for name, r in one.rulesets() if name == "nft.json"), one.known(tmp_path)
+    external, service = "external-3I2DGWPK-default/http-proxy/tcp/", "service-3I2DGWPK-default/http-proxy/tcp/"
+    element = f"tcp . 30285 : goto {external}"
+    pre = [
+        visit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), element=element),
+        visit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), (external, 1)),
+        visit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), (external, 2), (service, 1)),
+    ]
+    trail = Trail(known)
+    owners = trail.table(pre, rules)
+    assert owners[0] and owners[2]
+    assert owners[0].text == "Service default/http-proxy, NodePort 30285"
+    assert owners[2].text == "Service default/http-proxy, NodePort 30285 -> pod default/http-proxy-a (node-1)"
+    (masq,) = trail.table([visit(rules, "kube-proxy", ("nat-postrouting", 1), ("masquerading", 1))], rules)
+    assert masq
+    assert masq.text == f"kube-proxy, chain masquerading (mark 0x4000 set by {external} for default/http-proxy)"
+
+
+def test_the_clusterip_mark_of_the_nftables_mode_is_for_whom_the_map_then_chose(tmp_path: Path) -> None:
+    one = node("1.36.2-nftables-nft", "S2-one")
+    rules, known = next(r for name, r in one.rulesets() if name == "nft.json"), one.known(tmp_path)
+    element = "172.30.253.123 . tcp . 8080 : goto service-3I2DGWPK-default/http-proxy/tcp/"
+    trail = Trail(known)
+    first = visit(rules, "kube-proxy", ("nat-output", 1), ("services", 1))
+    trail.table([first, visit(rules, "kube-proxy", ("nat-output", 1), ("services", 2), element=element)], rules)
+    (masq,) = trail.table([visit(rules, "kube-proxy", ("nat-postrouting", 1), ("masquerading", 1))], rules)
+    assert masq and masq.cause == "mark 0x4000 set by services for default/http-proxy"
+
+
+def test_a_host_port_takes_what_was_meant_for_a_service(tmp_path: Path) -> None:
+    """ipvs: the cluster IP is local, so portmap's rule takes its port 3306: the pod is named, not the Service."""
+    one = node("1.20.2-ipvs-nft", "S5-nodeport")
+    known = one.known(tmp_path)
+    known = Known(known.store, known.sandboxes, known.local | {"172.30.33.7"})
+    owner = owner_of_rewrite(nat("DNAT", ("172.30.33.7", 3306), ("10.224.0.222", 3306)), "tcp", known)
+    assert owner and owner.text == "hostPort 3306 of pod default/mysql-b"
+    owner = owner_of_rewrite(nat("DNAT", ("172.30.33.7", 3306), ("10.244.0.11", 8080)), "tcp", known)
+    assert owner and owner.text == "Service default/mysql-np:mysql, cluster IP -> pod default/http-proxy-a (node-1)"
+    assert owner_of_rewrite(nat("DNAT", ("172.30.33.7", 3306), ("10.9.9.9", 1)), "tcp", known) is None
+    assert owner_of_rewrite(nat("SNAT", ("172.30.33.7", 3306), ("10.244.0.11", 8080)), "tcp", known) is None
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        (("172.30.33.7", 3306), "Service default/mysql-np:mysql, cluster IP"),
+        (("172.30.33.7", 9), "Service default/mysql-np, which has no port 9"),
+        (
+            ("192.168.56.10", 30306),
+            "node node-1, NodePort 30306 of default/same-port:tcp-a and hostPort 30306 of default/web-hp",
+        ),
+        (("192.168.56.10", 22), "node node-1"),
+        (("192.168.56.20", 22), "node node-2"),
+        (("192.168.56.20", 3306), "Service default/mysql-np:mysql, NodePort 3306"),
+        (("127.0.0.1", 9), "node node-1"),
+        (("10.244.0.11", 40000), "pod default/http-proxy-a, on node-1"),
+        (("10.224.0.222", 3306), "pod default/mysql-b, on node-1"),
+        (("10.244.1.77", 1), "unknown, in podCIDR of node-2"),
+        (("8.8.8.8", 53), "external"),
+    ],
+)
+def test_ends(end: tuple[str, int], text: str, tmp_path: Path) -> None:
+    known = node("1.20.2-ipvs-nft", "S5-nodeport").known(tmp_path)
+    assert end_of(*end, "tcp", known).text == text
+
+
+def test_ends_without_the_api(tmp_path: Path) -> None:
+    known = node("1.20.2-ipvs-nft", "S5-nodeport").known(tmp_path, with_api=False)
+    said = [end_of(a, p, "tcp", known).text for a, p in (("10.224.0.222", 3306), ("192.168.56.10", 3306), ("8.8.8.8", 53))]
+    assert said == ["pod default/mysql-b", "hostPort 3306 of pod default/mysql-b", "unknown"]
+
+
+def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
+    one = packet([Hop(0, "hook", "cni-3", "OUTPUT")], "127.0.0.1", 80)
+    one.endpoints, one.netns = Endpoints("127.0.0.1", 40000, "127.0.0.1", 80), "cni-3"
+    known = node("1.20.2-ipvs-nft", "S5").known(tmp_path)
+    explain(one, known)
+    assert one.src_owner and one.src_owner.text == "unknown, in network namespace cni-3"
+    one.netns = "node"
+    explain(one, known)
+    assert one.dst_owner and one.dst_owner.text == "node node-1"
+
+
+def test_without_the_api_conntrack_and_namespaces_tell(tmp_path: Path) -> None:
+    one = packet([Hop(0, "socket", "cni-7", socket=Socket(1, "LISTEN", 7, "nginx"))], "172.30.1.1", 80)
+    one.netns = "cni-3"
+    explain(one, Known())
+    assert one.src_owner and one.dst_owner
+    assert [one.src_owner.text, one.dst_owner.text] == [f"unknown, in network namespace cni-{n}" for n in (3, 7)]
+    one.flow = Flow(one.endpoints, Endpoints("10.224.0.222", 3306, "192.168.56.1", 40000), "NEW", False, 0)
+    explain(one, node("1.20.2-ipvs-nft", "S5").known(tmp_path, with_api=False))
+    assert one.dst_owner and one.dst_owner.text == "unknown -> pod default/mysql-b"
+
+
+def test_a_service_without_endpoints_in_the_nftables_mode(tmp_path: Path) -> None:
+    """The element of netlink bears no comment, and reject-chain is for all: the API and the way there tell."""
+    one = node("1.36.2-nftables-nft", "S1")
+    rules = next(r for name, r in one.rulesets() if name == "nft.json")
+    way = (("filter-input", 1), ("nodeport-endpoints-check", 1))
+    for with_api, element in ((True, ""), (False, ' comment "default/lonely-web:http"')):
+        visits = [
+            visit(rules, "kube-proxy", *way, element=f"tcp . 30584{element} : goto reject-chain"),
+            visit(rules, "kube-proxy", *way, ("reject-chain", 1)),
+        ]
+        owners = Trail(one.known(tmp_path, with_api)).table(visits)
+        assert [o and o.text for o in owners] == ["Service default/lonely-web:http, NodePort 30584, no endpoints"] * 2
+
+
+def test_addresses_of_kube_ipvs0_are_no_nodes(tmp_path: Path) -> None:
+    """Without the API all that is known is that some Service has them."""
+    local, cluster_ip = frozenset({"192.168.56.10", "172.30.33.7"}), "172.30.33.7"
+    alone = Known(local=local, ipvs=frozenset({cluster_ip}))
+    assert end_of(cluster_ip, 3306, "tcp", alone).text == "unknown, a Service's, for it is an address of kube-ipvs0"
+    assert end_of("192.168.56.10", 22, "tcp", alone).kind == "Node"
+    with_api = node("1.20.2-ipvs-nft", "S5-nodeport").known(tmp_path)
+    known = Known(with_api.store, local=local, ipvs=frozenset({cluster_ip}))
+    assert end_of(cluster_ip, 3306, "tcp", known).kind == "Service"
+
+
+def test_the_node_asks_from_a_services_address(tmp_path: Path) -> None:
+    """In ipvs mode a cluster IP is the nearest address to itself."""
+    known = node("1.20.2-ipvs-nft", "S2-three").known(tmp_path)
+    ends = Endpoints("172.30.253.123", 49534, "172.30.253.123", 8080)
+    asked = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=[Hop(0, "hook", "node", "OUTPUT")])
+    explain(asked, known)
+    assert asked.src_owner and asked.src_owner.text == "node node-1, from 172.30.253.123"
+    assert asked.dst_owner and asked.dst_owner.text == "Service default/http-proxy, cluster IP"
+
+
+def test_ipvs_names_the_service_and_whom_a_mark_is_for(tmp_path: Path) -> None:
+    """Its rules ask sets of all Services: the packet's own destination tells which one."""
+    one = node("1.20.2-ipvs-nft", "S2-three")
+    known = one.known(tmp_path)
+    rules = next(r for name, r in one.rulesets() if name == "iptables-nft-save")
+    before, after = Endpoints("192.168.56.1", 5, "172.30.253.123", 8080), Endpoints("192.168.56.1", 5, "10.244.0.11", 8080)
+    masqueraded = Endpoints("10.244.0.1", 77, "10.244.0.11", 8080)
+
+    def walk(*places: str, verdict: str) -> Walk:
+        path = tuple(Place(p.split()[0], int(p.split()[1])) for p in places)
+        visits = []
+        for n, place in enumerate(path):
+            rule = rules.chain("ip", "nat", place.chain)[place.number - 1]
+            visits.append(Visit(path[: n + 1], rule, verdict if n == len(path) - 1 else "JUMP", Evidence.OBSERVED))
+        return Walk(tuple(visits), ruleset=rules)
+
+    marked = walk("PREROUTING 1", "KUBE-SERVICES 1", "KUBE-MARK-MASQ 1", verdict="MARK")
+    out = walk("POSTROUTING 1", "KUBE-POSTROUTING 4", verdict="MASQUERADE")
+    server = Ipvs("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080, chosen="now")
+    hops = [
+        Hop(0, "chain", "node", "PREROUTING", walk=marked),
+        Hop(1, "ipvs", "node", "INPUT", ipvs=server, nat=Nat("DNAT", before, after)),
+        Hop(2, "chain", "node", "POSTROUTING", walk=out),
+        Hop(3, "nat", "node", "POSTROUTING", nat=Nat("MASQUERADE", after, masqueraded), walk=out),
+    ]
+    packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=hops)
+    explain(packet, known)
+    said = [h.owner.text if h.owner else "" for h in packet.hops]
+    assert said[1] == "Service default/http-proxy, cluster IP -> pod default/http-proxy-a (node-1)"
+    assert said[2] == "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A port that is a pod's hostPort and a Service's NodePort: the header names who gets the packet, also without API objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import audits
+from tests.support.audits import CLIENT, NODE
+from tests.support.nodes import MODES, node
+from tracer.kube.attribution import explain
+from tracer.model.kube import Owner
+from tracer.model.packet import Packet
+from tracer.predict.query import Question
+
+IPTABLES = [m for m in MODES if "-iptables-" in m]
+PORT = 30306
+
+
+def told(mode: str, scenario: str, port: int, folder: Path, with_api: bool = False) -> tuple[Packet, Owner]:
+    here = node(mode, scenario)
+    state = audits.state(here, folder, with_api=with_api)
+    story = audits.journey(state, here, state.virtual).stories(Question(CLIENT, 0, NODE, port))[0]
+    explain(story.packet, state.known)
+    assert story.packet.dst_owner
+    return story.packet, story.packet.dst_owner
+
+
+@pytest.mark.parametrize("mode", IPTABLES)
+def test_what_goes_to_the_service_is_not_called_the_pods(mode: str, tmp_path: Path) -> None:
+    packet, owner = told(mode, "S5-nodeport", PORT, tmp_path)
+    assert [h.nat.after.dst for h in packet.hops if h.nat and h.nat.kind == "DNAT"] == ["10.244.0.11"]
+    (service,) = {h.owner.label for h in packet.hops if h.owner and h.owner.kind == "Service"}
+    assert owner.kind == "Node" and owner.detail.startswith(f"NodePort {PORT} of {service} and hostPort {PORT} of ")
+    assert owner.evidence == "rule that acted"
+    assert told(mode, "S5-nodeport", PORT, tmp_path, with_api=True)[1].detail == owner.detail, "as the API's objects tell it"
+
+
+@pytest.mark.parametrize("mode", IPTABLES)
+def test_a_hostport_alone_stays_the_pods(mode: str, tmp_path: Path) -> None:
+    _, owner = told(mode, "S5", 3306, tmp_path)
+    assert owner.kind == "Pod" and owner.detail == "hostPort 3306"
+
+
+def test_what_an_unknown_rule_translates_is_not_called_the_pods(tmp_path: Path) -> None:
+    """Without its rules: it went elsewhere, so the pod did not get it."""
+    packet, _ = told(IPTABLES[0], "S5-nodeport", PORT, tmp_path)
+    known = audits.state(node(IPTABLES[0], "S5-nodeport"), tmp_path, with_api=False).known
+    packet.hops = [h for h in packet.hops if h.nat]
+    for at, hop in enumerate(packet.hops):
+        packet.hops[at] = type(hop)(hop.time, hop.what, hop.netns, hop.hook, nat=hop.nat)
+    explain(packet, known)
+    assert packet.dst_owner and packet.dst_owner.kind == "unknown" and packet.dst_owner.target == "10.244.0.11:8080"

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packet, SYN line and `explain` say that a Service has no (local) endpoints, whichever kube-proxy wrote the rules."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import audits
+from tests.support import findings as f
+from tests.support.audits import CLIENT, NODE
+from tests.support.nodes import MODES, node
+from tests.support.syns import FakeSpaces
+from tests.unit.findings.test_no_local_endpoints import marked_and_dropped
+from tracer.handshakes.analyzer import Syns
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.kube.store import Store
+from tracer.model.handshake import Cause
+from tracer.model.packet import Packet
+from tracer.predict.query import Question
+from tracer.render.text import Text
+
+LABEL, PORT = "2048-game/service-2048", 30420
+LOCAL = "no local endpoints (externalTrafficPolicy Local)"
+MARKED = f"kubelet KUBE-FIREWALL, marked by KUBE-MARK-DROP for {LABEL}, NodePort {PORT}, {LOCAL}"
+
+
+def printed(packet: Packet) -> str:
+    out = io.StringIO()
+    Text(out, io.StringIO()).packet(packet)
+    return out.getvalue()
+
+
+def cause(packet: Packet) -> Cause:
+    syns = Syns(FakeSpaces())
+    syns.add(packet)
+    (only,) = syns.rest()
+    return only.cause
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_explained(mode: str, tmp_path: Path) -> None:
+    here = node(mode, "S4")
+    state = audits.state(here, tmp_path)
+    (story,) = audits.journey(state, here, state.virtual).stories(Question(CLIENT, 0, NODE, PORT))
+    explain(story.packet, state.known)
+    text = printed(story.packet)
+    assert "no local endpoints" in text and f"NodePort {PORT}" in text
+    if mode.startswith("1.20"):
+        assert LOCAL in text
+    told = cause(story.packet)
+    assert told.name == "no endpoints" and told.text.startswith("no local endpoint: ") and LABEL in told.text
+
+
+def test_a_packet_that_was_marked_and_dropped(tmp_path: Path) -> None:
+    packet = marked_and_dropped()
+    explain(packet, node("1.20.2-iptables-legacy", "S4").known(tmp_path))
+    assert MARKED in printed(packet)
+    told = cause(packet)
+    assert told.text == f"no local endpoint: dropped in filter/INPUT: {MARKED}" and told.evidence.value == "observed"
+
+
+def test_the_comment_alone_says_it(tmp_path: Path) -> None:
+    packet = marked_and_dropped()
+    explain(packet, node("1.20.2-iptables-legacy", "S4").known(tmp_path, with_api=False))
+    assert LOCAL in cause(packet).text and LABEL in cause(packet).text
+
+
+def by_ipvs(known: Known, port: int) -> Packet:
+    packet = f.ipvs(NODE, port)
+    explain(packet, known)
+    return packet
+
+
+def test_refused_by_ipvs_for_want_of_local_endpoints(tmp_path: Path) -> None:
+    packet = by_ipvs(node("1.20.2-ipvs-nft", "S4").known(tmp_path), PORT)
+    owner = f"Service {LABEL}, NodePort {PORT}, {LOCAL}"
+    assert owner in printed(packet)
+    told = cause(packet)
+    assert told.text == (
+        f"no local endpoint: rejected by IPVS in INPUT with icmp-port-unreachable: TCP {NODE}:{PORT} has no real server"
+        f" available: {owner}"
+    )
+    assert told.name == "no endpoints" and told.evidence.value == "derived", "IPVS refused it; why follows from the objects"
+
+
+def test_refused_by_ipvs_for_want_of_endpoints(tmp_path: Path) -> None:
+    text = cause(by_ipvs(node("1.20.2-ipvs-nft", "S1").known(tmp_path), 30584)).text
+    assert text.startswith("no endpoint: rejected by IPVS in INPUT with") and text.endswith("NodePort 30584, no endpoints")
+
+
+def test_refused_by_ipvs_for_an_unknown_reason(tmp_path: Path) -> None:
+    """Ready pods stand behind it, and it takes them everywhere: kube-proxy has perhaps not heard of them."""
+    told = cause(by_ipvs(node("1.20.2-ipvs-nft", "S2-one").known(tmp_path), 30285))
+    assert told.name == "rejected" and "endpoint" not in told.text
+    assert told.text.startswith(f"REJECTed by IPVS in INPUT with icmp-port-unreachable: TCP {NODE}:30285 has no real server")
+    without = cause(by_ipvs(node("1.20.2-ipvs-nft", "S4").known(tmp_path, with_api=False), PORT))
+    assert without.name == "rejected" and "local" not in without.text and "/INPUT" not in without.text
+
+
+def test_a_cluster_ip_has_another_policy() -> None:
+    """externalTrafficPolicy says nothing of requests to the cluster IP."""
+    store = Store("node-1")
+    store.load(json.loads(json.dumps(node("1.20.2-ipvs-nft", "S4").objects)))
+    port = next(p for p in store.services.all(("2048-game", "service-2048")))
+    packet = f.ipvs(port.cluster_ips[0], port.port)
+    explain(packet, Known(store))
+    assert "endpoints" not in printed(packet)

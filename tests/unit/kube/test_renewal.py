@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The probes follow the objects at once, also while packets are explained by those of before; and it is said since when."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.support import captures
+from tests.support.api_server import ApiServer
+from tests.support.builders import Trail, hops
+from tests.support.waiting import until
+from tests.unit.kube.test_selectors import OBJECTS, Session, addresses
+from tracer.capture.format.schema import Record
+from tracer.capture.replay.reader import Capture
+from tracer.events import record
+from tracer.kernel import filter_maps
+from tracer.kernel import session as kernel
+from tracer.kube.catalog import Known
+from tracer.kube.filter_renewal import KEPT, History, Renewal, Renewed
+from tracer.kube.resolver import Kube, Source
+from tracer.kube.selectors import Words
+from tracer.kube.store import Store
+from tracer.model.filter import MAX_HOSTS, Filter, parse_host
+from tracer.model.packet import Packet
+from tracer.packets.assembler import Journeys
+from tracer.pipeline.live_source import Live
+from tracer.pipeline.run import Limits, Run
+from tracer.render.text import Text
+
+OLD, NEW = 30285, 31999
+SERVICE = "default/http-proxy"
+
+
+def renumbered(port: int) -> Any:
+    """The Service with another NodePort."""
+    services = (o for o in OBJECTS if o["kind"] == "Service" and o["metadata"]["name"] == "http-proxy")
+    service = json.loads(json.dumps(next(services)))
+    service["spec"]["ports"][0]["nodePort"] = port
+    return service
+
+
+def request(number: int, port: int, at: int) -> Any:
+    trail = Trail(("192.168.56.1", 40000 + number, "192.168.56.10", port), number << 8, at, in_name="eth0").hook("PREROUTING")
+    return trail.hook("POSTROUTING", in_name="", out_name="cni0").batch
+
+
+class Slow(Text):
+    """While its first packet is printed, a NodePort changes: it waits until the probes know, or gives up."""
+
+    def __init__(self, out: io.StringIO, err: io.StringIO, server: ApiServer, session: Session) -> None:
+        super().__init__(out, err)
+        self._server, self._session, self.knew = server, session, False
+
+    def packet(self, packet: Packet) -> None:
+        super().packet(packet)
+        if not self.knew:
+            self._server.put(renumbered(NEW))
+            until(lambda: self._session.filters and NEW in self._session.filters[-1].ports)
+            self.knew = True
+
+
+class Batches(Session):
+    """Gives one batch a turn."""
+
+    def __init__(self, *batches: Any) -> None:
+        super().__init__()
+        self._batches = list(batches)
+
+    def events(self) -> Any:
+        return self._batches.pop(0) if self._batches else record.NOTHING
+
+
+def test_the_probes_follow_while_packets_are_explained(tmp_path: Path, server: ApiServer) -> None:
+    now = time.monotonic_ns()
+    backlog = np.concatenate([request(1, OLD, now - 10**9), request(2, OLD, now - 10**9 + 1)])
+    session, out, err = Batches(backlog), io.StringIO(), io.StringIO()
+    with Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), Words(services=(SERVICE,)), Filter()) as kube:
+        assert OLD in kube.filter().ports
+        slow = Slow(out, err, server, session)
+        run = Run(Live(cast(kernel.Session, session), kube), Journeys(hops(), quiet=0), slow, Limits(), kube)
+        run._turn()
+        assert slow.knew and OLD not in session.filters[-1].ports
+        until(lambda: NEW in {p.node_port for p in kube.known.store.services.values()})
+        # One that came before the change and is explained after it, and one that came after it.
+        session._batches.append(np.concatenate([request(3, OLD, now - 10**9 + 2), request(4, NEW, time.monotonic_ns())]))
+        session._batches.append(request(5, OLD, time.monotonic_ns() + 1))
+        run._turn()
+        run._turn(last=True)
+        kube.detach()
+    asked = re.findall(r"-> 192\.168\.56\.10:(\d+)", out.getvalue())
+    assert asked == [str(OLD)] * 3 + [str(NEW)], "each as it was asked for when it came; the last one was not"
+    told = rf"The objects have changed\. Since \d\d:\d\d:\d\d\.\d{{3}} .* new filter: with port {NEW}, without port {OLD}\."
+    assert re.search(told, err.getvalue())
+
+
+def test_nothing_is_written_to_probes_that_end(tmp_path: Path, server: ApiServer) -> None:
+    session = Session()
+    with Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), Words(services=(SERVICE,)), Filter()) as kube:
+        kube.attach(session.set_filter)
+        kube.detach()
+        before = len(session.filters)
+        server.put(renumbered(NEW))
+        until(lambda: NEW in {p.node_port for p in kube.known.store.services.values()})
+        assert len(session.filters) == before
+
+
+def test_a_filter_that_cannot_be_written_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, said = Known(), list[str]()
+    renewal = Renewal(Words(services=(SERVICE,)), Filter(), known)
+    monkeypatch.setattr("tracer.kube.filter_renewal.troubles.failed", lambda what, e: said.append(f"{what}: {e}"))
+
+    def write(to: Filter) -> None:
+        raise OSError("no room")
+
+    renewal.attach(write)
+    known.store.load(OBJECTS)
+    assert set(said) == {"renewing the filter of the probes: no room"} and known.store.services.all(("default", "http-proxy"))
+
+
+def test_what_waits_and_what_is_kept_has_a_bound() -> None:
+    known = Known(Store())
+    renewal = Renewal(Words(services=(SERVICE,)), Filter(), known)
+    renewal.attach(lambda to: None)
+    known.store.load(OBJECTS)
+    for port in range(31000, 31000 + KEPT + 3):
+        known.store.apply("Service", renumbered(port))
+    assert len(renewal.take()) == KEPT and renewal.dropped == 5 and renewal.take() == []
+    history = History()
+    for number in range(KEPT + 2):
+        history.add(Renewed(number * 10, frozenset({("", number + 1, "tcp")}), Filter(ports=(number + 1,))))
+    assert history.dropped == 2 and len(history.at(0)) == KEPT
+    newest = history.at(10 * (KEPT + 1))
+    assert newest == [frozenset({("", KEPT + 2, "tcp")})] and len(history.at(10 * KEPT)) == 2
+
+
+class Hosts(dict[Any, Any]):
+    """bcc's table of hosts, with what each step leaves."""
+
+    def __init__(self, log: list[tuple[str, int]]) -> None:
+        super().__init__()
+        self._log = log
+        self.Key, self.Leaf = (ctypes.c_ubyte * 20), int
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(bytes(key), value)
+        self._log.append(("hosts", len(self)))
+        assert len(self) <= MAX_HOSTS, "the kernel's map is full"
+
+    def __delitem__(self, key: Any) -> None:
+        super().__delitem__(bytes(key))
+        self._log.append(("hosts", len(self)))
+
+
+class Array(dict[Any, Any]):
+    def __init__(self, name: str, size: int, log: list[tuple[str, int]]) -> None:
+        super().__init__()
+        self._name, self._log = name, log
+        self.Key, self.Leaf = int, (ctypes.c_ubyte * size)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._log.append((self._name, any(bytes(value))))
+
+
+@pytest.mark.parametrize("count", [2, MAX_HOSTS])
+def test_what_stays_wanted_is_let_pass_all_the_time(count: int) -> None:
+    log: list[tuple[str, int]] = []
+    sizes = {"filters": filter_maps.filter_record(Filter()).nbytes, "ports": filter_maps.port_bits(()).nbytes}
+    bpf = {b"hosts": Hosts(log), **{name.encode(): Array(name, size, log) for name, size in sizes.items()}}
+    hosts = [parse_host(f"10.0.{n >> 8}.{n & 255}") for n in range(2 * count)]
+    filter_maps.write(bpf, Filter(ports=(80,), hosts=tuple(hosts[:count])))
+    log.clear()
+    filter_maps.write(bpf, Filter(ports=(80, 81), hosts=tuple(hosts[1 : count + 1])))
+    names = [name for name, _ in log]
+    kept = filter_maps.network_key(hosts[1])
+    assert kept in bpf[b"hosts"] and len(bpf[b"hosts"]) == count
+    assert names == (["hosts", "ports", "filters", "hosts"] if count == 2 else ["hosts", "hosts", "ports", "filters"])
+    log.clear()
+    filter_maps.write(bpf, Filter(hosts=(hosts[1],)))
+    assert [name for name, _ in log][:2] == ["filters", "ports"], "ports that count no more are emptied afterwards"
+
+
+def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packet of the old port that came before the change, explained after it; a replay shows it, too."""
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    at = 1_000_000
+    steps = [
+        Renewed(0, frozenset({("", OLD, "tcp")}), Filter(ports=(OLD,))),
+        Renewed(2 * at, frozenset({("", NEW, "tcp")}), Filter(ports=(NEW,), hosts=(parse_host("192.168.56.10"),))),
+    ]
+    turns: captures.Turns = [(request(n, port, n * at), []) for n, port in ((1, OLD), (3, NEW), (4, OLD))]
+    made = captures.capture(tmp_path / "a.k8st", turns, words=Words(node_ports=(OLD,)), renewals=steps)
+    asked = re.findall(r"-> 192\.168\.56\.10:(\d+)  SYN  60", made.text["text"])
+    assert asked == [str(OLD), str(NEW)], "the last one came when the old port was not asked for any more"
+    status, now, _ = run("-r", made.path)
+    assert (status, now) == (0, made.text["text"])
+    with Capture(str(made.path)) as capture:
+        bodies = [body for _, kind, _, body in capture.records() if kind == Record.FILTER]
+    assert [body[0] for body in bodies] == [0, 2 * at] and bodies[1][2:] == [["192.168.56.10/32"], [NEW]]
+    assert addresses(steps[1].filter) == {"192.168.56.10"}
+
+
+@pytest.mark.parametrize("body", [[5, [], ["10.0.0.1/99"], [80]], [5, [], [], [70000]], [5, [["a", 1]], [], []], ["x"], 7])
+def test_a_filter_that_cannot_be_is_damage(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.capture.record.buffer.Tape.renewed", lambda tape, renewed: tape.keep(Record.FILTER, "", body))
+    steps = [Renewed(0, frozenset(), Filter(ports=(OLD,)))]
+    made = captures.capture(tmp_path / "a.k8st", [(request(1, OLD, 1000), [])], renewals=steps)
+    status, out, err = run("-r", made.path)
+    assert status == 23 and out == made.text["text"] and "could not be read" in err

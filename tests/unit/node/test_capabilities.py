@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which capabilities are asked for, and what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracer.errors import NoProbe, NotRoot
+from tracer.node import capabilities
+
+ALL = (1 << 41) - 1
+
+
+def test_bits_are_the_kernels() -> None:
+    header = Path("/usr/include/linux/capability.h")
+    if not header.exists():
+        pytest.skip("no kernel headers")
+    found = dict(re.findall(r"^#define\s+(CAP_\w+)\s+(\d+)$", header.read_text(), re.M))
+    assert {name: int(found[name]) for name in capabilities.BITS} == capabilities.BITS
+
+
+def test_what_is_held() -> None:
+    assert capabilities.held("Name:\tx\nCapPrm:\t0000000000000001\nCapEff:\t000001ffffffffff\n") == ALL
+    assert capabilities.held("Name:\tx\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("mine", "lacks"),
+    [
+        (ALL, ""),
+        (capabilities.mask(("CAP_SYS_ADMIN",)), ""),
+        (1 << 38 | 1 << 39 | capabilities.mask(("CAP_NET_ADMIN",)), "CAP_SYS_ADMIN,"),  # CAP_PERFMON and CAP_BPF
+    ],
+)
+def test_what_is_lacking_is_named(mine: int, lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(capabilities, "held", lambda: mine)
+    if not lacks:
+        capabilities.require_tracing()
+        return
+    with pytest.raises(NotRoot, match=f"^Tracing needs {lacks} which this root lacks: run the container privileged\\.$"):
+        capabilities.require_tracing()
+
+
+@pytest.mark.parametrize(
+    ("without", "loses"),
+    [
+        ((), ""), (("CAP_KILL", "CAP_SYS_RESOURCE"), ""), (("CAP_DAC_READ_SEARCH",), ""), (("CAP_DAC_OVERRIDE",), ""),
+        (("CAP_DAC_READ_SEARCH", "CAP_DAC_OVERRIDE"), "without CAP_DAC_READ_SEARCH no processes of other users"),
+        (("CAP_SYS_PTRACE", "CAP_SYSLOG"), "without CAP_SYS_PTRACE no processes; without CAP_SYSLOG no functions that dropped"),
+    ],
+)  # fmt: skip
+def test_what_is_lost_is_said(without: tuple[str, ...], loses: str) -> None:
+    assert capabilities.lost(ALL & ~capabilities.mask(without)) == loses
+
+
+@pytest.mark.parametrize(
+    ("text", "goes"), [("[none] integrity confidentiality\n", True), ("none integrity [confidentiality]\n", False)]
+)
+def test_lockdown_is_said_before_anything_is_tried(
+    text: str, goes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lockdown").write_text(text)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(capabilities, "held", lambda: ALL)
+    monkeypatch.setattr(capabilities, "LOCKDOWN", tmp_path / "lockdown")
+    if goes:
+        capabilities.require_tracing()
+        return
+    with pytest.raises(NoProbe, match=r"^This kernel is locked down \(confidentiality\): .* nothing can be traced\.$"):
+        capabilities.require_tracing()
+
+
+def test_somebody_else_is_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NotRoot, match=r"^Tracing needs root: run it with sudo\.$"):
+        capabilities.require_tracing()
+
+
+GIVEN_UP = """
+import threading
+from tracer.node import capabilities
+before = capabilities.held()
+capabilities.give_up()
+seen = []
+thread = threading.Thread(target=lambda: seen.append(capabilities.held()))
+thread.start()
+thread.join()
+import subprocess
+child = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True).stdout
+print(before, capabilities.held(), seen[0], capabilities.held(child))
+"""
+
+
+def test_the_rest_is_given_up() -> None:
+    """In a process of its own, for it does not come back; a program that it runs has all again."""
+    ran = subprocess.run([sys.executable, "-c", GIVEN_UP], capture_output=True, text=True, check=True)
+    before, after, thread, child = map(int, ran.stdout.split())
+    assert after == thread == before & capabilities.mask(capabilities.AFTERWARDS)
+    assert child == before
+    if before:
+        assert after != before
+
+
+STILL = """
+import ctypes, os, socket, subprocess
+from tracer.node import capabilities
+capabilities.give_up()
+own = os.open("/proc/self/ns/net", os.O_RDONLY)
+socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW).close()
+os.listdir("/proc/1/fd")
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x40000000) == 0, os.strerror(ctypes.get_errno())
+assert libc.setns(own, 0x40000000) == 0, os.strerror(ctypes.get_errno())
+try:
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+except PermissionError:
+    print("kept")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+def test_what_a_run_does_can_still_be_done() -> None:
+    """Rules are asked for through a raw socket, in other namespaces; a process is found by its descriptors."""
+    ran = subprocess.run(["unshare", "-n", sys.executable, "-c", STILL], capture_output=True, text=True)
+    assert (ran.stdout, ran.returncode) == ("kept\n", 0), ran.stderr

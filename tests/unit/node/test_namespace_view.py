@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this machine's own namespace says of itself; another that is gone says nothing."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from tracer.node import namespace_view
+from tracer.node.namespace_view import Spaces
+from tracer.node.namespaces import Namespaces
+
+
+def own() -> tuple[Spaces, str]:
+    names = Namespaces()
+    return Spaces(names), names.name(names.own)
+
+
+def test_listening_sockets_settings_and_counters() -> None:
+    of, here = own()
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(1)
+        port = sock.getsockname()[1]
+        assert [b.address for b in of.bound(here) if b.port == port] == ["127.0.0.1"]
+        assert of.process(next(b.inode for b in of.bound(here) if b.port == port)).endswith(")")
+    assert of.setting(here, "net/ipv4/ip_local_port_range") == " ".join(
+        Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    )
+    assert "ListenDrops" in of.counters(here)
+
+
+def test_what_cannot_be_read_is_empty() -> None:
+    of, here = own()
+    assert of.bound("no such namespace") == () and of.counters("no such namespace") == {}
+    assert of.setting(here, "net/ipv4/tcp_tw_recycle") == "", "Linux has none since 4.12"
+    assert of.process(0) == ""
+
+
+def test_answers_are_kept_for_a_moment() -> None:
+    of, here = own()
+    before = of.bound(here)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(1)
+        port = sock.getsockname()[1]
+        assert of.bound(here) is before
+        for key, (at, value) in list(of._kept.items()):
+            of._kept[key] = at - 2 * namespace_view.KEPT_SECONDS, value
+        assert port in [b.port for b in of.bound(here)]
+
+
+def test_conntracks_statistics_are_summed_over_cpus(tmp_path: Path) -> None:
+    (tmp_path / "stat").mkdir()
+    (tmp_path / "netstat").write_text("TcpExt: ListenDrops\nTcpExt: 7\n")
+    (tmp_path / "stat/nf_conntrack").write_text(
+        "entries drop insert_failed\n0000000a 00000010 00000001\n0000000a 00000001 00000000\n"
+    )
+    before, namespace_view.NET = namespace_view.NET, tmp_path
+    try:
+        found = namespace_view._counters()
+    finally:
+        namespace_view.NET = before
+    assert found == {"ListenDrops": 7, "conntrack_entries": 20, "conntrack_drop": 17, "conntrack_insert_failed": 1}

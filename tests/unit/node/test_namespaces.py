@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names for numbers, on the machine the tests run on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import PATIENCE
+from tracer.errors import BadOption
+from tracer.node import namespaces, processes
+from tracer.node.namespaces import Namespaces, interface_index, tracking
+from tracer.node.processes import Processes
+
+NODE, OWN, NAMELESS = 4026531840, 4026531841, 4026531842
+
+
+def process_is_in(process: int | str, inode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """inode 0: not everyone may look at process 1."""
+    real, link = namespaces._inode, Path(f"/proc/{process}/ns/net")
+    monkeypatch.setattr(namespaces, "_inode", lambda path: inode if path == link else real(path))
+
+
+@pytest.fixture
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of namespaces as `ip netns` keeps one; any file has an inode. The second directory is not there."""
+    (tmp_path / "pod-a").touch()
+    (tmp_path / "pod-b").touch()
+    monkeypatch.setattr(namespaces, "NAMED", (tmp_path, tmp_path / "missing"))
+    process_is_in(1, NODE, monkeypatch)
+    return tmp_path
+
+
+@pytest.fixture
+def few(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all processes there are two: the first, and `held`, number 77, in a namespace without a name."""
+    process_is_in(77, NAMELESS, monkeypatch)
+    monkeypatch.setattr(namespaces, "_processes", lambda: iter([1, 77]))
+    monkeypatch.setattr(namespaces, "_command", lambda pid: {1: "init", 77: "held"}[pid])
+
+
+def test_the_node_has_its_name(named: Path) -> None:
+    known = Namespaces()
+    assert known.node == NODE
+    assert known.name(NODE) == "node"
+    assert known.find("node") == NODE
+    assert known.find("pid:1") == NODE
+
+
+@pytest.mark.usefixtures("few")
+def test_a_node_that_may_not_be_looked_at_is_not_any_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a filter 0 is any namespace, and in an event it is none."""
+    process_is_in(1, 0, monkeypatch)
+    known = Namespaces()
+    assert (known.node, known.name(0)) == (0, "")
+    for name in ("node", "0", "pid:1"):
+        with pytest.raises(BadOption) as e:
+            known.find(name)
+        assert str(e.value) == f"There is no network namespace {name!r} (known: held[77], pod-a, pod-b)."
+
+
+def test_this_processs_namespace_need_not_be_the_nodes(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Namespaces().own == Path("/proc/self/ns/net").stat().st_ino
+    process_is_in("self", OWN, monkeypatch)
+    known = Namespaces()
+    assert (known.node, known.own) == (NODE, OWN)
+
+
+def test_named_namespaces(named: Path) -> None:
+    known = Namespaces()
+    inode = (named / "pod-a").stat().st_ino
+    assert known.find("pod-a") == inode
+    assert known.find(str(named / "pod-a")) == inode
+    assert known.name(inode) == "pod-a"
+
+
+def test_a_namespace_made_later_is_found(named: Path) -> None:
+    known = Namespaces()
+    (named / "pod-c").touch()
+    assert known.name((named / "pod-c").stat().st_ino) == "pod-c"
+    assert known.find("pod-c") == (named / "pod-c").stat().st_ino
+
+
+def test_a_namespace_that_nothing_leads_to(named: Path) -> None:
+    known = Namespaces()
+    assert known.name(17) == "netns 17"
+    (named / "late").touch()
+    assert known.name(17) == "netns 17", "asked once, not for every packet"
+    assert known.name(0) == "", "no namespace at all"
+
+
+@pytest.mark.usefixtures("few")
+def test_by_number_or_process_when_there_is_one(named: Path) -> None:
+    assert Namespaces().find(str(NODE)) == NODE
+    assert Namespaces().find(str(NAMELESS)) == NAMELESS
+    assert Namespaces().find("held[77]") == NAMELESS
+    inode = (named / "pod-a").stat().st_ino
+    assert Namespaces().find(str(inode)) == inode
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    "name", ["no-such", "pid:999999999", "pid:x", "/no/such/file", "../pod-z", "4026531999", "0", "held", "held[78]", "init[1]"]
+)
+def test_find_says_what_there_is(name: str) -> None:
+    with pytest.raises(BadOption) as e:
+        Namespaces().find(name)
+    assert str(e.value) == f"There is no network namespace {name!r} (known: held[77], node, pod-a, pod-b)."
+    assert e.value.status == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare")
+def test_a_nameless_namespace_is_called_by_a_process_in_it(named: Path) -> None:
+    held = subprocess.Popen(["unshare", "-n", "sh", "-c", "echo; read line"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert held.stdout
+    assert held.stdin
+    try:
+        if not held.stdout.readline():
+            pytest.skip("no namespace may be made here")
+        known = Namespaces()
+        inode = known.find(f"pid:{held.pid}")
+        assert inode != known.node
+        assert known.name(inode) == f"sh[{held.pid}]"
+        assert Namespaces().find(f"sh[{held.pid}]") == Namespaces().find(str(inode)) == inode
+    finally:
+        held.stdin.close()
+        held.wait(PATIENCE)
+        held.stdout.close()
+
+
+def test_owner_of_a_socket_of_ours() -> None:
+    with socket.socket() as s:
+        inode = os.fstat(s.fileno()).st_ino
+        pid, command = Processes().owner(inode)
+        assert pid == os.getpid()
+        assert command == Path("/proc/self/comm").read_text().strip()
+
+
+def test_owner_of_none() -> None:
+    assert Processes().owner(0) == (0, ""), "0: a socket nobody has accepted"
+    assert Processes().owner(1) == (0, "")
+
+
+def test_a_known_server_is_asked_again_before_everyone(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Processes(pause=3600)
+    with socket.socket() as first, socket.socket() as second:
+        assert known.owner(os.fstat(first.fileno()).st_ino)[0] == os.getpid()
+        third = socket.socket()
+        monkeypatch.setattr(namespaces, "_processes", lambda: pytest.fail("all processes are read once in a while only"))
+        for s in (second, third):
+            assert known.owner(os.fstat(s.fileno()).st_ino)[0] == os.getpid()
+        third.close()
+        assert known.owner(1) == (0, "")
+
+
+def test_all_processes_are_not_read_at_every_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([iter([os.getpid()])])
+    monkeypatch.setattr(processes, "_processes", lambda: next(readings))
+    known = Processes(pause=3600)
+    assert [known.owner(n) for n in (11, 12, 13)] == [(0, "")] * 3
+    assert next(readings, None) is None
+
+
+def test_interface() -> None:
+    assert interface_index("lo") == socket.if_nametoindex("lo")
+
+
+def test_interface_that_is_not_here() -> None:
+    with pytest.raises(BadOption) as e:
+        interface_index("nosuch0")
+    assert re.fullmatch(r"There is no interface 'nosuch0' here \(there are: .*\blo\b.*\)\.", str(e.value))
+
+
+def test_tracking() -> None:
+    """This process's namespace, or none: which, depends on the machine."""
+    counter = Path("/proc/sys/net/netfilter/nf_conntrack_count")
+    used = counter.exists() and int(counter.read_text()) > 0
+    assert tracking() == ({Path("/proc/self/ns/net").stat().st_ino} if used else set())
+
+
+def test_a_socket_that_nobody_holds_is_not_looked_for_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, asked = Processes(pause=3600), list[int]()
+    monkeypatch.setattr(Processes, "_read", lambda self, pid, wanted: asked.append(pid))
+    known._owners[7] = (1, "init")
+    assert known.owner(2**40) == (0, "") and asked
+    asked.clear()
+    assert known.owner(2**40) == (0, "") and not asked

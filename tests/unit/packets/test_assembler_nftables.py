@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hits in the stream of events: each chain's hop gets its walk, numbering and waiting know of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.support.builders import NODE, SECOND, Ends, Trail, hops
+from tests.unit.rules.nftables.test_reconstruct import TABLE, Held, snapshot
+from tracer.events.record import DTYPE, HIT_DTYPE, Kind, Trace
+from tracer.model.packet import Packet
+from tracer.packets.assembler import QUIET_NS, WAIT_NS, Journeys
+from tracer.rules.nftables.snapshot import Snapshot
+from tracer.rules.resolver import Hits
+
+CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
+BASE = 0xFFFF0000
+
+
+class Rules(Held):
+    """Snapshots that have been read; `reading`: another one is."""
+
+    def __init__(self, *snapshots: Snapshot, reading: bool = False) -> None:
+        super().__init__(*snapshots)
+        self.reading = reading
+
+    def refresh(self) -> None: ...
+
+    def coming(self, inode: int, generation: int) -> bool:
+        return self.reading and self.find(inode, generation) is None
+
+
+def hit(trail: Trail, handle: int, code: int, trace: str = "RULE") -> None:
+    """A record between the trail's events."""
+    row = np.zeros(1, HIT_DTYPE)
+    fields: dict[str, Any] = {
+        "time": trail.time, "packet": trail.packet, "hop": trail.hop, "object": BASE, "netns": NODE, "generation": 7,
+        "kind": Kind.EVENT_NFT_RULE, "handle": handle, "code": code & 0xFFFFFFFF, "trace": Trace["TRACE_" + trace],
+        "table_handle": TABLE, "policy": 1,
+    }  # fmt: skip
+    for name, value in fields.items():
+        row[0][name] = value
+    trail.rows.append(row.view(DTYPE))
+    trail.hop += 1
+    trail.time += 1000
+
+
+def trail() -> Trail:
+    """One run of the nat chain, in which two rules act, and one of another chain whose hits were never written."""
+    t = Trail(CLIENT)
+    hit(t, 101, -1)
+    hit(t, 102, 1)
+    t.add("CHAIN", hook="PREROUTING", table="nat", chain="PREROUTING", state=2, object=BASE)
+    t.add("CHAIN", hook="PREROUTING", table="raw", chain="PREROUTING", state=2, object=BASE + 8)
+    return t.hook("PREROUTING")
+
+
+def packets(batch: npt.NDArray[Any], rules: Rules | None) -> list[Packet]:
+    journeys = Journeys(hops(), rules=Hits(nft=rules))
+    journeys.add(batch)
+    return journeys.rest()
+
+
+def test_a_chains_hop_has_its_walk() -> None:
+    (packet,) = packets(trail().batch, Rules(snapshot()))
+    assert [(h.what, h.table) for h in packet.hops] == [("chain", "ip nat"), ("chain", "ip raw"), ("hook", "")]
+    walk = packet.hops[0].walk
+    assert walk and [v.place.number for v in walk.visits] == [1, 2] and walk.undecided == ""
+    assert [h.walk for h in packet.hops[1:]] == [None, None]
+    assert packet.complete, "hits are numbered with the events"
+
+
+def test_a_hit_that_was_lost_leaves_a_gap() -> None:
+    t = Trail(CLIENT)
+    hit(t, 101, -1)
+    t.lose().add("CHAIN", hook="PREROUTING", table="nat", chain="PREROUTING", state=2, object=BASE)
+    (packet,) = packets(t.batch, Rules(snapshot()))
+    assert not packet.complete
+    assert packet.hops[0].walk and packet.hops[0].walk.undecided == "a part of what the rules did was lost"
+
+
+def test_without_rules_hits_are_no_hops() -> None:
+    (packet,) = packets(trail().batch, None)
+    assert len(packet.hops) == 3 and not any(h.walk for h in packet.hops)
+
+
+def test_hits_alone_are_no_packet() -> None:
+    t = Trail(CLIENT)
+    hit(t, 101, 1)
+    assert packets(t.batch, Rules(snapshot())) == []
+
+
+def test_a_packet_waits_for_its_rules() -> None:
+    rules = Rules(reading=True)
+    journeys = Journeys(hops(), rules=Hits(nft=rules))
+    t = trail()
+    journeys.add(t.batch)
+    quiet = t.time + QUIET_NS
+    assert journeys.finished(quiet) == []
+    rules._snapshots = (snapshot(),)
+    (packet,) = journeys.finished(quiet)
+    assert packet.hops[0].walk and packet.hops[0].walk.decision
+
+
+def test_but_not_for_ever() -> None:
+    journeys = Journeys(hops(), rules=Hits(nft=Rules(reading=True)))
+    t = trail()
+    journeys.add(t.batch)
+    assert journeys.finished(t.time + WAIT_NS - SECOND) == []
+    (packet,) = journeys.finished(t.time + WAIT_NS)
+    assert packet.hops[0].walk and packet.hops[0].walk.undecided.endswith("could not be read in time")

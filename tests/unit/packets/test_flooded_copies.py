@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A packet that a bridge floods: the copy that gets where it belongs is the packet, and the others are of no one."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from tests.support.builders import NODE, OTHER_POD, POD, Trail, packet, turned
+from tests.support.syns import FakeSpaces
+from tracer.connections import entries
+from tracer.handshakes.analyzer import Syns
+from tracer.model.handshake import Verdict
+from tracer.model.packet import Packet
+from tracer.render.text import Text
+
+ASKED = ("192.168.56.1", 40812, "192.168.56.10", 30285)
+INSIDE = ("192.168.56.1", 40812, "10.244.0.11", 8080)
+ANSWER = {"packet": 2 << 8, "start": 1_005_000_000, "tcp_flags": 18, "seq": 90, "ack": 8}
+LAST = {"packet": 3 << 8, "start": 1_009_000_000, "tcp_flags": 16, "seq": 8, "ack": 91}
+OTHERHOST, NO_SOCKET, RECEIVED, IN_TCP = 11, 2, 0x70, 0x20
+FURTHER_POD = 400
+
+
+def sent(**fields: Any) -> Trail:
+    """On its way to pod-a, up to the bridge."""
+    t = Trail(ASKED, **{"in_name": "eth0", "orig": ASKED, "reply": turned(INSIDE), "ct_info": 2, **fields})
+    t.hook("PREROUTING").nat("PREROUTING", 1, INSIDE).hook("FORWARD", out_name="cni0")
+    return t.hook("POSTROUTING", in_name="", out_name="cni0").now(in_name="eth0", orig=None, reply=None)
+
+
+def added(t: Trail, kind: str, **fields: object) -> Trail:
+    """An event; those of copies count on from the packet's own, beside them."""
+    t.add(kind, **fields)
+    t.hop -= "CLONE" in str(fields.get("flags", ""))
+    return t
+
+
+def elsewhere(t: Trail, netns: int, flags: str = "CLONE", reason: int = OTHERHOST) -> Trail:
+    return added(t, "DROP", netns=netns, object=RECEIVED, reason=reason, flags=flags)
+
+
+def taken(t: Trail, flags: str = "CLONE") -> Trail:
+    added(t, "SOCKET", netns=POD, object=48213, state=10, flags=flags)
+    return added(t, "SYN", netns=POD, verdict=1, accept_max=50, flags=flags)
+
+
+def flooded(reason: int = OTHERHOST) -> Trail:
+    """The port of the last pod gets the packet itself, all others copies; pod-a is one of these."""
+    t = elsewhere(sent(), OTHER_POD, reason=reason)
+    return elsewhere(taken(t), FURTHER_POD, "", reason)
+
+
+def connected() -> list[Packet]:
+    """The whole handshake, the SYN and the last ACK flooded."""
+    answer = Trail(turned(INSIDE), **ANSWER, in_name="cni0", orig=ASKED, reply=turned(INSIDE), ct_info=3).hook("PREROUTING")
+    ack = elsewhere(sent(**{**LAST, "ct_info": 0}), OTHER_POD)
+    added(ack, "SOCKET", netns=POD, object=48213, state=10, flags="CLONE")
+    elsewhere(added(ack, "ACCEPT", netns=POD, verdict=1, accept_max=50, flags="CLONE"), FURTHER_POD, "")
+    return [packet(t) for t in (flooded(), answer, ack)]
+
+
+def verdict(*packets: Packet) -> Verdict:
+    syns = Syns(FakeSpaces())
+    for each in packets:
+        syns.add(each)
+    (only,) = syns.rest()
+    return only
+
+
+def printed(made: Packet, verbose: bool = False) -> list[str]:
+    out = io.StringIO()
+    Text(out, io.StringIO(), verbose).packet(made)
+    return out.getvalue().splitlines()
+
+
+def test_the_copy_that_was_taken_is_the_packet() -> None:
+    syn = packet(flooded())
+    assert (syn.verdict, syn.outcome) == ("SYN answered by pid 4242 nginx in pod-a", "delivered")
+    assert syn.handshake and syn.handshake.accepted and syn.drop is None
+    assert [h.netns for h in syn.hops if h.clone] == ["pod-b", f"netns {FURTHER_POD}"]
+
+
+def test_the_syn_is_accepted_where_the_socket_is() -> None:
+    told = verdict(*connected())
+    assert told.cause.text == "accepted by nginx (pid 4242) in pod-a"
+    assert told.cause.good and told.attempt and told.attempt.place == "pod-a"
+
+
+def test_a_pod_where_nobody_listens_refuses() -> None:
+    t = added(elsewhere(sent(), OTHER_POD), "DROP", netns=POD, object=IN_TCP, reason=NO_SOCKET, flags="CLONE")
+    refused = packet(elsewhere(t, FURTHER_POD, ""))
+    assert (refused.verdict, refused.outcome) == ("nobody listens in pod-a: TCP 10.244.0.11:8080", "refused")
+    assert "nobody listens" in verdict(refused).cause.text and "in pod-a" in verdict(refused).cause.text
+
+
+def test_a_kernel_without_reasons_tells_it_by_the_function() -> None:
+    assert packet(flooded(reason=0)).verdict == "SYN answered by pid 4242 nginx in pod-a"
+
+
+def test_where_no_copy_was_followed_nothing_is_called_dropped() -> None:
+    """The kernel side stops believing in a copy that does not show up in time; the client's last ACK tells who took the SYN."""
+    lost = packet(elsewhere(sent(), FURTHER_POD, ""))
+    assert lost.outcome == "unknown"
+    assert lost.verdict == f"dropped in netns {FURTHER_POD}, which it is not for (OTHERHOST); no copy was seen where it belongs"
+    told = verdict(lost, *connected()[1:])
+    assert told.cause.text == "accepted by nginx (pid 4242) in pod-a" and told.cause.good
+    assert verdict(lost).cause.name == "not known"
+
+
+def test_what_nobody_here_takes_was_forwarded() -> None:
+    lost = packet(elsewhere(elsewhere(sent(), OTHER_POD), FURTHER_POD, ""))
+    assert lost.verdict == "forwarded to cni0", "who may have taken it is not of this machine"
+
+
+def test_of_two_takers_none_is_chosen() -> None:
+    t = added(taken(sent()), "SOCKET", netns=OTHER_POD, object=48300, state=10, flags="CLONE")
+    both = packet(elsewhere(t, FURTHER_POD, ""))
+    assert sum(h.clone for h in both.hops) == 3, "each stays a copy"
+
+
+def test_copies_of_no_one_are_one_line() -> None:
+    t = sent()
+    for netns in range(500, 511):
+        elsewhere(t, netns)
+    made = packet(elsewhere(taken(t), FURTHER_POD, ""))
+    lines = printed(made)
+    (line,) = [line for line in lines if "OTHERHOST" in line]
+    told = "dropped in 12 namespaces that it is not for: netns 500, netns 501, netns 502 and 9 more (OTHERHOST)"
+    assert line.endswith(f"copies       {told}")
+    assert sum("netns 5" in line for line in lines) == 1, lines
+    assert sum("OTHERHOST" in line for line in printed(made, verbose=True)) == 12, "all of them with -v"
+    assert any(line.strip() == "in pod-a" for line in lines)
+
+
+def test_a_timeline_has_them_once() -> None:
+    told = [s.text for s in entries.step(packet(flooded()), "->").stages]
+    listener = ["in pod-a, by eth0", "socket LISTEN, nginx (pid 4242)", "SYN taken, accept queue 0/50"]
+    assert told[-4:] == ["2 copies dropped in other namespaces (OTHERHOST)", *listener]
+
+
+def test_what_is_not_flooded_stays() -> None:
+    assert NODE == 100
+    plain = packet(taken(sent(), flags=""))
+    assert not any(h.clone for h in plain.hops) and plain.verdict == "SYN answered by pid 4242 nginx in pod-a"

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A packet's header: short events, and rewrites that are confirmed, or not, or were not announced."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.support.builders import SECOND, Ends, Trail, hops, packet, shortened, turned
+from tests.unit.packets.test_assembler import CLIENT, HALF, INSIDE, answer, node_port, rewrites
+from tracer.events.record import Flag
+from tracer.model.evidence import Evidence
+from tracer.model.packet import Endpoints, Flow, Hop, Nat
+from tracer.packets.assembler import Journeys
+
+
+def test_short_events_say_the_same() -> None:
+    batch = np.concatenate([node_port().batch, answer().batch])
+    fewer = shortened(batch)
+    assert np.count_nonzero(fewer["flags"] & Flag.FLAG_SAME) == 9
+    told = []
+    for rows in (batch, fewer):
+        journeys = Journeys(hops())
+        journeys.add(rows)
+        told.append(journeys.rest())
+    assert told[0] == told[1]
+
+
+def test_a_short_event_whose_whole_one_was_lost_has_no_header() -> None:
+    rows = shortened(node_port().batch)
+    short = np.flatnonzero(rows["flags"] & Flag.FLAG_SAME)[0]
+    journeys = Journeys(hops())
+    journeys.add(rows[short:])
+    (p,) = journeys.rest()
+    assert not p.complete
+    assert p.endpoints == Endpoints(*HALF), "as the next whole event has it"
+    assert [h.nat.kind for h in p.hops if h.nat] == ["MASQUERADE"], "what the DNAT made of it is not known"
+
+
+def test_a_rewrite_that_nothing_confirms_stays_derived() -> None:
+    t = Trail(CLIENT, orig=CLIENT, reply=turned(HALF)).nat("PREROUTING", 1, HALF)
+    assert rewrites(packet(t)) == [("DNAT", Endpoints(*CLIENT), Endpoints(*HALF), Evidence.DERIVED)]
+
+
+def test_a_rewrite_that_did_not_come_out_as_announced() -> None:
+    other: Ends = (*HALF[:3], 9090)
+    t = Trail(CLIENT, orig=CLIENT, reply=turned(HALF)).nat("PREROUTING", 1, HALF).now(header=other).hook("PREROUTING")
+    assert rewrites(packet(t)) == [
+        ("DNAT", Endpoints(*CLIENT), Endpoints(*HALF), Evidence.DERIVED),
+        ("rewritten", Endpoints(*HALF), Endpoints(*other), Evidence.DERIVED),
+    ]
+
+
+def test_a_rewrite_to_the_same_is_none() -> None:
+    t = Trail(CLIENT, orig=CLIENT, reply=turned(CLIENT)).nat("POSTROUTING", 0, CLIENT).hook("POSTROUTING")
+    assert [h.what for h in packet(t).hops] == ["hook"]
+    assert packet(t).complete
+
+
+def test_a_header_that_changes_unannounced() -> None:
+    """An ICMP error about a translated connection: conntrack rewrites it outside of nf_nat_manip_pkt."""
+    before: Ends = ("10.244.0.11", 0, "10.244.0.1", 0x303)
+    after: Ends = ("192.168.56.10", 0, "192.168.56.1", 0x303)
+    t = Trail(before, protocol=1, in_name="cni0", orig=CLIENT, reply=turned(INSIDE), ct_info=4).table("PREROUTING", "raw")
+    p = packet(t.now(header=after).hook("PREROUTING"))
+    changed = Nat("rewritten", Endpoints(*before[:1], 0, before[2], 0), Endpoints(after[0], 0, after[2], 0))
+    assert [h.what for h in p.hops] == ["table", "nat", "hook"]
+    assert p.hops[1] == Hop(SECOND + 1000, "nat", "node", "PREROUTING", nat=changed, evidence=Evidence.DERIVED)
+    assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*turned(INSIDE)), "RELATED", True, 0)
+
+
+def test_fragments_and_copies_do_not_look_rewritten() -> None:
+    later_fragment: Ends = ("192.168.56.1", 0, "192.168.56.10", 0)
+    t = Trail(CLIENT, protocol=17).hook("PREROUTING").hook("INPUT", header=later_fragment, flags="FRAGMENT")
+    assert rewrites(packet(t)) == []
+    t = Trail(CLIENT).hook("PREROUTING").hook("PREROUTING", header=HALF, flags="CLONE").hook("INPUT")
+    assert rewrites(packet(t)) == []
+
+
+def test_the_first_event_may_come_after_its_hooks_nat() -> None:
+    """A packet is matched by its connection only once NAT has set that up; the tables before are not seen."""
+    t = Trail(CLIENT, orig=CLIENT, reply=turned(HALF)).nat("PREROUTING", 1, HALF).hook("PREROUTING")
+    assert packet(t).endpoints == Endpoints(*CLIENT)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What IPVS did with packets: the choice that was seen, the one that was not, and answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.builders import NODE, SECOND, Ends, Trail, event, hops, packet, packets, raw, turned
+from tracer.events import record
+from tracer.model.evidence import Evidence
+from tracer.model.packet import Endpoints, Hop, Ipvs, Nat
+from tracer.packets import ipvs_connections
+from tracer.packets.ipvs_connections import PERSISTENT, Act, Connections
+
+CLIENT: Ends = ("192.168.56.1", 40812, "172.30.253.123", 8080)
+SENT: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
+INSIDE: Ends = ("10.244.0.1", 23711, "10.244.0.11", 8080)
+CONNECTION = 0xFFFF_8000_1234_0000
+
+
+def told(act: int, **fields: Any) -> Any:
+    given = {"orig": CLIENT, "reply": turned(SENT), "protocol": 6, "table": "rr", "object": CONNECTION, "netns": NODE}
+    (e,) = record.events(event("IPVS", hook="INPUT", state=act, **{**given, **fields}))
+    return e
+
+
+def test_the_choice_is_observed_and_later_packets_refer_to_it() -> None:
+    connections = Connections()
+    server = Ipvs("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080)
+    assert connections.tell(told(Act.IPVS_CHOSEN)) == replace(server, chosen="now")
+    assert connections.tell(told(Act.IPVS_KNOWN)) == replace(server, chosen="earlier")
+    assert connections.tell(told(Act.IPVS_REPLY)) == replace(server, chosen="earlier")
+    elsewhere = ("10.244.0.12", 8080, *CLIENT[:2])
+    unseen = connections.tell(told(Act.IPVS_KNOWN, reply=elsewhere))
+    assert (unseen.real, unseen.chosen, unseen.evidence) == ("10.244.0.12", "earlier", Evidence.DERIVED)
+
+
+@pytest.mark.parametrize("other", [{"object": 1}, {"netns": 7}, {"protocol": 17}, {"orig": (*CLIENT[:1], 5, *CLIENT[2:])}])
+def test_another_connection_is_not_taken_for_one_that_was_seen(other: dict[str, Any]) -> None:
+    """The memory of an ended connection is used again."""
+    connections = Connections()
+    connections.tell(told(Act.IPVS_CHOSEN))
+    assert connections.tell(told(Act.IPVS_KNOWN, **other)).evidence is Evidence.DERIVED
+
+
+def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ipvs_connections, "CONNECTIONS_KEPT", 2)
+    connections = Connections()
+    for n in (1, 2, 3):
+        connections.tell(told(Act.IPVS_CHOSEN, object=n))
+    known = [connections.tell(told(Act.IPVS_KNOWN, object=n)).evidence for n in (1, 2, 3)]
+    assert known == [Evidence.DERIVED, Evidence.OBSERVED, Evidence.OBSERVED]
+
+
+def test_no_real_server_and_no_reason() -> None:
+    connections = Connections()
+    none = connections.tell(told(Act.IPVS_NO_SERVER, ct_info=PERSISTENT, reply=None))
+    assert none == Ipvs("172.30.253.123", 8080, "tcp", "rr", persistent=True)
+    assert connections.tell(told(Act.IPVS_DROPPED, orig=None, reply=None, table="")) == Ipvs()
+    by_mark = connections.tell(told(Act.IPVS_NO_SERVER, orig=None, reply=None, mark=5, orig_dst=bytes(16)))
+    assert (by_mark.virtual, by_mark.virtual_port) == ("fwmark 5", 0)
+
+
+def sent_on() -> Trail:
+    """A SYN to a cluster IP: IPVS takes it in INPUT and sends it by OUTPUT and POSTROUTING, where it is masqueraded."""
+    t = Trail(CLIENT, in_name="eth0").hook("PREROUTING")
+    given = {"orig": CLIENT, "reply": turned(SENT), "table": "rr", "object": CONNECTION}
+    t.rows.append(event("IPVS", hook="INPUT", state=1, manip=1, packet=t.packet, time=t.time, hop=t.hop, **t.fields, **given))
+    t.hop, t.time = t.hop + 1, t.time + 1000
+    return t.now(header=SENT, orig=CLIENT, reply=turned(INSIDE), in_name="", out_name="cni0").hook("OUTPUT")
+
+
+def test_its_rewrite_is_one_that_the_next_event_confirms() -> None:
+    p = packet(sent_on().nat("POSTROUTING", 0, INSIDE, flags="MASQ").hook("POSTROUTING"))
+    assert [h.what for h in p.hops] == ["hook", "ipvs", "hook", "nat", "hook"]
+    hop = p.hops[1]
+    assert hop.nat == Nat("DNAT", Endpoints(*CLIENT), Endpoints(*SENT)) and hop.evidence is Evidence.OBSERVED
+    assert (hop.hook, hop.verdict, hop.decisive) == ("INPUT", "", True)
+    assert (p.verdict, p.outcome) == ("forwarded to cni0", "forwarded")
+    assert p.flow and p.flow.reply == Endpoints(*turned(INSIDE)), "IPVS's connection is not conntrack's"
+
+
+def test_a_rewrite_that_nothing_confirmed_is_derived() -> None:
+    t = sent_on()
+    t.rows.pop()
+    assert packet(t).hops[-1].evidence is Evidence.DERIVED
+
+
+def test_answers_get_the_virtual_servers_address_back() -> None:
+    back = turned(SENT)
+    answer: Any = {"orig": CLIENT, "reply": back, "header": back, "protocol": 6, "netns": NODE, "table": "rr"}
+    (e,) = record.events(event("IPVS", hook="FORWARD", state=3, manip=2, **answer))
+    hop: Hop = hops().make(e)
+    assert hop.nat == Nat("reverse DNAT", Endpoints(*back), Endpoints(*turned(CLIENT)))
+    assert hop.ipvs and (hop.ipvs.virtual, hop.ipvs.real) == ("172.30.253.123", "10.244.0.11")
+
+
+def test_packets_of_one_connection_in_order() -> None:
+    first = sent_on()
+    later = Trail(CLIENT, packet=2 << 8, start=2 * SECOND, in_name="eth0", tcp_flags=16).hook("PREROUTING")
+    later.add("IPVS", hook="INPUT", state=2, manip=1, object=CONNECTION, orig=CLIENT, reply=turned(SENT), table="rr")
+    chosen = [h.ipvs for p in packets(first, later) for h in p.hops if h.ipvs]
+    assert [(i.chosen, i.evidence.value) for i in chosen] == [("now", "observed"), ("earlier", "observed")]
+    assert raw(chosen[0].real) == raw("10.244.0.11")
+
+
+def test_nothing_is_completed_from_its_connection() -> None:
+    """When the whole event behind it was lost, short ones have no header, and no connection but IPVS's came before them."""
+    t = sent_on().hook("POSTROUTING", flags="SAME")
+    del t.rows[-2]
+    p = packet(t)
+    assert not p.complete and p.hops[-1].hook == "POSTROUTING"
+    assert not p.flow or p.flow.orig != Endpoints(*CLIENT) or p.flow.reply != Endpoints(*turned(SENT))

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a packet ended: each rule, and which of them goes before which."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.support.builders import POD, SECOND, Ends, Trail, packet, turned
+from tracer.model.packet import Clue, Drop, Endpoints, Hop, Packet
+from tracer.packets.outcome import BAD, RULES, benign, judge
+
+ASKED: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
+INSIDE: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
+NO_SOCKET, NETFILTER_DROP, TCP_RESET = 2, 6, 7
+IN_HOOK, IN_TCP, IN_UDP, IN_PURGE, IN_DESTRUCT, IN_NEIGHBOUR, IN_RECEIVE = 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70
+
+
+def came(**fields: object) -> Trail:
+    """A packet that came in by eth0 and passed PREROUTING."""
+    return Trail(ASKED).now(**{"in_name": "eth0", **fields}).hook("PREROUTING")
+
+
+def at_listener(**fields: object) -> Trail:
+    return came(**fields).hook("INPUT").add("SOCKET", object=48213, state=10)
+
+
+def forwarded() -> Trail:
+    return came().hook("FORWARD", out_name="cni0").hook("POSTROUTING", in_name="", out_name="cni0")
+
+
+def rejected() -> Trail:
+    """REJECT also drops, and the hook says so: the rule is what counts."""
+    t = came().table("INPUT", "filter", verdict="DROP", flags="REJECT", reason=3)
+    return t.add("DROP", reason=NETFILTER_DROP, object=IN_HOOK).hook("INPUT", verdict="DROP", flags="NO_HEADER")
+
+
+def by_chain() -> Trail:
+    t = came(netns=POD).add("CHAIN", hook="FORWARD", table="kube-proxy", chain="filter-forward", verdict="DROP")
+    return t.add("DROP", reason=NETFILTER_DROP, object=IN_HOOK)
+
+
+def by_ipvs(act: int, **fields: object) -> Trail:
+    t = came().add("IPVS", hook="INPUT", state=act, verdict="DROP", **fields)
+    return t.add("DROP", reason=NETFILTER_DROP, object=IN_HOOK).hook("INPUT", verdict="DROP", flags="NO_HEADER")
+
+
+def by_hook() -> Trail:
+    t = came().add("DROP", reason=NETFILTER_DROP, object=IN_HOOK)
+    return t.hook("FORWARD", verdict="DROP", flags="NO_HEADER")
+
+
+def full_queue() -> Trail:
+    t = at_listener().add("SYN", verdict=0, accept_len=129, accept_max=128, flags="NO_HEADER")
+    return t.add("DROP", reason=0, object=IN_TCP)
+
+
+def nobody(**fields: object) -> Trail:
+    return came(protocol=17, **fields).hook("INPUT").add("DROP", reason=NO_SOCKET, object=IN_UDP)
+
+
+ICMP = {"protocol": 1, "tcp_flags": 0}
+CASES = {
+    "reject": (rejected(), "REJECTED in filter/INPUT with icmp-port-unreachable", "rejected"),
+    "no real server": (
+        by_ipvs(4, flags="REJECT", reason=3, pf=2, header=ASKED, orig=ASKED),
+        "REJECTED by IPVS with icmp-port-unreachable: TCP 192.168.56.10:30285 has no real server available", "rejected",
+    ),
+    "dropped by IPVS": (by_ipvs(5, flags="NO_HEADER"), "DROPPED by IPVS, which gives no reason", "dropped"),
+    "dropped by a table": (came().table("FORWARD", "filter", verdict="DROP"), "DROPPED in filter/FORWARD", "dropped"),
+    "dropped by a chain": (by_chain(), "DROPPED in kube-proxy/filter-forward in pod-a", "dropped"),
+    "for another interface": (
+        forwarded().add("DROP", netns=POD, reason=11, object=IN_RECEIVE),
+        "dropped in pod-a, which it is not for (OTHERHOST); no copy was seen where it belongs", "unknown",
+    ),
+    "dropped in a hook": (by_hook(), "DROPPED in FORWARD by nf_hook_slow: NETFILTER_DROP", "dropped"),
+    "dropped in a hook, unexplained": (came().hook("INPUT", verdict="DROP", flags="NO_HEADER"), "DROPPED in INPUT", "dropped"),
+    "dropped elsewhere": (came().add("DROP", reason=9, object=IN_TCP), "DROPPED in tcp_v4_rcv: 9", "dropped"),
+    "dropped, no reasons": (
+        came().add("DROP", object=0x99), "DROPPED in an unknown function: no reason given by this kernel", "dropped",
+    ),
+    "accept queue full": (full_queue(), "SYN dropped: accept queue 129/128", "dropped"),
+    "last ACK refused": (
+        at_listener(tcp_flags=16, netns=POD).add("ACCEPT", verdict=0, accept_len=3, accept_max=2, flags="NO_HEADER"),
+        "ACK dropped: accept queue 3/2 in pod-a", "dropped",
+    ),
+    "SYN refused for another reason": (
+        at_listener().add("SYN", verdict=0, accept_max=128, flags="NO_HEADER").add("DROP", reason=9, object=IN_TCP),
+        "SYN dropped: 9 in tcp_v4_rcv", "dropped",
+    ),
+    "SYN refused, no drop seen": (
+        at_listener().add("SYN", verdict=0, accept_max=128, flags="NO_HEADER"), "SYN dropped: no reason seen", "dropped",
+    ),
+    "no listener": (nobody(), "nobody listens here: UDP 192.168.56.10:30285", "refused"),
+    "no listener in a pod": (nobody(netns=POD), "nobody listens in pod-a: UDP 192.168.56.10:30285", "refused"),
+    "delivered": (
+        came().hook("INPUT").add("SOCKET", object=48213, state=1), "delivered to pid 4242 nginx", "delivered",
+    ),
+    "delivered to nobody known": (
+        came(netns=POD).hook("INPUT").add("SOCKET", object=1, state=1),
+        "delivered to a socket in pod-a", "delivered",
+    ),
+    "answered": (
+        at_listener().add("SYN", verdict=1, flags="NO_HEADER"), "SYN answered by pid 4242 nginx", "delivered",
+    ),
+    "not known whether answered": (
+        at_listener().add("SYN", verdict=255, flags="NO_HEADER"), "delivered to pid 4242 nginx", "delivered",
+    ),
+    "last segment of a connection that is over": (
+        came(netns=POD, tcp_flags=17).add("SOCKET", state=6).add("DROP", object=IN_TCP),
+        "delivered to a connection in TIME_WAIT in pod-a", "delivered",
+    ),
+    "a bad checksum of a connection that is over": (
+        came(tcp_flags=17).add("SOCKET", state=6).add("DROP", reason=9, object=IN_TCP), "DROPPED in tcp_v4_rcv: 9", "dropped",
+    ),
+    "a SYN that hit TIME_WAIT": (
+        came().add("SOCKET", state=6).add("DROP", object=IN_TCP),
+        "DROPPED in tcp_v4_rcv: no reason given by this kernel", "dropped",
+    ),
+    "unread, as its end tells": (
+        came(netns=POD, protocol=17).add("DROP", object=IN_DESTRUCT),
+        "delivered to a socket in pod-a, which was closed with it unread", "delivered",
+    ),
+    "freed with a queue": (
+        came(netns=POD).add("DROP", object=IN_PURGE), "freed with a queue in pod-a; whose queue it was is not known", "unknown",
+    ),
+    "queue": (came().hook("FORWARD", verdict="QUEUE", flags="NO_HEADER"), "taken over in FORWARD: queued or stolen", "stolen"),
+    "stolen": (
+        came(netns=POD).hook("INPUT", verdict="STOLEN", flags="NO_HEADER"),
+        "taken over in INPUT: queued or stolen in pod-a", "stolen",
+    ),
+    "forwarded": (forwarded(), "forwarded to cni0", "forwarded"),
+    "sent": (Trail(ASKED, out_name="eth0").hook("OUTPUT").hook("POSTROUTING"), "sent to eth0", "sent"),
+    "ping": (came(**ICMP).hook("INPUT"), "delivered to node's kernel", "delivered"),
+    "let in": (came().hook("INPUT"), "accepted in INPUT, no socket took it while watched", "unknown"),
+    "out of sight": (came(), "passed PREROUTING, then out of sight", "unknown"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_ending(case: str) -> None:
+    trail, sentence, word = CASES[case]
+    p = packet(trail)
+    assert (p.verdict, p.outcome) == (sentence, word)
+
+
+def test_every_rule_is_seen_at_work() -> None:
+    ended = [packet(trail) for trail, _, _ in CASES.values()]
+    ended.append(packet(at_listener().add("REQUEST", verdict=0, flags="NO_HEADER")))
+    first = {next(rule.__name__ for rule in RULES if rule(p, p.hops)) for p in ended}
+    assert first == {rule.__name__ for rule in RULES}
+
+
+def test_no_listener_names_where_dnat_led() -> None:
+    t = Trail(ASKED, protocol=17, in_name="eth0", orig=ASKED, reply=turned(INSIDE)).nat("PREROUTING", 1, INSIDE)
+    p = packet(t.hook("PREROUTING").now(netns=POD).hook("INPUT").add("DROP", reason=NO_SOCKET, object=IN_UDP))
+    assert (p.verdict, p.outcome) == ("nobody listens in pod-a: UDP 10.244.0.11:8080", "refused")
+
+
+def test_no_listener_of_ipv6() -> None:
+    t = Trail(("fd00::1", 5, "fd00::2", 53), protocol=17, in_name="eth0").add("DROP", reason=NO_SOCKET, object=IN_UDP)
+    assert packet(t).verdict == "nobody listens here: UDP [fd00::2]:53"
+
+
+@pytest.mark.parametrize(("place", "outcome"), [(IN_DESTRUCT, "delivered"), (IN_NEIGHBOUR, "dropped")])
+def test_who_had_taken_it_decides_also_without_the_socket(place: int, outcome: str) -> None:
+    assert packet(came(protocol=17).hook("INPUT").add("DROP", object=place)).outcome == outcome
+    late = came(protocol=17).hook("INPUT").add("SOCKET", object=48213, state=7).add("DROP", object=place, flags="AT_SOCKET")
+    assert packet(late).outcome == outcome
+
+
+def test_what_becomes_of_a_copy_does_not_decide() -> None:
+    t = came().add("DROP", reason=NO_SOCKET, object=IN_UDP, flags="CLONE").hook("INPUT")
+    assert packet(t.add("SOCKET", object=48213, state=1)).verdict == "delivered to pid 4242 nginx"
+
+
+def test_a_packet_sockets_queue_does_not_decide_where_the_stack_had_the_copy() -> None:
+    t = came(netns=POD, protocol=17).add("DROP", reason=NO_SOCKET, object=IN_UDP, flags="CLONE").add("DROP", object=IN_PURGE)
+    assert packet(t).verdict == "nobody listens in pod-a: UDP 192.168.56.10:30285"
+
+
+def test_copies_alone_decide_nothing() -> None:
+    t = Trail(ASKED, protocol=17).add("DROP", reason=NO_SOCKET, object=IN_UDP, flags="CLONE")
+    assert (packet(t).verdict, packet(t).outcome) == ("only a copy of it was seen", "unknown")
+
+
+@pytest.mark.parametrize(("reason", "place"), [(TCP_RESET, IN_TCP), (0, IN_PURGE)])
+def test_a_segment_that_tcp_has_acted_on_was_delivered(reason: int, place: int) -> None:
+    taken = came(tcp_flags=4).hook("INPUT").add("SOCKET", object=48213, state=1)
+    assert packet(taken.add("DROP", reason=reason, object=place, flags="AT_SOCKET")).outcome == "delivered"
+    untaken = came(tcp_flags=4).add("DROP", reason=reason, object=place)
+    assert packet(untaken).outcome == ("unknown" if place == IN_PURGE else "dropped"), "only where it had reached a socket"
+
+
+def test_a_segment_refused_after_a_socket_had_it_was_dropped_all_the_same() -> None:
+    t = came(tcp_flags=16).hook("INPUT").add("SOCKET", object=48213, state=1)
+    assert packet(t.add("DROP", reason=NO_SOCKET + 7, object=IN_TCP, flags="AT_SOCKET")).outcome == "dropped"
+
+
+def test_a_repeated_syn_that_a_half_open_connection_answers_was_not_dropped() -> None:
+    """tcp_check_req answers it again and takes no segment of it; of any other segment that is a refusal."""
+    asked = at_listener().add("REQUEST", verdict=0, flags="NO_HEADER")
+    again = ("SYN once more, its connection is half-open already", "delivered")
+    assert (packet(asked).verdict, packet(asked).outcome) == again
+    freed = at_listener().add("REQUEST", verdict=0, flags="NO_HEADER").add("DROP", reason=9, object=IN_TCP)
+    assert (packet(freed).verdict, packet(freed).outcome) == again
+    last = at_listener(tcp_flags=16).add("REQUEST", verdict=0, flags="NO_HEADER").add("DROP", reason=9, object=IN_TCP)
+    assert (packet(last).verdict, packet(last).outcome) == ("ACK dropped: 9 in tcp_v4_rcv", "dropped")
+
+
+def test_taken_by_a_socket_and_sent_on_all_the_same() -> None:
+    """A raw socket's copy is not the end of a packet that goes through more hooks."""
+    t = came(**ICMP).add("SOCKET", object=48213).hook("FORWARD", out_name="cni0").hook("POSTROUTING", out_name="cni0")
+    assert packet(t).verdict == "forwarded to cni0"
+
+
+def test_a_rule_that_might_have_taken_the_packet_over() -> None:
+    """A device's hook without a verdict: a rule of nftables with `fwd` was asked. Only its chain tells what became of it."""
+    t = Trail(ASKED, out_name="eth0").hook("OUTPUT").hook("POSTROUTING").hook("INPUT", pf=5, verdict=255)
+    assert [(h.hook, h.verdict) for h in packet(t).hops[-2:]] == [("POSTROUTING", "ACCEPT"), ("EGRESS", "")]
+    assert packet(t).verdict == "sent to eth0" and not packet(t).hops[-1].decisive
+    t.add("CHAIN", hook="INPUT", pf=5, verdict=2, flags="NO_HEADER")
+    assert (packet(t).verdict, packet(t).outcome) == ("taken over in EGRESS: queued or stolen", "stolen")
+
+
+def test_through_two_namespaces_the_last_one_counts() -> None:
+    """What a pod sends comes in by a device of the node: there it is forwarded, though in the pod it was sent."""
+    t = Trail(ASKED, netns=POD, out_name="eth0").hook("OUTPUT").hook("POSTROUTING")
+    assert packet(t).verdict == "sent to eth0 in pod-a"
+    t.now(netns=100, in_name="cni0", out_name="").hook("PREROUTING").now(out_name="eth1").hook("FORWARD")
+    assert packet(t.now(in_name="").hook("POSTROUTING")).verdict == "forwarded to eth1"
+
+
+def test_conntrack_state_is_told_of_drops_only() -> None:
+    dropped, fine = packet(rejected()), packet(forwarded())
+    assert judge(dropped, "INVALID")[0].endswith(" with icmp-port-unreachable, conntrack state INVALID")
+    assert judge(dropped, "")[0] == dropped.verdict
+    assert judge(fine, "INVALID") == (fine.verdict, fine.outcome)
+
+
+def test_nothing_known() -> None:
+    p = Packet(1, SECOND, "node", "", "IPv4", "GRE", Endpoints("10.0.0.1", 0, "10.0.0.2", 0))
+    p.hops = [Hop(SECOND, "nat-hook", "node")]
+    assert judge(p) == ("seen, its end was not", "unknown")
+
+
+def test_sentences_are_one_line_and_words_are_few() -> None:
+    words = {word for _, _, word in CASES.values()}
+    assert words == {"rejected", "dropped", "refused", "delivered", "stolen", "forwarded", "sent", "unknown"}
+    assert words > BAD
+    for _, sentence, word in CASES.values():
+        assert re.fullmatch(r"[^\n]{10,100}", sentence)
+        assert bool(re.match(r"REJECTED|DROPPED|\w+ dropped:|nobody listens", sentence)) == (word in BAD)
+
+
+def test_benign_drops() -> None:
+    for drop in (Drop("TCP_RESET", "tcp_v4_rcv"), Drop("", "skb_queue_purge")):
+        assert benign(replace(drop, after_socket=True))
+        assert not benign(drop), "only what a socket had taken"
+    for drop in (Drop("", "udp_destruct_common"), Drop("QUEUE_PURGE", "inet_sock_destruct"), Drop("", "tun_ptr_free")):
+        assert benign(drop) and benign(replace(drop, after_socket=True)), "that function empties nothing else"
+    for drop in (Drop("QUEUE_PURGE", "neigh_destroy"), Drop("NEIGH_FAILED", "neigh_invalidate"), Drop("", "qdisc_reset")):
+        assert not benign(drop), "nobody had taken it"
+    for drop in (Drop("NO_SOCKET", "tcp_v4_rcv"), Drop("", "")):
+        assert not benign(replace(drop, after_socket=True))
+        assert not benign(drop)
+
+
+@pytest.mark.parametrize(
+    ("answering", "ending"),
+    [
+        ({}, ("nobody listens here: TCP 192.168.56.10:30285", "refused")),
+        ({"state": "ESTABLISHED"}, ("DROPPED in tcp_v4_rcv: no reason given by this kernel", "dropped")),
+    ],
+)
+def test_whose_reset_it_is_tells_where_kernels_give_no_reason(answering: dict[str, str], ending: tuple[str, str]) -> None:
+    p = packet(came().hook("INPUT").add("DROP", object=IN_TCP))
+    p.hops.insert(-1, Hop(0, "clue", "node", clue=Clue("reset", {"reason": 0, **answering})))
+    assert judge(p) == ending

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run from begin to end, on batches made here, and the status it ends with."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.support.builders import Ends, Trail, hops
+from tracer.errors import BadOption, CommandNotFound
+from tracer.events.record import DTYPE
+from tracer.findings import Findings
+from tracer.kernel.loss_counters import Loss
+from tracer.kernel.session import Session
+from tracer.model.check import Fact
+from tracer.model.finding import Finding
+from tracer.model.loss import LEFT_OUT
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.packets.assembler import PARCEL, Journeys
+from tracer.pipeline.child import start, write_ready
+from tracer.pipeline.exit_status import status
+from tracer.pipeline.live_source import Live
+from tracer.pipeline.run import EXPLAINING, Limits, Run
+from tracer.pipeline.shutdown import Stop
+from tracer.render.base import Lost, Output
+
+ENDS: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
+
+
+class Written(Output):
+    """An output that remembers."""
+
+    def __init__(self, at: Callable[[Packet], None] = lambda p: None) -> None:
+        super().__init__()
+        self.packets: list[Packet] = []
+        self.losses: list[Lost] = []
+        self.findings: list[Finding] = []
+        self._at = at
+
+    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None: ...
+
+    def packet(self, packet: Packet) -> None:
+        self.packets.append(packet)
+        self._at(packet)
+
+    def lost(self, loss: Lost) -> None:
+        super().lost(loss)
+        self.losses.append(loss)
+
+    def finding(self, finding: Finding) -> None:
+        self.findings.append(finding)
+
+    def summary(self, totals: Totals) -> None: ...
+
+    def doctor(self, facts: Sequence[Fact], status: int) -> None: ...
+
+
+class Given:
+    """In place of a session: batches and losses, one a turn; `ask` is called when there are no more."""
+
+    def __init__(self, *turns: npt.NDArray[Any], losses: dict[int, list[Loss]] | None = None) -> None:
+        self.turns, self._losses, self.turn = list(turns), losses or {}, 0
+        self.ask: Callable[[], object] = lambda: None
+
+    def events(self) -> npt.NDArray[Any]:
+        self.turn += 1
+        if not self.turns:
+            self.ask()
+        return self.turns.pop(0) if self.turns else np.zeros(0, DTYPE)
+
+    def losses(self) -> list[Loss]:
+        return self._losses.get(self.turn, [])
+
+    def glance(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+
+
+def forwarded(packet: int, start: int = 0) -> npt.NDArray[Any]:
+    t = Trail(ENDS, packet << 8, start or packet * 1_000_000, in_name="eth0").hook("PREROUTING")
+    return t.hook("POSTROUTING", in_name="", out_name="cni0").batch
+
+
+def dropped(packet: int) -> npt.NDArray[Any]:
+    return Trail(ENDS, packet << 8, packet * 1_000_000).table("INPUT", "filter", verdict="DROP").batch
+
+
+def follow(given: Given, limits: Limits | None = None, quiet: int = 0) -> tuple[Run, Written]:
+    """Follows until all is given. Times in batches are long past, so packets are over at once."""
+    out, stop = Written(), Stop()
+    given.ask = stop.ask
+    run = Run(Live(cast(Session, given)), Journeys(hops(), quiet=quiet), out, limits or Limits())
+    run.follow(stop)
+    return run, out
+
+
+def test_everything_is_printed_and_counted() -> None:
+    run, out = follow(Given(forwarded(1), dropped(2), np.concatenate([forwarded(3), forwarded(4)])))
+    assert [p.outcome for p in out.packets] == ["forwarded", "dropped", "forwarded", "forwarded"]
+    assert [p.number for p in out.packets] == [1, 2, 3, 4]
+    assert run.totals.outcomes == {"forwarded": 3, "dropped": 1}
+    assert (run.totals.packets, run.totals.events, run.totals.lost, run.totals.incomplete) == (4, 7, 0, 0)
+    assert run.totals.seconds > 0
+
+
+def test_what_is_still_open_at_the_end_is_printed_then() -> None:
+    _, out = follow(Given(forwarded(1), forwarded(2)), quiet=1 << 62)
+    assert [p.outcome for p in out.packets] == ["forwarded", "forwarded"]
+
+
+def test_drops_only() -> None:
+    run, out = follow(Given(forwarded(1), dropped(2), forwarded(3)), Limits(drops_only=True))
+    assert [p.outcome for p in out.packets] == ["dropped"]
+    assert (run.totals.packets, run.totals.events) == (1, 5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_count(count: int) -> None:
+    given = Given(forwarded(1), np.concatenate([forwarded(2), forwarded(3), forwarded(4)]), forwarded(5))
+    run, out = follow(given, Limits(count=count))
+    assert [p.number for p in out.packets] == list(range(1, count + 1))
+    assert run.totals.packets == count
+
+
+def test_count_counts_what_is_printed() -> None:
+    _, out = follow(Given(forwarded(1), dropped(2), dropped(3), dropped(4)), Limits(count=2, drops_only=True))
+    assert [p.number for p in out.packets] == [2, 3]
+
+
+def test_losses_are_told_and_spoil_what_is_open() -> None:
+    loss = Loss("table", 1, 17, "the ring buffer was full")
+    run, out = follow(Given(forwarded(1), forwarded(2), losses={2: [loss]}))
+    assert out.losses == [loss]
+    assert out.lost_by_probe == {"table": 17}
+    assert [p.complete for p in out.packets] == [True, False]
+    assert (run.totals.lost, run.totals.incomplete) == (17, 1)
+
+
+MANY = 3 * PARCEL
+
+
+def many() -> npt.NDArray[Any]:
+    return np.concatenate([forwarded(number) for number in range(1, MANY + 1)])
+
+
+@pytest.mark.parametrize("quiet", [0, 1 << 62], ids=["over", "open"])
+def test_ctrl_c_leaves_time_for_what_was_seen(quiet: int) -> None:
+    run, out = follow(Given(many()), quiet=quiet)
+    assert [p.number for p in out.packets] == list(range(1, MANY + 1))
+    assert run.totals.unexplained == 0
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["late", "asked again"])
+def test_ctrl_c_ends_soon_and_what_is_left_is_counted(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the midst of a turn's packets: the first ones are told, in order, and the others are not forgotten silently."""
+    monkeypatch.setattr("tracer.pipeline.shutdown.END_SECONDS", seconds)
+    stop = Stop()
+
+    def end(packet: Packet) -> None:
+        if packet.number == PARCEL + 1:
+            stop.ask()
+            stop.hurry() if seconds else time.sleep(0.001)
+
+    out = Written(end)
+    run = Run(Live(cast(Session, Given(many()))), Journeys(hops(), quiet=0), out, Limits())
+    run.follow(stop)
+    assert [p.number for p in out.packets] == list(range(1, 2 * PARCEL + 1))
+    assert (run.totals.packets, run.totals.unexplained) == (2 * PARCEL, MANY - 2 * PARCEL)
+    assert status(run.totals, True) == 11, "nothing can be concluded"
+
+
+def test_who_waits_for_the_end_is_told_what_for(capsys: pytest.CaptureFixture[str]) -> None:
+    stop = Stop()
+    run = Run(Live(cast(Session, Given(many()))), Journeys(hops(), quiet=0), Written(lambda packet: stop.ask()), Limits())
+    run.follow(stop)
+    assert (run.totals.packets, run.totals.unexplained) == (MANY, 0)
+    assert capsys.readouterr().err == EXPLAINING + "\n"
+
+
+def test_packets_left_out_spoil_no_other() -> None:
+    run, out = follow(Given(forwarded(1), forwarded(2), losses={2: [Loss(LEFT_OUT, 0, 5, "the ring buffer was nearly full")]}))
+    assert [p.complete for p in out.packets] == [True, True]
+    assert (run.totals.lost, run.totals.incomplete, out.lost_by_probe) == (5, 0, {LEFT_OUT: 5})
+
+
+def test_seconds() -> None:
+    run = Run(Live(cast(Session, Given())), Journeys(hops()), Written(), Limits(seconds=0.05))
+    run.follow(Stop())
+    assert run.totals.seconds >= 0.05
+
+
+def test_ends_with_the_command_and_waits_for_what_it_left_behind() -> None:
+    given, out = Given(), Written()
+    command = start([sys.executable, "-c", ""])
+    command.wait()
+    given.turns = [forwarded(1)]
+    Run(Live(cast(Session, given)), Journeys(hops()), out, Limits()).follow(Stop(), command)
+    assert [p.outcome for p in out.packets] == ["forwarded"]
+
+
+def test_a_broken_pipe_ends_the_run() -> None:
+    def broken(packet: Packet) -> None:
+        raise BrokenPipeError
+
+    run = Run(Live(cast(Session, Given(forwarded(1)))), Journeys(hops(), quiet=0), Written(broken), Limits())
+    with pytest.raises(BrokenPipeError):
+        run.follow(Stop())
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "lost", "with_command", "expected"),
+    [
+        ({}, 0, False, 0), ({"dropped": 1}, 5, False, 0),
+        ({}, 0, True, 12), ({}, 3, True, 11),
+        ({"forwarded": 2}, 0, True, 0), ({"delivered": 2, "unknown": 1, "stolen": 1, "sent": 1}, 0, True, 0),
+        ({"forwarded": 2}, 1, True, 11),
+        ({"dropped": 1}, 0, True, 10), ({"rejected": 1}, 0, True, 10), ({"delivered": 5, "refused": 1}, 7, True, 10),
+    ],
+)  # fmt: skip
+def test_status(outcomes: dict[str, int], lost: int, with_command: bool, expected: int) -> None:
+    totals = Totals(packets=sum(outcomes.values()), lost=lost, outcomes=outcomes)
+    assert status(totals, with_command) == expected
+
+
+@pytest.mark.parametrize(("certain", "lost", "expected"), [(True, 0, 10), (True, 5, 10), (False, 0, 0), (False, 5, 11)])
+def test_status_by_finding(certain: bool, lost: int, expected: int) -> None:
+    """Also when every packet was delivered; what is only likely decides nothing."""
+    found = Finding("x", (1,), "Something is wrong.", (), "", "", certain)
+    totals = Totals(packets=1, lost=lost, outcomes={"delivered": 1}, findings=[found])
+    assert status(totals, True) == expected
+    assert status(totals, False) == 0
+
+
+class Finds(Findings):
+    """Finds each packet that was forwarded; certain from the second one on."""
+
+    def look(self, packet: Packet) -> list[Finding]:
+        if packet.outcome != "forwarded":
+            return []
+        self._found["x",] = Finding("x", (), "Forwarded.", (), "", "", ("x",) in self._found, first=packet.time)
+        return [f for f in self._found.values() if f.certain]
+
+
+def test_findings_are_told_at_once_and_kept_for_the_end() -> None:
+    out, stop = Written(), Stop()
+    given = Given(forwarded(1), dropped(2), forwarded(3))
+    given.ask = stop.ask
+    run = Run(Live(cast(Session, given)), Journeys(hops(), quiet=0), out, Limits(drops_only=True), findings=Finds())
+    run.follow(stop)
+    assert [p.number for p in out.packets] == [2], "what is not printed is looked at all the same"
+    assert [f.cause for f in out.findings] == ["Forwarded."]
+    assert run.totals.findings == out.findings
+
+
+@pytest.mark.parametrize(
+    ("command", "why"), [("/no/such/command", "No such file or directory"), ("/etc/passwd", "Permission denied")]
+)
+def test_command_that_cannot_be_started(command: str, why: str) -> None:
+    with pytest.raises(CommandNotFound) as e:
+        start([command])
+    assert str(e.value) == f"The command {command!r} cannot be started: {why}."
+    assert e.value.status == 127
+
+
+def test_ready_file(tmp_path: Path) -> None:
+    path = tmp_path / "ready"
+    path.write_text("of an earlier run, and longer")
+    write_ready(str(path), 4242)
+    assert path.read_text() == "4242\n"
+    assert [p.name for p in tmp_path.iterdir()] == ["ready"], "nothing is left beside it"
+
+
+def test_ready_file_follows_no_link(tmp_path: Path) -> None:
+    """Neither under its own name nor under one that it has for a moment."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    path = tmp_path / "ready"
+    for planted in (path, path.with_name("ready.tmp")):
+        planted.symlink_to(victim)
+    write_ready(str(path), 4242)
+    assert victim.read_text() == "precious" and path.read_text() == "4242\n" and not path.is_symlink()
+
+
+def test_ready_file_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "ready"
+    with pytest.raises(BadOption) as e:
+        write_ready(str(path), 4242)
+    assert str(e.value) == f"--ready-file {path} cannot be written: No such file or directory."
+    assert e.value.status == 2
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(BadOption, match=r"/taken cannot be written: Is a directory\.$"):
+        write_ready(str(tmp_path / "taken"), 4242)

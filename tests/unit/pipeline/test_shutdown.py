@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that is asked to end, and asked again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tracer.pipeline.shutdown import END_SECONDS, Signals, Stop
+
+
+def test_stop_leaves_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("tracer.pipeline.shutdown.time.monotonic", lambda: now[0])
+    stop = Stop()
+    assert not stop.asked and not stop.late
+    stop.ask()
+    now[0] += END_SECONDS
+    stop.ask()
+    assert stop.asked and not stop.late
+    now[0] += 0.1
+    assert stop.late, "asking again gives no more time"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
+    seen: list[int] = []
+    before = signal.signal(number, lambda n, frame: seen.append(n))
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    try:
+        stop = Signals()
+        assert not stop.asked
+        os.kill(os.getpid(), number)
+        time.sleep(0)
+        assert (stop.asked, stop.late, seen) == (True, False, [])
+        os.kill(os.getpid(), number)
+        time.sleep(0)
+        assert (stop.late, seen) == (True, []), "twice: at once"
+        stop.restore()
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+        os.kill(os.getpid(), number)
+        time.sleep(0)
+        assert seen == [number]
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_run_under_nohup_goes_on() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop = Signals()
+    try:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not stop.asked and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        stop.restore()
+        signal.signal(signal.SIGHUP, before)

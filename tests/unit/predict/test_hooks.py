@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chains of one priority: asked in the order of their handles, and in each order where two tables would decide."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support import audits
+from tests.support.audits import CLIENT, NODE
+from tracer.audit.state import State
+from tracer.findings.context import Context
+from tracer.model.packet import Packet
+from tracer.model.prediction import Story
+from tracer.predict.compare import compare
+from tracer.predict.path import Journey
+from tracer.predict.query import Question
+from tracer.rules.inventory import Installed
+from tracer.rules.nftables import json_parser
+
+DROP, REJECT, ACCEPT = {"drop": None}, {"reject": {"type": "icmp", "expr": "port-unreachable"}}, {"accept": None}
+DNAT, ELSEWHERE = ({"dnat": {"addr": f"10.244.0.{n}", "port": 8080}} for n in (11, 12))
+
+
+def journey(*chains: tuple[Any, ...]) -> Journey:
+    """Of a node with these base chains of one priority a hook, in the order of their creation: (table, name, kind, hook,
+    its only rule's statements)."""
+    listed: list[Any] = []
+    for handle, (table, name, kind, hook, *statements) in enumerate(chains, 1):
+        place = {"family": "ip", "table": table}
+        prio = -100 if kind == "nat" else 0
+        head = {**place, "name": name, "handle": handle, "type": kind, "hook": hook, "prio": prio, "policy": "accept"}
+        rule = {**place, "chain": name, "handle": 100 + handle, "expr": statements}
+        listed += [{"chain": head}, {"rule": rule}]
+    installed = Installed(nft=json_parser.parse(json.dumps({"nftables": listed})))
+    return audits.journey(State(Context(), installed, audits.FakeRoutes()))
+
+
+def told(*chains: tuple[str, str, str, str, dict[str, Any]]) -> list[Story]:
+    return journey(*chains).stories(Question(CLIENT, 40000, NODE, 80))
+
+
+def met(packet: Packet) -> list[str]:
+    return [h.chain for h in packet.hops if h.chain]
+
+
+def test_of_one_table_the_chain_made_last_is_asked_first() -> None:
+    (story,) = told(("a", "old", "filter", "input", REJECT), ("a", "new", "filter", "input", DROP))
+    assert met(story.packet) == ["new"] and story.packet.outcome == "dropped" and not story.doubts and not story.loose
+
+
+def test_of_two_tables_that_would_decide_each_may_be_asked_first() -> None:
+    found = told(("a", "one", "filter", "input", REJECT), ("b", "two", "filter", "input", DROP))
+    assert {(s.doubts[0], s.packet.outcome) for s in found} == {
+        ("in INPUT ip a was registered after ip b, and so is asked first", "rejected"),
+        ("in INPUT ip b was registered after ip a, and so is asked first", "dropped"),
+    }  # fmt: skip
+
+
+def test_of_two_tables_that_translate_the_other_is_not_asked() -> None:
+    found = told(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", ELSEWHERE))
+    assert sorted(met(s.packet) for s in found) == [["one"], ["two"]]
+
+
+def test_an_order_that_changes_nothing_is_no_condition() -> None:
+    (story,) = told(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", DNAT))
+    (twin,) = story.twins
+    assert not story.doubts and sorted([met(story.packet), met(twin.packet)]) == [["one"], ["two"]]
+    (note,) = story.notes
+    assert note.startswith("the same by ip ") and "if in PREROUTING ip " in note and "is asked first" in note
+    assert not compare([story], twin.packet).difference, "a packet that met the other one went as told"
+
+
+def test_an_order_that_only_the_mark_makes_matter() -> None:
+    """One table marks and the other one asks for the mark: which of them is asked first decides."""
+    mark = {"mangle": {"key": {"meta": {"key": "mark"}}, "value": 7}}
+    asks = {"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}}
+    found = journey(("a", "marks", "filter", "input", mark), ("b", "asks", "filter", "input", asks, DROP)).stories(
+        Question(CLIENT, 40000, NODE, 80)
+    )
+    assert {(s.doubts[0].partition(" was")[0], s.packet.outcome) for s in found} == {
+        ("in INPUT ip a", "dropped"), ("in INPUT ip b", "refused"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("other", [ACCEPT, {"counter": {"packets": 0, "bytes": 0}}])
+def test_no_order_is_asked_for_where_only_one_decides(other: dict[str, Any]) -> None:
+    (story,) = told(("a", "one", "filter", "input", other), ("b", "two", "filter", "input", DROP))
+    assert not story.doubts and story.loose == {("INPUT", "ip a", "one"), ("INPUT", "ip b", "two")}
+
+
+def test_a_packet_that_met_them_in_the_other_order_went_as_told() -> None:
+    stories = told(("a", "one", "filter", "input", ACCEPT), ("b", "two", "filter", "input", ACCEPT))
+    packet = stories[0].packet
+    chains = [h for h in packet.hops if h.chain]
+    at = [packet.hops.index(h) for h in chains]
+    other = list(packet.hops)
+    for place, hop in zip(at, reversed(chains), strict=True):
+        other[place] = hop
+    turned = Packet(1, 0, "node", "eth0", "IPv4", "TCP", packet.endpoints, hops=other, outcome=packet.outcome)
+    assert [h.chain for h in turned.hops if h.chain] == list(reversed(met(packet)))
+    found = compare(stories, turned)
+    assert not found.difference and found.agreed == 2
+    (one_table,) = told(("a", "one", "filter", "input", ACCEPT), ("a", "two", "filter", "input", ACCEPT))
+    turned.hops = list(reversed([h for h in one_table.packet.hops if h.chain]))
+    assert compare([one_table], turned).difference.startswith("explained was INPUT ip a two"), "there the order is known"

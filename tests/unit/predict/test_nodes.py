@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explained on recorded nodes: a request to each Service, NodePort and hostPort ends in rules of just that owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support import audits
+from tests.support.audits import CLIENT, NODE
+from tests.support.nodes import MODES, Node, node, owners
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.model.prediction import Story
+from tracer.predict.ipvs import Virtual
+from tracer.predict.query import Question
+from tracer.rules import save_parser
+from tracer.rules.inventory import Installed
+from tracer.rules.nftables import json_parser
+
+RULESETS = Path(__file__).resolve().parents[3] / "vagrant/incidents/rulesets"
+SCENARIOS = ("S1", "S2-one", "S2-three", "S3", "S4", "S5")
+IPTABLES = [m for m in MODES if "ipvs" not in m]
+
+
+def doors(here: Node) -> Iterator[tuple[str, str, int, str, int]]:
+    """(owner's label, address, port, from where, endpoints) of all that may be asked for over TCP."""
+    slices = {(o["metadata"]["namespace"], o["metadata"].get("labels", {}).get("kubernetes.io/service-name")): o
+              for o in here.objects if o["kind"] == "EndpointSlice"}  # fmt: skip
+    for service in (o for o in here.objects if o["kind"] == "Service"):
+        meta, spec = service["metadata"], service["spec"]
+        behind = slices.get((meta["namespace"], meta["name"]), {}).get("endpoints") or []
+        for port in spec.get("ports", []):
+            label = f"{meta['namespace']}/{meta['name']}" + (f":{port['name']}" if port.get("name") else "")
+            if port.get("nodePort"):
+                local = spec.get("externalTrafficPolicy") == "Local"
+                yield label, NODE, port["nodePort"], CLIENT, 0 if local else len(behind)
+            yield label, spec["clusterIP"], port["port"], NODE, len(behind)
+    for pod in (o for o in here.objects if o["kind"] == "Pod"):
+        for port in (p for c in pod["spec"]["containers"] for p in c.get("ports", []) if p.get("hostPort")):
+            yield f"{pod['metadata']['namespace']}/{pod['metadata']['name']}", NODE, port["hostPort"], CLIENT, 1
+
+
+def stories(here: Node, question: Question, folder: Path) -> tuple[list[Story], Known]:
+    state = audits.state(here, folder)
+    found = audits.journey(state).stories(question)
+    for story in found:
+        explain(story.packet, state.known)
+    return found, state.known
+
+
+def targets(found: list[Story]) -> set[str]:
+    """Where DNAT leads, on all ways."""
+    return {h.nat.after.dst for s in found for h in s.packet.hops if h.nat and h.nat.kind == "DNAT"}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("mode", IPTABLES)
+def test_each_door_is_its_owners(mode: str, scenario: str, tmp_path: Path) -> None:
+    here = node(mode, scenario)
+    all_doors = list(doors(here))
+    labels = {label for label, *_ in all_doors}
+    assert all_doors
+    for label, address, port, source, endpoints in all_doors:
+        found, _ = stories(here, Question(source, 0, address, port), tmp_path)
+        assert sum(s.share for s in found if s.doubts == found[0].doubts) == 1, "chance gives all connections a way"
+        for story in found:
+            told = owners(story.packet, labels)
+            assert told == {label} or (not told and label == "default/kubernetes:https"), (label, address, port)
+        certain = [s for s in found if s.doubts == found[0].doubts]
+        assert len(targets(certain)) == endpoints == (len(certain) if endpoints else 0), (label, address, port, targets(found))
+        if not endpoints:
+            assert {s.packet.outcome for s in found} == {"dropped" if scenario == "S4" else "rejected"}, (label, address)
+
+
+@pytest.mark.parametrize("mode", IPTABLES)
+def test_a_hostport_and_a_nodeport_on_one_port(mode: str, tmp_path: Path) -> None:
+    found, _ = stories(node(mode, "S5-nodeport"), Question(CLIENT, 0, NODE, 30306), tmp_path)
+    if "nftables" in mode:
+        assert sorted(t.rpartition(".")[0] for t in targets(found)) == ["10.224.0", "10.244.0"] and len(found) == 2
+        assert all("is asked first" in s.doubts[0] for s in found), "which chain was registered last is not known"
+    else:
+        assert targets(found) == {"10.244.0.11"} and not found[0].doubts, "kube-proxy's jump stands first"
+
+
+def test_two_back_ends_with_the_same_services(tmp_path: Path) -> None:
+    """Whichever was registered last in PREROUTING or POSTROUTING: the packet goes the same ways, and they are told once."""
+    state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
+    other = audits.recorded(node("1.20.2-iptables-nft", "S2-three"))
+    both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
+    found = audits.journey(both).stories(Question(CLIENT, 0, NODE, 30285))
+    assert [s.doubts for s in found] == [()] * 3 and len(targets(found)) == 3
+    for story in found:
+        post, pre = sorted(story.notes)
+        assert pre.startswith("the same by ip nat PREROUTING 1 > KUBE-SERVICES") and "POSTROUTING" not in pre
+        assert post.startswith("the same by ip nat POSTROUTING 1 >") and " if in POSTROUTING ip nat was registered" in post
+
+
+@pytest.mark.parametrize(("scenario", "port", "end"), [("S1", 30584, "REJECTED"), ("S4", 30420, "DROPPED")])
+def test_two_back_ends_that_refuse_alike(scenario: str, port: int, end: str, tmp_path: Path) -> None:
+    """Whichever filter table is asked first in INPUT, the client gets the same answer: one story, and a note."""
+    state = audits.state(node("1.36.2-iptables-legacy", scenario), tmp_path)
+    other = audits.recorded(node("1.20.2-iptables-nft", scenario))
+    both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
+    (story,) = audits.journey(both).stories(Question(CLIENT, 0, NODE, port))
+    assert not story.doubts and story.packet.verdict.startswith(f"{end} in filter/INPUT")
+    (note,) = story.notes
+    assert note.startswith("the same by ip filter INPUT ") and " if in INPUT ip filter was registered after" in note
+    told = {each.packet.verdict.partition(" with")[0] for each in story.every()}
+    assert told == {f"{end} in filter/INPUT", f"{end} in ip filter/INPUT"}
+
+
+def test_two_back_ends_that_refuse_differently(tmp_path: Path) -> None:
+    """One rejects and one drops: that is a difference."""
+    rule = "-A INPUT -p tcp -m tcp --dport 80 -j"
+    text = "*filter\n:INPUT ACCEPT [0:0]\n{} {}\nCOMMIT\n"
+    legacy = audits.of_text(text.format(rule, "REJECT --reject-with tcp-reset"))
+    nft = save_parser.parse(text.format(rule, "DROP"), "ip", "nft")
+    both = Installed(legacy.installed.legacy, json_parser.Listed(nft), frozenset({("ip", "filter")}))
+    found = audits.journey(replace(legacy, installed=both)).stories(Question(CLIENT, 0, NODE, 80))
+    assert {s.packet.outcome for s in found} == {"rejected", "dropped"} and all(len(s.doubts) == 1 for s in found)
+
+
+def test_a_pod_that_asks_itself_through_its_service_is_masqueraded(tmp_path: Path) -> None:
+    question = Question("10.244.0.11", 0, "172.30.253.123", 8080)
+    for mode in IPTABLES:
+        ((story,), _) = stories(node(mode, "S2-one"), question, tmp_path)
+        kinds = [h.nat.kind for h in story.packet.hops if h.nat]
+        assert kinds == ["DNAT", "MASQUERADE"] and story.packet.verdict == "forwarded to cni0", mode
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("canal-stale", ["DNAT"]), ("canal", ["DNAT", "MASQUERADE"])])
+def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> None:
+    state = audits.of_text((RULESETS / f"{name}.rules").read_text())
+    routes = audits.FakeRoutes(gateways={"192.168.66.0/24": ("192.168.66.0", "flannel.1")})
+    found = audits.journey(replace(state, routes=routes)).stories(Question(NODE, 0, "172.30.253.123", 8080))
+    first = found[0]
+    open_set = "-m set --match-set cali40masq-ipam-pools src is false in rule 1 of cali-nat-outgoing"
+    assert first.doubts == ((open_set,) if name == "canal-stale" else ()), "either of them masquerades"
+    assert [h.nat.kind for h in first.packet.hops if h.nat] == kinds and first.packet.verdict == "sent to flannel.1"
+    visits = next(h.walk for h in first.packet.hops if h.hook == "POSTROUTING" and h.table == "nat" and h.walk).visits
+    returned = [v.rule.text for v in visits if v.rule and v.verdict == "RETURN" and "192.168.66.0/24" in v.rule.text]
+    assert bool(returned) == (name == "canal-stale")
+
+
+def test_ipvs_is_said_to_be_out_of_sight(tmp_path: Path) -> None:
+    state = audits.state(node("1.20.2-ipvs-nft", "S2-one"), tmp_path)
+    (tmp_path / "ip_vs").write_text("IP Virtual Server version 1.2.1\nTCP  C0A8380A:764D rr \n  -> 0AF4000B:1F90 Masq 1 0 0\n")
+    found = audits.journey(state, node("1.20.2-ipvs-nft", "S2-one"), Virtual(tmp_path)).stories(
+        Question(CLIENT, 0, NODE, 30285)
+    )
+    assert {s.packet.outcome for s in found} == {"unknown"} and not found[0].doubts, "its sets are known"
+    assert all("by IPVS, virtual server 192.168.56.10:30285" in s.packet.verdict for s in found)

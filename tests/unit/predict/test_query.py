@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions as they are typed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracer.errors import BadOption
+from tracer.predict.query import Question, parse
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "protocol", "expected"),
+    [
+        ("10.0.0.1", "10.0.0.2:80", "tcp", Question("10.0.0.1", 0, "10.0.0.2", 80, "tcp")),
+        ("10.0.0.1:4000", "10.0.0.2:53", "udp", Question("10.0.0.1", 4000, "10.0.0.2", 53, "udp")),
+        ("fd00::1", "[fd00::2]:80", "tcp", Question("fd00::1", 0, "fd00::2", 80, "tcp")),
+        ("10.0.0.1", "10.0.0.2", "icmp", Question("10.0.0.1", 0, "10.0.0.2", 0, "icmp")),
+        ("fd00::1", "fd00::2", "icmp", Question("fd00::1", 0, "fd00::2", 0, "icmpv6")),
+    ],
+)
+def test_understood(source: str, target: str, protocol: str, expected: Question) -> None:
+    assert parse(source, target, protocol) == expected
+    assert expected.family == ("ip6" if ":" in target.rpartition(":")[0] else "ip") and expected.number > 0
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "said"),
+    [
+        ("web", "10.0.0.2:80", "--from web is no address"), ("10.0.0.1", "10.0.0.2", "needs a port for tcp"),
+        ("10.0.0.1", "10.0.0.2:99999", "no port from 1 to 65535"), ("fd00::1", "10.0.0.2:80", "not of one family"),
+        ("10.0.0.1", "10.0.0.2:http", "no port from 1"),
+    ],
+)  # fmt: skip
+def test_refused_in_one_sentence(source: str, target: str, said: str) -> None:
+    with pytest.raises(BadOption, match=said):
+        parse(source, target, "tcp")

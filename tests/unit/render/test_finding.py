@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a finding is written: a block of text, a line of JSON, and both again in the summary."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from importlib import resources
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.support.sample_packets import EPOCH
+from tracer import render
+from tracer.model.finding import Finding, Proof
+from tracer.model.summary import Totals
+
+VALIDATOR = Draft202012Validator(json.loads(resources.files(render).joinpath("schema.json").read_text(encoding="utf-8")))
+SHOWN = (
+    Proof("rule", "INPUT 2 > KUBE-EXTERNAL-SERVICES 1: -p tcp -j REJECT", "observed"),
+    Proof("process", "ngi\x1bnx (pid 812) listens on tcp 0.0.0.0:30584 of the node", "/proc/net"),
+)
+FOUND = Finding(
+    "nodeport_host_process", (30584,), "nginx listens in vain.", SHOWN, "ss -lntp", "Take another port.",
+    packets=3, first=EPOCH, last=EPOCH + 2_000_000_000, numbers=(3, 4, 9),
+)  # fmt: skip
+
+
+def test_text() -> None:
+    out = io.StringIO()
+    render.find("text")(out, io.StringIO()).finding(FOUND)
+    assert out.getvalue().splitlines() == [
+        "!! FINDING nodeport_host_process  3 packets",
+        "   nginx listens in vain.",
+        "   because    rule      INPUT 2 > KUBE-EXTERNAL-SERVICES 1: -p tcp -j REJECT  (observed)",
+        "              process   ngi\\x1bnx (pid 812) listens on tcp 0.0.0.0:30584 of the node  (/proc/net)",
+        "   check      ss -lntp",
+        "   cure       Take another port.",
+        "",
+    ]
+
+
+def test_what_is_only_likely_says_so_in_words() -> None:
+    out = io.StringIO()
+    render.find("text")(out, io.StringIO()).finding(replace(FOUND, certain=False, packets=1))
+    assert out.getvalue().startswith(" ? PERHAPS nodeport_host_process  1 packet\n")
+
+
+def test_the_summary_has_them_before_its_figures() -> None:
+    out = io.StringIO()
+    render.find("text")(out, io.StringIO()).summary(Totals(packets=3, findings=[FOUND]))
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("!! FINDING") and lines[7].startswith("3 packets in")
+
+
+def test_the_summary_says_again_the_cause_alone() -> None:
+    out = io.StringIO()
+    text = render.find("text")(out, io.StringIO())
+    text.finding(FOUND)
+    out.truncate(out.seek(0))
+    text.summary(Totals(packets=3, findings=[replace(FOUND, packets=7, last=FOUND.last + 5_000_000_000)]))
+    head, cause, empty = out.getvalue().splitlines()[:3]
+    assert head.startswith("!! FINDING nodeport_host_process  7 packets, told above at ") and head.endswith(":24.118")
+    assert (cause, empty) == ("   nginx listens in vain.", "")
+
+
+def test_the_summary_says_what_has_been_learned_since() -> None:
+    out = io.StringIO()
+    text = render.find("text")(out, io.StringIO())
+    text.finding(FOUND)
+    out.truncate(out.seek(0))
+    more = (*SHOWN, Proof("counter", "7 dropped", "observed"), Proof("packet", "sent 3, no answer was seen", "observed"))
+    text.summary(Totals(packets=3, findings=[replace(FOUND, proofs=more, cure="Do.")]))
+    assert out.getvalue().splitlines()[1:6] == [
+        "   nginx listens in vain.",
+        "   since then counter   7 dropped  (observed)",
+        "              packet    sent 3, no answer was seen  (observed)",
+        "   cure       Do.",
+        "",
+    ]
+
+
+def test_a_command_stays_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Narrow(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "dumb")
+    out = Narrow()
+    command = "iptables -t nat -D POSTROUTING 5"
+    render.find("text")(out, io.StringIO()).finding(
+        replace(FOUND, cure=f"Delete the stale rule of flannel: `{command}`. Then wait.")
+    )
+    lines = out.getvalue().strip("\n").splitlines()
+    assert lines[-2:] == [
+        "   cure       Delete the stale rule of flannel:",
+        f"              `{command}`. Then wait.",
+    ]
+
+
+def test_json() -> None:
+    out = io.StringIO()
+    form = render.find("json")(out, io.StringIO())
+    form.finding(FOUND)
+    form.summary(Totals(packets=3, findings=[FOUND, replace(FOUND, certain=False)]))
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    for line in lines:
+        VALIDATOR.validate(line)
+    told, summary = lines
+    assert told.pop("type") == "finding"
+    assert told == summary["findings"][0]
+    assert (told["count"], told["packets"], told["certain"]) == (3, [3, 4, 9], True)
+    assert told["first"] == "2026-01-31T14:03:22.118204511Z" and told["last"] == "2026-01-31T14:03:24.118204511Z"
+    assert told["proofs"][0] == {"what": "rule", "text": SHOWN[0].text, "evidence": "observed"}
+    assert summary["findings"][1]["certain"] is False

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people read of IPVS."""
+
+from __future__ import annotations
+
+import io
+
+from tests.support import sample_packets as samples
+from tracer.model.packet import Hop, Ipvs
+from tracer.render import _ipvs
+from tracer.render.text import Text
+
+
+def printed(number: int) -> list[str]:
+    out = io.StringIO()
+    Text(out, io.StringIO()).packet(samples.ipvs()[number])
+    return out.getvalue().splitlines()
+
+
+def test_the_choice_of_a_real_server() -> None:
+    line = printed(0)[1]
+    assert line.split("INPUT")[1].strip() == "IPVS         192.168.56.10:30285/tcp (rr, persistent) -> 10.244.0.11:8080"
+
+
+def test_a_later_packet_says_that_it_was_chosen_before() -> None:
+    assert printed(1)[2].strip() == "a known connection: chosen earlier, which was not seen"
+
+
+def test_no_real_server() -> None:
+    line = printed(2)[1]
+    assert line.endswith("192.168.56.10:30285/tcp (rr) has no real server available, REJECT with icmp-port-unreachable")
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    assert _ipvs.act(Hop(0, "ipvs", "node", verdict="DROP"), Ipvs()) == ("IPVS", "DROP, for no reason that it gives")
+    assert _ipvs.virtual_server(Ipvs("fwmark 5", 0, "tcp")) == "fwmark 5/tcp"
+    assert _ipvs.virtual_server(Ipvs("fd00::1", 53, "udp")) == "[fd00::1]:53/udp"

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON format keeps to its schema, and the schema and its documentation keep to each other."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import re
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from tests.support import sample_packets as samples
+from tracer import __version__, render
+from tracer.model.check import Fact
+from tracer.model.kube import Owner
+from tracer.model.packet import Endpoints, Flow, Handshake, Packet, Socket
+from tracer.model.summary import Totals
+from tracer.render.json import Json
+from tracer.render.parts.json_packet import rfc3339
+
+SCHEMA = json.loads(resources.files(render).joinpath("schema.json").read_text(encoding="utf-8"))
+VALIDATOR = Draft202012Validator(SCHEMA)
+DOCUMENT = (Path(__file__).resolve().parents[3] / "docs/json.md").read_text(encoding="utf-8")
+EXAMPLES = [json.loads(line) for line in DOCUMENT.splitlines() if line.startswith('{"type"')]
+FACTS = [Fact("kernel", "ok", "Linux 6.1"), Fact("bcc", "missing", "install it", 5)]
+
+
+def line(packet: Packet) -> dict[str, Any]:
+    """The object that is written for a packet; it has passed the schema."""
+    out = io.StringIO()
+    Json(out, io.StringIO()).packet(packet)
+    text = out.getvalue()
+    assert text.endswith("}\n") and text.count("\n") == 1
+    found: dict[str, Any] = json.loads(text)
+    VALIDATOR.validate(found)
+    return found
+
+
+def keys(value: Any) -> set[str]:
+    """All keys at any depth."""
+    if isinstance(value, dict):
+        return set(value) | {k for v in value.values() for k in keys(v)}
+    return {k for v in value for k in keys(v)} if isinstance(value, list) else set()
+
+
+def test_the_schema_is_one() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_a_node_port_request() -> None:
+    found = line(samples.node_port())
+    assert found["time"] == "2026-01-31T14:03:22.118204511Z"
+    assert (found["family"], found["proto"], found["ifname"], found["tcp_flags"]) == ("ipv4", "tcp", "eth0", "SYN")
+    assert found["flow"]["reply"] == {"src": "10.244.0.11", "sport": 8080, "dst": "10.244.0.1", "dport": 23711}
+    assert found["flow"]["reply_direction"] is False
+    assert [h["time_ns"] for h in found["hops"]][:4] == [0, 11_000, 14_000, 15_000]
+    nat = found["hops"][2]["nat"]
+    assert nat["kind"] == "DNAT" and nat["after"]["dst"] == "10.244.0.11" and nat["before"]["dport"] == 30285
+    assert found["hops"][1]["mark"] == 0x4000
+    assert found["hops"][9]["socket"] == {"state": "LISTEN", "inode": 48213, "pid": 4242, "command": "nginx"}
+    assert found["syn"]["accepted"] is True
+    assert "drop" not in found and found["complete"] is True
+
+
+def test_what_does_not_apply_is_absent() -> None:
+    found = line(samples.ping())
+    assert found["hops"] == []
+    absent = {"sport", "dport", "tcp_flags", "seq", "flow", "drop", "syn"}
+    assert not absent & set(found)
+    for packet in samples.every():
+        assert "null" not in json.dumps(line(packet))
+
+
+def test_a_drop_without_a_reason_and_an_answer_that_is_not_known() -> None:
+    packet = samples.full_queue()
+    packet.hops.append(samples.hop(9, "handshake", handshake=Handshake("request", None, 0, 0, 0)))
+    packet.hops.append(samples.hop(9, "socket", socket=Socket(0, "", 0, "")))
+    found = line(packet)
+    assert found["drop"] == {"function": "tcp_conn_request"}
+    assert found["hops"][-2]["handshake"] == {"stage": "request", "accept_queue": 0, "accept_limit": 0, "syn_queue": 0}
+    assert found["hops"][-1]["socket"] == {}
+    assert found["complete"] is False
+
+
+def test_an_icmp_error_carries_the_ports_of_its_connection_only() -> None:
+    packet = samples.ping()
+    packet.flow = Flow(samples.ASKED, samples.ASKED.reversed, "RELATED", False, 0)
+    found = line(packet)
+    assert found["flow"]["orig"]["dport"] == 30285 and "dport" not in found
+
+
+def test_rejections_copies_and_derived_hops() -> None:
+    chain = line(samples.rejected())["hops"][0]
+    assert (chain["table"], chain["chain"]) == ("ip6 kube-proxy", "filter-output")
+    assert (chain["verdict"], chain["reject"]) == ("REJECT", "icmp6-port-unreachable")
+    assert line(samples.no_socket())["hops"][1]["clone"] is True
+    assert [h["evidence"] for h in line(samples.node_port_reply())["hops"]][:2] == ["observed", "derived"]
+
+
+def test_a_whole_run() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    form = render.find("json")(out, err)
+    form.begin(FACTS, "--port 30285", "6.1.0")
+    form.packet(samples.ping())
+    form.lost(SimpleNamespace(probe="hook", cpu=-1, count=3, why="the ring buffer was full"))
+    form.lost(SimpleNamespace(probe="hook", cpu=0, count=2, why="the ring buffer was full"))
+    form.note("only said")
+    form.summary(Totals(1, 0, 7, 5, {"delivered": 1}, 1.23456, unexplained=3, unaddressed=2))
+    found = [json.loads(text) for text in out.getvalue().splitlines()]
+    for each in found:
+        VALIDATOR.validate(each)
+    assert [each["type"] for each in found] == ["run", "packet", "lost", "lost", "summary"]
+    assert (found[-1]["findings"], found[-1]["unexplained"], found[-1]["unaddressed"]) == ([], 3, 2)
+    assert (found[0]["version"], found[0]["kernel"]) == (__version__, "6.1.0")
+    assert found[0]["facts"][1] == {"subject": "bcc", "state": "missing", "text": "install it"}
+    assert found[2] == {"type": "lost", "probe": "hook", "cpu": -1, "count": 3, "why": "the ring buffer was full"}
+    assert found[4]["lost_by_probe"] == {"hook": 5} and found[4]["seconds"] == 1.235
+    assert err.getvalue() == "only said\n"
+
+
+def test_doctor() -> None:
+    out = io.StringIO()
+    Json(out, io.StringIO()).doctor(FACTS, 5)
+    found = json.loads(out.getvalue())
+    VALIDATOR.validate(found)
+    assert found["type"] == "doctor" and found["status"] == 5 and len(found["facts"]) == 2
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda o: o.update(surprise=1),
+        lambda o: o.update(ifname=None),
+        lambda o: o.pop("verdict"),
+        lambda o: o.pop("sport"),
+        lambda o: o.update(time="2026-01-31 14:03:22"),
+        lambda o: o["hops"][0].update(evidence="guessed"),
+        lambda o: o["hops"][2]["nat"].pop("after"),
+    ],
+)
+def test_the_schema_refuses_what_the_contract_does_not_say(spoil: Any) -> None:
+    found = copy.deepcopy(line(samples.node_port()))
+    spoil(found)
+    with pytest.raises(ValidationError):
+        VALIDATOR.validate(found)
+
+
+def test_a_rule_and_its_owner_have_their_place() -> None:
+    found = line(samples.rejected())
+    rule = {"chain": "KUBE-SVC-A", "number": 3, "text": "-A KUBE-SVC-A -j REJECT"}
+    owner = {"kind": "Service", "namespace": "default", "name": "web", "port": "http", "text": "Service default/web:http"}
+    found["hops"][0] |= {"chain_path": "OUTPUT 1 > KUBE-SVC-A 3", "rule": rule, "owner": owner}
+    VALIDATOR.validate(found)
+
+
+def test_owners_of_hops_and_ends() -> None:
+    found = samples.node_port()
+    owner = Owner("Service", "default", "http-proxy", "http", "kube-proxy", "NodePort 30285", evidence="comment")
+    found.hops[2] = replace(found.hops[2], owner=owner)
+    found.dst_owner = owner
+    said = line(found)
+    VALIDATOR.validate(said)
+    assert said["hops"][2]["owner"] == said["ends"]["dst"] == {
+        "kind": "Service", "namespace": "default", "name": "http-proxy", "port": "http", "program": "kube-proxy",
+        "detail": "NodePort 30285", "evidence": "comment", "text": "Service default/http-proxy:http, NodePort 30285",
+    }  # fmt: skip
+    assert "src" not in said["ends"]
+
+
+def test_ipvs() -> None:
+    chosen, known, none = (line(packet)["hops"][1] for packet in samples.ipvs())
+    assert chosen["what"] == "ipvs" and chosen["nat"]["after"]["dst"] == "10.244.0.11"
+    assert chosen["ipvs"] == {
+        "virtual": "192.168.56.10", "virtual_port": 30285, "protocol": "tcp", "scheduler": "rr", "persistent": True,
+        "real": "10.244.0.11", "real_port": 8080, "chosen": "now", "evidence": "observed",
+    }  # fmt: skip
+    assert (known["ipvs"]["chosen"], known["ipvs"]["evidence"]) == ("earlier", "derived")
+    assert (none["verdict"], none["reject"]) == ("REJECT", "icmp-port-unreachable")
+    assert set(none["ipvs"]) == {"virtual", "virtual_port", "protocol", "scheduler"} and "nat" not in none
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e["type"])
+def test_the_documented_examples_are_valid(example: dict[str, Any]) -> None:
+    VALIDATOR.validate(example)
+
+
+def test_every_kind_of_line_has_an_example_and_every_key_a_word() -> None:
+    kinds = {ref["$ref"].rpartition("/")[2] for ref in SCHEMA["oneOf"]}
+    assert kinds == {e["type"] for e in EXAMPLES}
+    named = set(re.findall(r"`(\w+)`", DOCUMENT))
+    said = {key for kind in SCHEMA["$defs"].values() for key in kind["properties"]} - {"type"}
+    assert said <= named, said - named
+
+
+def test_nanoseconds_survive() -> None:
+    assert rfc3339(1_769_868_202_000_000_001) == "2026-01-31T14:03:22.000000001Z"
+    assert rfc3339(0) == "1970-01-01T00:00:00.000000000Z"
+
+
+def test_names_from_outside_stay_on_one_line() -> None:
+    packet = samples.node_port()
+    packet.hops = [samples.hop(0, "socket", socket=Socket(1, "LISTEN", 7, 'a"\n\x1b'))]
+    packet.endpoints = Endpoints("::1", 1, "::2", 2)
+    found = line(packet)
+    assert found["hops"][0]["socket"]["command"] == 'a"\n\x1b' and found["family"] == "ipv6"
+    assert "command" in keys(found)

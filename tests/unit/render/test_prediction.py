@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the ways of a packet that nobody has sent are written, and one that was sent beside them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import audits
+from tests.support.audits import CLIENT, NODE
+from tests.support.nodes import node
+from tests.unit.predict.test_compare import seen
+from tests.unit.render.test_finding import VALIDATOR
+from tracer import render
+from tracer.kube.attribution import explain
+from tracer.model.prediction import Story
+from tracer.model.prediction_check import Compared
+from tracer.predict.compare import compare
+from tracer.predict.query import Question
+
+
+def stories(folder: Path, mode: str, scenario: str, question: Question) -> list[Story]:
+    state = audits.state(node(mode, scenario), folder)
+    found = audits.journey(state).stories(question)
+    for story in found:
+        explain(story.packet, state.known)
+    return found
+
+
+def text(found: list[Story]) -> list[str]:
+    out = io.StringIO()
+    render.find("text")(out, io.StringIO()).explained(found)
+    return out.getvalue().splitlines()
+
+
+def test_endpoints_that_chance_chooses_are_a_line_each(tmp_path: Path) -> None:
+    lines = text(stories(tmp_path, "1.36.2-iptables-legacy", "S2-three", Question(CLIENT, 0, NODE, 30285)))
+    assert lines[0] == "explained     TCP 192.168.56.1 -> 192.168.56.10:30285  SYN  node eth0  NEW"
+    assert lines[2].strip() == "one of 3 endpoints, each for 1/3 of all connections"
+    assert lines[3].startswith(
+        "              PREROUTING  DNAT         192.168.56.10:30285 -> 10.244.0.11:8080  Service default/http-proxy"
+    )
+    assert "                          route        dev cni0" in lines and "          =>  forwarded to cni0" in lines
+    assert lines[-3:] == [
+        "              or 10.244.0.12:8080 (pod default/http-proxy-b (node-1)) by KUBE-SVC-5DZI2HW7VHZLUOJ5 3 >"
+        " KUBE-SEP-3PDFFOCG7ZDSLXW5 2",
+        "              or 10.244.0.13:8080 (pod default/http-proxy-c (node-1)) by KUBE-SVC-5DZI2HW7VHZLUOJ5 4 >"
+        " KUBE-SEP-ZQC77O5S6GGCOSJT 2",
+        "",
+    ]
+    assert not any("(derived)" in line or "+0.00" in line for line in lines), "all of it is derived, and has no time"
+
+
+def test_what_cannot_be_computed_is_said_on_each_way(tmp_path: Path) -> None:
+    lines = text(stories(tmp_path, "1.36.2-nftables-nft", "S5-nodeport", Question(CLIENT, 0, NODE, 30306)))
+    doubts = [line.strip() for line in lines if "cannot be computed" in line]
+    assert len(doubts) == 2 and doubts[1].startswith("or if in PREROUTING ip ") and all("is asked first" in d for d in doubts)
+
+
+@pytest.mark.parametrize("scenario", ["S1", "S2-three", "S5-nodeport"])
+def test_as_json(scenario: str, tmp_path: Path) -> None:
+    out = io.StringIO()
+    port = {"S1": 30584, "S2-three": 30285}.get(scenario, 30306)
+    found = stories(tmp_path, "1.36.2-nftables-nft", scenario, Question(CLIENT, 0, NODE, port))
+    render.find("json")(out, io.StringIO()).explained(found)
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert len(lines) == len(found)
+    for line, story in zip(lines, found, strict=True):
+        VALIDATOR.validate(line)
+        assert line["share"] == float(story.share) and line["doubts"] == list(story.doubts)
+        whole = {"type": "packet", "number": 1, "time": "2026-01-31T14:03:22.118204511Z", "length": 60, **line["packet"]}
+        VALIDATOR.validate(whole)
+        assert {h["evidence"] for h in whole["hops"]} == {"derived"}
+
+
+def test_beside_a_packet_that_was_traced(tmp_path: Path) -> None:
+    found = stories(tmp_path, "1.36.2-iptables-legacy", "S2-one", Question(CLIENT, 0, NODE, 30285))
+    packet = seen(found[0])
+    packet.time = 1
+    right = compare(found, packet)
+    wrong = Compared(found[0], 2, "in FORWARD filter explained was ACCEPT, seen DROP")
+    for name in ("text", "json"):
+        out = io.StringIO()
+        form = render.find(name)(out, io.StringIO())
+        form.compared(packet, right)
+        form.compared(packet, wrong)
+        said = out.getvalue()
+        if name == "text":
+            assert "=>  as explained: forwarded to cni0" in said and f"=>  not as explained: {wrong.difference}" in said
+        else:
+            lines = [json.loads(line) for line in said.splitlines()]
+            for line in lines:
+                VALIDATOR.validate(line)
+            assert "difference" not in lines[0] and lines[1]["difference"] == wrong.difference and lines[1]["agreed"] == 2
+
+
+def test_of_several_endpoints_the_chosen_one_is_named(tmp_path: Path) -> None:
+    found = stories(tmp_path, "1.36.2-iptables-legacy", "S2-three", Question(CLIENT, 0, NODE, 30285))
+    packet = seen(found[1])
+    packet.time = 1
+    out = io.StringIO()
+    render.find("text")(out, io.StringIO()).compared(packet, compare(found, packet))
+    assert "=>  as explained, to 10.244.0.12:8080 (pod default/http-proxy-b (node-1)): forwarded to cni0" in out.getvalue()

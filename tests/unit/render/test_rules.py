@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules in the output: the one that decided, by which way, and what is said when it is not known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.support import sample_packets as samples
+from tests.unit.render.test_json import line
+from tests.unit.render.test_text import Terminal, written
+from tracer.model.evidence import Evidence
+from tracer.model.packet import Packet
+from tracer.model.rule import Place, Rule, Visit, Walk
+
+TEXT = '-p tcp -m comment --comment "default/http-proxy:http" -m tcp -j DNAT --to-destination 10.244.0.11:8080'
+PATH = (Place("PREROUTING", 1), Place("KUBE-SERVICES", 2), Place("KUBE-SEP-X", 1))
+DNAT = Rule("ip", "nat", "KUBE-SEP-X", 1, TEXT, "default/http-proxy:http", "DNAT")
+JUMP = Rule("ip", "nat", "PREROUTING", 1, "-j KUBE-SERVICES", "", "KUBE-SERVICES")
+MARK = Rule("ip", "nat", "KUBE-SERVICES", 1, "-j MARK --set-xmark 0x4000/0x4000", "", "MARK")
+WALK = Walk((
+    Visit(PATH[:1], JUMP, "JUMP", Evidence.DERIVED),
+    Visit((PATH[0], Place("KUBE-SERVICES", 1)), MARK, "MARK", Evidence.OBSERVED),
+    Visit(PATH, DNAT, "DNAT", Evidence.OBSERVED),
+))  # fmt: skip
+POLICY = Walk((Visit((Place("FORWARD", 0),), None, "DROP", Evidence.DERIVED),))
+UNKNOWN = Walk(possible=(DNAT, JUMP), undecided="match bpf was not observed and cannot be computed")
+
+
+def explained(walk: Walk, what: str = "nat", **more: Any) -> Packet:
+    """The NodePort request, its first hop of that kind with a walk."""
+    packet = samples.node_port()
+    at = next(i for i, h in enumerate(packet.hops) if h.what == what)
+    packet.hops[at] = replace(packet.hops[at], walk=walk, **more)
+    return packet
+
+
+def rules(packet: Packet, verbose: bool = False) -> list[str]:
+    plain = written(replace(packet, hops=[replace(h, walk=None) for h in packet.hops]), verbose)
+    return [text.strip() for text in written(packet, verbose) if text not in plain]
+
+
+def test_the_rule_stands_under_what_it_did() -> None:
+    assert rules(explained(WALK)) == ["PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1", TEXT]
+
+
+def test_every_hop_has_all_that_acted() -> None:
+    assert rules(explained(WALK, "table"), verbose=True) == [
+        "PREROUTING 1 > KUBE-SERVICES 1",
+        "-j MARK --set-xmark 0x4000/0x4000",
+        "PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1",
+        TEXT,
+    ]
+    assert rules(explained(WALK, "table")) == [], "a table that accepted decided nothing"
+
+
+def test_a_policy() -> None:
+    assert rules(explained(POLICY)) == ["FORWARD policy  (derived)"]
+
+
+def test_from_conntrack() -> None:
+    later = explained(WALK, from_conntrack=True)
+    assert rules(later) == ["from conntrack, decided by KUBE-SEP-X 1"]
+    way = "PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1"
+    assert rules(later, verbose=True) == [f"from conntrack, decided by {way}: {TEXT}"]
+    before = Walk(undecided="decided before tracing began")
+    assert rules(explained(before, from_conntrack=True)) == ["from conntrack, decided before tracing began"]
+
+
+def test_not_known() -> None:
+    assert rules(explained(UNKNOWN)) == [
+        "rule not known: match bpf was not observed and cannot be computed",
+        f"perhaps KUBE-SEP-X 1: {TEXT}",
+        "perhaps PREROUTING 1: -j KUBE-SERVICES",
+    ]
+
+
+def test_a_rule_without_text() -> None:
+    walk = Walk((Visit(PATH, replace(DNAT, text=""), "DNAT", Evidence.OBSERVED),))
+    assert rules(explained(walk))[1] == "DNAT (its text could not be read)"
+
+
+def test_comments_do_not_fool_a_terminal() -> None:
+    evil = replace(DNAT, text="-m comment --comment \x1b[2J", chain="A\x1b[1m")
+    walk = Walk((Visit((Place("A\x1b[1m", 1),), evil, "DNAT", Evidence.OBSERVED),))
+    assert rules(explained(walk)) == ["A\\x1b[1m 1", "-m comment --comment \\x1b[2J"]
+
+
+def test_long_ways_are_folded() -> None:
+    lines = written(explained(WALK), out=Terminal())
+    assert any("KUBE-SEP-X" in text for text in lines)
+
+
+def test_json() -> None:
+    hop = next(h for h in line(explained(WALK, from_conntrack=True))["hops"] if h["what"] == "nat")
+    assert hop["chain_path"] == "PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1"
+    assert hop["rule"] == {
+        "chain": "KUBE-SEP-X", "number": 1, "text": TEXT, "comment": "default/http-proxy:http", "target": "DNAT",
+    }  # fmt: skip
+    assert [(v["verdict"], v["evidence"]) for v in hop["acted"]] == [
+        ("JUMP", "derived"), ("MARK", "observed"), ("DNAT", "observed"),
+    ]  # fmt: skip
+    assert hop["from_conntrack"] is True and "undecided" not in hop
+
+
+def test_json_of_a_policy_and_of_what_is_not_known() -> None:
+    hop = next(h for h in line(explained(POLICY))["hops"] if h["what"] == "nat")
+    assert hop["chain_path"] == "FORWARD policy" and "rule" not in hop
+    hop = next(h for h in line(explained(UNKNOWN))["hops"] if h["what"] == "nat")
+    assert hop["undecided"] == UNKNOWN.undecided and [r["chain"] for r in hop["possible"]] == ["KUBE-SEP-X", "PREROUTING"]
+    assert "chain_path" not in hop and "from_conntrack" not in hop
+
+
+def test_a_rule_whose_match_threw_the_packet_away() -> None:
+    why = "the packet is too short for match udp (malformed)"
+    rule = Rule("ip", "filter", "FORWARD", 1, "-p udp -m udp --dport 53 -j ACCEPT", "", "ACCEPT")
+    walk = Walk((Visit((Place("FORWARD", 1),), rule, "DROP", Evidence.DERIVED, hotdrop=why),))
+    packet = explained(walk, "table", verdict="DROP")
+    assert rules(packet) == [
+        "FORWARD 1  (derived)",
+        f"dropped here because {why}; the rule's target did not act",
+        "-p udp -m udp --dport 53 -j ACCEPT",
+    ]
+    told = next(h for h in line(packet)["hops"] if "hotdrop" in h)
+    assert told["hotdrop"] == told["acted"][0]["hotdrop"] == why

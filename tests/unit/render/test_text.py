@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text format, on the packets of sample_packets.py."""
+
+from __future__ import annotations
+
+import errno
+import io
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support import sample_packets as samples
+from tracer import render
+from tracer.errors import BadOption
+from tracer.model.check import Fact
+from tracer.model.kube import Owner
+from tracer.model.packet import Clue, Drop, Endpoints, Hop, Nat, Packet, Socket
+from tracer.model.summary import Totals
+from tracer.render.text import Text
+
+CODE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Closed(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def written(packet: Packet, verbose: bool = False, out: io.StringIO | None = None) -> list[str]:
+    out = out or io.StringIO()
+    Text(out, io.StringIO(), verbose).packet(packet)
+    return out.getvalue().splitlines()
+
+
+def test_formats_are_found_by_name() -> None:
+    assert render.FORMATS == ("json", "text")
+    assert render.find("text") is Text
+    with pytest.raises(BadOption, match="json, text"):
+        render.find("base")
+
+
+def test_a_node_port_request() -> None:
+    assert written(samples.node_port()) == [
+        "14:03:22.118  TCP 192.168.56.1:40812 -> 192.168.56.10:30285  SYN  60 B  node eth0  NEW",
+        "    +0.01 ms  PREROUTING  DNAT         192.168.56.10:30285 -> 10.244.0.11:8080",
+        "    +0.03 ms  POSTROUTING MASQUERADE   192.168.56.1:40812 -> 10.244.0.1:23711",
+        "              in pod http-proxy",
+        "    +0.06 ms              socket       LISTEN, nginx (pid 4242)",
+        "    +0.12 ms              SYN          answered, accept queue 0/128, SYN queue 1",
+        "          =>  SYN answered by pid 4242 nginx in pod http-proxy",
+        "",
+    ]
+
+
+def test_owners_of_hops_and_ends() -> None:
+    found = samples.node_port()
+    service = Owner("Service", "default", "http-proxy", "http", "kube-proxy", "NodePort 30285", "pod default/web-a (node-1)")
+    found.hops[2] = replace(found.hops[2], owner=service)
+    found.src_owner, found.dst_owner = Owner("external"), replace(service, target="")
+    lines = written(found)
+    assert lines[1] == " " * 14 + "external -> Service default/http-proxy:http, NodePort 30285"
+    assert lines[2].endswith(
+        "-> 10.244.0.11:8080  Service default/http-proxy:http, NodePort 30285 -> pod default/web-a (node-1)"
+    )
+    found.src_owner = found.dst_owner = Owner("unknown")
+    assert "unknown" not in written(found)[1], "nothing is said of nothing"
+
+
+def test_verbose_shows_every_hop() -> None:
+    lines = written(samples.node_port(), verbose=True)
+    assert len(lines) == 1 + 11 + 1 + 1 + 1  # header, hops, namespace, verdict, blank
+    assert "    +0.01 ms  PREROUTING  nat          ACCEPT  eth0 -> here  mark 0x4000" in lines
+    assert "    +0.02 ms  FORWARD     filter       ACCEPT  eth0 -> cni0  mark 0x4000" in lines
+
+
+def test_a_reply_shows_the_ends_that_change_and_what_is_derived() -> None:
+    lines = written(samples.node_port_reply())
+    assert lines[0].endswith("  SYN ACK  60 B  pod http-proxy eth0  ESTABLISHED reply")
+    assert lines[1] == "              in node"
+    assert lines[2] == "    +0.04 ms  PREROUTING  reverse MASQ 10.244.0.1:23711 -> 192.168.56.1:40812  (derived)"
+    assert lines[3] == "    +0.06 ms  POSTROUTING reverse DNAT 10.244.0.11:8080 -> 192.168.56.10:30285"
+
+
+def test_ipv6_ends_have_brackets_and_a_hook_does_not_repeat_its_chain() -> None:
+    lines = written(samples.rejected())
+    assert "TCP [fd00:10:244::17]:51514 -> [fd00:10:96::a3f1]:80  SYN" in lines[0]
+    assert lines[1].endswith("OUTPUT      ip6 kube-proxy filter-output REJECT with icmp6-port-unreachable")
+    assert lines[2].endswith("=>  REJECTED in ip6 kube-proxy/filter-output with icmp6-port-unreachable")
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize(("verdict", "reject"), [("REJECT", "icmp-port-unreachable"), ("DROP", "")])
+@pytest.mark.parametrize(("what", "chain"), [("table", ""), ("chain", "input")])
+def test_what_carries_out_a_rules_verdict_is_not_told(what: str, chain: str, verdict: str, reject: str) -> None:
+    packet = samples.rejected()
+    packet.hops[0] = replace(packet.hops[0], what=what, chain=chain, verdict=verdict, reject=reject)
+    assert [line.split()[0] for line in written(packet)[1:-1]] == ["+0.00", "=>"]
+    assert len(written(packet, verbose=True)) == 1 + 3 + 1 + 1, "verbose tells all"
+    packet.hops.append(samples.hop(12, "drop", drop=Drop("NO_SOCKET", "tcp_v4_rcv")))
+    packet.hops.append(samples.hop(13, "hook", "POSTROUTING", verdict="DROP"))
+    lines = written(packet)
+    assert len(lines) == 1 + 3 + 1 + 1
+    assert lines[2].endswith("drop         NO_SOCKET in tcp_v4_rcv"), "another drop is another matter"
+    assert lines[3].endswith("POSTROUTING hook         DROP"), "and so is another hook"
+
+
+def test_a_hooks_drop_that_no_rule_explains_is_told() -> None:
+    packet = samples.rejected()
+    packet.hops[0] = replace(packet.hops[0], verdict="ACCEPT", reject="")
+    lines = written(packet)
+    assert lines[1].endswith("OUTPUT      hook         DROP")
+    assert lines[2].endswith("drop         NETFILTER_DROP in nf_hook_slow")
+    assert len(lines) == 5
+
+
+@pytest.mark.parametrize("drop", [Drop("TCP_RESET", "tcp_v4_rcv", True), Drop("", "skb_queue_purge", True)])
+def test_tidying_up_is_not_told(drop: Drop) -> None:
+    packet = samples.node_port()
+    as_it_was = written(packet)
+    packet.hops.append(samples.hop(130, "drop", netns="pod http-proxy", drop=drop))
+    assert written(packet) == as_it_was
+    assert len(written(packet, verbose=True)) == len(written(samples.node_port(), verbose=True)) + 1
+    packet.hops[-1] = replace(packet.hops[-1], drop=replace(drop, after_socket=False))
+    assert [line for line in written(packet) if line not in as_it_was] == [
+        f"    +0.13 ms              drop         {f'{drop.reason} in {drop.function}'.strip()}"
+    ], "only what a socket had taken"
+
+
+def test_a_full_queue_and_an_incomplete_packet() -> None:
+    text = "\n".join(written(samples.full_queue()))
+    assert "socket       LISTEN, process not found (inode 48213)" in text
+    assert "SYN          refused, accept queue 129/128 (full), SYN queue 3" in text
+    assert "     +1.20 s              drop         in tcp_conn_request" in text
+    assert "=>  SYN dropped: accept queue 129/128  incomplete: part of its way was lost" in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [({"ipv4": "10.244.0.99"}, "ipv4 10.244.0.99, state 1"), ({"ipv6": "fe80::1"}, "ipv6 fe80::1, state 1"),
+     ({"ipv4": "10.244.0.99", "ipv6": "af4:63::"}, "ipv4 10.244.0.99, state 1")],
+)  # fmt: skip
+def test_a_next_hop_has_one_address(facts: dict[str, str | int], said: str) -> None:
+    packet = samples.ping()
+    packet.hops.append(Hop(0, "clue", "node", clue=Clue("neighbour", {**facts, "state": 1})))
+    assert any(line.rstrip().endswith(f"neighbour    {said}") for line in written(packet, verbose=True))
+
+
+def test_copies_are_marked() -> None:
+    assert "NO_SOCKET in __udp4_lib_rcv  (copy)" in written(samples.no_socket())[1]
+
+
+def test_a_packet_without_ports_or_hops() -> None:
+    assert written(samples.ping()) == [
+        "14:03:22.118  ICMP 10.0.0.1 -> 10.0.0.2  84 B  node lo",
+        "          =>  delivered to node's kernel",
+        "",
+    ]
+
+
+def test_both_ends_rewritten() -> None:
+    packet = samples.ping()
+    nat = Nat("rewritten", Endpoints("1.1.1.1", 0, "2.2.2.2", 0), Endpoints("3.3.3.3", 0, "4.4.4.4", 0))
+    packet.hops = [samples.hop(0, "nat", nat=nat)]
+    assert written(packet)[1].endswith("rewritten    from 1.1.1.1 -> 3.3.3.3, to 2.2.2.2 -> 4.4.4.4")
+
+
+def later(packet: Packet, ms: int, **changes: Any) -> Packet:
+    """The same, so many milliseconds later."""
+    hops = [replace(hop, time=hop.time + ms * 1_000_007) for hop in packet.hops]
+    return replace(packet, **{"time": packet.time + ms * 1_000_000, "hops": hops, **changes})
+
+
+def in_turn(*packets: Packet, verbose: bool = False) -> list[list[str]]:
+    """What is written of each packet by one output."""
+    out, blocks = io.StringIO(), []
+    text = Text(out, io.StringIO(), verbose)
+    for packet in packets:
+        began = len(out.getvalue())
+        text.packet(packet)
+        blocks.append(out.getvalue()[began:].splitlines())
+    return blocks
+
+
+SAME = "  same way as at 14:03:22.118"
+
+
+def test_a_way_that_was_told_is_not_told_again() -> None:
+    first = samples.node_port_reply()
+    # What it carries is its own; so are the moments of its hops.
+    second = later(first, 40, tcp_flags="ACK", length=52, seq=78, number=7, identity=99 << 8)
+    told, again, third = in_turn(first, second, later(first, 1_000))
+    assert len(told) == 6 and not any("same way" in line for line in told)
+    assert again == [
+        "14:03:22.158  TCP 10.244.0.11:8080 -> 10.244.0.1:23711  ACK  52 B  pod http-proxy eth0  ESTABLISHED reply",
+        "          =>  forwarded to eth0 in node" + SAME,
+        "",
+    ]
+    assert third[1:] == again[1:], "the time at which its way can be read"
+
+
+def different_ways() -> Iterator[Packet]:
+    """Packets a little later than node_port_reply's, each with one thing that is not the same."""
+    first = samples.node_port_reply()
+    assert first.flow
+    hops, nat = first.hops, first.hops[1].nat
+    assert nat
+    yield later(first, 1, flow=replace(first.flow, orig=Endpoints("192.168.56.1", 40813, "192.168.56.10", 30285)))
+    yield later(first, 2, flow=replace(first.flow, is_reply=False))
+    yield later(first, 3, verdict="forwarded to eth1 in node")
+    yield later(first, 4, hops=[hops[0], replace(hops[1], nat=replace(nat, after=nat.before)), *hops[2:]])
+    yield later(first, 5, hops=[hops[0], *hops[2:]])
+    yield later(first, 6, hops=[hops[0], replace(hops[1], netns="pod other"), *hops[2:]])
+    yield later(first, 7, hops=[*hops, samples.hop(70, "socket", socket=Socket(1, "ESTABLISHED", 7, "a"))])
+    yield later(first, 8, hops=[*hops, samples.hop(70, "socket", socket=Socket(1, "ESTABLISHED", 8, "b"))])
+    yield later(first, 9, flow=None)
+    yield later(first, 10, complete=False)
+
+
+def test_another_way_is_told() -> None:
+    first, others = samples.node_port_reply(), list(different_ways())
+    for other, block in zip(others, in_turn(first, *others)[1:], strict=True):
+        assert block == written(other)
+        assert len(block) >= 5
+
+
+@pytest.mark.parametrize("packet", [samples.node_port(), samples.rejected(), samples.full_queue(), samples.no_socket()])
+def test_what_went_wrong_and_what_a_listener_decided_is_always_told(packet: Packet) -> None:
+    packet.flow, packet.complete = samples.STATUS, True
+    again = later(packet, 5)
+    assert in_turn(packet, again)[1] == written(again)
+
+
+def test_verbose_tells_every_way() -> None:
+    first = samples.node_port_reply()
+    again = later(first, 5)
+    assert in_turn(first, again, verbose=True)[1] == written(again, verbose=True)
+
+
+def test_hops_that_decide_nothing_make_no_other_way() -> None:
+    first = samples.node_port_reply()
+    again = later(first, 5, hops=[samples.hop(0, "table", "OUTPUT", table="nat", verdict="ACCEPT"), *first.hops])
+    assert in_turn(first, again)[1][1].endswith(SAME)
+
+
+def test_ways_are_forgotten_the_longest_unused_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.render.text.WAYS", 2)
+    one, two, three = samples.node_port_reply(), *list(different_ways())[:2]
+    blocks = in_turn(one, two, later(one, 20), three, later(one, 30), later(two, 40))
+    assert [any("same way" in line for line in block) for block in blocks] == [False, False, True, False, True, False]
+
+
+def test_names_cannot_speak_to_the_terminal() -> None:
+    packet = samples.node_port()
+    packet.hops = [samples.hop(0, "socket", socket=Socket(1, "LISTEN", 7, "a\x1b[2Jb\n"))]
+    packet.verdict = "delivered to pid 7 a\x1b[2Jb\n"
+    lines = written(packet)
+    assert lines[1].endswith("LISTEN, a\\x1b[2Jb\\n (pid 7)")
+    assert lines[2].endswith("delivered to pid 7 a\\x1b[2Jb\\n")
+
+
+@pytest.mark.parametrize(
+    ("packet", "code"),
+    [(samples.node_port(), "32"), (samples.rejected(), "1;31"), (replace(samples.ping(), outcome="unknown"), "33")],
+)
+def test_the_verdict_has_its_outcomes_colour(packet: Packet, code: str) -> None:
+    out = Terminal()
+    written(packet, out=out)
+    assert re.search(rf"=>  \x1b\[{code}m", out.getvalue())
+
+
+def test_colour_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not CODE.search("\n".join(written(samples.rejected())))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert CODE.search("\n".join(written(samples.rejected())))
+    monkeypatch.setenv("NO_COLOR", "1")
+    left = {code for line in written(samples.rejected(), out=Terminal()) for code in CODE.findall(line)}
+    assert left <= {"\x1b[0m", "\x1b[1m", "\x1b[2m"}  # bold and dim are no colours
+
+
+@pytest.mark.parametrize("columns", [70, 80, 132])
+def test_a_terminal_is_never_overrun_and_no_address_is_broken(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for packet in samples.every():
+        out = Terminal()
+        written(packet, verbose=True, out=out)
+        folded = CODE.sub("", out.getvalue())
+        assert max(map(len, folded.splitlines())) <= columns
+        assert folded.split() == " ".join(written(packet, verbose=True)).split()
+
+
+def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert max(map(len, written(samples.node_port()))) > 80
+
+
+def test_loss_and_summary() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    text = Text(out, err)
+    text.begin([Fact("kernel", "ok", "x"), Fact("IPVS", "degraded", "3 virtual servers")], "--port 1", "6.1.0")
+    text.lost(SimpleNamespace(probe="hook", cpu=1, count=12, why="the ring buffer was full"))
+    text.lost(SimpleNamespace(probe="table4", cpu=-1, count=1, why="its return was missed"))
+    text.lost(SimpleNamespace(probe="packet", cpu=0, count=7, why="the ring buffer was nearly full"))
+    text.summary(Totals(3, 1, 42, 20, {"delivered": 2, "dropped": 1}, 12.34))
+    text.note("bye")
+    assert out.getvalue().splitlines() == [
+        "lost: 12 events of hook on CPU 1: the ring buffer was full",
+        "",
+        "lost: 1 event of table4: its return was missed",
+        "",
+        "lost: 7 packets on CPU 0: the ring buffer was nearly full",
+        "",
+        "3 packets in 12.3 s",
+        "  2 delivered, 1 dropped, 1 incomplete",
+        "  42 events, 20 lost (12 of hook, 7 whole packets, 1 of table4)",
+    ]
+    text.summary(Totals(3, events=42, unexplained=8123))
+    assert out.getvalue().endswith("\n  ended before 8123 more packets that had been seen could be explained\n")
+    text.summary(Totals(3, events=42, unaddressed=1))
+    assert out.getvalue().endswith("\n  1 packet not shown: no event with the addresses was received\n")
+    said = err.getvalue().splitlines()
+    assert "on Linux 6.1.0, tracing --port 1." in said[0]
+    assert said[1:] == ["! IPVS: 3 virtual servers", "bye"]
+
+
+def test_doctor_has_a_mark_for_each_state_and_names_what_is_fatal() -> None:
+    out = io.StringIO()
+    facts = [Fact("kernel", "ok", "6.1"), Fact("fentry", "degraded", "none"), Fact("bcc", "missing", "gone", 5)]
+    Text(out, io.StringIO()).doctor(facts, 5)
+    assert out.getvalue().splitlines() == [
+        "+ kernel  6.1",
+        "! fentry  none",
+        "x bcc     gone",
+        "Tracing cannot work here: bcc (exit status 5).",
+    ]
+
+
+def test_a_broken_pipe_reaches_the_caller() -> None:
+    with pytest.raises(BrokenPipeError):
+        Text(Closed(), io.StringIO()).packet(samples.ping())
+
+
+def test_a_full_disk_ends_what_is_printed_and_not_what_is_recorded() -> None:
+    said = io.StringIO()
+    with pytest.raises(OSError, match="No space left"), open("/dev/full", "w") as out:
+        Text(out, said).packet(samples.ping())
+    with open("/dev/full", "w") as out:
+        text = Text(out, said)
+        text.recorded = True
+        for _ in range(3):
+            text.packet(samples.ping())
+    assert said.getvalue() == "Nothing is printed from here on: No space left on device. The recording goes on.\n"
+
+
+def test_a_note_without_room_comes_later(tmp_path: Path) -> None:
+    class Disk(io.FileIO):
+        full = True
+
+        def write(self, data: Any) -> int:
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    disk = Disk(tmp_path / "err", "w")
+    text = Text(io.StringIO(), io.TextIOWrapper(io.BufferedWriter(disk)))
+    text.note("one")
+    disk.full = False
+    text.note("two")
+    assert (tmp_path / "err").read_text() == "one\ntwo\n"

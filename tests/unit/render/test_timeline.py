@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A timeline as text: a tree whose branches end, in order of time, and only what has not been told."""
+
+from __future__ import annotations
+
+import io
+
+from tests.support.syns import ASKED
+from tracer.model.timeline import Identity, Stage, Step, Timeline
+from tracer.render import _timeline
+from tracer.render._style import Ink
+
+MS = 1_000_000
+
+
+def lines(timeline: Timeline) -> list[str]:
+    return _timeline.block(timeline, Ink(io.StringIO()), lambda ns: "12:00:00.000")
+
+
+def a_timeline(**more: object) -> Timeline:
+    stages = (Stage(2 * MS, "node", "PREROUTING DNAT a -> b"), Stage(1_200 * MS, "pod-a", "in pod-a"))
+    steps = [
+        Step(0, "packet", "SYN, 60 B", "->", "delivered", stages=stages),
+        Step(4 * MS, "conntrack", "created"),
+        Step(9 * MS, "packet", "SYN ACK, 60 B", "<-", "dropped", "joined by its addresses", bad=True),
+    ]
+    fields: dict[str, object] = {"identity": Identity("TCP", ASKED, 7, "node"), "steps": steps, "packets": 2, **more}
+    return Timeline(began=0, origin=0, asked=ASKED, **fields)  # type: ignore[arg-type]
+
+
+def test_a_tree() -> None:
+    assert lines(a_timeline(state="closed", cause="accepted", good=True, last=9 * MS, lost=1)) == [
+        "12:00:00.000  TCP 192.168.56.1:40812 -> 192.168.56.10:30285  accepted, closed after 9.00 ms  2 packets  1 lost here"
+        "  tracked in node, zone 7",
+        "    +0.00 ms  -> SYN, 60 B",
+        "              |     +2.00 ms  PREROUTING DNAT a -> b",
+        "              |      +1.20 s  in pod-a",
+        "              `               => delivered",
+        "    +4.00 ms  ## conntrack entry created",
+        "    +9.00 ms  <- SYN ACK, 60 B  joined by its addresses  => dropped",
+    ]
+
+
+def test_what_was_told_before_is_said() -> None:
+    head = lines(a_timeline(told=1, why="quiet"))[0]
+    assert head.endswith("  goes on  SYN not seen, open  2 packets  tracked in node, zone 7  (nothing for 5 s, told so far)")
+
+
+def test_what_was_not_kept_and_not_tracked_is_said() -> None:
+    told = lines(a_timeline(left_out=12, identity=Identity("UDP", ASKED)))
+    assert told[0].endswith("30285  no answer seen  2 packets  not tracked") and "UDP" in told[0]
+    assert told[-1].strip() == "12 steps between the first and the last were not kept"
+
+
+def test_names_cannot_speak_to_the_terminal() -> None:
+    evil = Step(0, "packet", "\x1b[2J", "->", "\x1b]0;x\x07", "\x1b", (Stage(0, "x", "\x1b[1m"),))
+    assert "\x1b" not in "".join(lines(a_timeline(steps=[evil])))
+
+
+def a_packet(at: int, *stages: Stage, end: str = "delivered", bad: bool = False) -> Step:
+    return Step(at, "packet", "ACK, 52 B", "->", end, stages=stages, bad=bad)
+
+
+def test_the_same_way_again_is_one_line() -> None:
+    """Whoever looks for what went wrong reads each way once, and then what is new."""
+    nat, far = Stage(MS, "node", "PREROUTING DNAT a -> b  Service shop/cart"), Stage(2 * MS, "pod-a", "in pod-a")
+    known = Stage(MS, "node", "PREROUTING DNAT a -> b")
+    shake = Stage(3 * MS, "pod-a", "ACK taken, accept queue 0/128")
+    elsewhere = Stage(MS, "node", "PREROUTING DNAT a -> c")
+    steps = [
+        a_packet(0, nat, far, Stage(2 * MS, "pod-a", "socket LISTEN, nginx (pid 42)")),
+        a_packet(10 * MS, known, far, Stage(2 * MS, "pod-a", "socket ESTABLISHED, nginx (pid 42)")),
+        a_packet(20 * MS, known, far, shake),
+        a_packet(30 * MS, elsewhere, far),
+        a_packet(40 * MS, known, end="dropped", bad=True),
+    ]
+    _, *told = lines(a_timeline(steps=steps))
+    assert told[5] == "   +10.00 ms  -> ACK, 52 B  => delivered, same way, +2.00 ms"
+    assert told[6:9] == [
+        "   +20.00 ms  -> ACK, 52 B  same way, and",
+        "              |     +3.00 ms  ACK taken, accept queue 0/128",
+        "              `               => delivered",
+    ]
+    assert told[9:13] == [
+        "   +30.00 ms  -> ACK, 52 B",
+        "              |     +1.00 ms  PREROUTING DNAT a -> c",
+        "              |     +2.00 ms  in pod-a",
+        "              `               => delivered",
+    ]
+    assert told[13:] == [
+        "   +40.00 ms  -> ACK, 52 B",
+        "              |     +1.00 ms  PREROUTING DNAT a -> b",
+        "              `               => dropped",
+    ]
+
+
+def test_what_came_of_it_stands_first() -> None:
+    refused = a_timeline(state="refused", cause="no endpoints", last=5 * MS, again=2)
+    assert "  no endpoints, refused after 5.00 ms  2 packets  2 sent again  tracked" in lines(refused)[0]
+    assert "  SYN not settled, open  " in lines(a_timeline(whole=True))[0]
+    assert "  answered  2 packets" in lines(a_timeline(identity=Identity("UDP", ASKED), state="answered"))[0]

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which generation of rules an event belongs to, and what is said when that generation could not be read."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.support.blobs import R, build
+from tests.support.builders import NODE, POD, Ends, event
+from tracer.events import table_trace
+from tracer.events.record import Event, Kind
+from tracer.events.table_trace import WATCHED, Looked, Noted, Replaced
+from tracer.rules.iptables import generation
+from tracer.rules.iptables import generations as legacy_module
+from tracer.rules.iptables.generations import FORGOTTEN, GONE, Legacy
+from tracer.rules.iptables.path_search import TARGET, TRUE
+from tracer.rules.iptables.reader import Reader, Reading, Wanted
+from tracer.rules.iptables.save_join import Rules
+
+CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
+FILTER = Wanted(NODE, "ip", "filter")
+OLD, NEW = 0x1000, 0x2000
+READER = 77
+
+
+class Shelf(Reader):
+    """A reader that a test answers for."""
+
+    def __init__(self) -> None:
+        self.asked: list[Wanted] = []
+        self.ready: list[Reading] = []
+
+    def ask(self, wanted: Wanted) -> None:
+        self.asked.append(wanted)
+
+    def done(self) -> list[Reading]:
+        ready, self.ready = self.ready, []
+        return ready
+
+
+def reading(*rules: R, began: int = 100, ended: int = 200, wanted: Wanted = FILTER, why: str = "") -> Reading:
+    if why:
+        return Reading(wanted, READER, began, ended, why=why)
+    table = build({"INPUT": [*rules], "FORWARD": [], "OUTPUT": []}).table()
+    return Reading(wanted, READER, began, ended, table, Rules(table, None))
+
+
+def looked(time: int, address: int = OLD, thread: int = READER, netns: int = NODE) -> Looked:
+    return Looked(time, thread, netns, "ip", "filter", address)
+
+
+def table(time: int = 300, address: int = OLD, watched: int = WATCHED, **fields: Any) -> Event:
+    given = {"netns": NODE, "header": CLIENT, "protocol": 6, "pf": 2, "hook": "INPUT", "table": "filter", **fields}
+    return table_trace.event(event("TABLE", time=time, object=address, state=watched, **given)[0])
+
+
+def legacy() -> tuple[Legacy, Shelf]:
+    shelf = Shelf()
+    return Legacy(cast(Reader, shelf), lambda act: act == ("target", "DNAT", 2, "ip")), shelf
+
+
+def finish(node: Legacy, shelf: Shelf, done: Reading, *changes: Looked | Replaced) -> None:
+    """A reading ends; its look-ups come with the drain after it."""
+    shelf.ready.append(done)
+    node.note([])
+    node.note(changes)
+
+
+def verdicts(node: Legacy, e: Event, *notes: Noted) -> list[str] | str:
+    walk = node.walk(e, list(notes))
+    return walk.undecided or [v.verdict for v in walk.visits]
+
+
+def test_rules_are_read_when_a_packet_met_them() -> None:
+    node, shelf = legacy()
+    e = table()
+    node.want(e)
+    assert shelf.asked == [FILTER]
+    assert node.waits(e)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110), looked(190))
+    assert not node.waits(e)
+    assert verdicts(node, e) == ["ACCEPT"]
+    assert shelf.asked == [FILTER], "once"
+
+
+def test_an_event_of_replaced_rules_is_explained_by_those() -> None:
+    node, shelf = legacy()
+    node.ask(FILTER)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    node.note([looked(900, OLD, thread=5), Replaced(1000, 5, OLD, NEW)])
+    assert shelf.asked == [FILTER, FILTER], "the new ones are read at once"
+    finish(node, shelf, reading(R(""), R("ACCEPT"), began=1100, ended=1200), looked(1110, NEW))
+    assert verdicts(node, table(300)) == ["ACCEPT"]
+    assert verdicts(node, table(1300, NEW)) == ["", "ACCEPT"]
+    assert verdicts(node, table(995, NEW)) == ["", "ACCEPT"], "in force a moment before that is told"
+
+
+def test_an_address_that_is_used_again() -> None:
+    node, shelf = legacy()
+    node.ask(FILTER)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    node.note([looked(900, thread=5), Replaced(1000, 5, OLD, NEW), looked(1900, NEW, thread=5), Replaced(2000, 5, NEW, OLD)])
+    assert verdicts(node, table(300)) == ["ACCEPT"]
+    assert verdicts(node, table(1500, NEW)) == GONE
+    assert node.waits(table(2500, OLD))
+    finish(node, shelf, reading(R(""), R("ACCEPT"), began=2100, ended=2200), looked(2110, OLD))
+    assert verdicts(node, table(2500, OLD)) == ["", "ACCEPT"]
+    assert verdicts(node, table(300)) == ["ACCEPT"], "the first life is still known"
+
+
+def test_rules_replaced_while_they_were_read_are_not_taken() -> None:
+    node, shelf = legacy()
+    node.ask(FILTER)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110), looked(120, thread=5), Replaced(130, 5, OLD, NEW), looked(190, NEW))
+    assert verdicts(node, table(105)) == GONE
+    assert node.waits(table(300, NEW)), "they are being read again"
+
+
+def test_rules_that_came_and_went() -> None:
+    node, _ = legacy()
+    node.note([Replaced(1000, 5, OLD, NEW)])
+    e = table(300)
+    node.want(e)
+    assert not node.waits(e)
+    assert verdicts(node, e) == GONE
+
+
+def test_other_readers_look_ups_prove_nothing() -> None:
+    node, shelf = legacy()
+    e = table()
+    node.want(e)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110, thread=5), looked(110, netns=POD), looked(500))
+    assert verdicts(node, e) == "it was not seen which rules were read"
+
+
+def test_what_cannot_be_read_is_not_asked_for_for_ever() -> None:
+    node, shelf = legacy()
+    e = table()
+    for _ in range(20):
+        node.want(e)
+        if shelf.asked and node.waits(e):
+            finish(node, shelf, reading(why="they could not be read (no)"), looked(110))
+    assert 1 < len(shelf.asked) < 10
+    assert verdicts(node, e) == "they could not be read (no)"
+
+
+@pytest.mark.parametrize(
+    ("watched", "why"),
+    [
+        (0, "the table was not watched while it ran"),
+        (WATCHED | 64, "the rules were replaced while the packet was in them"),
+        (WATCHED | 1, "a part of what the table did was lost"),
+    ],
+)
+def test_what_was_not_seen_whole(watched: int, why: str) -> None:
+    node, shelf = legacy()
+    node.ask(FILTER)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    assert verdicts(node, table(watched=watched)) == why
+
+
+def test_steps_are_put_together() -> None:
+    node, shelf = legacy()
+    node.ask(FILTER)
+    done = reading(R("DNAT", data=bytes(40), revision=2))
+    finish(node, shelf, done, looked(110))
+    assert done.table
+    at = done.table.rules("INPUT")[0].target.at
+    assert verdicts(node, table(watched=WATCHED + 1), Noted(0, 1, 0, (), ((at, TARGET),))) == ["DNAT"]
+    assert verdicts(node, table(watched=WATCHED + 1), Noted(0, 1, 0, (), ((at, TRUE),))).__class__ is str
+
+
+def test_rulesets_in_force() -> None:
+    node, shelf = legacy()
+    node.ask(FILTER)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    (found,) = node.rulesets()
+    assert (found.backend, found.netns) == ("legacy", NODE)
+    assert [r.target for r in found.chain("ip", "filter", "INPUT")] == ["ACCEPT"]
+    assert found.policies["ip", "filter", "FORWARD"] == "ACCEPT"
+    assert found.chain("ip", "filter", "OUTPUT") == ()
+
+
+def test_records_beside_the_events() -> None:
+    rows = np.zeros(1, table_trace.STEPS)
+    rows["kind"], rows["packet"], rows["time"], rows["count"], rows["mark"] = Kind.EVENT_STEPS, 7, 9, 2, 3
+    rows["steps_1"][0, :3] = (5 << 2 | 3, 6 << 2 | 1, 99)
+    change = np.zeros(2, table_trace.RULESET)
+    change["kind"], change["time"], change["object"], change["thread"] = Kind.EVENT_RULESET, (1, 2), NEW, 4
+    change["before"], change["pf"], change["table"] = (0, OLD), (10, 0), b"nat"
+    dtype = event("HOOK").dtype
+    short = np.zeros((2, dtype.itemsize), np.uint8)
+    short[:, : table_trace.RULESET.itemsize] = change.view(np.uint8).reshape(2, -1)
+    whole = np.concatenate([event("HOOK", hook="INPUT"), rows.view(dtype), short.view(dtype).ravel()])
+    events, noted, changes = table_trace.split(whole)
+    assert len(events) == 1
+    assert list(table_trace.noted(noted)) == [(7, 9, Noted(3, 2, 0, (0,) * 7, ((40, 3), (48, 1))))]
+    assert list(table_trace.changes(changes)) == [Looked(1, 4, 0, "ip6", "nat", NEW), Replaced(2, 4, OLD, NEW)]
+
+
+def test_an_address_that_another_table_has() -> None:
+    """A table goes with its namespace, and nothing tells that; its address may be the next table's."""
+    node, shelf = legacy()
+    node.ask(FILTER)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    other = table(900, netns=POD)
+    node.want(other)
+    assert shelf.asked[-1] == Wanted(POD, "ip", "filter")
+    assert verdicts(node, other) == "the rules have not been read"
+    assert verdicts(node, table(300)) == ["ACCEPT"]
+    node.note([Replaced(1000, 5, 0x9000, OLD)])
+    assert verdicts(node, table(1100)) == "the rules have not been read", "a blob that came into force where one was"
+
+
+def test_replaced_rules_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "REPLACED_KEPT", 3)
+    node, shelf = legacy()
+    node.ask(FILTER)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    old = table(300)
+    kept = node.walk(old, [])
+    assert kept.ruleset and kept.ruleset.chain("ip", "filter", "INPUT")
+    addresses = [OLD, *(0x10000 + 0x1000 * n for n in range(5)), OLD]
+    for n in range(1, len(addresses)):
+        node.note([looked(1000 * n - 1, addresses[n - 1], thread=5), Replaced(1000 * n, 5, addresses[n - 1], addresses[n])])
+    assert node.given_up["replaced"] == 3
+    finish(node, shelf, reading(R("DROP"), began=6100, ended=6200), looked(6110))
+    assert verdicts(node, table(6300, verdict="DROP")) == ["DROP"]
+    assert verdicts(node, old) == FORGOTTEN, "not by the rules that have its address now"
+    assert not kept.ruleset.chain("ip", "filter", "INPUT"), "a walk that is kept does not hold them"
+    assert verdicts(node, table(4500, addresses[4])) == GONE, "those that are kept"
+
+
+def test_bytes_of_replaced_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "REPLACED_BYTES_KEPT", 2000)
+    node, shelf = legacy()
+    node.ask(FILTER)
+    for n in range(10):
+        now, then = 0x1000 * (n + 1), 0x1000 * (n + 2)
+        finish(node, shelf, reading(R("ACCEPT"), began=1000 * n + 1, ended=1000 * n + 9), looked(1000 * n + 5, now))
+        node.note([looked(1000 * n + 90, now, thread=5), Replaced(1000 * n + 100, 5, now, then)])
+    assert 5 < node.given_up["replaced"] < 10
+
+
+def test_nothing_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TABLES_KEPT", "LOOKS_KEPT", "THREADS_KEPT", "ASKED_AT_MOST"):
+        monkeypatch.setattr(legacy_module, name, 10)
+    monkeypatch.setattr(generation, "ADDRESSES_KEPT", 10)
+    node, shelf = legacy()
+    node.ask(Wanted(NODE, "ip6", "raw"))  # is never answered
+    for n in range(100):
+        node.want(table(300 + n, 0x1000 * n, netns=NODE + n))
+        node.note([looked(1000 + n, thread=n, netns=NODE + n), Replaced(1000 + n, n, 0x1000 * n, 0x9000000 + n)])
+        shelf.ready.append(reading(why="no", wanted=Wanted(NODE + n, "ip", "filter")))
+    node.note([])
+    held = (node._why, node._known, node._last_look, node._looks, node._pending)
+    assert [len(each) <= 10 for each in held] == [True] * 5
+    assert len(node._lives) <= 20
+    for n in range(20):
+        node.ask(Wanted(NODE + 1000 + n, "ip", "filter"))
+    assert len(node._pending) == 10
+    assert {"tables read", "threads", "look-ups", "tables to read", "in force"} <= set(node.given_up)
+    assert all(node.given_up.values())
+
+
+def test_a_reading_of_which_look_ups_were_given_up_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(legacy_module, "LOOKS_KEPT", 2)
+    node, shelf = legacy()
+    node.ask(FILTER)
+    finish(node, shelf, reading(R("ACCEPT")), looked(110), looked(120, NEW), looked(130, NEW))
+    assert verdicts(node, table(300, NEW)) == "it was not seen which rules were read"

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matches told in advance, for the first packet of a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pytest
+
+from tracer.model.condition import Answer
+from tracer.rules.iptables.match_forecast import foretell
+from tracer.rules.iptables.rule_parser import parse, split
+from tracer.rules.packet_view import Seen
+
+PACKET = Seen("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=40000, dport=80)
+
+
+@dataclass(frozen=True)
+class World:
+    states: frozenset[str] = frozenset({"NEW"})
+    assumed: frozenset[tuple[Hashable, bool]] = frozenset()
+
+    def in_recent(self, name: str, address: str) -> bool | None:
+        return None if name == "FULL" else False
+
+    def by_bridge(self, face: str) -> bool | None:
+        return None if face == "cni0" else False
+
+    def in_set(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+        return {"A": None, "X": None}.get(name, (name, flags) == ("FULL", ("src", "dst")))
+
+    def type_of(self, address: str) -> str:
+        return {"192.168.56.10": "LOCAL", "10.0.0.1": "UNICAST"}.get(address, "")
+
+
+def answer(name: str, text: str, world: World | None = None) -> Answer:
+    return foretell(name, parse(split(text)).head, PACKET, world or World())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "share"),
+    [
+        ("addrtype", "--dst-type LOCAL", 1), ("addrtype", "! --dst-type LOCAL", 0), ("addrtype", "--src-type LOCAL", 0),
+        ("addrtype", "--src-type UNICAST --dst-type LOCAL", 1), ("conntrack", "--ctstate NEW", 1),
+        ("conntrack", "--ctstate RELATED,ESTABLISHED", 0), ("conntrack", "! --ctstate RELATED,ESTABLISHED,DNAT", 1),
+        ("conntrack", "--ctdir REPLY", 0), ("state", "--state NEW,ESTABLISHED", 1), ("nfacct", "--nfacct-name x", 1),
+        ("statistic", "--mode random --probability 0.33333333349", Fraction(1, 3)),
+        ("statistic", "--mode random ! --probability 0.25", Fraction(3, 4)),
+        ("set", "--match-set FULL src,dst", 1), ("set", "! --match-set FULL src,dst", 0), ("set", "--match-set FULL dst", 0),
+        ("statistic", "--mode nth --every 4 --packet 0", Fraction(1, 4)),
+    ],
+)  # fmt: skip
+def test_told(name: str, text: str, share: Fraction | int) -> None:
+    assert answer(name, text) == Answer(Fraction(share))
+
+
+def test_after_dnat() -> None:
+    assert answer("conntrack", "! --ctstate RELATED,ESTABLISHED,DNAT", World(frozenset({"NEW", "DNAT"}))) == Answer(Fraction(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("set", "--match-set A src"), ("limit", "--limit 5/sec"), ("addrtype", "--limit-iface-in"), ("conntrack", "--ctproto 6"),
+     ("statistic", "--mode random")],
+)  # fmt: skip
+def test_what_cannot_be_told_is_said_with_its_words(name: str, text: str) -> None:
+    assert answer(name, text).doubt == f"-m {name} {text}"

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matches that are computed, against what the kernel's own code says of the same data."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.rules.iptables.test_path_search import PACKET, face, marked, number, tcp
+from tracer.rules.iptables.entry import Ext, Header
+from tracer.rules.iptables.matches import compute, header_matches, mark_after
+from tracer.rules.packet_view import Seen
+
+UDP = replace(PACKET, protocol=17, sport=53, dport=5353)
+ANY = Header(0, 0, 0, 0, 0, 0, 0, 0, 0, True, False, 0)
+LONG = (1 << 128) - 1
+
+
+def asked(match: tuple[str, int, bytes], p: Seen = PACKET, mark: int | None = 0) -> bool | None:
+    name, revision, data = match
+    return compute(Ext(name, revision, 0, data), p, mark)
+
+
+def multiport(which: int, ports: list[int], ranges: list[int], invert: int = 0) -> tuple[str, int, bytes]:
+    padded = [*ports, *[0] * (15 - len(ports))]
+    return "multiport", 1, struct.pack("<BB15H15sB", which, len(ports), *padded, bytes(ranges), invert)
+
+
+@pytest.mark.parametrize(
+    ("match", "packet", "answer"),
+    [
+        (tcp(80), PACKET, True), (tcp(81), PACKET, False), (tcp(80), UDP, False),
+        (tcp(80), replace(PACKET, fragment=True), False),
+        (("tcp", 0, struct.pack("<HHHHBBBB", 0, 65535, 80, 80, 0, 0, 0, 2)), PACKET, False),
+        (("tcp", 0, struct.pack("<HHHHBBBB", 0, 65535, 0, 65535, 0, 0x17, 2, 4)), PACKET, False),
+        (("tcp", 0, struct.pack("<HHHHBBBB", 0, 65535, 0, 65535, 0, 0x17, 2, 0)), PACKET, True),
+        (("tcp", 0, struct.pack("<HHHHBBBB", 0, 65535, 0, 65535, 2, 0, 0, 0)), PACKET, None),
+        (("tcp", 0, struct.pack("<HHHHBBBB", 0, 65535, 81, 81, 2, 0, 0, 0)), PACKET, False),
+        (("udp", 0, struct.pack("<HHHHB", 0, 65535, 5353, 5353, 0)), UDP, True),
+        (("udp", 0, struct.pack("<HHHHB", 53, 53, 0, 65535, 1)), UDP, False),
+        (multiport(1, [22, 80], [0, 0]), PACKET, True), (multiport(0, [22, 80], [0, 0]), PACKET, False),
+        (multiport(2, [4000], [0]), PACKET, True), (multiport(1, [70, 90], [1, 0]), PACKET, True),
+        (multiport(1, [70, 79, 22], [1, 0, 0]), PACKET, False), (multiport(1, [70, 79], [1, 0], 1), PACKET, True),
+        (("icmp", 0, bytes((8, 0, 255, 0))), replace(PACKET, protocol=1, icmp=(8, 0)), True),
+        (("icmp", 0, bytes((255, 0, 255, 1))), replace(PACKET, protocol=1, icmp=(8, 0)), False),
+        (("icmp6", 0, bytes((128, 0, 255, 0))), replace(PACKET, family="ip6", protocol=58, icmp=(129, 0)), False),
+        (("comment", 0, bytes(256)), PACKET, True), (("limit", 0, bytes(40)), PACKET, None),
+        (("tcp", 9, bytes(40)), PACKET, None),
+    ],
+)  # fmt: skip
+def test_match(match: tuple[str, int, bytes], packet: Seen, answer: bool | None) -> None:
+    assert asked(match, packet) is answer
+
+
+def test_marks() -> None:
+    assert asked(marked(7), mark=7) is True
+    assert asked(marked(7), mark=8) is False
+    assert asked(marked(7), mark=None) is None
+    assert asked(("mark", 1, struct.pack("<IIB", 1, 1, 1)), mark=3) is False
+    assert mark_after(Ext("MARK", 2, 0, struct.pack("<II", 0x4000, 0x4000)), 3) == 0x4003
+    assert mark_after(Ext("MARK", 2, 0, struct.pack("<II", 1, 0xFFFFFFFF)), None) is None
+    assert mark_after(Ext("LOG", 0, 0, b""), 3) == 3
+    for revision, mode_at in ((1, 12), (2, 14)):
+        saves, restores = (bytes(mode_at) + bytes((mode, 0, 0, 0)) for mode in (1, 2))
+        assert mark_after(Ext("CONNMARK", revision, 0, saves), 3) == 3
+        assert mark_after(Ext("CONNMARK", revision, 0, restores), 3) is None, "what is restored is not known"
+    assert mark_after(Ext("SET", 3, 0, bytes(20)), 3) == 3
+    assert mark_after(Ext("SET", 3, 0, bytes(12) + struct.pack("<II", 1 << 8, 0)), 3) is None, "--map-mark"
+    assert mark_after(Ext("HMARK", 0, 0, b""), 3) is None
+
+
+@pytest.mark.parametrize(
+    ("wants", "answer"),
+    [
+        ({}, True),
+        ({"src": number("10.0.0.0"), "src_mask": 0xFFFFFF00}, True),
+        ({"src": number("10.0.0.0"), "src_mask": 0xFFFFFF00, "inverted": 8}, False),
+        ({"dst": number("10.0.0.1"), "dst_mask": 0xFFFFFFFF}, False),
+        ({"dst": number("10.0.0.1"), "dst_mask": 0xFFFFFFFF, "inverted": 16}, True),
+        ({"iniface": face("eth"), "in_mask": 0xFFFFFF << 104}, True),
+        ({"iniface": face("eth"), "in_mask": 0xFFFFFFFF << 96}, False),
+        ({"iniface": face("eth1"), "in_mask": LONG, "inverted": 1}, True),
+        ({"outiface": face("eth0"), "out_mask": 0xFFFFFFFFFF << 88}, False),
+        ({"outiface": face("eth0"), "out_mask": 0xFFFFFFFFFF << 88, "inverted": 2}, True),
+        ({"protocol": 6, "any_protocol": False}, True), ({"protocol": 17, "any_protocol": False}, False),
+        ({"protocol": 6, "any_protocol": False, "inverted": 64}, False),
+        ({"fragment": True}, False), ({"fragment": True, "inverted": 32}, True),
+    ],
+)  # fmt: skip
+def test_header(wants: dict[str, Any], answer: bool) -> None:
+    assert header_matches(replace(ANY, **wants), PACKET) is answer
+
+
+def test_fragments() -> None:
+    later = replace(PACKET, fragment=True)
+    assert header_matches(replace(ANY, fragment=True), later)
+    assert not header_matches(replace(ANY, fragment=True, inverted=32), later)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nft's JSON, against the text that nft printed of the same rules."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.nodes import node
+from tracer.rules.nftables import json_parser
+from tracer.rules.nftables.format import expression, operand
+
+S1 = node("1.36.2-nftables-nft", "S1")
+S4 = node("1.30.3-nftables-nft", "S4")
+
+
+def test_rules_of_kube_proxy_in_nfts_words() -> None:
+    rules = json_parser.parse(S4.files["nft.json"]).ruleset
+    texts = [r.text for r in rules.chain("ip", "kube-proxy", "services")]
+    assert texts == [
+        "ip daddr . meta l4proto . th dport vmap @service-ips",
+        "ip daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports",
+    ]
+    assert [r.text for r in rules.chain("ip", "kube-proxy", "masquerading")] == [
+        "meta mark & 0x00004000 == 0x00000000 return",
+        "meta mark set meta mark ^ 0x00004000",
+        "masquerade fully-random",
+    ]
+    (dnat,) = rules.chain("ip", "kube-proxy", "endpoint-JZKVIKIO-default/kubernetes/tcp/https__192.168.56.10/6443")[1:]
+    assert (dnat.text, dnat.target, dnat.handle) == ("meta l4proto tcp dnat to 192.168.56.10:6443", "DNAT", 389)
+    assert rules.policies["ip", "kube-proxy", "nat-prerouting"] == "ACCEPT"
+
+
+def test_maps_and_what_their_elements_say() -> None:
+    maps = json_parser.parse(S4.files["nft.json"]).maps
+    none = maps["ip", "kube-proxy", "no-endpoint-nodeports"]
+    (element,) = none.elements.values()
+    assert element.text == 'tcp . 30420 comment "2048-game/service-2048" : drop'
+    ports = maps["ip", "kube-proxy", "service-nodeports"].elements
+    assert ports["tcp", "30420"].verdict == "goto external-ZC2KPEQ4-2048-game/service-2048/tcp/"
+    maps = json_parser.parse(S1.files["nft.json"]).maps
+    refused = maps["ip", "kube-proxy", "no-endpoint-services"].elements.values()
+    assert {e.verdict for e in refused} == {"goto reject-chain"}
+
+
+def test_comments_that_nft_hides_are_joined_by_handle() -> None:
+    mine = node("1.36.2-iptables-nft", "S1")
+    rules = json_parser.parse(mine.files["nft.json"]).ruleset
+    assert {r.comment for r in rules.chain("ip", "nat", "PREROUTING")} == {""}
+    rules = json_parser.parse(mine.files["nft.json"], mine.netlink_comments()).ruleset
+    (first,) = rules.chain("ip", "nat", "PREROUTING")
+    assert first.comment == "kubernetes service portals"
+    assert first.text == 'comment "kubernetes service portals" jump KUBE-SERVICES'
+
+
+def test_what_is_not_known_is_named_by_its_kind() -> None:
+    assert expression({"brand new": {"x": 1}}) == "brand new"
+    assert operand({"brand new": {"x": 1}}) == "brand new"
+    assert operand({"set": ["a", {"range": [1, 5]}]}) == "{ a, 1-5 }"
+    assert expression({"reject": None}) == "reject"
+    assert expression({"dnat": {"addr": "fd00::1", "port": 80}}) == "dnat to [fd00::1]:80"
+
+
+def test_a_statement_that_nft_prints_as_text_is_kept_as_text() -> None:
+    """nft warns "stmt ops map have no json callback" and puts the statement's words among the expressions."""
+    rule = {"family": "ip", "table": "t", "chain": "c", "handle": 2}
+    text = "update @m { ip saddr : tcp sport }"
+    listed = json_parser.parse(
+        json.dumps({"nftables": [{"rule": {**rule, "expr": [text, {"counter": None}, {"accept": None}]}}]})
+    )
+    (only,) = listed.ruleset.chain("ip", "t", "c")
+    assert only.text == f"{text} accept" and only.target == "ACCEPT"
+    assert listed.expressions["ip", "t", "c", 2][0] == {"text": text}
+
+
+def test_an_element_that_is_written_to_a_set() -> None:
+    update = {"op": "update", "elem": {"elem": {"val": {"payload": {"protocol": "ip", "field": "saddr"}}, "timeout": 9}}}
+    assert expression({"set": {**update, "set": "@affinity"}}) == "update @affinity { ip saddr }"
+
+
+def test_base_chains_sets_and_expressions() -> None:
+    listed = json_parser.parse(S4.files["nft.json"])
+    nat = next(b for b in listed.bases if b.key == ("ip", "kube-proxy", "nat-prerouting"))
+    assert (nat.kind, nat.hook, nat.priority, nat.policy) == ("nat", "PREROUTING", -100, "ACCEPT")
+    assert listed.sets["ip", "kube-proxy", "nodeport-ips"] == ("192.168.56.10",)
+    (jump,) = listed.ruleset.chain("ip", "kube-proxy", "nat-prerouting")
+    assert listed.expressions["ip", "kube-proxy", "nat-prerouting", jump.handle] == ({"jump": {"target": "services"}},)

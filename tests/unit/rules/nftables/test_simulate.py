@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways through native nftables chains, as `nft -j` lists them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from tests.unit.rules.iptables.test_match_forecast import World
+from tracer.model.rule import path
+from tracer.rules.nftables import json_parser
+from tracer.rules.nftables.simulate import Nftables
+from tracer.rules.packet_view import Seen
+from tracer.rules.rule_path import Rewrite, Way
+
+PACKET = Seen("ip", 0x0A000001, 0xC0A8380A, int.from_bytes(b"eth0".ljust(16, b"\0"), "big"), 0, 6, sport=0, dport=80)
+DADDR, SADDR = ({"payload": {"protocol": "ip", "field": field}} for field in ("daddr", "saddr"))
+DPORT = {"payload": {"protocol": "th", "field": "dport"}}
+L4, MARK = {"meta": {"key": "l4proto"}}, {"meta": {"key": "mark"}}
+DROP, ACCEPT = {"drop": None}, {"accept": None}
+
+
+def match(left: Any, right: Any, op: str = "==") -> dict[str, Any]:
+    return {"match": {"op": op, "left": left, "right": right}}
+
+
+def ways(
+    *rules: list[dict[str, Any]], packet: Seen = PACKET, hook: str = "input", more: tuple[Any, ...] = (), **chains: Any
+) -> list[Way]:
+    """Through base chain `base` with these rules; chains: others by name, each a list of rules."""
+    place = {"family": "ip", "table": "t"}
+    listed: list[Any] = [{"chain": {**place, "name": "base", "type": "filter", "hook": hook, "prio": 0, "policy": "accept"}}]
+    listed += [{"chain": {**place, "name": name}} for name in chains] + list(more)
+    handle = 0
+    for name, body in (("base", rules), *chains.items()):
+        for each in body:
+            handle += 1
+            listed.append({"rule": {**place, "chain": name, "handle": handle, "expr": each}})
+    found = json_parser.parse(json.dumps({"nftables": listed}))
+    return Nftables(found).ways(found.bases[0], packet, False, World())
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "op", "true"),
+    [
+        (DADDR, "192.168.56.10", "==", True), (DADDR, {"prefix": {"addr": "192.168.0.0", "len": 16}}, "!=", False),
+        (SADDR, {"range": ["10.0.0.0", "10.0.0.9"]}, "==", True), (DPORT, {"set": [22, 80]}, "==", True),
+        (DPORT, {"range": [81, 90]}, "==", False), (L4, "tcp", "==", True), (L4, {"set": ["udp", "sctp"]}, "==", False),
+        ({"payload": {"protocol": "udp", "field": "dport"}}, 80, "==", False),
+        ({"payload": {"protocol": "tcp", "field": "dport"}}, 80, "==", True),
+        ({"meta": {"key": "iifname"}}, "eth*", "==", True), ({"meta": {"key": "oifname"}}, "eth0", "==", False),
+        ({"fib": {"result": "type", "flags": ["daddr"]}}, "local", "==", True), ({"ct": {"key": "state"}}, "new", "in", True),
+        ({"ct": {"key": "state"}}, ["established", "related"], "in", False), ({"ct": {"key": "status"}}, "dnat", "in", False),
+        ({"&": [MARK, 0x4000]}, 0, "!=", False),
+        ({"concat": [DADDR, L4, DPORT]}, {"concat": ["192.168.56.10", "tcp", 80]}, "==", True),
+        (DPORT, 1024, "<", True),
+    ],
+)  # fmt: skip
+def test_matches(left: Any, right: Any, op: str, true: bool) -> None:
+    (way,) = ways([match(left, right, op), DROP])
+    assert (way.verdict, way.doubts) == ("DROP" if true else "ACCEPT", ())
+
+
+@pytest.mark.parametrize(
+    "left",
+    [{"meta": {"key": "skuid"}}, {"ct": {"key": "mark"}}, {"payload": {"protocol": "th", "field": "sport"}},
+     {"socket": {"key": "mark"}}],
+)  # fmt: skip
+def test_what_nobody_knows_parts_the_ways(left: Any) -> None:
+    found = ways([match(left, 5), DROP])
+    assert {(w.verdict, w.doubts[0].text.rpartition(" is ")[2]) for w in found} == {
+        ("DROP", "true in rule 1 of base"), ("ACCEPT", "false in rule 1 of base"),
+    }  # fmt: skip
+
+
+def test_an_expression_that_is_not_known() -> None:
+    found = ways([{"xt": {"type": "match", "name": "recent"}}, DROP])
+    assert sorted(w.verdict for w in found) == ["ACCEPT", "DROP"] and all(w.doubts for w in found)
+
+
+def test_jump_goto_return_and_policy() -> None:
+    (way,) = ways(
+        [{"jump": {"target": "a"}}], [{"goto": {"target": "b"}}], [DROP],
+        a=[[match(L4, "udp"), DROP], [{"return": None}], [DROP]], b=[[match(L4, "udp"), DROP]],
+    )  # fmt: skip
+    assert [path(v.path) for v in way.visits] == ["base 1", "base 1 > a 2", "base 2", "base policy"]
+    assert [v.verdict for v in way.visits] == ["JUMP a", "RETURN", "GOTO b", "ACCEPT"]
+
+
+def test_marks_and_translation() -> None:
+    mark = {"mangle": {"key": MARK, "value": {"|": [MARK, 0x4000]}}}
+    (way,) = ways(
+        [mark], [match({"&": [MARK, 0x4000]}, 0, "!="), {"masquerade": {"flags": "fully-random"}}], hook="postrouting"
+    )
+    assert (
+        way.mark == 0x4000
+        and way.rewrite == Rewrite("MASQUERADE")
+        and [v.verdict for v in way.visits] == ["MARK", "MASQUERADE"]
+    )
+
+
+def test_a_verdict_map_says_which_element() -> None:
+    place = {"family": "ip", "table": "t"}
+    elements = [[{"concat": ["tcp", 80]}, {"goto": {"target": "web"}}], [{"concat": ["tcp", 81]}, DROP]]
+    services = {
+        "map": {**place, "name": "services", "type": ["inet_proto", "inet_service"], "map": "verdict", "elem": elements}
+    }
+    rule = [{"vmap": {"key": {"concat": [L4, DPORT]}, "data": "@services"}}]
+    (way,) = ways(rule, [DROP], more=(services,), web=[[{"reject": {"type": "icmp", "expr": "port-unreachable"}}]])
+    assert [(path(v.path), v.element) for v in way.visits] == [("base 1", "tcp . 80 : goto web"), ("base 1 > web 1", "")]
+    assert (way.verdict, way.reject) == ("REJECT", "icmp-port-unreachable")
+    (other,) = ways(rule, more=(services,), packet=replace(PACKET, dport=82), web=[])
+    assert other.verdict == "ACCEPT" and len(other.visits) == 1, "no element, no effect"
+
+
+def test_chance() -> None:
+    numgen = {"numgen": {"mode": "random", "mod": 2, "offset": 0}}
+    ends = {"set": [[0, {"concat": ["10.0.0.11", 8080]}], [1, {"concat": ["10.0.0.12", 8080]}]]}
+    found = ways([{"dnat": {"family": "ip", "addr": {"map": {"key": numgen, "data": ends}}}}], hook="prerouting")
+    half = Fraction(1, 2)
+    assert {w.rewrite: w.share for w in found} == {
+        Rewrite("DNAT", "10.0.0.11", 8080): half,
+        Rewrite("DNAT", "10.0.0.12", 8080): half,
+    }
+    verdicts = {"set": [[0, {"goto": {"target": "a"}}], [1, {"goto": {"target": "b"}}]]}
+    found = ways([{"vmap": {"key": numgen, "data": verdicts}}], a=[[DROP]], b=[[ACCEPT]])
+    assert {(w.verdict, w.share, w.visits[0].element) for w in found} == {
+        ("DROP", half, "0 : goto a"),
+        ("ACCEPT", half, "1 : goto b"),
+    }
+
+
+def test_sets_that_are_named_and_one_that_is_not_there() -> None:
+    place = {"family": "ip", "table": "t"}
+    named = {
+        "set": {
+            **place,
+            "name": "ours",
+            "type": "ipv4_addr",
+            "elem": ["192.168.56.10", {"prefix": {"addr": "10.9.0.0", "len": 16}}],
+        }
+    }
+    assert [w.verdict for w in ways([match(DADDR, "@ours"), DROP], more=(named,))] == ["DROP"]
+    assert [w.verdict for w in ways([match(SADDR, "@ours"), DROP], more=(named,))] == ["ACCEPT"]
+    assert len(ways([match(SADDR, "@gone"), DROP])) == 2
+
+
+def test_chance_of_very_many_values_is_not_spread_out() -> None:
+    """`numgen random mod 2000000000` is one expression for whoever writes it."""
+    value = {"numgen": {"mode": "random", "mod": 2_000_000_000, "offset": 0}}
+    found = ways([{"mangle": {"key": MARK, "value": value}}], [match(value, 7), DROP])
+    assert [w.verdict for w in found] == ["ACCEPT", "DROP"] or [w.verdict for w in found] == ["DROP", "ACCEPT"]
+    assert all(w.mark is None and w.doubts for w in found)

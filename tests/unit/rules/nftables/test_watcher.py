@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading rules in the background: once a generation, when asked, and not for ever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import PATIENCE, until
+from tracer.model.rule import Ruleset
+from tracer.node import netns, netns_cookie
+from tracer.node.nfnetlink import TooMany
+from tracer.rules.nftables import snapshot as nftables_snapshot
+from tracer.rules.nftables import watcher
+from tracer.rules.nftables.generations_kept import KEPT, NAMESPACES_KEPT
+from tracer.rules.nftables.snapshot import Changing, Snapshot
+from tracer.rules.nftables.snapshot_cache import View
+from tracer.rules.nftables.watcher import NftWatch
+
+
+class Kernel:
+    """The rules of a namespace; each reading is counted."""
+
+    def __init__(self) -> None:
+        self.generation, self.readings, self.looks, self.restless = 1, 0, 0, False
+        self.many = 0
+
+    def read_new(self, fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
+        self.looks += 1
+        if self.restless:
+            raise Changing
+        if self.generation in known:
+            return self.generation, None
+        self.readings += 1
+        if self.generation == self.many:
+            many = TooMany("there are more than 200000 of them")
+            many.generation = self.many
+            raise many
+        snapshot = Snapshot(Ruleset("nft", inode, str(self.generation), {}), self.generation, {}, {})
+        return self.generation, snapshot
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    kernel = Kernel()
+    monkeypatch.setattr(nftables_snapshot, "read_new", kernel.read_new)
+    return kernel
+
+
+@pytest.fixture
+def watch() -> Iterator[NftWatch]:
+    with NftWatch(pause=0.01) as w:
+        yield w
+
+
+OWN = Path("/proc/self/ns/net").stat().st_ino
+
+
+def test_each_generation_is_read_once(kernel: Kernel, watch: NftWatch) -> None:
+    watch.poll(OWN, PATIENCE)
+    assert watch.find(OWN, 1) and watch.find(OWN, 2) is None
+    kernel.generation = 2
+    until(lambda: watch.find(OWN, 2))
+    looks = kernel.looks
+    until(lambda: kernel.looks > looks + 2)
+    assert kernel.readings == 2
+    assert [s.number for s in watch.near(OWN)] == [2, 1]
+
+
+def test_too_many_rules_are_not_read_again_until_they_change(
+    kernel: Kernel, watch: NftWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To find that they are too many takes seconds of processor time."""
+    monkeypatch.setattr(watcher, "AGAIN_SECONDS", 0.01)
+    kernel.many = 1
+    watch.poll(OWN, PATIENCE)
+    looks = kernel.looks
+    until(lambda: kernel.looks > looks + 3)
+    assert kernel.readings == 1 and not watch.near(OWN) and not watch.coming(OWN, 1)
+    kernel.generation = 2
+    until(lambda: watch.find(OWN, 2))
+    assert kernel.readings == 2
+
+
+def test_other_namespaces_are_read_when_a_hit_asks(kernel: Kernel, watch: NftWatch) -> None:
+    assert watch.find(OWN, 1) is None
+    time.sleep(0.05)
+    assert kernel.looks == 0, "nobody asked"
+    assert watch.coming(OWN, 1)
+    until(lambda: watch.find(OWN, 1))
+    assert not watch.coming(OWN, 1)
+    looks = kernel.looks
+    time.sleep(0.05)
+    assert kernel.looks == looks
+
+
+def test_a_generation_that_has_passed_does_not_come(kernel: Kernel, watch: NftWatch) -> None:
+    kernel.generation = 5
+    assert watch.coming(OWN, 4), "nobody has looked yet"
+    until(lambda: watch.find(OWN, 5))
+    assert not watch.coming(OWN, 4) and watch.coming(OWN, 6)
+
+
+def test_a_namespace_that_is_gone(kernel: Kernel, watch: NftWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(inode: int) -> Path:
+        raise LookupError(inode)
+
+    monkeypatch.setattr(netns, "find", nothing)
+    assert watch.coming(999, 1)
+    until(lambda: not watch.coming(999, 1))
+    assert kernel.looks == 0
+
+
+def test_rules_that_never_hold_still(kernel: Kernel, watch: NftWatch) -> None:
+    kernel.restless = True
+    watch.poll(OWN)
+    until(lambda: kernel.looks > 2)
+    assert watch.near(OWN) == []
+    kernel.restless = False
+    until(lambda: watch.find(OWN, 1))
+
+
+def test_old_snapshots_are_dropped(kernel: Kernel, watch: NftWatch) -> None:
+    for kernel.generation in range(1, KEPT + 4):
+        assert watch.coming(OWN, kernel.generation)
+        until(lambda: watch.find(OWN, kernel.generation))
+    until(lambda: len(watch.near(OWN)) == KEPT)
+    assert watch.near(OWN)[0].number == KEPT + 3
+
+
+def test_the_next_namespace_with_the_same_inode(kernel: Kernel, watch: NftWatch) -> None:
+    """It is another one for the reader, so that it is read, and not explained by what the first one had."""
+    watch.poll(OWN, PATIENCE)
+    later = netns.identity(OWN, 7)
+    assert watch.find(OWN, 1) and watch.find(later, 1) is None and watch.coming(later, 1)
+    until(lambda: watch.find(later, 1))
+
+
+def test_a_namespace_is_known_by_its_cookie() -> None:
+    here = netns_cookie.cookie()
+    if not here:
+        pytest.skip("this kernel does not tell it")
+    with pytest.raises(LookupError):
+        nftables_snapshot.read_here(netns.identity(OWN, here ^ 1), ())
+
+
+def test_namespaces_that_come_and_go_are_not_remembered_for_ever(kernel: Kernel, watch: NftWatch) -> None:
+    """Those that are gone make room first; the run's own stays."""
+    watch.poll(OWN, PATIENCE)
+    missing = range(1 << 31, (1 << 31) + NAMESPACES_KEPT + 20)
+    view = View(watch)
+    view.refresh()
+    for inode in missing:
+        watch.coming(inode, 1)
+        view.find(inode, 1)
+    assert (watch._namespaces.forgotten, view._namespaces.forgotten) == (21, 21)
+    assert watch.find(OWN, 1) and view.find(OWN, 1)
+
+
+def test_a_way_that_leads_elsewhere_by_now() -> None:
+    assert netns.find(OWN)
+    with pytest.raises(LookupError):
+        netns.open_path(Path("/proc/self/ns/net"), OWN + 1)
+    with pytest.raises(LookupError):
+        netns.find(1)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rules a packet can get to, from the base chains on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import audits
+from tests.support.nodes import MODES, node
+from tracer.rules import save_parser
+from tracer.rules.reachability import Reach
+
+TABLE = """*nat
+:PREROUTING ACCEPT [0:0]
+:A - [0:0]
+:B - [0:0]
+:C - [0:0]
+:D - [0:0]
+:E - [0:0]
+-A PREROUTING -p tcp -j A
+-A PREROUTING -j RETURN
+-A PREROUTING -j E
+-A A -g B
+-A A -j C
+-A B -j RETURN
+-A C -j D
+-A D -j C
+COMMIT
+"""
+
+
+def test_jumps_gotos_and_ends() -> None:
+    rules = save_parser.parse(TABLE)
+    reach = Reach(rules)
+    assert {chain for _, _, chain in reach.chains} == {"PREROUTING", "A", "B"}
+    assert [r.text for r in reach.acting(("ip", "nat", "PREROUTING"))] == ["-p tcp -j A", "-j RETURN"]
+    assert [r.text for r in reach.acting(("ip", "nat", "A"))] == ["-g B"], "a goto does not come back"
+    assert reach.acting(("ip", "nat", "C")) == (), "chains that lead to each other, and none leads to them"
+    assert not reach.acts(rules.chain("ip", "nat", "D")[0]) and reach.acts(rules.chain("ip", "nat", "B")[0])
+
+
+@pytest.mark.parametrize("mode", [m for m in MODES if "nftables" in m])
+def test_verdict_maps(mode: str) -> None:
+    listed = audits.recorded(node(mode, "S2-three")).nft
+    assert listed
+    reach = Reach(listed.ruleset, listed)
+    chains = {chain for _, table, chain in reach.chains if table == "kube-proxy"}
+    assert any(c.startswith("external-") for c in chains) and any(c.startswith("service-") for c in chains)
+    assert ("ip", "kube-proxy", "service-nodeports") in reach.maps
+    all_of = {chain for _, table, chain in listed.ruleset.chains if table == "kube-proxy"}
+    assert not any(c.startswith("service-") for c in all_of - chains), "kube-proxy leaves none that it does not lead to"

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packets get the rules that acted on them; later packets of a connection, the one that translated the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.support.blobs import R, build
+from tests.support.builders import FIELDS, NODE, SHORT, Ends, Trail, hops, turned
+from tests.unit.rules.iptables.test_generations import READER, Shelf, legacy
+from tracer.events import record
+from tracer.events.record import DTYPE, Flag, Kind
+from tracer.events.table_trace import STEPS, WATCHED, Looked
+from tracer.model.loss import Loss
+from tracer.model.packet import Packet
+from tracer.packets.assembler import Journeys
+from tracer.rules import resolver as hits_module
+from tracer.rules.iptables.generations import Legacy
+from tracer.rules.iptables.reader import Reading, Wanted
+from tracer.rules.iptables.save_join import Rules
+from tracer.rules.resolver import BEFORE, LOST, NO_HEADER, Hits
+
+CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
+HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
+INSIDE: Ends = ("10.244.0.1", 23711, "10.244.0.11", 8080)
+NAT = Wanted(NODE, "ip", "nat")
+
+
+def traced() -> tuple[Journeys, Hits, Legacy, Shelf]:
+    node, shelf = legacy()
+    rules = Hits(node)
+    return Journeys(hops(), quiet=0, rules=rules), rules, node, shelf
+
+
+def read(node: Legacy, shelf: Shelf) -> None:
+    # Without the kernel side a DNAT would be refuted, so plain rules stand for it.
+    table = build({"PREROUTING": [R("A")], "POSTROUTING": [], "A": [R("ACCEPT")]}, name="nat").table()
+    shelf.ready.append(Reading(NAT, READER, 100, 200, table, Rules(table, None)))
+    node.note([])
+    node.note([Looked(110, READER, NODE, "ip", "nat", 0x1000)])
+
+
+def first(packet: int = 1 << 8) -> Trail:
+    trail = Trail(CLIENT, packet, orig=CLIENT, reply=turned(INSIDE), ct_info=2, pf=2)
+    trail.table("PREROUTING", "nat", object=0x1000, state=WATCHED)
+    trail.nat("PREROUTING", 1, HALF)
+    return trail.hook("PREROUTING")
+
+
+def reply(packet: int = 2 << 8) -> Trail:
+    trail = Trail(turned(INSIDE), packet, start=2_000_000_000, orig=CLIENT, reply=turned(INSIDE), ct_info=3, pf=2)
+    return trail.nat("POSTROUTING", 2, turned(HALF)).hook("POSTROUTING")
+
+
+def other_reply() -> Trail:
+    """Of a connection that goes to another pod."""
+    elsewhere: Ends = ("10.244.0.1", 23711, "10.244.0.12", 8080)
+    trail = Trail(turned(elsewhere), 2 << 8, start=2_000_000_000, orig=CLIENT, reply=turned(elsewhere), ct_info=3, pf=2)
+    return trail.nat("POSTROUTING", 2, turned(("192.168.56.1", 40812, "10.244.0.12", 8080))).hook("POSTROUTING")
+
+
+def told(packet: Packet) -> list[tuple[str, str, bool]]:
+    return [
+        (h.what, h.walk.undecided or " > ".join(f"{p.chain} {p.number}" for p in h.walk.visits[-1].path), h.from_conntrack)
+        for h in packet.hops
+        if h.walk
+    ]
+
+
+def test_a_translation_is_told_by_the_rule_that_decided() -> None:
+    journeys, _, node, shelf = traced()
+    journeys.add(first().batch)
+    read(node, shelf)
+    (packet,) = journeys.finished(3_000_000_000)
+    path = "PREROUTING 1 > A 1"
+    assert told(packet) == [("table", path, False), ("nat", path, False)]
+    journeys.add(reply().batch)
+    (answer,) = journeys.finished(3_000_000_000)
+    assert told(answer) == [("nat", path, True)]
+
+
+def test_a_connection_from_before() -> None:
+    journeys, *_ = traced()
+    journeys.add(reply().batch)
+    (answer,) = journeys.rest()
+    assert told(answer) == [("nat", BEFORE.undecided, True)]
+
+
+@pytest.mark.parametrize(
+    ("probe", "answer", "rule"),
+    [("table", reply, "PREROUTING 1 > A 1"), ("drop", reply, "PREROUTING 1 > A 1"), ("table", other_reply, LOST.undecided),
+     ("drop", other_reply, "PREROUTING 1 > A 1")],
+    ids=["same translation", "same, of no rule", "another translation", "another, of no rule"],
+)  # fmt: skip
+def test_after_a_loss_a_connection_is_believed_by_its_translation(probe: str, answer: Callable[[], Trail], rule: str) -> None:
+    """Another connection of the same addresses and ports may have begun unseen."""
+    journeys, _, node, shelf = traced()
+    journeys.add(first().batch)
+    read(node, shelf)
+    journeys.finished(3_000_000_000)
+    journeys.doubt([Loss(probe, -1, 1, "another probe was running", 2_000_000_000, 2_100_000_000)], 2_100_000_000)
+    journeys.add(answer().batch)
+    assert told(journeys.rest()[0]) == [("nat", rule, True)]
+
+
+def test_after_a_loss_and_other_rules_nothing_is_concluded() -> None:
+    journeys, hits, node, shelf = traced()
+    journeys.add(first().batch)
+    read(node, shelf)
+    journeys.finished(3_000_000_000)
+    hits.nft_changed(2_000_000_000)
+    journeys.doubt([Loss("table", -1, 1, "another probe was running")], 2_100_000_000)
+    journeys.add(reply().batch)
+    assert told(journeys.rest()[0]) == [("nat", LOST.undecided, True)]
+
+
+def test_a_part_that_is_missing_is_no_sign_of_another_translator() -> None:
+    """The table's event was lost: that no rule was asked is not known."""
+    journeys, *_ = traced()
+    new = Trail(CLIENT, orig=CLIENT, reply=turned(HALF), ct_info=2, pf=2).lose().nat("PREROUTING", 1, HALF).hook("PREROUTING")
+    journeys.add(new.batch)
+    assert told(journeys.rest()[0]) == [("nat", LOST.undecided, True)]
+
+
+def test_no_rule_is_computed_from_a_header_that_was_lost() -> None:
+    """A table's short event refers to a whole one; without that its addresses are zero."""
+    journeys, _, node, shelf = traced()
+    table = Trail(CLIENT, orig=CLIENT, reply=turned(INSIDE), ct_info=2, pf=2)
+    table.table("PREROUTING", "nat", object=0x1000, state=WATCHED)
+    for name in FIELDS[SHORT:]:
+        table.rows[0][name] = np.zeros((), DTYPE[name])
+    table.rows[0]["flags"] |= np.uint8(Flag.FLAG_SAME)
+    journeys.add(np.concatenate([table.rows[0], table.now(netns=200, orig=None, reply=None).hook("INPUT").rows[1]]))
+    read(node, shelf)
+    (packet,) = journeys.rest()
+    assert told(packet) == [("table", NO_HEADER.undecided, False)]
+
+
+def test_what_no_legacy_table_translates() -> None:
+    """nftables or IPVS may: that no table was asked is no reason to name one."""
+    journeys, *_ = traced()
+    new = Trail(CLIENT, orig=CLIENT, reply=turned(INSIDE), ct_info=2, pf=2).nat("PREROUTING", 1, HALF).hook("PREROUTING")
+    journeys.add(new.batch)
+    journeys.add(reply().batch)
+    assert [told(p) for p in journeys.rest()] == [[], []]
+
+
+def test_a_packet_waits_for_its_rules() -> None:
+    journeys, _, node, shelf = traced()
+    journeys.add(first().batch)
+    assert journeys.waiting and journeys.finished(2_000_000_000) == []
+    read(node, shelf)
+    assert not journeys.waiting and len(journeys.finished(2_000_000_000)) == 1
+
+
+def test_not_for_ever() -> None:
+    journeys, *_ = traced()
+    journeys.add(first().batch)
+    (packet,) = journeys.finished(60_000_000_000)
+    assert told(packet)[0][1] == "the rules have not been read"
+
+
+def test_without_rules_no_hop_has_a_walk() -> None:
+    journeys = Journeys(hops())
+    journeys.add(first().batch)
+    assert told(journeys.rest()[0]) == []
+
+
+def test_notes_of_packets_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hits_module, "PACKETS_KEPT", 10)
+    _, rules, node, shelf = traced()
+    read(node, shelf)
+    rows = np.zeros(50, STEPS)
+    rows["kind"], rows["packet"], rows["time"], rows["count"] = Kind.EVENT_STEPS, np.arange(1, 51), 300, 1
+    rules.take(rows.view(record.DTYPE))
+    assert len(rules._noted) == 10 and rules.given_up == 40
+    trail = Trail(CLIENT, 1, start=300, pf=2).table("PREROUTING", "nat", object=0x1000, state=WATCHED + 1)
+    assert rules.explain(next(record.events(trail.batch)))["walk"].undecided == "a part of what the table did was lost"

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lives as long as a run has a bound, counts what it gives up, and goes on to answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.builders import event
+from tests.support.waiting import PATIENCE
+from tracer.capture.format.codec import pack
+from tracer.capture.format.schema import Record
+from tracer.capture.record import buffer as taping
+from tracer.capture.record import carry_over
+from tracer.capture.record.buffer import Chunk, Tape
+from tracer.capture.record.carry_over import Standing
+from tracer.events import record
+from tracer.events.record import DTYPE, HIT_DTYPE, Kind
+from tracer.findings import context
+from tracer.findings.context import Context
+from tracer.model.rule import Ruleset
+from tracer.node import namespaces
+from tracer.node import processes as node_processes
+from tracer.node.namespaces import Namespaces
+from tracer.node.processes import Processes
+from tracer.rules import resolver
+from tracer.rules.nftables import generations_kept, watcher
+from tracer.rules.nftables import snapshot as nftables_snapshot
+from tracer.rules.nftables.snapshot import Snapshot
+from tracer.rules.nftables.snapshot_cache import View
+from tracer.rules.nftables.watcher import Change, NftWatch
+from tracer.rules.resolver import Hits
+from tracer.util.bounded import Bounded, Counts
+
+
+def test_the_longest_unused_goes_first_and_is_counted() -> None:
+    kept: Bounded[str, int] = Bounded(2)
+    kept["a"], kept["b"] = 1, 2
+    assert kept["a"] == 1
+    kept["c"] = 3
+    assert (list(kept), kept.evicted, kept.get("b"), "b" in kept, len(kept)) == (["a", "c"], 1, None, False, 2)
+    del kept["a"]
+    kept.update(d=4, e=5)
+    assert (dict(kept), kept.evicted) == ({"d": 4, "e": 5}, 2)
+
+
+def test_counts() -> None:
+    counts: Counts[str] = Counts(2)
+    for key in "aabac":
+        counts[key] += 1
+    assert (counts["a"], counts["b"], counts["c"], counts["never"], counts.evicted) == (3, 0, 1, 0, 1)
+
+
+def test_owners_of_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that was given up is looked up again."""
+    links = {f"/proc/7/fd/{n}": f"socket:[{1000 + n}]" for n in range(50)}
+    monkeypatch.setattr(node_processes, "OWNERS_KEPT", 10)
+    monkeypatch.setattr(node_processes, "_processes", lambda: iter([7]))
+    monkeypatch.setattr(node_processes, "_command", lambda pid: "server")
+    monkeypatch.setattr("tracer.node.processes.os.listdir", lambda path: [p.rpartition("/")[2] for p in links])
+    monkeypatch.setattr("tracer.node.processes.os.readlink", lambda path: links[path])
+    processes = Processes(pause=-1)
+    for inode in [*range(1000, 1050), *range(1000, 1050)]:
+        assert processes.owner(inode) == (7, "server"), inode
+        assert len(processes._owners) <= 10
+    assert processes._owners.evicted > 10
+
+
+def test_names_of_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "NAMES_KEPT", 10)
+    monkeypatch.setattr(Namespaces, "_read_processes", lambda self: None)
+    spaces = Namespaces()
+    spaces.node = 1
+    for inode in range(2, 100):
+        assert spaces.name(inode) == f"netns {inode}"
+    assert len(spaces._unknown) == 10 and spaces.name(1) == "node"
+
+
+def test_answers_of_a_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that was given up is written once more: a replay has it either way."""
+    monkeypatch.setattr(taping, "ANSWERS_KEPT", 2)
+    chunks: list[Chunk] = []
+    tape = Tape()
+    tape.start(chunks.append)
+    for inode in (1, 2, 2, 3, 1):
+        tape.asking(("process", inode), lambda: (7, "server"), (0, ""))
+    tape.flush()
+    assert [body[0]["tuple"][1] for chunk in chunks for _, _, _, body in chunk.records] == [1, 2, 3, 1]
+    assert tape._answers.evicted == 2
+
+
+def test_what_a_further_file_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carry_over, "ANSWERS_KEPT", 3)
+    monkeypatch.setattr(carry_over, "TABLES_KEPT", 2)
+    of = Standing()
+    for turn in range(10):
+        of.take((turn, Record.ANSWER, f"process {turn}", pack([])))
+        of.take((turn, Record.READING, f"{turn} ip nat", pack([])))
+    kept: list[Any] = of.records()
+    assert [r[2] for r in kept if r[1] == Record.ANSWER] == ["process 7", "process 8", "process 9"]
+    assert [r[2] for r in kept if r[1] == Record.READING] == ["8 ip nat", "9 ip nat"]
+
+
+def test_what_findings_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "COUNTS_KEPT", 3)
+    of = Context()
+    for port in range(10):
+        of.counts["asked", port] += 1
+        of.since["syn", port] = port
+    assert (len(of.counts), of.counts.evicted, len(of.since)) == (3, 7, 3)
+
+
+def test_namespaces_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is looked at all the time stays."""
+    monkeypatch.setattr(generations_kept, "NAMESPACES_KEPT", 3)
+    monkeypatch.setattr(nftables_snapshot, "read_new", lambda *_: (1, None))
+    with NftWatch(pause=0.01) as watch:
+        watch.poll(1, 0)
+        for inode in range(2, 12):
+            watch.near(inode)
+        assert len(watch._namespaces) == 3 and 1 in watch._namespaces and watch._namespaces.forgotten == 8
+
+
+def snapshot(number: int) -> Snapshot:
+    return Snapshot(Ruleset("nft", 1, str(number), {}), number, {}, {})
+
+
+def test_generations_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest stay, in the order they came."""
+    monkeypatch.setattr(generations_kept, "KEPT", 3)
+    kept = generations_kept.Snapshots()
+    for number in range(10):
+        kept.add(snapshot(number))
+    assert (list(kept), kept.forgotten) == ([7, 8, 9], 7)
+
+
+def test_changes_of_nftables_that_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "CHANGES_KEPT", 2)
+    watch = NftWatch(pause=0.01)
+    watch.close()
+    for inode in range(2, 12):
+        watch._look(watch._space(inode))  # there is no such namespace
+    assert [c.inode for c in watch.changes()] == [10, 11] and watch.dropped == 8
+
+
+class Known:
+    """A thread that has read every generation of every namespace once."""
+
+    def __init__(self) -> None:
+        self.learned: list[Change] = []
+
+    def changes(self) -> list[Change]:
+        learned, self.learned = self.learned, []
+        return learned
+
+    def coming(self, space: int, generation: int) -> bool:
+        return False
+
+
+def test_what_a_run_knows_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's own namespace stays; one that is gone makes room before any other."""
+    monkeypatch.setattr(generations_kept, "NAMESPACES_KEPT", 3)
+    known = Known()
+    view = View(known)
+    known.learned = [Change(inode, 1, inode == 3, snapshot(1)) for inode in (1, 2, 3, 4)]
+    view.refresh()
+    assert [inode for inode in (1, 2, 3, 4) if inode in view._namespaces] == [1, 2, 4]
+    known.learned = [Change(inode, 1, False, snapshot(1)) for inode in range(5, 10)]
+    view.refresh()
+    assert [inode for inode in range(1, 10) if inode in view._namespaces] == [1, 8, 9]
+    assert len(view._namespaces) == 3 and view._namespaces.forgotten == 6
+
+
+def test_rules_that_a_run_has_forgotten_are_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reading thread still has them, and would not read them again."""
+    monkeypatch.setattr(nftables_snapshot, "read_new", lambda fd, space, known: (1, None if 1 in known else snapshot(1)))
+    own = Path("/proc/self/ns/net").stat().st_ino
+    with NftWatch(pause=0.01) as watch:
+        watch.poll(own, PATIENCE)
+        view = View(watch)
+        assert watch.changes() and view.coming(own, 1)
+        view.refresh()
+        assert view.find(own, 1) and not view.coming(own, 1)
+
+
+def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that made room it is not known any more which rule translates them."""
+    monkeypatch.setattr(resolver, "CONNECTIONS_KEPT", 3)
+    of = Hits(nft=View(Known()))
+    for port in range(10):
+        (rewrite,) = record.events(event("NAT", orig_sport=port, ct_info=resolver.NEW))
+        of.begin([rewrite], True)
+        of.explain(rewrite)
+    assert (len(of._connections), of._connections.evicted) == (3, 7)
+
+
+def test_rules_that_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording asks for the generations that packets met; those that never come do not add up."""
+    monkeypatch.setattr(resolver, "MET_KEPT", 3)
+    view = View(Known())
+    of = Hits(nft=view)
+    for number in range(10):
+        rows = np.zeros(1, HIT_DTYPE)
+        rows["kind"], rows["netns"], rows["generation"] = Kind.EVENT_NFT_RULE, 1000 + number, 1
+        of.ahead(rows.view(DTYPE))
+    assert (len(of._met), of._met.evicted) == (3, 7)

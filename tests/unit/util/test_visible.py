@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing that others chose speaks to a terminal: each text of each noun that is printed is made hostile, one after another."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import captures
+from tests.support import sample_packets as samples
+from tests.support import syns as at_a_listener
+from tests.unit.render.test_finding import FOUND
+from tests.unit.render.test_text import Terminal
+from tests.unit.render.test_timeline import a_timeline
+from tracer import render
+from tracer.analysis.table import Table, show
+from tracer.capture.record.files import Files
+from tracer.cli import main
+from tracer.commands import read as reading
+from tracer.errors import BadOption
+from tracer.events.record import NOTHING
+from tracer.export.pcapng import as_shown
+from tracer.model.check import Fact
+from tracer.model.counter_mismatch import Difference
+from tracer.model.evidence import Evidence
+from tracer.model.handshake import Cause, Verdict
+from tracer.model.kube import Owner
+from tracer.model.loss import Loss
+from tracer.model.packet import Clue, Drop, Endpoints, Handshake, Hop, Ipvs, Nat, Packet, Socket
+from tracer.model.rule import Place, Rule, Visit, Walk
+from tracer.model.summary import Totals
+from tracer.model.timeline import Identity, Stage, Step
+from tracer.node.namespaces import Namespaces
+from tracer.render._style import STYLES, Ink
+from tracer.render.base import Output
+from tracer.util.visible import finished, json_line, visible
+
+EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\x7f\u202eabc\u2066\u2028x\x85y\r\nFORGED LINE\x00\udcff\ud83d"
+"""The clipboard, a cleared screen, C1, DEL, bidi, line separators, a line of its own, a byte that is no UTF-8, half a pair."""
+ALLOWED = re.compile(r"\x1b\[(0|1;31|1|2|32|33|36|94)m")
+"""The codes of STYLES, and their end."""
+SKIPPED = {"ruleset"}
+"""Fields that no format shows: all rules of a table, of which a packet's own are in its walk."""
+
+VERDICT = at_a_listener.verdicts(at_a_listener.syn(*at_a_listener.at_listener(True)), at_a_listener.synack())[0]
+TOTALS = Totals(
+    2, 1, 9, 3, {"dropped": 2}, 1.0, [FOUND], {"accepted": 1}, [Difference("pod-a", "ListenDrops", 2, 1)], {"timelines": 1}, 4
+)  # fmt: skip
+OWNED = replace(samples.node_port(), src_owner=Owner("Pod", "a", "b"), dst_owner=Owner("Service", "a", "b", "c", "d", "e", "f"))
+CLUED = replace(samples.ping(), hops=[Hop(0, "clue", "node", clue=Clue("route", {"error": 113, "text": "x"}))])
+NAT = Nat("DNAT", Endpoints("a", 1, "b", 2), Endpoints("a", 1, "c", 2))
+RULE = Rule("ip", "nat", "A", 1, "-j DNAT", "comment", "DNAT", 7)
+WALK = Walk((Visit((Place("A", 1), Place("B", 2)), RULE, "DNAT", Evidence.OBSERVED, "tcp : goto x"),), possible=(RULE,))
+MORE = [
+    Hop(0, "nat", "node", "PREROUTING", "nat", "A", nat=NAT, walk=WALK, owner=Owner("Service", "a", "b"), in_iface="eth0"),
+    Hop(1, "table", "node", "INPUT", "filter", "INPUT", verdict="REJECT", reject="x", walk=replace(WALK, undecided="why")),
+    Hop(2, "drop", "node", verdict="DROP", drop=Drop("REASON", "function")),
+    Hop(3, "socket", "pod", socket=Socket(1, "LISTEN", 7, "nginx")),
+    Hop(4, "handshake", "pod", handshake=Handshake("SYN", False, 3, 2, 1)),
+    Hop(5, "ipvs", "node", "INPUT", nat=NAT, ipvs=Ipvs("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),
+    Hop(6, "route", "node", out_iface="eth1"),
+]
+PRINTED: list[tuple[Any, Callable[[Output, Any], None]]] = [
+    *((packet, Output.packet) for packet in (*samples.every(), OWNED, CLUED, replace(samples.ping(), hops=MORE))),
+    (FOUND, Output.finding),
+    (VERDICT, Output.syn),
+    (a_timeline(why="why", cause="accepted", lost=1), Output.timeline),
+    (TOTALS, Output.summary),
+    (Fact("bcc", "missing", "install it"), lambda output, fact: output.begin([fact], fact.text, fact.subject)),
+    (Fact("bcc", "missing", "install it"), lambda output, fact: output.doctor([fact], 1)),
+    (Loss("hook", 1, 3, "the ring buffer was full"), Output.lost),
+    ("a note", Output.note),
+    (FOUND, lambda output, finding: output.audit([finding], ["x"], [finding.cause], 0)),
+]
+
+
+def poisoned(value: Any) -> Iterator[Any]:
+    """The value with one of its texts made hostile, for each text in it."""
+    if isinstance(value, Enum) or value is None:
+        return
+    if isinstance(value, str):
+        yield value + EVIL
+        yield EVIL
+    elif is_dataclass(value) and not isinstance(value, type):
+        for each in fields(value):
+            if each.init and each.name not in SKIPPED:
+                for changed in poisoned(getattr(value, each.name)):
+                    yield replace(value, **{each.name: changed})
+    elif isinstance(value, list | tuple):
+        for at, one in enumerate(value):
+            for changed in poisoned(one):
+                yield type(value)([*value[:at], changed, *value[at + 1 :]])
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield {**value, key + EVIL: one}
+            for changed in poisoned(one):
+                yield {**value, key: changed}
+
+
+def nouns(value: Any) -> set[type]:
+    """The data classes in a value."""
+    if is_dataclass(value) and not isinstance(value, type):
+        inside = (nouns(getattr(value, f.name)) for f in fields(value) if f.name not in SKIPPED)
+        return {type(value)}.union(*inside)
+    if isinstance(value, Mapping):
+        return set().union(*map(nouns, value.values()))
+    return set().union(*map(nouns, value)) if isinstance(value, list | tuple) else set()
+
+
+def harmless(text: str, colours: bool = False) -> None:
+    """Raises AssertionError for a text that a terminal would obey, or that has a line which nobody wrote."""
+    rest = ALLOWED.sub("", text) if colours else text
+    bad = sorted({c for c in rest if not c.isprintable()} - {"\n"})
+    assert not bad, (bad, rest)
+    assert not any(line.lstrip().startswith("FORGED") for line in rest.split("\n")), rest
+
+
+def test_all_nouns_that_are_printed_are_tried() -> None:
+    every = set().union(*(nouns(value) for value, _ in PRINTED))
+    assert every >= {
+        Packet, Hop, Endpoints, Nat, Socket, Drop, Handshake, Ipvs, Clue, Walk, Visit, Place, Rule, Owner, Fact, Loss, Verdict,
+        Cause, Difference, Totals, Identity, Step, Stage, type(FOUND), type(FOUND.proofs[0]),
+    }  # fmt: skip
+    shown = {f.name for f in fields(Hop) if "|" in str(f.type)}
+    tried = {f.name for v, _ in PRINTED if isinstance(v, Packet) for h in v.hops for f in fields(Hop) if getattr(h, f.name)}
+    assert shown <= tried | {"raw"}, "a field of a hop that no sample has"
+
+
+@pytest.mark.parametrize("number", range(len(PRINTED)))
+@pytest.mark.parametrize(("form", "kind"), [("text", Terminal), ("text", io.StringIO), ("json", io.StringIO)])
+def test_no_text_of_a_noun_speaks_to_a_terminal(number: int, form: str, kind: type[io.StringIO]) -> None:
+    value, write = PRINTED[number]
+    tried = 0
+    for changed in poisoned(value):
+        out, err = kind(), kind()
+        output = render.find(form)(out, err, verbose=bool(tried % 2))
+        try:
+            _write(output, write, changed)
+        except (ValueError, KeyError, TypeError) as e:
+            # An address or a state that does not exist; it never comes out of the kernel, and nothing was printed.
+            harmless(visible(str(e)))
+            continue
+        for stream in (out, err):
+            harmless(stream.getvalue(), kind is Terminal)
+        if form == "json":
+            for line in out.getvalue().splitlines():
+                assert line.isascii() and line.isprintable()
+                json.loads(line).keys()
+                json.loads(line.encode())
+                assert not re.search(r"(?<!\\)\\ud8", line), "half a pair, which not every parser takes"
+        tried += 1
+    assert tried
+
+
+def _write(output: Output, write: Callable[[Output, Any], None], value: Any) -> None:
+    """Through the format's own method, where it has one."""
+    name = getattr(write, "__name__", "")
+    getattr(output, name)(value) if name != "<lambda>" else write(output, value)
+
+
+def test_colours_are_ours_and_nobody_elses() -> None:
+    """A text that has the very codes of a colour in it does not get the colour."""
+    ink = Ink(Terminal())
+    for name in STYLES:
+        written = finished(ink(name, "a\x1b[1;31mb"))
+        assert "a\\x1b[1;31mb" in written and written.startswith("\x1b[") and written.endswith("\x1b[0m")
+    assert finished("plain, with an umlaut: \u00e4, and \u4e2d") == "plain, with an umlaut: \u00e4, and \u4e2d"
+
+
+def test_json_of_bytes_that_are_no_text() -> None:
+    line = json_line({"a\udcff": ["\ud83d", "\U0001f600", "\x7f", "\\ud800"]})
+    assert (
+        json.loads(line) == {"a\\xff": ["\\ud83d", "\U0001f600", "\x7f", "\\ud800"]} and line.isascii() and "\x7f" not in line
+    )
+
+
+def test_an_error_of_an_option(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--netns nosuch` says which there are: containers choose the names of their processes."""
+    monkeypatch.setattr("tracer.node.namespaces._command", lambda pid: EVIL)
+    with pytest.raises(BadOption) as e:
+        Namespaces().find("nosuch")
+    assert main._say(str(e.value) + EVIL, 2) == 2
+    said = capsys.readouterr().err
+    harmless(said)
+    assert said.count("\n") == 1 and "nosuch" in said
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_table(form: str) -> None:
+    out = io.StringIO()
+    show([Table(f"[red]{EVIL}", (f"[bold]{EVIL}", "number"), [(f"[/]{EVIL}", 1)])], out, form)
+    harmless(out.getvalue())
+    assert "[red]" in out.getvalue() and "[bold]" in out.getvalue()
+
+
+def test_comments_of_packets() -> None:
+    for packet in (*samples.every(), OWNED):
+        for changed in poisoned(packet):
+            for shown in as_shown(changed):
+                harmless(shown.comment)
+                shown.comment.encode()
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_capture(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its options, its kernel's name, facts, notes, reasons of losses and drops, functions: all of them are hostile."""
+    describe = Files.describe
+
+    def hostile(self: Files, told: dict[str, Any]) -> None:
+        told["host"] = {name: EVIL for name in told["host"]}
+        told["drop_reasons"] = {"dict": [[n, EVIL] for n in range(10)]}
+        told["options"]["dict"] = [[k, EVIL if k == "said" else v] for k, v in told["options"]["dict"]]
+        describe(self, told)
+
+    monkeypatch.setattr(Files, "describe", hostile)
+    monkeypatch.setattr(captures, "FUNCTIONS", {0x10: EVIL})
+    evil = [Fact(EVIL, "degraded", EVIL)]
+    monkeypatch.setattr(captures, "FACTS", {"full": evil, "missed": evil})
+    turns = captures.some_turns()
+    turns.insert(1, (NOTHING, [Loss("hook" + EVIL, 1, 2, EVIL)]))
+    made = captures.capture(tmp_path / "a.k8st", turns)
+    monkeypatch.setattr("tracer.capture.replay.source.Turns.notes", lambda self: [EVIL])
+    options = {"form": form, "verbose": True, "read": (str(made.path),)}
+    reading.read([str(made.path)], options)
+    printed = capsys.readouterr()
+    harmless(printed.out)
+    harmless(printed.err)
+    assert "ZXZpbA" in printed.out and "ZXZpbA" in printed.err

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No thread ends by what it is given: each thread's unit of work is made to fail, and it answers afterwards, and says so."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.api_server import ApiServer
+from tests.support.blobs import R, build
+from tests.support.waiting import PATIENCE, until
+from tracer.capture.format import record_layout
+from tracer.capture.format.schema import Record
+from tracer.capture.record.buffer import Chunk
+from tracer.capture.record.writer import Writer
+from tracer.connections import conntrack_events
+from tracer.connections.conntrack_events import EntryEvents
+from tracer.kernel.attach_plan import Refused
+from tracer.kernel.late_modules import LateModules
+from tracer.kernel.probes import PROBES
+from tracer.kube.kubeconfig import Access
+from tracer.kube.store import Store
+from tracer.kube.watch import Watch
+from tracer.model.rule import Ruleset
+from tracer.node import netns
+from tracer.pipeline.live_source import Live
+from tracer.rules.iptables import sockopt
+from tracer.rules.iptables.reader import Reader, Reading, Wanted
+from tracer.rules.nftables import snapshot
+from tracer.rules.nftables.snapshot import Snapshot
+from tracer.rules.nftables.watcher import NftWatch
+from tracer.util.worker import Troubles, Worker, troubles
+
+TRACER = Path(__file__).parents[3] / "tracer"
+OWN = Path("/proc/self/ns/net").stat().st_ino
+
+
+class Unforeseen(Exception):
+    """An error that no code expects."""
+
+
+@pytest.fixture(autouse=True)
+def said(monkeypatch: pytest.MonkeyPatch) -> Troubles:
+    """What the user is told, beginning with nothing."""
+    monkeypatch.setattr(troubles, "_known", set())
+    troubles.take()
+    return troubles
+
+
+def test_every_thread_is_a_worker() -> None:
+    """A new thread is made with Worker, and tested here. netns.py's helper thread hands its error to the caller."""
+    made = {
+        str(path.relative_to(TRACER)): len(re.findall(r"threading\.Thread\(", path.read_text()))
+        for path in TRACER.rglob("*.py")
+    }  # fmt: skip
+    assert {name: n for name, n in made.items() if n} == {"util/worker.py": 1, "node/netns.py": 1}
+    users = {str(p.relative_to(TRACER)) for p in TRACER.rglob("*.py") if re.search(r"\bWorker\(", p.read_text())}
+    assert users == {
+        "capture/record/writer.py", "kernel/late_modules.py", "kube/watch.py", "rules/nftables/watcher.py",
+        "rules/iptables/reader.py", "connections/conntrack_events.py",
+    }  # fmt: skip
+
+
+def test_a_worker_goes_on_and_says_the_same_error_once(said: Troubles) -> None:
+    calls = []
+
+    def unit() -> bool:
+        calls.append(1)
+        if len(calls) < 4:
+            raise Unforeseen("bad\x1b name")
+        return False
+
+    Worker("test", unit).start().join(PATIENCE)
+    assert len(calls) == 4
+    (sentence,) = said.take()
+    assert sentence.startswith("An unexpected error in the thread 'test' at test_worker.py:")
+    assert sentence.endswith("(Unforeseen: bad\x1b name). The run goes on without that.")
+    assert said.take() == []
+
+
+def test_what_is_said_has_a_bound() -> None:
+    said = Troubles(most=3)
+    for number in range(10):
+        said.say(f"error {number}")
+    assert said.take() == ["error 0", "error 1", "error 2", "There are more errors of this kind; they are not shown."]
+    said.say("error 11")
+    assert said.take() == []
+
+
+def test_a_run_gives_them_to_the_user(said: Troubles) -> None:
+    said.say("Something failed.")
+    assert Live(None).notes() == ["Something failed."]  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Legacy rules of one namespace. broken: the table that cannot be read."""
+    known: dict[str, Any] = {"broken": "nat"}
+
+    @contextmanager
+    def entered(path: Path) -> Iterator[None]:
+        yield
+
+    def read(family: str, table: str, room: int = 0) -> sockopt.Raw:
+        if table == known["broken"]:
+            raise Unforeseen(table)
+        blob = build({"INPUT": [R("DROP")]}, family, table)
+        return sockopt.Raw(bytearray(blob.data), blob.hooks, blob.underflows)
+
+    monkeypatch.setattr(netns, "entered", entered)
+    monkeypatch.setattr(sockopt, "present", lambda family: ["nat", "filter"])
+    monkeypatch.setattr(sockopt, "read", read)
+    monkeypatch.setattr(sockopt, "save", lambda family, table: None)
+    return known
+
+
+def taken(reader: Reader, count: int) -> list[Reading]:
+    found: list[Reading] = []
+
+    def enough() -> bool:
+        found.extend(reader.done())
+        return len(found) >= count
+
+    until(enough)
+    return found
+
+
+def test_the_reader_of_legacy_rules(tables: dict[str, Any], said: Troubles) -> None:
+    reader = Reader(lambda inode: Path("/here"))
+    reader.ask(Wanted(7, "ip", ""))
+    nat, rest, every = taken(reader, 3)
+    assert nat.table is None and nat.why == "they could not be read (Unforeseen: nat)"
+    assert rest.table and not rest.why and every.wanted.table == ""
+    reader.ask(Wanted(7, "ip", "filter"))
+    (again,) = taken(reader, 1)
+    assert again.table, "the thread still answers"
+    (sentence,) = said.take()
+    assert "reading the legacy table nat of network namespace 7" in sentence
+    reader.close()
+
+
+def test_the_list_of_legacy_tables(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch, said: Troubles) -> None:
+    def fails(family: str) -> list[str]:
+        raise Unforeseen
+
+    reader = Reader(lambda inode: Path("/here"))
+    with monkeypatch.context() as context:
+        context.setattr(sockopt, "present", fails)
+        reader.ask(Wanted(7, "ip", ""))
+        assert [r.wanted.table for r in taken(reader, 1)] == [""]
+    reader.ask(Wanted(7, "ip", "filter"))
+    assert taken(reader, 1)[0].table and said.take()
+    reader.close()
+
+
+def test_the_watch_of_nftables(monkeypatch: pytest.MonkeyPatch, said: Troubles) -> None:
+    monkeypatch.setattr("tracer.rules.nftables.watcher.AGAIN_SECONDS", 0.05)
+    fails = threading.Event()
+    fails.set()
+
+    def read_new(fd: int, inode: int, known: object = ()) -> tuple[int, Snapshot | None]:
+        if fails.is_set():
+            raise Unforeseen("a name")
+        return 5, Snapshot(Ruleset("nft", inode, "5", {}), 5, {}, {})
+
+    monkeypatch.setattr(snapshot, "read_new", read_new)
+    with NftWatch(pause=0.01) as watch:
+        watch.poll(OWN)
+        until(lambda: watch.changes())
+        assert not watch.coming(OWN, 5), "nobody waits for rules that cannot be read"
+        (sentence,) = said.take()
+        assert f"the nftables rules of network namespace {OWN} " in sentence
+        fails.clear()
+        until(lambda: watch.find(OWN, 5))
+        until(lambda: any(c.snapshot and not c.gone for c in watch.changes()))
+
+
+def test_what_conntrack_tells(monkeypatch: pytest.MonkeyPatch, said: Troubles) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    class Once:
+        """Fails once, in a way that no socket does."""
+
+        failed = False
+
+        def recv(self, size: int) -> bytes:
+            if not self.failed:
+                self.failed = True
+                raise Unforeseen
+            return ours.recv(size)
+
+        def close(self) -> None:
+            ours.close()
+
+    class Through(EntryEvents):
+        def _begin(self) -> None:
+            ours.settimeout(0.05)
+            self._sock = Once()  # type: ignore[assignment]
+            self._thread = Worker("conntrack events", self._work).start()
+
+    monkeypatch.setattr(conntrack_events, "why_not", lambda: "")
+    events = Through()
+    assert events.listen(True) == ""
+    theirs.send(b"told")
+    found: list[Any] = []
+    until(lambda: found.append(events.take()) or found[-1])  # type: ignore[func-returns-value]
+    found = found[-1]
+    assert found[0][1] == b"told"
+    assert "the thread 'conntrack events'" in said.take()[0]
+    events.close()
+    theirs.close()
+
+
+def test_the_writer_of_a_capture(said: Troubles) -> None:
+    written: list[Any] = []
+
+    def insert(records: list[tuple[Any, ...]], batch: tuple[Any, ...] | None) -> None:
+        if any(record[2] == "bad" for record in records):
+            raise Unforeseen
+        written.append((records, batch))
+
+    closed = threading.Event()
+    writer = Writer(insert, closed.set, 0)
+    slots = np.zeros((1, record_layout.SLOT), np.uint8)
+    writer.put(Chunk(1, [(1, Record.NOTE.value, "bad", "x")], [(1, 1, 0)], [slots], slots.nbytes))
+    writer.put(Chunk(2, [(2, Record.NOTE.value, "good", "y")], [(2, 0, 0)]))
+    writer.close()
+    assert closed.is_set()
+    assert any(record[2] == "good" for records, _ in written for record in records)
+    assert "writing the capture" in said.take()[0]
+
+
+HOSTILE = [
+    None,
+    [1],
+    "text",
+    {"kind": "Service"},
+    {"kind": "Service", "metadata": [1], "spec": {}},
+    {"kind": "Service", "metadata": {"name": "a"}, "spec": {"ports": [{"port": "eighty"}]}},
+    {"kind": "Service", "metadata": {"name": "a"}, "spec": {"clusterIPs": [{}], "ports": [{"port": 80}]}},
+    {"kind": "Service", "metadata": {"name": "a"}, "spec": {"ports": [{"port": 80, "name": [1]}]}},
+    {"kind": "Service", "metadata": {"name": {"a": 1}}, "spec": {"ports": 7}},
+    {"kind": "Service", "metadata": {"name": "a"}, "spec": {"ports": [{"port": float("inf")}]}},
+]
+
+
+def good(name: str) -> dict[str, Any]:
+    spec = {"clusterIP": "172.30.9.9", "ports": [{"port": 80, "protocol": "TCP", "name": "web"}]}
+    return {"kind": "Service", "metadata": {"namespace": "shop", "name": name}, "spec": spec}
+
+
+@pytest.mark.parametrize("body", HOSTILE, ids=str)
+def test_objects_of_the_wrong_types_are_left_out(body: Any) -> None:
+    store = Store()
+    store.replace("Service", [body, good("cart")])
+    store.apply("Service", body)
+    store.delete("Service", body)
+    store.load([body, good("till")])
+    assert store.services.all(("shop", "till")), "what stands beside it is taken"
+
+
+OTHERS = [
+    ("EndpointSlice", {"metadata": {"name": "a", "labels": {"kubernetes.io/service-name": ["cart"]}}, "endpoints": []}),
+    ("EndpointSlice", {"metadata": {"name": "a"}, "ports": [{"port": 1}], "endpoints": [{"addresses": [[1]]}]}),
+    (
+        "EndpointSlice",
+        {"metadata": {"name": "a"}, "ports": [{"port": 1}], "endpoints": [{"addresses": ["::"], "nodeName": [1]}]},
+    ),
+    ("Endpoints", {"metadata": {"name": "a"}, "subsets": {"a": 1}}),
+    ("Pod", {"metadata": {"name": "a"}, "status": {"podIPs": [{"ip": ["10.0.0.1"]}]}}),
+    ("Pod", {"metadata": {"name": "a"}, "spec": {"containers": [{"ports": [{"hostPort": "x", "containerPort": 1}]}]}}),
+    ("Node", {"metadata": {"name": "a"}, "spec": {"podCIDR": "10.0.0.0/x"}}),
+    ("Node", {"metadata": {"name": "a"}, "spec": {"podCIDRs": [7]}, "status": {"addresses": [{"type": "InternalIP"}]}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "body"), OTHERS, ids=str)
+def test_objects_of_other_kinds(kind: str, body: Any) -> None:
+    store = Store()
+    store.replace(kind, [body])
+    store.apply(kind, body)
+    store.load([{"kind": kind, **body}, good("till")])
+    store.delete(kind, body)
+    assert store.services.all(("shop", "till"))
+
+
+class Client:
+    """An API whose answers are given: what `list` returns, and what `watch` yields; an exception is raised."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self._answers = answers
+
+    def list(self, resource: object) -> tuple[list[Any], str]:
+        return [good("cart")], "1"
+
+    def watch(self, resource: object, version: str) -> Iterator[tuple[str, Any]]:
+        if not self._answers:
+            raise OSError("no more")
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return iter([answer])
+
+    def interrupt(self) -> None: ...
+
+
+def test_the_watch_of_the_api(monkeypatch: pytest.MonkeyPatch, said: Troubles) -> None:
+    odd = [("MODIFIED", body) for body in HOSTILE]
+    answers: list[Any] = [Unforeseen("first"), *odd, RecursionError(), ("ADDED", good("till"))]
+    monkeypatch.setattr("tracer.kube.watch.Client", lambda access: Client(list(answers)))
+    store = Store()
+    watch = Watch(Access("http", "127.0.0.1", 1), store, lambda s: "node-1", pause=0.001)
+    watch.start()
+    until(lambda: store.services.all(("shop", "till")))
+    told = watch.notes()
+    watch.close()
+    assert any("sent what cannot be understood (Unforeseen)" in sentence for sentence in told)
+    assert any("of a form that it does not document" in sentence for sentence in told)
+    assert any("following the services of the Kubernetes API" in sentence for sentence in said.take())
+
+
+@pytest.mark.parametrize("text", [b"null", b"[1]", b'{"items": "text"}', b'{"metadata": [1]}', b"[" * 200_000, b'{"items": 7}'])
+def test_answers_that_are_no_lists(text: bytes, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real client reads them: they are an error like any other, and what comes next is taken."""
+    first = threading.Event()
+    read: Any = http.client.HTTPResponse.read
+
+    def odd(self: Any, *size: int) -> bytes:
+        whole: bytes = read(self, *size)
+        if not first.is_set():
+            first.set()
+            return text
+        return whole
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read", odd)
+    store = Store()
+    watch = Watch(Access("http", "127.0.0.1", server.port), store, lambda s: "node-1", pause=0.01)
+    watch.start()
+    assert watch.wait(PATIENCE)
+    watch.close()
+    assert store.services
+
+
+def test_modules_that_come_late(said: Troubles, tmp_path: Path) -> None:
+    """Each is named once, with what is not shown; what is in its place can be anything."""
+    rows = {p.name: p for p in PROBES}
+    why = "module nft_fwd_netdev is not loaded"
+    refused = [Refused(rows["nft_fwd"], why), Refused(rows["nft_fwd_to"], why), Refused(rows["hook"], "it is not there")]
+    with LateModules(refused, tmp_path, pause=0.01) as late:
+        (tmp_path / "nf_nat").mkdir()
+        (tmp_path / "nft_fwd_netdev").mkdir()
+        until(lambda: not late.missed)
+    until(lambda: said._said)
+    assert said.take() == [
+        "Start again: the kernel module nft_fwd_netdev was loaded after this run began, which does not show: "
+        f"{rows['nft_fwd'].tells}; {rows['nft_fwd_to'].tells}."
+    ]

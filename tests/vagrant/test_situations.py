@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The situations of `make incidents` name findings that there are, and exist in every mode of kube-proxy."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "vagrant"))
+
+from incidents import situations
+from tracer.audit import checks
+from tracer.findings import finders
+
+
+def test_each_names_findings_that_there_are() -> None:
+    packets, audits = {name for name, _ in finders()}, {name for name, _ in checks()}
+    for each in situations.every():
+        assert {each.packets} - {""} <= packets and {each.audit, *each.perhaps} - {""} <= audits, each.text
+        assert each.ports and len(set(each.ports)) == len(each.ports)
+
+
+def test_every_mode_has_what_is_wrong_and_what_is_healthy() -> None:
+    texts = [s.text for s in situations.every()]
+    assert len(set(texts)) == len(texts)
+    for mode in situations.BACKENDS:
+        of = [s for s in situations.every() if s.backend == mode]
+        assert any(s.audit for s in of) and any(s.packets for s in of)
+        assert sum(not s.audit and not s.packets for s in of) >= 4, "healthy twins"

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An output that hands packets and findings to whoever counts them, and prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tracer.model.check import Fact
+from tracer.model.finding import Finding
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.render.base import Lost, Output
+
+
+class Collect(Output):
+    """take: gets each packet. lost: how much was lost, by probe and reason."""
+
+    def __init__(self, take: Callable[[Packet], None]) -> None:
+        super().__init__()
+        self._take = take
+        self.losses: dict[tuple[str, str], int] = {}
+
+    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None: ...
+
+    def packet(self, packet: Packet) -> None:
+        self._take(packet)
+
+    def lost(self, loss: Lost) -> None:
+        key = loss.probe, loss.why
+        self.losses[key] = self.losses.get(key, 0) + loss.count
+
+    def finding(self, finding: Finding) -> None: ...
+
+    def summary(self, totals: Totals) -> None: ...
+
+    def doctor(self, facts: Sequence[Fact], status: int) -> None: ...

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who claims a port of this node: Services by their NodePorts, pods by their hostPorts. Read from rules; in ipvs mode, whose
+rules name no port, NodePorts are read from the API.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tracer.audit.state import State
+from tracer.findings.nodeport_host_process import REFUSES
+from tracer.kube.owners.kube_proxy_nftables import owner_of_element
+from tracer.kube.rule_text import destination, destination_ports, dnat_target, protocol
+from tracer.model.finding import Proof
+from tracer.model.kube import Owner
+from tracer.model.rule import Rule, Ruleset
+
+_PORT = re.compile(r"NodePort (\d+)")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A port of the node and who has it. fate: what is done with a request, as a clause. address: "" = every one of the node.
+
+    rule: the one that says so, None for an element of a map, or the API. target: of a hostPort, the pod's address.
+    """
+
+    port: int
+    protocol: str
+    owner: Owner
+    fate: str
+    shown: Proof
+    rule: Rule | None = None
+    ruleset: Ruleset | None = None
+    address: str = ""
+    target: str = ""
+
+
+def node_ports(state: State) -> Iterator[Claim]:
+    """The NodePorts, each once. Which claim shows it is no statement about who wins. In ipvs mode the API has them: what rules
+    of another mode are left is said elsewhere.
+    """
+    seen = set()
+    for claim in (*(_by_api(state) if state.ipvs else ()), *_by_rules(state), *_by_elements(state)):
+        if (claim.port, claim.protocol) not in seen:
+            seen.add((claim.port, claim.protocol))
+            yield claim
+
+
+def _by_rules(state: State) -> Iterator[Claim]:
+    for rule, ruleset in state.rules("KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES"):
+        # The twin for 127.0.0.0/8 of a NodePort says the same again.
+        if rule.target == "KUBE-MARK-MASQ" or destination(rule):
+            continue
+        owner = state.owner(rule, ruleset)
+        found = _PORT.match(owner.detail) if owner.kind == "Service" else None
+        if found:
+            fate = REFUSES if rule.target == "REJECT" else _fate(owner, rule.target)
+            shown = state.proof(rule, ruleset, owner.text)
+            yield Claim(int(found[1]), protocol(rule) or "tcp", owner, fate, shown, rule, ruleset)
+
+
+def _fate(owner: Owner, target: str) -> str:
+    if target == "DROP" or "no local endpoints" in owner.detail:
+        return "which has no local endpoints: the Service's rule drops every request"
+    return "and its rule sends every request to one of the Service's pods"
+
+
+def _by_elements(state: State) -> Iterator[Claim]:
+    maps = state.installed.nft.maps if state.installed.nft else {}
+    for (family, table, name), found in maps.items():
+        if table != "kube-proxy" or not name.endswith("nodeports") or (family, table, name) not in state.maps:
+            continue
+        for element in found.elements.values():
+            owner = owner_of_element(element.text, state.known)
+            port = _PORT.match(owner.detail) if owner else None
+            if owner and port:
+                fate = REFUSES if "reject" in element.verdict else _fate(owner, element.verdict.upper())
+                shown = Proof("rule", f"element of map {family} {table} {name}: {element.text}", "nft")
+                yield Claim(int(port[1]), element.key[0], owner, fate, shown)
+
+
+def _by_api(state: State) -> Iterator[Claim]:
+    store = state.known.store
+    for port in store.by_node_port.values():
+        ends = [e for e in store.endpoints.all((port.label, port.protocol)) if e.ready]
+        sends = "and IPVS sends every request to one of the Service's pods"
+        fate = sends if ends else "which has no endpoints: IPVS refuses every request"
+        shown = Proof("object", f"NodePort {port.node_port} is Service {port.label}'s", "Kubernetes API")
+        owner = port.owner(f"NodePort {port.node_port}", "API: NodePort")
+        yield Claim(port.node_port, port.protocol, owner, fate, shown)
+
+
+def host_ports(state: State) -> Iterator[Claim]:
+    """The hostPorts that portmap has written rules for, in the order in which a packet meets them."""
+    for rule, ruleset in state.rules("CNI-HOSTPORT-DNAT", "hostip_hostports", "hostports"):
+        owner = state.owner(rule, ruleset)
+        if owner.program != "portmap" or not (rule.target.startswith("CNI-DN-") or rule.table == "cni_hostport"):
+            continue
+        end = dnat_target(rule) or next(
+            (e for r in ruleset.chain(rule.family, rule.table, rule.target) for e in [dnat_target(r)] if e), ("", 0)
+        )
+        for port in destination_ports(rule):
+            shown = state.proof(rule, ruleset, owner.text)
+            whom = f"to {end[0]}" if end[0] else "to the pod"
+            fate, address = f"and portmap's rule sends every request {whom}", destination(rule)
+            yield Claim(port, protocol(rule) or "tcp", owner, fate, shown, rule, ruleset, address, end[0])

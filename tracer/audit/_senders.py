@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From where packets come to a node: from outside, from the node itself, from a pod. One address stands for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+
+from tracer.audit.state import State
+from tracer.node.routes import Link
+
+OUTSIDE, HERE, POD = "outside", "the node", "a pod"
+ANYWHERE = {"ip": "192.0.2.1", "ip6": "2001:db8::1"}
+"""Documentation addresses (RFC 5737, RFC 3849), which only the default route leads to."""
+MOST_TRIED = 64
+
+
+@dataclass(frozen=True)
+class Sender:
+    """name: OUTSIDE, HERE or POD. address: it sends from."""
+
+    name: str
+    address: str
+
+
+def node_address(state: State, family: str) -> str:
+    """The address by which others reach this node; "" when none is known."""
+    node = state.known.store.this_node()
+    own = [a for a in (node.addresses if node else ()) if _is(a, family) and state.routes.is_local(a)]
+    if own:
+        return own[0]
+    source = state.routes.to(ANYWHERE[family]).source
+    if source:
+        return source
+    others = (a for a in sorted(state.known.local) if _is(a, family) and not ip_address(a).is_loopback)
+    return next((a for a in others if a not in state.known.ipvs), "")
+
+
+def senders(state: State, family: str) -> list[Sender]:
+    """Those that can be told here, each once."""
+    found, here = [], node_address(state, family)
+    outside = _outside(state, family, here)
+    if outside:
+        found.append(Sender(OUTSIDE, outside))
+    if here:
+        found.append(Sender(HERE, here))
+    pod = next(_pods(state, family, outside), "")
+    return [*found, Sender(POD, pod)] if pod else found
+
+
+def _is(address: str, family: str) -> bool:
+    return (":" in address) == (family == "ip6")
+
+
+def _outside(state: State, family: str, here: str) -> str:
+    """The gateway of the default route, or a neighbour on the node's own network."""
+    gateway = state.routes.to(ANYWHERE[family]).gateway
+    if gateway:
+        return gateway
+    for link in state.routes.links():
+        for network in (n for n in link.networks if here and _is(n, family) and ip_address(here) in ip_network(n)):
+            found = _unused(state, network, link)
+            if found:
+                return found
+    return ""
+
+
+def _pods(state: State, family: str, outside: str) -> Iterator[str]:
+    """Addresses of pods here: on a bridge one that no pod has, so that no rule is made for it; else a pod's own."""
+    for link in state.routes.links():
+        for network in link.networks if link.kind == "bridge" else ():
+            if _is(network, family) and not (outside and ip_address(outside) in ip_network(network)):
+                found = _unused(state, network, link)
+                if found:
+                    yield found
+    node, store = state.known.store.this_node(), state.known.store
+    own = [a for s in state.known.sandboxes.every() for a in s.addresses]
+    own += [a for pod in store.pods.values() if node and pod.node == node.name and not pod.host_network for a in pod.addresses]
+    for address in dict.fromkeys(own):
+        if _is(address, family) and state.routes.to(address).kind == "unicast":
+            yield address
+
+
+def _unused(state: State, network: str, link: Link) -> str:
+    """An address of the network that leads to this link and that no pod has."""
+    whole, store = ip_network(network), state.known.store
+    for number in range(2, min(MOST_TRIED, whole.num_addresses)):
+        address = str(whole[whole.num_addresses - number])
+        used = store.by_pod_ip.all(address) or state.known.sandboxes.at(address)
+        route = state.routes.to(address)
+        if not used and route.kind == "unicast" and route.out == link.name:
+            return address
+    return ""

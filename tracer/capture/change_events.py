@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens between packets, on tape and from it: rules and objects that are replaced, and what conntrack tells.
+
+It is kept when a turn takes it, and counts in that turn again. Nothing of it is explained here: a replay reads what netlink
+said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TypeVar
+
+from tracer.capture.record.buffer import Tape
+from tracer.connections.change_log import Changes
+from tracer.connections.conntrack_events import Datagram, Heard, removers
+from tracer.model.timeline import Step
+from tracer.util.asking import Asking, answered
+
+T = TypeVar("T")
+UNKNOWN = "conntrack's events are not in this capture"
+
+
+class KeptChanges(Changes):
+    """Changes that go on tape."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self._tape = tape
+
+    def take(self) -> list[Step]:
+        found = super().take()
+        if found:
+            self._tape.changes(found)
+        return found
+
+
+class ReplayedChanges(Changes):
+    """Those of the turn. Rules that are read and objects that come in a replay were told of then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coming: list[Step] = []
+
+    def take(self) -> list[Step]:
+        return _taken(self.coming)
+
+
+class KeptEntries:
+    """What conntrack tells, on tape; always listened to, for whoever reads the capture may ask.
+
+    ports: of what was asked for, none = all. A message has both tuples of its connection, so it has one of them.
+    """
+
+    def __init__(self, tape: Tape, of: Heard) -> None:
+        self._tape, self._of = tape, of
+        self._names: dict[int, str] = {}
+        self.ports: Collection[int] = ()
+        self.lost = 0
+
+    def listen(self, wanted: bool) -> str:
+        return why(self._tape.asking, self._of.listen(True))
+
+    def take(self) -> list[Datagram]:
+        numbers = [port.to_bytes(2, "big") for port in self.ports]
+        found = [d for d in self._of.take() if not numbers or any(n in d[1] for n in numbers)]
+        if found:
+            self._tape.entries(found)
+        self._names = names(self._tape.asking, found, self._of)
+        self.lost = lost(self._tape.asking, self._of.lost)
+        return found
+
+    def process(self, port: int) -> str:
+        return self._names.get(port, "")
+
+    def close(self) -> None:
+        self._of.close()
+
+
+class ReplayedEntries:
+    """What conntrack told then."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+        self._names: dict[int, str] = {}
+        self.coming: list[Datagram] = []
+        self.lost = 0
+
+    def listen(self, wanted: bool) -> str:
+        return why(self._asking, UNKNOWN)
+
+    def take(self) -> list[Datagram]:
+        found = _taken(self.coming)
+        self._names = names(self._asking, found, None)
+        self.lost = lost(self._asking, 0)
+        return found
+
+    def process(self, port: int) -> str:
+        return self._names.get(port, "")
+
+    def close(self) -> None: ...
+
+
+# The questions are asked in the same order live and in a replay.
+
+
+def why(asking: Asking, found: str) -> str:
+    return answered(lambda: asking(("conntrack events", "why not"), lambda: found, UNKNOWN), UNKNOWN)
+
+
+def lost(asking: Asking, found: int) -> int:
+    return answered(lambda: asking(("conntrack events", "lost"), lambda: found, 0), 0)
+
+
+def names(asking: Asking, found: Iterable[Datagram], of: Heard | None) -> dict[int, str]:
+    """Who has the netlink ports that removed entries."""
+    ports = {port for _, data in found for port in removers(data)}
+    return {port: _name(asking, port, of) for port in sorted(ports)}
+
+
+def _name(asking: Asking, port: int, of: Heard | None) -> str:
+    known = f"netlink port {port}"
+    return answered(lambda: asking(("netlink port", port), lambda: of.process(port) if of else "", known), known)
+
+
+def _taken(coming: list[T]) -> list[T]:
+    found = coming[:]
+    coming.clear()
+    return found

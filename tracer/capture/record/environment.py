@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A source that is live and on tape: the running probes, with each turn kept as it is taken."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracer import __version__
+from tracer.capture.change_events import KeptChanges, KeptEntries
+from tracer.capture.cni_journal import Recorded
+from tracer.capture.format import record_layout
+from tracer.capture.format.codec import plain
+from tracer.capture.format.schema import ALL
+from tracer.capture.journal import AskedNamespaces, AskedNode, AskedProcesses, AskedSpaces, asked_function
+from tracer.capture.record.buffer import Tape
+from tracer.capture.record.files import Files, Sizes
+from tracer.capture.record.writer import Writer
+from tracer.capture.redact.records import Redacted
+from tracer.connections.conntrack_events import EntryEvents
+from tracer.events import record
+from tracer.kernel.session import Session
+from tracer.kube.catalog import Known
+from tracer.kube.filter_renewal import Renewed
+from tracer.kube.resolver import Kube
+from tracer.kube.store import Store
+from tracer.model.check import Fact
+from tracer.node import addresses
+from tracer.node.namespaces import Namespaces
+from tracer.node.processes import Processes
+from tracer.pipeline.environment import Parts
+from tracer.pipeline.live_source import Live
+from tracer.pipeline.source import Turn
+from tracer.rules.iptables.reader import Reader, Reading
+from tracer.rules.nftables.snapshot_cache import Watching
+from tracer.rules.nftables.watcher import Change
+from tracer.util.timezone import local_zone
+from tracer.util.worker import troubles
+
+
+class KeptReader(Reader):
+    """A reader whose readings go on tape when they are taken."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        super().__init__(keep=True)
+
+    def done(self) -> list[Reading]:
+        found = super().done()
+        for reading in found:
+            self._tape.reading(reading)
+        # What they were made of is on tape, and need not stay in memory.
+        return [replace(reading, blob=b"", text=None) for reading in found]
+
+
+class KeptWatch:
+    """nftables' rules, on tape as they are taken."""
+
+    def __init__(self, watch: Watching, tape: Tape) -> None:
+        self._watch, self._tape = watch, tape
+
+    def changes(self) -> list[Change]:
+        found = self._watch.changes()
+        for change in found:
+            self._tape.nft(change)
+        return found
+
+    def coming(self, inode: int, generation: int) -> bool:
+        return self._watch.coming(inode, generation)
+
+
+class Recording(Parts):
+    """One run on its way to a file: makes the parts that answer for the machine, each on tape. Raises NotWritten.
+
+    redacted: what all that is written has to pass.
+    """
+
+    def __init__(self, path: str, sizes: Sizes, redacted: Redacted | None = None) -> None:
+        self._redacted = redacted
+        self.tape = Tape()
+        self.files = Files(Path(path), sizes)
+        self.writer: Writer | None = None
+        self.sandboxes: Recorded | None = None
+        self.heard = KeptEntries(self.tape, EntryEvents())
+        self._closed = False
+        self._function: Callable[[int], str] = lambda address: ""
+
+    def known(self) -> Known:
+        """What names are found with."""
+        store = Store()
+        store.on_apply(self.tape.objects)
+        self.sandboxes = Recorded(self.tape.sandboxes)
+        return Known(store, self.sandboxes, addresses.local_addresses(), addresses.ipvs_addresses())
+
+    def namespaces(self) -> AskedNamespaces:
+        return AskedNamespaces(self.tape.asking, Namespaces())
+
+    def processes(self) -> AskedProcesses:
+        return AskedProcesses(self.tape.asking)
+
+    def spaces(self, namespaces: Namespaces, processes: Processes) -> AskedSpaces:
+        return AskedSpaces(self.tape.asking, namespaces, processes)
+
+    def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
+        self._function = asked_function(self.tape.asking, symbols)
+        return self._function
+
+    def dropped(self, events: npt.NDArray[Any]) -> None:
+        """Asks for the functions that drops were in. A run may end before it explains them, and a replay explains all."""
+        for address in np.unique(events["object"][events["kind"] == record.Kind.EVENT_DROP]).tolist():
+            self._function(address)
+
+    def node(self) -> AskedNode:
+        return AskedNode(self.tape.asking)
+
+    def reader(self) -> KeptReader:
+        return KeptReader(self.tape)
+
+    def watch(self, watch: Watching) -> KeptWatch:
+        return KeptWatch(watch, self.tape)
+
+    def changes(self) -> KeptChanges:
+        return KeptChanges(self.tape)
+
+    def entries(self) -> KeptEntries:
+        return self.heard
+
+    def start(
+        self,
+        session: Session,
+        kube: Kube,
+        namespaces: Namespaces,
+        release: str,
+        clock: int,
+        drop_reasons: dict[int, str],
+        tracking: set[int],
+        facts: dict[str, list[Fact]],
+        options: dict[str, Any],
+    ) -> None:
+        """The file is written from now on, and begins with what never changes in a run."""
+        names = {inode: namespaces.name(inode) for inode in namespaces.named()}
+        wanted = asdict(kube.current) | {"hosts": [str(h) for h in kube.current.hosts]}
+        system = os.uname()
+        told = {
+            "program": __version__,
+            "host": {"name": system.nodename, "machine": system.machine, "kernel": release},
+            "clock": {"offset": clock, "zone": local_zone(), "began": time.time_ns()},
+            "layout": record_layout.describe(),
+            "answers": ALL,
+            "ring": self.files.sizes.ring,
+            "options": plain(options),
+            "facts": plain(facts),
+            "filter": plain(wanted),
+            "probes": [[p.probe.name, p.way, p.symbol] for p in session.planned],
+            "acts": plain(session.acts),
+            "drop_reasons": plain(drop_reasons),
+            "namespaces": {"node": namespaces.node, "own": namespaces.own, "names": plain(names), "named": list(names)},
+            "tracking": sorted(tracking),
+            "addresses": sorted(kube.known.local),
+            "ipvs_addresses": sorted(kube.known.ipvs),
+        }  # fmt: skip
+        self.files.describe(self._redacted.meta(told) if self._redacted else told)
+        self.writer = Writer(self.files.insert, self.files.close, clock, self._redacted)
+        self.tape.start(self.writer.put)
+
+    def source(self, session: Session, kube: Kube) -> Source:
+        return Source(session, kube, self)
+
+    def close(self, seconds: float | None = None) -> list[str]:
+        if self._closed:
+            return []
+        self._closed = True
+        if seconds is not None:
+            self.tape.end(seconds)
+        self.tape.flush()
+        if not self.writer:
+            self.files.discard()
+            return []
+        self.writer.close()
+        lost = self.writer.lost
+        return self.writer.said() + troubles.take() + ([f"{lost} events are not in the capture."] if lost else [])
+
+
+class Source(Live):
+    """The running probes, on tape."""
+
+    def __init__(self, session: Session, kube: Kube, recording: Recording) -> None:
+        super().__init__(session, kube)
+        self._recording, self._tape = recording, recording.tape
+
+    def turn(self, last: bool) -> Turn:
+        now = time.monotonic_ns()
+        slots = self.session.drain()
+        self._tape.turn(now, slots, last)
+        if self._recording.sandboxes:
+            self._recording.sandboxes.turn()
+        self._recording.heard.ports = self._kube.ports() if self._kube else ()
+        losses = self.session.losses()
+        for loss in losses:
+            self._tape.loss(loss)
+        events = record.unpack(slots)
+        self._recording.dropped(events)
+        return Turn(now, events, losses, last)
+
+    def glance(self) -> None:
+        super().glance()
+        self._recording.heard.ports = self._kube.ports() if self._kube else ()
+
+    def renewals(self) -> list[Renewed]:
+        found = super().renewals()
+        for renewed in found:
+            self._tape.renewed(renewed)
+        return found
+
+    def left(self, parcels: int) -> None:
+        self._tape.left(parcels)
+
+    def notes(self) -> list[str]:
+        told = super().notes()
+        for note in told:
+            self._tape.note(note)
+        told += self._tape.troubles()
+        return told + (self._recording.writer.said() if self._recording.writer else [])

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An output for recording without explaining: how it begins and ends, and what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracer.model.finding import Finding
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.render.base import Lost
+from tracer.render.text import Text
+
+
+class Quiet(Text):
+    """All of it on `err`: there is no result but the file."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        super().__init__()
+        self._files = files
+
+    def packet(self, packet: Packet) -> None: ...
+
+    def finding(self, finding: Finding) -> None: ...
+
+    def lost(self, loss: Lost) -> None:
+        self.lost_by_probe[loss.probe] += loss.count
+
+    def summary(self, totals: Totals) -> None:
+        size = sum(path.stat().st_size for path in self._files if path.exists()) / 1e6
+        names = ", ".join(map(str, self._files))
+        lost = f", {totals.lost} lost" if totals.lost else ""
+        self.note(f"{totals.events} events{lost} in {totals.seconds:.1f} s; {size:.1f} MB in {names}.")

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of one run that followed each other, read as one capture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+from tracer.capture.format.migrations import RecordRow
+from tracer.capture.record.files import REPEATED
+from tracer.capture.replay.reader import Batch, Capture
+from tracer.errors import BadOption
+
+
+class Series(Capture):
+    """Several files, in the order of their turns. What a later one repeats of those before it is passed over.
+
+    Raises NoCapture, NewerCapture; BadOption for files of different runs.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        with ExitStack() as stack:
+            found = [stack.enter_context(Capture(path)) for path in paths]
+            firsts = [next(capture.batches(), None) for capture in found]
+            pairs = sorted(((b.turn if b else 0, n) for n, b in enumerate(firsts)))
+            self._files = [(turn, found[n]) for turn, n in pairs]
+            self._stack = stack.pop_all()
+        first = self._files[0][1]
+        self.path = first.path if len(found) == 1 else f"{first.path} and {len(found) - 1} more"
+        self.meta, self.layout, self.version = first.meta, first.layout, first.version
+        if any(c.meta.get("clock") != first.meta.get("clock") or c.meta["layout"] != first.meta["layout"] for c in found):
+            self.close()
+            raise BadOption(f"{', '.join(paths)} are not of one run: read them one by one.")
+        for capture in found:
+            capture.missed = 0
+
+    @property
+    def missed(self) -> int:
+        return sum(capture.missed for _, capture in self._files)
+
+    @missed.setter
+    def missed(self, count: int) -> None:
+        self._files[0][1].missed += count - self.missed
+
+    def records(self, repeated: bool = False) -> Iterator[RecordRow]:
+        for number, (turn, capture) in enumerate(self._files):
+            # Files of earlier programs do not say how much they repeat: what is older than their first turn is taken for it.
+            says = REPEATED in capture.meta
+            yield from (row for row in capture.records(not number) if not number or says or row[0] >= turn)
+
+    def batches(self) -> Iterator[Batch]:
+        for _, capture in self._files:
+            yield from capture.batches()
+
+    def spans(self) -> list[tuple[int, int, int]]:
+        return [span for _, capture in self._files for span in capture.spans()]
+
+    def ended(self) -> tuple[float, int] | None:
+        return self._files[-1][1].ended()
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def opened(paths: Sequence[str]) -> Capture:
+    """One capture, of one file or of several."""
+    return Capture(paths[0]) if len(paths) == 1 else Series(paths)

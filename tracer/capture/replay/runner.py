@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run again, from a file, to any output: what `-r` does, and what every view and export is made with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracer.capture.format.codec import Unreadable, rich
+from tracer.capture.replay.display_filter import Wanted
+from tracer.capture.replay.environment import Replay
+from tracer.capture.replay.reader import Capture
+from tracer.connections.tracker import Connections
+from tracer.errors import BadOption, Damaged
+from tracer.findings import Findings
+from tracer.findings.context import Context
+from tracer.kube import selectors as words_of
+from tracer.kube.catalog import Known
+from tracer.kube.resolver import Kube, Source
+from tracer.kube.selectors import Words
+from tracer.model.check import Fact
+from tracer.model.filter import Filter
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.pipeline.correlation import Following
+from tracer.pipeline.run import Limits, Run
+from tracer.pipeline.shutdown import Stop
+from tracer.render.base import Output
+from tracer.util import timezone
+from tracer.util.visible import visible
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What of a capture is wanted: beside what its run asked for. count: packets, 0 = as many as the run had printed."""
+
+    wanted: Wanted = field(default_factory=Wanted)
+    words: Words = field(default_factory=Words)
+    drops_only: bool = False
+    count: int = 0
+    no_rules: bool = False
+    follow: bool = False
+
+
+class Named(Kube):
+    """Kubernetes as a capture has it. also: words of the reader, beside those of the run."""
+
+    def __init__(self, known: Known, words: Words, asked: Asked) -> None:
+        super().__init__(Source(none=True, known=lambda: known, replayed=True), words, Filter())
+        self._asked, self._also, self._version = asked, frozenset[words_of.End](), -1
+
+    def wants(self, packet: Packet) -> bool:
+        if not super().wants(packet) or not self._asked.wanted(packet):
+            return False
+        if not self._asked.words:
+            return True
+        if self._version != self.known.store.version:
+            self._version = self.known.store.version
+            self._also = words_of.ends(self._asked.words, self.known)
+        return words_of.matches(packet, self._also, self.known)
+
+
+def options(capture: Capture) -> dict[str, Any]:
+    """Those of the recorded run; {} when they cannot be read."""
+    return _told(capture, "options")
+
+
+def _told(capture: Capture, name: str) -> dict[str, Any]:
+    try:
+        found = rich(capture.meta.get(name, {"dict": []}))
+    except Unreadable:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def facts(capture: Capture, full: bool) -> list[Fact]:
+    """What that run could and could not tell. full: also what it could, as JSON and -v have it."""
+    told = _told(capture, "facts").get("full" if full else "missed", [])
+    return [f for f in told if isinstance(f, Fact)] if isinstance(told, list) else []
+
+
+def release(capture: Capture) -> str:
+    """Of the kernel that was traced."""
+    host = capture.meta.get("host")
+    return str(host.get("kernel", "unknown")) if isinstance(host, dict) else "unknown"
+
+
+def replay(
+    capture: Capture, output: Output, asked: Asked, stop: Stop, progress: Callable[[int], None] = lambda events: None
+) -> Totals:
+    """Runs it again; what it says of itself at the begin and the end is left to the caller."""
+    clock = capture.meta.get("clock")
+    if isinstance(clock, dict):
+        timezone.use(str(clock.get("zone", "")))
+    told = options(capture)
+    again = Replay(capture, progress)
+    try:
+        words = Words(**told.get("words", {}))
+    except (TypeError, BadOption):
+        words = Words()
+    kube = Named(again.known(), words, asked)
+    limits = Limits(asked.count or _int(told.get("count")), 0, asked.drops_only or told.get("drops_only") is True)
+    findings = Findings(Context(kube.known, again.node()))
+    ended = capture.ended()
+    with kube:
+        kube.filter()
+        journeys = again.journeys(asked.no_rules or told.get("no_rules") is True)
+        connections = Connections(again.offset) if asked.follow or told.get("follow") is True else None
+        turns = again.turns
+        syns = again.syns(told.get("drops_only") is True)
+        following = Following(syns, connections, turns.changes, findings, limits.drops_only, turns.entries)
+        run = Run(turns, journeys, output, limits, kube, findings, following)
+        run.begin()
+        run.replay(turns.all(), stop, ended and ended[0], early=bool(asked.count))
+    return run.totals
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+CUT_SHORT = "The recording did not end as it should: what came last may be missing."
+
+
+def whole(capture: Capture) -> None:
+    """Raises Damaged when something of the capture could not be read."""
+    if capture.missed:
+        parts = "A part" if capture.missed == 1 else f"{capture.missed} parts"
+        raise Damaged(f"{parts} of {capture.path} could not be read; what could be is above.")
+
+
+@contextmanager
+def bar(capture: Capture, what: str, wanted: bool = True) -> Iterator[Callable[[int], None]]:
+    """Shows how far a long reading is, on stderr, where that is a terminal; gives a function that takes events read."""
+    if not (wanted and sys.stderr.isatty()):
+        with nullcontext():
+            yield lambda events: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(escape(visible(what)), total=sum(events for _, _, events in capture.spans()) or None)
+        yield lambda events: progress.advance(task, events)

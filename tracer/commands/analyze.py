@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""stats, findings, diff, query and export, behind the command line. Imported only when one runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tracer import export
+from tracer.analysis import diff as differing
+from tracer.analysis import sql as asking
+from tracer.analysis import stats as statistics
+from tracer.analysis.collector import Collect
+from tracer.analysis.table import Table, show
+from tracer.capture.redact.pseudonyms import Redaction
+from tracer.capture.replay import runner
+from tracer.capture.replay.file_series import opened
+from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.runner import Asked
+from tracer.errors import Damaged, NotWritten
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.pipeline.shutdown import Stop, reading
+from tracer.render.text import Text
+
+
+def told(capture: Capture) -> None:
+    """Says on stderr what of a capture is missing; raises Damaged when it is damage."""
+    if capture.ended() is None:
+        sys.stderr.write(runner.CUT_SHORT + "\n")
+    runner.whole(capture)
+
+
+def run(capture: Capture, what: str, asked: Asked, take: Callable[[Packet], None], stop: Stop) -> tuple[Totals, Collect]:
+    """Reads a whole capture, with a bar where somebody watches. Raises KeyboardInterrupt when it was asked to end: nothing is
+    concluded from a part."""
+    output = Collect(take)
+    with runner.bar(capture, what) as progress:
+        totals = runner.replay(capture, output, asked, stop, progress)
+    if stop.asked:
+        raise KeyboardInterrupt
+    return totals, output
+
+
+def stats(paths: Sequence[str], names: Sequence[str], form: str, asked: Asked) -> int:
+    """`stats FILE`. Returns the exit status."""
+    made = [statistics.make(name) for name in names or statistics.in_order()]
+    with reading(paths) as stop, opened(paths) as capture:
+
+        def take(packet: Packet) -> None:
+            for one in made:
+                one.take(packet)
+
+        totals, output = run(capture, f"counting {capture.path}", asked, take, stop)
+        tables = [table for one in made for table in one.tables()]
+        if totals.causes and (not names or "syns" in names):
+            causes = sorted(totals.causes.items(), key=lambda item: (-item[1], item[0]))
+            tables.append(Table("What became of SYNs", ("SYNs", "cause"), [(count, cause) for cause, count in causes]))
+        if output.losses:
+            rows = [(count, probe, why) for (probe, why), count in sorted(output.losses.items())]
+            tables.append(Table("Lost", ("events", "probe", "why"), rows))
+        show(tables, sys.stdout, form)
+        told(capture)
+    return 0
+
+
+def findings(paths: Sequence[str], form: str, asked: Asked) -> int:
+    """`findings FILE`. Returns 0, or 10 when there is a certain one."""
+    from tracer.render.json import Json
+
+    with reading(paths) as stop, opened(paths) as capture:
+        totals, _ = run(capture, f"reading {capture.path}", asked, lambda packet: None, stop)
+        if form == "json":
+            for finding in totals.findings:
+                Json().finding(finding)
+        else:
+            output = Text()
+            for finding in totals.findings:
+                output.finding(finding)
+            count = len(totals.findings)
+            output.put(f"{count or 'No'} finding{'s' * (count != 1)} in {totals.packets} packets.")
+        told(capture)
+    return 10 if any(f.certain for f in totals.findings) else 0
+
+
+def diff(one: str, other: str, form: str, asked: Asked) -> int:
+    """`diff A B`. Returns 0 when nothing differs, 1 when something does."""
+    sides = []
+    with reading((one, other)) as stop, ExitStack() as stack:
+        captures = [stack.enter_context(Capture(path)) for path in (one, other)]
+        for capture in captures:
+            side = differing.Side(differing.rules_of(capture))
+            run(capture, f"reading {capture.path}", asked, side.take, stop)
+            sides.append(side)
+        names = ("A", "B") if Path(one).name == Path(other).name else (Path(one).name, Path(other).name)
+        tables = list(differing.tables(sides[0], sides[1], names))
+        show(tables, sys.stdout, form)
+        for capture in captures:
+            told(capture)
+    return int(any(table.rows for table in tables))
+
+
+def query(paths: Sequence[str], sql: str, form: str, asked: Asked) -> int:
+    """`query FILE SQL`. Returns the exit status."""
+    with reading(paths) as stop, tempfile.TemporaryDirectory(prefix="k8snet-trace-") as scratch, opened(paths) as capture:
+        target = Path(scratch) / "tables"
+        _export(capture, "parquet", target, asked, None, stop)
+        show([asking.ask(target, sql, stop)], sys.stdout, form)
+        told(capture)
+    return 0
+
+
+def to(paths: Sequence[str], form: str, target: str, asked: Asked, redact: bool) -> int:
+    """`export FILE --to FORMAT TARGET`. Returns the exit status."""
+    goal = Path(target)
+    if os.path.lexists(goal):
+        raise NotWritten(f"{target} is there already.")
+    with reading(paths) as stop, opened(paths) as capture:
+        try:
+            _export(capture, form, goal, asked, Redaction() if redact else None, stop)
+        except OSError as e:
+            raise NotWritten(f"{target} cannot be written: {e.strerror or e}.") from e
+        except BaseException:
+            # What is half done must not look done.
+            if goal.is_dir():
+                shutil.rmtree(goal, ignore_errors=True)
+            else:
+                goal.unlink(missing_ok=True)
+            raise
+        try:
+            told(capture)
+        except Damaged as e:
+            raise Damaged(str(e).replace("is above", f"is in {target}")) from None
+    return 0
+
+
+def about(capture: Capture, redaction: Redaction | None) -> export.About:
+    """What the capture says of its run."""
+    clock, host = (capture.meta.get(name) for name in ("clock", "host"))
+    name = str(host.get("name", "")) if isinstance(host, dict) else ""
+    began = clock.get("began") if isinstance(clock, dict) else 0
+    said = str(runner.options(capture).get("said", ""))
+    words: Any = (redaction or str) if redaction else str
+    facts = () if redaction else tuple(runner.facts(capture, True))
+    began = began if isinstance(began, int) else 0
+    return export.About(os.path.basename(capture.path), words(name), runner.release(capture), words(said), began, facts)
+
+
+def _export(capture: Capture, form: str, target: Path, asked: Asked, redaction: Redaction | None, stop: Stop) -> None:
+    of = about(capture, redaction)
+    made = export.find(form)(target, of)
+    totals, output = run(
+        capture,
+        f"writing {target.name}",
+        asked,
+        (lambda packet: made.packet(redaction.packet(packet))) if redaction else made.packet,
+        stop,
+    )
+    of.lost.update(output.losses)
+    for finding in totals.findings:
+        made.finding(redaction.finding(finding) if redaction else finding)
+    made.close(redaction.totals(totals) if redaction else totals)

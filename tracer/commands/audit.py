@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `k8snet-trace audit`: reads, checks, says what was found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from tracer import render
+from tracer.audit import audit, checks
+from tracer.audit.state import State
+from tracer.findings.context import Context
+from tracer.kube.resolver import Kube, Source
+from tracer.kube.selectors import Words
+from tracer.model.filter import Filter
+from tracer.model.finding import Finding
+from tracer.node.capabilities import require_root
+from tracer.render.base import hang_up
+from tracer.rules import inventory
+from tracer.rules.backends import nft_loaded
+
+
+def run(form: str, source: Source) -> int:
+    """One audit of the node that this runs on; returns the exit status. Raises TraceError."""
+    try:
+        return _audited(form, source)
+    except BrokenPipeError:
+        hang_up(sys.stdout)
+        return 0
+
+
+def _audited(form: str, source: Source) -> int:
+    with Kube(source, Words(), Filter()) as kube:
+        require_root()
+        output = render.find(form)()
+        kube.settle()
+        for note in kube.notes():
+            output.note(note)
+        rules = inventory.read(nft_loaded())
+        state = State(Context(kube.known), rules)
+        found = audit(state)
+        unread = (*rules.unread, *state.uncomputed)
+        code = status(found, unread)
+        output.audit(found, [name for name, _ in checks()], unread, code)
+    return code
+
+
+def status(found: Sequence[Finding], unread: Sequence[str]) -> int:
+    """The exit status (docs/exit-status.md): what was found counts more than what could not be read."""
+    if any(f.certain for f in found):
+        return 10
+    return 11 if unread else 0

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `k8snet-trace explain`: tells the way of a packet; with --live, compares it with what packets really meet."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from tracer import render
+from tracer.errors import BadOption
+from tracer.kernel.session import Kernel, Session
+from tracer.kube.attribution import explain
+from tracer.kube.resolver import Kube, Source
+from tracer.kube.selectors import Words
+from tracer.model.check import Fact
+from tracer.model.filter import Filter, parse_host
+from tracer.model.finding import Finding
+from tracer.model.packet import Packet
+from tracer.model.prediction import Story
+from tracer.model.prediction_check import Compared
+from tracer.model.summary import Totals
+from tracer.node.capabilities import BITS, give_up, require_root, require_tracing
+from tracer.node.namespaces import Namespaces, tracking
+from tracer.node.processes import Processes
+from tracer.packets.assembler import Journeys
+from tracer.packets.hop_builder import Hops
+from tracer.pipeline import live_source
+from tracer.pipeline.child import end, start, write_ready
+from tracer.pipeline.environment import Parts
+from tracer.pipeline.run import Limits, Run
+from tracer.pipeline.shutdown import Signals
+from tracer.pipeline.wiring import rules_of
+from tracer.predict.compare import compare
+from tracer.predict.path import Journey
+from tracer.predict.query import Question
+from tracer.render.base import Lost, Output, hang_up
+from tracer.rules import inventory
+from tracer.rules.backends import nft_loaded
+from tracer.rules.iptables.assemble import NotUnderstood
+from tracer.rules.rule_path import TooMany
+
+UNREAD = "no rule that could not be read acts on it"
+"""A doubt of each story when rules could not be read."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """What --live was asked for. seconds: 0 = until told to stop, or until the command has ended."""
+
+    seconds: float = 0
+    ready_file: str = ""
+    command: tuple[str, ...] = ()
+
+
+def run(question: Question, form: str, verbose: bool, source: Source, live: Live | None) -> int:
+    """The command `k8snet-trace explain`; returns its exit status. Raises TraceError."""
+    try:
+        return _predicted(question, form, verbose, source, live)
+    except BrokenPipeError:
+        hang_up(sys.stdout)
+        return 0
+
+
+def _predicted(question: Question, form: str, verbose: bool, source: Source, live: Live | None) -> int:
+    (require_tracing if live else require_root)()
+    with Kube(source, Words(), Filter()) as kube:
+        output = render.find(form)(verbose=verbose)
+        kube.settle()
+        for note in kube.notes():
+            output.note(note)
+        stories, unread = tell(question, kube)
+        for why in unread:
+            output.note(f"not looked at: {why}")
+        output.explained(stories)
+        return watch(question, stories, kube, output, live) if live else 11 if unread else 0
+
+
+def tell(question: Question, kube: Kube) -> tuple[list[Story], Sequence[str]]:
+    """The stories with their owners, and what could not be read. Raises BadOption where the rules cannot be computed."""
+    rules = inventory.read(nft_loaded())
+    try:
+        stories = Journey(rules).stories(question)
+    except NotUnderstood as e:
+        raise BadOption(f"The rules cannot be computed: {e}.") from e
+    except TooMany as e:
+        raise BadOption(f"The rules leave too many ways open to tell them: {e}.") from e
+    if rules.unread:
+        stories = [replace(story, doubts=(*story.doubts, UNREAD)) for story in stories]
+    for story in stories:
+        explain(story.packet, kube.known)
+    return stories, rules.unread
+
+
+def watch(question: Question, stories: list[Story], kube: Kube, output: Output, live: Live) -> int:
+    """Traces what is sent until told to stop, and compares; returns the exit status."""
+    kernel = Kernel.running()
+    ports = (question.dport,) if question.dport else ()
+    wanted = Filter(ports=ports, hosts=(parse_host(question.dst),), protocol=question.number)
+    beside = Beside(question, stories, output)
+    with ExitStack() as stack:
+        give_up(tuple(BITS))
+        session = stack.enter_context(Session(kernel, wanted, True))
+        give_up()
+        spaces = Namespaces()
+        hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
+        rules = rules_of(session, spaces, stack, Parts())
+        journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
+        traced = Run(live_source.Live(session, kube), journeys, beside, Limits(0, live.seconds), kube)
+        stop, command = Signals(), None
+        output.note("Watching: send the packet now. Ctrl-C ends it.")
+        if live.ready_file:
+            write_ready(live.ready_file, os.getpid())
+        try:
+            command = start(live.command) if live.command else None
+            traced.follow(stop, command)
+        finally:
+            stop.restore()
+            end(command)
+    if not beside.told:
+        output.note("No first packet of such a connection was seen.")
+        return 11 if traced.totals.lost else 12
+    return 10 if any(c.difference for c in beside.told) else 0
+
+
+class Beside(Output):
+    """Takes the packets of a run, and gives an output those that were asked about, beside what was told of them."""
+
+    def __init__(self, question: Question, stories: list[Story], output: Output) -> None:
+        super().__init__(output.out, output.err, output.verbose)
+        self._question, self._stories, self._output = question, stories, output
+        self.told: list[Compared] = []
+
+    def packet(self, packet: Packet) -> None:
+        if asked(packet, self._question):
+            told = compare(self._stories, packet)
+            self.told.append(told)
+            self._output.compared(packet, told)
+
+    def lost(self, loss: Lost) -> None:
+        self._output.lost(loss)
+
+    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None:
+        pass
+
+    def finding(self, finding: Finding) -> None:
+        pass
+
+    def summary(self, totals: Totals) -> None:
+        pass
+
+    def doctor(self, facts: Sequence[Fact], status: int) -> None:
+        pass
+
+
+def asked(packet: Packet, question: Question) -> bool:
+    """Whether it is the first packet of a connection that was asked about; nothing is compared with one that lost a part."""
+    ends, flow = packet.endpoints, packet.flow
+    same = (ends.src, ends.dst, ends.dport) == (question.src, question.dst, question.dport)
+    first = packet.tcp_flags in ("SYN", "") and not (flow and (flow.is_reply or flow.state == "ESTABLISHED"))
+    return same and first and packet.complete and question.sport in (0, ends.sport)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a clue of the kernel's says, with its numbers named: each kind of clue has its function here, found by its name."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+from tracer.events.record import TCP_STATES, ClueKind
+from tracer.events.record import Clue as Row
+from tracer.model.packet import Clue
+
+Facts = dict[str, int | str]
+
+TW_STATUS = ("nothing", "reset", "ack", "taken over")
+"""enum tcp_tw_status: how the kernel answers a segment that hits a connection in TIME_WAIT."""
+MSS, TIMESTAMP = 2, 8
+_TIME_WAIT_STATES = {5: "FIN_WAIT2", 6: "TIME_WAIT"}
+
+
+def read(row: Row) -> Clue:
+    """A clue by its kernel record."""
+    kind = ClueKind(row.what).name.removeprefix("CLUE_")
+    return Clue(kind.lower().replace("_", "-"), _READERS[row.what](row))
+
+
+def tcp_options(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """(kind, value) of each TCP option; stops where they are damaged."""
+    at = 0
+    while at < len(raw) and raw[at] != 0:
+        if raw[at] == 1:
+            at += 1
+            continue
+        if at + 1 >= len(raw) or raw[at + 1] < 2 or at + raw[at + 1] > len(raw):
+            return
+        yield raw[at], raw[at + 2 : at + raw[at + 1]]
+        at += raw[at + 1]
+
+
+def _options(row: Row) -> Facts:
+    facts: Facts = {}
+    for kind, value in tcp_options(row.options[: row.option_bytes]):
+        if kind == TIMESTAMP and len(value) == 8:
+            facts["tsval"] = struct.unpack(">I", value[:4])[0]
+        elif kind == MSS and len(value) == 2:
+            facts["mss"] = struct.unpack(">H", value)[0]
+    return facts
+
+
+def _listener(row: Row) -> Facts:
+    """Queues in connections, as they were before this SYN; syncookies, syn_backlog: sysctls; tsval, mss: of the SYN."""
+    queue, limit, half_open, backlog = row.values
+    told: Facts = {"accept_queue": queue, "accept_limit": limit, "syn_queue": half_open, "syncookies": row.status}
+    return told | ({"syn_backlog": backlog} if backlog else {}) | _options(row)
+
+
+def _time_wait(row: Row) -> Facts:
+    """ts_recent: the newest timestamp of the old connection, seconds: since then; neither if it had none. answer: TW_STATUS."""
+    recent, seconds, known, _ = row.values
+    facts: Facts = {"answer": TW_STATUS[row.status] if row.status < len(TW_STATUS) else str(row.status)}
+    facts["state"] = _TIME_WAIT_STATES.get(row.state, str(row.state))
+    return facts | ({"ts_recent": recent, "seconds": seconds} if known else {}) | _options(row)
+
+
+def _table_full(row: Row) -> Facts:
+    return {}
+
+
+def _confirm(row: Row) -> Facts:
+    return {}
+
+
+def _neighbour(row: Row) -> Facts:
+    """ipv4 or ipv6: the next hop's address. Captures of earlier versions do not tell its family, and have it as both. state:
+    NUD_* bits."""
+    raw = struct.pack("=4I", *row.values)
+    facts: Facts = {}
+    if row.state in (0, socket.AF_INET):
+        facts["ipv4"] = socket.inet_ntop(socket.AF_INET, raw[:4])
+    if row.state in (0, socket.AF_INET6):
+        facts["ipv6"] = socket.inet_ntop(socket.AF_INET6, raw)
+    return facts | {"state": row.status}
+
+
+def _route(row: Row) -> Facts:
+    """errno: the route's."""
+    return {"errno": row.values[0]}
+
+
+def _reset(row: Row) -> Facts:
+    """reason: enum sk_rst_reason, 0 where the kernel has none; inode, state: of the socket that answers, absent without one."""
+    facts: Facts = {"reason": row.values[0]}
+    if row.status:
+        facts |= {"inode": row.object, "state": TCP_STATES[row.state] if row.state < len(TCP_STATES) else str(row.state)}
+    return facts
+
+
+_READERS: dict[int, Callable[[Row], Facts]] = {
+    kind.value: globals()["_" + kind.name.removeprefix("CLUE_").lower()] for kind in ClueKind
+}

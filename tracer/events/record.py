@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The event record as Python sees it: named tuples out of the arrays that the ring buffer gives.
+
+The fields are those of `struct event` in bpf/records/event.h, which is where each is explained.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import namedtuple
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracer.events import cstruct
+from tracer.model.packet import Endpoints
+
+DTYPE = cstruct.dtype("records/event.h", "event")
+Kind: Any = cstruct.enum("records/event.h", "event_kind")
+Flag: Any = cstruct.enum("records/event.h", "event_flag")
+
+NOTHING: npt.NDArray[Any] = np.zeros(0, DTYPE)
+"""A batch without events."""
+
+NO_ICMP_TYPE = cstruct.define("records/event.h", "NO_ICMP_TYPE")
+NO_VERDICT = cstruct.define("records/event.h", "NO_VERDICT")
+SLOT = cstruct.define("records/event.h", "SHORT_EVENT") + 8
+"""Bytes of a ring slot: a short event behind its ring header."""
+_WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30
+
+_Event: Any = namedtuple("_Event", DTYPE.names or ())  # type: ignore[misc]
+Event = Any
+"""A row of a batch; fields by name, addresses as 16 bytes, names as bytes."""
+
+HIT_DTYPE = cstruct.dtype("records/nft_trace.h", "nft_hit")
+Trace: Any = cstruct.enum("records/nft_trace.h", "nft_trace_kind")
+_NftHit: Any = namedtuple("_NftHit", HIT_DTYPE.names or ())  # type: ignore[misc]
+NftHit = Any
+"""A row whose kind is EVENT_NFT_RULE: the fields of struct nft_hit (bpf/records/nft_trace.h)."""
+CLUE_DTYPE = cstruct.dtype("records/decision_detail.h", "clue")
+ClueKind: Any = cstruct.enum("records/decision_detail.h", "clue_kind")
+_Clue: Any = namedtuple("_Clue", CLUE_DTYPE.names or ())  # type: ignore[misc]
+Clue = Any
+"""What `object` holds in a row whose kind is EVENT_CLUE: the fields of struct clue (bpf/records/decision_detail.h)."""
+PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET, Kind.EVENT_RAW})
+"""Kinds that are no hop of their own: they tell more of the hop that comes after them."""
+
+CUT = "…"
+"""Stands behind the beginning of a name that is longer than a record has room for."""
+NO_HOOK = 255
+HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
+DEVICE_HOOKS = ("INGRESS", "EGRESS")
+NETDEV, BRIDGE = 5, 7
+VERDICTS = ("DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "STOP")
+PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 33: "DCCP", 47: "GRE", 58: "ICMPv6", 132: "SCTP", 136: "UDPLITE"}
+ICMP = frozenset({1, 58})
+WITH_PORTS = frozenset({6, 17, 33, 132, 136})
+TCP_FLAGS = ((2, "SYN"), (1, "FIN"), (4, "RST"), (8, "PSH"), (16, "ACK"), (32, "URG"))
+TCP_STATES = (
+    "", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT", "LAST_ACK",
+    "LISTEN", "CLOSING", "NEW_SYN_RECV",
+)  # fmt: skip
+_MAPPED = b"\0" * 10 + b"\xff\xff"
+
+
+def unpack(slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+    """The events in ring slots (rows of SLOT bytes, from tracer/kernel/ring_buffer.py), in order, as an array of `struct
+    event`.
+
+    Of a short event (Flag.FLAG_SAME) the fields from `joint1` on are zero.
+    """
+    lengths = slots[:, :4].view("<u4").ravel()
+    starts = np.flatnonzero((lengths != 0) & (lengths < DISCARDED))
+    out = np.zeros(len(starts), DTYPE)
+    fields = out.view(np.uint8).reshape(len(starts), _WHOLE)
+    fields[:, : SLOT - 8] = slots[starts, 8:]
+    whole = np.flatnonzero(lengths[starts] == _WHOLE)
+    for n in range(1, (_WHOLE + 8) // SLOT):
+        fields[whole, n * SLOT - 8 : (n + 1) * SLOT - 8] = slots[starts[whole] + n]
+    return out
+
+
+def count(slots: npt.NDArray[np.uint8]) -> int:
+    """How many events begin in these ring slots."""
+    return int(np.count_nonzero(slots[:, :4].view("<u4")))
+
+
+_OWN = (DTYPE.names or ()).index("protocol")
+_FRAGMENT = int(Flag.FLAG_FRAGMENT)
+
+
+def completed(short: Event, whole: Event) -> Event:
+    """A short event with the fields it left out, from the packet's last whole one."""
+    e: Event = _Event._make((*short[:_OWN], *whole[_OWN:]))
+    if e.in_ifindex and e.out_ifindex and not whole.flags & _FRAGMENT:
+        return e
+    names = {name: b"" for name, there in (("in_name", e.in_ifindex), ("out_name", e.out_ifindex)) if not there}
+    return e._replace(flags=e.flags | whole.flags & _FRAGMENT, **names)
+
+
+def rewritten(e: Event) -> Event:
+    """A NAT event with the header that the rewrite makes: from the tuple of the connection's other direction, turned around."""
+    src, sport, dst, dport = (
+        (e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport)
+        if e.manip & 2
+        else (e.reply_src, e.reply_sport, e.reply_dst, e.reply_dport)
+    )
+    ends = {"dst": src, "dport": sport} if e.manip & 1 else {"src": dst, "sport": dport}
+    if e.protocol in ICMP:  # one id, the source's in the tuples of both directions; the type stays
+        ends |= {"sport": sport, "dport": e.dport}
+    after: Event = e._replace(**ends)
+    return after
+
+
+def events(batch: npt.NDArray[Any]) -> Iterator[Event]:
+    """The rows of a batch, one at a time, each with the fields of its kind."""
+    hits, clues = batch["kind"] == Kind.EVENT_NFT_RULE, batch["kind"] == Kind.EVENT_CLUE
+    if not hits.any() and not clues.any():
+        return map(_Event._make, batch.tolist())
+    rows: list[Any] = [None] * len(batch)
+    for make, dtype, chosen in ((_Event._make, DTYPE, ~(hits | clues)), (_NftHit._make, HIT_DTYPE, hits)):
+        places = np.flatnonzero(chosen)
+        for place, row in zip(places.tolist(), batch[places].view(dtype).tolist(), strict=True):
+            rows[place] = make(row)
+    for place in np.flatnonzero(clues).tolist():
+        rows[place] = _with_clue(batch[place : place + 1])
+    return iter(rows)
+
+
+_BLANK: Event = _Event._make(np.zeros(1, DTYPE).tolist()[0])
+
+
+def _with_clue(row: npt.NDArray[Any]) -> Event:
+    """An event without a header, which has its clue as `object`."""
+    short = np.ascontiguousarray(row).view(np.uint8)[: CLUE_DTYPE.itemsize].view(CLUE_DTYPE)
+    clue: Any = _Clue._make(short.tolist()[0])
+    clue = clue._replace(values=tuple(map(int, clue.values)), options=bytes(clue.options))
+    common = {name: getattr(clue, name) for name in ("time", "packet", "netns", "hop", "kind", "flags")}
+    return _BLANK._replace(object=clue, hook=NO_HOOK, **common)
+
+
+@lru_cache(maxsize=65536)
+def address(raw: bytes) -> str:
+    """The text of a 16-byte address; IPv4-mapped ones as IPv4."""
+    if raw.startswith(_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, raw[12:])
+    return socket.inet_ntop(socket.AF_INET6, raw)
+
+
+@lru_cache(maxsize=65536)
+def _ends(src: bytes, sport: int, dst: bytes, dport: int, with_ports: bool) -> Endpoints:
+    return Endpoints(address(src), sport if with_ports else 0, address(dst), dport if with_ports else 0)
+
+
+def header(e: Event) -> Endpoints:
+    """Both ends as the packet's own header had them."""
+    return _ends(e.src, e.sport, e.dst, e.dport, e.protocol in WITH_PORTS)
+
+
+def original(e: Event) -> Endpoints:
+    """Conntrack's original tuple. An ICMP error about a connection carries that connection's ports."""
+    return _ends(e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport, e.protocol in WITH_PORTS or e.ct_info in (1, 4))
+
+
+def reply(e: Event) -> Endpoints:
+    """Conntrack's reply tuple."""
+    return _ends(e.reply_src, e.reply_sport, e.reply_dst, e.reply_dport, e.protocol in WITH_PORTS or e.ct_info in (1, 4))
+
+
+def family(e: Event) -> str:
+    return "IPv4" if e.src.startswith(_MAPPED) else "IPv6"
+
+
+def protocol(e: Event) -> str:
+    return PROTOCOLS.get(e.protocol, str(e.protocol))
+
+
+def tcp_flags(e: Event) -> str:
+    """ "SYN ACK" and the like; "" for other protocols."""
+    return " ".join(name for bit, name in TCP_FLAGS if e.tcp_flags & bit) if e.protocol == 6 else ""
+
+
+def icmp(e: Event) -> tuple[int, int] | None:
+    """Type and code of an ICMP message, which stand where ports would; None for what is none, or too short to have them."""
+    known = e.protocol in ICMP and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_FRAGMENT)
+    return (e.dport >> 8, e.dport & 255) if known and e.dport != NO_ICMP_TYPE else None
+
+
+def hook(e: Event) -> str:
+    """Its name; a bridge's are named as IP's, and the family of its table tells them apart."""
+    hooks = DEVICE_HOOKS if e.pf == NETDEV else HOOKS
+    if e.hook < len(hooks):
+        return hooks[e.hook]
+    return ("BROUTING" if e.pf == BRIDGE else "INGRESS") if e.hook == len(HOOKS) else ""
+
+
+def run(e: Event) -> int:
+    """Of an EVENT_CHAIN: what the hits of its run have in `run`; 0 = not known."""
+    return int(e.accept_len | e.accept_max << 32)
+
+
+def verdict(e: Event) -> str:
+    """Its word; "" where there is none yet."""
+    if e.verdict == NO_VERDICT:
+        return ""
+    return VERDICTS[e.verdict] if e.verdict < len(VERDICTS) else str(e.verdict)

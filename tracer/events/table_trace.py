@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two records that stand between the events in the ring buffer, as Python sees them (bpf/records/table_trace.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracer.events import cstruct, record
+from tracer.events.record import Kind
+from tracer.util.octets import c_text
+
+STEPS, RULESET = cstruct.dtype("records/table_trace.h", "steps"), cstruct.dtype("records/table_trace.h", "ruleset")
+WATCHED, REPLACED = (
+    cstruct.define("records/table_trace.h", "STEPS_WATCHED"),
+    cstruct.define("records/table_trace.h", "STEPS_REPLACED"),
+)
+RECORDS = cstruct.define("records/table_trace.h", "STEPS_RECORDS")
+"""In the state of a TABLE event."""
+Shape = cstruct.enum("records/table_trace.h", "header_shape")
+SHAPE_AT, SHAPE_MASK = cstruct.define("records/table_trace.h", "STEPS_SHAPE"), 7
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What one record says of a table run. steps: (offset in the blob, 0 false, 1 true, 2 unknown, 3 target). count: of all.
+
+    hotdrop: number of the step, from 1, in which a match threw the packet away; 0 = none did, None = not known.
+    """
+
+    mark: int
+    count: int
+    first: int
+    jumps: tuple[int, ...]
+    steps: tuple[tuple[int, int], ...]
+    hotdrop: int | None = None
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A table was looked up by a thread: `object` is the rule blob it had. time: ns, CLOCK_MONOTONIC. family: "ip" or "ip6"."""
+
+    time: int
+    thread: int
+    netns: int
+    family: str
+    table: str
+    object: int
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The rules of a table were replaced by a thread."""
+
+    time: int
+    thread: int
+    before: int
+    object: int
+    table: str = field(default="", compare=False)
+
+
+def split(batch: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """(events, records of steps, records of rulesets) of a batch, each in the order they were written."""
+    steps, rulesets = batch["kind"] == Kind.EVENT_STEPS, batch["kind"] == Kind.EVENT_RULESET
+    if not steps.any() and not rulesets.any():
+        return batch, np.empty(0, STEPS), np.empty(0, RULESET)
+    rest = batch[rulesets].view(np.uint8).reshape(-1, batch.itemsize)[:, : RULESET.itemsize]
+    return batch[~(steps | rulesets)], batch[steps].view(STEPS), rest.copy().view(RULESET).ravel()
+
+
+def event(row: Any) -> record.Event:
+    """One row of a batch of events."""
+    return next(record.events(row.reshape(1)))
+
+
+def noted(rows: npt.NDArray[Any]) -> Iterator[tuple[int, int, Noted]]:
+    """(packet, time, what was noted) of each record of steps.
+
+    Copies of a packet that is flooded have its identity and hop number, and one after another the same buffer: the time tells.
+    """
+    for row in rows:
+        count, first = int(row["count"]), int(row["first"])
+        room = (row["steps_1"], row["steps_2"], row["steps_3"])
+        kept = np.concatenate(room)[: max(0, count - first)].tolist()
+        steps = tuple((s >> 2 << 3, s & 3) for s in kept)
+        jumps = tuple(j << 3 for j in row["jumps"].tolist())
+        hotdrop = int(row["hotdrop"]) - 1 if row["hotdrop"] else None
+        yield int(row["packet"]), int(row["time"]), Noted(int(row["mark"]), count, first, jumps, steps, hotdrop)
+
+
+def changes(rows: npt.NDArray[Any]) -> Iterator[Looked | Replaced]:
+    """What each record of a ruleset tells; those of other families than IPv4 and IPv6 are left out."""
+    for row in rows:
+        time, thread, now = int(row["time"]), int(row["thread"]), int(row["object"])
+        if row["before"]:
+            yield Replaced(time, thread, int(row["before"]), now, c_text(row["table"]))
+        elif int(row["pf"]) in (2, 10):
+            family = "ip" if row["pf"] == 2 else "ip6"
+            yield Looked(time, thread, int(row["netns"]), family, c_text(row["table"]), now)
+
+
+assert STEPS.itemsize == record.DTYPE.itemsize
+assert RULESET.itemsize == record.SLOT - 8

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several causes say in the same words."""
+
+from __future__ import annotations
+
+import re
+
+from tracer.model.handshake import Attempt
+from tracer.model.packet import Clue, Hop, Packet
+from tracer.util.addresses import place
+
+INVALID = re.compile(r"(--ctstate|--state|ct state) INVALID\b", re.I)
+PAWS_WINDOW = 1
+
+
+def older(tsval: int, recent: int) -> bool:
+    """Whether a timestamp is older than another, as TCP compares them: by more than PAWS_WINDOW ticks, modulo 2^32."""
+    return 0 < (recent - tsval - PAWS_WINDOW) % (1 << 32) < 1 << 31
+
+
+def hops(attempt: Attempt) -> list[Hop]:
+    """The SYN's own hops, without those of copies."""
+    return [h for h in attempt.syn.hops if not h.clone]
+
+
+def table_of(hop: Hop) -> str:
+    """filter/INPUT, or ip kube-proxy/filter-output for nftables."""
+    return f"{hop.table}/{hop.chain or hop.hook}"
+
+
+def by(packet: Packet, hop: Hop) -> str:
+    """Where it was decided, and how it was answered: "in filter/INPUT with tcp-reset", "by IPVS in INPUT with ...: why"."""
+    answer = f" with {hop.reject}" if hop.reject else ""
+    if not hop.ipvs:
+        return f"in {table_of(hop)}{answer}"
+    server = f": {packet.protocol} {place(hop.ipvs.virtual, hop.ipvs.virtual_port)} has no real server available"
+    return f"by IPVS in {hop.hook}{answer}{server if hop.ipvs.virtual else ''}"
+
+
+def whose(hop: Hop) -> str:
+    """ ": " and whose the rule is that decided, "" when it is not known."""
+    return f": {hop.owner.text}" if hop.owner and hop.owner.known else ""
+
+
+def asks_for_invalid(hop: Hop) -> bool:
+    """Whether the rule that decided matches what conntrack calls INVALID."""
+    rule = hop.walk.decision.rule if hop.walk and hop.walk.decision and not hop.walk.decision.hotdrop else None
+    return bool(rule and INVALID.search(rule.text))
+
+
+def queues(clue: Clue) -> str:
+    """The listener's queues before the SYN came."""
+    n = clue.number
+    return f"accept queue {n('accept_queue')}/{n('accept_limit')}, SYN queue {n('syn_queue')}/{n('accept_limit')}"
+
+
+def connected(attempt: Attempt) -> str:
+    """What became of the handshake after the SYN was answered."""
+    last = next((h for p in attempt.acks for h in p.hops if h.handshake and h.handshake.stage == "ACK" and not h.clone), None)
+    if last and last.handshake and last.handshake.accepted:
+        return "connected"
+    if last and last.handshake and last.handshake.accepted is False:
+        return "refused"
+    return "acknowledged" if attempt.acks else ""
+
+
+def missing(attempt: Attempt) -> str:
+    """Why packets may be missing that came while it was open. Only where it is doubtful."""
+    return "left unexplained" if attempt.unexplained else "lost"

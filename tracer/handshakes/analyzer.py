@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watches a run's packets and gives each SYN its one verdict, in the order in which they are settled."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tracer.handshakes.causes import cause_of
+from tracer.handshakes.correlator import Attempts
+from tracer.handshakes.counter_check import Reconcile
+from tracer.handshakes.snat_clients import Behind
+from tracer.model.counter_mismatch import Difference
+from tracer.model.handshake import Attempt, Verdict
+from tracer.model.packet import Packet
+from tracer.node.namespace_view import Spaces
+
+
+class Syns:
+    """Those of one run. wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. partial: see Attempt. by_cause:
+    how many of each."""
+
+    def __init__(self, spaces: Spaces | None = None, wall_offset: int = 0, partial: bool = False) -> None:
+        self._spaces = spaces or Spaces()
+        self._offset = wall_offset
+        self._attempts = Attempts(self._read, partial)
+        self._reconcile = Reconcile(self._spaces)
+        self._behind = Behind()
+        self._told: list[Verdict] = []
+        self._number = 0
+        self.by_cause: Counter[str] = Counter()
+
+    def add(self, packet: Packet) -> None:
+        """Takes a packet that is over, with its owners."""
+        if packet.protocol == "TCP" or packet.protocol.startswith("ICMP"):
+            self._reconcile.add(packet)
+            self._behind.add(packet)
+            self._attempts.add(packet)
+
+    def doubt(self, now: int, unexplained: bool = False) -> None:
+        """Packets were lost by now, or left unexplained: the answer to an open SYN may be among them."""
+        self._attempts.doubt(now, unexplained)
+
+    def over(self, now: int) -> list[Verdict]:
+        """The verdicts that can be told by now (ns, CLOCK_MONOTONIC)."""
+        self._attempts.over(now)
+        return self._take()
+
+    def rest(self) -> list[Verdict]:
+        """The verdicts of all SYNs that are still open; the run is over."""
+        self._attempts.rest()
+        return self._take()
+
+    @property
+    def early(self) -> int:
+        """Verdicts that had to be told before their time, for want of room."""
+        return self._attempts.early
+
+    def differences(self) -> list[Difference]:
+        """What the kernel counted, and what this run explains of it."""
+        return self._reconcile.differences()
+
+    def _take(self) -> list[Verdict]:
+        told, self._told = self._told, []
+        return told
+
+    def _read(self, attempt: Attempt) -> None:
+        attempt.clients = self._behind.clients(attempt.syn)
+        cause = cause_of(attempt, self._spaces)
+        self._number += 1
+        self.by_cause[cause.name] += 1
+        answers = [p.hops[0].time for p in (*attempt.synacks, *attempt.resets, *attempt.errors) if p.hops]
+        after = max(0, min(answers) - attempt.began) if answers else 0
+        syn = attempt.syn
+        self._told.append(
+            Verdict(
+                self._number, attempt.began + self._offset, attempt.asked, attempt.reached, syn.netns, cause, attempt.again,
+                after, attempt,
+            )
+        )  # fmt: skip

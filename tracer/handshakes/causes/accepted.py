@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answered, and the client's ACK came: connected. Observed: the last ACK made a socket here, or passed by towards the one who
+answered."""
+
+from __future__ import annotations
+
+from tracer.handshakes import _cause_helpers
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+from tracer.util.addresses import place
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    done = _cause_helpers.connected(attempt)
+    shake = attempt.syn.handshake
+    if done == "connected" or (done == "acknowledged" and shake and shake.accepted):
+        clue = attempt.syn.clue("listener")
+        hit = attempt.syn.clue("time-wait")
+        queue = f", accept queue {clue.number('accept_queue')}/{clue.number('accept_limit')}" if clue else ""
+        reused = ", taking over a connection in TIME_WAIT of the same ports" if hit else ""
+        return Cause("accepted", f"accepted by {attempt.process}{attempt.where}{queue}{reused}", good=True)
+    if done == "acknowledged" and attempt.synacks:
+        reached = attempt.reached
+        return Cause("accepted", f"answered by {place(reached.dst, reached.dport)} and acknowledged", good=True)
+    return None

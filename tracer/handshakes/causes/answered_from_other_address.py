@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Somebody listens on that port, but on another address. Observed: no socket took it, and what listens there now."""
+
+from __future__ import annotations
+
+from tracer.handshakes.causes import no_listener
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+from tracer.node.procnet import Bound
+from tracer.util.addresses import place
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    if not no_listener.nobody(attempt):
+        return None
+    port = attempt.reached.dport
+    others = [b for b in spaces.bound(attempt.place) if b.port == port and not b.takes(attempt.reached.dst)]
+    if not others:
+        return None
+    who = ", ".join(_listener(b, spaces) for b in others)
+    asked = f"nobody listens on {place(attempt.reached.dst, port)}{attempt.where}"
+    return Cause("listener on another address", f"{asked}, but {who} does{no_listener.answered(attempt)}")
+
+
+def _listener(bound: Bound, spaces: Spaces) -> str:
+    who = spaces.process(bound.inode)
+    return f"{who} on {place(bound.address, bound.port)}" if who else f"a process on {place(bound.address, bound.port)}"

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conntrack's table was full. Observed: early_drop found nothing to remove, and the drop that followed on that CPU. How full it
+is was read afterwards, so it is told only where it still shows that."""
+
+from __future__ import annotations
+
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+
+NEARLY = 0.95
+"""A table may have lost an entry or two between the packet and the reading."""
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    if not attempt.syn.clue("table-full"):
+        return None
+    count, most = (spaces.setting(attempt.place, f"net/netfilter/nf_conntrack_{name}") for name in ("count", "max"))
+    shows = count.isdigit() and most.isdigit() and int(count) >= NEARLY * int(most)
+    size = f" ({count} of {most} entries when it was read afterwards)" if shows else ""
+    return Cause("conntrack table full", f"dropped: conntrack's table is full{size}{attempt.where}")

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conntrack calls it INVALID, so no translation was made for it. Observed where a rule that asks for that state dropped it;
+derived where the hooks saw it without an entry in a namespace that tracks connections."""
+
+from __future__ import annotations
+
+from tracer.handshakes import _cause_helpers
+from tracer.model.evidence import Evidence
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    hop = next((h for h in _cause_helpers.hops(attempt) if h.verdict == "DROP" and h.what in ("table", "chain")), None)
+    matched = bool(hop and _cause_helpers.asks_for_invalid(hop))
+    if attempt.syn.untracked != "INVALID" and not matched:
+        return None
+    end = f"DROPped in {_cause_helpers.table_of(hop)}{_cause_helpers.whose(hop)}" if hop else attempt.syn.verdict
+    return Cause(
+        "conntrack INVALID",
+        f"conntrack state INVALID{attempt.where}: {end}",
+        Evidence.OBSERVED if matched else Evidence.DERIVED,
+    )

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any other drop: a row for each reason that has plain words. Observed: the kernel's drop reason and function."""
+
+from __future__ import annotations
+
+from tracer.model.evidence import Evidence
+from tracer.model.handshake import Attempt, Cause
+from tracer.model.packet import Drop
+from tracer.node.namespace_view import Spaces
+from tracer.packets.outcome import BAD
+
+REASONS = {
+    "IP_RPFILTER": ("rp_filter", "rp_filter: answers to {src} would not leave by {iface}, where it came in"),
+    "IP_LOCAL_SOURCE": ("martian source", "martian: its source {src} is an address of this machine's own"),
+    "IP_INVALID_SOURCE": ("martian source", "martian: its source {src} cannot be one"),
+    "IP_LOCALNET": ("martian source", "martian: {src} may not come in by {iface}"),
+    "TCP_CSUM": ("bad checksum", "its TCP checksum is wrong"),
+    "IP_CSUM": ("bad checksum", "its IP checksum is wrong"),
+    "CPU_BACKLOG": ("CPU backlog full", "the CPU's backlog is full (net.core.netdev_max_backlog)"),
+    "QDISC_DROP": ("queue full", "the queue of the interface it left by is full"),
+    "TC_INGRESS": ("tc", "a tc filter at {iface} dropped it"),
+    "TC_EGRESS": ("tc", "a tc filter dropped it as it left"),
+    "XDP": ("XDP", "an XDP program at {iface} dropped it"),
+    "SOCKET_FILTER": ("socket filter", "the listener's own socket filter refused it"),
+    "PKT_TOO_BIG": ("too big", "it is larger than the MTU of its way"),
+    "XFRM_POLICY": ("IPsec policy", "an IPsec policy refused it"),
+    "TCP_FLAGS": ("TCP flags", "the listener takes no such segment"),
+}
+"""Cause and words by drop reason, without SKB_DROP_REASON_."""
+
+SOURCE_CHECK = frozenset({"ip_rcv_finish_core", "ip_rcv_finish", "ip_route_input_noref"})
+"""Functions that drop a packet whose source or destination cannot be, without a reason of its own before 6.14."""
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    syn, drop = attempt.syn, attempt.syn.drop
+    if syn.outcome not in BAD or drop is None:
+        return None
+    fields = {"src": attempt.reached.src, "iface": _arrival(attempt)}
+    if drop.reason in REASONS:
+        name, text = REASONS[drop.reason]
+        return Cause(name, f"dropped{attempt.where}: {text.format(**fields)}")
+    if drop.function in SOURCE_CHECK and drop.reason in ("", "NOT_SPECIFIED"):
+        text = "martian: its source {src}, or its destination, cannot come in by {iface}".format(**fields)
+        return Cause("martian source", f"dropped{attempt.where}: {text}", Evidence.DERIVED)
+    shake = next((h.handshake for h in syn.hops if h.handshake and h.handshake.accepted is False), None)
+    at = f"by {attempt.process}'s socket" if shake else f"in {drop.function or 'an unknown function'}"
+    return Cause("dropped", f"dropped {at}{attempt.where}: {_reason(drop)}")
+
+
+def _arrival(attempt: Attempt) -> str:
+    return next((h.in_iface for h in reversed(attempt.syn.hops) if h.in_iface), "its interface")
+
+
+def _reason(drop: Drop) -> str:
+    return drop.reason if drop.reason not in ("", "NOT_SPECIFIED") else "the kernel gives no reason"

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rule or a policy dropped it. Observed: the table's verdict. That conntrack calls it INVALID is another cause."""
+
+from __future__ import annotations
+
+from tracer.handshakes import _cause_helpers
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    hop = next((h for h in _cause_helpers.hops(attempt) if h.what in ("table", "chain") and h.verdict == "DROP"), None)
+    if not hop or attempt.syn.untracked == "INVALID" or _cause_helpers.asks_for_invalid(hop):
+        return None
+    return Cause("dropped by rule", f"DROPped in {_cause_helpers.table_of(hop)}{attempt.where}{_cause_helpers.whose(hop)}")

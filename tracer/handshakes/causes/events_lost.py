@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing that was seen tells it: a part was lost, or it went where this run does not look. Says what is known, no more."""
+
+from __future__ import annotations
+
+from tracer.handshakes._cause_helpers import missing
+from tracer.model.evidence import Evidence
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    if not attempt.syn.complete:
+        return Cause("not known", f"not known, a part of its way was lost: {attempt.syn.verdict}", Evidence.DERIVED)
+    if attempt.doubtful:
+        lost = f"packets were {missing(attempt)} while its answer was awaited"
+        return Cause("not known", f"not known, {lost}: {attempt.syn.verdict}", Evidence.DERIVED)
+    return Cause("not known", f"not known: {attempt.syn.verdict}", Evidence.DERIVED)

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answered, but the client has not come back: its ACK or the SYN-ACK was lost, or it never meant to. Observed: the SYN-ACK
+left, no ACK was seen for a second. Where ACKs are not recorded, only the answer is told."""
+
+from __future__ import annotations
+
+from tracer.handshakes._cause_helpers import missing
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+from tracer.util.addresses import place
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    shake = attempt.syn.handshake
+    if shake and shake.accepted:
+        by = f"{attempt.process}{attempt.where}"
+        waiting = f", SYN queue {shake.syn_queue}" if shake.syn_queue else ""
+    elif attempt.synacks:
+        by, waiting = place(attempt.reached.dst, attempt.reached.dport), ""
+    else:
+        return None
+    if attempt.partial:
+        return Cause("answered", f"answered by {by}; what came after it was not recorded", good=True)
+    ack = "the client's ACK has not come"
+    if attempt.doubtful:
+        ack = f"the client's ACK was not seen, while packets were {missing(attempt)}"
+    return Cause("half-open", f"answered by {by}, {ack}{waiting}", good=True)

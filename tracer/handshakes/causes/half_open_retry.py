@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SYN sent again while its connection is half-open: the SYN-ACK or the last ACK was lost. Observed: the half-open connection
+took it, and answered again."""
+
+from __future__ import annotations
+
+from tracer.handshakes import _cause_helpers
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    if not any(h.handshake and h.handshake.stage == "request" for h in _cause_helpers.hops(attempt)):
+        return None
+    done = "then connected" if _cause_helpers.connected(attempt) in ("connected", "acknowledged") else "SYN-ACK sent once more"
+    return Cause("half-open already", f"repeated, its connection is half-open already{attempt.where}: {done}", good=True)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The next hop's link address was not found: nobody answers ARP or neighbour discovery. Observed: the packet waited there, and
+was dropped for it; or still waits."""
+
+from __future__ import annotations
+
+from tracer.handshakes.correlator import waits_for_neighbour
+from tracer.model.evidence import Evidence
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+
+REASONS = {
+    "NEIGH_FAILED": "does not answer", "NEIGH_QUEUEFULL": "has not answered, and too many packets wait for it",
+    "NEIGH_DEAD": "is gone", "NEIGH_CREATEFAIL": "could not be looked for",
+}  # fmt: skip
+FUNCTIONS = frozenset({"neigh_invalidate", "arp_error_report", "ndisc_error_report"})
+"""What drops those that wait when nobody has answered; for IPv6 without a reason of its own."""
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    clue, drop = attempt.syn.clue("neighbour"), attempt.syn.drop
+    family = "ipv6" if ":" in attempt.reached.dst else "ipv4"
+    if clue and family not in clue.facts:
+        family = "ipv6"  # a route for IPv4 may lead by an IPv6 address
+    asked = "neighbour discovery" if family == "ipv6" else "ARP"
+    hop = str(clue.facts.get(family, "")) if clue else attempt.reached.dst
+    iface = next((f" on {h.out_iface}" for h in reversed(attempt.syn.hops) if h.out_iface), "")
+    reason = drop.reason if drop else ""
+    if drop and clue and drop.function in FUNCTIONS and reason in ("", "NOT_SPECIFIED"):
+        reason = "NEIGH_FAILED"
+    if reason in REASONS:
+        return Cause("neighbour failed", f"dropped{attempt.where}: next hop {hop}{iface} {REASONS[reason]} ({asked})")
+    if waits_for_neighbour(attempt):
+        return Cause(
+            "neighbour failed", f"not sent{attempt.where}: next hop {hop}{iface} has not answered {asked}", Evidence.DERIVED
+        )
+    return None

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sent on, and nobody answered within a second. Derived: from what was not seen; who should have answered is where it went."""
+
+from __future__ import annotations
+
+from tracer.model.evidence import Evidence
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+from tracer.util.addresses import place
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    if attempt.syn.outcome not in ("forwarded", "sent") or not attempt.syn.complete or attempt.doubtful:
+        return None
+    hop = next((h for h in reversed(attempt.syn.hops) if h.out_iface and not h.clone), None)
+    by = f" by {hop.out_iface}" if hop else ""
+    owner = next((h.owner for h in reversed(attempt.syn.hops) if h.nat and h.owner and h.owner.target), None)
+    who = f", {owner.target}," if owner else ""
+    target = place(attempt.reached.dst, attempt.reached.dport)
+    return Cause(
+        "no answer", f"left{by}{attempt.where}, no SYN-ACK in 1 s: {target}{who} should have answered", Evidence.DERIVED
+    )

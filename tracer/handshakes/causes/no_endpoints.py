@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Service has no endpoints, or none on this node: kube-proxy's own REJECT or DROP for that, or IPVS without a real server.
+
+Observed: the rule acted, and its comment says so, or the comment of the rule that marked the packet. Derived: IPVS refused it,
+and the API's objects tell why.
+"""
+
+from __future__ import annotations
+
+from tracer.handshakes import _cause_helpers
+from tracer.kube.no_endpoints import NONE, NONE_HERE, fate_in
+from tracer.model.evidence import Evidence
+from tracer.model.handshake import Attempt, Cause
+from tracer.model.packet import Hop
+from tracer.node.namespace_view import Spaces
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    for hop in _cause_helpers.hops(attempt):
+        fate = _fate(hop) if hop.verdict in ("REJECT", "DROP") else ""
+        if fate:
+            what = "no local endpoint" if fate == NONE_HERE else "no endpoint"
+            done = "rejected" if hop.verdict == "REJECT" else "dropped"
+            evidence = Evidence.DERIVED if hop.ipvs else Evidence.OBSERVED
+            return Cause(
+                "no endpoints", f"{what}: {done} {_cause_helpers.by(attempt.syn, hop)}{_cause_helpers.whose(hop)}", evidence
+            )
+    return None
+
+
+def _fate(hop: Hop) -> str:
+    """What the rule's comment says, or what its owner's words have from rules before it."""
+    if hop.ipvs:
+        return fate_in(hop.owner)
+    decision = hop.walk.decision if hop.walk else None
+    if not decision or not decision.rule or decision.hotdrop:
+        return ""
+    says = f"{decision.rule.comment} {decision.rule.text}"
+    by_comment = next((fate for fate in (NONE_HERE, NONE) if f"has {fate}" in says), "")
+    return by_comment or fate_in(hop.owner)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nobody listens on that port. Observed: TCP found no socket, and answered with a reset."""
+
+from __future__ import annotations
+
+from tracer.handshakes import _cause_helpers
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+from tracer.packets.outcome import without_socket
+from tracer.util.addresses import place
+
+
+def nobody(attempt: Attempt) -> bool:
+    """Whether TCP found no socket for it."""
+    return without_socket(_cause_helpers.hops(attempt)) is not None
+
+
+def answered(attempt: Attempt) -> str:
+    return ", answered with a reset" if attempt.syn.clue("reset") or attempt.resets else ""
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    if not nobody(attempt):
+        return None
+    where = attempt.where or " here"
+    return Cause(
+        "no listener", f"nobody listens on {place(attempt.reached.dst, attempt.reached.dport)}{where}{answered(attempt)}"
+    )

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Its route leads nowhere: none, unreachable, prohibit or blackhole. Observed: the route's errno as it was dropped; for IPv6,
+the function that dropped it."""
+
+from __future__ import annotations
+
+import errno
+
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+
+KINDS = {
+    errno.EINVAL: "the route is a blackhole",
+    errno.EHOSTUNREACH: "the route says unreachable",
+    errno.ENETUNREACH: "there is no route",
+    errno.EACCES: "the route says prohibit",
+}
+IPV6 = {
+    "ip6_pkt_discard": "there is no route, or it says unreachable",
+    "ip6_pkt_prohibit": "the route says prohibit",
+    "ip6_pkt_drop": "there is no route, or it says unreachable or prohibit",
+    "dst_discard": "the route is a blackhole",
+    "dst_discard_out": "the route is a blackhole",
+}
+"""Functions that drop what such a route leads to."""
+REASONS = {"IP_INNOROUTES": "there is no route", "IP_OUTNOROUTES": "there is no route", "IP_INADDRERRORS": "it is not for here"}
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    clue, drop = attempt.syn.clue("route"), attempt.syn.drop
+    if clue:
+        number = clue.number("errno")
+        kind = KINDS.get(number, f"the route says {errno.errorcode.get(number, number)}")
+    elif drop and (drop.function in IPV6 or drop.reason in REASONS):
+        kind = IPV6.get(drop.function) or REASONS[drop.reason]
+    else:
+        return None
+    return Cause("no route", f"dropped{attempt.where or ' in node'}: {kind} to {attempt.reached.dst}")

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TCP timestamps seem to go back (PAWS): the address and port have been used by another clock a moment ago.
+
+Observed: the SYN hit a connection in TIME_WAIT, both timestamps, the answer; or the kernel's own drop reason.
+"""
+
+from __future__ import annotations
+
+from tracer.handshakes import _cause_helpers
+from tracer.handshakes.snat_clients import snat
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+from tracer.util.addresses import place
+
+REASONS = frozenset({"TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS", "TCP_RFC7323_PAWS_ACK"})
+SETTINGS = ("tcp_timestamps", "tcp_tw_reuse", "tcp_tw_recycle")
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    clue = attempt.syn.clue("time-wait")
+    if clue and clue.facts.get("answer") != "taken over":
+        return Cause("old timestamp", f"dropped: {_hit(attempt)}{settings(attempt, spaces)}")
+    drop = attempt.syn.drop
+    if drop and drop.reason in REASONS:
+        return Cause("old timestamp", f"dropped: its TCP timestamp is older than the connection's{settings(attempt, spaces)}")
+    return None
+
+
+def _hit(attempt: Attempt) -> str:
+    clue = attempt.syn.clue("time-wait")
+    assert clue
+    client = place(attempt.reached.src, attempt.reached.sport)
+    hit = f"it hit a connection in {clue.facts.get('state')}{attempt.where} of the same ports ({client})"
+    if "tsval" in clue.facts and "ts_recent" in clue.facts:
+        tsval, recent = clue.number("tsval"), clue.number("ts_recent")
+        if _cause_helpers.older(tsval, recent):
+            return f"{hit}, and its timestamp {tsval} is older than {recent} of {clue.number('seconds')} s ago{shared(attempt)}"
+    return f"{hit}, which its sequence number does not go beyond{shared(attempt)}"
+
+
+def shared(attempt: Attempt) -> str:
+    """Who gives clients one address."""
+    given = snat(attempt.syn)
+    if not given:
+        return ""
+    many = f"{attempt.clients} clients" if attempt.clients > 1 else "clients"
+    return f"; {given.kind} gives {many} the one address {given.after.src}"
+
+
+def settings(attempt: Attempt, spaces: Spaces) -> str:
+    """The sysctls that have a say in it, as they stand, as a clause; "" where they were not read.
+
+    Every kernel has the first one; another that has no value does not exist.
+    """
+    values = [(name, spaces.setting(attempt.place, f"net/ipv4/{name}")) for name in SETTINGS]
+    if not values[0][1]:
+        return ""
+    return "; " + ", ".join(f"{name} {value or 'does not exist'}" for name, value in values)

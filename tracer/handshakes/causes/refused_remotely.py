@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sent on, and refused behind this node: a reset or an ICMP error came back. Observed: the answer."""
+
+from __future__ import annotations
+
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+from tracer.packets import icmp
+from tracer.util.addresses import place
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    following = (attempt.syn.seq + 1) & 0xFFFFFFFF
+    for packet in attempt.resets:
+        if packet.ack == following:
+            start = f" (from {packet.netns})" if not packet.hops[0].in_iface else ""
+            return Cause(
+                "refused elsewhere", f"answered with a reset by {place(packet.endpoints.src, packet.endpoints.sport)}{start}"
+            )
+    for packet in attempt.errors:
+        name = icmp.error(packet) or f"an {packet.protocol} error"
+        return Cause("refused elsewhere", f"answered with {name} by {packet.endpoints.src}")
+    return None

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rule, or IPVS, answered it with an ICMP error or a TCP reset. Observed: the verdict, and the answer that was sent."""
+
+from __future__ import annotations
+
+from tracer.handshakes import _cause_helpers
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    hop = next((h for h in _cause_helpers.hops(attempt) if h.verdict == "REJECT"), None)
+    if not hop:
+        return None
+    return Cause("rejected", f"REJECTed {_cause_helpers.by(attempt.syn, hop)}{attempt.where}{_cause_helpers.whose(hop)}")

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An old connection of the same addresses and ports still lives: the kernel asks its other end, and drops the SYN.
+
+Observed: the socket that took the SYN, its state, and the drop reason.
+"""
+
+from __future__ import annotations
+
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+
+LIVE = frozenset({"ESTABLISHED", "FIN_WAIT1", "FIN_WAIT2", "CLOSE_WAIT", "LAST_ACK", "CLOSING", "SYN_RECV"})
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    hop = next((h for h in reversed(attempt.syn.hops) if h.socket and not h.clone), None)
+    if not hop or not hop.socket or hop.socket.state not in LIVE:
+        return None
+    return Cause(
+        "old connection",
+        f"not taken: a connection of the same ports still lives{attempt.where} ({hop.socket.state}, challenged)",
+    )

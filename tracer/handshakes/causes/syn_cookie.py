@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""It was answered with a SYN cookie, because the SYN queue was full or cookies are always on. Observed: the cookie was made
+and the SYN-ACK sent; the queue as the SYN came."""
+
+from __future__ import annotations
+
+from tracer.handshakes import _cause_helpers
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+
+ENDS = {"connected": "the client came back with it", "refused": "the client came back with it and was dropped"}
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    shake, clue = attempt.syn.handshake, attempt.syn.clue("listener")
+    if not shake or not shake.cookie or not shake.accepted:
+        return None
+    reason = ""
+    if clue:
+        waiting, limit = clue.number("syn_queue"), clue.number("accept_limit")
+        reason = f": SYN queue full {waiting}/{limit}" if waiting >= limit else ": tcp_syncookies is 2, always"
+    done = ENDS.get(_cause_helpers.connected(attempt), "the client has not come back with it")
+    return Cause(
+        "SYN cookie sent", f"answered with a SYN cookie by {attempt.process}{attempt.where}{reason}; {done}", good=True
+    )

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listener's SYN queue is full and SYN cookies are off. Observed: queue, limits and setting as the SYN came; the kernel
+dropped it. The same check as the kernel's: the backlog's last quarter is kept for peers that have proved themselves."""
+
+from __future__ import annotations
+
+from tracer.handshakes import _cause_helpers
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    clue, shake = attempt.syn.clue("listener"), attempt.syn.handshake
+    if not clue or not shake or shake.stage != "SYN" or shake.accepted is not False or clue.number("syncookies"):
+        return None
+    waiting, limit, backlog = (clue.number(name) for name in ("syn_queue", "accept_limit", "syn_backlog"))
+    who = attempt.process
+    if waiting >= limit:
+        return Cause("SYN queue full", f"dropped: SYN queue full {waiting}/{limit}{attempt.where}, SYN cookies off, {who}")
+    if backlog and backlog - waiting < backlog >> 2:
+        full = f"SYN queue {waiting}, and tcp_max_syn_backlog {backlog} keeps its last quarter for known peers"
+        return Cause(
+            "SYN queue full", f"dropped: {full}{attempt.where}, SYN cookies off, {who} ({_cause_helpers.queues(clue)})"
+        )
+    return None

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tcp_tw_recycle: before Linux 4.12 a listener dropped SYNs whose timestamp was older than the last one of that address.
+
+Derived: the listener dropped it, its queues were not full, and the setting is on. Newer kernels have no such setting, so this
+is only told of recordings.
+"""
+
+from __future__ import annotations
+
+from tracer.handshakes.causes.paws import settings, shared
+from tracer.model.evidence import Evidence
+from tracer.model.handshake import Attempt, Cause
+from tracer.node.namespace_view import Spaces
+
+
+def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+    shake = attempt.syn.handshake
+    if not shake or shake.stage != "SYN" or shake.accepted is not False:
+        return None
+    if spaces.setting(attempt.place, "net/ipv4/tcp_tw_recycle") != "1":
+        return None
+    return Cause(
+        "old timestamp",
+        "dropped: most likely its TCP timestamp is older than the last one from that address, and tcp_tw_recycle rejects such"
+        f" SYNs{shared(attempt)}{settings(attempt, spaces)}",
+        Evidence.DERIVED,
+    )

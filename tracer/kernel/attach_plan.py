@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides, for each row of the probe table, which symbol it uses on this kernel, how it is attached, and where its
+arguments are; or says why it cannot be had.
+
+Ways, cheapest first: a raw tracepoint; fentry/fexit, which need BTF of the function's module, the kernel's trampolines and
+a bcc that knows them (module functions since bcc 0.28); kprobe/kretprobe, which need nothing. A return probe by fexit sees
+the arguments too and costs about half of a kprobe with a kretprobe (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tracer.kernel.btf import KernelTypes
+from tracer.kernel.kallsyms import Symbols
+from tracer.kernel.probes import ENTRY, PROBES, TRACEPOINT, Probe
+from tracer.kernel.struct_layouts import LAYOUTS
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What the installed bcc and the kernel can attach.
+
+    fentry: functions of vmlinux. module_fentry: functions of modules too; bcc then names programs with their module.
+    """
+
+    fentry: bool
+    module_fentry: bool
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A row that can run. positions: of its arguments, from 1, 0 = this kernel has no such argument."""
+
+    probe: Probe
+    symbol: str
+    module: str
+    way: str
+    positions: tuple[int, ...]
+    parameters: int
+    program: str
+    assumed: bool = False
+
+    @property
+    def programs(self) -> tuple[tuple[str, str], ...]:
+        """Each program of the row and its way; a kretprobe has a kprobe beside it that keeps the arguments."""
+        entry = ((f"enter_{self.program}", "KPROBE"),) if self.way == "KRETPROBE" else ()
+        return ((self.program, self.way), *entry)
+
+    @property
+    def number(self) -> int:
+        return PROBES.index(self.probe)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A row that cannot run here, and why."""
+
+    probe: Probe
+    why: str
+
+
+DIRECT = ("FENTRY", "FEXIT")
+"""Ways in which the verifier knows the arguments' types, so that fields are read by plain loads."""
+
+_STRUCT_MODULE = {row.struct: row.module for row in LAYOUTS}
+
+
+def can_run(probe: Probe, types: KernelTypes, symbols: Symbols) -> str:
+    """Why a row cannot run on this kernel; "" when it can."""
+    if probe.at == TRACEPOINT:
+        found = types.vmlinux.tracepoint_parameters(probe.symbols[0])
+        return "" if found else f"the kernel has no tracepoint {probe.symbols[0]}"
+    if not any(symbols.module_of(s) for s in probe.symbols):
+        if probe.module and probe.module not in symbols.loaded:
+            return f"module {probe.module} is not loaded"
+        return f"{probe.module or 'the kernel'} has no function {' nor '.join(probe.symbols)}"
+    for struct in probe.requires:
+        if not any(who.structure_size(struct) for who in types.describing(_STRUCT_MODULE[struct])):
+            return f"struct {struct} is not described by BTF (before 5.11 modules have none)"
+    return ""
+
+
+def plan(
+    types: KernelTypes, symbols: Symbols, can: Abilities, verbose: bool, rules: bool = True
+) -> tuple[list[Planned], list[Refused]]:
+    """Splits the probe table into rows that run and rows that do not; those of verbose and rules only when asked for."""
+    planned: list[Planned] = []
+    refused: list[Refused] = []
+    for probe in PROBES:
+        if (probe.verbose and not verbose) or (probe.rules and not rules):
+            continue
+        why = can_run(probe, types, symbols)
+        row = None if why else _choose(probe, types, symbols, can)
+        if row:
+            planned.append(row)
+        else:
+            refused.append(Refused(probe, why or "its arguments are not where this program knows to find them"))
+    return planned, refused
+
+
+def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, can: Abilities) -> Planned | None:
+    if probe.at == TRACEPOINT:
+        parameters = types.vmlinux.tracepoint_parameters(probe.symbols[0]) or []
+        positions = _positions(probe, parameters)
+        program = f"raw_tracepoint__{probe.symbols[0]}"
+        if positions is None:
+            return None
+        return Planned(probe, probe.symbols[0], "vmlinux", "RAWTP", positions, len(parameters), program)
+    for symbol in probe.symbols:
+        module = symbols.module_of(symbol)
+        if module is None:
+            continue
+        btf = types.module(module)
+        found = btf.parameters(symbol) if btf else None
+        if found is None:
+            if probe.fallback and types.known:
+                return Planned(probe, symbol, module, _kprobe(probe), probe.fallback, 0, f"on_{probe.name}", True)
+            continue
+        positions = _positions(probe, found)
+        if positions is None:
+            continue
+        # Trampolines take six arguments; x86 has more since kernel commit 473e3150e30a (6.6). Kprobes do everywhere.
+        fits = len(found) <= 6
+        if fits and (can.module_fentry or (can.fentry and module == "vmlinux")):
+            prefix = "kfunc__" if probe.at == ENTRY else "kretfunc__"
+            program = f"{prefix}{module}__{symbol}" if can.module_fentry else prefix + symbol
+            way = "FENTRY" if probe.at == ENTRY else "FEXIT"
+            return Planned(probe, symbol, module, way, positions, len(found), program)
+        return Planned(probe, symbol, module, _kprobe(probe), positions, len(found), f"on_{probe.name}")
+    return None
+
+
+def _kprobe(probe: Probe) -> str:
+    return "KPROBE" if probe.at == ENTRY else "KRETPROBE"
+
+
+def _positions(probe: Probe, parameters: list[tuple[str, str]]) -> tuple[int, ...] | None:
+    found = tuple(_position(wanted, parameters) for wanted in probe.args)
+    return None if None in found else tuple(p for p in found if p is not None)
+
+
+def _position(wanted: str, parameters: list[tuple[str, str]]) -> int | None:
+    """Where, from 1, the wanted argument is; 0 where it may be absent ("TYPE|") and is; None where it must not be."""
+    for alternative in wanted.split("|"):
+        if not alternative:
+            return 0
+        kind, _, which = alternative.partition("#")
+        places = [i for i, (_, t) in enumerate(parameters, 1) if t == kind]
+        if len(places) >= int(which or 1):
+            return places[int(which or 1) - 1]
+    return None
+
+
+def addresses(variables: Mapping[str, int]) -> str:
+    """More of plan.h: ADDRESS_name of each kernel variable that is read by its address."""
+    return "".join(f"#define ADDRESS_{name} {address:#x}ULL\n" for name, address in sorted(variables.items()))
+
+
+def _get(wanted: str, position: int) -> str:
+    """How bpf/core/probe.h reads an argument; a pointer to a number is not read as one to a structure."""
+    of_number = "##_OF_NUMBER" if wanted.startswith("_Bool *") else ""
+    return f"GET{of_number}(ctx, {position})" if position else "0"
+
+
+def header(planned: list[Planned], ring_pages: int, cpus: int) -> str:
+    """The text of plan.h: what bpf/core/probe.h needs to know of each row. cpus: as many as the kernel may number."""
+    rows = {p.probe.name: p for p in planned}
+    lines = [f"#define RING_PAGES {ring_pages}", f"#define CPUS {cpus}"]
+    for number, probe in enumerate(PROBES):
+        name, row = probe.name, rows.get(probe.name)
+        lines.append(f"#define WAY_{name} {row.way if row else 'OFF'}\n#define NUMBER_{name} {number}")
+        if row:
+            args = ", ".join(_get(wanted, p) for wanted, p in zip(probe.args, row.positions, strict=True))
+            lines.append(f"#define PROGRAM_{name} {row.program}\n#define ARGS_{name}(GET, ctx) {{ {args} }}")
+            lines.append(f"#define RETURN_{name} {row.parameters + 1}\n#define DIRECT_{name} {int(row.way in DIRECT)}")
+    lines.append(f"#define RULE_STEPS {int('table4_begin' in rows or 'table6_begin' in rows)}")
+    lines.append(f"#define SYNACK_SEEN {int('synack4' in rows)}")
+    if "drop" in rows and rows["drop"].positions[2]:
+        lines.append("#define DROP_REASONS")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the BPF text with bcc, attaches every planned row, and takes all of it away again.
+
+bcc's automatic attaching is switched off: it would attach by function name and die at the first failure, while here a row
+that cannot be attached only costs what it tells.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from tracer.errors import CompileFailed, NoBcc, NoProbe
+from tracer.events import bpf_source
+from tracer.kernel import bcc_stubs
+from tracer.kernel.attach_plan import Abilities, Planned, Refused
+from tracer.kernel.xt_extensions import Watched
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How bcc does it. type: its name for the type of program. on, off: (bpf, symbol, program's name) -> None."""
+
+    type: str
+    on: Callable[[Any, bytes, bytes], object]
+    off: Callable[[Any, bytes, bytes], object]
+
+
+WAYS = {
+    "RAWTP": _Way(
+        "RAW_TRACEPOINT",
+        lambda bpf, symbol, name: bpf.attach_raw_tracepoint(tp=symbol, fn_name=name),
+        lambda bpf, symbol, name: bpf.detach_raw_tracepoint(symbol),
+    ),
+    # These two know their function by the program's name.
+    "FENTRY": _Way(
+        "TRACING",
+        lambda bpf, symbol, name: bpf.attach_kfunc(fn_name=name),
+        lambda bpf, symbol, name: bpf.detach_kfunc(fn_name=name),
+    ),
+    "FEXIT": _Way(
+        "TRACING",
+        lambda bpf, symbol, name: bpf.attach_kretfunc(fn_name=name),
+        lambda bpf, symbol, name: bpf.detach_kretfunc(fn_name=name),
+    ),
+    "KPROBE": _Way(
+        "KPROBE",
+        lambda bpf, symbol, name: bpf.attach_kprobe(event=symbol, fn_name=name),
+        lambda bpf, symbol, name: bpf.detach_kprobe(event=symbol, fn_name=name),
+    ),
+    # No maxactive: with one, bcc goes by tracefs, whose events stay behind when this process is killed.
+    "KRETPROBE": _Way(
+        "KPROBE",
+        lambda bpf, symbol, name: bpf.attach_kretprobe(event=symbol, fn_name=name),
+        lambda bpf, symbol, name: bpf.detach_kretprobe(event=symbol, fn_name=name),
+    ),
+}
+"""The ways of tracer/kernel/attach_plan.py."""
+
+
+MOUNTS = Path("/proc/self/mounts")
+
+FLAGS = ["-g0", "-Xclang", "-disable-llvm-passes"]
+"""bcc runs LLVM's passes itself, over what clang has optimised already: once is enough, and takes two fifths less time for
+programs of the same size. Debugging information (types and lines, which nothing here asks for) takes a tenth."""
+
+
+def load_bcc() -> ModuleType:
+    """bcc, or one sentence why not. PyPI has another project of that name, which has no BPF class."""
+    try:
+        bcc = import_module("bcc")
+    except ImportError as e:
+        raise NoBcc(
+            "The bcc library is missing: install your distribution's package (Debian, Ubuntu: python3-bpfcc; Fedora: "
+            f"python3-bcc). ({e})"
+        ) from e
+    if not hasattr(bcc, "BPF"):
+        raise NoBcc(
+            f"The bcc in {getattr(bcc, '__file__', None) or 'this Python'} is another project of that name from PyPI: "
+            "`pip uninstall bcc`, then install your distribution's package (python3-bpfcc)."
+        )
+    return bcc
+
+
+def abilities(bcc: ModuleType) -> Abilities:
+    """What this bcc attaches. Its exported C macros tell: MODULE_KFUNC_PROBE came with module functions (bcc 0.28)."""
+    library = Path(bcc.libbcc.lib._name)
+    text = b""
+    for directory in (Path("/usr/lib"), Path("/usr/lib64"), *Path("/usr/lib").glob("*-linux-gnu")):
+        if (directory / library).is_file():
+            text = (directory / library).read_bytes()
+            break
+    fentry = bool(bcc.BPF.support_kfunc())
+    return Abilities(fentry, fentry and b"MODULE_KFUNC_PROBE" in text)
+
+
+def compiled(bcc: ModuleType, text: str) -> Any:
+    """bcc's object of a BPF text, with nothing attached. Raises what bcc raises, a plain Exception."""
+
+    class Unattached(bcc.BPF):  # type: ignore[name-defined, misc]
+        def _trace_autoload(self) -> None:
+            return
+
+    os.environ["BCC_KERNEL_SOURCE"] = str(bcc_stubs.directory())
+    try:
+        return Unattached(text=text, cflags=FLAGS)
+    finally:
+        del os.environ["BCC_KERNEL_SOURCE"]
+
+
+def _has_events_in_tracefs() -> bool:
+    """Whether bcc has made kprobes of this process in tracefs, as it does where perf_event_open refuses one."""
+    with suppress(OSError):
+        mounts = [line.split(" ") for line in MOUNTS.read_text(errors="replace").splitlines()]
+        for place in (words[1] for words in mounts if words[2] == "tracefs"):
+            with suppress(OSError):
+                if f"_bcc_{os.getpid()} " in Path(place, "kprobe_events").read_text(errors="replace"):
+                    return True
+    return False
+
+
+class Program:
+    """The compiled text and its attached probes; a context manager that detaches."""
+
+    def __init__(self, bcc: ModuleType, headers: dict[str, str]) -> None:
+        """headers: the generated files, structs.h and plan.h, by name.
+
+        Raises CompileFailed; bcc has by then written the compiler's messages to stderr.
+        """
+
+        self._bcc = bcc
+        try:
+            self.bpf: Any = compiled(bcc, bpf_source.whole("tracer.c", headers))
+        except Exception as e:
+            raise CompileFailed(f"The BPF text does not compile on this machine: {e}.") from e
+        self.functions: dict[str, Any] = {}
+
+    def attach(self, rows: list[Planned]) -> tuple[list[Planned], list[Refused]]:
+        """Attaches the rows in table order, returns those that run and those the kernel refused.
+
+        Raises NoProbe when a row the run needs is refused.
+        """
+        attached, refused = [], []
+        for row in rows:
+            try:
+                self.functions[row.probe.name] = self._attach(row)
+                attached.append(row)
+            except Exception as e:  # bcc raises plain Exception
+                why = f"the kernel refused it ({str(e).splitlines()[0]})"
+                if row.probe.needed:
+                    raise NoProbe(f"Tracing needs {row.symbol}, and {why}.") from e
+                refused.append(Refused(row.probe, why))
+        return attached, refused
+
+    def watch(self, rows: list[Watched]) -> list[Watched]:
+        """Attaches to the functions of matches and targets; returns those that work. A match by kprobe needs both its ends."""
+        return [row for row in rows if self._watch(row)]
+
+    def _watch(self, row: Watched) -> bool:
+        try:
+            self._attach(row)
+        except Exception:  # as above
+            return False
+        return True
+
+    def _attach(self, row: Planned | Watched) -> Any:
+        """Loads and attaches all programs of a row; returns the first one."""
+        first, *_ = [self._attach_one(program.encode(), row.symbol.encode(), way) for program, way in row.programs]
+        return first
+
+    def _attach_one(self, name: bytes, symbol: bytes, way: str) -> Any:
+        function = self.bpf.load_func(name, getattr(self._bcc.BPF, WAYS[way].type))
+        WAYS[way].on(self.bpf, symbol, name)
+        return function
+
+    def detach(self, rows: Iterable[Planned | Watched]) -> None:
+        """Takes the rows' programs off their functions and keeps them loaded."""
+        for row in rows:
+            for program, way in row.programs:
+                WAYS[way].off(self.bpf, row.symbol.encode(), program.encode())
+
+    def recursion_misses(self, fd: int) -> int:
+        """How often the kernel skipped a program because one was running on that CPU (bpf_prog_info.recursion_misses,
+        since 5.12; 0 before)."""
+        info = (ctypes.c_uint64 * 40)()
+        length = ctypes.c_uint32(ctypes.sizeof(info))
+        if self._bcc.libbcc.lib.bpf_obj_get_info(fd, ctypes.byref(info), ctypes.byref(length)) < 0:
+            return 0
+        return int(info[26]) if length.value >= 216 else 0
+
+    def close(self) -> None:
+        """Detaches and unloads everything.
+
+        Closing its perf event is all it takes to remove a kprobe. bcc also opens /sys/kernel/debug/tracing/kprobe_events for
+        each: on a node the kernel then mounts tracefs there, which stays; in a container without tracefs bcc raises.
+        """
+        if not _has_events_in_tracefs():
+            for programs in self.bpf.kprobe_fds.values():
+                for fd in programs.values():
+                    self._bcc.libbcc.lib.bpf_close_perf_event_fd(fd)
+                programs.clear()
+        self.bpf.cleanup()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The headers of the BPF text that are written for the running kernel."""
+
+from __future__ import annotations
+
+from tracer.kernel import attach_plan, struct_layouts, xt_extensions
+from tracer.kernel.attach_plan import Planned
+from tracer.kernel.btf import KernelTypes
+from tracer.kernel.kallsyms import Symbols
+from tracer.node import netns_cookie
+
+
+def headers(
+    types: KernelTypes,
+    symbols: Symbols,
+    planned: list[Planned],
+    watched: list[xt_extensions.Watched],
+    ring_pages: int,
+    cpus: int,
+    snaplen: int = 0,
+) -> dict[str, str]:
+    """Their texts by name: the kernel's structs, the probes that there are, the functions of rules that are watched.
+
+    ring_pages: of the ring of events. cpus: as many as the kernel may ever number. snaplen: of each packet so many bytes are
+    copied.
+    """
+    snap = f"#define SNAPLEN {snaplen}\n" if snaplen else ""
+    # A record may name a namespace by its cookie only where user space can read that cookie, too.
+    cookies = "#define NETNS_COOKIES\n" if netns_cookie.cookie() else ""
+    return {
+        "structs.h": struct_layouts.header(types),
+        "plan.h": attach_plan.header(planned, ring_pages, cpus) + attach_plan.addresses(symbols.variables) + snap + cookies,
+        "acts.h": xt_extensions.header(watched),
+    }

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel modules that are loaded while a run is under way: probes are attached at the start only, so it says what it misses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from tracer.kernel.attach_plan import Refused
+from tracer.util.worker import Worker, troubles
+
+PAUSE_SECONDS = 2.0
+MODULES = Path("/sys/module")
+
+
+class LateModules:
+    """Says once of each module that rows of the probe table wait for that it has been loaded; a context manager.
+
+    refused: the rows that could not be attached. modules: the directory that has an entry for each loaded module. missed: what
+    is not shown, by the module that has not been loaded yet.
+    """
+
+    def __init__(self, refused: Iterable[Refused], modules: Path = MODULES, pause: float = PAUSE_SECONDS) -> None:
+        self._modules, self._pause, self._ended = modules, pause, threading.Event()
+        self.missed: dict[str, list[str]] = {}
+        for row in refused:
+            if row.probe.module and row.why.endswith("is not loaded"):
+                self.missed.setdefault(row.probe.module, []).append(row.probe.tells)
+
+    def __enter__(self) -> LateModules:
+        if self.missed:
+            Worker("kernel modules", self._look).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+    def _look(self) -> bool:
+        """Looks once, and waits. False when there is nothing more to look for."""
+        for module in [m for m in self.missed if (self._modules / m).exists()]:
+            missed = "; ".join(self.missed.pop(module))
+            troubles.say(
+                f"Start again: the kernel module {module} was loaded after this run began, which does not show: {missed}."
+            )
+        return not self._ended.wait(self._pause) and bool(self.missed)

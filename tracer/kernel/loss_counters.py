@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was lost, by probe and CPU: events without room, packets left out for want of it, returns that nobody saw."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from tracer.events import cstruct
+from tracer.kernel.attach_plan import Planned
+from tracer.kernel.bcc_program import Program
+from tracer.model.loss import LEFT_OUT, NO_ROOM
+from tracer.model.loss import Loss as Loss
+
+MISSES_SECONDS = 0.1
+"""How often the kernel is asked for skipped programs, one question a program. A packet is over only after a longer silence
+(tracer/packets/assembler.py), so it is known in time that something of it may be missing."""
+
+MISSED = "its return was missed"
+
+
+class Counters:
+    """Reads the loss counters and tells what has been added since the last reading. cpus: as given to plan.header."""
+
+    def __init__(self, program: Program, rows: list[Planned], cpus: int) -> None:
+        self._program, self._rows = program, rows
+        self._kinds = {k.value: (k.name[6:].lower(), NO_ROOM) for k in cstruct.enum("records/event.h", "event_kind")}
+        self._kinds[cstruct.define("records/loss_counters.h", "PACKETS_LEFT_OUT")] = (
+            LEFT_OUT,
+            "the ring buffer was nearly full",
+        )
+        self._known: dict[tuple[str, int, str], int] = {}
+        tally = cstruct.dtype("records/loss_counters.h", "tally")
+        self._map = mmap.mmap(program.bpf[b"tallies"].map_fd, cpus * tally.itemsize, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._tallies = np.frombuffer(self._map, tally, cpus)
+        self._kept = [row for row in rows if row.way == "KRETPROBE"]
+        self._read = dict.fromkeys((False, True), time.monotonic_ns())
+        self._new: list[Loss] = []
+
+    def _totals(self) -> Iterator[Loss]:
+        lost = self._tallies["lost"]
+        if lost.any():
+            for cpu, kind in np.argwhere(lost):
+                probe, why = self._kinds[int(kind)]
+                yield Loss(probe, int(cpu), int(lost[cpu, kind]), why)
+        if self._kept:
+            # A call may be under way on each CPU, so a small difference is no loss.
+            missed = self._tallies["kept"].sum(0).astype(int) - self._tallies["returned"].sum(0) - len(self._tallies)
+            for row in self._kept:
+                yield Loss(row.probe.name, -1, max(0, int(missed[row.number])), MISSED)
+
+    def _misses(self) -> Iterator[Loss]:
+        for row in self._rows:
+            fd = self._program.functions[row.probe.name].fd
+            yield Loss(row.probe.name, -1, self._program.recursion_misses(fd), "another probe was running")
+
+    def glance(self) -> None:
+        """Reads the counters when that is due, so that what was lost is known to have been lost in a short time."""
+        now = time.monotonic_ns()
+        if now - self._read[False] >= MISSES_SECONDS * 1e9:
+            self._note(self._totals(), now, False)
+        if now - self._read[True] >= MISSES_SECONDS * 1e9:
+            self._note(self._misses(), now, True)
+
+    def _note(self, totals: Iterator[Loss], now: int, misses: bool) -> None:
+        since, self._read[misses] = self._read[misses], now
+        for total in totals:
+            key = (total.probe, total.cpu, total.why)
+            added = total.count - self._known.get(key, 0)
+            if added > 0:
+                self._known[key] = total.count
+                # A few missed returns look like calls under way, and are counted when there are more. What is lost while the
+                # counters are read may be counted already.
+                began = 0 if total.why == MISSED else since
+                self._new.append(replace(total, count=added, since=began, until=time.monotonic_ns()))
+
+    def read(self) -> list[Loss]:
+        """New losses since the last call."""
+        self._note(self._totals(), time.monotonic_ns(), False)
+        self.glance()
+        new, self._new = self._new, []
+        return new
+
+    def close(self) -> None:
+        del self._tallies
+        self._map.close()

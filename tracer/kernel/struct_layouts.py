@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel structures that `bpf/` reads, and the header that declares just their fields at their real offsets.
+
+A row names a structure, the module whose BTF knows it if vmlinux's does not, and the fields read. A dotted path goes into
+embedded structures and becomes one flat name (`ns.inum` is `ns_inum` in C). What a kernel does not have is left out, and
+HAVE_struct_field is only defined for what is there: C tests presence, never a version. A bit field has no place in a C
+structure of another compiler, so it is declared by numbers only: its byte, shift and width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tracer.errors import NoBtf
+from tracer.kernel.btf import ARRAY, PTR, KernelTypes
+from tracer.kernel.module_layouts_5_10 import Field
+
+
+@dataclass(frozen=True)
+class Layout:
+    struct: str
+    fields: str
+    module: str = ""
+    needed: bool = True
+
+
+LAYOUTS = (
+    Layout(
+        "sk_buff",
+        "head data len tail end network_header transport_header inner_network_header protocol dev sk mark skb_iif _nfct"
+        " _skb_refdst",
+    ),
+    Layout("skb_shared_info", "nr_frags frags", needed=False),
+    Layout("page", "flags", needed=False),
+    Layout("net_device", "ifindex flags name nd_net.net"),
+    Layout("net", "ns.inum net_cookie nft.base_seq gen ipv4.sysctl_tcp_syncookies ipv4.sysctl_max_syn_backlog"),
+    Layout("nf_hook_state", "hook pf in out net"),
+    Layout(
+        "sock",
+        "__sk_common.skc_net.net __sk_common.skc_family __sk_common.skc_state sk_socket sk_ack_backlog sk_max_ack_backlog",
+    ),
+    Layout("inet_connection_sock", "icsk_accept_queue.qlen.counter"),
+    Layout("tcp_timewait_sock", "tw_ts_recent tw_ts_recent_stamp", needed=False),
+    Layout("inet_timewait_sock", "tw_substate", needed=False),
+    Layout("neighbour", "nud_state primary_key tbl", needed=False),
+    Layout("neigh_table", "family", needed=False),
+    Layout("dst_entry", "error", needed=False),
+    Layout("socket", "file"),
+    Layout("file", "f_inode"),
+    Layout("inode", "i_ino"),
+    Layout("nf_conn", "tuplehash status zone.id ct_net.net ext", "nf_conntrack", needed=False),
+    Layout("nf_conntrack_tuple_hash", "tuple", "nf_conntrack", needed=False),
+    Layout(
+        "nf_conntrack_tuple",
+        "src.u3 src.u.all src.l3num dst.u3 dst.u.all dst.protonum",
+        "nf_conntrack",
+        needed=False,
+    ),
+    Layout("nf_ct_ext", "offset", "nf_conntrack", needed=False),
+    Layout("nf_conn_nat", "masq_index", "nf_nat", needed=False),
+    Layout("ip_vs_conn", "af daf caddr vaddr daddr cport vport dport protocol flags ipvs dest", "ip_vs", needed=False),
+    Layout("ip_vs_service", "af protocol addr port fwmark flags scheduler", "ip_vs", needed=False),
+    Layout("ip_vs_dest", "svc", "ip_vs", needed=False),
+    Layout("ip_vs_scheduler", "name", "ip_vs", needed=False),
+    Layout("netns_ipvs", "net", "ip_vs", needed=False),
+    Layout("xt_table", "name private", "x_tables", needed=False),
+    Layout("xt_table_info", "jumpstack entries", "x_tables", needed=False),
+    Layout("xt_action_param", "matchinfo hotdrop", "x_tables", needed=False),
+    Layout("nft_pktinfo", "skb state xt.state", "nf_tables", needed=False),
+    Layout("nft_chain", "table name handle", "nf_tables", needed=False),
+    Layout("nft_base_chain", "policy chain", "nf_tables", needed=False),
+    Layout("nft_table", "name handle family", "nf_tables", needed=False),
+    Layout("nft_traceinfo", "pkt basechain rule verdict", "nf_tables", needed=False),
+    Layout("nft_verdict", "code chain", "nf_tables", needed=False),
+    Layout("nft_rule_dp", "handle", "nf_tables", needed=False),
+    Layout("nft_rule", "handle", "nf_tables", needed=False),
+    Layout("nftables_pernet", "base_seq", "nf_tables", needed=False),
+    Layout("pt_regs", "di si dx cx r8 r9 ax sp bp ip regs pc", needed=False),
+)
+"""pt_regs serves x86 and arm64: each has only its own fields."""
+
+ENUMERATORS = (("nf_ct_ext_id", "NF_CT_EXT_NAT", "nf_conntrack"),)
+
+RING = "BPF_MAP_TYPE_RINGBUF"
+
+_INTEGERS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+
+
+def header(types: KernelTypes) -> str:
+    """The text of structs.h for this kernel.
+
+    Raises NoBtf when a structure that every run needs is not described, or the kernel has no ring buffer.
+    """
+    maps = types.vmlinux.enumerators("bpf_map_type")
+    if maps and RING not in maps:
+        raise NoBtf(f"This kernel's BPF has no ring buffer ({RING}, Linux 5.8), which tracing needs.")
+    parts: list[str] = []
+    pointed: set[str] = set()
+    for row in LAYOUTS:
+        fields = dict(_present(row, types))
+        size = _size(row, types)
+        if not fields or size is None:
+            if row.needed:
+                raise NoBtf(f"This kernel's BTF does not describe struct {row.struct}, which tracing needs.")
+            continue
+        pointed.update(f.target for f in fields.values() if f.target)
+        parts.append(_struct(row.struct, fields, size))
+    for enum, name, module in ENUMERATORS:
+        value = (types.module(module) or types.vmlinux).enumerators(enum).get(name)
+        if value is not None:
+            parts.append(f"#define ENUM_{name} {value}\n")
+    return "".join(f"struct {name};\n" for name in sorted(pointed)) + "".join(parts)
+
+
+def _present(row: Layout, types: KernelTypes) -> Iterator[tuple[str, Field]]:
+    for path in row.fields.split():
+        for who in types.describing(row.module):
+            field = who.field(row.struct, path)
+            if field:
+                yield path.replace(".", "_"), field
+                break
+
+
+def _size(row: Layout, types: KernelTypes) -> int | None:
+    for who in types.describing(row.module):
+        size = who.structure_size(row.struct)
+        if size:
+            return size
+    return None
+
+
+def _declare(name: str, field: Field) -> str:
+    if field.kind == PTR:
+        return f"struct {field.target} *{name}" if field.target else f"void *{name}"
+    if field.kind == ARRAY and field.element:
+        return f"{_INTEGERS[field.element]} {name}[{field.size // field.element}]"
+    kind = None if field.kind == ARRAY else _INTEGERS.get(field.size)
+    return f"{kind} {name}" if kind else f"u8 {name}[{field.size}]"
+
+
+def _struct(name: str, fields: dict[str, Field], size: int) -> str:
+    """One structure: its fields in order of offset, padding between, and an assertion for each offset."""
+    lines, end = [], 0
+    bit_fields = {field: at for field, at in fields.items() if at.width}
+    fields = {field: at for field, at in fields.items() if not at.width}
+    for field, at in sorted(fields.items(), key=lambda item: item[1].offset):
+        if at.offset > end:
+            lines.append(f"    u8 before_{field}[{at.offset - end}];\n")
+        lines.append(f"    {_declare(field, at)};\n")
+        end = at.offset + at.size
+    facts = "".join(
+        f'_Static_assert(__builtin_offsetof(struct {name}, {field}) == {at.offset}, "{name}.{field}");\n'
+        f"#define HAVE_{name}_{field}\n#define OFFSET_{name}_{field} {at.offset}\n"
+        for field, at in fields.items()
+    ) + "".join(
+        f"#define HAVE_{name}_{field}\n#define OFFSET_{name}_{field} {at.offset}\n"
+        f"#define SHIFT_{name}_{field} {at.shift}\n#define WIDTH_{name}_{field} {at.width}\n"
+        for field, at in bit_fields.items()
+    )
+    return f"struct {name} {{\n{''.join(lines)}}};\n#define HAVE_{name}\n#define SIZEOF_{name} {size}\n{facts}"

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that owners are found with: the objects of the API, and what the node itself tells without it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ref
+
+from tracer.kube.cni_cache import Cache
+from tracer.kube.store import Store
+from tracer.model.kube import Owner, ServicePort, pod_text
+from tracer.model.rule import Rule, Ruleset
+
+MOST_REMEMBERED, MOST_RULESETS, MOST_WALKS = 20_000, 16, 4_000
+
+
+class Memory:
+    """Owners of rules that were asked for before; forgotten when the objects change, or a ruleset goes. Keeps no ruleset."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._rulesets: dict[int, ref[Ruleset]] = {}
+        self._owners: dict[tuple[int, Rule], Owner] = {}
+        self._walks: dict[Hashable, tuple[object, object]] = {}
+
+    def get(self, rule: Rule, ruleset: Ruleset, version: int) -> Owner | None:
+        """The owner as it was found in this very ruleset, by objects of this version."""
+        known = self._rulesets.get(id(ruleset))
+        if version != self._version or (known and known() is not ruleset):
+            self._forget(version)
+        return self._owners.get((id(ruleset), rule))
+
+    def put(self, rule: Rule, ruleset: Ruleset, owner: Owner) -> None:
+        if len(self._owners) >= MOST_REMEMBERED or len(self._rulesets) > MOST_RULESETS:
+            self._forget(self._version)
+        self._rulesets[id(ruleset)] = ref(ruleset)
+        self._owners[id(ruleset), rule] = owner
+
+    def walk(self, visits: object, ruleset: Ruleset, before: Hashable, version: int) -> Any:
+        """What was remembered of a walk, which is known by its very visits; None if nothing was. before: what it began with."""
+        found = self._walks.get((id(visits), id(ruleset), before)) if version == self._version else None
+        known = self._rulesets.get(id(ruleset))
+        return found[1] if found and known and known() is ruleset else None
+
+    def put_walk(self, visits: object, ruleset: Ruleset, before: Hashable, told: object) -> None:
+        if len(self._walks) >= MOST_WALKS:
+            self._walks.clear()
+        # The visits are kept, so that no other's can get their place in memory.
+        self._rulesets.setdefault(id(ruleset), ref(ruleset))
+        self._walks[id(visits), id(ruleset), before] = visits, told
+
+    def _forget(self, version: int) -> None:
+        self._owners.clear()
+        self._walks.clear()
+        self._rulesets.clear()
+        self._version = version
+
+
+@dataclass(frozen=True)
+class Known:
+    """store: the API's objects, empty without one. sandboxes: libcni's result cache. local: this node's own addresses.
+
+    ipvs: those of them that are Services', on kube-ipvs0.
+    """
+
+    store: Store = field(default_factory=Store)
+    sandboxes: Cache = field(default_factory=lambda: Cache(()))
+    local: frozenset[str] = frozenset()
+    ipvs: frozenset[str] = frozenset()
+    memory: Memory = field(default_factory=Memory, compare=False, repr=False)
+
+    def is_local(self, address: str) -> bool:
+        """Whether it is an address of this node itself."""
+        node = self.store.this_node()
+        return address in self.local or address.startswith("127.") or bool(node and address in node.addresses)
+
+    def pod_at(self, address: str) -> tuple[str, str, str] | None:
+        """(namespace, name, node) of the pod at this address; None when nobody knows, or libcni and the API disagree."""
+        sandbox, told = self.sandboxes.at(address), self.store.pod_at(address)
+        if sandbox and told and (sandbox.namespace, sandbox.name) != told[:2]:
+            return None
+        if sandbox:
+            found = self.store.pods.one((sandbox.namespace, sandbox.name))
+            return sandbox.namespace, sandbox.name, (found.node if found else "") or self.store.node
+        return told
+
+    def leads_to(self, address: str) -> str:
+        """What is at the other end of a DNAT: "pod default/web-a (node-1)", "node node-1", "" when nobody knows."""
+        pod = self.pod_at(address)
+        if pod:
+            return pod_text(*pod)
+        node = self.store.by_node_ip.one(address)
+        return f"node {node.name}" if node else ""
+
+    def service_at(self, address: str, port: int, protocol: str) -> tuple[ServicePort, str] | None:
+        """The service port that answers at this address, and as what: "cluster IP", "NodePort 30285" ...
+
+        A NodePort is meant only where the address is this node's own.
+        """
+        found = self.store.by_address.one((address, port, protocol))
+        if found:
+            return found
+        by_node = self.store.by_node_port.one((port, protocol))
+        if (
+            by_node
+            and not self.store.by_service_ip.all(address)
+            and (self.is_local(address) or self.store.by_node_ip.all(address))
+        ):
+            return by_node, f"NodePort {port}"
+        return None

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The name under which Kubernetes knows this node."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+from tracer.kube.store import Store
+
+
+def name_of_node(store: Store, local: frozenset[str], environment: Mapping[str, str] = os.environ) -> str:
+    """This node's name: $NODE_NAME, else the Node that has one of our addresses, else the one of our host name.
+
+    Without any Node to compare with, the host name. "" when nodes are known and none is this one, or several are.
+    """
+    if environment.get("NODE_NAME"):
+        return environment["NODE_NAME"]
+    nodes = store.nodes.values()
+    host = socket.gethostname().lower()
+    ours = [n.name for n in nodes if local.intersection(n.addresses)]
+    named = [n.name for n in nodes if n.name == host]
+    if not nodes:
+        return host
+    return next((found[0] for found in (ours, named) if len(found) == 1), "")

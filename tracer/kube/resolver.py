@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kubernetes during one run: from a file, from the API, or not at all; what a run asks of it, and nothing more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tracer.errors import BadOption, NoObjects, NoSuchObject
+from tracer.kube import kubeconfig, node_name, objects, selectors
+from tracer.kube.attribution import explain
+from tracer.kube.catalog import Known
+from tracer.kube.cni_cache import MOST_FILES, Cache
+from tracer.kube.filter_renewal import History, Renewal, Renewed, sentence
+from tracer.kube.kubeconfig import Access
+from tracer.kube.selectors import Words
+from tracer.kube.store import Store
+from tracer.model.filter import Filter
+from tracer.model.packet import Packet
+from tracer.node import addresses
+
+if TYPE_CHECKING:
+    from tracer.kube.watch import Watch
+
+PATIENCE = 10.0
+"""Seconds to wait for an API that says nothing, when an option names an object. Nothing else ever waits for it."""
+UNCHECKED = (
+    "The kubeconfig {} has insecure-skip-tls-verify: nobody checks that it is the API that answers. Whoever is on the way can"
+    " read the token and make names up."
+)
+
+LEFT_OUT = f"The CNI result cache has more than {MOST_FILES} files: pods that are only in the others have no names."
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where objects come from. objects: a file of `kubectl get -o json`. kubeconfig: a file, "" = the usual places."""
+
+    objects: str = ""
+    kubeconfig: str = ""
+    none: bool = False
+    known: Callable[[], Known] = lambda: Known(Store(), Cache(), addresses.local_addresses(), addresses.ipvs_addresses())
+    """Makes what names are found with."""
+    replayed: bool = False
+    """Its objects come from elsewhere: nobody is asked."""
+
+
+class Kube:
+    """Names for one run. Made before anything is attached; raises NoObjects for files that cannot be used."""
+
+    def __init__(self, source: Source, words: Words, base: Filter) -> None:
+        if words and (base.ports or base.hosts):
+            raise BadOption("--service, --pod, --node-port and --host-port cannot be combined with --port or --host.")
+        if source.none and not source.replayed and words.need_names:
+            raise BadOption("--service and --pod need Kubernetes' objects: leave --no-kube out.")
+        if bool(source.objects) + bool(source.kubeconfig) + source.none > 1:
+            raise BadOption("--objects, --kubeconfig and --no-kube exclude each other.")
+        self.words, self._base = words, base
+        self.known = source.known()
+        self._ends: frozenset[selectors.End] = frozenset()
+        self.current = base
+        self._changed = threading.Event()
+        self._watch: Watch | None = None
+        self._renewal: Renewal | None = None
+        self._history = History()
+        self._notes: list[str] = []
+        self._said: set[str] = set()
+        self._left_out = False
+        if source.objects:
+            self.known.store.load(objects.read(source.objects))
+            self.known.store.node = node_name.name_of_node(self.known.store, self.known.local)
+        elif not source.none:
+            access = self._access(source)
+            if access and access.unchecked:
+                self._notes.append(UNCHECKED.format(access.source))
+            if access:
+                from tracer.kube.watch import Watch
+
+                self._watch = Watch(access, self.known.store, lambda store: node_name.name_of_node(store, self.known.local))
+                self._renewal = Renewal(words, base, self.known) if words else None
+            elif words.need_names:
+                raise NoObjects("--service and --pod need Kubernetes' objects: give --kubeconfig FILE or --objects FILE.")
+        self._have_all = bool(source.objects)
+        if self._have_all:
+            selectors.check(words, self.known)
+
+    def _access(self, source: Source) -> Access | None:
+        """How to reach the API. A file that nobody named and that cannot be used is worth a sentence, not the run."""
+        try:
+            return kubeconfig.find(source.kubeconfig or None)
+        except NoObjects as e:
+            if source.kubeconfig or self.words.need_names:
+                raise
+            self._notes.append(f"{e} Names come from rules alone.")
+            return None
+
+    def start(self) -> None:
+        """Begins to ask the API, and waits for it only if an option names an object. Raises NoObjects, NoSuchObject."""
+        self.known.store.on_change(self._changed.set)
+        if self._watch:
+            self._watch.start()
+            if self.words.need_names:
+                self._have_all = self._watch.wait(PATIENCE)
+                if not self._have_all or self._watch.troubled:
+                    why = self._watch.troubled or f"The Kubernetes API has not answered within {PATIENCE:.0f} s."
+                    self._watch.close()
+                    raise NoObjects(f"--service and --pod need the Kubernetes API. {why}")
+                try:
+                    selectors.check(self.words, self.known)
+                except NoSuchObject:
+                    self._watch.close()
+                    raise
+
+    def filter(self) -> Filter:
+        """What the kernel is to let pass now; kept as `current`."""
+        if self.words:
+            self._ends = selectors.ends(self.words, self.known)
+            self.current = selectors.kernel_filter(self._base, self._ends, self.known)
+        return self.current
+
+    def attach(self, write: Callable[[Filter], None]) -> None:
+        """The probes run. write: gives them another filter, from any thread."""
+        if self._renewal:
+            self._renewal.attach(write)
+
+    def detach(self) -> None:
+        """The probes are about to end."""
+        if self._renewal:
+            self._renewal.detach()
+
+    def renewals(self) -> list[Renewed]:
+        """New filters that the probes have got since the last call."""
+        return self._renewal.take() if self._renewal else []
+
+    def hold(self, renewed: Renewed) -> None:
+        """Packets are matched with this from its time on."""
+        if renewed.since and renewed.filter != self.current:
+            self._notes.append(sentence(self.current, renewed))
+        self._history.add(renewed)
+        self.current = renewed.filter
+
+    @property
+    def newest(self) -> Filter:
+        """What the probes go by now."""
+        return (self._renewal.newest if self._renewal else None) or self.current
+
+    def ports(self) -> tuple[int, ...]:
+        """Ports of all filters that have held, with the newest one; () = any."""
+        if not self._history:
+            return self.current.ports
+        ports, newest = self._history.ports(), self.newest.ports
+        return tuple(sorted({*ports, *newest})) if ports and newest else ()
+
+    def new_filter(self) -> Filter | None:
+        """The filter to put in the place of the current one; None while that is still right, or is renewed elsewhere."""
+        if not self.words or not self._changed.is_set():
+            return None
+        self._changed.clear()
+        before = self.current
+        new = before if self._history else self.filter()
+        if not self._have_all and self._watch and self._watch.wait(0):
+            self._have_all = True
+        if self._have_all:
+            self._miss()
+        return new if new != before else None
+
+    def _miss(self) -> None:
+        """Says once that something asked for is not there, or not any more."""
+        try:
+            selectors.check(self.words, self.known)
+            self._said.clear()
+        except NoSuchObject as e:
+            if str(e) not in self._said:
+                self._said.add(str(e))
+                self._notes.append(str(e))
+
+    def settle(self) -> None:
+        """Waits for the objects, for as long as an option that names one would. What the API refuses is among its own notes."""
+        if self._watch:
+            self._have_all = self._watch.wait(PATIENCE)
+            if not self._have_all and not self._watch.troubled:
+                self._notes.append(f"The Kubernetes API has not answered within {PATIENCE:.0f} s: names come from rules alone.")
+
+    def wants(self, packet: Packet) -> bool:
+        """Whether the packet is one that was asked for; the kernel lets a few more pass."""
+        if not self.words:
+            return True
+        held = self._history.at(packet.hops[0].time if packet.hops else 0) if self._history else [self._ends]
+        return any(selectors.matches(packet, ends, self.known) for ends in held)
+
+    def explain(self, packet: Packet) -> None:
+        """Writes owners into the packet."""
+        explain(packet, self.known)
+
+    def still(self) -> AbstractContextManager[object]:
+        """The objects do not change within the block."""
+        return self.known.store.still()
+
+    def notes(self) -> list[str]:
+        """What the user should be told since the last call, a sentence each."""
+        if self.known.sandboxes.left_out and not self._left_out:
+            self._left_out = True
+            self._notes.append(LEFT_OUT)
+        told, self._notes = self._notes, []
+        return told + (self._watch.notes() if self._watch else [])
+
+    def close(self) -> None:
+        if self._watch:
+            self._watch.close()
+
+    def __enter__(self) -> Kube:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

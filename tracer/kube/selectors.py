@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to trace, in Kubernetes' words: --service, --pod, --node-port, --host-port, made into addresses and ports.
+
+The kernel takes addresses and ports as two sets (tracer/model/filter.py), so it lets more pass than was asked for; `matches`
+then looks at each packet with its pairs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tracer.errors import BadOption, NoSuchObject
+from tracer.kube.catalog import Known
+from tracer.model.filter import MAX_HOSTS, Filter, parse_host
+from tracer.model.kube import ServicePort
+from tracer.model.packet import Endpoints, Packet
+
+NOBODY = parse_host("240.0.0.1")
+"""Stands for an object that has no address now: nothing must match, and an empty filter would match everything."""
+
+LOCAL = ""
+"""In place of an address: any address of this node."""
+
+End = tuple[str, int, str]
+"""address or LOCAL, port (0 = any), protocol ("" = any)."""
+
+_NAME = re.compile(r"(?:(?P<ns>[a-z0-9-]+)/)?(?P<name>[a-z0-9.-]+)(?::(?P<port>[a-z0-9-]+))?")
+
+
+@dataclass(frozen=True)
+class Words:
+    """The options as they were given; several mean any of them."""
+
+    services: tuple[str, ...] = ()
+    pods: tuple[str, ...] = ()
+    node_ports: tuple[int, ...] = ()
+    host_ports: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for option, words in (("--service", self.services), ("--pod", self.pods)):
+            for word in words:
+                found = _NAME.fullmatch(word)
+                if not found or (option == "--pod" and found["port"]):
+                    form = "namespace/name or namespace/name:port" if option == "--service" else "namespace/name"
+                    raise BadOption(f"{option} {word!r} is no name: write {form}.")
+        for option, ports in (("--node-port", self.node_ports), ("--host-port", self.host_ports)):
+            for port in ports:
+                if not 0 < port < 65536:
+                    raise BadOption(f"{option} {port} does not exist: ports go from 1 to 65535.")
+
+    def __bool__(self) -> bool:
+        return bool(self.services or self.pods or self.node_ports or self.host_ports)
+
+    @property
+    def need_names(self) -> bool:
+        """Whether nothing can be traced before the API has answered."""
+        return bool(self.services or self.pods)
+
+
+def check(words: Words, known: Known) -> None:
+    """Raises NoSuchObject for the first word that Kubernetes does not have. All objects must have been read."""
+    for word in words.services:
+        if not _ports_of(word, known):
+            raise NoSuchObject(_no_service(word, known))
+    for word in words.pods:
+        if not known.store.pods.all(_name(word)) and not _addresses(word, known):
+            raise NoSuchObject(f"There is no pod {'/'.join(_name(word))} on this node or behind a Service.")
+    for port in words.node_ports:
+        if not any(known.store.by_node_port.all((port, proto)) for proto in ("tcp", "udp", "sctp")):
+            raise NoSuchObject(f"No Service has NodePort {port}.")
+    for port in words.host_ports:
+        if not list(_host_ends(port, known)):
+            raise NoSuchObject(f"No pod of this node has hostPort {port}.")
+
+
+def _no_service(word: str, known: Known) -> str:
+    namespace, name = _name(word)
+    ports = known.store.services.all((namespace, name))
+    if ports:
+        names = ", ".join(p.port_name or str(p.port) for p in ports)
+        return f"Service {namespace}/{name} has no port {word.rpartition(':')[2]} (it has: {names})."
+    others = sorted({f"{p.namespace}/{p.name}" for p in known.store.services.values() if p.name == name})
+    return f"There is no Service {namespace}/{name}" + (f" (there is {', '.join(others[:3])})." if others else ".")
+
+
+def _name(word: str) -> tuple[str, str]:
+    found = _NAME.fullmatch(word)
+    assert found
+    return found["ns"] or "default", found["name"]
+
+
+def _ports_of(word: str, known: Known) -> list[ServicePort]:
+    found = _NAME.fullmatch(word)
+    ports = known.store.services.all(_name(word))
+    wanted = found["port"] if found else None
+    return [p for p in ports if wanted in (None, p.port_name, str(p.port))]
+
+
+def ends(words: Words, known: Known) -> frozenset[End]:
+    """The addresses and ports that are meant, as things stand now."""
+    return frozenset(_ends(words, known))
+
+
+def _ends(words: Words, known: Known) -> Iterator[End]:
+    for word in words.services:
+        for port in _ports_of(word, known):
+            yield from _service_ends(port, known)
+    for word in words.pods:
+        yield from _pod_ends(word, known)
+    for number in words.node_ports:
+        yield LOCAL, number, ""
+        for proto in ("tcp", "udp", "sctp"):
+            for port in known.store.by_node_port.all((number, proto)):
+                yield from _behind(port, known)
+    for number in words.host_ports:
+        yield LOCAL, number, ""
+        yield from _host_ends(number, known)
+
+
+def _service_ends(port: ServicePort, known: Known) -> Iterator[End]:
+    for address in (*port.cluster_ips, *port.external_ips, *port.balancer_ips):
+        yield address, port.port, port.protocol
+    if port.node_port:
+        yield LOCAL, port.node_port, port.protocol
+    yield from _behind(port, known)
+
+
+def _behind(port: ServicePort, known: Known) -> Iterator[End]:
+    for end in known.store.endpoints.all((port.label, port.protocol)):
+        yield end.address, end.port, port.protocol
+
+
+def _addresses(word: str, known: Known) -> list[str]:
+    """A pod's addresses; also of a pod of another node that stands behind a Service, and of one that libcni knows."""
+    namespace, name = _name(word)
+    pods = known.store.pods.all((namespace, name))
+    found = [a for pod in pods for a in pod.addresses if not pod.host_network]
+    if not pods:
+        found = [e.address for e in known.store.endpoints.values() if e.pod == (namespace, name)]
+    found += known.sandboxes.addresses(namespace, name)
+    return list(dict.fromkeys(found))
+
+
+def _pod_ends(word: str, known: Known) -> Iterator[End]:
+    for address in _addresses(word, known):
+        yield address, 0, ""
+    for pod in known.store.pods.all(_name(word)):
+        if pod.host_network:
+            yield from ((LOCAL, port, "") for port in pod.ports)
+
+
+def _host_ends(number: int, known: Known) -> Iterator[End]:
+    """Where a hostPort leads to."""
+    for proto in ("tcp", "udp", "sctp"):
+        for sandbox in known.sandboxes.host_port(number, proto):
+            mapped = (h for h in sandbox.host_ports if (h.port, h.protocol) == (number, proto))
+            yield from ((a, h.container_port, proto) for h in mapped for a in sandbox.addresses)
+        for pod in known.store.by_host_port.all((number, proto)):
+            if pod.node == known.store.node:
+                mapped = (h for h in pod.host_ports if (h.port, h.protocol) == (number, proto))
+                yield from ((a, h.container_port, proto) for h in mapped for a in pod.addresses)
+
+
+def kernel_filter(base: Filter, wanted: frozenset[End], known: Known) -> Filter:
+    """The filter for the kernel: base, with hosts and ports that let all of these ends pass, and little else."""
+    if not wanted:
+        return replace(base, hosts=(NOBODY,), ports=())
+    addresses = {address for address, _, _ in wanted if address}
+    if any(address == LOCAL for address, _, _ in wanted):
+        node = known.store.this_node()
+        addresses |= {*(known.local - known.ipvs), *(node.addresses if node else ())}
+    hosts = tuple(parse_host(a) for a in sorted(addresses))
+    ports = () if any(port == 0 for _, port, _ in wanted) else tuple(sorted({port for _, port, _ in wanted}))
+    local_unknown = not known.local and any(address == LOCAL for address, _, _ in wanted)
+    if ports and (len(hosts) > MAX_HOSTS or local_unknown):
+        hosts = ()
+    return replace(base, hosts=hosts, ports=ports)
+
+
+def matches(packet: Packet, wanted: frozenset[End], known: Known) -> bool:
+    """Whether one of these ends is the packet's, its connection's, or one that a rewrite gave or took."""
+    protocol = packet.protocol.lower()
+    protocol = protocol if protocol in ("tcp", "udp", "sctp") else ""
+    tuples: list[Endpoints] = [packet.endpoints]
+    if packet.flow:
+        tuples += [packet.flow.orig, packet.flow.reply]
+    for hop in packet.hops:
+        if hop.nat:
+            tuples += [hop.nat.before, hop.nat.after]
+    pairs = {pair for t in tuples for pair in ((t.src, t.sport), (t.dst, t.dport))}
+    return any(_is(address, port, protocol, wanted, known) for address, port in pairs)
+
+
+def _is(address: str, port: int, protocol: str, wanted: frozenset[End], known: Known) -> bool:
+    local = known.is_local(address) or not known.local
+    places = (address, LOCAL) if local else (address,)
+    protocols = (protocol, "") if protocol else ("", "tcp", "udp", "sctp")
+    return any((place, p, proto) in wanted for place in places for p in (port, 0) for proto in protocols if place or p)

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel counter that the packets of a run do not explain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A counter of a namespace: how often the kernel counted during the run, and how often a packet of the run explains it."""
+
+    netns: str
+    counter: str
+    counted: int
+    explained: int
+
+    @property
+    def open(self) -> int:
+        return abs(self.counted - self.explained)
+
+    @property
+    def text(self) -> str:
+        rest = self.counted - self.explained
+        where = f" in {self.netns}" if self.netns != "node" else ""
+        line = f"{self.counter}{where}: {self.counted} counted, {self.explained} explained"
+        if rest > 0:
+            return f"{line}; {rest} were packets that this run did not see or did not ask for"
+        return line + (f"; {-rest} more than the kernel counted" if rest else "")

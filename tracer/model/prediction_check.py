@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A predicted path compared with a packet that was traced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracer.model.prediction import Story
+
+
+@dataclass(frozen=True)
+class Compared:
+    """agreed: steps that are as told. difference: the first one that is not, as a sentence; "" = everything is as told."""
+
+    story: Story
+    agreed: int
+    difference: str

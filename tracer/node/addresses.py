@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which node this is, and its own addresses: asked from the node itself."""
+
+from __future__ import annotations
+
+import re
+import socket
+from ipaddress import IPv6Address
+from pathlib import Path
+
+IPVS_LINK = "kube-ipvs0"
+_LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
+
+
+def local_addresses(proc: Path = Path("/proc")) -> frozenset[str]:
+    """The addresses of the node's network namespace (process 1's), or of this one where that cannot be read."""
+    found: set[str] = set()
+    for owner in ("1", "self"):
+        try:
+            found |= set(_LOCAL.findall((proc / owner / "net/fib_trie").read_text()))
+            lines = (proc / owner / "net/if_inet6").read_text().split("\n")
+            found |= {str(IPv6Address(bytes.fromhex(line.split()[0]))) for line in lines if line}
+        except (OSError, ValueError):
+            pass
+        if found:
+            break
+    return frozenset(found)
+
+
+def ipvs_addresses() -> frozenset[str]:
+    """The Services' addresses that kube-proxy's ipvs mode has given to an interface of this namespace; read over netlink."""
+    try:
+        index = socket.if_nametoindex(IPVS_LINK)
+    except OSError:
+        return frozenset()
+    from pyroute2 import IPRoute
+
+    with IPRoute() as route:
+        found = [str(m.get_attr("IFA_ADDRESS")) for m in route.get_addr(index=index)]
+    return frozenset(a for a in found if not a.startswith("fe80:"))

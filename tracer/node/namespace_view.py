@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a namespace says of itself when a verdict asks: its listening sockets, settings and counters. Only read.
+
+Kept for a second. What cannot be read is empty: the namespace may be gone by the time its packet has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from tracer.errors import TraceError
+from tracer.node import netns, procnet
+from tracer.node.namespaces import Namespaces
+from tracer.node.processes import Processes
+from tracer.node.procnet import Bound
+from tracer.util.bounded import Bounded
+
+T = TypeVar("T")
+KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
+NET = Path("/proc/thread-self/net")
+"""The namespace of the thread that looks; /proc/net is the main thread's."""
+
+
+class Spaces:
+    """Namespaces by the names that hops have."""
+
+    def __init__(self, namespaces: Namespaces | None = None, processes: Processes | None = None) -> None:
+        self._namespaces = namespaces or Namespaces()
+        self._processes = processes or Processes()
+        self._kept: Bounded[Hashable, tuple[float, object]] = Bounded(ANSWERS_KEPT)
+
+    def bound(self, name: str) -> tuple[Bound, ...]:
+        """The TCP sockets that listen in a namespace."""
+        return self._ask(name, "bound", lambda: procnet.bound(NET, "tcp"), ())
+
+    def setting(self, name: str, setting: str) -> str:
+        """A sysctl as a path ("net/ipv4/tcp_syncookies"); "" when there is none."""
+        return self._ask(name, setting, lambda: _read(Path("/proc/sys") / setting), "")
+
+    def counters(self, name: str) -> dict[str, int]:
+        """TcpExt, and conntrack's statistics as conntrack_drop and so on. Never kept: they are compared."""
+        return self._go(name, _counters, {})
+
+    def process(self, inode: int) -> str:
+        """Who holds a socket: "nginx (pid 42)", "" when nobody was found."""
+        pid, command = self._processes.owner(inode)
+        return f"{command} (pid {pid})" if pid else ""
+
+    def names(self) -> list[str]:
+        """The namespaces that can be named now."""
+        return [self._namespaces.name(inode) for inode in self._namespaces.named()]
+
+    def _ask(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:
+        kept = self._kept.get((name, what))
+        if kept and time.monotonic() - kept[0] < KEPT_SECONDS:
+            return kept[1]  # type: ignore[return-value]
+        found = self._go(name, look, otherwise)
+        self._kept[name, what] = time.monotonic(), found
+        return found
+
+    def _go(self, name: str, look: Callable[[], T], otherwise: T) -> T:
+        with suppress(OSError, LookupError, ValueError, TraceError):
+            inode = self._namespaces.find(name)
+            if inode == self._namespaces.own:
+                return look()
+            fd = netns.open_path(netns.find(inode), inode)
+            try:
+                return netns.inside(fd, look)
+            finally:
+                os.close(fd)
+        return otherwise
+
+
+def _read(path: Path) -> str:
+    return " ".join(path.read_text(encoding="ascii").split())
+
+
+def _counters() -> dict[str, int]:
+    found = procnet.counters(NET)
+    with suppress(OSError, ValueError):
+        head, *rows = (NET / "stat/nf_conntrack").read_text(encoding="ascii").splitlines()
+        for name, values in zip(head.split(), zip(*(row.split() for row in rows), strict=True), strict=True):
+            found[f"conntrack_{name}"] = sum(int(value, 16) for value in values)
+    return found

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names for numbers: namespaces, interfaces, processes.
+
+A namespace is known by its inode. The node's own is `node`; one with a name under /run/netns (ip netns, CNI plugins) or
+/run/docker/netns has that, also when the tracer is in a container and only the node has that directory; any other is called by
+a process in it. Processes are looked up when a socket's inode is first seen, by the links in /proc/PID/fd.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tracer.errors import BadOption
+from tracer.node.files import elsewhere, of_node
+from tracer.util.bounded import Bounded
+
+NAMED = (Path("/run/netns"), Path("/var/run/docker/netns"))
+NAMED_OF_NODE = ("/run/netns", "/run/docker/netns")
+"""The same of the node, where this process has files of its own."""
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+
+
+def _inode(path: Path) -> int:
+    """Inode of a namespace file, 0 when it is gone or not ours to see."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+def _processes() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _directories() -> tuple[Path, ...]:
+    return (*NAMED, *(of_node(name) for name in NAMED_OF_NODE)) if elsewhere() else NAMED
+
+
+def named_files() -> Iterator[Path]:
+    """The files that give namespaces their names; a directory that is not there, or not ours to see, has none."""
+    for directory in _directories():
+        found: list[Path] = []
+        with suppress(OSError):
+            found += directory.iterdir()
+        yield from found
+
+
+class Namespaces:
+    """Names of network namespaces by inode, looked up again when an unknown one turns up.
+
+    node: the namespace of PID 1, 0 where that cannot be seen. own: this process's.
+    """
+
+    def __init__(self) -> None:
+        self.node = _inode(Path("/proc/1/ns/net"))
+        self.own = _inode(Path("/proc/self/ns/net"))
+        self._names: Bounded[int, str] = Bounded(NAMES_KEPT)
+        if self.node:
+            self._names[self.node] = "node"
+        self._unknown: Bounded[int, None] = Bounded(NAMES_KEPT)
+        self._read_named()
+
+    def _read_named(self) -> None:
+        for entry in named_files():
+            inode = _inode(entry)
+            if inode:
+                self._names.setdefault(inode, entry.name)
+
+    def _read_processes(self) -> None:
+        for pid in _processes():
+            inode = _inode(Path(f"/proc/{pid}/ns/net"))
+            if inode and inode not in self._names:
+                self._names[inode] = f"{_command(pid)}[{pid}]"
+
+    def name(self, inode: int) -> str:
+        """The name of a namespace; "netns N" when nothing leads to it."""
+        if inode and inode == self.node:
+            return "node"
+        if inode not in self._names and inode not in self._unknown:
+            self._read_named()
+            if inode not in self._names:
+                self._read_processes()
+            if inode not in self._names:
+                self._unknown[inode] = None
+        return self._names.get(inode, f"netns {inode}" if inode else "")
+
+    def named(self) -> list[int]:
+        """The node's namespace, this process's, and those with a name."""
+        self._read_named()
+        return list(dict.fromkeys(i for i in (self.node, self.own, *self._names) if i))
+
+    def find(self, name: str) -> int:
+        """The inode of a namespace given as name, inode number, PID ("pid:N") or path. Raises BadOption."""
+        if name.startswith("pid:"):
+            paths = [Path(f"/proc/{name[4:]}/ns/net")]
+        elif "/" in name:
+            paths = [Path(name)]
+        else:
+            paths = [d / name for d in _directories()]
+        found = [inode for inode in map(_inode, paths) if inode]
+        if name == "node" and self.node:
+            found = [self.node]
+        if not found:
+            self._read_processes()
+            found = [inode for inode, known in self._names.items() if name in (str(inode), known)]
+        if found:
+            return found[0]
+        known = ", ".join(sorted(n for n in self._names.values())) or "none"
+        raise BadOption(f"There is no network namespace {name!r} (known: {known}).")
+
+
+def interface_index(name: str) -> int:
+    """ifindex of an interface of this process's namespace. Raises BadOption."""
+    from pyroute2 import IPRoute
+
+    with IPRoute() as route:
+        found = [link for link in route.get_links() if dict(link["attrs"]).get("IFLA_IFNAME") == name]
+        if not found:
+            names = sorted(str(dict(link["attrs"]).get("IFLA_IFNAME")) for link in route.get_links())
+            raise BadOption(f"There is no interface {name!r} here (there are: {', '.join(names)}).")
+        return int(found[0]["index"])
+
+
+def tracking() -> set[int]:
+    """The namespaces known to use conntrack: this process's, if it has entries. Reading a counter changes nothing."""
+    try:
+        entries = int(Path("/proc/sys/net/netfilter/nf_conntrack_count").read_text(encoding="ascii"))
+    except OSError:
+        return set()
+    return {_inode(Path("/proc/self/ns/net"))} if entries else set()
+
+
+NAMES_KEPT = 8192
+"""Namespaces that are remembered by name, and as many that have none."""

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Doing something inside another network namespace: in a thread of its own, so that nobody else is moved there.
+
+Reading changes nothing: a namespace is entered by a descriptor of a file that leads to it, never by mounting one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from tracer.node.namespaces import named_files
+
+CLONE_NEWNET = 0x40000000
+
+T = TypeVar("T")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(status: int, what: str) -> None:
+    if status != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+class _Call(Generic[T]):
+    """A call in a thread that first goes where `go` takes it; the thread ends with it."""
+
+    def __init__(self, go: Callable[[], None], work: Callable[[], T]) -> None:
+        self._go, self._work = go, work
+        self._error: BaseException | None = None
+        self._result: list[T] = []
+
+    def _run(self) -> None:
+        try:
+            self._go()
+            self._result.append(self._work())
+        except BaseException as e:
+            self._error = e
+
+    def __call__(self) -> T:
+        thread = threading.Thread(target=self._run, name="netns", daemon=True)
+        thread.start()
+        thread.join()
+        if self._error:
+            raise self._error
+        return self._result[0]
+
+
+def inside(fd: int, work: Callable[[], T]) -> T:
+    """The result of `work` in the namespace that a descriptor leads to; also processes it starts run there. OSError."""
+    return _Call(lambda: _checked(_libc.setns(fd, CLONE_NEWNET), "setns"), work)()
+
+
+@contextmanager
+def entered(path: Path) -> Iterator[None]:
+    """The calling thread, and no other, is in the namespace that a file leads to within the block. Raises OSError."""
+    home = current()
+    try:
+        there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # os.setns came with Python 3.12.
+            _checked(_libc.setns(there, CLONE_NEWNET), "setns")
+        finally:
+            os.close(there)
+        try:
+            yield
+        finally:
+            _checked(_libc.setns(home, CLONE_NEWNET), "setns")
+    finally:
+        os.close(home)
+
+
+def inside_new(work: Callable[[], T]) -> T:
+    """The result of `work` in a new, nameless namespace, which lives only as long as something made in it. OSError."""
+    return _Call(lambda: _checked(_libc.unshare(CLONE_NEWNET), "unshare"), work)()
+
+
+def identity(inode: int, number: int) -> int:
+    """What names a namespace among all since boot: its inode and its cookie, 0 = not known."""
+    return inode | number << 32
+
+
+def apart(prepare: Callable[[], None], work: Callable[[], T]) -> T:
+    """The result of `work` in a thread of its own, in this thread's namespace, after `prepare` has changed that thread."""
+    return _Call(prepare, work)()
+
+
+def current() -> int:
+    """A descriptor of this thread's namespace; not inherited by processes."""
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def find(inode: int) -> Path:
+    """A file that leads to the namespace with this inode. Raises LookupError when no name and no process does."""
+    paths = [Path("/proc/self/ns/net"), Path("/proc/1/ns/net")]
+    paths += named_files()
+    paths += [Path(f"/proc/{pid}/ns/net") for pid in os.listdir("/proc") if pid.isdigit()]
+    for path in paths:
+        with suppress(OSError):
+            if path.stat().st_ino == inode:
+                return path
+    raise LookupError(inode)
+
+
+def open_path(path: Path, inode: int) -> int:
+    """A descriptor of the namespace that a file leads to. OSError; LookupError when that is another one by now."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if os.fstat(fd).st_ino != inode:
+        os.close(fd)
+        raise LookupError(inode)
+    return fd

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What findings ask of the node itself: who listens, which name kube-proxy goes by, settings, counters, addresses.
+
+Everything is looked up when a finding asks, kept for a second, and only read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_interface
+from pathlib import Path
+from typing import TypeVar
+
+from tracer.node import kube_proxy, procnet
+from tracer.node.files import of_node
+from tracer.node.kube_proxy import KubeProxy
+from tracer.node.netns import inside
+from tracer.node.processes import Processes
+from tracer.node.procnet import Bound
+from tracer.node.routes import Routes
+from tracer.util import untrusted_file
+from tracer.util.addresses import place
+from tracer.util.bounded import Bounded
+
+KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
+COUNTED_SECONDS = 0.05
+"""The same of conntrack's counters: a packet's loss must be in them when it is told."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A process that waits on a port of the node. address: "0.0.0.0" or "::" for all. pid: 0 when it cannot be told."""
+
+    address: str
+    port: int
+    pid: int
+    command: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.command} (pid {self.pid})" if self.pid else "a process that cannot be seen from here"
+
+    @property
+    def place(self) -> str:
+        return place(self.address, self.port)
+
+
+class Node:
+    """The node that this runs on. Addresses and sockets are those of process 1's network namespace, or of ours."""
+
+    def __init__(self, proc: Path = Path("/proc"), run: Path | None = None, sys: Path = Path("/sys")) -> None:
+        self._proc, self._run, self._sys, self._processes = proc, run or of_node("/run"), sys, Processes()
+        self._kept: Bounded[Hashable, tuple[float, object]] = Bounded(ANSWERS_KEPT)
+        self._net = next((p for p in (proc / "1/net", proc / "self/net") if os.access(p / "tcp", os.R_OK)), proc / "self/net")
+
+    def _keep(self, key: Hashable, ask: Callable[[], T], default: T, seconds: float = KEPT_SECONDS) -> T:
+        """What `ask` says, asked once in so many seconds at most. default: what is said where nobody can be asked."""
+        kept = self._kept.get(key)
+        if kept and time.monotonic() - kept[0] < seconds:
+            return kept[1]  # type: ignore[return-value]
+        found = ask()
+        self._kept[key] = time.monotonic(), found
+        return found
+
+    def bound(self, protocol: str) -> tuple[Bound, ...]:
+        """Sockets of the node that wait for packets. protocol: "tcp" or "udp"."""
+        return self._keep(("bound", protocol), lambda: procnet.bound(self._net, protocol), ())
+
+    def listener(self, address: str, port: int, protocol: str) -> Listener | None:
+        """Who waits on this address and port of the node. protocol: "tcp" or "udp"."""
+        found = [b for b in self.bound(protocol) if b.port == port]
+        found = [b for b in found if b.takes(address)]
+        if not found:
+            return None
+        # The more exact one is asked first by the kernel too.
+        best = min(found, key=lambda b: (b.address in procnet.WILDCARDS, b.address))
+        return Listener(best.address, port, *self._processes.owner(best.inode))
+
+    def is_kube_proxy(self, pid: int) -> bool:
+        """Whether a process is kube-proxy, or k3s, which has it in it."""
+        return self._keep(("is kube-proxy", pid), lambda: kube_proxy.has_kube_proxy(pid, self._proc), False)
+
+    def kube_proxy(self) -> KubeProxy | None:
+        return self._keep("kube-proxy", lambda: kube_proxy.running(self._proc), None)
+
+    def setting(self, name: str, pid: int = 0) -> str:
+        """A sysctl ("net/ipv4/tcp_syncookies") in the namespace of a process, ours for 0; "" when there is none."""
+        return self._keep(("setting", name, pid), lambda: self._read_setting(name, pid), "")
+
+    def _read_setting(self, name: str, pid: int) -> str:
+        path = self._proc / "sys" / name
+        try:
+            if not pid:
+                return " ".join(path.read_text(encoding="ascii").split())
+            fd = os.open(self._proc / str(pid) / "ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return " ".join(inside(fd, lambda: path.read_text(encoding="ascii")).split())
+            finally:
+                os.close(fd)
+        except OSError:
+            return ""
+
+    def counters(self, pid: int) -> dict[str, int]:
+        """TcpExt counters of the namespace of a process; {} when they cannot be read."""
+        return self._keep(("counters", pid), lambda: procnet.counters(self._proc / str(pid) / "net"), {})
+
+    def addresses(self) -> dict[str, str]:
+        """Addresses of our own namespace, and whose interface's they are."""
+        return self._keep("addresses", _addresses, {})
+
+    def conntrack_counters(self) -> dict[str, int]:
+        """conntrack's counters of our namespace since boot, of all CPUs: insert_failed, drop ... {} when not to be had."""
+        return self._keep("conntrack", lambda: procnet.conntrack(self._net), {}, COUNTED_SECONDS)
+
+    def mtu(self, interface: str) -> int:
+        """Of an interface of our namespace, in bytes; 0 when there is none."""
+        return self._keep(("mtu", interface), lambda: self._read_mtu(interface), 0)
+
+    def _read_mtu(self, interface: str) -> int:
+        with suppress(OSError, ValueError):
+            return int((self._sys / "class/net" / interface / "mtu").read_text(encoding="ascii"))
+        return 0
+
+    def way_out(self, address: str) -> str:
+        """The interface by which our namespace sends to an address, "" when it does not."""
+        return self._keep(("way out", address), lambda: Routes().to(address).out, "")
+
+    def interface_of(self, address: str) -> str:
+        """The interface that has this address, "" when none has."""
+        return self.addresses().get(address, "")
+
+    def flannel_subnets(self) -> tuple[str, ...]:
+        """The networks that flannel has leased for this node, as in /run/flannel/subnet.env; () when there is no such file."""
+        return self._keep("flannel", lambda: tuple(_leases(self._run / "flannel/subnet.env")), ())
+
+
+def _leases(path: Path) -> list[str]:
+    with suppress(OSError, ValueError):
+        pairs = (line.partition("=") for line in untrusted_file.text(path, owners=untrusted_file.ours()).splitlines())
+        values = [value for name, _, value in pairs if name in ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET") and value]
+        return [str(ip_interface(value).network) for value in values]
+    return []
+
+
+def _addresses() -> dict[str, str]:
+    """Address -> interface, of our own namespace."""
+    from pyroute2 import IPRoute
+
+    with suppress(Exception):  # pyroute2 raises many kinds
+        with IPRoute() as route:
+            names = {link["index"]: str(dict(link["attrs"]).get("IFLA_IFNAME")) for link in route.get_links()}
+            found = [(dict(a["attrs"]), names.get(a["index"], "")) for a in route.get_addr()]
+        return {str(attrs.get("IFA_LOCAL") or attrs.get("IFA_ADDRESS")): name for attrs, name in found}
+    return {}

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes and the sockets they own."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from tracer.node.namespaces import _SOCKET, _command, _processes
+from tracer.util.bounded import Bounded
+
+MISSED_KEPT = 4096
+PIDS_KEPT = 4096
+"""Processes that were seen to have sockets, and are looked at first when a new socket turns up."""
+OWNERS_KEPT = 1 << 17
+"""Sockets whose process is remembered; of the one not asked for longest it is looked up again."""
+NOT_RECORDED = (0, "not recorded")
+"""The owner of a socket whose process a capture does not have. (0, "") is one that was looked for and not found."""
+
+
+class Processes:
+    """Which process holds a socket."""
+
+    def __init__(self, pause: float = 1.0) -> None:
+        """pause: seconds between two readings of all processes; on a busy node one takes a tenth of a second."""
+        self._owners: Bounded[int, tuple[int, str]] = Bounded(OWNERS_KEPT)
+        self._missed: dict[int, float] = {}
+        self._pids: Bounded[int, None] = Bounded(PIDS_KEPT)
+        self._pause, self._read_at = pause, float("-inf")
+
+    def owner(self, inode: int) -> tuple[int, str]:
+        """(pid, command) of a process that holds the socket; (0, "") when none is found.
+
+        A server's next socket is most likely held by a process already known, so those are read first. One that was not found
+        is not looked for again before the pause is over.
+        """
+        now = time.monotonic()
+        if inode and inode not in self._owners and now - self._missed.get(inode, float("-inf")) > self._pause:
+            for pid in list(self._pids):
+                self._read(pid, inode)
+            if inode not in self._owners and now - self._read_at > self._pause:
+                self._read_at = now
+                for pid in _processes():
+                    self._read(pid, inode)
+                    if inode in self._owners and len(self._owners) >= OWNERS_KEPT:
+                        break
+            if inode not in self._owners:
+                if len(self._missed) >= MISSED_KEPT:
+                    self._missed.clear()
+                self._missed[inode] = now
+        return self._owners.get(inode, (0, ""))
+
+    def _read(self, pid: int, wanted: int) -> None:
+        """Remembers whose the sockets of a process are; wanted: the one that was asked for."""
+        owner: tuple[int, str] | None = None
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            self._pids.pop(pid, None)
+            return
+        command = ""
+        for name in names:
+            try:
+                found = _SOCKET.match(os.readlink(f"/proc/{pid}/fd/{name}"))
+            except OSError:
+                continue
+            inode = int(found[1]) if found else 0
+            if inode and (inode not in self._owners or inode == wanted):
+                command = command or _command(pid)
+                self._pids[pid] = None
+                if inode == wanted:
+                    owner = (pid, command)
+                else:
+                    self._owners[inode] = (pid, command)
+        # Last, so that a process with more sockets than are remembered does not push it out.
+        if owner and wanted not in self._owners:
+            self._owners[wanted] = owner

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What IPVS did with a packet, and whether the choice of its real server was seen.
+
+The scheduler is asked for the first packet of a connection only; the later ones go where the connection says. So the choices
+that were seen are remembered here, by the connection: of any other it is only known that it was made before.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from tracer.events import cstruct, record
+from tracer.events.record import Event
+from tracer.model.evidence import Evidence
+from tracer.model.packet import Ipvs
+from tracer.util.octets import c_text
+
+Act: Any = cstruct.enum("records/event.h", "ipvs_act")
+PERSISTENT = cstruct.define("records/event.h", "IPVS_PERSISTENT")
+CONNECTIONS_KEPT = 65536
+_NONE = bytes(16)
+
+
+class Connections:
+    """The connections of IPVS that were seen to be made."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[object, None] = OrderedDict()
+
+    def tell(self, e: Event) -> Ipvs:
+        """What an EVENT_IPVS tells. To be called in the order of a packet's events, packets in the order of their time."""
+        if e.state == Act.IPVS_DROPPED:
+            return Ipvs()
+        by_mark = bytes(e.orig_dst) == _NONE
+        virtual = f"fwmark {e.mark}" if by_mark else record.address(e.orig_dst)
+        server = {"virtual": virtual, "virtual_port": e.orig_dport, "protocol": record.protocol(e).lower()}
+        scheduler: dict[str, Any] = {"scheduler": c_text(e.table), "persistent": bool(e.ct_info & PERSISTENT)}
+        if e.state == Act.IPVS_NO_SERVER:
+            return Ipvs(**server, **scheduler)
+        chosen, evidence = self._chosen(e)
+        real = {"real": record.address(e.reply_src), "real_port": e.reply_sport}
+        return Ipvs(**server, **scheduler, **real, chosen=chosen, evidence=evidence)
+
+    def _chosen(self, e: Event) -> tuple[str, Evidence]:
+        ends = (e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport, e.reply_src, e.reply_sport)
+        connection = (e.object, e.netns, e.protocol, *ends)
+        if e.state == Act.IPVS_CHOSEN:
+            self._seen[connection] = None
+            self._seen.move_to_end(connection)
+            if len(self._seen) > CONNECTIONS_KEPT:
+                self._seen.popitem(last=False)
+            return "now", Evidence.OBSERVED
+        return "earlier", Evidence.OBSERVED if connection in self._seen else Evidence.DERIVED

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events of the running kernel, batch by batch."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tracer.util.worker import troubles
+
+if TYPE_CHECKING:
+    from tracer.kernel.session import Session
+    from tracer.kube.filter_renewal import Renewed
+    from tracer.kube.resolver import Kube
+    from tracer.model.filter import Filter
+from tracer.pipeline.source import Turn
+
+
+class Live:
+    """The running probes. kube: has something to say now and then."""
+
+    def __init__(self, session: Session, kube: Kube | None = None) -> None:
+        self.session, self._kube = session, kube
+        if kube:
+            kube.attach(self.set_filter)
+
+    def turn(self, last: bool) -> Turn:
+        now = time.monotonic_ns()
+        batch = self.session.events()
+        return Turn(now, batch, self.session.losses(), last)
+
+    def glance(self) -> None:
+        self.session.glance()
+
+    def notes(self) -> list[str]:
+        return (self._kube.notes() if self._kube else []) + troubles.take()
+
+    def set_filter(self, to: Filter) -> None:
+        self.session.set_filter(to)
+
+    def left(self, parcels: int) -> None: ...
+
+    def unasked(self) -> bool:
+        return False
+
+    def renewals(self) -> list[Renewed]:
+        return self._kube.renewals() if self._kube else []

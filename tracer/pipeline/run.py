@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of the tracer: probes on, batches in, packets out, until something says stop."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from tracer.events import record
+from tracer.findings import Findings
+from tracer.kube.resolver import Kube
+from tracer.model.evidence import Evidence
+from tracer.model.packet import Packet
+from tracer.model.summary import Totals
+from tracer.packets.assembler import PARCEL, Journeys
+from tracer.packets.outcome import BAD
+from tracer.pipeline.backlog import Backlog
+from tracer.pipeline.correlation import Following
+from tracer.pipeline.shutdown import Stop
+from tracer.pipeline.source import Source, Turn
+from tracer.render.base import Output
+
+POLL_SECONDS = 0.05
+RULES_SECONDS = 5.0
+"""How long the end of a run may wait for rules that are being read."""
+EXPLAINING = "Explaining what was seen; Ctrl-C again ends at once."
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a run ends by itself. count: packets, 0 = no limit. seconds: 0 = no limit."""
+
+    count: int = 0
+    seconds: float = 0
+    drops_only: bool = False
+
+
+class Run:
+    """Joins a source, the journeys and an output; and Kubernetes' names and what they let find, if there are any."""
+
+    def __init__(
+        self,
+        source: Source,
+        journeys: Journeys,
+        output: Output,
+        limits: Limits,
+        kube: Kube | None = None,
+        findings: Findings | None = None,
+        following: Following | None = None,
+    ) -> None:
+        self._source, self._journeys, self._output, self._limits = source, journeys, output, limits
+        self._kube, self._findings, self._following = kube, findings, following
+        self.totals = Totals()
+        self._stop = Stop()
+        self._full = self._noted = False
+        self._backlog = Backlog()
+
+    def begin(self) -> None:
+        """The probes are on, and packets come from now on."""
+        if self._following:
+            self._following.start(self._output)
+
+    def follow(self, stop: Stop, command: subprocess.Popen[bytes] | None = None) -> None:
+        """Prints packets until stopped, a limit is reached, or the command has ended; then prints what is left.
+
+        What there was no time for, once it was stopped, is counted in totals.unexplained.
+        """
+        self._stop, began = stop, time.monotonic()
+        while not (stop.asked or self._full):
+            if self._limits.seconds and time.monotonic() - began >= self._limits.seconds:
+                break
+            if command and command.poll() is not None:
+                time.sleep(2 * POLL_SECONDS)
+                break
+            time.sleep(POLL_SECONDS)
+            self._turn()
+        last = time.monotonic() + RULES_SECONDS
+        while self._journeys.waiting and not self._full and time.monotonic() < last and not stop.late:
+            time.sleep(POLL_SECONDS)
+            self._turn()
+        self._turn(last=True)
+        self._over(time.monotonic() - began)
+
+    def replay(self, turns: Iterable[Turn], stop: Stop, seconds: float | None = None, early: bool = False) -> None:
+        """Prints the packets of turns that were recorded.
+
+        seconds: how long that run took, None = as long as its turns. early: ends at the limit, as the recorded run did not.
+        """
+        self._stop, began, turn = stop, 0, Turn(0, record.NOTHING)
+        for turn in turns:
+            began = began or turn.now
+            self._take(turn)
+            if stop.asked or (early and self._full):
+                break
+        if not turn.last:
+            self._take(Turn(turn.now, record.NOTHING, last=True))
+        self._over((turn.now - began) / 1e9 if seconds is None else seconds)
+        if not (early and self._full):
+            self._explain_backlog()
+
+    def _explain_backlog(self) -> None:
+        """Prints what the recorded run had not explained: no part of its totals, findings, SYNs and timelines."""
+        for packet in self._backlog.packets(self._journeys):
+            if self._stop.asked:
+                return
+            if self._kube:
+                if not self._kube.wants(packet):
+                    continue
+                self._kube.explain(packet)
+            if not self._limits.drops_only or packet.outcome in BAD:
+                self._output.packet(packet)
+
+    def _over(self, seconds: float) -> None:
+        if self._following:
+            self._following.end(self.totals, self._output)
+        self.totals.seconds = seconds
+        self.totals.findings = self._findings.all if self._findings else []
+
+    def _turn(self, last: bool = False) -> None:
+        with self._still():
+            self._take(self._source.turn(last))
+
+    def _still(self) -> AbstractContextManager[object]:
+        """Within a turn the objects of Kubernetes do not change: all its packets are explained by the same."""
+        return self._kube.still() if self._kube else nullcontext()
+
+    def _take(self, turn: Turn) -> None:
+        for renewed in self._source.renewals():
+            if self._kube:
+                self._kube.hold(renewed)
+        self._journeys.add(turn.batch)
+        if turn.losses:
+            self._journeys.doubt(turn.losses, turn.now)
+            if self._following:
+                self._following.doubt(turn.now)
+        for loss in turn.losses:
+            self.totals.lost += loss.count
+            self._output.lost(loss)
+        for packet in self._packets(turn):
+            self._print(packet)
+        unexplained = self._backlog.count(self._journeys)
+        if turn.last:
+            self.totals.unexplained = unexplained
+        if unexplained and self._following:
+            self._following.doubt(turn.now, unexplained=True)
+        if self._following:
+            self._following.turn(turn.now, self._output)
+        self.totals.events, self.totals.unaddressed = self._journeys.events, self._journeys.unaddressed
+        self._ask_kube()
+
+    def _packets(self, turn: Turn) -> Iterator[Packet]:
+        """Those that are over, as long as there is time for them; in a replay, those that the run had time for."""
+        parcels, taken = self._journeys.parcels(None if turn.last else turn.now), 0
+        while not self._backlog.evidence:
+            open_before = self._journeys.open
+            if self._stop.late or taken == turn.explained:
+                if open_before:
+                    self._backlog.begin(Evidence.OBSERVED)
+                    self._source.left(taken)
+                return
+            parcel = next(parcels, None)
+            if parcel is None:
+                return
+            if self._source.unasked():
+                self._backlog.begin(Evidence.DERIVED, parcel, open_before - self._journeys.open)
+                return
+            taken += 1
+            yield from parcel
+            self._source.glance()
+            if self._stop.asked and self._journeys.open > PARCEL and not self._noted:
+                self._noted = True
+                self._output.note(EXPLAINING)
+
+    def _ask_kube(self) -> None:
+        """Says what it has to say, and follows an object whose addresses have changed."""
+        for note in self._source.notes():
+            self._output.note(note)
+        if self._kube:
+            new = self._kube.new_filter()
+            if new:
+                self._source.set_filter(new)
+
+    def _print(self, packet: Packet) -> None:
+        if self._full:
+            return
+        if self._kube:
+            if not self._kube.wants(packet):
+                return
+            self._kube.explain(packet)
+        if self._following:
+            self._following.add(packet)
+        # What a packet shows does not depend on whether it is printed.
+        found = self._findings.look(packet) if self._findings else []
+        if not self._limits.drops_only or packet.outcome in BAD:
+            self._show(packet)
+        for finding in found:
+            self._output.finding(finding)
+
+    def _show(self, packet: Packet) -> None:
+        totals = self.totals
+        totals.packets += 1
+        totals.incomplete += not packet.complete
+        totals.outcomes[packet.outcome] = totals.outcomes.get(packet.outcome, 0) + 1
+        if not (self._following and self._following.by_connection):
+            self._output.packet(packet)
+        self._full = bool(self._limits.count) and totals.packets >= self._limits.count

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts together what every run on a live kernel needs, whichever command asks for it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from tracer.kernel.attach_plan import Refused
+from tracer.kernel.late_modules import LateModules
+from tracer.kernel.session import Session
+from tracer.node.namespaces import Namespaces
+from tracer.pipeline.environment import Parts
+from tracer.rules import live
+from tracer.rules.resolver import Hits
+
+
+def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, parts: Parts) -> Hits:
+    """What explains hits by rules, until the stack unwinds."""
+    nft = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
+    watching = live.watching(namespaces, session.acts, nft is not None, parts.reader, parts.watch)
+    hits, why = stack.enter_context(watching)
+    if nft and why:
+        session.refused.append(Refused(nft, why))
+    stack.enter_context(LateModules(session.refused))
+    return hits

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a packet meets in each hook, in the kernel's order: the tables of legacy iptables and the base chains of nftables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tracer.model.rule import Ruleset
+from tracer.rules.inventory import Installed
+from tracer.rules.iptables.assemble import assemble, tables
+from tracer.rules.iptables.simulate import Iptables
+from tracer.rules.iptables.table import HOOKS
+from tracer.rules.match_context import World
+from tracer.rules.nftables.simulate import Nftables
+from tracer.rules.packet_view import Seen
+from tracer.rules.rule_path import Way
+
+PRIORITIES = {"raw": -300, "mangle": -150, "filter": 0, "security": 50}
+CONNTRACK, DNAT, SNAT = -200, -100, 100
+_OF_SOURCES = ("INPUT", "POSTROUTING")
+
+
+@dataclass(frozen=True)
+class Station:
+    """One table run, or one base chain. table, chain, what: as in a Hop. translates: "dst", "src", "" = it is no nat.
+
+    ways: what it would do to a packet, whether its source port is known, and in which world. May raise TooMany.
+    """
+
+    priority: int
+    what: str
+    table: str
+    chain: str
+    translates: str
+    ruleset: Ruleset
+    ways: Callable[[Seen, bool, World], list[Way]]
+
+    @property
+    def name(self) -> str:
+        """Its table, and the back end where two may have a table of that name."""
+        return f"legacy {self.table}" if self.what == "table" else self.table
+
+
+def stations(installed: Installed, family: str) -> dict[str, list[Station]]:
+    """By hook, in the order of priorities. Of one priority the kernel asks first what was registered last
+    (nf_hook_entries_grow): of one table that is the chain with the higher handle; of two tables the rules do not tell.
+    Raises NotUnderstood.
+    """
+    found: dict[str, list[Station]] = {hook: [] for hook in HOOKS}
+    if installed.legacy:
+        _add_iptables(found, installed.legacy, [t for t in tables(installed.legacy) if t[0] == family], "table")
+    if installed.nft:
+        saved = [t for t in sorted(installed.saved) if t[0] == family]
+        _add_iptables(found, installed.nft.ruleset, saved, "chain")
+        engine = Nftables(installed.nft)
+        for base in sorted(installed.nft.bases, key=lambda b: -b.handle):
+            if base.key[:2] in installed.saved or base.key[0] not in (family, "inet") or base.hook not in found:
+                continue
+            station = Station(
+                base.priority, "chain", " ".join(base.key[:2]), base.key[2],
+                _translated(base.hook) if base.kind == "nat" else "", installed.nft.ruleset,
+                lambda seen, known, world, base=base: engine.ways(base, seen, known, world),  # type: ignore[misc]
+            )  # fmt: skip
+            found[base.hook].append(station)
+    for each in found.values():
+        each.sort(key=lambda s: s.priority)
+    return found
+
+
+def _add_iptables(
+    found: dict[str, list[Station]], ruleset: Ruleset, names: list[tuple[str, str]], what: str
+) -> None:  # fmt: skip
+    for family, name in names:
+        table, rules = assemble(ruleset, family, name)
+        engine = Iptables(table, rules)
+        for number in table.hooks:
+            hook = HOOKS[number]
+            nat = name == "nat"
+            priority = (SNAT if hook in _OF_SOURCES else DNAT) if nat else PRIORITIES.get(name, 0)
+            station = Station(
+                priority, what, name if what == "table" else f"{family} {name}", "" if what == "table" else hook,
+                _translated(hook) if nat else "", ruleset,
+                lambda seen, known, world, engine=engine, number=number: engine.ways(number, seen, known, world),  # type: ignore[misc]
+            )  # fmt: skip
+            found[hook].append(station)
+
+
+def _translated(hook: str) -> str:
+    return "src" if hook in _OF_SOURCES else "dst"

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stories that come to the same, whatever the answer to a question that cannot be computed: one, without that condition."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from tracer.model.condition import Doubt
+from tracer.model.packet import Packet
+from tracer.model.prediction import Moment
+from tracer.model.rule import Walk, path
+from tracer.packets.outcome import judge
+
+
+def merged(moments: Sequence[Moment]) -> list[Moment]:
+    """The stories, those that differ in the answer to one question and in nothing that comes of it put together. What was put
+    together is kept as twins.
+    """
+    found, before = list(moments), 0
+    while len(found) != before:
+        before = len(found)
+        for of in list(dict.fromkeys(d.group for m in found for d in m.doubts)):
+            found = _without(of, found)
+    return found
+
+
+def _without(of: Hashable, moments: Sequence[Moment]) -> list[Moment]:
+    """The same, with those merged that have each answer to one question."""
+    groups: dict[Hashable, list[tuple[Moment, Doubt]]] = defaultdict(list)
+    out: dict[int, Moment] = {}
+    for at, m in enumerate(moments):
+        doubt = next((d for d in m.doubts if d.group == of), None)
+        if not doubt:
+            out[at] = m
+            continue
+        rest = tuple(d for d in m.doubts if d.group != of)
+        mark = m.mark if not m.over else 0
+        groups[m.ends, mark, m.in_face, m.out_face, m.done, m.share, rest, _comes_to(m)].append((m, doubt))
+    places = {id(m): at for at, m in enumerate(moments)}
+    for same in groups.values():
+        answers = {doubt.text for _, doubt in same}
+        if len(answers) < same[0][1].options or len(answers) != len(same):
+            out |= {places[id(m)]: m for m, _ in same}
+            continue
+        (first, mine), *others = same
+        doubts = tuple(d for d in first.doubts if d is not mine)
+        twins = (*first.twins, *((doubt, m) for m, doubt in others))
+        out[places[id(first)]] = replace(first, doubts=doubts, twins=twins, assumed=_common(same))
+    return [out[at] for at in sorted(out)]
+
+
+def _common(same: Sequence[tuple[Moment, Doubt]]) -> frozenset[tuple[Hashable, bool]]:
+    return frozenset.intersection(*(m.assumed for m, _ in same))
+
+
+def notes(m: Moment) -> tuple[str, ...]:
+    """Which other rules may do the same."""
+    mine, found = _deciding(m), []
+    for doubt, twin in m.twins:
+        others = [rule for rule in _deciding(twin) if rule not in mine]
+        if others:
+            found.append(f"the same by {', '.join(others)} if {doubt.text}")
+    return tuple(dict.fromkeys(found))
+
+
+def _deciding(m: Moment) -> list[str]:
+    """The ways to the rules that translated or refused it."""
+    decided = (h for h in m.hops if h.walk and h.walk.decision and (h.nat or h.verdict not in ("", "ACCEPT")))
+    return list(dict.fromkeys(_named(h.walk) for h in decided if h.walk))
+
+
+def _named(walk: Walk) -> str:
+    """Its table, as a condition calls it, and the way to the rule that decided."""
+    visit = walk.decision
+    assert visit
+    rule, legacy = visit.rule, bool(walk.ruleset and walk.ruleset.backend == "legacy")
+    table = f"{'legacy' if legacy else rule.family} {rule.table} " if rule else ""
+    return table + path(visit.path)
+
+
+def _comes_to(m: Moment) -> Hashable:
+    """How it ends. Where a table ends it, what is done there and in which hook: it is the same by any table's rules."""
+    last = m.hops[-1] if m.hops else None
+    if m.over and last and last.what in ("table", "chain") and last.verdict in ("DROP", "REJECT"):
+        return last.verdict, last.reject, last.hook, last.netns
+    return m.over or judge(Packet(0, 0, "node", "", "", "", m.ends, hops=list(m.hops)))

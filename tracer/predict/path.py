@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The journey of a packet that nobody has sent: hook after hook, with the routing between, as the kernel would do it.
+
+It comes in by an interface or from a process, and ends at an interface, a socket, IPVS, or where it is dropped. Each story is a
+Packet like one that was traced, with every hop `derived`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from tracer.model.evidence import Evidence
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, Ipvs, Packet, Socket
+from tracer.model.prediction import Moment, Story
+from tracer.node.node import Node
+from tracer.node.routes import Route, Routes
+from tracer.packets.outcome import judge
+from tracer.predict.hook_entries import Station, stations
+from tracer.predict.hooks import Hooks
+from tracer.predict.ipsets import Sets
+from tracer.predict.ipvs import Virtual
+from tracer.predict.merge import merged, notes
+from tracer.predict.query import WITH_PORTS, Question
+from tracer.rules.inventory import Installed
+from tracer.util.addresses import place
+
+LOCAL_REQUEST, REMOTE_REQUEST = -98, 98
+"""Priorities at which IPVS stands in OUTPUT and INPUT: behind the translation of destinations, and before that of sources
+(ip_vs_ops4 in net/netfilter/ipvs/ip_vs_core.c)."""
+
+
+@dataclass
+class Journey:
+    """Answers questions about one node, at the moment that `installed` was read."""
+
+    installed: Installed
+    routes: Routes = field(default_factory=Routes)
+    node: Node = field(default_factory=Node)
+    virtual: Virtual = field(default_factory=Virtual)
+    sets: Sets = field(default_factory=Sets)
+    _stations: dict[str, dict[str, list[Station]]] = field(default_factory=dict, init=False)
+
+    def stories(self, question: Question) -> list[Story]:
+        """All ways that the packet may go, the likeliest first. Raises TooMany, NotUnderstood."""
+        self._question = question
+        if question.family not in self._stations:
+            self._stations[question.family] = stations(self.installed, question.family)
+        name = "ip6tables" if question.family == "ip6" else "iptables"
+        bridged = self.node.setting(f"net/bridge/bridge-nf-call-{name}") == "1"
+        self._hooks = Hooks(question, self._stations[question.family], self.routes, self.sets, bridged)
+        begun = Moment(Endpoints(question.src, question.sport, question.dst, question.dport))
+        sent = self.routes.is_local(question.src) and not question.arrives
+        moments = self._sent(begun) if sent else self._arrived(begun)
+        found = [self._story(m) for m in merged(moments)]
+        return sorted(found, key=lambda s: (len(s.doubts), -s.share))
+
+    def _story(self, moment: Moment) -> Story:
+        q = self._question
+        src, dst = Endpoints(q.src, q.sport, q.dst, q.dport), moment.ends
+        name = {"icmpv6": "ICMPv6"}.get(q.protocol, q.protocol.upper())
+        first = next((h.in_iface for h in moment.hops if h.hook), "")
+        packet = Packet(
+            0, 0, "node", first, "IPv6" if q.family == "ip6" else "IPv4", name, src, "SYN" if q.protocol == "tcp" else "",
+            flow=Flow(src, dst.reversed, "NEW", False, 0), hops=list(moment.hops),
+        )  # fmt: skip
+        packet.verdict, packet.outcome = moment.over or judge(packet)
+        doubts = tuple(d.text for d in moment.doubts)
+        twins = tuple(self._story(twin) for _, twin in moment.twins)
+        return Story(packet, moment.share, doubts, self._hooks.loose, notes(moment), twins)
+
+    # --- the two ways in
+
+    def _arrived(self, begun: Moment) -> list[Moment]:
+        face = self._question.arrives or self.routes.to(begun.ends.src).out
+        out = []
+        for m in self._hooks.through("PREROUTING", replace(begun, in_face=face)):
+            out += self._routed(m) if not m.over else [m]
+        return out
+
+    def _routed(self, m: Moment) -> list[Moment]:
+        """The routing decision of a packet that came in."""
+        mark = m.mark or 0
+        route = self.routes.to(m.ends.dst, m.ends.src, m.in_face, mark)
+        m = replace(m, hops=(*m.hops, _routing(route, m)))
+        if route.kind == "local":
+            return self._delivered(m)
+        if route.kind != "unicast":
+            return [_refused(m, route)]
+        setting = "net/ipv6/conf/all/forwarding" if ":" in m.ends.dst else "net/ipv4/ip_forward"
+        if self.node.setting(setting) == "0":
+            return [m.end(f"dropped: {setting.replace('/', '.')} is 0", "dropped")]
+        out = []
+        for forwarded in self._hooks.through("FORWARD", replace(m, out_face=route.out)):
+            out += self._left(forwarded) if not forwarded.over else [forwarded]
+        return out
+
+    def _sent(self, begun: Moment) -> list[Moment]:
+        route = self.routes.to(begun.ends.dst)
+        begun = replace(begun, out_face=route.out, hops=(_routing(route, begun),))
+        if route.kind not in ("unicast", "local"):
+            return [_refused(begun, route)]
+        out = []
+        for m in self._by_ipvs("OUTPUT", LOCAL_REQUEST, begun):
+            if m.over:
+                out.append(m)
+                continue
+            if m.ends.dst != begun.ends.dst:
+                # A packet whose destination changed is routed anew (ip_route_me_harder).
+                route = self.routes.to(m.ends.dst, mark=m.mark or 0)
+                m = replace(m, out_face=route.out, hops=(*m.hops, _routing(route, m)))
+                if route.kind not in ("unicast", "local"):
+                    out.append(_refused(m, route))
+                    continue
+            out += self._left(m)
+        return out
+
+    # --- the two ways out
+
+    def _left(self, m: Moment) -> list[Moment]:
+        """POSTROUTING; what leaves by the loopback comes in again, and its translations are made."""
+        out = []
+        for each in self._hooks.through("POSTROUTING", m):
+            if each.over or not self.routes.is_local(each.ends.dst) or m.in_face:
+                out.append(each)
+                continue
+            back = replace(each, in_face="lo", out_face="", done=frozenset({"dst", "src"}))
+            for again in self._hooks.through("PREROUTING", back):
+                out += self._delivered(again) if not again.over else [again]
+        return out
+
+    def _delivered(self, m: Moment) -> list[Moment]:
+        out = []
+        for each in self._by_ipvs("INPUT", REMOTE_REQUEST, replace(m, out_face="")):
+            out.append(each if each.over else self._socket(each))
+        return out
+
+    def _by_ipvs(self, hook: str, priority: float, begun: Moment) -> list[Moment]:
+        """The stories behind a hook in which IPVS stands among the chains: those before it are asked first."""
+        out = []
+        for m in self._hooks.through(hook, begun, (-inf, priority)):
+            taken = m if m.over else self._scheduled(hook, m)
+            out += [taken] if taken.over else self._hooks.through(hook, m, (priority, inf))
+        return out
+
+    def _scheduled(self, hook: str, m: Moment) -> Moment:
+        """The story's end where IPVS has a virtual server for it."""
+        ends, protocol = m.ends, self._question.protocol
+        real = self.virtual.real_servers(ends.dst, ends.dport, protocol)
+        if real is None:
+            return m
+        server = f"virtual server {place(ends.dst, ends.dport)}"
+        if not real:
+            told = Ipvs(ends.dst, ends.dport, protocol)
+            answer = "icmp6-port-unreachable" if ":" in ends.dst else "icmp-port-unreachable"
+            hop = Hop(0, "ipvs", "node", hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=told)
+            return m.end(f"REJECTED by IPVS in {hook}: {server} has no real server", "rejected", hop)
+        return m.end(f"taken over in {hook} by IPVS, {server}: which real server is not computed, one of {', '.join(real)}",
+                     "unknown")  # fmt: skip
+
+    def _socket(self, m: Moment) -> Moment:
+        """Who takes it: a process that listens, or nobody."""
+        q, ends = self._question, m.ends
+        if q.protocol not in WITH_PORTS:
+            return m
+        if q.protocol == "sctp":
+            return m.end("accepted in INPUT; who listens for SCTP is not known", "unknown")
+        listener = self.node.listener(ends.dst, ends.dport, q.protocol)
+        if not listener:
+            drop = Hop(0, "drop", "node", evidence=Evidence.DERIVED, drop=Drop("NO_SOCKET", ""))
+            return replace(m, hops=(*m.hops, drop))
+        socket = Socket(0, "LISTEN" if q.protocol == "tcp" else "", listener.pid, listener.command)
+        return replace(m, hops=(*m.hops, Hop(0, "socket", "node", evidence=Evidence.DERIVED, socket=socket)))
+
+
+def _routing(route: Route, m: Moment) -> Hop:
+    return Hop(0, "route", "node", verdict=route.text or "not known", evidence=Evidence.DERIVED,
+               in_iface=m.in_face, out_iface=route.out)  # fmt: skip
+
+
+def _refused(m: Moment, route: Route) -> Moment:
+    """No way out: what becomes of it then."""
+    told = {
+        "martian": "dropped by the routing: its source cannot come in there (rp_filter, or an address of no machine)",
+        "blackhole": "dropped by the routing: a blackhole, or an address that cannot come in there",
+        "broadcast": "a broadcast: not followed", "multicast": "a multicast: not followed", "": "the routing is not known",
+    }  # fmt: skip
+    outcome = "unknown" if route.kind in ("", "broadcast", "multicast") else "dropped"
+    return m.end(told.get(route.kind, f"dropped by the routing: {route.kind}"), outcome)

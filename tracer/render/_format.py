@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small words that all of the text output shares: counts, times, shades of endings."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+
+from tracer.packets.outcome import BAD
+
+GOOD = frozenset({"forwarded", "delivered", "sent"})
+
+
+def shade(outcome: str) -> str:
+    """How an ending looks."""
+    return "good" if outcome in GOOD else "bad" if outcome in BAD else "doubt"
+
+
+def count(n: int, noun: str) -> str:
+    """3 packets, 1 packet."""
+    return f"{n} {noun}{'s' * (n != 1)}"
+
+
+def relative(ns: int) -> str:
+    """A time since another one."""
+    return f"+{ns / 1e6:.2f} ms" if ns < 999_995_000 else f"+{ns / 1e9:.2f} s"
+
+
+def clock(ns: int) -> str:
+    """Local wall time, to the millisecond."""
+    return f"{_second(ns // 1_000_000_000)}.{ns // 1_000_000 % 1000:03d}"
+
+
+@lru_cache(16)
+def _second(epoch: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(epoch))

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Colours and folding for the text format, without the cost of a rich renderable for each packet.
+
+rich decides once whether a stream can show colour (terminal or not, NO_COLOR, FORCE_COLOR, TERM); from then on a style
+is a pair of strings around the text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TextIO
+
+from rich.color import ColorSystem
+from rich.console import Console
+from rich.style import Style
+
+from tracer.util.visible import BREAK, visible, width
+from tracer.util.visible import style as marked
+
+STYLES = {
+    "quiet": "dim",
+    "strong": "bold",
+    "place": "bright_blue",
+    "change": "cyan",
+    "good": "green",
+    "bad": "bold red",
+    "doubt": "yellow",
+}
+"""What a text means -> how it looks. Nothing is said by colour alone."""
+
+KEEP = "\xa0"
+"""A blank at which a line is not folded; it is written as an ordinary one."""
+
+plain = visible
+"""A text that others chose, with its control characters made visible: before it is folded, so that its width is known."""
+
+
+class Ink:
+    """Paints text for one stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = Console(file=stream, highlight=False, soft_wrap=True)
+        # FORCE_COLOR colours a pipe too, but only a real terminal has an edge to fold at.
+        self._folds = stream.isatty()
+        self._around = {name: self._codes(look) for name, look in STYLES.items()}
+
+    def _codes(self, look: str) -> tuple[str, str]:
+        # Only the eight colours that every terminal has are used, as its owner has set them.
+        style, system = Style.parse(look), ColorSystem.STANDARD if self._console.color_system else None
+        if self._console.no_color:
+            style = style.without_color
+        before, _, after = style.render("|", color_system=system).partition("|")
+        return marked(before), marked(after)
+
+    def __call__(self, style: str, text: str) -> str:
+        before, after = self._around[style]
+        return f"{before}{text}{after}"
+
+    def fold(self, line: str, indent: int) -> str:
+        """The line, broken at blanks if the terminal is narrower, with `indent` blanks before each further part.
+
+        An address has no blanks, so it stays whole. A stream that is no terminal gets one line, however long.
+        """
+        if not self._folds or len(line) <= (most := self._console.width):
+            return line.replace(KEEP, " ")
+        parts, part, used = [], "", 0
+        for word in re.findall(r" *[^ ]+", line):
+            size = width(word)
+            if part.strip() and used + size > most:
+                parts.append(part.rstrip())
+                word = " " * indent + word.lstrip()
+                part, used = word, width(word)
+            else:
+                part, used = part + word, used + size
+        return BREAK.join([*parts, part]).replace(KEEP, " ")

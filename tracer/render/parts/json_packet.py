@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A packet as a JSON object, its hops and what each of them knows: tracer/render/schema.json says what the keys mean."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+from tracer.model.kube import UNKNOWN, Owner
+from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, Ipvs, Packet, Socket
+from tracer.model.rule import Rule, Visit, Walk, path
+
+Object = dict[str, Any]
+
+
+def packet_object(packet: Packet) -> Object:
+    """The fields of a `packet` line, without its type."""
+    began = packet.hops[0].time if packet.hops else 0
+    out: Object = {
+        "number": packet.number,
+        "time": rfc3339(packet.time),
+        "netns": packet.netns,
+        "family": "ipv6" if ":" in packet.endpoints.src else "ipv4",
+        "proto": packet.protocol.lower(),
+        **endpoints(packet.endpoints),
+        "length": packet.length,
+    }
+    if packet.iface:
+        out["ifname"] = packet.iface
+    if packet.tcp_flags:
+        out["tcp_flags"], out["seq"] = packet.tcp_flags, packet.seq
+    if packet.flow:
+        out["flow"] = _flow(packet.flow)
+    ends = {"src": packet.src_owner, "dst": packet.dst_owner}
+    known = {end: _owner(owner) for end, owner in ends.items() if owner and owner != UNKNOWN}
+    if known:
+        out["ends"] = known
+    out["hops"] = [_hop(hop, began) for hop in packet.hops]
+    out["verdict"], out["outcome"], out["complete"] = packet.verdict, packet.outcome, packet.complete
+    if packet.unexplained:
+        out["unexplained"] = packet.unexplained.value
+    if packet.continues:
+        out["continues"] = rfc3339(packet.continues)
+    if packet.drop:
+        out["drop"] = _drop(packet.drop)
+    if packet.handshake:
+        out["syn"] = _handshake(packet.handshake)
+    return out
+
+
+def _hop(hop: Hop, began: int) -> Object:
+    out: Object = {"time_ns": hop.time - began, "what": hop.what, "netns": hop.netns, "evidence": hop.evidence.value}
+    for key, text in (
+        ("hook", hop.hook),
+        ("table", hop.table),
+        ("chain", hop.chain),
+        ("route" if hop.what == "route" else "verdict", hop.verdict),
+        ("reject", hop.reject),
+        ("in_ifname", hop.in_iface),
+        ("out_ifname", hop.out_iface),
+        ("mark", hop.mark),
+        ("clone", hop.clone),
+    ):
+        if text:
+            out[key] = text
+    if hop.walk:
+        out |= _walk(hop.walk)
+    if hop.from_conntrack:
+        out["from_conntrack"] = True
+    if hop.nat:
+        before, after = endpoints(hop.nat.before), endpoints(hop.nat.after)
+        out["nat"] = {"kind": hop.nat.kind, "before": before, "after": after}
+    if hop.ipvs:
+        out["ipvs"] = _ipvs(hop.ipvs)
+    if hop.handshake:
+        out["handshake"] = _handshake(hop.handshake)
+    if hop.socket:
+        out["socket"] = _socket(hop.socket)
+    if hop.drop:
+        out["drop"] = _drop(hop.drop)
+    if hop.clue:
+        out["clue"] = {"what": hop.clue.what, **hop.clue.facts}
+    if hop.owner:
+        out["owner"] = _owner(hop.owner)
+    return out
+
+
+def _walk(walk: Walk) -> Object:
+    """The rule that decided, and all that acted; or why that is not known."""
+    out: Object = {}
+    if walk.decision:
+        out["chain_path"] = path(walk.decision.path)
+        if walk.decision.rule:
+            out["rule"] = _rule(walk.decision.rule)
+        if walk.decision.hotdrop:
+            out["hotdrop"] = walk.decision.hotdrop
+    if walk.undecided:
+        out["undecided"] = walk.undecided
+    if walk.visits:
+        out["acted"] = [_visit(v) for v in walk.visits]
+    if walk.possible:
+        out["possible"] = [_rule(r) for r in walk.possible]
+    return out
+
+
+def _visit(visit: Visit) -> Object:
+    out: Object = {"chain_path": path(visit.path), "verdict": visit.verdict, "evidence": visit.evidence.value}
+    if visit.rule:
+        out["rule"] = _rule(visit.rule)
+    if visit.element:
+        out["element"] = visit.element
+    if visit.hotdrop:
+        out["hotdrop"] = visit.hotdrop
+    return out
+
+
+def _rule(rule: Rule) -> Object:
+    out: Object = {"chain": rule.chain, "number": rule.number, "text": rule.text}
+    for key, value in (("comment", rule.comment), ("target", rule.target), ("handle", rule.handle)):
+        if value:
+            out[key] = value
+    return out
+
+
+def _owner(owner: Owner) -> Object:
+    """Its fields as they are called in the model, and the phrase that the text format shows."""
+    return {key: text for key, text in asdict(owner).items() if text} | {"text": owner.text}
+
+
+def endpoints(ends: Endpoints) -> Object:
+    if ends.sport or ends.dport:
+        return {"src": ends.src, "sport": ends.sport, "dst": ends.dst, "dport": ends.dport}
+    return {"src": ends.src, "dst": ends.dst}
+
+
+def _flow(flow: Flow) -> Object:
+    return {
+        "orig": endpoints(flow.orig),
+        "reply": endpoints(flow.reply),
+        "ct_state": flow.state,
+        "reply_direction": flow.is_reply,
+        "zone": flow.zone,
+    }
+
+
+def _ipvs(told: Ipvs) -> Object:
+    """What is known, by the model's names; how it is known where there was a choice."""
+    out = {key: value for key, value in asdict(told).items() if value and key != "evidence"}
+    return out | {"evidence": told.evidence.value} if told.chosen else out
+
+
+def _handshake(shake: Handshake) -> Object:
+    out: Object = {"stage": shake.stage}
+    if shake.accepted is not None:
+        out["accepted"] = shake.accepted
+    queues = {"accept_queue": shake.accept_queue, "accept_limit": shake.accept_limit, "syn_queue": shake.syn_queue}
+    return out | queues | ({"cookie": True} if shake.cookie else {})
+
+
+def _socket(socket: Socket) -> Object:
+    out: Object = {}
+    if socket.state:
+        out["state"] = socket.state
+    if socket.inode:
+        out["inode"] = socket.inode
+    if socket.pid:
+        out["pid"], out["command"] = socket.pid, socket.command
+    return out
+
+
+def _drop(drop: Drop) -> Object:
+    return {key: text for key, text in (("reason", drop.reason), ("function", drop.function)) if text}
+
+
+def rfc3339(ns: int) -> str:
+    """UTC with nanoseconds: 2026-01-31T14:03:22.118204511Z."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{_second(seconds)}.{rest:09d}Z"
+
+
+@lru_cache(16)
+def _second(epoch: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(epoch))

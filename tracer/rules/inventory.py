@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All rules in force in this network namespace, read once and at leisure: what the node has, without any packet.
+
+Only back ends that are in use are asked: a question to another one would load its module. Texts come from iptables-save and
+`nft -j`; which rule a packet met is another question (tracer/rules/iptables/generations.py, tracer/rules/nftables/watcher.py).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from tracer.model.rule import ChainKey, Rule, Ruleset
+from tracer.node import tools
+from tracer.node.nfnetlink import Nfnetlink
+from tracer.rules import save_parser
+from tracer.rules.iptables import sockopt
+from tracer.rules.nftables import json_parser, listing, netlink_dump
+from tracer.rules.nftables.json_parser import Listed
+
+TRIES = 4
+FAMILIES = ("ip", "ip6")
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The rules of both back ends. legacy, nft: None where there are none. saved: the tables of iptables-nft, whose rules have
+    the text that iptables-nft-save printed. unread: why rules could not be read, a clause for each.
+    """
+
+    legacy: Ruleset | None = None
+    nft: Listed | None = None
+    saved: frozenset[tuple[str, str]] = frozenset()
+    unread: tuple[str, ...] = field(default=())
+
+    @property
+    def rulesets(self) -> tuple[Ruleset, ...]:
+        return tuple(r for r in (self.legacy, self.nft.ruleset if self.nft else None) if r)
+
+    def source(self, rule: Rule, ruleset: Ruleset) -> str:
+        """Who told a rule's text."""
+        if ruleset is self.legacy:
+            return "ip6tables-save" if rule.family == "ip6" else "iptables-save"
+        return "iptables-nft-save" if (rule.family, rule.table) in self.saved else "nft"
+
+
+def read(nft_loaded: bool) -> Installed:
+    """What is in force now. nft_loaded: the kernel has nf_tables."""
+    legacy, why = _legacy()
+    if not nft_loaded:
+        return Installed(legacy, unread=tuple(why))
+    nft, saved, more = _nft()
+    return Installed(legacy, nft, saved, (*why, *more))
+
+
+def _legacy() -> tuple[Ruleset | None, list[str]]:
+    found, why = [], []
+    for family in FAMILIES:
+        for table in sockopt.present(family):
+            try:
+                text = sockopt.save(family, table)
+            except OSError as e:
+                text, reason = None, str(e)
+            else:
+                reason = "there is no iptables-save of the legacy back end"
+            if text is None:
+                why.append(f"table {table} of legacy {family}tables cannot be read: {reason}")
+            else:
+                found.append(save_parser.parse(text, family))
+    return (joined(found) if found else None), why
+
+
+def joined(rulesets: list[Ruleset]) -> Ruleset:
+    """Tables that were read one by one, as one ruleset."""
+    chains = {key: rules for r in rulesets for key, rules in r.chains.items()}
+    return replace(rulesets[0], chains=chains, policies={k: p for r in rulesets for k, p in r.policies.items()})
+
+
+def _nft() -> tuple[Listed | None, frozenset[tuple[str, str]], list[str]]:
+    """What nft lists and iptables-nft-save prints, all of one generation."""
+    for _ in range(TRIES):
+        with suppress(OSError), Nfnetlink() as nfnetlink:
+            before = netlink_dump.generation(nfnetlink)
+            text, why = _listing()
+            if text is None:
+                return None, frozenset(), [f"the rules of nftables cannot be read: {why}"]
+            listed, saved = with_saves(json_parser.parse(text), listing.Saves())
+            if netlink_dump.generation(nfnetlink) == before:
+                return listed if listed.ruleset.chains else None, saved, []
+    return None, frozenset(), ["the rules of nftables changed each time they were being read"]
+
+
+def _listing() -> tuple[str | None, str]:
+    """What `nft -j` prints; None, and a clause that says why, where it prints nothing."""
+    path = tools.find("nft")
+    try:
+        return (tools.printed(path, "-j", "list", "ruleset"), "") if path else (None, "nft is not installed")
+    except OSError as e:
+        return None, str(e)
+
+
+def with_saves(listed: Listed, saved: listing.Saved) -> tuple[Listed, frozenset[tuple[str, str]]]:
+    """The rules of iptables-nft's tables in the words of iptables-nft-save, where it printed as many; and which tables."""
+    chains: dict[ChainKey, tuple[Rule, ...]] = dict(listed.ruleset.chains)
+    tables = set()
+    for family, table in {(f, t) for f, t, _ in chains if f in FAMILIES and t in listing.IPTABLES_TABLES}:
+        texts = saved(family, table)
+        own = {c: rules for (f, t, c), rules in chains.items() if (f, t) == (family, table)}
+        if texts and {c: len(r) for c, r in own.items()} == {c: len(texts.get(c, ())) for c in own}:
+            tables.add((family, table))
+            for chain, rules in own.items():
+                chains[family, table, chain] = tuple(
+                    replace(s, family=family, table=table, handle=r.handle) for s, r in zip(texts[chain], rules, strict=True)
+                )
+    return replace(listed, ruleset=replace(listed.ruleset, chains=chains)), frozenset(tables)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table as the kernel would have it, from what iptables-save printed: so that one engine serves rules that were read as text.
+
+tracer/rules/iptables/rule_parser.py takes its rules apart, tracer/rules/iptables/encode.py lays them out as in the kernel.
+Offsets are those of no real blob: they only tell rules apart.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from tracer.model.rule import Rule, Ruleset
+from tracer.rules.iptables import encode
+from tracer.rules.iptables.encode import EVERYTHING
+from tracer.rules.iptables.entry import Entry, Ext
+from tracer.rules.iptables.rule_parser import parse, split
+from tracer.rules.iptables.table import HOOKS, VERDICTS, Table
+
+STEP = 8
+_VERDICTS = {name: number for number, name in VERDICTS.items()}
+
+
+class NotUnderstood(Exception):
+    """A rule has a word in it that this program does not know the meaning of."""
+
+
+class AssembledTable(Table):
+    """A table whose rules are all at hand. entries: by offset; lists: offsets of a chain's rules."""
+
+    def __init__(self, family: str, name: str, lists: dict[str, list[int]], starts: dict[int, str]) -> None:
+        self.family, self.name, self.starts = family, name, starts
+        self.entries: dict[int, Entry] = {}
+        self.lists = lists
+        self.hooks: dict[int, int] = {}
+        self.underflows: dict[int, int] = {}
+
+    @property
+    def chains(self) -> Iterable[str]:
+        return self.lists.keys()
+
+    def offsets(self, chain: str) -> list[int]:
+        return self.lists[chain]
+
+    def entry(self, at: int) -> Entry:
+        return self.entries[at]
+
+    def target_name(self, at: int) -> str:
+        e = self.entries[at]
+        return e.target.name if e.verdict is None else self.named(e.verdict, e.next)
+
+
+def assemble(ruleset: Ruleset, family: str, name: str) -> tuple[Table, dict[int, Rule]]:
+    """The table, and its rules by their offset. Raises NotUnderstood, with the rule that is not."""
+    chains = {c: rules for (f, t, c), rules in ruleset.chains.items() if (f, t) == (family, name)}
+    order = [c for c in HOOKS if c in chains] + [c for c in chains if c not in HOOKS]
+    starts, at = {}, 0
+    for chain in order:
+        starts[chain] = at
+        at += STEP * (len(chains[chain]) + 1)
+    table = AssembledTable(family, name, {c: [] for c in order}, {starts[c]: c for c in order})
+    rules: dict[int, Rule] = {}
+    for chain in order:
+        at = starts[chain]
+        for rule in chains[chain]:
+            entry = _entry(rule, at, starts)
+            table.entries[at], rules[at] = entry, rule
+            table.lists[chain].append(at)
+            at += STEP
+        policy = ruleset.policies.get((family, name, chain), "ACCEPT") if chain in HOOKS else "RETURN"
+        table.entries[at] = Entry(at, at + STEP, EVERYTHING, (), _standard(at, _VERDICTS[policy]), False, chain, 0)
+        if chain in HOOKS:
+            table.hooks[HOOKS.index(chain)], table.underflows[HOOKS.index(chain)] = starts[chain], at
+    return table, rules
+
+
+def _standard(at: int, verdict: int) -> Ext:
+    return Ext("", 0, at, struct.pack("<i", verdict))
+
+
+def _entry(rule: Rule, at: int, starts: dict[str, int]) -> Entry:
+    try:
+        written = parse(split(rule.text))
+        header = encode.header(written.head, rule.family)
+        matches = tuple(encode.match(name, options, at) for name, options in written.matches)
+        target, options = written.target
+        if not target:
+            ext = _standard(at, at + STEP)
+        elif target in starts or target in _VERDICTS:
+            ext = _standard(at, starts.get(target, _VERDICTS.get(target, 0)))
+        else:
+            ext = encode.target(target, options, at)
+    except (ValueError, IndexError, KeyError) as e:
+        raise NotUnderstood(f"{rule.chain} {rule.number}: {rule.text} ({e})") from e
+    return Entry(at, at + STEP, header, matches, ext, written.goto, rule.chain, rule.number)
+
+
+def tables(ruleset: Ruleset) -> Iterator[tuple[str, str]]:
+    """(family, table) of each table in it."""
+    yield from dict.fromkeys((family, table) for family, table, _ in ruleset.chains)

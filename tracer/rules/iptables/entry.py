@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rule of a legacy table as it stands in the blob: address part, matches, one target.
+
+Structures: struct ipt_entry, ip6t_entry, xt_entry_match and xt_entry_target in include/uapi/linux/netfilter*.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from tracer.util.octets import c_text
+
+EXTENSION = struct.Struct("<H29sB")
+"""What a match or a target begins with: its length, name, revision."""
+HEADS = {"ip": (112, 88), "ip6": (168, 140)}
+"""Size of a rule's address part, and where in it the offsets of target and next rule are."""
+
+
+class BadBlob(Exception):
+    """The blob is not laid out as this program knows it."""
+
+
+@dataclass(frozen=True)
+class Ext:
+    """A match or target of a rule. at: offset of its data in the blob, by which the kernel side names it."""
+
+    name: str
+    revision: int
+    at: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a rule wants of the packet itself. Addresses as numbers, interface names as 16 bytes with a mask.
+
+    fragment: only further fragments (IPv4). inverted: bits as in the kernel, IPT_INV_*.
+    """
+
+    src: int
+    src_mask: int
+    dst: int
+    dst_mask: int
+    iniface: int
+    in_mask: int
+    outiface: int
+    out_mask: int
+    protocol: int
+    any_protocol: bool
+    fragment: bool
+    inverted: int
+
+    @property
+    def nothing(self) -> bool:
+        """It wants nothing."""
+        masks = self.src_mask | self.dst_mask | self.in_mask | self.out_mask
+        return not (masks or self.inverted or self.fragment) and self.any_protocol
+
+
+@dataclass
+class Entry:
+    """One rule. chain, number: its place; number 0 is the chain's own last rule. goto: its jump does not come back."""
+
+    at: int
+    next: int
+    header: Header
+    matches: tuple[Ext, ...]
+    target: Ext
+    goto: bool
+    chain: str
+    number: int
+
+    @property
+    def verdict(self) -> int | None:
+        """Of a standard target, else None."""
+        return struct.unpack_from("<i", self.target.data)[0] if self.target.name == "" else None
+
+    @property
+    def comment(self) -> str:
+        found = next((m.data for m in self.matches if m.name == "comment"), b"")
+        return c_text(found)
+
+
+def decode(family: str, blob: bytearray, at: int, target_at: int) -> tuple[Header, bool, tuple[Ext, ...], Ext]:
+    """Address part, whether its jump is a goto, matches and target of the rule at an offset. Raises BadBlob."""
+    matches, position = [], at + HEADS[family][0]
+    try:
+        header, goto = (_header4 if family == "ip" else _header6)(blob, at)
+        while position < target_at:
+            match, length = _ext(blob, position)
+            matches.append(match)
+            position += length
+        target, _ = _ext(blob, target_at)
+    except struct.error as e:
+        raise BadBlob(f"a rule at {at}: {e}") from e
+    return header, goto, tuple(matches), target
+
+
+def _ext(blob: bytearray, at: int) -> tuple[Ext, int]:
+    length, name, revision = EXTENSION.unpack_from(blob, at)
+    if length < EXTENSION.size:
+        raise BadBlob(f"a match or target at {at} has no length")
+    data = bytes(blob[at + EXTENSION.size : at + length])
+    return Ext(c_text(name), revision, at + EXTENSION.size, data), length
+
+
+def _number(raw: bytes | bytearray) -> int:
+    return int.from_bytes(raw, "big")
+
+
+def _header4(blob: bytearray, at: int) -> tuple[Header, bool]:
+    src, dst, smsk, dmsk = (_number(blob[at + i : at + i + 4]) for i in range(0, 16, 4))
+    faces = [_number(blob[at + i : at + i + 16]) for i in range(16, 80, 16)]
+    protocol, flags, inverted = struct.unpack_from("<HBB", blob, at + 80)
+    header = Header(
+        src, smsk, dst, dmsk, faces[0], faces[2], faces[1], faces[3], protocol, not protocol, bool(flags & 1), inverted
+    )
+    return header, bool(flags & 2)
+
+
+def _header6(blob: bytearray, at: int) -> tuple[Header, bool]:
+    src, dst, smsk, dmsk = (_number(blob[at + i : at + i + 16]) for i in range(0, 64, 16))
+    faces = [_number(blob[at + i : at + i + 16]) for i in range(64, 128, 16)]
+    protocol, _tos, flags, inverted = struct.unpack_from("<HBBB", blob, at + 128)
+    header = Header(src, smsk, dst, dmsk, faces[0], faces[2], faces[1], faces[3], protocol, not flags & 1, False, inverted)
+    return header, bool(flags & 4)

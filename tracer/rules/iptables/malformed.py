@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matches that throw a packet away: they set `hotdrop`, and the table drops the packet at that rule, whatever the rule says.
+
+They do so where a packet is too short for them, or not built as it should be. What the kernel computes from the header (tcp,
+udp, multiport, icmp, and the search for the protocol in ip6_packet_match) is computed here as well; of the other matches the
+probe reads the flag (bpf/probes/iptables_extensions.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tracer.events.table_trace import Shape
+from tracer.rules.iptables.entry import Ext, Header
+from tracer.rules.iptables.matches import compute, ends_match
+from tracer.rules.packet_view import Seen
+from tracer.rules.xt_targets import NEVER, thrown_by
+
+HEADERS_END = "the packet's IPv6 extension headers end too early (malformed), so no rule with a protocol can look at it"
+_NO_HEADER = frozenset({Shape.SHAPE_NO_HEADER, Shape.SHAPE_NO_PORTS})
+_TCP_OPTION = 8
+"""Where in the data of match tcp the option stands that it asks for, 0 = none."""
+
+
+def clause(match: Ext, packet: Seen) -> str:
+    """Why a match threw the packet away."""
+    if match.name == "tcp" and packet.fragment:
+        return "the packet is a fragment that begins inside its TCP header, which match tcp does not let through (malformed)"
+    if (match.name, match.revision) in _COMPUTED:
+        return f"the packet is too short for match {match.name} (malformed)"
+    return thrown_by(match.name)
+
+
+def header_throws(header: Header, packet: Seen) -> bool | None:
+    """Whether the search for the protocol of an IPv6 packet ends it here, as ip6_packet_match does; None when not known."""
+    broken = packet.shape == Shape.SHAPE_BROKEN and packet.family == "ip6" and not header.any_protocol
+    return broken and ends_match(header, packet)
+
+
+def throws(match: Ext, packet: Seen) -> bool | None:
+    """Whether a match whose function is not watched throws the packet away; None when that cannot be told."""
+    function = _COMPUTED.get((match.name, match.revision))
+    if function:
+        return None if packet.shape == Shape.SHAPE_UNKNOWN else function(match, packet)
+    return False if match.name in NEVER else None
+
+
+def _tcp(match: Ext, packet: Seen) -> bool | None:
+    if packet.fragment:
+        return packet.family == "ip" and packet.shape == Shape.SHAPE_OFFSET_8
+    if packet.shape in _NO_HEADER:
+        return True
+    if not match.data[_TCP_OPTION]:
+        return False
+    if packet.shape == Shape.SHAPE_ELSEWHERE:
+        return None
+    # The ports and flags are looked at before the options: None means that only these are left.
+    return packet.shape == Shape.SHAPE_NO_OPTIONS and compute(match, packet, None) is None
+
+
+def _short_header(match: Ext, packet: Seen) -> bool | None:
+    return not packet.fragment and packet.shape in _NO_HEADER
+
+
+def _multiport(match: Ext, packet: Seen) -> bool | None:
+    return not packet.fragment and packet.shape == Shape.SHAPE_NO_PORTS
+
+
+_COMPUTED: dict[tuple[str, int], Callable[[Ext, Seen], bool | None]] = {
+    ("tcp", 0): _tcp,
+    ("udp", 0): _short_header,
+    ("icmp", 0): _short_header,
+    ("icmp6", 0): _short_header,
+    ("multiport", 1): _multiport,
+}

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matches that can be computed exactly from what is known of the packet; the others are observed.
+
+A match is one function here, found by its name and revision: it gets the match's data as the rule has it and the packet, and
+says whether it matches, or None when it cannot tell. Structures: include/uapi/linux/netfilter/xt_*.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+
+from tracer.events.table_trace import Shape
+from tracer.rules.iptables.entry import Ext, Header
+from tracer.rules.packet_view import Seen
+
+TCP, UDP, ICMP, ICMPV6 = 6, 17, 1, 58
+_INV_IN, _INV_OUT, _INV_SRC, _INV_DST, _INV_FRAGMENT, _INV_PROTOCOL = 1, 2, 8, 16, 32, 64
+
+
+def ends_match(h: Header, p: Seen) -> bool | None:
+    """Whether addresses and interfaces are those that a rule asks for; None when an address is not known."""
+    inv = h.inverted
+    unsure = p.changed and (("src" in p.changed and h.src_mask) or ("dst" in p.changed and h.dst_mask))
+    matched = (
+        ("src" in p.changed or (p.src & h.src_mask == h.src) != bool(inv & _INV_SRC))
+        and ("dst" in p.changed or (p.dst & h.dst_mask == h.dst) != bool(inv & _INV_DST))
+        and ((p.in_face ^ h.iniface) & h.in_mask == 0) != bool(inv & _INV_IN)
+        and ((p.out_face ^ h.outiface) & h.out_mask == 0) != bool(inv & _INV_OUT)
+    )
+    return None if matched and unsure else matched
+
+
+def header_matches(h: Header, p: Seen) -> bool | None:
+    """As ip_packet_match and ip6_packet_match; None when the protocol or an address is not known."""
+    inv = h.inverted
+    matched = ends_match(h, p)
+    if matched is False or (h.fragment and p.fragment == bool(inv & _INV_FRAGMENT)):
+        return False
+    if h.any_protocol:
+        return matched
+    if p.shape in (Shape.SHAPE_UNKNOWN, Shape.SHAPE_BROKEN):
+        return None
+    return matched if (p.protocol == h.protocol) != bool(inv & _INV_PROTOCOL) else False
+
+
+def compute(match: Ext, p: Seen, mark: int | None) -> bool | None:
+    """Whether the match is true; None when that cannot be computed. mark: at this moment, None when not known."""
+    function = _COMPUTED.get((match.name, match.revision))
+    if p.shape in _UNREAD and match.name in _OF_PORTS and not p.fragment:
+        return None
+    return function(match.data, p, mark) if function else None
+
+
+_OF_PORTS = frozenset({"tcp", "udp", "multiport", "icmp", "icmp6"})
+_UNREAD = frozenset({Shape.SHAPE_UNKNOWN, Shape.SHAPE_ELSEWHERE})
+
+
+def _comment(data: bytes, p: Seen, mark: int | None) -> bool | None:
+    return True
+
+
+def _mark(data: bytes, p: Seen, mark: int | None) -> bool | None:
+    value, mask, invert = struct.unpack_from("<IIB", data)
+    return None if mark is None else bool((mark & mask == value) != bool(invert))
+
+
+def _tcp(data: bytes, p: Seen, mark: int | None) -> bool | None:
+    if p.fragment or p.protocol != TCP:
+        return False
+    s0, s1, d0, d1, option, mask, flags, inv = struct.unpack_from("<HHHHBBBB", data)
+    if ((s0 <= p.sport <= s1) == bool(inv & 1)) or ((d0 <= p.dport <= d1) == bool(inv & 2)):
+        return False
+    if "tcp_flags" in p.changed and mask & _ECN_FLAGS:
+        return None
+    if (p.tcp_flags & mask == flags) == bool(inv & 4):
+        return False
+    return None if option else True
+
+
+_ECN_FLAGS = 0xC0
+"""ECE and CWR, which target ECN takes off."""
+
+
+def _udp(data: bytes, p: Seen, mark: int | None) -> bool | None:
+    if p.fragment or p.protocol not in (UDP, 136):
+        return False
+    s0, s1, d0, d1, inv = struct.unpack_from("<HHHHB", data)
+    return bool((s0 <= p.sport <= s1) != bool(inv & 1) and (d0 <= p.dport <= d1) != bool(inv & 2))
+
+
+def _multiport(data: bytes, p: Seen, mark: int | None) -> bool | None:
+    if p.fragment:
+        return False
+    which, count = data[0], data[1]
+    ports, ranges, invert = struct.unpack_from("<15H", data, 2), data[32:47], bool(data[47])
+    asked = {0: (p.sport,), 1: (p.dport,), 2: (p.sport, p.dport)}.get(which)
+    if asked is None:
+        return None
+    i, found = 0, False
+    while i < count:
+        low = high = ports[i]
+        if ranges[i] and i + 1 < count:
+            i += 1
+            high = ports[i]
+        found = found or any(low <= port <= high for port in asked)
+        i += 1
+    return found != invert
+
+
+def _icmp(data: bytes, p: Seen, mark: int | None) -> bool | None:
+    if p.fragment or p.protocol != ICMP:
+        return False
+    kind, low, high, inv = data[:4]
+    return (kind == 0xFF or (p.icmp[0] == kind and low <= p.icmp[1] <= high)) != bool(inv & 1)
+
+
+def _icmp6(data: bytes, p: Seen, mark: int | None) -> bool | None:
+    if p.fragment or p.protocol != ICMPV6:
+        return False
+    kind, low, high, inv = data[:4]
+    return (p.icmp[0] == kind and low <= p.icmp[1] <= high) != bool(inv & 1)
+
+
+_COMPUTED: dict[tuple[str, int], Callable[[bytes, Seen, int | None], bool | None]] = {
+    ("comment", 0): _comment,
+    ("mark", 1): _mark,
+    ("tcp", 0): _tcp,
+    ("udp", 0): _udp,
+    ("multiport", 1): _multiport,
+    ("icmp", 0): _icmp,
+    ("icmp6", 0): _icmp6,
+}
+
+
+def mark_after(target: Ext, mark: int | None) -> int | None:
+    """The packet's mark when the target has acted; None when not known."""
+    if target.name == "MARK" and target.revision == 2 and mark is not None:
+        value, mask = struct.unpack_from("<II", target.data)
+        return int((mark & ~mask & 0xFFFFFFFF) ^ value)
+    if target.name == "CONNMARK" and target.revision in _CONNMARK_MODE:
+        return None if target.data[_CONNMARK_MODE[target.revision]] == _CONNMARK_RESTORE else mark
+    if target.name == "SET" and target.revision in _SET_REVISIONS:
+        (flags,) = struct.unpack_from("<I", target.data, _SET_FLAGS) if target.revision == 3 else (0,)
+        return None if flags & _SET_MAPS_MARK else mark
+    return mark if target.name in KEEPS_MARK else None
+
+
+def mark_after_match(match: Ext, mark: int | None) -> int | None:
+    """The packet's mark when the match was true. Only `-m socket --restore-skmark` changes it: to the socket's."""
+    if match.name != "socket" or 0 <= match.revision < _SOCKET_FLAGS:
+        return mark
+    words = match.revision < 0
+    restores = b"--restore-skmark" in match.data if words else match.data[0] & _RESTORE_SKMARK
+    return None if restores else mark
+
+
+def packet_after(target: Ext, packet: Seen) -> Seen:
+    """The packet when the target has acted and it goes on, without what is not known of it any more."""
+    changes = CHANGES.get(target.name)
+    return replace(packet, changed=packet.changed | {changes}) if changes else packet
+
+
+_CONNMARK_MODE, _CONNMARK_RESTORE = {1: 12, 2: 14}, 2
+"""Where struct xt_connmark_tginfo1 and 2 have the mode, and the mode that writes the connection's mark into the packet's."""
+_SET_REVISIONS, _SET_FLAGS, _SET_MAPS_MARK = range(4), 12, 1 << 8
+"""struct xt_set_info_target_v3: three sets of 4 bytes, then the flags; IPSET_FLAG_MAP_SKBMARK."""
+_SOCKET_FLAGS, _RESTORE_SKMARK = 3, 4
+"""Revision 3 of match socket is the first that has XT_SOCKET_RESTORESKMARK."""
+KEEPS_MARK = frozenset({
+    "DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP", "LOG", "NFLOG", "TRACE", "REJECT", "TCPMSS", "CT", "NOTRACK",
+    "CLASSIFY", "DSCP", "TOS", "TTL", "HL", "TEE", "CHECKSUM", "RATEEST", "AUDIT", "SECMARK", "CONNSECMARK", "ECN", "NFQUEUE",
+    "TCPOPTSTRIP", "IDLETIMER", "LED", "SYNPROXY", "DNPT", "SNPT",
+})  # fmt: skip
+"""Targets that leave the packet's mark as it is."""
+CHANGES = {"DNPT": "dst", "SNPT": "src", "ECN": "tcp_flags"}
+"""Targets that change what later rules of the table compute with, and let the packet go on."""

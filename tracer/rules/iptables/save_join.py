@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins a legacy table with what `iptables-save` printed of it: the nth line of a chain is its rule number n."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+
+from tracer.model.rule import Rule
+from tracer.rules import save_parser
+from tracer.rules.iptables.table import Table
+
+
+class NotTheSame(Exception):
+    """The text is not that of this table."""
+
+
+class Rules(Mapping[int, Rule]):
+    """The rules of a table by their offset, made when they are asked for: of 80,000 a packet meets a few dozen.
+
+    A line that is not the rule's (another chain, another target) is no text: whoever printed it did not know the rule.
+    """
+
+    def __init__(self, table: Table, text: str | None) -> None:
+        """text: what iptables-save printed; None: none could be had, texts are "". Raises NotTheSame."""
+        self._table, self._made = table, dict[int, Rule]()
+        self._lines, self._firsts = _lines(table, text) if text is not None else ([], {})
+
+    def __getitem__(self, at: int) -> Rule:
+        found = self._made.get(at)
+        if found is None:
+            found = self._made[at] = self._make(at)
+        return found
+
+    def _make(self, at: int) -> Rule:
+        table = self._table
+        e, target = table.entry(at), table.target_name(at)
+        text = ""
+        if self._lines:
+            _, chain, *rest = self._lines[self._firsts[e.chain] + e.number - 1].split(" ", 2)
+            if chain == e.chain and rest and target in ("", save_parser.target(rest[0])):
+                text = rest[0]
+        return Rule(table.family, table.name, e.chain, e.number, text, e.comment, target)
+
+    def __iter__(self) -> Iterator[int]:
+        for chain in self._table.chains:
+            yield from self._table.offsets(chain)
+
+    def __len__(self) -> int:
+        return sum(map(self._table.size, self._table.chains))
+
+
+def _lines(table: Table, text: str) -> tuple[list[str], dict[str, int]]:
+    """The lines that are rules, and where those of each chain begin. Rules are printed chain by chain, in the order in which
+    the chains were declared."""
+    head, _, body = text.partition("\n-A ")
+    chains = [line.split(" ", 1)[0] for line in ("\n" + head).split("\n:")[1:]]
+    if body.count("\nCOMMIT") > 1:
+        # A newline in a name or a comment: its writer chooses what stands on the next lines.
+        raise NotTheSame(f"what iptables-save printed of {table.name} has more than one end")
+    rules = ("-A " + body).partition("\nCOMMIT")[0].removesuffix("\n").split("\n") if body else []
+    if set(chains) != table.chains or len(chains) != len(set(chains)):
+        raise NotTheSame(f"iptables-save printed other chains of {table.name} than were read")
+    *firsts, total = accumulate(map(table.size, chains), initial=0)
+    if len(rules) != total:
+        raise NotTheSame(f"iptables-save printed {len(rules)} rules of {table.name}, and {total} were read")
+    return rules, dict(zip(chains, firsts, strict=True))

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a table would do to a packet: the ways through it, from the packet alone.
+
+The same rules and matches as in the walk of a packet that was seen (tracer/rules/iptables/path_search.py), without anything
+observed: a match that says "one of three" parts the ways by chance, and one that cannot be computed parts them in two, with a
+word about it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from tracer.model.condition import Answer
+from tracer.model.evidence import Evidence
+from tracer.model.rule import Place, Rule, Visit
+from tracer.rules.ending_targets import CONTINUE, ENDS
+from tracer.rules.iptables.encode import WORDS
+from tracer.rules.iptables.entry import Entry, Ext
+from tracer.rules.iptables.match_forecast import foretell
+from tracer.rules.iptables.matches import compute, header_matches, mark_after, mark_after_match, packet_after
+from tracer.rules.iptables.path_search import RULES_TO_TRY
+from tracer.rules.iptables.rule_parser import options_of
+from tracer.rules.iptables.table import RETURN, Table
+from tracer.rules.match_context import World, assumption, question_of
+from tracer.rules.packet_view import Seen
+from tracer.rules.rule_path import MOST, Rewrite, TooMany, Way, doubtful
+
+ANY_PORT = 46883
+"""A source port that stands for all that a match does not name."""
+
+
+@dataclass
+class _State:
+    at: int
+    way: Way
+    packet: Seen
+    stack: tuple[int, ...] = ()
+
+
+@dataclass
+class Iptables:
+    """The ways through one table of iptables at a hook."""
+
+    table: Table
+    rules: dict[int, Rule]
+    _world: World = field(init=False)
+    _tried: int = field(default=0, init=False)
+
+    def ways(self, hook: int, packet: Seen, sport_known: bool, world: World) -> list[Way]:
+        """Raises TooMany."""
+        found: list[Way] = []
+        self._tried, self._world = 0, world
+        open_states = [_State(self.table.hooks[hook], Way(mark=packet.mark, assumed=world.assumed), packet)]
+        while open_states:
+            if len(found) + len(open_states) > MOST:
+                raise TooMany(f"more than {MOST} ways")
+            state = open_states.pop()
+            found += self._follow(state, open_states, hook, sport_known)
+        return sorted(found, key=lambda w: bool(w.doubts))
+
+    def _follow(self, state: _State, fork: list[_State], hook: int, sport_known: bool) -> Iterator[Way]:
+        entry, at, way, stack, packet = self.table.entry, state.at, state.way, state.stack, state.packet
+        while True:
+            self._tried += 1
+            if self._tried > RULES_TO_TRY:
+                raise TooMany("too many rules")
+            e = entry(at)
+            yes, others = self._matches(e, way, packet, sport_known)
+            if yes is None:
+                way, at = others[0], e.next
+                continue
+            fork += [_State(e.next, other, packet, stack) for other in others]
+            way = yes
+            verdict = e.verdict
+            if verdict is None:
+                way = self._with(way, e, stack, e.target.name)
+                ends = ENDS.get(e.target.name, (CONTINUE,))
+                if CONTINUE not in ends or e.target.name == "NFQUEUE":
+                    yield _ended(way, e.target, packet)
+                    return
+                way, at = replace(way, mark=mark_after(e.target, way.mark)), e.next
+                packet = packet_after(e.target, packet)
+            elif verdict >= 0:
+                way = self._with(way, e, stack, "" if verdict == e.next else "GOTO" if e.goto else "JUMP")
+                if verdict != e.next and not e.goto:
+                    stack = (*stack, at)
+                at = verdict
+            elif verdict == RETURN:
+                if e.number:
+                    way = self._with(way, e, stack, "RETURN")
+                if stack:
+                    at, stack = entry(stack[-1]).next, stack[:-1]
+                else:
+                    at = self.table.underflows[hook]
+            else:
+                name = self.table.target_name(at)
+                yield replace(self._with(way, e, stack, name), verdict=name)
+                return
+
+    def _with(self, way: Way, e: Entry, stack: tuple[int, ...], verdict: str) -> Way:
+        path = tuple(Place(x.chain, x.number) for x in (*(self.table.entry(o) for o in stack), e))
+        visit = Visit(path, self.rules.get(e.at), verdict, Evidence.DERIVED)
+        return replace(way, visits=(*way.visits, visit))
+
+    def _matches(self, e: Entry, way: Way, packet: Seen, sport_known: bool) -> tuple[Way | None, list[Way]]:
+        """(the way on which the rule matches, None = it cannot; those on which it does not, where it need not)."""
+        matched = header_matches(e.header, packet)
+        if matched is False:
+            return None, [way]
+        begun, others = way, list[Way]()
+        if matched is None:
+            changed = f"the address in rule {e.number} of {e.chain}, behind DNPT or SNPT,"
+            others.append(doubtful(way, f"{changed} is another", True, ""))
+            way = doubtful(way, f"{changed} is the packet's", True, "")
+        for match in e.matches:
+            answer = self._answer(match, packet, way.mark, sport_known)
+            if answer.share == 0:
+                return None, [replace(begun, mark=way.mark)]
+            if answer.doubt:
+                question = question_of(match.name, answer.doubt if match.revision == WORDS else match.data, packet)
+                before = assumption(way.assumed, question)
+                if before is False:
+                    return None, [replace(begun, mark=way.mark)]
+                if before is None:
+                    where = f"rule {e.number} of {e.chain}"
+                    others.append(doubtful(way, answer.doubt, False, where, question))
+                    way = doubtful(way, answer.doubt, True, where, question)
+            elif answer.share < 1:
+                others.append(replace(way, share=way.share * (1 - answer.share)))
+                way = replace(way, share=way.share * answer.share)
+            if (mark := mark_after_match(match, way.mark)) != way.mark:
+                way = replace(way, mark=mark)
+        return way, others
+
+    def _answer(self, match: Ext, packet: Seen, mark: int | None, sport_known: bool) -> Answer:
+        if match.revision == WORDS:
+            return foretell(match.name, options_of(match), packet, self._world)
+        sports = {packet.sport} if sport_known else _telling(match)
+        told = {compute(match, replace(packet, sport=sport), mark) for sport in sports}
+        if len(told) == 1 and None not in told:
+            return Answer(Fraction(int(bool(told.pop()))))
+        return Answer(doubt=f"-m {match.name}")
+
+
+def _telling(match: Ext) -> set[int]:
+    """Source ports that stand for all there are: where a match's answer may change, and another one."""
+    named: tuple[int, ...] = ()
+    if match.name in ("tcp", "udp"):
+        named = struct.unpack_from("<HH", match.data)
+    elif match.name == "multiport":
+        named = struct.unpack_from("<15H", match.data, 2)
+    return {ANY_PORT} | {p for n in named for p in (n - 1, n, n + 1) if 0 < p < 65536}
+
+
+def _ended(way: Way, target: Ext, packet: Seen) -> Way:
+    """What a target that ends the table does."""
+    values = {name: given for name, _, given in options_of(target)} if target.revision == WORDS else {}
+    if target.name == "REJECT":
+        default = "icmp-port-unreachable" if packet.family == "ip" else "icmp6-port-unreachable"
+        return replace(way, verdict="REJECT", reject=_first(values.get("--reject-with"), default))
+    if target.name == "NFQUEUE":
+        return replace(way, verdict="QUEUE")
+    given = _first(values.get("--to-destination") or values.get("--to-source") or values.get("--to-ports"), "")
+    address, port = _end(given) if target.name != "REDIRECT" else ("", _end(":" + given)[1])
+    return replace(way, rewrite=Rewrite(target.name, address, port))
+
+
+def _first(values: Sequence[str] | None, default: str) -> str:
+    return values[0] if values else default
+
+
+def _end(text: str) -> tuple[str, int]:
+    """10.0.0.1:80, [fd00::1]:80, 10.0.0.1; of ranges the first."""
+    if text.startswith("["):
+        address, _, port = text[1:].partition("]:")
+    elif text.count(":") > 1:
+        address, port = text, ""
+    else:
+        address, _, port = text.partition(":")
+    port = port.partition("-")[0]
+    return address.partition("-")[0].rstrip("]"), int(port) if port.isdigit() else 0

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values in nft's JSON, for one packet: what is looked at, constants, sets, maps, chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+from tracer.rules.match_context import World, address_text
+from tracer.rules.nftables.format import expression, operand
+from tracer.rules.nftables.json_parser import Listed
+from tracer.rules.packet_view import Seen
+from tracer.util.octets import decoded
+
+PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
+CHOICES = 4096
+"""Values of one `numgen` that are told apart: its modulus may be any number of 32 bits, and each value is kept."""
+
+
+class _Unknown:
+    """What nobody knows of this packet."""
+
+
+UNKNOWN = _Unknown()
+
+
+@dataclass(frozen=True)
+class Chance:
+    """One of several values, each with its share of all connections."""
+
+    choices: tuple[tuple[Fraction, Any], ...]
+
+
+@dataclass(frozen=True)
+class Values:
+    """Evaluates for one packet. place: family and table, in which sets and maps are looked for."""
+
+    listed: Listed
+    place: tuple[str, str]
+    packet: Seen
+    world: World
+    mark: int | None
+    sport_known: bool
+
+    def of(self, value: Any) -> Any:
+        """The value of an operand: text, a number, a tuple for a concatenation, a Chance, or UNKNOWN."""
+        if isinstance(value, str | int):
+            return value
+        if not isinstance(value, dict) or len(value) != 1:
+            return UNKNOWN
+        ((kind, body),) = value.items()
+        if kind == "payload":
+            return self._payload(body)
+        if kind == "meta":
+            return self._meta(body["key"])
+        if kind == "ct":
+            return {"state": "new", "direction": "original"}.get(body["key"], UNKNOWN)
+        if kind == "fib":
+            return self._fib(body)
+        if kind == "concat":
+            parts = tuple(self.of(p) for p in body)
+            return UNKNOWN if any(p is UNKNOWN or isinstance(p, Chance) for p in parts) else parts
+        if kind in ("&", "|", "^", "<<", ">>"):
+            return self._bits(kind, [self.of(side) for side in body])
+        if kind == "numgen":
+            offset, count = body.get("offset", 0), body["mod"]
+            if count > CHOICES:
+                return UNKNOWN
+            return Chance(tuple((Fraction(1, count), n + offset) for n in range(count)))
+        if kind == "map":
+            return self._value_in(self.of(body["key"]), body["data"])
+        return UNKNOWN
+
+    def _payload(self, body: dict[str, Any]) -> Any:
+        p, (protocol, name) = self.packet, (body.get("protocol"), body.get("field"))
+        layer = PROTOCOLS.get(p.protocol, "")
+        if protocol in ("ip", "ip6"):
+            ends = {"saddr": p.src, "daddr": p.dst}
+            if protocol == p.family and name in ends:
+                return address_text(ends[name], p.family)
+            return layer if name in ("protocol", "nexthdr") and protocol == p.family else UNKNOWN
+        if protocol in ("th", layer):
+            return {"dport": p.dport, "sport": p.sport if self.sport_known else UNKNOWN}.get(name or "", UNKNOWN)
+        # Another protocol's header: the match is false, as nft adds a test of the protocol.
+        return None if protocol in PROTOCOLS.values() else UNKNOWN
+
+    def _meta(self, key: str) -> Any:
+        p = self.packet
+        if key in ("mark", "l4proto", "nfproto", "protocol"):
+            family = "ipv6" if p.family == "ip6" else "ipv4"
+            told = {
+                "mark": self.mark,
+                "l4proto": PROTOCOLS.get(p.protocol, p.protocol),
+                "nfproto": family,
+                "protocol": p.family,
+            }
+            return UNKNOWN if told[key] is None else told[key]
+        if key in ("iifname", "oifname"):
+            face = p.in_face if key == "iifname" else p.out_face
+            return decoded(face.to_bytes(16, "big").rstrip(b"\0"))
+        return UNKNOWN
+
+    def _fib(self, body: dict[str, Any]) -> Any:
+        flags = body["flags"] if isinstance(body["flags"], list) else [body["flags"]]
+        if body["result"] != "type" or len(flags) != 1 or flags[0] not in ("daddr", "saddr"):
+            return UNKNOWN
+        end = self.packet.dst if flags[0] == "daddr" else self.packet.src
+        return self.world.type_of(address_text(end, self.packet.family)).lower() or UNKNOWN
+
+    def _bits(self, sign: str, sides: list[Any]) -> Any:
+        if not all(isinstance(s, int) for s in sides):
+            return UNKNOWN
+        left, right = sides
+        return {"&": left & right, "|": left | right, "^": left ^ right, "<<": left << right, ">>": left >> right}[sign]
+
+    def matches(self, body: dict[str, Any]) -> bool | None:
+        """Whether a match is true; None when that cannot be told."""
+        left, op = body["left"], body["op"]
+        if left == {"ct": {"key": "status"}}:
+            wanted = body["right"] if isinstance(body["right"], list) else [body["right"]]
+            met: bool | None = any(str(w).upper() in self.world.states for w in wanted)
+        elif left == {"ct": {"key": "state"}}:
+            wanted = body["right"] if isinstance(body["right"], list) else _members(body["right"])
+            met = any(str(w).upper() in self.world.states for w in wanted)
+        else:
+            value = self.of(left)
+            if value is None:
+                return False
+            if value is UNKNOWN or isinstance(value, Chance):
+                return None
+            if op in ("<", ">", "<=", ">="):
+                right = self.of(body["right"])
+                if not isinstance(value, int) or not isinstance(right, int):
+                    return None
+                return {"<": value < right, ">": value > right, "<=": value <= right, ">=": value >= right}[op]
+            met = self._fits(value, body["right"])
+        if met is None:
+            return None
+        return met == (op in ("==", "in"))
+
+    def _fits(self, value: Any, wanted: Any) -> bool | None:
+        """Whether a value is the wanted one, or among them."""
+        if isinstance(wanted, str) and wanted.startswith("@"):
+            found = self.listed.sets.get((*self.place, wanted[1:]))
+            return None if found is None else self._among(value, found)
+        if isinstance(wanted, list):
+            return self._among(value, tuple(wanted))
+        if isinstance(wanted, str | int):
+            return _same(value, wanted)
+        ((kind, body),) = wanted.items()
+        if kind == "set":
+            return self._among(value, tuple(body if isinstance(body, list) else [body]))
+        if kind == "elem":
+            return self._fits(value, body["val"])
+        if kind == "prefix":
+            return isinstance(value, str) and ip_address(value) in ip_network(f"{body['addr']}/{body['len']}")
+        if kind == "range":
+            return _between(value, body)
+        if kind == "concat":
+            parts = [self._fits(v, w) for v, w in zip(value, body, strict=True)] if isinstance(value, tuple) else [None]
+            return False if False in parts else None if None in parts else True
+        right = self.of(wanted)
+        return None if right is UNKNOWN or isinstance(right, Chance) else _same(value, right)
+
+    def _among(self, value: Any, wanted: tuple[Any, ...]) -> bool | None:
+        told = [self._fits(value, w) for w in wanted]
+        return True if True in told else None if None in told else False
+
+    def look_up(self, key: Any, data: Any) -> list[tuple[Fraction, str, str]] | None:
+        """(share, element as nft writes it, verdict) of a verdict map; None when the key is not known."""
+        value = self.of(key)
+        if value is UNKNOWN:
+            return None
+        if value is None:
+            return []
+        if isinstance(data, str) and data.startswith("@"):
+            found = self.listed.maps.get((*self.place, data[1:]))
+            if found is None or not isinstance(value, tuple | str | int):
+                return None
+            parts = tuple(str(v) for v in (value if isinstance(value, tuple) else (value,)))
+            element = found.elements.get(parts)
+            if element:
+                return [(Fraction(1), element.text, element.verdict)]
+            simple = all("/" not in k and "-" not in k and k != "*" for e in found.elements for k in e)
+            return [] if simple else None
+        pairs = _members(data)
+        choices = value.choices if isinstance(value, Chance) else ((Fraction(1), value),)
+        out = []
+        for share, one in choices:
+            for wanted, verdict in pairs:
+                if self._fits(one, wanted):
+                    said = expression(verdict) if isinstance(verdict, dict) else str(verdict)
+                    out.append((share, f"{operand(wanted)} : {said}", said))
+                    break
+        return out
+
+    def _value_in(self, key: Any, data: Any) -> Any:
+        """The value that a map of values has for a key."""
+        pairs = _members(data)
+        choices = key.choices if isinstance(key, Chance) else ((Fraction(1), key),)
+        found = []
+        for share, one in choices:
+            told = next((self.of(value) for wanted, value in pairs if self._fits(one, wanted)), UNKNOWN)
+            found.append((share, told))
+        return Chance(tuple(found)) if isinstance(key, Chance) else found[0][1]
+
+
+def _members(data: Any) -> list[Any]:
+    """The elements of an unnamed set or map."""
+    if isinstance(data, dict) and "set" in data:
+        return data["set"] if isinstance(data["set"], list) else [data["set"]]
+    return [data]
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, str) and wanted.endswith("*"):
+        return str(value).startswith(wanted[:-1])
+    return str(value) == str(wanted)
+
+
+def _between(value: Any, body: list[Any]) -> bool | None:
+    low, high = body
+    if isinstance(value, int) and isinstance(low, int):
+        return bool(low <= value <= high)
+    if isinstance(value, str) and isinstance(low, str):
+        mine, ends = ip_address(value), (ip_address(low), ip_address(high))
+        return int(ends[0]) <= int(mine) <= int(ends[1])
+    return None

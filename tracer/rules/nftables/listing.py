@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of rules as their user would write it, from the tools that know how: `nft`, and `iptables-nft-save` for the tables
+of iptables-nft, of which `nft` hides comments, matches and targets. Both only read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from tracer.model.rule import Rule
+from tracer.node import tools
+from tracer.rules import save_parser
+from tracer.util.lazy import LazyList
+
+IPTABLES_TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
+SAVE = {"ip": "iptables-nft-save", "ip6": "ip6tables-nft-save"}
+Saved = Callable[[str, str], Mapping[str, Sequence[Rule]]]
+"""What prints the rules of a table of iptables-nft: chain -> rules, by family and table."""
+_HANDLE = re.compile(r"^(?P<text>.*?) # handle (?P<handle>\d+)$", re.S)
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\\.')
+_CHAIN = re.compile(r"^\tchain (?P<name>\S+) \{")
+
+
+def saved(text: str) -> dict[str, Sequence[Rule]]:
+    """The rules of each chain of one table, from what iptables-save prints for it, with or without counters.
+
+    {} where it cannot be told which lines are rules.
+    """
+    chains: dict[str, list[str]] = {}
+    for line in text.split("\n"):
+        if line.startswith("["):
+            line = line.partition("] ")[2]
+        if line.startswith("-A "):
+            if _has_open_quote(line):
+                # A newline within a comment or a prefix: its writer chooses what stands on the next lines.
+                return {}
+            _, chain, *rest = line.split(" ", 2)
+            chains.setdefault(chain, []).append(rest[0] if rest else "")
+        elif line.startswith(":"):
+            chains.setdefault(line[1:].split(" ", 1)[0], [])
+    return {chain: _rules(chain, texts) for chain, texts in chains.items()}
+
+
+def _has_open_quote(line: str) -> bool:
+    return '"' in line and '"' in _QUOTED.sub("", line)
+
+
+def _rules(chain: str, texts: list[str]) -> Sequence[Rule]:
+    return LazyList(len(texts), lambda at: save_parser.rule("", "", chain, at + 1, texts[at]))
+
+
+def listed(text: str) -> dict[int, str]:
+    """The text of each rule by its handle, from what `nft -s -a list table` prints. Rules that nft writes on several lines,
+    for the sake of a long map, are joined to one."""
+    out: dict[int, str] = {}
+    in_chain, parts = False, list[str]()
+    for line in text.split("\n"):
+        if line == "\t}":
+            in_chain, parts = False, []
+        elif _CHAIN.match(line):
+            in_chain = True
+        elif in_chain:
+            parts.append(line.strip())
+            found = _HANDLE.match(" ".join(parts))
+            if found:
+                out[int(found["handle"])] = _without_header(found["text"])
+                parts = []
+            elif _is_header(parts[0]):
+                parts = []
+    return out
+
+
+def _is_header(line: str) -> bool:
+    """A base chain's type, or a chain's comment: lines without a handle that are no rule."""
+    return (line.startswith("type ") and " hook " in line) or (line.startswith('comment "') and line.endswith('"'))
+
+
+def _without_header(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip() if '"' not in text else text.strip()
+
+
+def run(*command: str) -> str | None:
+    """What a tool prints; None when it is missing, fails or takes too long."""
+    path = tools.find(command[0])
+    try:
+        return tools.printed(path, *command[1:]) if path else None
+    except OSError:
+        return None
+
+
+class Listings:
+    """listed() of the tables of this namespace, each family's asked for once. {} when `nft` is missing or fails.
+
+    `nft -t list ruleset` asks the kernel for no elements of named sets: a set of a million elements costs `nft list table`
+    600 MB and, on a busy machine, a minute. (`nft -t list table` asks for them all the same, in nft 1.0.6.)
+    """
+
+    def __init__(self) -> None:
+        self._families: dict[str, dict[str, str]] = {}
+
+    def __call__(self, family: str, table: str) -> dict[int, str]:
+        if family not in self._families:
+            parts = ("\n" + (run("nft", "-t", "-s", "-a", "list", "ruleset", family) or "")).split(f"\ntable {family} ")[1:]
+            tables = [part.split(" ", 1)[0] for part in parts]
+            # A name may have a newline in it, and look like another table's beginning: then none can be told apart.
+            self._families[family] = dict(zip(tables, parts, strict=True)) if len(set(tables)) == len(tables) else {}
+        return listed(self._families[family].get(table, ""))
+
+
+class Saves:
+    """saved() of the tables of this namespace, each family's asked for once. {} for a table that is none of iptables', or where
+    the tool is missing or fails."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, dict[str, str]] = {}
+
+    def __call__(self, family: str, table: str) -> Mapping[str, Sequence[Rule]]:
+        if family not in SAVE or table not in IPTABLES_TABLES:
+            return {}
+        if family not in self._families:
+            parts = ("\n" + (run(SAVE[family]) or "")).split("\n*")[1:]
+            self._families[family] = {part.split("\n", 1)[0]: part for part in parts}
+        return saved(self._families[family].get(table, ""))

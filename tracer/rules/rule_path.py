@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One way of a packet through the rules of a hook, as the simulations of both back ends give it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from tracer.model.condition import Assumed, Doubt
+from tracer.model.rule import Visit
+
+MOST = 512
+"""So many ways are followed; a Service of more endpoints is told by that many."""
+
+
+class TooMany(Exception):
+    """There are too many ways through these rules."""
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What a translation would make of one end. kind: "DNAT", "SNAT", "MASQUERADE", "REDIRECT". address "": left to the
+    kernel; port 0: as it was, or left to the kernel.
+    """
+
+    kind: str
+    address: str = ""
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way through a table or chain. verdict: "ACCEPT", "DROP", "REJECT", "QUEUE". mark: behind it, None = not known.
+
+    share: of all connections, by the rules' own choices. doubts: what it depends on that cannot be computed. assumed: what they
+    say, for the same question asked again.
+    """
+
+    visits: tuple[Visit, ...] = ()
+    verdict: str = "ACCEPT"
+    mark: int | None = 0
+    rewrite: Rewrite | None = None
+    reject: str = ""
+    share: Fraction = Fraction(1)
+    doubts: tuple[Doubt, ...] = ()
+    assumed: Assumed = frozenset()
+
+
+def doubtful(way: Way, what: str, holds: bool, where: str, question: Hashable = None) -> Way:
+    """The way if that is so. question: what was asked, None = another answer may come when it is asked again."""
+    assumed = way.assumed if question is None else way.assumed | {(question, holds)}
+    return replace(way, doubts=(*way.doubts, Doubt(what, holds, where)), assumed=assumed)
