@@ -35,8 +35,9 @@ EMPTIED: dict[str, str] = {
     # net/core/skbuff.c: of all users only the out-of-order queues of TCP (tcp_v4_destroy_sock, tcp_disconnect) and MPTCP. Under
     # want of memory segments of that queue are dropped elsewhere (tcp_prune_ofo_queue), for a reason of their own.
     "skb_rbtree_purge": SOCKET,
-    # net/sctp/ulpevent.c: after the message has been read.
+    # net/sctp/ulpevent.c: after the message has been read; and what a socket had not read when it is closed (sctp_close).
     "sctp_ulpevent_free": SOCKET,
+    "sctp_queue_purge_ulpevents": SOCKET,
     # drivers/net/tun.c, tap.c: packets that wait for the process that holds the device.
     "tun_ptr_free": TUNNEL,
     "tun_queue_purge": TUNNEL,
