@@ -41,7 +41,11 @@ def named(*before: str, script: str = NAMED) -> Iterator[int]:
 
 
 def _arguments(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+    """The command line of a process; b"" when it has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 @pytest.fixture
