@@ -12,11 +12,9 @@ import pytest
 
 from tests.support import captures
 from tests.support.nobody import NOBODY
-from tests.unit.capture.replay.test_planted_journals import (
-    plant,
-    read,
-    with_super,
-)  # two are fixtures
+from tests.unit.capture.replay.test_planted_journals import plant, read, with_super
+from tests.unit.capture.replay.test_planted_journals import precious as precious  # a fixture
+from tests.unit.capture.replay.test_planted_journals import shared as shared  # a fixture
 from tracer.capture.record.files import BESIDE, Files, Sizes
 from tracer.errors import NotWritten
 
