@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,11 @@ def has_read(process: subprocess.Popen[str], path: Path) -> bool:
 def has_open(process: subprocess.Popen[str], name: str) -> bool:
     assert process.poll() is None, "it ended before it was interrupted"
     fds = Path(f"/proc/{process.pid}/fd")
-    return any(os.path.basename(os.readlink(fd)) == name for fd in fds.iterdir() if fd.is_symlink())
+    for fd in fds.iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            if os.path.basename(os.readlink(fd)) == name:
+                return True
+    return False
 
 
 def signals_waiting(process: subprocess.Popen[str]) -> bool:
