@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tracer.audit.state import State
 from tracer.findings.nodeport_host_process import REFUSES
+from tracer.kube.no_endpoints import NONE_HERE
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.rule_text import destination, destination_ports, dnat_target, protocol
 from tracer.model.finding import Proof
@@ -63,7 +64,7 @@ def _by_rules(state: State) -> Iterator[Claim]:
 
 
 def _fate(owner: Owner, target: str) -> str:
-    if target == "DROP" or "no local endpoints" in owner.detail:
+    if target == "DROP" or NONE_HERE in owner.detail:
         return "which has no local endpoints: the Service's rule drops every request"
     return "and its rule sends every request to one of the Service's pods"
 

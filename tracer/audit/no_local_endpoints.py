@@ -10,7 +10,8 @@ from dataclasses import replace
 from tracer.audit import _traffic
 from tracer.audit._senders import OUTSIDE
 from tracer.audit.state import State
-from tracer.findings.no_local_endpoints import SAYS, conflict, port_of
+from tracer.findings.no_local_endpoints import conflict, port_of
+from tracer.kube.no_endpoints import NONE_HERE
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.rule_text import destination_ports, protocol
 from tracer.model.finding import Finding, Proof
@@ -41,7 +42,7 @@ def _as_it_goes(state: State, port: ServicePort, found: Finding) -> Iterator[Fin
 def _said(state: State) -> Iterator[tuple[Owner, str, int, Proof]]:
     """(whose, protocol, port or 0, what says so) of each rule or element that has no local endpoints."""
     for rule, ruleset in state.rules():
-        if rule.comment.endswith("has " + SAYS):
+        if rule.comment.endswith("has " + NONE_HERE):
             owner = state.owner(rule, ruleset)
             number = next(iter(destination_ports(rule)), 0)
             yield owner, protocol(rule) or "tcp", number, state.proof(rule, ruleset, owner.text)
@@ -49,7 +50,7 @@ def _said(state: State) -> Iterator[tuple[Owner, str, int, Proof]]:
         for element in found.elements.values() if (family, table, name) in state.maps and table == "kube-proxy" else ():
             said = owner_of_element(element.text, state.known) if element.verdict == "drop" else None
             port = _PORT.search(element.text)
-            if said and SAYS in said.detail and port:
+            if said and NONE_HERE in said.detail and port:
                 proto = next((k for k in element.key if k in ("tcp", "udp", "sctp")), "tcp")
                 shown = Proof("rule", f"element of map {family} {table} {name}: {element.text}", "nft")
                 yield said, proto, int(port[1]), shown

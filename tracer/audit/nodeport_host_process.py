@@ -12,6 +12,7 @@ from tracer.audit._senders import HERE, OUTSIDE, POD
 from tracer.audit._traffic import BY_IPVS, Way
 from tracer.audit.state import State
 from tracer.findings.nodeport_host_process import REFUSED_BY_IPVS, REFUSES, conflict
+from tracer.kube.no_endpoints import NONE_HERE
 from tracer.model.finding import Finding
 from tracer.node.node import Listener
 
@@ -68,7 +69,7 @@ def _fate(way: Way, empty: bool) -> str:
         by_ipvs = "by IPVS" in packet.verdict
         return REFUSED_BY_IPVS if by_ipvs else REFUSES if empty else _BY_A_RULE.format("refuses")
     if packet.outcome == "dropped":
-        said = any("no local endpoints" in f"{v.rule.comment if v.rule else ''} {v.element}" or v.element.endswith(": drop")
+        said = any(NONE_HERE in f"{v.rule.comment if v.rule else ''} {v.element}" or v.element.endswith(": drop")
                    for h in packet.hops if h.walk for v in h.walk.visits)  # fmt: skip
         return _DROPS if said or empty else _BY_A_RULE.format("drops")
     if way.translated and way.owner and way.owner.kind == "Service":

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from tracer.findings.context import Context
 from tracer.findings.no_local_endpoints import port_of, runs_here, turned_away
 from tracer.findings.proofs import decision_proof, packet_proof
+from tracer.kube.no_endpoints import NONE
 from tracer.model.finding import Finding, Proof
 from tracer.model.kube import Endpoint
 from tracer.model.packet import Packet
 
-SAYS = "no endpoints"
 CURE = (
     "Mend what the readiness probe asks for, or the probe; publishNotReadyAddresses: true gives requests to pods that are not"
     " ready."
@@ -56,7 +56,7 @@ def _names(ends: Sequence[Endpoint]) -> str:
 def _nowhere(packet: Packet, context: Context) -> Finding | None:
     """No pod of the Service is ready."""
     for hop in packet.hops:
-        by_rule = hop.walk and hop.walk.decision and hop.owner and SAYS in hop.owner.detail
+        by_rule = hop.walk and hop.walk.decision and hop.owner and NONE in hop.owner.detail
         if hop.verdict != "REJECT" or hop.clone or not hop.owner or hop.owner.kind != "Service" or not (by_rule or hop.ipvs):
             continue
         port = port_of(hop.owner, packet.protocol.lower(), packet.endpoints.dport, context)

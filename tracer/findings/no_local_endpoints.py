@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from tracer.findings.context import Context
 from tracer.findings.proofs import decision_proof, packet_proof, rule_proof
+from tracer.kube.no_endpoints import NONE_HERE
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.model.finding import Finding, Proof
 from tracer.model.kube import Endpoint, Owner, ServicePort
@@ -19,8 +20,6 @@ from tracer.model.rule import Visit, Walk
 from tracer.node.kube_proxy import FLAG, KEY, KubeProxy
 from tracer.util.addresses import place
 from tracer.util.asking import answered
-
-SAYS = "no local endpoints"
 
 
 def find(packet: Packet, context: Context) -> Finding | None:
@@ -57,10 +56,10 @@ def _whom(visit: Visit, walk: Walk, context: Context) -> Owner | None:
     """The Service whose rule says here that it has no local endpoints: by its comment, or by a map's element that drops."""
     if not visit.rule:
         return None
-    if visit.rule.comment.endswith("has " + SAYS):
+    if visit.rule.comment.endswith("has " + NONE_HERE):
         return context.owner(visit.rule, walk)
     owner = owner_of_element(visit.element, context.known) if visit.element.endswith(": drop") else None
-    return owner if owner and SAYS in owner.detail else None
+    return owner if owner and NONE_HERE in owner.detail else None
 
 
 def port_of(owner: Owner, protocol: str, number: int, context: Context) -> ServicePort | None:

@@ -12,6 +12,7 @@ import re
 
 from tracer.kube.catalog import Known
 from tracer.kube.chain_names import Named, read_nftables_name
+from tracer.kube.no_endpoints import NONE, NONE_HERE
 from tracer.kube.owners.kube_proxy_iptables import service_in
 from tracer.kube.rule_text import dnat_target
 from tracer.model.kube import Owner, ServicePort
@@ -51,7 +52,7 @@ def owner_of_element(text: str, known: Known) -> Owner | None:
         named = read_nftables_name(chain.rstrip(","))
         if named:
             return _service(named, known, detail)
-    fate = "no endpoints" if "goto reject-chain" in text else "no local endpoints" if text.endswith(": drop") else ""
+    fate = NONE if "goto reject-chain" in text else NONE_HERE if text.endswith(": drop") else ""
     said = _SAYS.search(text)
     label = service_in(said[1]) if said else None
     if label:
