@@ -34,6 +34,14 @@ def find(name: str) -> str | None:
     return shutil.which(name, path=DIRECTORIES)
 
 
+def output(name: str, *arguments: str) -> str:
+    """What a tool prints. Raises OSError, which says why, also when it is not installed."""
+    path = find(name)
+    if not path:
+        raise OSError(f"{name} is not installed")
+    return printed(path, *arguments)
+
+
 def printed(*command: str) -> str:
     """What it prints, by way of a file in memory: 80,000 rules through a pipe take longer than printing them.
 

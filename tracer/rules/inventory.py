@@ -81,22 +81,14 @@ def _nft() -> tuple[Listed | None, frozenset[tuple[str, str]], list[str]]:
     for _ in range(TRIES):
         with suppress(OSError), Nfnetlink() as nfnetlink:
             before = netlink_dump.generation(nfnetlink)
-            text, why = _listing()
-            if text is None:
-                return None, frozenset(), [f"the rules of nftables cannot be read: {why}"]
+            try:
+                text = tools.output("nft", "-j", "list", "ruleset")
+            except OSError as e:
+                return None, frozenset(), [f"the rules of nftables cannot be read: {e}"]
             listed, saved = with_saves(json_parser.parse(text), listing.Saves())
             if netlink_dump.generation(nfnetlink) == before:
                 return listed if listed.ruleset.chains else None, saved, []
     return None, frozenset(), ["the rules of nftables changed each time they were being read"]
-
-
-def _listing() -> tuple[str | None, str]:
-    """What `nft -j` prints; None, and a clause that says why, where it prints nothing."""
-    path = tools.find("nft")
-    try:
-        return (tools.printed(path, "-j", "list", "ruleset"), "") if path else (None, "nft is not installed")
-    except OSError as e:
-        return None, str(e)
 
 
 def with_saves(listed: Listed, saved: listing.Saved) -> tuple[Listed, frozenset[tuple[str, str]]]:

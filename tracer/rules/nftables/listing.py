@@ -81,9 +81,8 @@ def _without_header(text: str) -> str:
 
 def run(*command: str) -> str | None:
     """What a tool prints; None when it is missing, fails or takes too long."""
-    path = tools.find(command[0])
     try:
-        return tools.printed(path, *command[1:]) if path else None
+        return tools.output(*command)
     except OSError:
         return None
 
