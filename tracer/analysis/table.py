@@ -33,8 +33,13 @@ def show(tables: Iterable[Table], out: TextIO, form: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    class Unguarded(Console):
+        def on_broken_pipe(self) -> None:
+            """rich would exit with status 1 here, which `diff` has for captures that differ."""
+            raise
+
     # Where there is no terminal, no line is broken: whoever reads a file can scroll.
-    console = Console(file=out, highlight=False, width=None if out.isatty() else 200)
+    console = Unguarded(file=out, highlight=False, width=None if out.isatty() else 200)
     for table in tables:
         # Not as rich's title, which is broken where the table is narrow.
         console.print(Text(visible(table.title), style="bold"))

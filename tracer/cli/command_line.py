@@ -7,8 +7,10 @@ missing must not become a program that root runs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -43,6 +45,16 @@ class TraceByDefault(click.Group):
         elif args[0] not in self.commands and args[0] != "--version":
             raise unknown(args[0], self.commands)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """An output that is not read to its end, as in `k8snet-trace ... | head -1`, is no error: click would exit with 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            from tracer.render.base import hang_up
+
+            hang_up(sys.stdout)
+            return 0
 
 
 class RunsProgram(click.Command):

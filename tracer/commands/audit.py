@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from tracer import render
@@ -15,21 +14,12 @@ from tracer.kube.selectors import Words
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding
 from tracer.node.capabilities import require_root
-from tracer.render.base import hang_up
 from tracer.rules import inventory
 from tracer.rules.backends import nft_loaded
 
 
 def run(form: str, source: Source) -> int:
     """One audit of the node that this runs on; returns the exit status. Raises TraceError."""
-    try:
-        return _audited(form, source)
-    except BrokenPipeError:
-        hang_up(sys.stdout)
-        return 0
-
-
-def _audited(form: str, source: Source) -> int:
     with Kube(source, Words(), Filter()) as kube:
         require_root()
         output = render.find(form)()

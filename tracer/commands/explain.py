@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -37,7 +36,7 @@ from tracer.pipeline.wiring import rules_of
 from tracer.predict.compare import compare
 from tracer.predict.path import Journey
 from tracer.predict.query import Question
-from tracer.render.base import Lost, Output, hang_up
+from tracer.render.base import Lost, Output
 from tracer.rules import inventory
 from tracer.rules.backends import nft_loaded
 from tracer.rules.iptables.assemble import NotUnderstood
@@ -58,14 +57,6 @@ class Live:
 
 def run(question: Question, form: str, verbose: bool, source: Source, live: Live | None) -> int:
     """The command `k8snet-trace explain`; returns its exit status. Raises TraceError."""
-    try:
-        return _predicted(question, form, verbose, source, live)
-    except BrokenPipeError:
-        hang_up(sys.stdout)
-        return 0
-
-
-def _predicted(question: Question, form: str, verbose: bool, source: Source, live: Live | None) -> int:
     (require_tracing if live else require_root)()
     with Kube(source, Words(), Filter()) as kube:
         output = render.find(form)(verbose=verbose)

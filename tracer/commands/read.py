@@ -16,7 +16,6 @@ from tracer.errors import BadOption
 from tracer.kube.selectors import Words
 from tracer.model.filter import Filter, parse_host
 from tracer.pipeline.shutdown import reading
-from tracer.render.base import hang_up
 
 
 def asked(options: dict[str, Any]) -> Asked:
@@ -41,18 +40,15 @@ def asked(options: dict[str, Any]) -> Asked:
 def read(paths: Sequence[str], given: dict[str, Any]) -> int:
     """`-r FILE`, once or more: prints what the run printed, or would have with these options. Returns the exit status."""
     form, verbose, wanted = given["form"], given["verbose"], asked(given)
-    try:
-        with reading(paths) as stop, opened(paths) as capture:
-            output = render.find(form)(verbose=verbose)
-            few = runner.facts(capture, False)
-            full = runner.facts(capture, True) if verbose or form == "json" else few
-            output.begin(full, str(runner.options(capture).get("said", "")), runner.release(capture))
-            with runner.bar(capture, f"reading {capture.path}", not sys.stdout.isatty()) as progress:
-                totals = runner.replay(capture, output, wanted, stop, progress)
-            if capture.ended() is None:
-                output.note(runner.CUT_SHORT)
-            output.summary(totals)
-            runner.whole(capture)
-    except BrokenPipeError:
-        hang_up(sys.stdout)
+    with reading(paths) as stop, opened(paths) as capture:
+        output = render.find(form)(verbose=verbose)
+        few = runner.facts(capture, False)
+        full = runner.facts(capture, True) if verbose or form == "json" else few
+        output.begin(full, str(runner.options(capture).get("said", "")), runner.release(capture))
+        with runner.bar(capture, f"reading {capture.path}", not sys.stdout.isatty()) as progress:
+            totals = runner.replay(capture, output, wanted, stop, progress)
+        if capture.ended() is None:
+            output.note(runner.CUT_SHORT)
+        output.summary(totals)
+        runner.whole(capture)
     return 0

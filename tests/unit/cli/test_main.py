@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import captures
 from tracer import __version__, errors
 from tracer.cli import main
 from tracer.commands import filter_options
@@ -257,6 +258,20 @@ def test_an_output_that_nobody_reads_any_more_is_no_error() -> None:
         os.close(writes)
     assert (ended.returncode, ended.stderr.count("\n")) == (0, 1), ended.stderr
     assert ended.stderr.startswith("k8snet-trace "), "how the run begins, and nothing after it"
+
+
+@pytest.mark.parametrize("words", [["stats"], ["findings"], ["-r"]], ids=" ".join)
+def test_so_it_is_of_what_reads_a_capture(tmp_path: Path, words: list[str]) -> None:
+    """Not 1 either: that is what `diff` says of captures that differ."""
+    made = captures.capture(tmp_path / "a.k8st", captures.some_turns(8))
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        command = [sys.executable, "-m", "tracer", *words, str(made.path)]
+        ended = subprocess.run(command, cwd=ROOT, stdout=writes, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(writes)
+    assert ended.returncode == 0 and "Traceback" not in ended.stderr, ended.stderr
 
 
 @pytest.mark.parametrize("where", ["/dev/full", "/dev/null"])
