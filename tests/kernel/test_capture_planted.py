@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import captures
+from tests.support.captures import read
 from tests.support.nobody import NOBODY
-from tests.unit.capture.replay.test_planted_journals import plant, read, with_super
+from tests.unit.capture.replay.test_planted_journals import plant, with_super
 from tests.unit.capture.replay.test_planted_journals import precious as precious  # a fixture
 from tests.unit.capture.replay.test_planted_journals import shared as shared  # a fixture
 from tracer.capture.record.files import BESIDE, Files, Sizes

@@ -25,6 +25,9 @@ from tracer.capture.record.environment import Recording
 from tracer.capture.record.files import Sizes
 from tracer.capture.record.prefetch import Ahead
 from tracer.capture.redact.records import Redacted
+from tracer.capture.replay import runner
+from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.runner import Asked
 from tracer.connections.tracker import Connections
 from tracer.events import record
 from tracer.events.record import DTYPE, SLOT, Flag, Kind
@@ -51,6 +54,7 @@ from tracer.pipeline.run import Limits, Run
 from tracer.pipeline.shutdown import Stop
 from tracer.render import find
 from tracer.render.base import Output
+from tracer.render.json import Json
 from tracer.rules.iptables.generations import Legacy
 from tracer.rules.iptables.reader import Reader, Reading, Wanted
 from tracer.rules.iptables.save_join import Rules
@@ -283,3 +287,12 @@ def capture(
         machine.close(run.totals.seconds)
         output.summary(run.totals)
     return Printed(path, {form: out.getvalue()}, err.getvalue(), run.totals, list(machine.files.names))
+
+
+def read(path: Path) -> tuple[Totals, str]:
+    """A capture by itself: what came of it, and as JSON."""
+    out = io.StringIO()
+    with Capture(str(path)) as capture:
+        totals = runner.replay(capture, Json(out, io.StringIO()), Asked(), Stop())
+        runner.whole(capture)
+    return totals, out.getvalue()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sqlite3
 import stat
@@ -12,21 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.support import captures
+from tests.support.captures import read
 from tracer.capture.format import record_layout
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import Tape
 from tracer.capture.record.files import Files, Sizes
 from tracer.capture.record.writer import Writer
-from tracer.capture.replay import runner
 from tracer.capture.replay.file_series import opened
 from tracer.capture.replay.reader import Capture
-from tracer.capture.replay.runner import Asked
 from tracer.cli import main
 from tracer.errors import Damaged, NotWritten
-from tracer.model.summary import Totals
 from tracer.pipeline.run import Run
-from tracer.pipeline.shutdown import Stop
-from tracer.render.json import Json
 
 
 @pytest.fixture(autouse=True)
@@ -35,15 +30,6 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
     monkeypatch.setattr("tracer.capture.record.buffer.CHUNK_SECONDS", 0.0)
     monkeypatch.setattr("tracer.capture.record.writer.CLOSE_SECONDS", 600.0)
-
-
-def read(path: Path) -> tuple[Totals, str]:
-    """A file by itself: what came of it, as JSON too."""
-    out = io.StringIO()
-    with Capture(str(path)) as capture:
-        totals = runner.replay(capture, Json(out, io.StringIO()), Asked(), Stop())
-        runner.whole(capture)
-    return totals, out.getvalue()
 
 
 def test_objects_of_a_capture_are_in_the_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sqlite3
 import stat
@@ -14,16 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.support import captures
+from tests.support.captures import read
 from tests.support.nobody import NOBODY
 from tracer.capture.format import sqlite_journal
 from tracer.capture.record.files import BESIDE, Files, Sizes
-from tracer.capture.replay import runner
-from tracer.capture.replay.reader import Capture
-from tracer.capture.replay.runner import Asked
 from tracer.errors import NotWritten
-from tracer.model.summary import Totals
-from tracer.pipeline.shutdown import Stop
-from tracer.render.json import Json
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of two users need root")
 
@@ -75,14 +69,6 @@ def plant(path: Path, content: bytes, owner: int = NOBODY) -> bool:
         except OSError:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def read(path: Path) -> tuple[Totals, str]:
-    out = io.StringIO()
-    with Capture(str(path)) as capture:
-        totals = runner.replay(capture, Json(out, io.StringIO()), Asked(), Stop())
-        runner.whole(capture)
-    return totals, out.getvalue()
 
 
 def meta() -> dict[str, object]:
