@@ -88,9 +88,9 @@ class Handler(BaseHTTPRequestHandler):
             return False
         return True
 
-    def _one(self, collection: str, name: str) -> None:
+    def _one(self, collection: str, name: str, namespace: str = "") -> None:
         kind = PATHS[collection]
-        body = self.api.stored.get((kind, "", name))
+        body = self.api.stored.get((kind, namespace, name))
         if kind in self.api.refuse or body is None:
             return self._status(self.api.refuse.get(kind, 404), f'{kind} "{name}" not found')
         return self._answer(200, served(body, collection))

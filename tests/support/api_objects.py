@@ -11,6 +11,7 @@ Object = dict[str, Any]
 CORE, V1BETA1 = "/api/v1", "/apis/discovery.k8s.io/v1beta1"
 PATHS = {
     f"{CORE}/services": "Service", f"{CORE}/pods": "Pod", f"{CORE}/nodes": "Node", f"{CORE}/endpoints": "Endpoints",
+    f"{CORE}/events": "Event",
     "/apis/discovery.k8s.io/v1/endpointslices": "EndpointSlice", f"{V1BETA1}/endpointslices": "EndpointSlice",
     "/apis/networking.k8s.io/v1/servicecidrs": "ServiceCIDR",
 }  # fmt: skip
@@ -57,13 +58,12 @@ def is_selected(body: Object, query: dict[str, str]) -> bool:
     """Whether the request's fieldSelector and labelSelector choose the object."""
     labels = body["metadata"].get("labels") or {}
     of_labels = [term for term in query.get("labelSelector", "").split(",") if term]
-    return _has_field(body, query.get("fieldSelector", "")) and all(_has_label(labels, term) for term in of_labels)
+    of_fields = [term for term in query.get("fieldSelector", "").split(",") if term]
+    return all(_has_field(body, term) for term in of_fields) and all(_has_label(labels, term) for term in of_labels)
 
 
 def _has_field(body: Object, selector: str) -> bool:
     """selector: `path=value` or `path!=value`."""
-    if not selector:
-        return True
     path, _, value = selector.partition("=")
     found: Any = body
     for name in path.removesuffix("!").split("."):

@@ -25,8 +25,10 @@ class ApiServer:
     """refuse: kind -> status answered instead (403, 404, 500 ...). token: the only one believed, "" = any. page: objects of a
     list at once. answering: cleared, no request is answered until it is set again. tls: to speak https.
 
-    Listens from the start; a context manager that ends it.
+    Listens from the start; a context manager that ends it. handler: what answers its requests.
     """
+
+    handler: type[Handler] = Handler
 
     def __init__(
         self, objects: Iterable[Object] = (), token: str = "", page: int = 2, tls: ssl.SSLContext | None = None
@@ -94,7 +96,7 @@ class ApiServer:
         """Listens; on the same port as before, if there was one."""
         outer = self
 
-        class Answering(Handler):
+        class Answering(self.handler):  # type: ignore[name-defined, misc]
             api = outer
 
         class Server(ThreadingHTTPServer):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An API server for `kubectl`: beside lists it asks which resources there are, for one object by its name, for objects with a
-label, and for a change of one, which the double in tests/support/api_server.py does not answer.
+"""An API server for `kubectl`: the double of tests/support/api_server.py, and what only `kubectl` asks for. That is which
+resources there are, objects of one namespace, Endpoints beside slices, and a change of one object.
 
 kubectl's own decoding and printing is what the tests are for; nothing of it is made again here.
 """
@@ -8,151 +8,66 @@ kubectl's own decoding and printing is what the tests are for; nothing of it is 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
-Object = dict[str, Any]
-KINDS = {"services": "Service", "pods": "Pod", "nodes": "Node", "endpoints": "Endpoints", "events": "Event"}
+from tests.support.api_handler import Handler
+from tests.support.api_objects import CORE, PATHS, V1BETA1, Object, key
+from tests.support.api_server import ApiServer
+
+SHORT = {"pods": "po", "services": "svc", "nodes": "no", "endpoints": "ep", "events": "ev"}
+"""Resources of the core group, and what kubectl calls them for short."""
 SLICES = "endpointslices"
 
 
-class KubectlApi:
-    """slices: the version of discovery.k8s.io that is served, "v1beta1" as by Kubernetes 1.20, or "v1". Listens at once."""
+class KubectlHandler(Handler):
+    """Takes paths with a namespace, which the double's clients never ask for, as a selection of the collection."""
 
-    def __init__(self, slices: str = "v1") -> None:
-        self.slices = slices
-        self.minor = "20" if slices == "v1beta1" else "32"
-        self._items: list[Object] = []
-        outer = self
-
-        class Handler(_Handler):
-            api = outer
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def replace(self, items: Iterable[Object]) -> None:
-        """These objects and no others. Services with slices get Endpoints too, as the controller makes them."""
-        self._items = [json.loads(json.dumps(i)) for i in items]
-        for number, each in enumerate(self._items):
-            each["metadata"].setdefault("resourceVersion", str(100 + number))
-            each["metadata"].setdefault("uid", f"uid-{number}")
-
-    def share(self, other: KubectlApi) -> None:
-        """Serves the objects of another one: a change of them is a change there too."""
-        self._items = other._items
-
-    def as_objects(self) -> list[Object]:
-        """What the tracer's store is told."""
-        return self._items
-
-    def of(self, kind: str, namespace: str = "", name: str = "", labels: str = "") -> list[Object]:
-        found = self._items if kind != "Endpoints" else self._endpoints()
-        found = [o for o in found if o["kind"] == kind]
-        if namespace:
-            found = [o for o in found if o["metadata"].get("namespace") == namespace]
-        if name:
-            found = [o for o in found if o["metadata"]["name"] == name]
-        wanted = dict(each.split("=", 1) for each in labels.split(",") if "=" in each)
-        return [o for o in found if wanted.items() <= o["metadata"].get("labels", {}).items()]
-
-    def _endpoints(self) -> list[Object]:
-        """The Endpoints that the endpoints controller makes beside slices; every version of Kubernetes has them."""
-        found = []
-        for each in (o for o in self._items if o["kind"] == "EndpointSlice"):
-            subset: Object = {"addresses": [], "notReadyAddresses": [], "ports": each["ports"]}
-            for end in each["endpoints"]:
-                key = "addresses" if end["conditions"].get("ready", True) else "notReadyAddresses"
-                on = {"nodeName": end["nodeName"]} if "nodeName" in end else {}
-                subset[key] += [{"ip": a, **on, "targetRef": end.get("targetRef")} for a in end["addresses"]]
-            of = each["metadata"]
-            meta = {"namespace": of["namespace"], "name": of["labels"]["kubernetes.io/service-name"]}
-            found.append({"kind": "Endpoints", "metadata": meta, "subsets": [{k: v for k, v in subset.items() if v}]})
-        return found
-
-    def written(self, body: Object) -> Object:
-        """An object as this version of the API serves it."""
-        version = f"discovery.k8s.io/{self.slices}" if body["kind"] == "EndpointSlice" else "v1"
-        body = {"apiVersion": version, **body}
-        if body["kind"] == "EndpointSlice" and self.slices == "v1beta1":
-            body = json.loads(json.dumps(body))
-            for end in body["endpoints"]:
-                end["topology"] = {"kubernetes.io/hostname": end.pop("nodeName")}
-        return body
-
-    def change(self, kind: str, namespace: str, name: str, patch: Object) -> Object:
-        (found,) = self.of(kind, namespace, name)
-        _merge(found, patch)
-        return found
-
-    def kubeconfig(self, folder: Path) -> str:
-        """The path of a kubeconfig that leads here."""
-        config = {
-            "apiVersion": "v1", "kind": "Config", "current-context": "here",
-            "contexts": [{"name": "here", "context": {"cluster": "lab", "user": "me"}}],
-            "clusters": [{"name": "lab", "cluster": {"server": f"http://127.0.0.1:{self._server.server_address[1]}"}}],
-            "users": [{"name": "me", "user": {}}],
-        }  # fmt: skip
-        path = folder / f"config-{self.slices}"
-        path.write_text(json.dumps(config))
-        return str(path)
-
-
-def _merge(into: Object, patch: Object) -> None:
-    """A strategic merge, as far as `kubectl edit` of a Service needs it: ports are known by their numbers."""
-    for key, value in patch.items():
-        if value is None:
-            into.pop(key, None)
-        elif isinstance(value, dict):
-            _merge(into.setdefault(key, {}), value)
-        elif key == "ports":
-            for each in value:
-                same = [p for p in into[key] if p["port"] == each.get("port")]
-                _merge(same[0], each)
-        elif not key.startswith("$"):
-            into[key] = value
-
-
-class _Handler(BaseHTTPRequestHandler):
     api: KubectlApi
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
-        words = url.path.strip("/").split("/")
         found = self._discovery(url.path)
-        if found is None:
-            found = self._objects(words, {k: v[0] for k, v in parse_qs(url.query).items()})
-        if found is None:
-            self._answer(404, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
-                               "message": f"{url.path} not found"})  # fmt: skip
-        else:
-            self._answer(200, found)
+        if found is not None:
+            return self._answer(200, found)
+        self.path = url.path
+        collection, namespace, name = self._split()
+        if name:
+            return self._one(collection, name, namespace)
+        terms = [url.query, f"fieldSelector=metadata.namespace={namespace}" if namespace else ""]
+        self.path = "?".join(filter(None, (collection, "&".join(filter(None, terms)))))
+        return super().do_GET()
 
     def do_PATCH(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        _, _, _, namespace, resource, name = urlsplit(self.path).path.strip("/").split("/")
-        self._answer(200, self.api.written(self.api.change(KINDS[resource], namespace, name, body)))
+        self.path = urlsplit(self.path).path
+        collection, namespace, name = self._split()
+        _merge(self.api.stored[PATHS[collection], namespace, name], body)
+        return self._one(collection, name, namespace)
+
+    def _split(self) -> tuple[str, str, str]:
+        """The collection's path, a namespace and a name, each "" where there is none."""
+        group, _, rest = self.path.partition("/namespaces/")
+        namespace, _, rest = rest.partition("/") if rest else ("", "", "")
+        if rest:
+            resource, _, name = rest.partition("/")
+            return f"{group}/{resource}", namespace, name
+        collection, _, name = self.path.rpartition("/")
+        return (collection, "", name) if collection in PATHS else (self.path, "", "")
+
+    def _selected(self, path: str, query: dict[str, str]) -> list[Object]:
+        if PATHS[path] == "EndpointSlice" and path.startswith(V1BETA1):
+            # Of this version `kubectl` prints the topology, which has the node's name.
+            return [_without_node_names(each) for each in super()._selected(path, query)]
+        return super()._selected(path, query)
 
     def _discovery(self, path: str) -> Object | None:
-        slices = self.api.slices
+        slices, minor = self.api.slices, "20" if self.api.slices == "v1beta1" else "32"
         group = {"groupVersion": f"discovery.k8s.io/{slices}", "version": slices}
-        names = {"pods": "po", "services": "svc", "nodes": "no", "endpoints": "ep", "events": "ev"}
         verbs = ["get", "list", "patch", "watch"]
         found: dict[str, Object] = {
-            "/version": {"major": "1", "minor": self.api.minor, "gitVersion": f"v1.{self.api.minor}.0"},
+            "/version": {"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.0"},
             "/openapi/v3": {"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}},
             "/openapi/v3/api/v1": {"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1"}, "paths": {
                 "/api/v1/namespaces/{namespace}/services/{name}": {"patch": {
@@ -162,8 +77,8 @@ class _Handler(BaseHTTPRequestHandler):
             "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [
                 {"name": "discovery.k8s.io", "versions": [group], "preferredVersion": group}]},
             "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [
-                {"name": n, "singularName": n.rstrip("s"), "namespaced": n != "nodes", "kind": KINDS[n], "verbs": verbs,
-                 "shortNames": [short]} for n, short in names.items()]},
+                {"name": n, "singularName": n.rstrip("s"), "namespaced": n != "nodes", "kind": PATHS[f"{CORE}/{n}"],
+                 "verbs": verbs, "shortNames": [short]} for n, short in SHORT.items()]},
             f"/apis/{group['groupVersion']}": {
                 "kind": "APIResourceList", "groupVersion": group["groupVersion"], "resources": [
                     {"name": SLICES, "singularName": "endpointslice", "namespaced": True, "kind": "EndpointSlice",
@@ -171,25 +86,69 @@ class _Handler(BaseHTTPRequestHandler):
         }  # fmt: skip
         return found.get(path)
 
-    def _objects(self, words: list[str], query: dict[str, str]) -> Object | None:
-        words = words[2:] if words[:2] == ["api", "v1"] else words[3:]
-        namespace = ""
-        if words[:1] == ["namespaces"] and len(words) > 2:
-            namespace, words = words[1], words[2:]
-        kind = "EndpointSlice" if words[:1] == [SLICES] else KINDS.get(words[0] if words else "", "")
-        if not kind:
-            return None
-        found = self.api.of(kind, namespace, words[1] if len(words) > 1 else "", query.get("labelSelector", ""))
-        if len(words) > 1:
-            return self.api.written(found[0]) if found else None
-        version = f"discovery.k8s.io/{self.api.slices}" if kind == "EndpointSlice" else "v1"
-        items = [self.api.written(o) for o in found]
-        return {"kind": f"{kind}List", "apiVersion": version, "metadata": {"resourceVersion": "1"}, "items": items}
 
-    def _answer(self, status: int, body: Object) -> None:
-        text = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+class KubectlApi(ApiServer):
+    """slices: the version of discovery.k8s.io that is served, "v1beta1" as by Kubernetes 1.20, or "v1". Listens at once."""
+
+    handler = KubectlHandler
+
+    def __init__(self, slices: str = "v1") -> None:
+        self.slices = slices
+        super().__init__(page=1000)
+
+    def replace(self, items: Iterable[Object]) -> None:
+        """These objects and no others. Slices get Endpoints beside them, as the controller makes them."""
+        self.stored.clear()
+        for number, each in enumerate(items):
+            each = json.loads(json.dumps(each))
+            each["metadata"].setdefault("uid", f"uid-{number}")
+            self.put(each)
+            if each["kind"] == "EndpointSlice":
+                beside = _endpoints(each)
+                known = self.stored.get(key(beside), {"subsets": []})
+                self.put({**beside, "subsets": known["subsets"] + beside["subsets"]})
+
+    def share(self, other: KubectlApi) -> None:
+        """Serves the objects of another one: a change of them is a change there too."""
+        self.stored = other.stored
+
+    def as_objects(self) -> list[Object]:
+        """What the tracer's store is told."""
+        return [each for each in self.objects if each["kind"] != "Endpoints"]
+
+    def kubeconfig(self, folder: Path, token: str = "") -> str:
+        """The path of a kubeconfig that leads here: servers of both versions are used at once."""
+        own = folder / self.slices
+        own.mkdir()
+        return super().kubeconfig(own, token)
+
+
+def _endpoints(of: Object) -> Object:
+    """The Endpoints that the endpoints controller makes beside a slice; every version of Kubernetes has them."""
+    subset: Object = {"addresses": [], "notReadyAddresses": [], "ports": of["ports"]}
+    for end in of["endpoints"]:
+        state = "addresses" if end["conditions"].get("ready", True) else "notReadyAddresses"
+        on = {"nodeName": end["nodeName"]} if "nodeName" in end else {}
+        subset[state] += [{"ip": a, **on, "targetRef": end.get("targetRef")} for a in end["addresses"]]
+    meta = {"namespace": of["metadata"]["namespace"], "name": of["metadata"]["labels"]["kubernetes.io/service-name"]}
+    return {"kind": "Endpoints", "metadata": meta, "subsets": [{k: v for k, v in subset.items() if v}]}
+
+
+def _without_node_names(of: Object) -> Object:
+    ends = [{k: v for k, v in end.items() if k != "nodeName"} for end in of["endpoints"]]
+    return {**of, "endpoints": ends}
+
+
+def _merge(into: Object, patch: Object) -> None:
+    """A strategic merge, as far as `kubectl edit` of a Service needs it: ports are known by their numbers."""
+    for name, value in patch.items():
+        if value is None:
+            into.pop(name, None)
+        elif isinstance(value, dict):
+            _merge(into.setdefault(name, {}), value)
+        elif name == "ports":
+            for each in value:
+                same = [p for p in into[name] if p["port"] == each.get("port")]
+                _merge(same[0], each)
+        elif not name.startswith("$"):
+            into[name] = value

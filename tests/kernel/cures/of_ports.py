@@ -127,7 +127,7 @@ def _process(box: Box, service: Service, steps: Step, by_packet: bool) -> Look:
     name = service.name.partition("/")[2]
 
     def other_port() -> None:
-        (told,) = box.api.of("Service", "shop", name)
+        told = box.api.stored["Service", "shop", name]
         number = told["spec"]["ports"][0]["nodePort"]
         if number == service.node_port:
             # Without kubectl the object is changed as it would.

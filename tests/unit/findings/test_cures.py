@@ -110,8 +110,8 @@ def test_kubectl_shows_what_is_said(command: str, slices: str, tmp_path: Path) -
     try:
         done = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, check=False, timeout=120)
     finally:
-        api.close()
+        api.die()
     expected = EXPECTED[max((e for e in EXPECTED if command.startswith(e)), key=len)]
     assert done.returncode == 0 and re.search(expected, done.stdout), (command, done)
     if " edit " in command:
-        assert api.of("Service", "shop", "orders")[0]["spec"]["ports"][0]["nodePort"] == 30307
+        assert api.stored["Service", "shop", "orders"]["spec"]["ports"][0]["nodePort"] == 30307
