@@ -120,8 +120,8 @@ static __always_inline void parse_transport(struct packet *p, struct tuple *t, u
     }
 }
 
-/* Extension headers that may stand before the transport header. ipv6_find_hdr follows any number of them on some kernels and twelve on
- * others (seen: 6.12 and 7.2), so behind more than twelve the protocol is not known. */
+/* Extension headers that may stand before the transport header. ipv6_find_hdr follows any number of them on some kernels and
+ * twelve on others (seen: 6.12 and 7.2), so behind more than twelve the protocol is not known. */
 #define EXTENSIONS_FOLLOWED 12
 enum { HOP_BY_HOP = 0, ROUTING = 43, FRAGMENT = 44, AUTHENTICATION = 51, DESTINATION = 60 };
 

@@ -92,7 +92,7 @@ struct call {
  * fexit sees arguments and return value at once. A kretprobe sees only the return value, so a kprobe keeps the arguments
  * until then: under the stack address of the call, never under the pid, because softirqs run on top of any process and
  * the idle task of every CPU is pid 0. row_keep() says whether this call is worth keeping. A kretprobe can be missed
- * (no free instance), so kept minus returned (tally.h) is what the user is told was missed. */
+ * (no free instance), so kept minus returned (records/loss_counters.h) is what the user is told was missed. */
 struct kept_call {
     struct call call;
 };

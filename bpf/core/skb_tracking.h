@@ -41,7 +41,7 @@ struct follow {
     u8 synack; /* enum synack, or-ed: how this packet, a SYN, was answered */
     u8 dead;   /* 1 = freed as dropped: the address says nothing any more */
     u32 resent_in; /* where IPVS sent it on, as if it began there */
-    u8 snapped;    /* 1 = its bytes have been written, see snap.h */
+    u8 snapped;    /* 1 = its bytes have been written, see core/payload.h */
     u8 left_out;   /* 1 = the ring was nearly full when it came: it is followed, and nothing of it is written */
     u8 opens;      /* 1 = it opens a connection, or answers a packet that does: see only_ends */
     u8 part;       /* 1 = its last whole event was of a fragment: by the next event its buffer may hold the whole packet */

@@ -35,8 +35,9 @@ static __always_inline int chain_keep(struct call *c)
     return !known_unwanted(READ(c, skb, _nfct));
 }
 
-/* The runs of chains under way on this CPU, see nft_rule.h. info: trace info of each, 0 = free. until: jiffies, when the end of
- * a run must have been missed. stolen_pkt, stolen_packet: packet info and packet of the run whose last rule took the packet over. */
+/* The runs of chains under way on this CPU, see probes/nftables_rule.h. info: trace info of each, 0 = free. until: jiffies, when
+ * the end of a run must have been missed. stolen_pkt, stolen_packet: packet info and packet of the run whose last rule took the
+ * packet over. */
 #define NFT_RUNS 4
 #define NFT_RUN_TICKS 25
 
@@ -44,7 +45,7 @@ struct nft_open {
     u64 info[NFT_RUNS];
     u64 until[NFT_RUNS];
     u64 stolen_pkt, stolen_packet;
-    u64 asked_pkt[NFT_RUNS], asked_packet[NFT_RUNS], asked_until[NFT_RUNS], asked; /* see nft_taking.h */
+    u64 asked_pkt[NFT_RUNS], asked_packet[NFT_RUNS], asked_until[NFT_RUNS], asked; /* see probes/nftables_taking.h */
 };
 BPF_PERCPU_ARRAY(nft_open_runs, struct nft_open, 1);
 

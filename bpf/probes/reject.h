@@ -12,7 +12,7 @@ struct rejection {
     u32 with; /* ICMP code, or REJECT_WITH_RESET */
 };
 
-/* By CPU: a table may return on another one than it ran on (rule.h). */
+/* By CPU: a table may return on another one than it ran on (probes/iptables_steps.h). */
 BPF_ARRAY(rejections, struct rejection, CPUS);
 
 static __always_inline int note_rejection(u64 skb, u64 either, u32 with)

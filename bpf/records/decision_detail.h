@@ -2,7 +2,8 @@
 /* A record beside struct event: what the kernel knew at the moment it decided, where the decision alone does not say why.
  *
  * It has the size of a short event, and what both have stands at one place: time, packet, object, netns, hop, kind, flags. A
- * clue belongs to a packet that is followed already, and says nothing of its header. tracer/events/decision_detail.py reads the same lines. */
+ * clue belongs to a packet that is followed already, and says nothing of its header. tracer/events/decision_detail.py reads the
+ * same lines. */
 
 enum clue_kind {
     CLUE_LISTENER = 1,   /* a SYN comes to its listener; values: accept queue, its limit, SYN queue, tcp_max_syn_backlog */

@@ -25,11 +25,11 @@ enum event_kind {
     EVENT_REQUEST = 9,  /* a segment met a half-open connection: tcp_check_req returned */
     EVENT_DROP = 10,    /* the packet was freed as dropped: skb:kfree_skb */
     EVENT_IPVS = 11,    /* IPVS sent the packet to a real server, or back, or refused it: ip_vs_nat_xmit and others, see ipvs.h */
-    EVENT_NFT_RULE = 12, /* an nftables rule acted: struct nft_hit in nft_hit.h */
-    EVENT_STEPS = 13,   /* what one run of an iptables table asked: struct steps in steps.h */
-    EVENT_RULESET = 14, /* a legacy table was looked up or replaced: struct ruleset in steps.h */
-    EVENT_RAW = 15,     /* the packet's own bytes, with --snaplen: struct raw in raw.h */
-    EVENT_CLUE = 20,    /* what the kernel knew when it decided: struct clue in clue.h */
+    EVENT_NFT_RULE = 12, /* an nftables rule acted: struct nft_hit in records/nft_trace.h */
+    EVENT_STEPS = 13,   /* what one run of an iptables table asked: struct steps in records/table_trace.h */
+    EVENT_RULESET = 14, /* a legacy table was looked up or replaced: struct ruleset in records/table_trace.h */
+    EVENT_RAW = 15,     /* the packet's own bytes, with --snaplen: struct raw in records/payload.h */
+    EVENT_CLUE = 20,    /* what the kernel knew when it decided: struct clue in records/decision_detail.h */
 };
 
 enum event_flag {
@@ -71,11 +71,12 @@ struct event {
     u8 hook;           /* 0 PREROUTING 1 INPUT 2 FORWARD 3 OUTPUT 4 POSTROUTING 255 none; of pf 5: 0 ingress 1 egress; 5 of any
                           other: bridge's BROUTING, inet's ingress */
     u8 pf;             /* protocol family of the hook: 2 ip, 7 bridge, 10 ip6, 1 inet, 5 netdev */
-    u8 verdict;        /* HOOK, TABLE, CHAIN: NF_* verdict, 255 = none yet: a rule may be taking the packet over; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 unknown */
+    u8 verdict;        /* HOOK, TABLE, CHAIN: NF_* verdict, 255 = none yet: a rule may be taking the packet over; SYN, ACCEPT,
+                          REQUEST: 1 accepted, 0 dropped, 255 unknown */
     u8 ct_info;        /* enum ip_conntrack_info; IPVS: how the connection is forwarded, IP_VS_CONN_F_* */
     u8 manip;          /* NAT, IPVS: 0 source 1 destination, +2 in the reply direction; CHAIN: 1 the table's name is longer than
                           told here, +2 the chain's is */
-    u8 state;          /* SOCKET: TCP state of the socket; TABLE: what is known of its rules, see steps.h;
+    u8 state;          /* SOCKET: TCP state of the socket; TABLE: what is known of its rules, see records/table_trace.h;
                           CHAIN: family of the table, 1 inet 2 ip 10 ip6; IPVS: enum ipvs_act */
     char table[32];    /* TABLE, CHAIN: table name; IPVS: the scheduler's */
     u8 protocol;       /* 6 TCP, 17 UDP, 1 ICMP, 58 ICMPv6, 132 SCTP ... */

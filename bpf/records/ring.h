@@ -24,7 +24,7 @@ static __always_inline void count_written(u64 bytes)
 }
 
 /* When the reader falls behind, each packet would lose some of its events, and none could be told whole. So while the ring is
- * nearly full new packets are left out (see follow.h), and its last quarter is for those that are under way. */
+ * nearly full new packets are left out (see core/skb_tracking.h), and its last quarter is for those that are under way. */
 static __always_inline int nearly_full(void)
 {
     int zero = 0;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joins packets into connections, and says when a connection's timeline is to be told.
 
-leads.py says to which timeline a packet belongs. A SYN with another sequence number begins a new one. A packet that is seen
+index.py says to which timeline a packet belongs. A SYN with another sequence number begins a new one. A packet that is seen
 again in a namespace where it has not been, out of a tunnel, is the same step going on.
 
 What is kept is bounded. A timeline keeps its steps until they are told, and of many only the first and the last; when there are

@@ -30,7 +30,7 @@ from tracer.kube import objects
 from tracer.kube.cni_cache import Sandbox
 from tracer.kube.store import Store
 from tracer.model.filter import parse_host
-from tracer.rules.nftables.generations_kept import KEPT
+from tracer.rules.nftables.namespace_snapshots import KEPT
 from tracer.rules.nftables.snapshot_cache import View
 from tracer.rules.nftables.watcher import Change
 from tracer.rules.resolver import Hits

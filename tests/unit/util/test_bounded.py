@@ -27,7 +27,7 @@ from tracer.node import processes as node_processes
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
 from tracer.rules import resolver
-from tracer.rules.nftables import generations_kept, watcher
+from tracer.rules.nftables import namespace_snapshots, watcher
 from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables.snapshot import Snapshot
 from tracer.rules.nftables.snapshot_cache import View
@@ -115,7 +115,7 @@ def test_what_findings_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_namespaces_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that is looked at all the time stays."""
-    monkeypatch.setattr(generations_kept, "NAMESPACES_KEPT", 3)
+    monkeypatch.setattr(namespace_snapshots, "NAMESPACES_KEPT", 3)
     monkeypatch.setattr(nftables_snapshot, "read_new", lambda *_: (1, None))
     with NftWatch(pause=0.01) as watch:
         watch.poll(1, 0)
@@ -130,8 +130,8 @@ def snapshot(number: int) -> Snapshot:
 
 def test_generations_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest stay, in the order they came."""
-    monkeypatch.setattr(generations_kept, "KEPT", 3)
-    kept = generations_kept.Snapshots()
+    monkeypatch.setattr(namespace_snapshots, "KEPT", 3)
+    kept = namespace_snapshots.Generations()
     for number in range(10):
         kept.add(snapshot(number))
     assert (list(kept), kept.forgotten) == ([7, 8, 9], 7)
@@ -162,7 +162,7 @@ class Known:
 
 def test_what_a_run_knows_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run's own namespace stays; one that is gone makes room before any other."""
-    monkeypatch.setattr(generations_kept, "NAMESPACES_KEPT", 3)
+    monkeypatch.setattr(namespace_snapshots, "NAMESPACES_KEPT", 3)
     known = Known()
     view = View(known)
     known.learned = [Change(inode, 1, inode == 3, snapshot(1)) for inode in (1, 2, 3, 4)]

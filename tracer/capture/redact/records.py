@@ -102,7 +102,7 @@ class Redacted:
         }
 
     def slots(self, slots: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Ring slots, as redacted_events.py makes them."""
+        """Ring slots, as redact/events.py makes them."""
         return events.redacted(slots, self.packed)
 
     # ---- records

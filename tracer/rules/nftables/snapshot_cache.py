@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tracer.rules.nftables.generations_kept import Snapshots, Spaces
+from tracer.rules.nftables.namespace_snapshots import BoundedSpaces, Generations
 from tracer.rules.nftables.snapshot import Snapshot
 from tracer.rules.nftables.watcher import Change
 
@@ -26,7 +26,7 @@ class _Known:
     """Of one namespace. stays: the run's own, which is the first that is heard of."""
 
     def __init__(self, stays: bool) -> None:
-        self.snapshots = Snapshots()
+        self.snapshots = Generations()
         self.seen, self.gone, self.stays = 0, False, stays
 
 
@@ -37,7 +37,7 @@ class View:
     def __init__(self, watch: Watching) -> None:
         self._watch = watch
         self.changed: Callable[[int], None] | None = None
-        self._namespaces: Spaces[_Known] = Spaces(lambda _: _Known(stays=not len(self._namespaces)))
+        self._namespaces: BoundedSpaces[_Known] = BoundedSpaces(lambda _: _Known(stays=not len(self._namespaces)))
 
     def refresh(self) -> None:
         """Takes what was read since the last call."""

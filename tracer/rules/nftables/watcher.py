@@ -21,7 +21,7 @@ from pathlib import Path
 from tracer.node import netns
 from tracer.node.nfnetlink import TooMany
 from tracer.rules.nftables import snapshot as nftables_snapshot
-from tracer.rules.nftables.generations_kept import Snapshots, Spaces
+from tracer.rules.nftables.namespace_snapshots import BoundedSpaces, Generations
 from tracer.rules.nftables.snapshot import Changing, Snapshot
 from tracer.util.worker import Worker, troubles
 
@@ -56,7 +56,7 @@ class _Namespace:
 
     def __init__(self, space: int) -> None:
         self.space, self.gone, self.polled = space, False, False
-        self.snapshots = Snapshots()
+        self.snapshots = Generations()
         self.seen = self.asked = 0
         self._path: Path | None = None
         self._too_many: TooMany | None = None
@@ -133,7 +133,7 @@ class NftWatch:
 
     def __init__(self, pause: float = PAUSE_SECONDS) -> None:
         self._pause = pause
-        self._namespaces = Spaces(_Namespace)
+        self._namespaces = BoundedSpaces(_Namespace)
         self.dropped = 0
         self._lock = threading.Lock()
         self._wake, self._ended = threading.Event(), False

@@ -15,7 +15,7 @@ from tracer.node import netns, netns_cookie
 from tracer.node.nfnetlink import TooMany
 from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables import watcher
-from tracer.rules.nftables.generations_kept import KEPT, NAMESPACES_KEPT
+from tracer.rules.nftables.namespace_snapshots import KEPT, NAMESPACES_KEPT
 from tracer.rules.nftables.snapshot import Changing, Snapshot
 from tracer.rules.nftables.snapshot_cache import View
 from tracer.rules.nftables.watcher import NftWatch

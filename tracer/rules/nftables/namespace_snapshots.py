@@ -11,10 +11,10 @@ from tracer.rules.nftables.snapshot import Snapshot
 NAMESPACES_KEPT = 512
 """So many namespaces are remembered, those that are gone included."""
 KEPT = 16
-"""Snapshots a namespace."""
+"""Generations that are kept of a namespace."""
 
 
-class Snapshots(dict[int, Snapshot]):
+class Generations(dict[int, Snapshot]):
     """Of one namespace, by generation, in the order they came. forgotten: so many made room for later ones."""
 
     forgotten = 0
@@ -38,7 +38,7 @@ class Space(Protocol):
 S = TypeVar("S", bound=Space)
 
 
-class Spaces(Generic[S]):
+class BoundedSpaces(Generic[S]):
     """Namespaces by netns.identity. make: makes what is not there. forgotten: so many made room for others."""
 
     def __init__(self, make: Callable[[int], S]) -> None:
