@@ -83,14 +83,20 @@ def ping() -> socket.socket:
 
 
 @contextmanager
-def tcp(accepted: bool) -> Iterator[Callable[[], None]]:
-    """A connection with a segment that nobody reads; gives what ends it on the listener's side."""
-    with made(socket.AF_INET, socket.SOCK_STREAM) as listener, ExitStack() as stack:
+def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The listener and the client of a connection that has not been accepted yet."""
+    with made(socket.AF_INET, socket.SOCK_STREAM) as listener, made(socket.AF_INET, socket.SOCK_STREAM, ns="client") as client:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((POD4, PORT))
         listener.listen(4)
-        client = stack.enter_context(made(socket.AF_INET, socket.SOCK_STREAM, ns="client"))
         client.connect((POD4, PORT))
+        yield listener, client
+
+
+@contextmanager
+def tcp(accepted: bool) -> Iterator[Callable[[], None]]:
+    """A connection with a segment that nobody reads; gives what ends it on the listener's side."""
+    with connected() as (listener, client):
         client.send(b"unread")
         time.sleep(0.1)
         yield listener.accept()[0].close if accepted else listener.close
@@ -117,13 +123,7 @@ def segment(client: socket.socket, ahead: int) -> None:
 @contextmanager
 def tcp_gap() -> Iterator[Callable[[], None]]:
     """A connection with a segment that waits for the one before it; gives what forgets both."""
-    with made(socket.AF_INET, socket.SOCK_STREAM) as listener, ExitStack() as stack:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((POD4, PORT))
-        listener.listen(4)
-        client = stack.enter_context(made(socket.AF_INET, socket.SOCK_STREAM, ns="client"))
-        client.connect((POD4, PORT))
-        accepted = stack.enter_context(listener.accept()[0])
+    with connected() as (listener, client), listener.accept()[0] as accepted:
         segment(client, 1000)
         time.sleep(0.1)
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
