@@ -157,7 +157,7 @@ class Bench:
             return
         self.packets += count
         self.rules += sum(len(run.steps) for _, run in true)
-        self._compare(true, found, made.check, changing, (begin, end))
+        self._compare(true, found, made.check, changing, (begin, end), batches)
 
     def _settle(self) -> None:
         """Waits until the rulesets in force have been read."""
@@ -196,7 +196,13 @@ class Bench:
             time.sleep(0.02)
 
     def _compare(
-        self, true: list[tuple[int, trace.Run]], found: list[Found], check: Check, changing: bool, span: tuple[int, int]
+        self,
+        true: list[tuple[int, trace.Run]],
+        found: list[Found],
+        check: Check,
+        changing: bool,
+        span: tuple[int, int],
+        batches: list[Any],
     ) -> None:
         """span: of the tracer's runs within these times (ns) the kernel's account was read, too; of others it may have been.
         The tracer's account was read before and after the kernel's, so all that the kernel says must be in it."""
@@ -208,11 +214,13 @@ class Bench:
         )
         ours: Counter[Account] = Counter()
         around: Counter[Account] = Counter()
+        packets: dict[Account, int] = {}
         for seen, e, table, walk in found:
             if table in (trace.TABLE, trace.DEVICE_TABLE) or _neighbours(_header(seen)):
                 continue
             account = e.netns, table, _header(seen), _steps(walk)
             (ours if span[0] <= e.time <= span[1] else around)[account] += 1
+            packets[account] = e.packet
             if e.time < span[0]:
                 continue  # its first records may be of before
             if changing and NOT_READ in walk.undecided:
@@ -232,6 +240,8 @@ class Bench:
                 self._object(f"only the kernel says {account}")
         for account in only_ours.elements():
             self._object(f"only the tracer says {account}")
+            if self.mismatches <= SHOWN:
+                print(_events(batches, packets[account]), file=sys.stderr)
 
     def _object(self, what: str) -> None:
         self.mismatches += 1
@@ -251,6 +261,16 @@ def _may_be(said: Account, ours: Account) -> bool:
 def _within(address: str, said: str) -> bool:
     """Whether an address is the kernel's, or may be the one of which its account has only the beginning, as a network."""
     return address == said or ("/" in said and ip_address(address) in ip_network(said))
+
+
+def _events(batches: list[Any], packet: int) -> str:
+    """The events of one packet, a line each."""
+    events = sorted((e for b in batches for e in record.events(b) if e.packet == packet), key=lambda e: e.time)
+    return "\n".join(
+        f"    {e.time} {Kind(e.kind).name} hook={e.hook} flags={e.flags} {_header(e)} netns={e.netns} {e.table!r}"
+        for e in events
+        if e.kind not in record.PARTS
+    )
 
 
 def _left_open(said: Account) -> int:
