@@ -27,9 +27,19 @@ from tracer.rules.iptables.reader import Wanted
 from tracer.rules.nftables.verdict_maps import Element, VerdictMap
 
 KINDS: dict[str, Any] = {
-    kind.__name__: kind for kind in (Fact, KubeProxy, Bound, Sandbox, HostPort, Element, VerdictMap, Wanted, Loss)
+    "Fact": Fact,
+    "KubeProxy": KubeProxy,
+    "Bound": Bound,
+    "Sandbox": Sandbox,
+    "HostPort": HostPort,
+    "Element": Element,
+    "VerdictMap": VerdictMap,
+    "Wanted": Wanted,
+    "Loss": Loss,
 }
-"""Data classes that may stand in a file. One that is not written by its fields alone has a module of its own here."""
+"""Data classes by their name in a capture, which is part of the format and stays when a class is renamed; so do their fields.
+A class that is not written by its fields alone has a module of its own here."""
+_NAMES = {kind: name for name, kind in KINDS.items()}
 
 LONG = 400
 """Bytes from which a text is compressed. A compressed one begins with the byte 0x78, which no JSON does."""
@@ -62,10 +72,9 @@ def plain(value: Any) -> Any:
         return {"set": sorted((plain(v) for v in value), key=json.dumps)}
     if isinstance(value, dict):
         return {"dict": [[plain(k), plain(v)] for k, v in value.items()]}
-    name = type(value).__name__
-    if KINDS.get(name) is type(value):
+    if name := _NAMES.get(type(value)):
         return {name: {f.name: plain(getattr(value, f.name)) for f in fields(value)}}
-    raise TypeError(f"a capture has no {name}")
+    raise TypeError(f"a capture has no {type(value).__name__}")
 
 
 def rich(value: Any, depth: int = DEEPEST) -> Any:
