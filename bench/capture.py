@@ -28,14 +28,14 @@ import numpy.typing as npt
 
 from tracer.capture.format import record_layout
 from tracer.capture.format.schema import Record
-from tracer.capture.record.buffer import Tape
-from tracer.capture.record.files import Files, Sizes
-from tracer.capture.record.writer import Writer
+from tracer.capture.record.buffer import RecordBuffer
+from tracer.capture.record.files import CaptureFiles, RotationLimits
+from tracer.capture.record.writer import CaptureWriter
 from tracer.capture.replay import runner
-from tracer.capture.replay.reader import Capture
-from tracer.capture.replay.runner import Asked
+from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.runner import ReplayRequest
 from tracer.events.record import SLOT, Kind
-from tracer.pipeline.shutdown import Stop
+from tracer.pipeline.shutdown import StopRequest
 
 Slots = npt.NDArray[np.uint8]
 TIME, PACKET, KIND = 8, 16, 8 + record_layout.place(record_layout.RECORDS["event"], "kind")
@@ -58,7 +58,7 @@ def later(slots: Slots, by: int) -> Slots:
     return kept
 
 
-def multiplied(capture: Capture, events: int) -> Iterator[tuple[int, Slots]]:
+def multiplied(capture: CaptureReader, events: int) -> Iterator[tuple[int, Slots]]:
     """(when, slots) of turns, until there are so many events. Needs a capture of at least one event."""
     batches = list(capture.batches())
     began, ended = batches[0].turns[0][0], batches[-1].turns[-1][0]
@@ -77,13 +77,13 @@ def multiplied(capture: Capture, events: int) -> Iterator[tuple[int, Slots]]:
 
 def record(source: Path, target: Path, events: int) -> dict[str, Any]:
     """Writes the capture that is measured; all records of the source come first in it."""
-    with Capture(str(source)) as capture:
-        files, tape = Files(target, Sizes()), Tape()
+    with CaptureReader(str(source)) as capture:
+        files, tape = CaptureFiles(target, RotationLimits()), RecordBuffer()
         files.describe({k: v for k, v in capture.meta.items() if k != "parts"})
         for turn, kind, key, body in capture.records():
             if kind != Record.END:
                 tape.keep(Record(kind), key, body, turn)
-        writer = Writer(files.insert, files.close, 0)
+        writer = CaptureWriter(files.insert, files.close, 0)
         tape.start(writer.put)
         slots_made, turns = 0, list[tuple[int, Slots]]()
         busy = 0.0
@@ -104,7 +104,7 @@ def record(source: Path, target: Path, events: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def put(tape: Tape, writer: Writer, turns: list[tuple[int, Slots]]) -> float:
+def put(tape: RecordBuffer, writer: CaptureWriter, turns: list[tuple[int, Slots]]) -> float:
     """Seconds that it takes until all of these are written or wait in the writer's room."""
     began = time.monotonic()
     for now, slots in turns:
@@ -118,7 +118,7 @@ def put(tape: Tape, writer: Writer, turns: list[tuple[int, Slots]]) -> float:
 def scan(path: Path) -> dict[str, Any]:
     """Reads every batch and makes events of it, without explaining."""
     began, events = time.monotonic(), 0
-    with Capture(str(path)) as capture:
+    with CaptureReader(str(path)) as capture:
         for batch in capture.batches():
             events += len(capture.layout.events(batch.slots))
     seconds = time.monotonic() - began
@@ -129,10 +129,10 @@ def explain(path: Path, form: str) -> dict[str, Any]:
     """Prints all of it into nothing."""
     from tracer import render
 
-    with Capture(str(path)) as capture, open(os.devnull, "w") as nothing:
+    with CaptureReader(str(path)) as capture, open(os.devnull, "w") as nothing:
         output = render.find(form)(nothing, io.StringIO())
         began = time.monotonic()
-        totals = runner.replay(capture, output, Asked(), Stop())
+        totals = runner.replay(capture, output, ReplayRequest(), StopRequest())
         seconds = time.monotonic() - began
     return {
         "events": totals.events, "packets": totals.packets, "seconds": seconds, "rate": totals.events / seconds,

@@ -27,8 +27,8 @@ from tracer.kernel.session import RING_BYTES, Kernel, Session
 from tracer.model.filter import Filter
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
-from tracer.packets.assembler import Journeys
-from tracer.packets.hop_builder import Hops
+from tracer.packets.assembler import PacketAssembler
+from tracer.packets.hop_builder import HopBuilder
 
 REPEATS = 3
 FIELDS = ("time", "packet", "kind", "sport", "dport")
@@ -88,7 +88,7 @@ def decoding(batch: npt.NDArray[Any]) -> dict[str, float]:
     began = time.process_time()
     events = sum(1 for _ in record.events(batch))
     tuples = time.process_time() - began
-    journeys = Journeys(Hops(Namespaces(), Processes(), {}, hex))
+    journeys = PacketAssembler(HopBuilder(Namespaces(), Processes(), {}, hex))
     began = time.process_time()
     journeys.add(batch)
     packets = len(journeys.rest())

@@ -25,11 +25,11 @@ from pathlib import Path
 import numpy as np
 
 from tests.support.ctnetlink import CHANGED, REMOVED, TOLD, message
-from tracer.capture.change_events import KeptEntries
+from tracer.capture.change_events import RecordedConntrackListener
 from tracer.capture.format.record_layout import describe
-from tracer.capture.record.buffer import Tape
-from tracer.capture.record.files import Files, Sizes
-from tracer.capture.record.writer import Writer
+from tracer.capture.record.buffer import RecordBuffer
+from tracer.capture.record.files import CaptureFiles, RotationLimits
+from tracer.capture.record.writer import CaptureWriter
 from tracer.connections.conntrack_events import EntryEvents
 from tracer.events.record import SLOT
 from tracer.model.packet import Endpoints
@@ -69,13 +69,13 @@ def measure(way: str, events: int) -> dict[str, float]:
             theirs.send(data)
         os._exit(0)
     with tempfile.TemporaryDirectory() as scratch:
-        path, tape = Path(scratch) / "a.k8st", Tape()
-        files = Files(path, Sizes())
+        path, tape = Path(scratch) / "a.k8st", RecordBuffer()
+        files = CaptureFiles(path, RotationLimits())
         files.describe({"layout": describe()})
-        writer = Writer(files.insert, files.close, 0)
+        writer = CaptureWriter(files.insert, files.close, 0)
         tape.start(writer.put)
         heard = Through(ours)
-        kept = KeptEntries(tape, heard)
+        kept = RecordedConntrackListener(tape, heard)
         kept.ports = (PORT,) if way == "filter" else ()
         before, told = time.process_time(), 0
         kept.listen(True)

@@ -21,18 +21,18 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.chain_names import endpoint_hash, service_hash
 from tracer.kube.endpoint_owners import end_of
-from tracer.kube.kubeconfig import Access
+from tracer.kube.kubeconfig import ApiAccess
 from tracer.kube.owners import owner_of
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
-from tracer.kube.store import Store
-from tracer.kube.watch import Watch
+from tracer.kube.store import ObjectStore
+from tracer.kube.watch import ObjectWatch
 from tracer.model.evidence import Evidence
 from tracer.model.kube import ServicePort
 from tracer.model.packet import Endpoints, Hop, Nat, Packet
-from tracer.model.rule import Place, Ruleset, Visit, Walk
+from tracer.model.rule import RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.rules import save_parser
 
 ENDS = 3
@@ -109,19 +109,19 @@ def main() -> None:
     made = objects(services)
     text = json.dumps({"kind": "List", "items": made})
     tracemalloc.start()
-    store = Store("node-1")
+    store = ObjectStore("node-1")
     store.load(made)
     gc.collect()
     size = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     began = time.process_time()
-    again = Store()
+    again = ObjectStore()
     again.load([json.loads(text)])
     say("read --objects, CPU s (JSON and indexes)", f"{time.process_time() - began:.2f}  ({len(text) / 1e6:.1f} MB)")
     say("memory of the store, MB", f"{size / 1e6:.1f}")
     change = each(2000, lambda n: again.apply("EndpointSlice", made[2 * (n % services) + 1]))
     say("one endpoint changes, us", f"{change:.0f}")
-    known = Known(store)
+    known = ClusterView(store)
     _look_ups(known, services)
     _rules(known, services)
     _api(made)
@@ -134,7 +134,7 @@ def _imports() -> None:
     say("import of everything for Kubernetes, CPU s", f"{min(costs):.3f}")
 
 
-def _look_ups(known: Known, services: int) -> None:
+def _look_ups(known: ClusterView, services: int) -> None:
     store, times = known.store, 100_000
 
     def timed(what: str, call: Callable[[int], Any]) -> None:
@@ -148,7 +148,7 @@ def _look_ups(known: Known, services: int) -> None:
     timed("virtual server -> owner", lambda n: owner_of_virtual_server(_ip("172.20", n % services), 80, "tcp", known))
 
 
-def _rules(known: Known, services: int) -> None:
+def _rules(known: ClusterView, services: int) -> None:
     text = rules(services)
     began = time.process_time()
     ruleset = save_parser.parse(text)
@@ -162,7 +162,7 @@ def _rules(known: Known, services: int) -> None:
 
     say("rule -> owner, by the API, first time, us", f"{each(times, find):.1f}")
     say("rule -> owner, again, us", f"{each(times, find):.1f}")
-    nobody = Known()
+    nobody = ClusterView()
     owner_of(every[-1], ruleset, nobody)
     say("rule -> owner, from rules alone, first time, us", f"{each(times, lambda n: owner_of(every[n], ruleset, nobody)):.1f}")
     say(
@@ -172,14 +172,14 @@ def _rules(known: Known, services: int) -> None:
     say("packet, DNAT behind 5 chains, a known one, us", f"{each(2000, lambda n: _packet(0, ruleset, known)):.0f}")
 
 
-def _packet(n: int, ruleset: Ruleset, known: Known) -> None:
+def _packet(n: int, ruleset: Ruleset, known: ClusterView) -> None:
     port = ServicePort("default", f"svc-{n}", "http", "tcp", 80)
     chain = service_hash(port.label, "tcp")
     end = endpoint_hash(port.label, "tcp", _ip("10.100", ENDS * n), 8080)
     led = (("PREROUTING", 1), ("KUBE-NODEPORTS", n + 1), (f"KUBE-EXT-{chain}", 1), (f"KUBE-SVC-{chain}", 1))
-    path = tuple(Place(*place) for place in led)
+    path = tuple(RuleLocation(*place) for place in led)
     rule = ruleset.chain("ip", "nat", f"KUBE-SEP-{end}")[1]
-    walk = Walk((Visit((*path, Place(f"KUBE-SEP-{end}", 2)), rule, "DNAT", Evidence.OBSERVED),), ruleset=ruleset)
+    walk = RuleTrace((RuleHit((*path, RuleLocation(f"KUBE-SEP-{end}", 2)), rule, "DNAT", Evidence.OBSERVED),), ruleset=ruleset)
     before, after = Endpoints("8.8.8.8", 5, "192.168.0.2", 20000 + n), Endpoints("8.8.8.8", 5, _ip("10.100", ENDS * n), 8080)
     hops = [
         Hop(0, "table", "node", "PREROUTING", "nat", walk=walk),
@@ -222,8 +222,8 @@ def _api(made: list[dict[str, Any]]) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    store = Store()
-    watch = Watch(Access("http", "127.0.0.1", server.server_address[1]), store, lambda s: "node-1")
+    store = ObjectStore()
+    watch = ObjectWatch(ApiAccess("http", "127.0.0.1", server.server_address[1]), store, lambda s: "node-1")
     began = time.monotonic()
     watch.start()
     started = time.monotonic() - began

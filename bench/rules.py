@@ -17,7 +17,7 @@ from statistics import median
 
 from tracer.node.nfnetlink import Nfnetlink
 from tracer.rules.iptables import reader
-from tracer.rules.iptables.reader import Wanted
+from tracer.rules.iptables.reader import TableRequest
 from tracer.rules.nftables import netlink_dump, snapshot
 
 RULES, NFT_RULES, ENDS, ROUNDS = 80_000, 10_000, 3, 3
@@ -69,7 +69,7 @@ def cost(work: Callable[[], object]) -> float:
 
 def legacy(rules: int) -> str:
     subprocess.run(["iptables-legacy-restore"], input=text(rules), text=True, check=True)
-    wanted = Wanted(0, "ip", "nat")
+    wanted = TableRequest(0, "ip", "nat")
     there = reader.read_here(wanted)
     assert there
     save = cost(lambda: subprocess.run(SAVE, stdout=subprocess.DEVNULL, check=True))

@@ -56,16 +56,16 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
         types = KernelTypes(directory / "btf" if directory else SYS_BTF)
     with steps.step("symbols"):
         symbols = Symbols.running(directory / "kallsyms" if directory else KALLSYMS)
-    can = attach_plan.Abilities(False, False)
+    can = attach_plan.KernelAbilities(False, False)
     if not way:
         saved = directory and json.loads((directory / "abilities.json").read_text())
-        can = attach_plan.Abilities(**saved) if saved else bcc_program.abilities(bcc)
+        can = attach_plan.KernelAbilities(**saved) if saved else bcc_program.abilities(bcc)
     with steps.step("plan and headers"):
         planned, _ = attach_plan.plan(types, symbols, can, verbose=False)
         watched = xt_extensions.plan(types, symbols, can)
         texts = generated_headers.headers(types, symbols, planned, watched, RING_PAGES, os.cpu_count() or 1)
     with steps.step("compile"):
-        compiled = bcc_program.Program(bcc, texts)
+        compiled = bcc_program.BccProgram(bcc, texts)
     if not directory:
         with steps.step("attach"):
             compiled.attach(planned)

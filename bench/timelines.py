@@ -21,14 +21,14 @@ from pathlib import Path
 
 from tests.support.ctnetlink import CHANGED, TOLD, Heard, message
 from tracer.connections.conntrack_events import Datagram
-from tracer.connections.tracker import Connections
-from tracer.handshakes.analyzer import Syns
+from tracer.connections.tracker import ConnectionTracker
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.packet import Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket
-from tracer.model.summary import Totals
-from tracer.node.namespace_view import Spaces
+from tracer.model.summary import RunSummary
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.packets.outcome import judge
-from tracer.pipeline.correlation import Following
-from tracer.render.text import Text
+from tracer.pipeline.correlation import ConnectionStage
+from tracer.render.text import TextOutput
 
 A_SECOND = 5000
 """Connections that are opened in one second of the packets' clock."""
@@ -39,7 +39,7 @@ SERVER, POD, GATEWAY = ("192.168.56.10", 30285), ("10.244.0.11", 8080), "10.244.
 LISTENER = Socket(48213, "LISTEN", 4242, "nginx")
 
 
-class NoSpaces(Spaces):
+class NoSpaces(NamespaceInspector):
     """Asks no namespace of this machine anything."""
 
     def names(self) -> list[str]:
@@ -96,11 +96,11 @@ def handshake(n: int) -> tuple[list[Packet], list[Datagram]]:
 
 def measure(count: int) -> dict[str, float]:
     """Follows so many connections, none of which ends."""
-    connections, heard, nowhere = Connections(), Heard(), Nowhere()
-    output, totals = Text(nowhere, io.StringIO()), Totals()
+    connections, heard, nowhere = ConnectionTracker(), Heard(), Nowhere()
+    output, totals = TextOutput(nowhere, io.StringIO()), RunSummary()
     before, began = memory(), time.process_time()
     making = most = 0.0
-    with Following(Syns(NoSpaces()), connections, entries=heard) as following:
+    with ConnectionStage(HandshakeAnalyzer(NoSpaces()), connections, entries=heard) as following:
         for n in range(count):
             at = time.process_time()
             packets, events = handshake(n)

@@ -26,7 +26,7 @@ from tracer.events import record
 from tracer.kernel.session import Kernel, Session
 from tracer.model.filter import Filter
 from tracer.pipeline.run import POLL_SECONDS
-from tracer.rules.nftables.trace_key import Switch
+from tracer.rules.nftables.trace_key import TraceSwitch
 
 RUN_TIME_NS, RUN_COUNT = 24, 25
 """Places of these two in struct bpf_prog_info (include/uapi/linux/bpf.h), counted in 8 bytes."""
@@ -40,7 +40,7 @@ class Worker:
         self._program: Any = self._session._program
         self._file, self._attached = file, True
         self._traces_nft = any(row.probe.name == "nft_rule" for row in self._session.planned)
-        self._switch: Switch | None = None
+        self._switch: TraceSwitch | None = None
         self._out = file.open("wb")
         self._begin(Filter())
 
@@ -52,7 +52,7 @@ class Worker:
             self._program.watch(self._session.watched)
             self._attached = True
         if self._traces_nft and not self._switch:
-            self._switch = Switch()
+            self._switch = TraceSwitch()
         self._session.drain()
         self._session.losses()
         self._events, self._lost = 0, 0

@@ -72,13 +72,13 @@ class CommandNotFound(TraceError):
     status = 127
 
 
-class NotWritten(TraceError):
+class OutputNotWritten(TraceError):
     """A capture, or what is printed, cannot be written where it should be."""
 
     status = 20
 
 
-class NoCapture(TraceError):
+class CaptureUnreadable(TraceError):
     """A file is no capture, or nothing of it can be read."""
 
     status = 21
@@ -90,7 +90,7 @@ class NewerCapture(TraceError):
     status = 22
 
 
-class Damaged(TraceError):
+class DamagedCapture(TraceError):
     """A part of a capture cannot be read. What could be was used."""
 
     status = 23

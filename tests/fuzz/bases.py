@@ -16,7 +16,7 @@ from tracer.capture.format.codec import plain
 from tracer.kube.cni_cache import Sandbox
 from tracer.model.kube import HostPort
 from tracer.model.loss import Loss
-from tracer.rules.nftables.watcher import Change
+from tracer.rules.nftables.watcher import RulesetUpdate
 
 SANDBOX = Sandbox("c0ffee", "cbr0", "default", "web-a", ("10.244.0.11",), (HostPort(3306, 3306, "tcp", ""),))
 OBJECTS: list[dict[str, Any]] = [
@@ -52,7 +52,10 @@ def bases(directory: Path) -> list[Parts]:
     extra += [[1, "objects", k, ["replace", k, [o]]] for k, o in zip(kinds, OBJECTS, strict=True)]
     extra += [[1, "sandboxes", "", [1, plain([SANDBOX])]], [1, "note", "", "A note."], [1, "gap", "", [3, "so"]]]
     extra += [[1, "loss", "table", plain(Loss("table", 1, 17, "so"))]]
-    extra += [[1, "nft", "100 7", rulesets.of_change(Change(100, 7, False, snapshot()))], [1, "change", "", [[1000, "so"]]]]
+    extra += [
+        [1, "nft", "100 7", rulesets.of_change(RulesetUpdate(100, 7, False, snapshot()))],
+        [1, "change", "", [[1000, "so"]]],
+    ]
     extra += [[1, "answer", "x", [plain(q), 1, plain(a)]] for q, a in ANSWERS]
     more[at:at] = extra
     return found

@@ -22,36 +22,36 @@ from pathlib import Path
 
 from tests.support import captures
 from tracer.capture.replay import runner
-from tracer.capture.replay.reader import Capture
-from tracer.capture.replay.runner import Asked
-from tracer.errors import Damaged, NewerCapture, NoCapture
-from tracer.pipeline.shutdown import Stop
-from tracer.render.json import Json
+from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.runner import ReplayRequest
+from tracer.errors import CaptureUnreadable, DamagedCapture, NewerCapture
+from tracer.pipeline.shutdown import StopRequest
+from tracer.render.json import JsonOutput
 
 WAYS = ("whole", "in-part", "not-at-all")
 
 
 def read(path: Path) -> tuple[str, str]:
     """One of WAYS, and what was printed. Any other exception than those that the command tells of is a crash."""
-    out = Json(io.StringIO(), io.StringIO())
+    out = JsonOutput(io.StringIO(), io.StringIO())
     try:
-        with Capture(str(path)) as capture:
-            again_totals = runner.replay(capture, out, Asked(), Stop())
+        with CaptureReader(str(path)) as capture:
+            again_totals = runner.replay(capture, out, ReplayRequest(), StopRequest())
             out.begin(runner.facts(capture, True), str(runner.options(capture).get("said", "")), runner.release(capture))
             out.summary(again_totals)
             runner.whole(capture)
             if capture.ended() is None:
                 return "in-part", printed(out)
-    except (NoCapture, NewerCapture) as e:
+    except (CaptureUnreadable, NewerCapture) as e:
         one_sentence(str(e))
         return "not-at-all", ""
-    except Damaged as e:
+    except DamagedCapture as e:
         one_sentence(str(e))
         return "in-part", printed(out)
     return "whole", printed(out)
 
 
-def printed(out: Json) -> str:
+def printed(out: JsonOutput) -> str:
     assert isinstance(out.out, io.StringIO)
     return out.out.getvalue()
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from tests.fuzz import values
 from tracer.capture.format.codec import unpack
-from tracer.capture.format.record_layout import Layout, place
+from tracer.capture.format.record_layout import RecordLayout, place
 from tracer.capture.format.schema import APPLICATION, TABLES, VERSION, Record, crc
-from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.reader import CaptureReader
 from tracer.events import record
 
 BOMB = 64 << 20
@@ -41,13 +41,13 @@ class Parts:
 
 
 def taken_apart(path: Path) -> Parts:
-    with Capture(str(path)) as capture, sqlite3.connect(f"file:{path}?immutable=1", uri=True) as connection:
+    with CaptureReader(str(path)) as capture, sqlite3.connect(f"file:{path}?immutable=1", uri=True) as connection:
         parts = Parts()
         for name, value in connection.execute("SELECT name, value FROM meta ORDER BY seq"):
             parts.meta.append([name, unpack(value)])
         for turn, kind, key, body in connection.execute("SELECT turn, kind, key, body FROM records ORDER BY seq"):
             parts.records.append([turn, kind, key, unpack(body)])
-        layout: Layout = capture.layout
+        layout: RecordLayout = capture.layout
         rows = "SELECT turn, began, ended, events, turns, slots FROM batches ORDER BY seq"
         for turn, began, ended, events, turns, slots in connection.execute(rows):
             told = unpack(turns)

@@ -15,10 +15,10 @@ from tests.fuzz import values
 from tests.fuzz.bases import OBJECTS
 from tracer.errors import NoObjects
 from tracer.kube import api_client, objects
-from tracer.kube.api_client import Client, Refused
-from tracer.kube.catalog import Known
-from tracer.kube.kubeconfig import Access
-from tracer.kube.store import Store
+from tracer.kube.api_client import ApiClient, RequestRefused
+from tracer.kube.catalog import ClusterView
+from tracer.kube.kubeconfig import ApiAccess
+from tracer.kube.store import ObjectStore
 
 RESOURCES = (
     api_client.SERVICES, api_client.SLICES, api_client.ENDPOINTS, api_client.pods_of("node-1"), api_client.NODES,
@@ -27,11 +27,11 @@ KINDS = {str(body["kind"]): resource for body, resource in zip(OBJECTS, RESOURCE
 ASKED = ("10.244.0.11", "192.168.56.10", "172.30.253.123", "x", "")
 
 
-class Canned(Client):
+class Canned(ApiClient):
     """Answers with this text."""
 
     def __init__(self, text: bytes) -> None:
-        super().__init__(Access("http", "127.0.0.1", 1))
+        super().__init__(ApiAccess("http", "127.0.0.1", 1))
         self._text = text
 
     def _get(self, *_: Any) -> HTTPResponse:
@@ -53,7 +53,7 @@ def load(dice: random.Random) -> int:
     bodies = [
         values.changed(body, dice, dice.choice((0, 1, 1, 2, 4))) for body in dice.choices(OBJECTS, k=dice.choice((1, 3, 6)))
     ]
-    store, way = Store("node-1"), dice.random()
+    store, way = ObjectStore("node-1"), dice.random()
     if way < 0.4:
         text = values.text(values.changed({"kind": "List", "items": bodies}, dice, dice.choice((0, 0, 1))), dice)
         with tempfile.TemporaryDirectory() as name:
@@ -71,7 +71,7 @@ def load(dice: random.Random) -> int:
         try:
             items, _ = Canned(text).list(resource)
             store.replace(kind, items)
-        except (Refused, OSError, ValueError):
+        except (RequestRefused, OSError, ValueError):
             pass
     else:
         kind, resource = dice.choice(list(KINDS.items()))
@@ -82,16 +82,16 @@ def load(dice: random.Random) -> int:
             for what, body in Canned(text).watch(resource, "1"):
                 if objects.has_name(body):
                     (store.delete if what == "DELETED" else store.apply)(kind, body)
-        except (Refused, OSError, ValueError):
+        except (RequestRefused, OSError, ValueError):
             pass
     _asked(store)
     json.dumps([store.node, store.version])
     return len(text)
 
 
-def _asked(store: Store) -> None:
+def _asked(store: ObjectStore) -> None:
     """What packets and rules ask of a store."""
-    known = Known(store)
+    known = ClusterView(store)
     for address in ASKED:
         known.leads_to(address)
         known.is_local(address)

@@ -10,25 +10,26 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tracer.analysis import diff, stats
-from tracer.analysis.collector import Collect
+from tracer.analysis.collector import PacketCollector
 from tracer.analysis.table import show
 from tracer.capture.replay import runner
-from tracer.capture.replay.display_filter import Wanted
-from tracer.capture.replay.reader import Capture
-from tracer.capture.replay.runner import Asked
+from tracer.capture.replay.display_filter import DisplayFilter
+from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.runner import ReplayRequest
 from tracer.commands.analyze import about
-from tracer.errors import Damaged, NewerCapture, NoCapture, TraceError
+from tracer.errors import CaptureUnreadable, DamagedCapture, NewerCapture, TraceError
 from tracer.export.html import Html
 from tracer.model.filter import parse_host
 from tracer.model.packet import Packet
-from tracer.pipeline.shutdown import Stop
+from tracer.pipeline.shutdown import StopRequest
 from tracer.render.base import Output
-from tracer.render.json import Json
-from tracer.render.text import Text
+from tracer.render.json import JsonOutput
+from tracer.render.text import TextOutput
 
 ASKED = (
-    Asked(), Asked(), Asked(follow=True), Asked(no_rules=True), Asked(Wanted(ports=(8080,)), drops_only=True),
-    Asked(Wanted(hosts=(parse_host("10.244.0.0/16"),), iface="eth0"), follow=True), Asked(count=2),
+    ReplayRequest(), ReplayRequest(), ReplayRequest(follow=True), ReplayRequest(no_rules=True),
+    ReplayRequest(DisplayFilter(ports=(8080,)), drops_only=True),
+    ReplayRequest(DisplayFilter(hosts=(parse_host("10.244.0.0/16"),), iface="eth0"), follow=True), ReplayRequest(count=2),
 )  # fmt: skip
 
 
@@ -36,14 +37,14 @@ def read(path: Path, dice: random.Random) -> str:
     """ "whole", "in-part" or "not-at-all". Any other exception than those that the command tells of is a crash."""
     how = dice.choices((_printed, _counted, _compared, _reported), (12, 2, 1, 1))[0]
     try:
-        with Capture(str(path)) as capture:
+        with CaptureReader(str(path)) as capture:
             how(capture, dice.choice(ASKED), dice)
             runner.whole(capture)
             return "whole" if capture.ended() is not None else "in-part"
-    except (NoCapture, NewerCapture) as e:
+    except (CaptureUnreadable, NewerCapture) as e:
         one_sentence(e)
         return "not-at-all"
-    except Damaged as e:
+    except DamagedCapture as e:
         one_sentence(e)
         return "in-part"
 
@@ -53,35 +54,35 @@ def one_sentence(e: TraceError) -> None:
     assert text.endswith(".") and "\n" not in text and "Traceback" not in text and len(text) < 2000, text
 
 
-def _printed(capture: Capture, asked: Asked, dice: random.Random) -> None:
-    made: Callable[..., Output] = dice.choice((Json, Text))
+def _printed(capture: CaptureReader, asked: ReplayRequest, dice: random.Random) -> None:
+    made: Callable[..., Output] = dice.choice((JsonOutput, TextOutput))
     out = made(io.StringIO(), io.StringIO(), verbose=dice.random() < 0.5)
     full = runner.facts(capture, dice.random() < 0.5)
     out.begin(full, str(runner.options(capture).get("said", "")), runner.release(capture))
-    out.summary(runner.replay(capture, out, asked, Stop()))
+    out.summary(runner.replay(capture, out, asked, StopRequest()))
 
 
-def _counted(capture: Capture, asked: Asked, dice: random.Random) -> None:
+def _counted(capture: CaptureReader, asked: ReplayRequest, dice: random.Random) -> None:
     made = [stats.make(name) for name in stats.names()]
 
     def take(packet: Packet) -> None:
         for one in made:
             one.take(packet)
 
-    runner.replay(capture, Collect(take), asked, Stop())
+    runner.replay(capture, PacketCollector(take), asked, StopRequest())
     show([table for one in made for table in one.tables()], io.StringIO(), dice.choice(("json", "text")))
 
 
-def _compared(capture: Capture, asked: Asked, dice: random.Random) -> None:
-    side = diff.Side(diff.rules_of(capture))
-    runner.replay(capture, Collect(side.take), asked, Stop())
-    show(diff.tables(side, diff.Side(), ("A", "B")), io.StringIO(), "json")
+def _compared(capture: CaptureReader, asked: ReplayRequest, dice: random.Random) -> None:
+    side = diff.CaptureProfile(diff.rules_of(capture))
+    runner.replay(capture, PacketCollector(side.take), asked, StopRequest())
+    show(diff.tables(side, diff.CaptureProfile(), ("A", "B")), io.StringIO(), "json")
 
 
-def _reported(capture: Capture, asked: Asked, dice: random.Random) -> None:
+def _reported(capture: CaptureReader, asked: ReplayRequest, dice: random.Random) -> None:
     with TemporaryDirectory() as name:
         made = Html(Path(name) / "report.html", about(capture, None))
-        totals = runner.replay(capture, Collect(made.packet), asked, Stop())
+        totals = runner.replay(capture, PacketCollector(made.packet), asked, StopRequest())
         for finding in totals.findings:
             made.finding(finding)
         made.close(totals)

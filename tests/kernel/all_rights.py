@@ -31,7 +31,7 @@ from tests.kernel import modules, tracers  # noqa: E402
 from tracer.cli import main as cli_main  # noqa: E402
 from tracer.commands import doctor  # noqa: E402
 from tracer.kernel import session, xt_extensions  # noqa: E402
-from tracer.kernel.bcc_program import Program, abilities, load_bcc  # noqa: E402
+from tracer.kernel.bcc_program import BccProgram, abilities, load_bcc  # noqa: E402
 from tracer.kernel.generated_headers import headers  # noqa: E402
 from tracer.kernel.ring_buffer import PAGE  # noqa: E402
 from tracer.node import capabilities  # noqa: E402
@@ -59,7 +59,7 @@ class Runs:
         planned, _ = session.choose(kernel, can, False)
         watched, pages = xt_extensions.plan(kernel.types, kernel.symbols, can), session.RING_BYTES // PAGE
         self._texts = headers(kernel.types, kernel.symbols, planned, watched, pages, session.possible_cpus())
-        self._types, self._program = kernel.types, Program(load_bcc(), self._texts)
+        self._types, self._program = kernel.types, BccProgram(load_bcc(), self._texts)
 
     def run(self, without: Without = (), contained: bool = False) -> tuple[int, list[tracers.Line], str]:
         """Exit status, lines, and what stood on stderr. contained: /sys as it is in a container, and no new rights."""
@@ -91,7 +91,7 @@ class Runs:
                 os.dup2(os.open(name.with_suffix(suffix), os.O_WRONLY | os.O_CREAT, 0o666), number)
             for module in (session, doctor):
                 module.__dict__["KernelTypes"] = lambda *root: self._types
-            session.__dict__["Program"] = self._compiled
+            session.__dict__["BccProgram"] = self._compiled
             if contained:
                 contain()
             lose(without)
@@ -106,8 +106,8 @@ class Runs:
             sys.stderr.flush()
             os._exit(status if isinstance(status, int) else 0)
 
-    def _compiled(self, bcc: Any, wanted: dict[str, str]) -> Program:
-        return self._program if wanted == self._texts else Program(bcc, wanted)
+    def _compiled(self, bcc: Any, wanted: dict[str, str]) -> BccProgram:
+        return self._program if wanted == self._texts else BccProgram(bcc, wanted)
 
 
 def contain() -> None:

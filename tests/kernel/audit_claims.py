@@ -15,14 +15,14 @@ from typing import Any
 from scenes.netns import entered
 from tests.kernel.audit_nodes import ADDRESSES, CLIENT, FAR, HOSTED, MINE, NODE, PODS, PORT, Plan
 from tracer.audit import audit
-from tracer.audit.state import State
-from tracer.findings.context import Context
-from tracer.kube.catalog import Known
-from tracer.kube.store import Store
+from tracer.audit.state import NodeState
+from tracer.findings.context import FindingContext
+from tracer.kube.catalog import ClusterView
+from tracer.kube.store import ObjectStore
 from tracer.model.finding import Finding
-from tracer.model.prediction import Story
-from tracer.node.node import Node
-from tracer.predict.query import Question
+from tracer.model.prediction import PredictedPath
+from tracer.node.node import HostReader
+from tracer.predict.query import PathQuery
 from tracer.rules import inventory
 
 SENDERS = {"outside": (CLIENT, "client"), "the node": (NODE, None), "a pod": (PODS["pod-c"], "pod-c")}
@@ -95,17 +95,17 @@ def got(made: Plan, timeout: float, beside: int) -> dict[Ask, list[tuple[str, st
     return {ask: [each[at] for each in answers] for at, ask in enumerate(every)}
 
 
-def state(made: Plan, proc: Path) -> State:
+def state(made: Plan, proc: Path) -> NodeState:
     """What the audit reads here. proc: like /proc, of this namespace."""
-    store = Store("node-1")
+    store = ObjectStore("node-1")
     store.load(made.objects())
     local = frozenset({NODE, "10.244.0.1", "10.244.0.254", "127.0.0.1"})
     found = inventory.read(True)
     assert not found.unread, found.unread
-    return State(Context(Known(store, local=local), Node(proc)), found)
+    return NodeState(FindingContext(ClusterView(store, local=local), HostReader(proc)), found)
 
 
-def expected(story: Story, made: Plan) -> set[tuple[str, str]] | None:
+def expected(story: PredictedPath, made: Plan) -> set[tuple[str, str]] | None:
     """What a request gets that goes this way; None when the story does not say. The source is "" where it does not."""
     packet = story.packet
     by_ipvs = re.search(r"by IPVS, .* one of (.*)", packet.verdict)
@@ -145,13 +145,13 @@ _OF_CLIENT: frozenset[int] = frozenset()
 class Told:
     """What was said of a node before any request was made."""
 
-    stories: dict[Ask, list[Story]]
+    stories: dict[Ask, list[PredictedPath]]
     findings: list[Finding]
 
 
-def tell(made: Plan, of: State) -> Told:
+def tell(made: Plan, of: NodeState) -> Told:
     """What `explain` and `audit` say."""
-    stories = {ask: of.journey.stories(Question(SENDERS[ask.sender][0], 0, ask.address, ask.port)) for ask in asks(made)}
+    stories = {ask: of.journey.stories(PathQuery(SENDERS[ask.sender][0], 0, ask.address, ask.port)) for ask in asks(made)}
     return Told(stories, [finding for finding in audit(of) if finding.certain])
 
 
@@ -175,7 +175,7 @@ def compare(made: Plan, seen: dict[Ask, list[tuple[str, str]]], said: Told) -> R
     return result
 
 
-def _said(stories: Sequence[Story], told: Sequence[Any]) -> str:
+def _said(stories: Sequence[PredictedPath], told: Sequence[Any]) -> str:
     return "; ".join(f"{sorted(t or ())} if {' and '.join(s.doubts) or 'chance'} ({s.packet.verdict})"
                      for s, t in zip(stories, told, strict=True))  # fmt: skip
 

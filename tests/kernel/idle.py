@@ -115,7 +115,7 @@ def quiet() -> State:
     before, until = state(), time.monotonic() + PATIENCE
     while True:
         time.sleep(QUIET_SECONDS)
-        now, waiting = state(), _in_time_wait()
+        waiting, now = _in_time_wait(), state()  # in this order: one that ends in between is in the state
         if now == before and not waiting:
             return now
         why = f"{waiting} connections in TIME_WAIT\n{differences(before, now)}"

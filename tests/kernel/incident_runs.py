@@ -14,15 +14,15 @@ from incidents.variations import Variation
 from scenes.rules import Backend
 from tests.kernel.watching import Watch
 from tracer.audit import audit
-from tracer.audit.state import State
+from tracer.audit.state import NodeState
 from tracer.findings import Findings
-from tracer.findings.context import Context
-from tracer.handshakes.analyzer import Syns
+from tracer.findings.context import FindingContext
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube import node_name
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
@@ -74,13 +74,13 @@ def _way(packet: Packet) -> list[str]:
     return [f"{packet.tcp_flags} {packet.endpoints.dst}:{packet.endpoints.dport} {packet.verdict}", *map(str, told)]
 
 
-def known(objects: list[Object]) -> Known:
+def known(objects: list[Object]) -> ClusterView:
     """What the tracer knows of these objects, on this node."""
-    store = Store()
+    store = ObjectStore()
     store.load(objects)
     local = addresses.local_addresses()
     store.node = node_name.name_of_node(store, local)
-    return Known(store, Cache(), local)
+    return ClusterView(store, CniCache(), local)
 
 
 def run(watch: Watch, incident: incidents.Incident, state: str, backend: Backend = "legacy") -> Result:
@@ -103,7 +103,7 @@ def situate(watch: Watch, situation: Situation) -> tuple[Result, Result]:
     objects = situation.up()
     packets = Result(situation.packets, situation.text, int(bool(situation.packets)))
     _watched(watch, packets, objects, situation.ports, situation.backend, situation.traffic, nft=True)
-    told = audit(State(Context(known(objects)), inventory.read(nft_loaded())))
+    told = audit(NodeState(FindingContext(known(objects)), inventory.read(nft_loaded())))
     said = Result(situation.audit, f"{situation.text}, audited", int(bool(situation.audit)), said=packets.said)
     said.findings = [f for f in told if f.certain or f.name not in situation.perhaps]
     if situation.by_answer:
@@ -126,7 +126,7 @@ def _watched(
     of = known(objects)
     with watch(Filter(ports=ports), nft=nft or backend in ("nft", "native")) as seen:
         result.said = traffic()
-    findings, syns = Findings(Context(of)), Syns()
+    findings, syns = Findings(FindingContext(of)), HandshakeAnalyzer()
     for packet in seen.packets:
         explain(packet, of)
         findings.look(packet)

@@ -52,7 +52,7 @@ class Point:
 
 
 def _attached(way: str) -> Point:
-    return Point("tracer.kernel.bcc_program", "Program._attach_one", way=way)
+    return Point("tracer.kernel.bcc_program", "BccProgram._attach_one", way=way)
 
 
 POINTS = {
@@ -62,9 +62,9 @@ POINTS = {
     "first fexit attached": _attached("FEXIT"),
     "first kprobe attached": _attached("KPROBE"),
     "first kretprobe attached": _attached("KRETPROBE"),
-    "all attached": Point("tracer.kernel.session", "Ring.__init__", entered=True),
+    "all attached": Point("tracer.kernel.session", "RingBuffer.__init__", entered=True),
     "namespace of the trace switch made": Point("tracer.node.nfnetlink", "Nfnetlink.batch", entered=True, few=True),
-    "trace switch on": Point("tracer.rules.nftables.trace_key", "Switch.__init__", few=True),
+    "trace switch on": Point("tracer.rules.nftables.trace_key", "TraceSwitch.__init__", few=True),
     "rules of nftables being read": Point("tracer.rules.nftables.listing", "run", entered=True, few=True),
     "a tool that prints rules just started": Point("subprocess", "Popen.__init__", few=True),
     "rules of iptables being read": Point("tracer.rules.iptables.sockopt", "save", entered=True, few=True),

@@ -20,13 +20,13 @@ from scenes.rules import Backend
 from tests.kernel.recorder import Both, Patient, Recorded, Recorder
 from tracer.capture.replay import runner
 from tracer.capture.replay.file_series import opened
-from tracer.commands.trace import Job
-from tracer.kube.selectors import Words
+from tracer.commands.trace import TraceRequest
+from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding
-from tracer.model.summary import Totals
-from tracer.render.json import Json
-from tracer.render.text import Text
+from tracer.model.summary import RunSummary
+from tracer.render.json import JsonOutput
+from tracer.render.text import TextOutput
 
 BY_RULES = frozenset({"nodeport_host_process", "missing_masquerade", "no_local_endpoints", "hostport_takes_service"})
 """Findings that a rule shows: with --no-rules there is none."""
@@ -109,7 +109,7 @@ class Result:
     case: str
     options: str
     findings: list[Finding] = field(default_factory=list)
-    totals: Totals = field(default_factory=Totals)
+    totals: RunSummary = field(default_factory=RunSummary)
     wrong: list[str] = field(default_factory=list)
     text: str = ""
 
@@ -134,25 +134,25 @@ def run(recorder: Recorder, case: Case, options: Options) -> Result:
 def record(recorder: Recorder, case: Case, options: Options, objects: list[Object], name: str = "") -> Recorded:
     """Makes the traffic of a case that is up, under these options."""
     services = tuple(f"{m['namespace']}/{m['name']}" for o in objects if o["kind"] == "Service" for m in [o["metadata"]])
-    words = Words(services=services) if options.words and services else Words()
+    words = Selectors(services=services) if options.words and services else Selectors()
     wanted = Filter(ports=() if words else case.ports, drops_only=options.drops)
     name = name or f"{case.name} {options.name}".replace(" ", "-")
-    job = Job(said=name, no_rules=options.no_rules, follow=options.follow, record_only=options.record)
+    job = TraceRequest(said=name, no_rules=options.no_rules, follow=options.follow, record_only=options.record)
     return recorder(name, case.work, wanted, str(incidents.OBJECTS) if objects else "", job=job, words=words)
 
 
 def read(files: Sequence[Path], case: Case, options: Options, drops: bool = False) -> Result:
     """What a recording shows under these options. drops: it holds more, and is read with --drops-only."""
     text, lines = StringIO(), StringIO()
-    output = Both(Text(text, StringIO()), Json(lines, StringIO()))
-    asked = runner.Asked(no_rules=options.no_rules, follow=options.follow, drops_only=drops)
+    output = Both(TextOutput(text, StringIO()), JsonOutput(lines, StringIO()))
+    asked = runner.ReplayRequest(no_rules=options.no_rules, follow=options.follow, drops_only=drops)
     with opened([str(path) for path in files]) as capture:
         totals = runner.replay(capture, output, asked, Patient())
     output.summary(totals)
     return checked(case, options, text.getvalue(), lines.getvalue(), totals)
 
 
-def checked(case: Case, options: Options, text: str, lines: str, totals: Totals) -> Result:
+def checked(case: Case, options: Options, text: str, lines: str, totals: RunSummary) -> Result:
     """What was printed, and what of it should not be so."""
     result = Result(case.name, options.name, totals.findings, totals, text=text)
     result.wrong = list(_wrong(case, options, result, text, [json.loads(line) for line in lines.splitlines()]))

@@ -16,18 +16,18 @@ from tests.kernel.real_cluster import Ask
 from tests.kernel.watching import Seen, Watch
 from tests.support.nodes import owners
 from tracer.audit import audit
-from tracer.audit.state import State
+from tracer.audit.state import NodeState
 from tracer.findings import Findings
-from tracer.findings.context import Context
-from tracer.handshakes.analyzer import Syns
+from tracer.findings.context import FindingContext
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
-from tracer.node.node import Node
+from tracer.node.node import HostReader
 from tracer.packets.outcome import BAD
-from tracer.predict.query import Question
+from tracer.predict.query import PathQuery
 from tracer.rules import inventory
 
 FILTER = Filter(ports=real_cluster.PORTS)
@@ -67,7 +67,7 @@ class Judge:
     request is compared with what `explain` says, too. timeout: seconds that a request may take.
     """
 
-    known: Known
+    known: ClusterView
     watch: Watch | None
     proc: Path
     with_explain: bool
@@ -99,9 +99,9 @@ class Judge:
     def audited(self) -> list[Finding]:
         return audit(self.state())
 
-    def state(self) -> State:
+    def state(self) -> NodeState:
         rules = inventory.read(True)
-        return State(Context(self.known, Node(self.proc)), rules)
+        return NodeState(FindingContext(self.known, HostReader(self.proc)), rules)
 
     def traced(self, where: str, asks: list[Ask]) -> list[Finding]:
         """Makes the requests, judges each, and returns what their packets show to be wrong."""
@@ -112,7 +112,7 @@ class Judge:
                 replies = [ask.send(sport, self.timeout) for ask, sport in zip(asks, sports, strict=True)]
             if not self.watch or self.watch.lost == before:
                 break
-        context, syns = Context(self.known), Syns()
+        context, syns = FindingContext(self.known), HandshakeAnalyzer()
         findings = Findings(context)
         for packet in seen.packets:
             explain(packet, self.known)
@@ -158,7 +158,7 @@ class Judge:
             if ask.udp:
                 continue
             source = NODE if ask.ns is None else PODS.get(ask.ns, CLIENT)
-            stories = state.journey.stories(Question(source, 0, ask.address, ask.port))
+            stories = state.journey.stories(PathQuery(source, 0, ask.address, ask.port))
             told = [audit_claims.expected(story, plan) for story in stories]
             failed = {"refused": audit_claims.REFUSED, "timeout": audit_claims.LOST}
             got = (reply.server or failed.get(reply.outcome, reply.outcome), reply.seen_source)

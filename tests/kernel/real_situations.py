@@ -23,11 +23,11 @@ from tests.kernel.watching import Watch
 from tests.support import real_proxy
 from tests.support.api_server import ApiServer
 from tests.support.real_proxy import KubeProxy, Mode, until
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.resolver import Kube, Source
-from tracer.kube.selectors import Words
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.selectors import Selectors
+from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter
 
 METRICS_PORT = 10249
@@ -50,13 +50,13 @@ class Place:
     with_explain: bool
 
     @contextmanager
-    def judged(self) -> Iterator[tuple[Judge, Kube]]:
+    def judged(self) -> Iterator[tuple[Judge, OwnerResolver]]:
         """A tracer's knowledge of the objects, by its own client, and the judge that uses it."""
-        source = Source(kubeconfig=self.api.kubeconfig(self.folder))
+        source = ObjectSource(kubeconfig=self.api.kubeconfig(self.folder))
         if self.watch is None:
             local = frozenset({NODE, "10.244.0.1", "10.244.0.254", "127.0.0.1"})
-            source = replace(source, known=lambda: Known(Store(), Cache((self.folder,)), local))
-        with Kube(source, Words(), Filter()) as kube:
+            source = replace(source, known=lambda: ClusterView(ObjectStore(), CniCache((self.folder,)), local))
+        with OwnerResolver(source, Selectors(), Filter()) as kube:
             kube.settle()
             timeout = 4.0 if self.watch else 0.7
             yield Judge(kube.known, self.watch, self.proc, self.with_explain, timeout, self.totals), kube
@@ -162,7 +162,7 @@ def host_port(place: Place, back: str, port: int = HOST_PORT, remove: bool = Fal
     real_proxy.host_port(program, back, place.folder, wanted, remove)
 
 
-def changed(place: Place, proxy: KubeProxy, judge: Judge, kube: Kube) -> None:
+def changed(place: Place, proxy: KubeProxy, judge: Judge, kube: OwnerResolver) -> None:
     """Endpoints change, kube-proxy is restarted, the API goes away and comes back with another NodePort."""
     name = proxy.mode.name
     place.api.put(real_cluster.slice_of(WEB, "pod-c"))

@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
-from tracer.capture.record.environment import Recording
-from tracer.capture.record.files import Sizes
-from tracer.capture.redact.records import Redacted
+from tracer.capture.record.environment import RecordingEnvironment
+from tracer.capture.record.files import RotationLimits
+from tracer.capture.redact.records import RecordRedactor
 from tracer.commands import doctor
-from tracer.commands.trace import Job, missed, prepare
+from tracer.commands.trace import TraceRequest, missed, prepare
 from tracer.kernel.session import Kernel, Session
-from tracer.kube.resolver import Kube, Source
-from tracer.kube.selectors import Words
-from tracer.model.check import Fact
+from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.selectors import Selectors
+from tracer.model.check import CheckResult
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding
-from tracer.model.handshake import Verdict
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
-from tracer.pipeline.shutdown import Stop
-from tracer.render.base import Lost, Output
-from tracer.render.json import Json
-from tracer.render.text import Text
+from tracer.pipeline.shutdown import StopRequest
+from tracer.render.base import LostEvents, Output
+from tracer.render.json import JsonOutput
+from tracer.render.text import TextOutput
 
 SETTLE = 0.8
 
 
-class Patient(Stop):
+class Patient(StopRequest):
     """Leaves a run the time to explain all it has seen, however slow the machine is: what it reads again is all."""
 
     late = False
@@ -47,17 +47,17 @@ class Both(Output):
         super().__init__()
         self._text, self._json = text, json
 
-    def begin_as(self, few: Sequence[Fact], full: Sequence[Fact], said: str, release: str) -> None:
+    def begin_as(self, few: Sequence[CheckResult], full: Sequence[CheckResult], said: str, release: str) -> None:
         self._text.begin(few, said, release)
         self._json.begin(full, said, release)
 
-    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None: ...
+    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None: ...
 
     def packet(self, packet: Packet) -> None:
         self._text.packet(packet)
         self._json.packet(packet)
 
-    def lost(self, loss: Lost) -> None:
+    def lost(self, loss: LostEvents) -> None:
         self._text.lost(loss)
         self._json.lost(loss)
 
@@ -65,7 +65,7 @@ class Both(Output):
         self._text.finding(finding)
         self._json.finding(finding)
 
-    def syn(self, verdict: Verdict) -> None:
+    def syn(self, verdict: HandshakeVerdict) -> None:
         self._text.syn(verdict)
         self._json.syn(verdict)
 
@@ -73,11 +73,11 @@ class Both(Output):
         self._text.timeline(timeline)
         self._json.timeline(timeline)
 
-    def summary(self, totals: Totals) -> None:
+    def summary(self, totals: RunSummary) -> None:
         self._text.summary(totals)
         self._json.summary(totals)
 
-    def doctor(self, facts: Sequence[Fact], status: int) -> None: ...
+    def doctor(self, facts: Sequence[CheckResult], status: int) -> None: ...
 
     def note(self, text: str) -> None:
         self._text.note(text)
@@ -92,7 +92,7 @@ class Recorded:
     text: Path
     json: Path
     said: Path
-    totals: Totals
+    totals: RunSummary
     lost: int
 
 
@@ -113,11 +113,11 @@ class Recorder:
         wanted: Filter,
         objects: str = "",
         follow: bool = False,
-        sizes: Sizes = Sizes(),  # noqa: B008
+        sizes: RotationLimits = RotationLimits(),  # noqa: B008
         place: Path | None = None,
-        redacted: Redacted | None = None,
-        job: Job | None = None,
-        words: Words = Words(),  # noqa: B008
+        redacted: RecordRedactor | None = None,
+        job: TraceRequest | None = None,
+        words: Selectors = Selectors(),  # noqa: B008
     ) -> Recorded:
         """Records what happens while `work` runs. follow: by connection. place: of the capture, if it is not with the rest.
 
@@ -126,14 +126,14 @@ class Recorder:
         """
         for old in self.directory.glob(f"{name}.*"):
             old.unlink()
-        parts = Recording(str((place or self.directory) / f"{name}.k8st"), sizes, redacted)
-        job = job or Job(said=name, follow=follow, no_rules=bool(redacted))
+        parts = RecordingEnvironment(str((place or self.directory) / f"{name}.k8st"), sizes, redacted)
+        job = job or TraceRequest(said=name, follow=follow, no_rules=bool(redacted))
         printed = tuple(self.directory / f"{name}.{form}" for form in ("text", "json", "said"))
         with ExitStack() as stack:
             stack.callback(parts.close)
             text, json, said = (stack.enter_context(path.open("w", buffering=1)) for path in printed)
-            output = Both(Text(text, said), Json(json, StringIO()))
-            kube = stack.enter_context(Kube(Source(objects, none=not objects, known=parts.known), words, wanted))
+            output = Both(TextOutput(text, said), JsonOutput(json, StringIO()))
+            kube = stack.enter_context(OwnerResolver(ObjectSource(objects, none=not objects, known=parts.known), words, wanted))
             self.session.drain()
             self.session.losses()
             self.session.set_filter(kube.filter())

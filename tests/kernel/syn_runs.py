@@ -12,14 +12,14 @@ from pathlib import Path
 from tests.kernel import pcap
 from tests.kernel.syn_scenes import Scene
 from tests.kernel.watching import Watch
-from tracer.handshakes.analyzer import Syns
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.store import Store
-from tracer.model.counter_mismatch import Difference
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
+from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.filter import Filter
-from tracer.model.handshake import Verdict
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 
 SYN_ONLY = "(tcp[tcpflags]&(tcp-syn|tcp-ack)==tcp-syn or (ip6 proto 6 and ip6[53]&18==2))"
@@ -31,8 +31,8 @@ class Result:
     """dumped: SYNs that tcpdump saw at the client. differences: counters that moved in the scene."""
 
     scene: Scene
-    verdicts: list[Verdict] = field(default_factory=list)
-    differences: list[Difference] = field(default_factory=list)
+    verdicts: list[HandshakeVerdict] = field(default_factory=list)
+    differences: list[CounterMismatch] = field(default_factory=list)
     dumped: int = 0
     packets: list[Packet] = field(default_factory=list)
     lost: int = 0
@@ -69,12 +69,12 @@ class Result:
 
 def run(watch: Watch, scene: Scene) -> Result:
     """Makes the scene under the tracer and tcpdump."""
-    result, known = Result(scene), Known(Store(), Cache())
+    result, known = Result(scene), ClusterView(ObjectStore(), CniCache())
     before = watch.lost
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         dump = Path(directory) / "client.pcap"
         with pcap.tcpdump(dump, "eth0", "client", f"{SYN_ONLY} and port {scene.port}"):
-            syns = Syns()
+            syns = HandshakeAnalyzer()
             with watch(Filter(ports=(scene.port,))) as seen:
                 stack.enter_context(scene.up())
         result.dumped = len(pcap.read(dump))

@@ -21,7 +21,7 @@ from tests.kernel.access_rules import BALANCER_IP, CART_IP, EXTERNAL_IP, LOCAL_P
 from tests.kernel.watching import Watch
 from tests.support.nodes import node
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.model.filter import Filter
 from tracer.model.packet import Hop, Packet
 
@@ -102,7 +102,7 @@ def mode(watch: Watch, mysql: None, request: pytest.FixtureRequest) -> Iterator[
     restored.plain()
 
 
-def in_force(mode: str, scenario: str, folder: Path) -> Known:
+def in_force(mode: str, scenario: str, folder: Path) -> ClusterView:
     """The node's rules, and what is known of it."""
     here = node(mode, scenario)
     restored.put(here, restored.MODES[mode])
@@ -120,7 +120,7 @@ def told(packet: Packet) -> str:
     return "\n  ".join(lines + [f"{h.hook} {h.what} {h.table} {h.verdict} {h.owner and h.owner.text}" for h in packet.hops])
 
 
-def asked(watch: Watch, known: Known, ways: Iterable[Way], how: str) -> dict[str, Packet]:
+def asked(watch: Watch, known: ClusterView, ways: Iterable[Way], how: str) -> dict[str, Packet]:
     """The first packet of one request in each way, by kind."""
     ways = list(ways)
     with watch(Filter(protocol=6), nft=how != "legacy") as seen:

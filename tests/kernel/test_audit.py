@@ -19,8 +19,8 @@ from scenes.rules import BACKENDS, Backend
 from tests.kernel import incident_runs
 from tests.kernel.conftest import ROOT
 from tracer.audit import audit
-from tracer.audit.state import State
-from tracer.findings.context import Context
+from tracer.audit.state import NodeState
+from tracer.findings.context import FindingContext
 from tracer.model.finding import Finding
 from tracer.rules import inventory
 from tracer.rules.backends import nft_loaded
@@ -53,7 +53,7 @@ def looked(objects: list[Object]) -> list[Finding]:
     known = incident_runs.known(objects)
     rules_now = inventory.read(nft_loaded())
     assert not rules_now.unread
-    return audit(State(Context(known), rules_now))
+    return audit(NodeState(FindingContext(known), rules_now))
 
 
 @pytest.mark.parametrize(("number", "state", "backend"), CASES, ids=["-".join(map(str, case)) for case in CASES])

@@ -16,8 +16,8 @@ from scenes import topology
 from tests.kernel.captured import WANTED, ask, calmly, read, same, until
 from tests.kernel.recorder import Recorder
 from tests.unit.capture.redact.test_records import everything
-from tracer.capture.record.files import Sizes
-from tracer.capture.redact.records import Redacted
+from tracer.capture.record.files import RotationLimits
+from tracer.capture.redact.records import RecordRedactor
 from tracer.model.filter import Filter
 
 pytestmark = pytest.mark.thorough
@@ -32,8 +32,8 @@ def test_live_output_is_printed_again(recorder: Recorder) -> None:
     assert "DNAT" in text and "REJECTED in filter/INPUT" in text and "scene-pod-" in text
 
 
-@pytest.mark.parametrize("sizes", [Sizes(rotate=30_000), Sizes(seconds=1.2)], ids=["size", "time"])
-def test_rotated_files_are_one_capture(recorder: Recorder, sizes: Sizes) -> None:
+@pytest.mark.parametrize("sizes", [RotationLimits(rotate=30_000), RotationLimits(seconds=1.2)], ids=["size", "time"])
+def test_rotated_files_are_one_capture(recorder: Recorder, sizes: RotationLimits) -> None:
     made = recorder("rotated", lambda: ask(12), WANTED, sizes=sizes)
     assert len(made.files) > 2
     same(made)
@@ -43,7 +43,7 @@ def test_rotated_files_are_one_capture(recorder: Recorder, sizes: Sizes) -> None
 
 
 def test_a_ring_keeps_the_last(recorder: Recorder) -> None:
-    made = recorder("ring", lambda: ask(40), Filter(), sizes=Sizes(ring=RING))
+    made = recorder("ring", lambda: ask(40), Filter(), sizes=RotationLimits(ring=RING))
     (path,) = made.files
     assert path.stat().st_size < 1.5 * RING, "what explains packets stays, and is much of so small a ring"
     done = read(path)
@@ -81,7 +81,7 @@ def test_killed(recorder: Recorder, tmp_path: Path) -> None:
 
 def test_redacted_while_it_is_written(recorder: Recorder) -> None:
     """Not an address, a name or a rule of this machine is in the file; it is read as any other."""
-    made = recorder("redacted", lambda: ask(2), WANTED, redacted=Redacted())
+    made = recorder("redacted", lambda: ask(2), WANTED, redacted=RecordRedactor())
     (path,) = made.files
     done = read(path)
     assert done.returncode == 0 and "DNAT" in done.stdout and "REJECTED in filter/INPUT" in done.stdout, done.stderr

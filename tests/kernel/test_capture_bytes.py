@@ -20,8 +20,8 @@ from tracer.capture.replay.file_series import opened
 from tracer.kernel.session import Kernel, Session
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
-from tracer.pipeline.shutdown import Stop
-from tracer.render.text import Text
+from tracer.pipeline.shutdown import StopRequest
+from tracer.render.text import TextOutput
 
 pytestmark = pytest.mark.thorough
 
@@ -36,13 +36,13 @@ def send(payload: bytes) -> None:
 
 
 def packets_of(path: Path) -> list[Packet]:
-    class Kept(Text):
+    class Kept(TextOutput):
         def packet(self, packet: Packet) -> None:
             found.append(packet)
 
     found: list[Packet] = []
     with opened([str(path)]) as capture:
-        runner.replay(capture, Kept(StringIO(), StringIO()), runner.Asked(), Stop())
+        runner.replay(capture, Kept(StringIO(), StringIO()), runner.ReplayRequest(), StopRequest())
     return found
 
 

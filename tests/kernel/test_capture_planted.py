@@ -16,8 +16,8 @@ from tests.support.nobody import NOBODY
 from tests.unit.capture.replay.test_planted_journals import plant, with_super
 from tests.unit.capture.replay.test_planted_journals import precious as precious  # a fixture
 from tests.unit.capture.replay.test_planted_journals import shared as shared  # a fixture
-from tracer.capture.record.files import BESIDE, Files, Sizes
-from tracer.errors import NotWritten
+from tracer.capture.record.files import BESIDE, CaptureFiles, RotationLimits
+from tracer.errors import OutputNotWritten
 
 SETTINGS = ("protected_symlinks", "protected_hardlinks", "protected_fifos", "protected_regular")
 
@@ -60,15 +60,15 @@ def test_the_writer(shared: Path, precious: Path, suffix: str) -> None:
         lambda: beside.mkdir(),
     ):
         assert as_nobody(work) == 0
-        with pytest.raises(NotWritten, match="is there already"):
-            Files(path)
+        with pytest.raises(OutputNotWritten, match="is there already"):
+            CaptureFiles(path)
         assert not path.exists() and precious.read_text() == "precious"
         beside.unlink() if beside.is_symlink() or not beside.is_dir() else beside.rmdir()
     assert as_nobody(lambda: path.symlink_to(precious.with_name("new"))) == 0
-    with pytest.raises(NotWritten):
-        Files(path)
+    with pytest.raises(OutputNotWritten):
+        CaptureFiles(path)
     path.unlink()
-    files = Files(path, Sizes(ring=200_000))
+    files = CaptureFiles(path, RotationLimits(ring=200_000))
     files.describe({"layout": {}, "ring": 0})
     for turn in range(1, 6):
         files.insert([(turn, "note", "", b'"so"')], None)

@@ -10,11 +10,11 @@ import pytest
 
 from scenes import rules, topology, traffic
 from tests.kernel.watching import Watch
-from tracer.handshakes.analyzer import Syns
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter
 
 TEE = f"""*mangle
@@ -60,9 +60,9 @@ def test_a_flooded_packet_is_the_one_that_is_taken(watch: Watch, forgetful: None
     with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
         while len({reply.server for reply in replies}) < 2 and len(replies) < 12:
             replies.append(traffic.http_get())
-    syns = Syns()
+    syns = HandshakeAnalyzer()
     for packet in seen.packets:
-        explain(packet, Known(Store(), Cache()))
+        explain(packet, ClusterView(ObjectStore(), CniCache()))
         syns.add(packet)
     told = {v.asked.sport: v.cause for v in syns.rest()}
     asked = [p for p in seen.packets if p.tcp_flags == "SYN"]

@@ -22,8 +22,8 @@ from tests.support.nodes import node
 from tracer.commands.explain import asked
 from tracer.model.filter import Filter
 from tracer.predict.compare import compare, steps
-from tracer.predict.path import Journey
-from tracer.predict.query import Question
+from tracer.predict.path import PathPredictor
+from tracer.predict.query import PathQuery
 from tracer.rules import inventory
 from tracer.rules.backends import nft_loaded
 from tracer.rules.iptables import sockopt
@@ -48,13 +48,13 @@ def test_told_and_seen(watch: Watch, plain: None, mode: str) -> None:
     for scenario in SCENARIOS:
         here = node(mode, scenario)
         restored.put(here, MODES[mode])
-        journey = Journey(inventory.read(nft_loaded()))
-        questions: dict[int, Question] = {}
+        journey = PathPredictor(inventory.read(nft_loaded()))
+        questions: dict[int, PathQuery] = {}
         with watch(Filter(protocol=6), nft=MODES[mode] != "legacy") as seen:
             for _, address, port, ns in [d for door in doors(here) for d in _from_everywhere(door)]:
                 source = {topology.CLIENT: topology.CLIENT4, None: topology.NODE4}.get(ns, topology.PODS[2].addr4)
                 sport = 41000 + len(questions)
-                questions[sport] = Question(source, sport, address, port)
+                questions[sport] = PathQuery(source, sport, address, port)
                 with suppress(PermissionError):  # the node's own packet was dropped or rejected
                     packets.send_tcp(address, port, src=source, sport=sport, flags=packets.SYN, ns=ns)
         for packet in seen.packets:

@@ -9,7 +9,7 @@ from tests.kernel import restored
 from tests.support.nodes import node
 from tracer.node.machine import Machine
 from tracer.rules import backends, ipset
-from tracer.rules.ipvs.netlink import Ipvs
+from tracer.rules.ipvs.netlink import IpvsSocket
 
 HERE = node("1.20.2-ipvs-nft", "S2-three")
 
@@ -17,7 +17,7 @@ HERE = node("1.20.2-ipvs-nft", "S2-three")
 def test_as_they_were_made(node: None) -> None:
     restored.put(HERE, "ipvs")
     try:
-        with Ipvs() as socket:
+        with IpvsSocket() as socket:
             servers = {(s.address, s.port, s.protocol, s.scheduler): s for s in socket.virtual_servers()}
             behind = {key[:2]: {(r.address, r.port) for r in socket.real_servers(s)} for key, s in servers.items()}
         made = re.findall(r"^-A -t ([\d.]+):(\d+) -s (\w+)", HERE.files["ipvsadm-save"], re.M)

@@ -18,24 +18,24 @@ from scenes import topology, traffic
 from tests.kernel.watching import NOTHING, Watch
 from tests.support import waiting
 from tests.support.api_server import ApiServer
-from tracer.kube.resolver import Kube, Source
-from tracer.kube.selectors import Words
+from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
 from tracer.node.namespaces import Namespaces, tracking
 from tracer.node.processes import Processes
-from tracer.packets.assembler import Journeys
-from tracer.packets.hop_builder import Hops
-from tracer.pipeline.live_source import Live
-from tracer.pipeline.run import Limits, Run
-from tracer.pipeline.shutdown import Stop
-from tracer.render.text import Text
+from tracer.packets.assembler import PacketAssembler
+from tracer.packets.hop_builder import HopBuilder
+from tracer.pipeline.live_source import LiveSource
+from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline.shutdown import StopRequest
+from tracer.render.text import TextOutput
 from tracer.rules import live
 
 SERVICE = "Service default/http-proxy"
 
 
-class Told(Text):
+class Told(TextOutput):
     """Keeps what a run says."""
 
     def __init__(self) -> None:
@@ -56,15 +56,17 @@ class Told(Text):
 
 
 @contextmanager
-def running(watch: Watch, kube: Kube) -> Iterator[Told]:
+def running(watch: Watch, kube: OwnerResolver) -> Iterator[Told]:
     """A run with the probes of this boot, in a thread of its own, as the command makes one."""
-    told, stop, spaces = Told(), Stop(), Namespaces()
+    told, stop, spaces = Told(), StopRequest(), Namespaces()
     watch.session.drain()
     watch.session.losses()
-    hops = Hops(spaces, Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
+    hops = HopBuilder(spaces, Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
     with kube, live.watching(spaces, watch.session.acts, False) as (rules, _):
         watch.session.set_filter(kube.filter())
-        run = Run(Live(watch.session, kube), Journeys(hops, tracking=tracking(), rules=rules), told, Limits(), kube)
+        run = Run(
+            LiveSource(watch.session, kube), PacketAssembler(hops, tracking=tracking(), rules=rules), told, RunLimits(), kube
+        )
         thread = threading.Thread(target=run.follow, args=(stop,))
         thread.start()
         try:
@@ -128,7 +130,9 @@ def rename(server: ApiServer, old: str, new: str) -> None:
 
 def test_names_come_and_go_with_the_api_and_tracing_goes_on(watch: Watch, server: ApiServer, tmp_path: Path) -> None:
     server.die()
-    kube = Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), Words(), Filter(ports=(traffic.NODEPORT_HTTP,)))
+    kube = OwnerResolver(
+        ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(), Filter(ports=(traffic.NODEPORT_HTTP,))
+    )
     with running(watch, kube) as told:
         dst, led = ends(request(told))
         assert not dst.startswith("Service") and not led, "the API is away, the rules' comments are all there is"
@@ -170,8 +174,8 @@ def test_names_come_and_go_with_the_api_and_tracing_goes_on(watch: Watch, server
 
 def test_the_filter_follows_the_endpoints(watch: Watch, server: ApiServer, tmp_path: Path) -> None:
     """--service: who asks a pod directly is seen while it is an endpoint, and not before or after."""
-    words = Words(services=("default/http-proxy",))
-    kube = Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), words, Filter())
+    words = Selectors(services=("default/http-proxy",))
+    kube = OwnerResolver(ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), words, Filter())
     (slice_,) = [o for o in server.objects if o["kind"] == "EndpointSlice" and o["metadata"]["name"].startswith("http-proxy")]
     pod = topology.PODS[1].addr4
 
@@ -204,7 +208,9 @@ def test_the_filter_follows_the_endpoints(watch: Watch, server: ApiServer, tmp_p
 
 def test_the_filter_follows_while_packets_wait_to_be_explained(watch: Watch, server: ApiServer, tmp_path: Path) -> None:
     """An endpoint comes while the run has no time for it: who asks it meanwhile is seen, and it is said since when."""
-    kube = Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), Words(services=("default/http-proxy",)), Filter())
+    kube = OwnerResolver(
+        ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=("default/http-proxy",)), Filter()
+    )
     (slice_,) = [o for o in server.objects if o["kind"] == "EndpointSlice" and o["metadata"]["name"].startswith("http-proxy")]
     pod = topology.PODS[1].addr4
     server.put(slice_ | {"endpoints": [e for e in slice_["endpoints"] if pod not in e["addresses"]]})

@@ -17,7 +17,7 @@ from scenes.topology import CLIENT, CLIENT4, CLIENT6, PODS
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter, parse_host
 from tracer.model.packet import Hop
-from tracer.model.rule import Walk
+from tracer.model.rule import RuleTrace
 
 FOUR = """*filter
 :INPUT ACCEPT [0:0]
@@ -82,7 +82,7 @@ def options(count: int, last: int) -> bytes:
     return b"".join(bytes((60 if n + 1 < count else last,)) + PADDING[1:] for n in range(count))
 
 
-def forwarded(hops: Iterator[Hop] | list[Hop]) -> Walk:
+def forwarded(hops: Iterator[Hop] | list[Hop]) -> RuleTrace:
     hop = next(h for h in hops if h.what == "table" and h.table == "filter" and h.hook == "FORWARD")
     assert hop.walk
     return hop.walk

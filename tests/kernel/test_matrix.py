@@ -11,9 +11,9 @@ import pytest
 from scenes import rules, topology, traffic
 from tests.kernel.watching import Watch
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
 from tracer.model.evidence import Evidence
 from tracer.model.filter import Filter
 from tracer.model.packet import Hop, Packet
@@ -77,7 +77,7 @@ def backend(watch: Watch, request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize("backend", ["legacy", "iptables-nft", "nftables"], indirect=True)
 def test_what_is_told(watch: Watch, backend: str, record_property: Callable[[str, object], None]) -> None:
-    known = Known(Store(), Cache())
+    known = ClusterView(ObjectStore(), CniCache())
     with watch(Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY, CLOSED)), nft=backend != "legacy") as seen:
         assert traffic.http_get().outcome == "answered"
         assert traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY).outcome == "refused"

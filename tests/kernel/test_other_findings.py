@@ -20,7 +20,7 @@ from scenes.netns import entered
 from tests.kernel import incident_runs
 from tests.kernel.watching import Watch
 from tracer.findings import Findings
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.kube.attribution import explain
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding
@@ -59,7 +59,7 @@ def found(watch: Watch, wanted: Filter, traffic: Callable[[], object], of: list[
     known = incident_runs.known(of)
     with watch(wanted) as seen:
         traffic()
-    findings = Findings(Context(known))
+    findings = Findings(FindingContext(known))
     for packet in seen.packets:
         explain(packet, known)
         findings.look(packet)

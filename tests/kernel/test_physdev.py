@@ -13,8 +13,8 @@ import pytest
 
 from scenes import rules, topology
 from scenes.netns import entered
-from tracer.predict.path import Journey
-from tracer.predict.query import Question
+from tracer.predict.path import PathPredictor
+from tracer.predict.query import PathQuery
 from tracer.rules import inventory
 
 PORT = 9999
@@ -63,7 +63,7 @@ def send(ns: str, to: str) -> None:
 def explained(source: str, dest: str) -> list[set[Rule]]:
     """The rules that match on each way that is told."""
     told = []
-    stories = Journey(inventory.read(False)).stories(Question(source, 0, dest, PORT, "udp"))
+    stories = PathPredictor(inventory.read(False)).stories(PathQuery(source, 0, dest, PORT, "udp"))
     for story in (each for found in stories for each in found.every()):
         visits = [v for h in story.packet.hops if h.table == "mangle" and h.walk for v in h.walk.visits if v.rule]
         told.append({(v.place.chain, v.place.number) for v in visits})

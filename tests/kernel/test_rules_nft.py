@@ -24,15 +24,15 @@ from tests.kernel.untouched import settled, state
 from tests.kernel.watching import NOTHING, SETTLE_SECONDS, Watch
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
-from tracer.model.rule import Walk
+from tracer.model.rule import RuleTrace
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
-from tracer.packets.assembler import Journeys
-from tracer.packets.hop_builder import Hops
+from tracer.packets.assembler import PacketAssembler
+from tracer.packets.hop_builder import HopBuilder
 from tracer.rules.nftables import live as nftables_live
-from tracer.rules.nftables.snapshot_cache import View
-from tracer.rules.nftables.watcher import NftWatch
-from tracer.rules.resolver import Hits
+from tracer.rules.nftables.snapshot_cache import SnapshotCache
+from tracer.rules.nftables.watcher import RulesetWatcher
+from tracer.rules.resolver import RuleResolver
 
 PACKETS = 60
 
@@ -45,16 +45,16 @@ def put_back(node: None) -> Iterator[None]:
 
 
 @pytest.fixture
-def nodeport(watch: Watch) -> Iterator[NftWatch]:
+def nodeport(watch: Watch) -> Iterator[RulesetWatcher]:
     """kube-proxy's rules by iptables-nft, and the kernel telling which of them act."""
     with scene.scene(backend="nft"), nftables_live.watching(Namespaces().own) as live:
         yield live
 
 
-def packets(watch: Watch, live: NftWatch, port: int) -> list[Packet]:
+def packets(watch: Watch, live: RulesetWatcher, port: int) -> list[Packet]:
     """What was seen of the requests of one block, each hop with its walk."""
-    hops = Hops(Namespaces(), Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
-    journeys = Journeys(hops, rules=Hits(nft=View(live)))
+    hops = HopBuilder(Namespaces(), Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
+    journeys = PacketAssembler(hops, rules=RuleResolver(nft=SnapshotCache(live)))
     watch.session.drain()
     watch.session.set_filter(Filter(ports=(port,)))
     traffic.http_get(port=port)
@@ -66,13 +66,13 @@ def packets(watch: Watch, live: NftWatch, port: int) -> list[Packet]:
     return journeys.rest()
 
 
-def path(walk: Walk | None) -> str:
+def path(walk: RuleTrace | None) -> str:
     assert walk and walk.decision, walk
     return " > ".join(f"{place.chain} {place.number}" for place in walk.decision.path)
 
 
 @pytest.mark.matrix
-def test_the_rules_of_a_service(watch: Watch, nodeport: NftWatch) -> None:
+def test_the_rules_of_a_service(watch: Watch, nodeport: RulesetWatcher) -> None:
     syn = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
     nat = {h.chain: h.walk for h in syn.hops if h.what == "chain" and h.table == "ip nat" and h.netns == "node"}
     steps = path(nat["PREROUTING"]).split(" > ")
@@ -87,14 +87,14 @@ def test_the_rules_of_a_service(watch: Watch, nodeport: NftWatch) -> None:
     assert [v.place.chain for v in marked] == ["KUBE-MARK-MASQ"]
 
 
-def test_every_run_of_a_chain_has_its_walk(watch: Watch, nodeport: NftWatch) -> None:
+def test_every_run_of_a_chain_has_its_walk(watch: Watch, nodeport: RulesetWatcher) -> None:
     seen = packets(watch, nodeport, traffic.NODEPORT_HTTP)
     runs = [h for p in seen for h in p.hops if h.what == "chain"]
     assert len(runs) > 20
     assert not [h for h in runs if not h.walk or h.walk.undecided or not h.walk.visits]
 
 
-def test_rules_that_change_under_way(watch: Watch, nodeport: NftWatch) -> None:
+def test_rules_that_change_under_way(watch: Watch, nodeport: RulesetWatcher) -> None:
     """Handles are new after a change; numbers are those of the new rules."""
     before = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
     subprocess.run(["iptables-nft", "-t", "nat", "-I", "PREROUTING", "1", "-p", "tcp", "-m", "comment", "--comment", "new"],

@@ -19,7 +19,7 @@ from tests.kernel.truth import compare
 from tests.kernel.watching import NOTHING, Watch
 from tracer.events.record import Event
 from tracer.model.filter import Filter
-from tracer.model.rule import Walk
+from tracer.model.rule import RuleTrace
 
 PACKETS = 30
 LONG = "long-" * 20
@@ -62,7 +62,7 @@ class Copies:
     def again(self, random: Random) -> None:
         raise NotImplementedError
 
-    def check(self, e: Event, walk: Walk) -> str:
+    def check(self, e: Event, walk: RuleTrace) -> str:
         return ""
 
 

@@ -10,21 +10,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tests.kernel.watching import Watch
-from tracer.connections.change_log import Changes
-from tracer.connections.tracker import Connections
-from tracer.handshakes.analyzer import Syns
+from tracer.connections.change_log import ChangeLog
+from tracer.connections.tracker import ConnectionTracker
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
-from tracer.pipeline.correlation import Following
-from tracer.render.text import Text
+from tracer.pipeline.correlation import ConnectionStage
+from tracer.render.text import TextOutput
 
 
-class Kept(Text):
+class Kept(TextOutput):
     """The text format, and the timelines themselves."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Story:
     """What was told. totals: filled at the end."""
 
     output: Kept = field(default_factory=Kept)
-    totals: Totals = field(default_factory=Totals)
+    totals: RunSummary = field(default_factory=RunSummary)
 
     @property
     def text(self) -> str:
@@ -68,8 +68,8 @@ def follow(watch: Watch, ports: tuple[int, ...], make: Callable[[], object]) -> 
 @contextmanager
 def following(watch: Watch, ports: tuple[int, ...]) -> Iterator[Story]:
     """Follows what happens in the block; the story is told when it ends."""
-    story, known, changes = Story(), Known(Store(), Cache()), Changes()
-    with Following(Syns(), Connections(time.time_ns() - time.monotonic_ns()), changes) as told:
+    story, known, changes = Story(), ClusterView(ObjectStore(), CniCache()), ChangeLog()
+    with ConnectionStage(HandshakeAnalyzer(), ConnectionTracker(time.time_ns() - time.monotonic_ns()), changes) as told:
         told.start(story.output)
         with watch(Filter(ports=ports), changed=changes.rules) as seen:
             yield story

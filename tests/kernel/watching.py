@@ -14,8 +14,8 @@ from tracer.model.filter import Filter
 from tracer.model.packet import Packet
 from tracer.node.namespaces import Namespaces, tracking
 from tracer.node.processes import Processes
-from tracer.packets.assembler import Journeys
-from tracer.packets.hop_builder import Hops
+from tracer.packets.assembler import PacketAssembler
+from tracer.packets.hop_builder import HopBuilder
 from tracer.pipeline.run import POLL_SECONDS, RULES_SECONDS
 from tracer.rules import live
 
@@ -52,11 +52,11 @@ class Watch:
         self.session.drain()
         self.session.losses()
         namespaces = Namespaces()
-        hops = Hops(namespaces, Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
+        hops = HopBuilder(namespaces, Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
         with_nft = nft and any(row.probe.name == "nft_rule" for row in self.session.planned)
         with live.watching(namespaces, self.session.acts, with_nft) as (rules, _):
             rules.replaced = changed
-            journeys = Journeys(hops, tracking=tracking(), rules=rules)
+            journeys = PacketAssembler(hops, tracking=tracking(), rules=rules)
             self.session.set_filter(wanted)
             try:
                 yield seen

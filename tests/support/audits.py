@@ -11,25 +11,25 @@ from pathlib import Path
 
 from tests.support.findings import FakeNode
 from tests.support.nodes import Node as Recorded
-from tracer.audit.state import State
-from tracer.findings.context import Context
-from tracer.kube.catalog import Known
+from tracer.audit.state import NodeState
+from tracer.findings.context import FindingContext
+from tracer.kube.catalog import ClusterView
 from tracer.model.rule import Rule
-from tracer.node.routes import Link, Route, Routes
-from tracer.predict.ipsets import Sets
-from tracer.predict.ipvs import Virtual
-from tracer.predict.path import Journey
+from tracer.node.routes import NetworkDevice, Route, Routes
+from tracer.predict.ipsets import IpSetReader
+from tracer.predict.ipvs import VirtualServers
+from tracer.predict.path import PathPredictor
 from tracer.rules import inventory, save_parser
-from tracer.rules.inventory import Installed
+from tracer.rules.inventory import RuleInventory
 from tracer.rules.match_context import address_text
 from tracer.rules.nftables import json_parser
-from tracer.rules.packet_view import Seen
+from tracer.rules.packet_view import PacketView
 
 NODE, CLIENT = "192.168.56.10", "192.168.56.1"
 LINKS = (
-    Link("lo", "", ("127.0.0.0/8",)),
-    Link("eth0", "", ("192.168.56.0/24", "fd00:56::/64")),
-    Link("cni0", "bridge", ("10.244.0.0/24", "10.224.0.0/24", "fd00:10:244::/64"), 3),
+    NetworkDevice("lo", "", ("127.0.0.0/8",)),
+    NetworkDevice("eth0", "", ("192.168.56.0/24", "fd00:56::/64")),
+    NetworkDevice("cni0", "bridge", ("10.244.0.0/24", "10.224.0.0/24", "fd00:10:244::/64"), 3),
 )
 GATEWAYS = {"10.244.3.0/24": ("10.244.3.0", "flannel.1")}
 LOCAL = frozenset({NODE, "10.244.0.1", "10.224.0.1", "fd00:56::10", "fd00:10:244::1"})
@@ -39,7 +39,7 @@ LOCAL = frozenset({NODE, "10.244.0.1", "10.224.0.1", "fd00:56::10", "fd00:10:244
 class FakeRoutes(Routes):
     """Connected networks, networks behind a gateway, local addresses; everything else by the default route."""
 
-    connected: tuple[Link, ...] = LINKS
+    connected: tuple[NetworkDevice, ...] = LINKS
     gateways: Mapping[str, tuple[str, str]] = field(default_factory=lambda: GATEWAYS)
     local: frozenset[str] = LOCAL
 
@@ -55,11 +55,11 @@ class FakeRoutes(Routes):
                     return Route("unicast", link.name, "", str(ip_network(network)[1]) if link.name == "cni0" else NODE)
         return Route("unicast", "eth0", CLIENT, NODE)
 
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[NetworkDevice, ...]:
         return self.connected
 
 
-class SavedSets(Sets):
+class SavedSets(IpSetReader):
     """The sets of a recorded node, from what `ipset save` printed; of none nothing is known."""
 
     def __init__(self, text: str = "") -> None:
@@ -67,7 +67,7 @@ class SavedSets(Sets):
         self._kinds = dict(re.findall(r"^create (\S+) \w+:(\S+)", text, re.M))
         self._members = set(re.findall(r"^add (\S+) (\S+)", text, re.M))
 
-    def has(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+    def has(self, name: str, flags: tuple[str, ...], packet: PacketView) -> bool | None:
         kind = self._kinds.get(name)
         if kind == "net":
             end = ip_address(packet.dst if flags[0] == "dst" else packet.src)
@@ -84,7 +84,7 @@ class SavedSets(Sets):
         return None
 
 
-class SavedVirtual(Virtual):
+class SavedVirtual(VirtualServers):
     """The virtual servers of a recorded node, from what `ipvsadm --save -n` printed."""
 
     def __init__(self, text: str = "") -> None:
@@ -98,13 +98,13 @@ class SavedVirtual(Virtual):
         return found if f"-A {server}" in text else None
 
 
-def journey(state: State, one: Recorded | None = None, virtual: Virtual | None = None) -> Journey:
+def journey(state: NodeState, one: Recorded | None = None, virtual: VirtualServers | None = None) -> PathPredictor:
     """What explains packets of a node that is no machine."""
     sets = SavedSets(one.files.get("ipset-save", "") if one else "")
-    return Journey(state.installed, state.routes, healthy(), virtual or Virtual(Path("/nonexistent")), sets)
+    return PathPredictor(state.installed, state.routes, healthy(), virtual or VirtualServers(Path("/nonexistent")), sets)
 
 
-def recorded(one: Recorded) -> Installed:
+def recorded(one: Recorded) -> RuleInventory:
     """The rules of a recorded node, as installed.read() would have read them there."""
     legacy = [save_parser.parse(one.files[f], family) for f, family in (("iptables-save", "ip"), ("ip6tables-save", "ip6"))
               if f in one.files]  # fmt: skip
@@ -112,7 +112,7 @@ def recorded(one: Recorded) -> Installed:
     nft, tables = None, frozenset[tuple[str, str]]()
     if '"chain"' in text:
         nft, tables = inventory.with_saves(json_parser.parse(text), lambda family, table: _saved(one, family, table))
-    return Installed(inventory.joined(legacy) if legacy else None, nft, tables)
+    return RuleInventory(inventory.joined(legacy) if legacy else None, nft, tables)
 
 
 def _saved(one: Recorded, family: str, table: str) -> dict[str, tuple[Rule, ...]]:
@@ -122,12 +122,12 @@ def _saved(one: Recorded, family: str, table: str) -> dict[str, tuple[Rule, ...]
     return {chain: rules for (_, t, chain), rules in chains.items() if t == table}
 
 
-def state(one: Recorded, folder: Path, node: FakeNode | None = None, with_api: bool = True) -> State:
+def state(one: Recorded, folder: Path, node: FakeNode | None = None, with_api: bool = True) -> NodeState:
     """A recorded node as checks see it."""
     known = one.known(folder, with_api)
     services = frozenset(re.findall(r"^-A -[tu] (\d[\d.]+):", one.files.get("ipvsadm-save", ""), re.M))
-    return State(
-        Context(known, node or healthy()), recorded(one), FakeRoutes(local=LOCAL | services),
+    return NodeState(
+        FindingContext(known, node or healthy()), recorded(one), FakeRoutes(local=LOCAL | services),
         SavedVirtual(one.files.get("ipvsadm-save", "")), SavedSets(one.files.get("ipset-save", "")),
     )  # fmt: skip
 
@@ -141,12 +141,18 @@ def healthy() -> FakeNode:
 
 
 def of_text(
-    text: str, known: Known | None = None, node: FakeNode | None = None, backend: str = "legacy", sets: str = "", ipvs: str = ""
-) -> State:
+    text: str,
+    known: ClusterView | None = None,
+    node: FakeNode | None = None,
+    backend: str = "legacy",
+    sets: str = "",
+    ipvs: str = "",
+) -> NodeState:
     """Rules as iptables-save prints them, of one back end. sets, ipvs: as `ipset save` and `ipvsadm --save -n` print them."""
     rules = save_parser.parse(text, "ip", backend)
     services = frozenset(re.findall(r"^-A -[tu] (\d[\d.]+):", ipvs, re.M))
-    return State(
-        Context(known or Known(), node or healthy()), Installed(rules), FakeRoutes(local=LOCAL | services), SavedVirtual(ipvs),
+    return NodeState(
+        FindingContext(known or ClusterView(), node or healthy()), RuleInventory(rules), FakeRoutes(local=LOCAL | services),
+        SavedVirtual(ipvs),
         SavedSets(sets),
     )  # fmt: skip

@@ -15,8 +15,8 @@ from tracer.events.record import DTYPE, HOOKS, VERDICTS, Event, Flag, Kind
 from tracer.model.packet import Packet
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
 from tracer.node.processes import Processes
-from tracer.packets.assembler import Journeys
-from tracer.packets.hop_builder import Hops
+from tracer.packets.assembler import PacketAssembler
+from tracer.packets.hop_builder import HopBuilder
 from tracer.util.bounded import Bounded
 
 Ends = tuple[str, int, str, int]
@@ -133,13 +133,13 @@ class Owners(Processes):
         return {48213: (4242, "nginx"), 48300: (4343, "dnsmasq")}.get(inode, (0, ""))
 
 
-def hops() -> Hops:
-    return Hops(Names(), Owners(), REASONS, lambda address: FUNCTIONS.get(address, ""))
+def hops() -> HopBuilder:
+    return HopBuilder(Names(), Owners(), REASONS, lambda address: FUNCTIONS.get(address, ""))
 
 
 def packets(*trails: Trail) -> list[Packet]:
     """What becomes of all these events, when the kernel wrote them in order of time."""
-    journeys = Journeys(hops())
+    journeys = PacketAssembler(hops())
     rows = np.concatenate([t.batch for t in trails])
     journeys.add(rows[np.argsort(rows["time"], kind="stable")])
     return journeys.rest()

@@ -19,53 +19,56 @@ import numpy.typing as npt
 from tests.support.blobs import R, build
 from tests.support.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners, Trail, turned
 from tests.support.ctnetlink import Heard
-from tracer.capture.change_events import KeptEntries
-from tracer.capture.journal import AskedNamespaces, AskedNode, AskedProcesses
-from tracer.capture.record.environment import Recording
-from tracer.capture.record.files import Sizes
-from tracer.capture.record.prefetch import Ahead
-from tracer.capture.redact.records import Redacted
+from tracer.capture.change_events import RecordedConntrackListener
+from tracer.capture.journal import JournaledHostReader, JournaledNamespaces, JournaledProcesses
+from tracer.capture.record.environment import RecordingEnvironment
+from tracer.capture.record.files import RotationLimits
+from tracer.capture.record.prefetch import Prefetcher
+from tracer.capture.redact.records import RecordRedactor
 from tracer.capture.replay import runner
-from tracer.capture.replay.reader import Capture
-from tracer.capture.replay.runner import Asked
-from tracer.connections.tracker import Connections
+from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.runner import ReplayRequest
+from tracer.connections.tracker import ConnectionTracker
 from tracer.events import record
 from tracer.events.record import DTYPE, SLOT, Flag, Kind
 from tracer.events.table_trace import RULESET, WATCHED
 from tracer.findings import Findings
-from tracer.findings.context import Context
-from tracer.handshakes.analyzer import Syns
+from tracer.findings.context import FindingContext
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kernel.session import Session
-from tracer.kube.catalog import Known
-from tracer.kube.filter_renewal import Renewed
-from tracer.kube.resolver import Kube, Source
-from tracer.kube.selectors import Words
-from tracer.model.check import Fact
+from tracer.kube.catalog import ClusterView
+from tracer.kube.filter_renewal import RenewedFilter
+from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.selectors import Selectors
+from tracer.model.check import CheckResult
 from tracer.model.filter import Filter
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
-from tracer.packets.assembler import Journeys
-from tracer.packets.hop_builder import Hops
-from tracer.pipeline.correlation import Following
-from tracer.pipeline.run import Limits, Run
-from tracer.pipeline.shutdown import Stop
+from tracer.packets.assembler import PacketAssembler
+from tracer.packets.hop_builder import HopBuilder
+from tracer.pipeline.correlation import ConnectionStage
+from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline.shutdown import StopRequest
 from tracer.render import find
 from tracer.render.base import Output
-from tracer.render.json import Json
-from tracer.rules.iptables.generations import Legacy
-from tracer.rules.iptables.reader import Reader, Reading, Wanted
-from tracer.rules.iptables.save_join import Rules
-from tracer.rules.resolver import Hits
+from tracer.render.json import JsonOutput
+from tracer.rules.iptables.generations import TableGenerations
+from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.save_join import SavedRules
+from tracer.rules.resolver import RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 POD_END: Ends = ("10.244.0.1", 50393, "10.244.0.11", 8080)
 BLOB, READER = 0x1000, 77
 CHANGED = 4_000_000
 """When somebody replaced the nat table: ns, between the second request and the third."""
-FACTS = {"full": [Fact("kernel", "ok", "Linux 6.12")], "missed": [Fact("reset6", "degraded", "no REJECT: it is not there")]}
+FACTS = {
+    "full": [CheckResult("kernel", "ok", "Linux 6.12")],
+    "missed": [CheckResult("reset6", "degraded", "no REJECT: it is not there")],
+}
 SERVICE = {
     "kind": "Service",
     "metadata": {"namespace": "default", "name": "http-proxy", "annotations": {"secret": "hunter2"}},
@@ -103,11 +106,13 @@ def looked(time: int) -> npt.NDArray[Any]:
     return out
 
 
-def reading(began: int, ended: int) -> Reading:
+def reading(began: int, ended: int) -> TableSnapshot:
     """The filter table, which drops what comes for 8080."""
     blob = build({"INPUT": [R("DROP", protocol=6)], "FORWARD": [], "OUTPUT": []})
     table = blob.table()
-    return Reading(Wanted(NODE, "ip", "filter"), READER, began, ended, table, Rules(table, None), "", blob.data, None)
+    return TableSnapshot(
+        TableRequest(NODE, "ip", "filter"), READER, began, ended, table, SavedRules(table, None), "", blob.data, None
+    )
 
 
 def request(number: int, start: int, inode: int = 48213) -> npt.NDArray[Any]:
@@ -145,16 +150,16 @@ class Probes:
     def glance(self) -> None: ...
 
 
-class Shelf(Reader):
+class Shelf(TableReader):
     """A reader whose readings were put on it."""
 
-    def __init__(self, kept: Callable[[Reading], None]) -> None:
-        self.ready: list[Reading] = []
+    def __init__(self, kept: Callable[[TableSnapshot], None]) -> None:
+        self.ready: list[TableSnapshot] = []
         self._kept = kept
 
-    def ask(self, wanted: Wanted) -> None: ...
+    def ask(self, wanted: TableRequest) -> None: ...
 
-    def done(self) -> list[Reading]:
+    def done(self) -> list[TableSnapshot]:
         found, self.ready = self.ready[:1], self.ready[1:]
         for each in found:
             self._kept(each)
@@ -163,24 +168,24 @@ class Shelf(Reader):
     def close(self) -> None: ...
 
 
-class Machine(Recording):
+class Machine(RecordingEnvironment):
     """A recording on a machine that is made up."""
 
-    def known(self) -> Known:
+    def known(self) -> ClusterView:
         return replace(super().known(), local=frozenset({"192.168.56.10"}))
 
-    def namespaces(self) -> AskedNamespaces:
-        return AskedNamespaces(self.tape.asking, cast(Namespaces, Named()))
+    def namespaces(self) -> JournaledNamespaces:
+        return JournaledNamespaces(self.tape.asking, cast(Namespaces, Named()))
 
-    def processes(self) -> AskedProcesses:
+    def processes(self) -> JournaledProcesses:
         return Holders(self.tape.asking)
 
     def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
         return super().function(lambda address: FUNCTIONS.get(address, ""))
 
-    def node(self) -> AskedNode:
+    def node(self) -> JournaledHostReader:
         nothing = self.files.names[0].parent
-        return AskedNode(self.tape.asking, nothing, nothing)
+        return JournaledHostReader(self.tape.asking, nothing, nothing)
 
 
 class Named(Names):
@@ -188,7 +193,7 @@ class Named(Names):
         return [NODE]
 
 
-class Holders(AskedProcesses):
+class Holders(JournaledProcesses):
     def owner(self, inode: int) -> tuple[int, str]:
         return self._asking(("process", inode), lambda: Owners().owner(inode), (0, ""))
 
@@ -200,7 +205,7 @@ class Printed:
     path: Path
     text: dict[str, str] = field(default_factory=dict)
     said: str = ""
-    totals: Totals = field(default_factory=Totals)
+    totals: RunSummary = field(default_factory=RunSummary)
     files: list[Path] = field(default_factory=list)
 
 
@@ -216,7 +221,7 @@ def some_turns(packets: int = 6) -> list[tuple[npt.NDArray[Any], list[Loss]]]:
     return [*turns, (record.NOTHING, []), (record.NOTHING, [])]
 
 
-def _hurried(output: Output, stop: Stop, late: int) -> None:
+def _hurried(output: Output, stop: StopRequest, late: int) -> None:
     """Ends the run at once when so many packets have been printed."""
     print_packet, counted = output.packet, itertools.count(1)
 
@@ -232,53 +237,56 @@ def capture(
     path: Path,
     turns: Turns | None = None,
     form: str = "text",
-    sizes: Sizes = Sizes(),  # noqa: B008
+    sizes: RotationLimits = RotationLimits(),  # noqa: B008
     explained: bool = True,
     follow: bool = False,
     heard: Heard | None = None,
-    redacted: Redacted | None = None,
+    redacted: RecordRedactor | None = None,
     late: int = 0,
-    words: Words = Words(),  # noqa: B008
-    renewals: Sequence[Renewed] = (),
+    words: Selectors = Selectors(),  # noqa: B008
+    renewals: Sequence[RenewedFilter] = (),
 ) -> Printed:
     """A capture, and what was printed. explained: False = as `record` does it. follow: by connection. heard: of conntrack.
 
     late: after so many packets the run is to end at once, 0 = it explains all. words: what is asked for; renewals: filters that
     the probes get, one a turn.
     """
-    stop = Stop()
+    stop = StopRequest()
     machine, out, err = Machine(str(path), sizes, redacted), io.StringIO(), io.StringIO()
-    machine.heard = KeptEntries(machine.tape, heard or Heard(why="conntrack's events are not told: so"))
+    machine.heard = RecordedConntrackListener(machine.tape, heard or Heard(why="conntrack's events are not told: so"))
     shelf = Shelf(machine.tape.reading)
     shelf.ready = [reading(100, 200)]
     probes = Probes(turns if turns is not None else some_turns(), stop.ask)
     with ExitStack() as stack:
         stack.callback(machine.close)
-        kube = stack.enter_context(Kube(Source(none=True, known=machine.known), words, Filter()))
+        kube = stack.enter_context(OwnerResolver(ObjectSource(none=True, known=machine.known), words, Filter()))
         coming = list(renewals)
         kube.renewals = lambda: [coming.pop(0)] if coming else []  # type: ignore[method-assign]
         kube.known.store.node = "node-1"
         kube.known.store.load([SERVICE])
         spaces, processes = machine.namespaces(), cast(Processes, machine.processes())
-        legacy = Legacy(shelf, lambda act: act in probes.acts)
+        legacy = TableGenerations(shelf, lambda act: act in probes.acts)
         for family in ("ip", "ip6"):
-            legacy.ask(Wanted(NODE, family, ""))
-        hits, function = Hits(legacy), machine.function(str)
-        journeys = Journeys(Hops(spaces, processes, REASONS, function), 10**18, quiet=0, rules=hits)
+            legacy.ask(TableRequest(NODE, family, ""))
+        hits, function = RuleResolver(legacy), machine.function(str)
+        journeys = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, quiet=0, rules=hits)
         if not explained:
             asked = machine.spaces(spaces, processes)
-            journeys = Ahead(spaces, processes, function, hits, machine.node(), machine.sandboxes, asked)
+            journeys = Prefetcher(spaces, processes, function, hits, machine.node(), machine.sandboxes, asked)
         session, told = cast(Session, probes), {"said": "--port 30285", "words": asdict(words), "follow": follow}
         told["record_only"] = not explained
         machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, told)
         output = find(form)(out, err)
-        findings = Findings(Context(kube.known, machine.node()))
-        syns, connections = Syns(machine.spaces(spaces, processes), 10**18), Connections(10**18) if follow else None
+        findings = Findings(FindingContext(kube.known, machine.node()))
+        syns, connections = (
+            HandshakeAnalyzer(machine.spaces(spaces, processes), 10**18),
+            ConnectionTracker(10**18) if follow else None,
+        )
         changes = machine.changes()
         changes.rules(CHANGED, "nat", os.getpid())
         entries = machine.entries()
-        following = stack.enter_context(Following(syns, connections, changes, findings, entries=entries))
-        run = Run(machine.source(session, kube), journeys, output, Limits(), kube, findings, following)
+        following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, entries=entries))
+        run = Run(machine.source(session, kube), journeys, output, RunLimits(), kube, findings, following)
         if late:
             _hurried(output, stop, late)
         output.begin(FACTS["full" if form == "json" else "missed"], "--port 30285", "6.12.0")
@@ -289,10 +297,10 @@ def capture(
     return Printed(path, {form: out.getvalue()}, err.getvalue(), run.totals, list(machine.files.names))
 
 
-def read(path: Path) -> tuple[Totals, str]:
+def read(path: Path) -> tuple[RunSummary, str]:
     """A capture by itself: what came of it, and as JSON."""
     out = io.StringIO()
-    with Capture(str(path)) as capture:
-        totals = runner.replay(capture, Json(out, io.StringIO()), Asked(), Stop())
+    with CaptureReader(str(path)) as capture:
+        totals = runner.replay(capture, JsonOutput(out, io.StringIO()), ReplayRequest(), StopRequest())
         runner.whole(capture)
     return totals, out.getvalue()

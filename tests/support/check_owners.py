@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.support.nodes import MODES, Node, nodes
 from tests.support.owner_truth import Expected, Truth
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.owners import finders, owner_of
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
@@ -72,7 +72,7 @@ def check(node: Node, counts: dict[str, Count]) -> None:
                     count.take(f"{node.mode}/{node.scenario} virtual server", truth, answer)
 
 
-def _rules(node: Node, expected: Expected, known: Known, with_api: bool, counts: dict[str, Count]) -> None:
+def _rules(node: Node, expected: Expected, known: ClusterView, with_api: bool, counts: dict[str, Count]) -> None:
     files = [name for name, _ in node.rulesets()]
     for name, ruleset in node.rulesets():
         hidden = name == "nft.json" and "nft.json + comments" in files

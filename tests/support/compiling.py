@@ -17,7 +17,7 @@ COMPILE = """
 import json, os, sys
 from tracer.kernel import bcc_program
 os.environ["ARCH"] = sys.argv[1]
-compiled = bcc_program.Program(bcc_program.load_bcc(), json.load(sys.stdin))
+compiled = bcc_program.BccProgram(bcc_program.load_bcc(), json.load(sys.stdin))
 print(json.dumps({name: compiled.bpf.dump_func(name.encode()).hex() for name in sys.argv[2:]}))
 compiled.close()
 """

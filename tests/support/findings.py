@@ -9,16 +9,16 @@ from pathlib import Path
 from tests.support.nodes import Node as Recorded
 from tests.support.syns import FakeSpaces
 from tracer.findings import Findings
-from tracer.findings.context import Context
-from tracer.handshakes.analyzer import Syns
+from tracer.findings.context import FindingContext
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Hop, Ipvs, Nat, Packet
-from tracer.model.rule import Place, Rule, Ruleset, Visit, Walk
+from tracer.model.packet import Endpoints, Hop, IpvsDecision, Nat, Packet
+from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.node.kube_proxy import KubeProxy
-from tracer.node.node import Listener, Node
+from tracer.node.node import HostReader, ListeningSocket
 from tracer.packets.outcome import judge
 
 CLIENT = "192.168.56.1"
@@ -26,10 +26,10 @@ SECOND = 1_000_000_000
 
 
 @dataclass
-class FakeNode(Node):
+class FakeNode(HostReader):
     """Answers from what is given. listeners: by (port, protocol); settings: by name, of every namespace."""
 
-    listeners: dict[tuple[int, str], Listener] = field(default_factory=dict)
+    listeners: dict[tuple[int, str], ListeningSocket] = field(default_factory=dict)
     proxies: frozenset[int] = frozenset()
     proxy: KubeProxy | None = None
     settings: dict[str, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class FakeNode(Node):
     mtus: dict[str, int] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
 
-    def listener(self, address: str, port: int, protocol: str) -> Listener | None:
+    def listener(self, address: str, port: int, protocol: str) -> ListeningSocket | None:
         return self.listeners.get((port, protocol))
 
     def is_kube_proxy(self, pid: int) -> bool:
@@ -76,23 +76,23 @@ def rule(rules: Ruleset, table: str, chain: str, words: str) -> Rule:
     return next(r for r in rules.chain("ip", table, chain) if words in r.text)
 
 
-def visit(rules: Ruleset, table: str, *way: tuple[str, str], verdict: str = "") -> Visit:
+def visit(rules: Ruleset, table: str, *way: tuple[str, str], verdict: str = "") -> RuleHit:
     """The visit of the last of the rules, each given by its chain and words of it."""
     found = [rule(rules, table, *each) for each in way]
-    places = tuple(Place(r.chain, r.number) for r in found)
-    return Visit(places, found[-1], verdict or found[-1].target, Evidence.OBSERVED)
+    places = tuple(RuleLocation(r.chain, r.number) for r in found)
+    return RuleHit(places, found[-1], verdict or found[-1].target, Evidence.OBSERVED)
 
 
-def policy(chain: str, verdict: str = "ACCEPT") -> Visit:
-    return Visit((Place(chain, 0),), None, verdict, Evidence.DERIVED)
+def policy(chain: str, verdict: str = "ACCEPT") -> RuleHit:
+    return RuleHit((RuleLocation(chain, 0),), None, verdict, Evidence.DERIVED)
 
 
-def table(rules: Ruleset, hook: str, name: str, *visits: Visit, verdict: str = "ACCEPT", **more: object) -> Hop:
-    return Hop(0, "table", "node", hook, name, verdict=verdict, walk=Walk(visits, ruleset=rules), **more)  # type: ignore[arg-type]
+def table(rules: Ruleset, hook: str, name: str, *visits: RuleHit, verdict: str = "ACCEPT", **more: object) -> Hop:
+    return Hop(0, "table", "node", hook, name, verdict=verdict, walk=RuleTrace(visits, ruleset=rules), **more)  # type: ignore[arg-type]
 
 
-def nat(rules: Ruleset, hook: str, kind: str, before: Endpoints, after: Endpoints, *visits: Visit) -> Hop:
-    return Hop(0, "nat", "node", hook, nat=Nat(kind, before, after), walk=Walk(visits, ruleset=rules))
+def nat(rules: Ruleset, hook: str, kind: str, before: Endpoints, after: Endpoints, *visits: RuleHit) -> Hop:
+    return Hop(0, "nat", "node", hook, nat=Nat(kind, before, after), walk=RuleTrace(visits, ruleset=rules))
 
 
 def packet(hops: list[Hop], ends: Endpoints, number: int = 1, protocol: str = "TCP") -> Packet:
@@ -102,11 +102,11 @@ def packet(hops: list[Hop], ends: Endpoints, number: int = 1, protocol: str = "T
     return made
 
 
-def look(packets: list[Packet], known: Known, node: Node) -> tuple[list[Finding], list[Finding]]:
+def look(packets: list[Packet], known: ClusterView, node: HostReader) -> tuple[list[Finding], list[Finding]]:
     """(what became certain, in order; all that there is at the end) when these packets came one after another."""
-    findings, told = Findings(Context(known, node)), []
+    findings, told = Findings(FindingContext(known, node)), []
     settings = node.settings if isinstance(node, FakeNode) else {}
-    syns = Syns(FakeSpaces(settings))
+    syns = HandshakeAnalyzer(FakeSpaces(settings))
     for each in packets:
         explain(each, known)
         syns.add(each)
@@ -119,7 +119,7 @@ def proofs(finding: Finding, what: str) -> list[str]:
     return [f"{p.text} ({p.evidence})" for p in finding.proofs if p.what == what]
 
 
-def known(one: Recorded, folder: Path, with_api: bool = True) -> Known:
+def known(one: Recorded, folder: Path, with_api: bool = True) -> ClusterView:
     return one.known(folder, with_api)
 
 
@@ -127,10 +127,10 @@ def ipvs(virtual: str, port: int, real: str = "", chosen: str = "now", sport: in
     """A client's SYN to a virtual server: sent to port 8080 of a real one, or refused, where there is none."""
     ends = Endpoints(CLIENT, sport, virtual, port)
     if not real:
-        told = Ipvs(virtual, port, "tcp", "rr")
+        told = IpvsDecision(virtual, port, "tcp", "rr")
         hop = Hop(0, "ipvs", "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=told)
         return packet([hop], ends)
-    told = Ipvs(virtual, port, "tcp", "rr", real=real, real_port=8080, chosen=chosen)
+    told = IpvsDecision(virtual, port, "tcp", "rr", real=real, real_port=8080, chosen=chosen)
     return packet(
         [Hop(0, "ipvs", "node", "INPUT", ipvs=told, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))], ends
     )

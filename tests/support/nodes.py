@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
 from tracer.model.packet import Packet
 from tracer.model.rule import Ruleset
 from tracer.rules import save_parser
@@ -81,15 +81,15 @@ class Node:
                 found |= {(family, table, chain, rule.handle): text.comment for rule, text in pairs if text.comment}
         return found
 
-    def known(self, folder: Path, with_api: bool = True) -> Known:
+    def known(self, folder: Path, with_api: bool = True) -> ClusterView:
         """What a tracer on that node knows; folder: where the CNI cache is put."""
         for name, text in self.files.items():
             if "cache/results/" in name:
                 (folder / Path(name).name).write_text(text)
-        store = Store("node-1" if with_api else "")
+        store = ObjectStore("node-1" if with_api else "")
         if with_api:
             store.load(self.objects)
-        return Known(store, Cache((folder,)), frozenset({"192.168.56.10", "127.0.0.1"}))
+        return ClusterView(store, CniCache((folder,)), frozenset({"192.168.56.10", "127.0.0.1"}))
 
     def containers(self) -> dict[str, str]:
         """Container id -> ns/name of its pod, as the lab noted it."""

@@ -16,16 +16,17 @@ from pathlib import Path
 from tests.support import audits
 from tests.support.audits import FakeRoutes
 from tests.support.findings import FakeNode
-from tracer.audit.state import State
-from tracer.kube.catalog import Known
-from tracer.kube.store import Store
-from tracer.node.routes import Link
+from tracer.audit.state import NodeState
+from tracer.kube.catalog import ClusterView
+from tracer.kube.store import ObjectStore
+from tracer.node.routes import NetworkDevice
 
 DATA = Path(__file__).parents[1] / "data" / "real"
 NODE, CLIENT = "10.77.0.7", "10.77.0.1"
 LINKS = (
-    Link("lo", "", ("127.0.0.0/8",)), Link("ens5", "", ("10.77.0.0/24",)), Link("cni0", "bridge", ("10.60.7.0/24",), 9),
-    Link("flannel.1", "vxlan"), Link("kube-ipvs0", "dummy"),
+    NetworkDevice("lo", "", ("127.0.0.0/8",)), NetworkDevice("ens5", "", ("10.77.0.0/24",)),
+    NetworkDevice("cni0", "bridge", ("10.60.7.0/24",), 9),
+    NetworkDevice("flannel.1", "vxlan"), NetworkDevice("kube-ipvs0", "dummy"),
 )  # fmt: skip
 
 
@@ -33,14 +34,14 @@ def text(name: str) -> str:
     return lzma.decompress((DATA / f"{name}.xz").read_bytes()).decode()
 
 
-def known(ready: bool = False) -> Known:
+def known(ready: bool = False) -> ClusterView:
     """ready: also the pods that are not ready in the recorded objects."""
-    store, objects = Store("worker-7"), text("objects.json")
+    store, objects = ObjectStore("worker-7"), text("objects.json")
     store.load(json.loads(objects.replace('"ready":false', '"ready":true') if ready else objects)["items"])
-    return Known(store, local=frozenset({NODE, "127.0.0.1", "10.60.7.1"}))
+    return ClusterView(store, local=frozenset({NODE, "127.0.0.1", "10.60.7.1"}))
 
 
-def servers(of: Known) -> str:
+def servers(of: ClusterView) -> str:
     """As `ipvsadm --save -n` would print kube-proxy's virtual servers of these objects."""
     lines = []
     for port in of.store.services.values():
@@ -54,7 +55,7 @@ def servers(of: Known) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def sets(of: Known) -> str:
+def sets(of: ClusterView) -> str:
     """As `ipset save` would print kube-proxy's sets of these objects."""
     lines = [f"create KUBE-{name} hash:ip,port" for name in ("CLUSTER-IP", "EXTERNAL-IP")]
     lines.append("create KUBE-LOOP-BACK hash:ip,port,ip")
@@ -66,7 +67,9 @@ def sets(of: Known) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def switched_to_ipvs(listeners: Mapping[tuple[int, str], object] | None = None, rules: str = "", ready: bool = False) -> State:
+def switched_to_ipvs(
+    listeners: Mapping[tuple[int, str], object] | None = None, rules: str = "", ready: bool = False
+) -> NodeState:
     """The node after the switch. listeners: as FakeNode has them. rules: others than those it had. ready: as of known()."""
     of = known(ready)
     node: FakeNode = replace(audits.healthy(), listeners=dict(listeners or {}))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, Ipvs, Nat, Packet, Socket
+from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, IpvsDecision, Nat, Packet, Socket
 
 EPOCH = 1_769_868_202_118_204_511  # 2026-01-31T14:03:22.118204511Z
 BOOT = 5_000_000_000_000
@@ -62,7 +62,7 @@ def node_port_reply() -> Packet:
 
 def ipvs() -> list[Packet]:
     """A SYN to a NodePort that IPVS sends to a pod; a later packet of a connection made before; one without real servers."""
-    server = Ipvs("192.168.56.10", 30285, "tcp", "rr")
+    server = IpvsDecision("192.168.56.10", 30285, "tcp", "rr")
     real = replace(server, persistent=True, real="10.244.0.11", real_port=8080, chosen="now")
     nat = Nat("DNAT", ASKED, Endpoints(*CLIENT, *POD))
     first = hop(14, "ipvs", "INPUT", ipvs=real, nat=nat)

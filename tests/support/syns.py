@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracer.handshakes.analyzer import Syns
-from tracer.model.handshake import Verdict
-from tracer.model.packet import Clue, Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket
-from tracer.node.namespace_view import Spaces
-from tracer.node.procnet import Bound
+from tracer.handshakes.analyzer import HandshakeAnalyzer
+from tracer.model.handshake import HandshakeVerdict
+from tracer.model.packet import DecisionDetail, Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket
+from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.procnet import BoundSocket
 from tracer.packets.outcome import judge
 
 MS = 1_000_000
@@ -20,13 +20,13 @@ SEQ, SERVER_SEQ = 1000, 7000
 LISTENER = {"accept_queue": 0, "accept_limit": 128, "syn_queue": 0, "syncookies": 1, "syn_backlog": 128}
 
 
-class FakeSpaces(Spaces):
+class FakeSpaces(NamespaceInspector):
     """Answers from what is given, for every namespace alike. counted: what the next reading of counters adds."""
 
-    def __init__(self, settings: dict[str, str] | None = None, listening: tuple[Bound, ...] = ()) -> None:
+    def __init__(self, settings: dict[str, str] | None = None, listening: tuple[BoundSocket, ...] = ()) -> None:
         self.settings, self.listening, self.counted = settings or {}, listening, {"ListenDrops": 0}
 
-    def bound(self, name: str) -> tuple[Bound, ...]:
+    def bound(self, name: str) -> tuple[BoundSocket, ...]:
         return self.listening
 
     def setting(self, name: str, setting: str) -> str:
@@ -50,7 +50,7 @@ def packet(ends: Endpoints, flags: str, hops: list[Hop], identity: int = 1, **mo
 
 
 def clue(what: str, at: int, netns: str = "pod-a", **facts: Any) -> Hop:
-    return Hop(at, "clue", netns, clue=Clue(what, facts))
+    return Hop(at, "clue", netns, clue=DecisionDetail(what, facts))
 
 
 def way(at: int = 0) -> list[Hop]:
@@ -105,9 +105,9 @@ def last_ack(accepted: bool | None = True, at: int = 8 * MS, identity: int = 3, 
     return packet(ASKED, "ACK", [*way(at), *more], identity, seq=SEQ + 1, ack=SERVER_SEQ + 1, flow=flow)
 
 
-def verdicts(*packets: Packet, spaces: Spaces | None = None) -> list[Verdict]:
+def verdicts(*packets: Packet, spaces: NamespaceInspector | None = None) -> list[HandshakeVerdict]:
     """What is told of these packets when they end one after another, and the run with them."""
-    syns = Syns(spaces or FakeSpaces())
+    syns = HandshakeAnalyzer(spaces or FakeSpaces())
     told = []
     for each in packets:
         syns.add(each)
@@ -115,7 +115,7 @@ def verdicts(*packets: Packet, spaces: Spaces | None = None) -> list[Verdict]:
     return told + syns.rest()
 
 
-def cause(*packets: Packet, spaces: Spaces | None = None) -> tuple[str, str, str]:
+def cause(*packets: Packet, spaces: NamespaceInspector | None = None) -> tuple[str, str, str]:
     """(name, text, evidence) of the only SYN's cause."""
     (only,) = verdicts(*packets, spaces=spaces)
     return only.cause.name, only.cause.text, only.cause.evidence.value

@@ -15,7 +15,7 @@ import incidents
 from incidents import links, objects
 from tracer.findings import finders, syn_finders
 from tracer.kube.chain_names import endpoint_hash, portmap_chain
-from tracer.kube.store import Store
+from tracer.kube.store import ObjectStore
 from tracer.model.rule import Ruleset
 from tracer.rules import save_parser
 
@@ -57,7 +57,7 @@ def test_the_twins_differ_in_the_stale_rule_only() -> None:
 
 
 def test_objects_are_as_the_tracer_reads_them() -> None:
-    store = Store("node-1")
+    store = ObjectStore("node-1")
     store.load([
         objects.node("node-1", "192.168.56.10", "10.244.0.0/24"),
         objects.service("db/mysql", "172.30.33.7", 3306, 30306, "mysql", externalTrafficPolicy="Local"),

@@ -17,12 +17,12 @@ from scenes.topology import NODE4
 from tests.support import audits
 from tests.support import findings as f
 from tracer.audit import audit
-from tracer.audit.state import State
+from tracer.audit.state import NodeState
 from tracer.findings import finders, syn_finders
-from tracer.findings.context import Context
-from tracer.kube.catalog import Known
+from tracer.findings.context import FindingContext
+from tracer.kube.catalog import ClusterView
 from tracer.kube.owners import owner_of
-from tracer.kube.store import Store
+from tracer.kube.store import ObjectStore
 from tracer.rules import save_parser
 
 NUMBERS = sorted(FINDINGS)
@@ -48,9 +48,9 @@ def test_ten_of_each(incident: int) -> None:
 def test_each_rule_is_its_services(incident: int) -> None:
     for v in variations(incident):
         every = (*v.services, v.beside)
-        store = Store("node-1")
+        store = ObjectStore("node-1")
         store.load(varied.objects_of(v))
-        known = Known(store)
+        known = ClusterView(store)
         rules = save_parser.parse(iptables.rules(every, v.host_ports, first=v.first), "ip6" if v.family == 6 else "ip")
         labels = {s.label for s in every}
         for (_, _, chain), found in rules.chains.items():
@@ -66,12 +66,12 @@ def test_each_rule_is_its_services(incident: int) -> None:
 def test_the_audit_finds_the_hostports_of_variations_and_none_in_their_twins() -> None:
     for v in variations(5):
         every = (*v.services, v.beside)
-        store = Store("node-1")
+        store = ObjectStore("node-1")
         store.load(varied.objects_of(v))
         in_ipvs = v.backend == "ipvs"
         text = ipvs.rules(every, v.host_ports, first=v.first) if in_ipvs else iptables.rules(every, v.host_ports, first=v.first)
         addresses = {s.address: "kube-ipvs0" for s in every if in_ipvs}
         more = (ipvs.sets(every), ipvs.virtual_servers(every, NODE4)) if in_ipvs else ("", "")
-        state = audits.of_text(text, Known(store), f.FakeNode(interfaces=addresses), "legacy", *more)
-        assert isinstance(state, State) and isinstance(state.context, Context)
+        state = audits.of_text(text, ClusterView(store), f.FakeNode(interfaces=addresses), "legacy", *more)
+        assert isinstance(state, NodeState) and isinstance(state.context, FindingContext)
         assert len([told for told in audit(state) if told.name == v.finding]) == v.expected, v.text

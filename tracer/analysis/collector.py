@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tracer.model.check import Fact
+from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
-from tracer.render.base import Lost, Output
+from tracer.model.summary import RunSummary
+from tracer.render.base import LostEvents, Output
 
 
-class Collect(Output):
+class PacketCollector(Output):
     """take: gets each packet. lost: how much was lost, by probe and reason."""
 
     def __init__(self, take: Callable[[Packet], None]) -> None:
@@ -20,17 +20,17 @@ class Collect(Output):
         self._take = take
         self.losses: dict[tuple[str, str], int] = {}
 
-    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None: ...
+    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None: ...
 
     def packet(self, packet: Packet) -> None:
         self._take(packet)
 
-    def lost(self, loss: Lost) -> None:
+    def lost(self, loss: LostEvents) -> None:
         key = loss.probe, loss.why
         self.losses[key] = self.losses.get(key, 0) + loss.count
 
     def finding(self, finding: Finding) -> None: ...
 
-    def summary(self, totals: Totals) -> None: ...
+    def summary(self, totals: RunSummary) -> None: ...
 
-    def doctor(self, facts: Sequence[Fact], status: int) -> None: ...
+    def doctor(self, facts: Sequence[CheckResult], status: int) -> None: ...

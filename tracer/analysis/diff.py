@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracer.analysis.stats import MOST
-from tracer.analysis.table import Table
+from tracer.analysis.table import ResultTable
 from tracer.capture.format import rulesets
-from tracer.capture.format.codec import Unreadable
+from tracer.capture.format.codec import MalformedRecord
 from tracer.capture.format.schema import Record
-from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.reader import CaptureReader
 from tracer.model.packet import Packet
 
 RuleKey = tuple[str, str, str, str, str]
@@ -27,7 +27,7 @@ Kind = tuple[str, str, int]
 
 
 @dataclass
-class Side:
+class CaptureProfile:
     """What one capture shows. rules: of its last readings, numbered. ends: by kind of packet, how many ended how."""
 
     rules: dict[RuleKey, int] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Side:
                 self.decided.setdefault(kind, Counter())[what] += 1
 
 
-def rules_of(capture: Capture) -> dict[RuleKey, int]:
+def rules_of(capture: CaptureReader) -> dict[RuleKey, int]:
     """Every rule in force when it ended, by the last reading of each table and namespace."""
     names = _names(capture)
     last: dict[str, list[tuple[RuleKey, int]]] = {}
@@ -66,12 +66,12 @@ def rules_of(capture: Capture) -> dict[RuleKey, int]:
                     of = names.get(change.inode, str(change.inode))
                     rules = [r for chain in change.snapshot.ruleset.chains.values() for r in chain]
                     last[f"nft {change.inode}"] = [(_key(of, r), r.number) for r in rules]
-        except Unreadable:
+        except MalformedRecord:
             continue
     return {key: number for rules in last.values() for key, number in rules}
 
 
-def _names(capture: Capture) -> dict[int, str]:
+def _names(capture: CaptureReader) -> dict[int, str]:
     told = capture.meta.get("namespaces")
     pairs = told.get("names", {}).get("dict", []) if isinstance(told, dict) else []
     return {pair[0]: str(pair[1]) for pair in pairs if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], int)}
@@ -82,14 +82,14 @@ def _key(netns: str, rule: Any) -> RuleKey:
     return netns, rule.family, rule.table, rule.chain, text
 
 
-def tables(a: Side, b: Side, names: tuple[str, str]) -> Iterator[Table]:
+def tables(a: CaptureProfile, b: CaptureProfile, names: tuple[str, str]) -> Iterator[ResultTable]:
     """What differs; every table is there, also an empty one: that nothing changed is an answer too."""
     columns = ("namespace", "family", "table", "chain", "number", "rule")
     for title, one, other in ((f"Rules only in {names[0]}", a, b), (f"Rules only in {names[1]}", b, a)):
         rows = [(*key[:4], number, key[4]) for key, number in one.rules.items() if key not in other.rules]
-        yield Table(title, columns, sorted(rows, key=lambda r: (r[:4], r[4])))
+        yield ResultTable(title, columns, sorted(rows, key=lambda r: (r[:4], r[4])))
     for title, of in (("Outcomes that differ", "ends"), ("What decided that differs", "decided")):
-        yield Table(title, ("asked for", *names), list(_changed(getattr(a, of), getattr(b, of))))
+        yield ResultTable(title, ("asked for", *names), list(_changed(getattr(a, of), getattr(b, of))))
 
 
 def _changed(a: dict[Kind, Counter[str]], b: dict[Kind, Counter[str]]) -> Iterator[tuple[str, str, str]]:

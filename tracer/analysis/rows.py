@@ -8,7 +8,7 @@ from typing import Any
 
 from tracer.model.finding import Finding
 from tracer.model.packet import Hop, Packet
-from tracer.model.rule import Rule, Walk, path
+from tracer.model.rule import Rule, RuleTrace, path
 
 Row = dict[str, Any]
 
@@ -93,7 +93,7 @@ def _hop(packet: Packet, place: int, hop: Hop, began: int) -> Row:
     return row
 
 
-def _acted(packet: int, place: int, walk: Walk) -> Iterator[tuple[str, Row]]:
+def _acted(packet: int, place: int, walk: RuleTrace) -> Iterator[tuple[str, Row]]:
     for step, visit in enumerate(walk.visits):
         rule = visit.rule or Rule("", "", visit.place.chain, 0, "policy")
         yield "acted", {

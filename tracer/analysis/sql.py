@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tracer.analysis.rows import COLUMNS
-from tracer.analysis.table import Table
+from tracer.analysis.table import ResultTable
 from tracer.errors import BadOption
-from tracer.pipeline.shutdown import Stop
+from tracer.pipeline.shutdown import StopRequest
 from tracer.util.optional import need
 
 MOST_ROWS = 100_000
@@ -29,7 +29,7 @@ LOCKED = (
 """What a question may do, which it cannot change: the last one locks the others."""
 
 
-def ask(directory: Path, sql: str, stop: Stop | None = None) -> Table:
+def ask(directory: Path, sql: str, stop: StopRequest | None = None) -> ResultTable:
     """The answer to one question. directory: as `export --to parquet` fills it.
 
     Raises BadOption with DuckDB's words; KeyboardInterrupt when it was asked to end.
@@ -44,13 +44,13 @@ def ask(directory: Path, sql: str, stop: Stop | None = None) -> Table:
         for setting in LOCKED:
             connection.execute(f"SET {setting}")
         try:
-            columns, rows = _answer(connection, sql, stop or Stop())
+            columns, rows = _answer(connection, sql, stop or StopRequest())
         except duckdb.Error as e:
             raise BadOption(f"DuckDB: {str(e).partition(chr(10))[0].rstrip('.')}.") from e
-    return Table("", columns, [tuple(_shown(value) for value in row) for row in rows])
+    return ResultTable("", columns, [tuple(_shown(value) for value in row) for row in rows])
 
 
-def _answer(connection: Any, sql: str, stop: Stop) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def _answer(connection: Any, sql: str, stop: StopRequest) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Columns and rows. DuckDB works in another thread, for Python hears no signal while it waits for a library."""
 
     def work() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:

@@ -14,7 +14,7 @@ WIDTH = 24
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """title: what it tells. rows: a value for each column. bar: name of the column that is drawn as bars, "" for none."""
 
     title: str
@@ -23,7 +23,7 @@ class Table:
     bar: str = ""
 
 
-def show(tables: Iterable[Table], out: TextIO, form: str) -> None:
+def show(tables: Iterable[ResultTable], out: TextIO, form: str) -> None:
     """form: "text", or "json": one object a table."""
     if form == "json":
         for table in tables:
@@ -47,7 +47,7 @@ def show(tables: Iterable[Table], out: TextIO, form: str) -> None:
         console.print()
 
 
-def _drawn(table: Table) -> Any:
+def _drawn(table: ResultTable) -> Any:
     from rich.bar import Bar
     from rich.table import Table as Drawn
     from rich.text import Text

@@ -16,10 +16,10 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
-from tracer.audit.state import State
+from tracer.audit.state import NodeState
 from tracer.model.finding import Finding
 
-Check = Callable[[State], Iterable[Finding]]
+Check = Callable[[NodeState], Iterable[Finding]]
 
 
 @cache
@@ -29,7 +29,7 @@ def checks() -> tuple[tuple[str, Check], ...]:
     return tuple(sorted((name, module.check) for name, module in modules if hasattr(module, "check")))
 
 
-def audit(state: State) -> list[Finding]:
+def audit(state: NodeState) -> list[Finding]:
     """What is wrong, certain causes first; each cause once."""
     found: dict[tuple[object, ...], Finding] = {}
     for name, check in checks():

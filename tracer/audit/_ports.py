@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tracer.audit.state import State
+from tracer.audit.state import NodeState
 from tracer.findings.nodeport_host_process import REFUSES
 from tracer.kube.no_endpoints import NONE_HERE
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.rule_text import destination, destination_ports, dnat_target, protocol
-from tracer.model.finding import Proof
+from tracer.model.finding import FindingEvidence
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, Ruleset
 
@@ -22,7 +22,7 @@ _PORT = re.compile(r"NodePort (\d+)")
 
 
 @dataclass(frozen=True)
-class Claim:
+class PortClaim:
     """A port of the node and who has it. fate: what is done with a request, as a clause. address: "" = every one of the node.
 
     rule: the one that says so, None for an element of a map, or the API. target: of a hostPort, the pod's address.
@@ -32,14 +32,14 @@ class Claim:
     protocol: str
     owner: Owner
     fate: str
-    shown: Proof
+    shown: FindingEvidence
     rule: Rule | None = None
     ruleset: Ruleset | None = None
     address: str = ""
     target: str = ""
 
 
-def node_ports(state: State) -> Iterator[Claim]:
+def node_ports(state: NodeState) -> Iterator[PortClaim]:
     """The NodePorts, each once. Which claim shows it is no statement about who wins. In ipvs mode the API has them: what rules
     of another mode are left is said elsewhere.
     """
@@ -50,7 +50,7 @@ def node_ports(state: State) -> Iterator[Claim]:
             yield claim
 
 
-def _by_rules(state: State) -> Iterator[Claim]:
+def _by_rules(state: NodeState) -> Iterator[PortClaim]:
     for rule, ruleset in state.rules("KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES"):
         # The twin for 127.0.0.0/8 of a NodePort says the same again.
         if rule.target == "KUBE-MARK-MASQ" or destination(rule):
@@ -60,7 +60,7 @@ def _by_rules(state: State) -> Iterator[Claim]:
         if found:
             fate = REFUSES if rule.target == "REJECT" else _fate(owner, rule.target)
             shown = state.proof(rule, ruleset, owner.text)
-            yield Claim(int(found[1]), protocol(rule) or "tcp", owner, fate, shown, rule, ruleset)
+            yield PortClaim(int(found[1]), protocol(rule) or "tcp", owner, fate, shown, rule, ruleset)
 
 
 def _fate(owner: Owner, target: str) -> str:
@@ -69,7 +69,7 @@ def _fate(owner: Owner, target: str) -> str:
     return "and its rule sends every request to one of the Service's pods"
 
 
-def _by_elements(state: State) -> Iterator[Claim]:
+def _by_elements(state: NodeState) -> Iterator[PortClaim]:
     maps = state.installed.nft.maps if state.installed.nft else {}
     for (family, table, name), found in maps.items():
         if table != "kube-proxy" or not name.endswith("nodeports") or (family, table, name) not in state.maps:
@@ -79,22 +79,22 @@ def _by_elements(state: State) -> Iterator[Claim]:
             port = _PORT.match(owner.detail) if owner else None
             if owner and port:
                 fate = REFUSES if "reject" in element.verdict else _fate(owner, element.verdict.upper())
-                shown = Proof("rule", f"element of map {family} {table} {name}: {element.text}", "nft")
-                yield Claim(int(port[1]), element.key[0], owner, fate, shown)
+                shown = FindingEvidence("rule", f"element of map {family} {table} {name}: {element.text}", "nft")
+                yield PortClaim(int(port[1]), element.key[0], owner, fate, shown)
 
 
-def _by_api(state: State) -> Iterator[Claim]:
+def _by_api(state: NodeState) -> Iterator[PortClaim]:
     store = state.known.store
     for port in store.by_node_port.values():
         ends = [e for e in store.endpoints.all((port.label, port.protocol)) if e.ready]
         sends = "and IPVS sends every request to one of the Service's pods"
         fate = sends if ends else "which has no endpoints: IPVS refuses every request"
-        shown = Proof("object", f"NodePort {port.node_port} is Service {port.label}'s", "Kubernetes API")
+        shown = FindingEvidence("object", f"NodePort {port.node_port} is Service {port.label}'s", "Kubernetes API")
         owner = port.owner(f"NodePort {port.node_port}", "API: NodePort")
-        yield Claim(port.node_port, port.protocol, owner, fate, shown)
+        yield PortClaim(port.node_port, port.protocol, owner, fate, shown)
 
 
-def host_ports(state: State) -> Iterator[Claim]:
+def host_ports(state: NodeState) -> Iterator[PortClaim]:
     """The hostPorts that portmap has written rules for, in the order in which a packet meets them."""
     for rule, ruleset in state.rules("CNI-HOSTPORT-DNAT", "hostip_hostports", "hostports"):
         owner = state.owner(rule, ruleset)
@@ -107,4 +107,4 @@ def host_ports(state: State) -> Iterator[Claim]:
             shown = state.proof(rule, ruleset, owner.text)
             whom = f"to {end[0]}" if end[0] else "to the pod"
             fate, address = f"and portmap's rule sends every request {whom}", destination(rule)
-            yield Claim(port, protocol(rule) or "tcp", owner, fate, shown, rule, ruleset, address, end[0])
+            yield PortClaim(port, protocol(rule) or "tcp", owner, fate, shown, rule, ruleset, address, end[0])

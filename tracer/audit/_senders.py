@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
-from tracer.audit.state import State
-from tracer.node.routes import Link
+from tracer.audit.state import NodeState
+from tracer.node.routes import NetworkDevice
 
 OUTSIDE, HERE, POD = "outside", "the node", "a pod"
 ANYWHERE = {"ip": "192.0.2.1", "ip6": "2001:db8::1"}
@@ -24,7 +24,7 @@ class Sender:
     address: str
 
 
-def node_address(state: State, family: str) -> str:
+def node_address(state: NodeState, family: str) -> str:
     """The address by which others reach this node; "" when none is known."""
     node = state.known.store.this_node()
     own = [a for a in (node.addresses if node else ()) if _is(a, family) and state.routes.is_local(a)]
@@ -37,7 +37,7 @@ def node_address(state: State, family: str) -> str:
     return next((a for a in others if a not in state.known.ipvs), "")
 
 
-def senders(state: State, family: str) -> list[Sender]:
+def senders(state: NodeState, family: str) -> list[Sender]:
     """Those that can be told here, each once."""
     found, here = [], node_address(state, family)
     outside = _outside(state, family, here)
@@ -53,7 +53,7 @@ def _is(address: str, family: str) -> bool:
     return (":" in address) == (family == "ip6")
 
 
-def _outside(state: State, family: str, here: str) -> str:
+def _outside(state: NodeState, family: str, here: str) -> str:
     """The gateway of the default route, or a neighbour on the node's own network."""
     gateway = state.routes.to(ANYWHERE[family]).gateway
     if gateway:
@@ -66,7 +66,7 @@ def _outside(state: State, family: str, here: str) -> str:
     return ""
 
 
-def _pods(state: State, family: str, outside: str) -> Iterator[str]:
+def _pods(state: NodeState, family: str, outside: str) -> Iterator[str]:
     """Addresses of pods here: on a bridge one that no pod has, so that no rule is made for it; else a pod's own."""
     for link in state.routes.links():
         for network in link.networks if link.kind == "bridge" else ():
@@ -82,7 +82,7 @@ def _pods(state: State, family: str, outside: str) -> Iterator[str]:
             yield address
 
 
-def _unused(state: State, network: str, link: Link) -> str:
+def _unused(state: NodeState, network: str, link: NetworkDevice) -> str:
     """An address of the network that leads to this link and that no pod has."""
     whole, store = ip_network(network), state.known.store
     for number in range(2, min(MOST_TRIED, whole.num_addresses)):

@@ -7,28 +7,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tracer.audit._senders import HERE, Sender, node_address, senders
-from tracer.audit.state import State
+from tracer.audit.state import NodeState
 from tracer.findings.proofs import rule_proof
 from tracer.kube.attribution import explain
-from tracer.model.finding import Proof
+from tracer.model.finding import FindingEvidence
 from tracer.model.kube import Owner
 from tracer.model.packet import Hop
-from tracer.model.prediction import Story
+from tracer.model.prediction import PredictedPath
 from tracer.model.rule import Rule
 from tracer.predict.hooks import ORDER
-from tracer.predict.query import Question
-from tracer.rules.iptables.assemble import NotUnderstood
-from tracer.rules.rule_path import TooMany
+from tracer.predict.query import PathQuery
+from tracer.rules.iptables.assemble import UnknownOption
+from tracer.rules.rule_path import TooManyPaths
 from tracer.util.addresses import place
 
 BY_IPVS = "ipvs"
 
 
 @dataclass(frozen=True)
-class Way:
+class TrafficPath:
     """One way that a packet may go."""
 
-    story: Story
+    story: PredictedPath
 
     @property
     def translated(self) -> Hop | None:
@@ -74,23 +74,23 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PredictedTraffic:
     """A packet of one sender, and all ways that it may go."""
 
     sender: Sender
-    question: Question
-    ways: tuple[Way, ...]
+    question: PathQuery
+    ways: tuple[TrafficPath, ...]
 
 
-def ask(state: State, sender: Sender, address: str, port: int, protocol: str) -> Asked | None:
+def ask(state: NodeState, sender: Sender, address: str, port: int, protocol: str) -> PredictedTraffic | None:
     """What happens to this packet; None when that cannot be computed, with the reason in state.uncomputed."""
     source = sender.address
     if sender.name == HERE:
         source = state.routes.to(address).source or source
-    question = Question(source, 0, address, port, protocol)
+    question = PathQuery(source, 0, address, port, protocol)
     try:
         stories = state.journey.stories(question)
-    except (NotUnderstood, TooMany) as e:
+    except (UnknownOption, TooManyPaths) as e:
         why = f"what happens to {protocol} {place(address, port)} cannot be computed: {e}"
         if why not in state.uncomputed:
             state.uncomputed.append(why)
@@ -99,10 +99,10 @@ def ask(state: State, sender: Sender, address: str, port: int, protocol: str) ->
     every = [each for story in stories for each in story.every()]
     for story in every:
         explain(story.packet, state.known)
-    return Asked(sender, question, tuple(Way(s) for s in every))
+    return PredictedTraffic(sender, question, tuple(TrafficPath(s) for s in every))
 
 
-def at_port(state: State, port: int, protocol: str, address: str = "", v6: bool = False) -> list[Asked]:
+def at_port(state: NodeState, port: int, protocol: str, address: str = "", v6: bool = False) -> list[PredictedTraffic]:
     """A request to a port of this node, of each sender; [] when one of them cannot be computed. address: "" = the node's."""
     family = "ip6" if v6 or ":" in address else "ip"
     to = address or node_address(state, family)
@@ -111,15 +111,15 @@ def at_port(state: State, port: int, protocol: str, address: str = "", v6: bool 
     return asked if len(asked) == len(found) else []
 
 
-def ways(asked: Sequence[Asked]) -> Iterator[Way]:
+def ways(asked: Sequence[PredictedTraffic]) -> Iterator[TrafficPath]:
     """All ways of all packets."""
     for each in asked:
         yield from each.ways
 
 
-def proofs(asked: Sequence[Asked]) -> list[Proof]:
+def proofs(asked: Sequence[PredictedTraffic]) -> list[FindingEvidence]:
     """What decides about the packet of each sender, said once a rule."""
-    found: dict[str, Proof] = {}
+    found: dict[str, FindingEvidence] = {}
     for each in asked:
         for way in each.ways:
             hop = way.decided

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 
-from tracer.audit.state import State
-from tracer.model.finding import Finding, Proof
-from tracer.node.routes import Link
+from tracer.audit.state import NodeState
+from tracer.model.finding import Finding, FindingEvidence
+from tracer.node.routes import NetworkDevice
 
 SETTINGS = ("net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables")
 
 
-def check(state: State) -> Iterator[Finding]:
+def check(state: NodeState) -> Iterator[Finding]:
     for link in state.routes.links() if state.by_kube else ():
         for v6, name in enumerate(SETTINGS):
             network = _of_pods(state, link, bool(v6)) if link.kind == "bridge" and link.ports > 1 else ""
@@ -22,7 +22,7 @@ def check(state: State) -> Iterator[Finding]:
                 yield _tell(link, network, name, value)
 
 
-def _of_pods(state: State, link: Link, v6: bool) -> str:
+def _of_pods(state: NodeState, link: NetworkDevice, v6: bool) -> str:
     """The bridge's network if it is this node's pods'."""
     node, sandboxes = state.known.store.this_node(), state.known.sandboxes
     for network in (n for n in link.networks if (":" in n) == v6):
@@ -34,7 +34,7 @@ def _of_pods(state: State, link: Link, v6: bool) -> str:
     return ""
 
 
-def _tell(link: Link, network: str, name: str, value: str) -> Finding:
+def _tell(link: NetworkDevice, network: str, name: str, value: str) -> Finding:
     dotted = name.replace("/", ".")
     told = f"{dotted} = {value}" if value else f"there is no {dotted}: the module br_netfilter is not loaded"
     return Finding(
@@ -45,8 +45,8 @@ def _tell(link: Link, network: str, name: str, value: str) -> Finding:
             f" from a pod on the same bridge, nobody translates it back, and the first pod does not know who is speaking."
         ),
         proofs=(
-            Proof("setting", told, "/proc/sys"),
-            Proof("address", f"{link.name} has {network} and {link.ports} interfaces in it", "netlink"),
+            FindingEvidence("setting", told, "/proc/sys"),
+            FindingEvidence("address", f"{link.name} has {network} and {link.ports} interfaces in it", "netlink"),
         ),
         check=f"`sysctl {dotted}`. From a pod, ask a Service whose pod is on this node: it times out now and then.",
         cure=(

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.audit.state import State
+from tracer.audit.state import NodeState
 from tracer.findings.conntrack_full import NEARLY, full, tell
 from tracer.model.finding import Finding
 
 
-def check(state: State) -> Iterator[Finding]:
+def check(state: NodeState) -> Iterator[Finding]:
     count, most = full(state.context)
     if most and count >= NEARLY * most:
         yield tell(count, most, state.context, [])

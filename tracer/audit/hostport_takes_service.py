@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracer.audit import _traffic
-from tracer.audit._ports import Claim, host_ports, node_ports
+from tracer.audit._ports import PortClaim, host_ports, node_ports
 from tracer.audit._senders import HERE, OUTSIDE, POD, node_address, senders
-from tracer.audit._traffic import Asked, Way
-from tracer.audit.state import State
+from tracer.audit._traffic import PredictedTraffic, TrafficPath
+from tracer.audit.state import NodeState
 from tracer.findings import hostport_takes_service as finding
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.rule import Rule
 from tracer.packets.outcome import BAD
 
 _SERVICE, _POD, _NEITHER = "the Service", "the pod", "neither"
 
 
-def check(state: State) -> Iterator[Finding]:
+def check(state: NodeState) -> Iterator[Finding]:
     by_port = {(c.port, c.protocol): c for c in node_ports(state)}
     for host in host_ports(state):
         yield from _elsewhere(state, host)
@@ -31,7 +31,7 @@ def check(state: State) -> Iterator[Finding]:
             yield _same_port(state, host, rival)
 
 
-def _jumps(state: State, host: Claim) -> tuple[Rule | None, Rule | None]:
+def _jumps(state: NodeState, host: PortClaim) -> tuple[Rule | None, Rule | None]:
     """portmap's and kube-proxy's jumps from PREROUTING, of the back end that has portmap's rule."""
     if not host.rule or not host.ruleset:
         return None, None
@@ -42,7 +42,7 @@ def _jumps(state: State, host: Claim) -> tuple[Rule | None, Rule | None]:
     return mine, kube
 
 
-def _taker(way: Way) -> str:
+def _taker(way: TrafficPath) -> str:
     """Who gets the request on this way."""
     owner = way.owner
     if way.translated and owner and owner.program == "portmap":
@@ -52,7 +52,7 @@ def _taker(way: Way) -> str:
     return _NEITHER
 
 
-def _same_port(state: State, host: Claim, rival: Claim) -> Finding:
+def _same_port(state: NodeState, host: PortClaim, rival: PortClaim) -> Finding:
     pod, where = _pod(host), f"{host.protocol} {host.port}"
     asked = _traffic.at_port(state, host.port, host.protocol, host.address, bool(host.rule and host.rule.family == "ip6"))
     fate, way, certain = _fate(state, host, asked)
@@ -68,14 +68,14 @@ def _same_port(state: State, host: Claim, rival: Claim) -> Finding:
     )
 
 
-def _check(state: State, host: Claim, way: str) -> str:
+def _check(state: NodeState, host: PortClaim, way: str) -> str:
     """What to look at: rules, sockets, IPVS where kube-proxy uses it, the pod."""
     address = host.address or node_address(state, "ip6" if host.rule and host.rule.family == "ip6" else "ip")
     on_port = finding.on_port(address, host.port, host.protocol, state.context) if address else ""
     return finding.check(host.port, host.owner, host.rule, on_port, state.ipvs, way)
 
 
-def _order(state: State, host: Claim, asked: Sequence[Asked], way: str) -> list[Proof]:
+def _order(state: NodeState, host: PortClaim, asked: Sequence[PredictedTraffic], way: str) -> list[FindingEvidence]:
     """The jumps whose order decides; where they are not of one chain, what decides about each sender's request."""
     mine, kube = _jumps(state, host)
     if mine and kube and host.ruleset and way in ("order", "kube"):
@@ -83,7 +83,7 @@ def _order(state: State, host: Claim, asked: Sequence[Asked], way: str) -> list[
     return _traffic.proofs(asked)
 
 
-def _fate(state: State, host: Claim, asked: Sequence[Asked]) -> tuple[str, str, bool]:
+def _fate(state: NodeState, host: PortClaim, asked: Sequence[PredictedTraffic]) -> tuple[str, str, bool]:
     """(who gets the requests as a clause, which of the ways it is, whether that is certain)."""
     if not asked:
         return "perhaps only one of them gets the requests, but what happens to them cannot be computed", "unknown", False
@@ -124,27 +124,27 @@ def _by_sender(by_sender: dict[str, set[str]]) -> str:
 _LAST = "the one whose base chain was registered last, and a restart of kube-proxy or of the pod may change which one that is"
 
 
-def _lost(asked: Sequence[Asked], taker: str) -> str:
+def _lost(asked: Sequence[PredictedTraffic], taker: str) -> str:
     """That requests which one of them takes do not arrive, for rules behind it refuse them."""
     bad = (w for w in _traffic.ways(asked) if _taker(w) == taker and w.translated and w.story.packet.outcome in BAD)
     way = next(bad, None)
     return f"; not all of them arrive: {way.story.packet.verdict}" if way else ""
 
 
-def _why_the_pod(state: State, host: Claim) -> str:
+def _why_the_pod(state: NodeState, host: PortClaim) -> str:
     if _way(state, host) == "ipvs-port":
         return "for portmap's rule translates it before IPVS is asked, wherever its jump stands"
     return "for portmap's rule comes first"
 
 
-def _way(state: State, host: Claim) -> str:
+def _way(state: NodeState, host: PortClaim) -> str:
     mine, kube = _jumps(state, host)
     if state.ipvs:
         return "ipvs-port"
     return "order" if mine and kube else "backends"
 
 
-def _elsewhere(state: State, host: Claim) -> Iterator[Finding]:
+def _elsewhere(state: NodeState, host: PortClaim) -> Iterator[Finding]:
     """portmap's rule takes what is for other addresses than the node's."""
     mine, kube = _jumps(state, host)
     if not mine or not host.ruleset or host.address:
@@ -160,7 +160,7 @@ def _elsewhere(state: State, host: Claim) -> Iterator[Finding]:
     tests = "--dst-type LOCAL" in mine.text
     way = "ipvs" if tests else "order"
     shown = [host.shown, state.proof(mine, host.ruleset)] + ([state.proof(kube, host.ruleset)] if kube else [])
-    shown += [Proof("object", f"{host.protocol} {host.port} is a port of {names}", "Kubernetes API")] if taken else []
+    shown += [FindingEvidence("object", f"{host.protocol} {host.port} is a port of {names}", "Kubernetes API")] if taken else []
     whom = names or "any other machine"
     why = (
         "portmap's jump comes first and does not ask whether the address is local" if not tests
@@ -180,7 +180,7 @@ def _elsewhere(state: State, host: Claim) -> Iterator[Finding]:
     )
 
 
-def _takes(state: State, host: Claim, address: str) -> bool:
+def _takes(state: NodeState, host: PortClaim, address: str) -> bool:
     """Whether every request to this address and the hostPort, of the node and of pods, reaches the pod on all ways."""
     found = [
         _traffic.ask(state, s, address, host.port, host.protocol)
@@ -189,11 +189,11 @@ def _takes(state: State, host: Claim, address: str) -> bool:
     return bool(found) and all(a and all(_taker(w) == _POD for w in a.ways) for a in found)
 
 
-def _takes_of_others(state: State, host: Claim, family: str) -> bool:
+def _takes_of_others(state: NodeState, host: PortClaim, family: str) -> bool:
     """The same for another machine: that by which this node reaches the world stands for all."""
     others = [s.address for s in senders(state, family) if s.name == OUTSIDE]
     return any(_takes(state, host, address) for address in others)
 
 
-def _pod(host: Claim) -> str:
+def _pod(host: PortClaim) -> str:
     return f"pod {host.owner.label}" if host.owner.kind == "Pod" else f"the pod at {host.target}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.audit.state import State
-from tracer.model.finding import Finding, Proof
+from tracer.audit.state import NodeState
+from tracer.model.finding import Finding, FindingEvidence
 
 SETTINGS = (("IPv4", "net/ipv4/ip_forward", False), ("IPv6", "net/ipv6/conf/all/forwarding", True))
 
 
-def check(state: State) -> Iterator[Finding]:
+def check(state: NodeState) -> Iterator[Finding]:
     node = state.known.store.this_node()
     for family, name, v6 in SETTINGS:
         # A node has IPv6 pods only where it has a network for them.
@@ -25,7 +25,7 @@ def check(state: State) -> Iterator[Finding]:
                     f"{dotted} is 0 on a node with kube-proxy's rules: the kernel throws away every {family} packet that is"
                     f" for a pod and comes from outside, or from a pod and leaves the node."
                 ),
-                proofs=(Proof("setting", f"{dotted} = 0", "/proc/sys"),),
+                proofs=(FindingEvidence("setting", f"{dotted} = 0", "/proc/sys"),),
                 check=f"`sysctl {dotted}`; `nstat -az IpForwDatagrams` does not grow.",
                 cure=f"`sysctl -w {dotted}=1`, and a file in /etc/sysctl.d: something has set it back, for kubelet needs it.",
             )

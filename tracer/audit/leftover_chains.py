@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from tracer.audit import _traffic
-from tracer.audit._ports import Claim, host_ports
-from tracer.audit.state import State
+from tracer.audit._ports import PortClaim, host_ports
+from tracer.audit.state import NodeState
 from tracer.findings.hostport_takes_service import host_ports as host_ports_of
 from tracer.kube.chain_names import IPTABLES_CHAIN
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.rule import Rule, Ruleset
 from tracer.rules import operator_commands
 
@@ -29,10 +29,10 @@ REMOVED = 40
 """For so many chains the commands that remove them are printed."""
 
 
-def check(state: State) -> Iterator[Finding]:
+def check(state: NodeState) -> Iterator[Finding]:
     yield from _unreached(state)
     yield from _repeated(state)
-    claims: dict[tuple[int, str, str], list[Claim]] = defaultdict(list)
+    claims: dict[tuple[int, str, str], list[PortClaim]] = defaultdict(list)
     for host in host_ports(state):
         yield from _of_nobody(state, host)
         claims[host.port, host.protocol, host.address].append(host)
@@ -41,7 +41,7 @@ def check(state: State) -> Iterator[Finding]:
             yield _twice_claimed(state, same)
 
 
-def _unreached(state: State) -> Iterator[Finding]:
+def _unreached(state: NodeState) -> Iterator[Finding]:
     """Chains that no way from a base chain leads to, however many jumps it has."""
     for ruleset in state.installed.rulesets:
         reached = state.reach(ruleset).chains
@@ -54,7 +54,7 @@ def _of_an_object(chain: str) -> bool:
     return bool(IPTABLES_CHAIN.fullmatch(chain) or _OF_PODS.fullmatch(chain)) or chain in _OF_ALL
 
 
-def _leftover(state: State, found: list[Rule], ruleset: Ruleset) -> Finding:
+def _leftover(state: NodeState, found: list[Rule], ruleset: Ruleset) -> Finding:
     names = ", ".join(r.chain for r in found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
     plural = len(found) > 1
     return Finding(
@@ -66,7 +66,7 @@ def _leftover(state: State, found: list[Rule], ruleset: Ruleset) -> Finding:
         ),
         proofs=(
             *(state.proof(r, ruleset, state.owner(r, ruleset).text) for r in found[:NAMED]),
-            Proof("rule", f"no rule that a packet meets jumps to {names}", state.installed.source(found[0], ruleset)),
+            FindingEvidence("rule", f"no rule that a packet meets jumps to {names}", state.installed.source(found[0], ruleset)),
         ),
         check=(
             f"`{operator_commands.saves(found[0])} | grep -e {found[0].chain}`: a '-j' to it stands in no chain but such as"
@@ -80,7 +80,7 @@ def _leftover(state: State, found: list[Rule], ruleset: Ruleset) -> Finding:
     )
 
 
-def _removal(state: State, found: list[Rule], ruleset: Ruleset) -> str:
+def _removal(state: NodeState, found: list[Rule], ruleset: Ruleset) -> str:
     """How such chains are removed by hand: with the unreached ones that lead to them, for a chain in use cannot be removed."""
     reached = state.reach(ruleset).chains
     tables: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -99,7 +99,7 @@ def _removal(state: State, found: list[Rule], ruleset: Ruleset) -> str:
     return f"To remove them: {', '.join(f'`{each}`' for each in removals)}; or drain and reboot the node."
 
 
-def _repeated(state: State) -> Iterator[Finding]:
+def _repeated(state: NodeState) -> Iterator[Finding]:
     """The same jump twice in one base chain: two programs, or two versions of one, have written it."""
     for rule, ruleset in state.rules("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"):
         chain = ruleset.chain(rule.family, rule.table, rule.chain)
@@ -119,7 +119,7 @@ def _repeated(state: State) -> Iterator[Finding]:
         )
 
 
-def _of_nobody(state: State, host: Claim) -> Iterator[Finding]:
+def _of_nobody(state: NodeState, host: PortClaim) -> Iterator[Finding]:
     """A hostPort of a container that libcni does not know any more, at an address that no pod has."""
     sandboxes, store = state.known.sandboxes, state.known.store
     known = host.owner.kind == "Pod" or sandboxes.at(host.target) or not host.target
@@ -137,8 +137,8 @@ def _of_nobody(state: State, host: Claim) -> Iterator[Finding]:
         ),
         proofs=(
             host.shown,
-            Proof("object", f"no pod has the address {host.target}", "Kubernetes API"),
-            Proof("object", f"no container has the address {host.target}", "CNI result cache"),
+            FindingEvidence("object", f"no pod has the address {host.target}", "Kubernetes API"),
+            FindingEvidence("object", f"no container has the address {host.target}", "CNI result cache"),
         ),
         check="The container's id is in the rule's comment: `crictl pods` does not list it.",
         cure=f"Remove the rule{_deletes([host])}, or restart the node.",
@@ -146,7 +146,7 @@ def _of_nobody(state: State, host: Claim) -> Iterator[Finding]:
     )
 
 
-def _goes_to(state: State, host: Claim) -> bool | None:
+def _goes_to(state: NodeState, host: PortClaim) -> bool | None:
     """Whether every request to the hostPort goes to its pod's address: None when only some do, or that cannot be computed."""
     v6 = bool(host.rule and host.rule.family == "ip6")
     asked = _traffic.at_port(state, host.port, host.protocol, host.address, v6)
@@ -154,13 +154,13 @@ def _goes_to(state: State, host: Claim) -> bool | None:
     return next(iter(found)) if len(found) == 1 else None
 
 
-def _deletes(claims: list[Claim]) -> str:
+def _deletes(claims: list[PortClaim]) -> str:
     """The commands that delete the claims' rules, behind a colon."""
     found = [f"`{operator_commands.deletes(c.rule)}`" for c in claims if c.rule]
     return f": {', '.join(found)}" if found else ""
 
 
-def _twice_claimed(state: State, same: list[Claim]) -> Finding:
+def _twice_claimed(state: NodeState, same: list[PortClaim]) -> Finding:
     winners = [c for c in same if _goes_to(state, c)]
     first = winners[0] if winners else same[0]
     others = [c for c in same if c is not first]

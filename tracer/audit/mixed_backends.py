@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tracer.audit.state import State
+from tracer.audit.state import NodeState
 from tracer.model.finding import Finding
 from tracer.model.rule import Rule, Ruleset
 
@@ -22,7 +22,7 @@ Met = tuple[Rule, Ruleset, int]
 """A program's first rule in one place, the ruleset, and how many it has there."""
 
 
-def check(state: State) -> Iterator[Finding]:
+def check(state: NodeState) -> Iterator[Finding]:
     places: dict[tuple[str, str], dict[str, Met]] = defaultdict(dict)
     for rule, ruleset in state.rules():
         owner = state.owner(rule, ruleset)
@@ -36,14 +36,14 @@ def check(state: State) -> Iterator[Finding]:
             yield _tell(state, program, family, found)
 
 
-def _place(rule: Rule, ruleset: Ruleset, state: State) -> str:
+def _place(rule: Rule, ruleset: Ruleset, state: NodeState) -> str:
     if ruleset is state.installed.legacy:
         return "legacy tables"
     of_iptables = rule.table in ("raw", "mangle", "nat", "filter", "security")
     return "tables of iptables-nft" if of_iptables else f"the nftables table {rule.table}"
 
 
-def _tell(state: State, program: str, family: str, found: dict[str, Met]) -> Finding:
+def _tell(state: NodeState, program: str, family: str, found: dict[str, Met]) -> Finding:
     counts = " and ".join(f"{count} in {where}" for where, (_, _, count) in found.items())
     return Finding(
         name="",

@@ -9,19 +9,19 @@ from dataclasses import replace
 
 from tracer.audit import _traffic
 from tracer.audit._senders import OUTSIDE
-from tracer.audit.state import State
+from tracer.audit.state import NodeState
 from tracer.findings.no_local_endpoints import conflict, port_of
 from tracer.kube.no_endpoints import NONE_HERE
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.rule_text import destination_ports, protocol
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import Owner, ServicePort
 from tracer.packets.outcome import BAD
 
 _PORT = re.compile(r"\. (\d+)\b")
 
 
-def check(state: State) -> Iterator[Finding]:
+def check(state: NodeState) -> Iterator[Finding]:
     for owner, proto, number, shown in _said(state):
         port = port_of(owner, proto, number, state.context)
         found = conflict(port, [shown], state.context) if port else None
@@ -29,7 +29,7 @@ def check(state: State) -> Iterator[Finding]:
             yield from _as_it_goes(state, port, found)
 
 
-def _as_it_goes(state: State, port: ServicePort, found: Finding) -> Iterator[Finding]:
+def _as_it_goes(state: NodeState, port: ServicePort, found: Finding) -> Iterator[Finding]:
     """The finding, if a request from outside is really refused; only likely where it is so on some ways, or is not known."""
     addresses = [(a, port.port) for a in (*port.external_ips, *port.balancer_ips)]
     doors = [("", port.node_port)] if port.node_port else addresses
@@ -39,7 +39,7 @@ def _as_it_goes(state: State, port: ServicePort, found: Finding) -> Iterator[Fin
         yield replace(found, certain=found.certain and fates == {True})
 
 
-def _said(state: State) -> Iterator[tuple[Owner, str, int, Proof]]:
+def _said(state: NodeState) -> Iterator[tuple[Owner, str, int, FindingEvidence]]:
     """(whose, protocol, port or 0, what says so) of each rule or element that has no local endpoints."""
     for rule, ruleset in state.rules():
         if rule.comment.endswith("has " + NONE_HERE):
@@ -52,5 +52,5 @@ def _said(state: State) -> Iterator[tuple[Owner, str, int, Proof]]:
             port = _PORT.search(element.text)
             if said and NONE_HERE in said.detail and port:
                 proto = next((k for k in element.key if k in ("tcp", "udp", "sctp")), "tcp")
-                shown = Proof("rule", f"element of map {family} {table} {name}: {element.text}", "nft")
+                shown = FindingEvidence("rule", f"element of map {family} {table} {name}: {element.text}", "nft")
                 yield said, proto, int(port[1]), shown

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tracer.audit import _traffic
-from tracer.audit._ports import Claim, node_ports
+from tracer.audit._ports import PortClaim, node_ports
 from tracer.audit._senders import HERE, OUTSIDE, POD
-from tracer.audit._traffic import BY_IPVS, Way
-from tracer.audit.state import State
+from tracer.audit._traffic import BY_IPVS, TrafficPath
+from tracer.audit.state import NodeState
 from tracer.findings.nodeport_host_process import REFUSED_BY_IPVS, REFUSES, conflict
 from tracer.kube.no_endpoints import NONE_HERE
 from tracer.model.finding import Finding
-from tracer.node.node import Listener
+from tracer.node.node import ListeningSocket
 
 _SENDS = "and its rule sends every request to one of the Service's pods"
 _BY_IPVS = "and IPVS sends every request to one of the Service's pods"
@@ -24,14 +24,14 @@ _DROPS = "which has no local endpoints: the Service's rule drops every request"
 _REACHES = "reaches the process"
 
 
-def check(state: State) -> Iterator[Finding]:
+def check(state: NodeState) -> Iterator[Finding]:
     for claim in node_ports(state):
         listener = _listener(state, claim.port, claim.protocol)
         if listener and not state.context.node.is_kube_proxy(listener.pid):
             yield from _told(state, claim, listener)
 
 
-def _told(state: State, claim: Claim, listener: Listener) -> Iterator[Finding]:
+def _told(state: NodeState, claim: PortClaim, listener: ListeningSocket) -> Iterator[Finding]:
     """What becomes of requests, as the predictor says; nothing where all of them reach the process."""
     v6 = bool(claim.rule and claim.rule.family == "ip6")
     asked = _traffic.at_port(state, claim.port, claim.protocol, "", v6)
@@ -60,7 +60,7 @@ _NEVER = ", and the process never sees any of them."
 _WHOSE = {OUTSIDE: "from outside", HERE: "of the node itself", POD: "of pods"}
 
 
-def _fate(way: Way, empty: bool) -> str:
+def _fate(way: TrafficPath, empty: bool) -> str:
     """What becomes of a request, as a clause; "" when it is none of these. empty: no endpoint of the Service is known."""
     packet = way.story.packet
     if way.outcome == BY_IPVS:
@@ -77,7 +77,7 @@ def _fate(way: Way, empty: bool) -> str:
     return _REACHES if any(h.socket for h in packet.hops) and not way.translated else ""
 
 
-def _listener(state: State, port: int, protocol: str) -> Listener | None:
+def _listener(state: NodeState, port: int, protocol: str) -> ListeningSocket | None:
     """Who listens on the port at an address that others reach the node by."""
     addresses = sorted(a for a in state.known.local if not a.startswith("127.") and a != "::1")
     found = (state.context.node.listener(address, port, protocol) for address in addresses)

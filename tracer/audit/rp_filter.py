@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.audit.missing_masquerade import TUNNELS
-from tracer.audit.state import State
-from tracer.model.finding import Finding, Proof
+from tracer.audit.state import NodeState
+from tracer.model.finding import Finding, FindingEvidence
 
 STRICT = 1
 
 
-def check(state: State) -> Iterator[Finding]:
+def check(state: NodeState) -> Iterator[Finding]:
     for link in state.routes.links() if state.by_kube else ():
         names = [f"net/ipv4/conf/{scope}/rp_filter" for scope in ("all", link.name)]
         values = [state.context.node.setting(name) for name in names]
@@ -26,7 +26,7 @@ def check(state: State) -> Iterator[Finding]:
                     f" their answers may leave by another interface."
                 ),
                 proofs=tuple(
-                    Proof("setting", f"{name.replace('/', '.')} = {value}", "/proc/sys")
+                    FindingEvidence("setting", f"{name.replace('/', '.')} = {value}", "/proc/sys")
                     for name, value in zip(names, values, strict=True)
                 ),
                 check="`nstat -az TcpExtIPReversePathFilter` grows with every packet that is dropped for it.",

@@ -7,54 +7,54 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.proofs import stands
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.owners import owner_of
-from tracer.model.finding import Proof
+from tracer.model.finding import FindingEvidence
 from tracer.model.kube import Owner
 from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.node.routes import Routes
-from tracer.predict.ipsets import Sets
-from tracer.predict.ipvs import Virtual
-from tracer.predict.path import Journey
-from tracer.rules.inventory import Installed
-from tracer.rules.reachability import Reach
+from tracer.predict.ipsets import IpSetReader
+from tracer.predict.ipvs import VirtualServers
+from tracer.predict.path import PathPredictor
+from tracer.rules.inventory import RuleInventory
+from tracer.rules.reachability import Reachability
 
 
 @dataclass
-class State:
+class NodeState:
     """context: objects and the node, as findings have them. virtual, sets: of IPVS and ipset. uncomputed: why the predictor
     could not say what happens to a packet, a clause each.
     """
 
-    context: Context
-    installed: Installed
+    context: FindingContext
+    installed: RuleInventory
     routes: Routes = field(default_factory=Routes)
-    virtual: Virtual = field(default_factory=Virtual)
-    sets: Sets = field(default_factory=Sets)
+    virtual: VirtualServers = field(default_factory=VirtualServers)
+    sets: IpSetReader = field(default_factory=IpSetReader)
     uncomputed: list[str] = field(default_factory=list)
 
     @property
-    def known(self) -> Known:
+    def known(self) -> ClusterView:
         return self.context.known
 
     @cached_property
-    def journey(self) -> Journey:
+    def journey(self) -> PathPredictor:
         """What says what happens to a packet (tracer/explain)."""
-        return Journey(self.installed, self.routes, self.context.node, self.virtual, self.sets)
+        return PathPredictor(self.installed, self.routes, self.context.node, self.virtual, self.sets)
 
     @cached_property
-    def _reaches(self) -> dict[int, Reach]:
+    def _reaches(self) -> dict[int, Reachability]:
         """By the ruleset's id: `installed` keeps them."""
         found = {}
         if self.installed.legacy:
-            found[id(self.installed.legacy)] = Reach(self.installed.legacy)
+            found[id(self.installed.legacy)] = Reachability(self.installed.legacy)
         if self.installed.nft:
-            found[id(self.installed.nft.ruleset)] = Reach(self.installed.nft.ruleset, self.installed.nft)
+            found[id(self.installed.nft.ruleset)] = Reachability(self.installed.nft.ruleset, self.installed.nft)
         return found
 
-    def reach(self, ruleset: Ruleset) -> Reach:
+    def reach(self, ruleset: Ruleset) -> Reachability:
         """Which of its rules a packet can get to."""
         return self._reaches[id(ruleset)]
 
@@ -75,7 +75,7 @@ class State:
     def owner(self, rule: Rule, ruleset: Ruleset) -> Owner:
         return owner_of(rule, ruleset, self.known)
 
-    def proof(self, rule: Rule, ruleset: Ruleset, whose: str = "") -> Proof:
+    def proof(self, rule: Rule, ruleset: Ruleset, whose: str = "") -> FindingEvidence:
         """A rule that is there, and who told so."""
         return stands(rule, self.installed.source(rule, ruleset), whose)
 

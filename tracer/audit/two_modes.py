@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from tracer.audit import _traffic
 from tracer.audit._senders import HERE, node_address
-from tracer.audit.state import State
+from tracer.audit.state import NodeState
 from tracer.kube.chain_names import IPTABLES_CHAIN
 from tracer.kube.rule_text import destination, destination_ports, protocol
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.rule import Rule, Ruleset
 from tracer.packets.outcome import BAD
 from tracer.rules import operator_commands
@@ -24,7 +24,7 @@ SHOWN = 5
 """So many rules are shown."""
 
 
-def check(state: State) -> Iterator[Finding]:
+def check(state: NodeState) -> Iterator[Finding]:
     if not state.ipvs:
         return
     for ruleset in state.installed.rulesets:
@@ -41,7 +41,7 @@ def _of_iptables_mode(rule: Rule) -> bool:
     return rule.chain == "KUBE-SERVICES" and (rule.table == "filter" or bool(IPTABLES_CHAIN.fullmatch(rule.target)))
 
 
-def _tell(state: State, ruleset: Ruleset, left: list[Rule]) -> Finding:
+def _tell(state: NodeState, ruleset: Ruleset, left: list[Rule]) -> Finding:
     refused = {rule: what for rule in left for what in [_refuses(state, rule, ruleset)] if what}
     plural = "s" * (len(left) > 1)
     harm = ""
@@ -77,7 +77,7 @@ def _lists(left: list[Rule]) -> str:
     return f"{operator_commands.saves(left[0], table)} | grep {' '.join(f'-e {c}' for c in chains[:SHOWN])}"
 
 
-def _refuses(state: State, rule: Rule, ruleset: Ruleset) -> tuple[str, Proof] | None:
+def _refuses(state: NodeState, rule: Rule, ruleset: Ruleset) -> tuple[str, FindingEvidence] | None:
     """(what it refuses, the proof) of a rule that refuses requests on all ways although IPVS has real servers for them."""
     ports, proto = destination_ports(rule), protocol(rule) or "tcp"
     if rule.target not in ("REJECT", "DROP") or not ports:
@@ -93,5 +93,5 @@ def _refuses(state: State, rule: Rule, ruleset: Ruleset) -> tuple[str, Proof] | 
         return None
     owner = state.owner(rule, ruleset)
     at = place(address, ports[0])
-    server = Proof("server", f"IPVS virtual server {proto} {at} -> {', '.join(real)}", "/proc/net/ip_vs")
+    server = FindingEvidence("server", f"IPVS virtual server {proto} {at} -> {', '.join(real)}", "/proc/net/ip_vs")
     return at + (f" (Service {owner.label})" if owner.label else ""), server

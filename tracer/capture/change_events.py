@@ -10,48 +10,48 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TypeVar
 
-from tracer.capture.record.buffer import Tape
-from tracer.connections.change_log import Changes
-from tracer.connections.conntrack_events import Datagram, Heard, removers
-from tracer.model.timeline import Step
-from tracer.util.asking import Asking, answered
+from tracer.capture.record.buffer import RecordBuffer
+from tracer.connections.change_log import ChangeLog
+from tracer.connections.conntrack_events import ConntrackListener, Datagram, removers
+from tracer.model.timeline import TimelineEntry
+from tracer.util.asking import Journal, answered
 
 T = TypeVar("T")
 UNKNOWN = "conntrack's events are not in this capture"
 
 
-class KeptChanges(Changes):
+class RecordedChangeLog(ChangeLog):
     """Changes that go on tape."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: RecordBuffer) -> None:
         super().__init__()
         self._tape = tape
 
-    def take(self) -> list[Step]:
+    def take(self) -> list[TimelineEntry]:
         found = super().take()
         if found:
             self._tape.changes(found)
         return found
 
 
-class ReplayedChanges(Changes):
+class ReplayedChangeLog(ChangeLog):
     """Those of the turn. Rules that are read and objects that come in a replay were told of then."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.coming: list[Step] = []
+        self.coming: list[TimelineEntry] = []
 
-    def take(self) -> list[Step]:
+    def take(self) -> list[TimelineEntry]:
         return _taken(self.coming)
 
 
-class KeptEntries:
+class RecordedConntrackListener:
     """What conntrack tells, on tape; always listened to, for whoever reads the capture may ask.
 
     ports: of what was asked for, none = all. A message has both tuples of its connection, so it has one of them.
     """
 
-    def __init__(self, tape: Tape, of: Heard) -> None:
+    def __init__(self, tape: RecordBuffer, of: ConntrackListener) -> None:
         self._tape, self._of = tape, of
         self._names: dict[int, str] = {}
         self.ports: Collection[int] = ()
@@ -76,10 +76,10 @@ class KeptEntries:
         self._of.close()
 
 
-class ReplayedEntries:
+class ReplayedConntrackListener:
     """What conntrack told then."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: Journal) -> None:
         self._asking = asking
         self._names: dict[int, str] = {}
         self.coming: list[Datagram] = []
@@ -103,21 +103,21 @@ class ReplayedEntries:
 # The questions are asked in the same order live and in a replay.
 
 
-def why(asking: Asking, found: str) -> str:
+def why(asking: Journal, found: str) -> str:
     return answered(lambda: asking(("conntrack events", "why not"), lambda: found, UNKNOWN), UNKNOWN)
 
 
-def lost(asking: Asking, found: int) -> int:
+def lost(asking: Journal, found: int) -> int:
     return answered(lambda: asking(("conntrack events", "lost"), lambda: found, 0), 0)
 
 
-def names(asking: Asking, found: Iterable[Datagram], of: Heard | None) -> dict[int, str]:
+def names(asking: Journal, found: Iterable[Datagram], of: ConntrackListener | None) -> dict[int, str]:
     """Who has the netlink ports that removed entries."""
     ports = {port for _, data in found for port in removers(data)}
     return {port: _name(asking, port, of) for port in sorted(ports)}
 
 
-def _name(asking: Asking, port: int, of: Heard | None) -> str:
+def _name(asking: Journal, port: int, of: ConntrackListener | None) -> str:
     known = f"netlink port {port}"
     return answered(lambda: asking(("netlink port", port), lambda: of.process(port) if of else "", known), known)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tracer.kube.cni_cache import Cache, Sandbox
+from tracer.kube.cni_cache import CniCache, Sandbox
 
 Keep = Callable[[int, list[Sandbox]], None]
 """Takes how many questions were asked in this turn, and what was read."""
 
 
-class Recorded(Cache):
+class RecordedCniCache(CniCache):
     """The live cache. keep: takes each reading that differs from the one before."""
 
     def __init__(self, keep: Keep, directories: tuple[Path, ...] | None = None) -> None:
@@ -43,7 +43,7 @@ class Recorded(Cache):
             self._keep(self._asked, found)
 
 
-class Replayed(Cache):
+class ReplayedCniCache(CniCache):
     """What was read then."""
 
     def __init__(self) -> None:

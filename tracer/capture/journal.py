@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What answers from the live machine while packets are explained, made to answer through an Asking.
+"""What answers from the live machine while packets are explained, made to answer through a Journal.
 
-One class each, with the same methods as the one it stands for; whether the machine answers or a capture, the Asking knows.
+One class each, with the same methods as the one it stands for; whether the machine answers or a capture, the Journal knows.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TypeVar
 
-from tracer.node.namespace_view import Spaces
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
-from tracer.node.node import KEPT_SECONDS, Listener, Node
+from tracer.node.node import KEPT_SECONDS, HostReader, ListeningSocket
 from tracer.node.processes import NOT_RECORDED, Processes
-from tracer.util.asking import Asking, NotAsked, answered
+from tracer.util.asking import Journal, NotAsked, answered
 from tracer.util.bounded import Bounded
 
 T = TypeVar("T")
 NOBODY = (0, "")
 
 
-class AskedProcesses(Processes):
+class JournaledProcesses(Processes):
     """Which process holds a socket."""
 
-    def __init__(self, asking: Asking, of: str = "process") -> None:
+    def __init__(self, asking: Journal, of: str = "process") -> None:
         super().__init__()
         self._asking, self._of = asking, of
 
@@ -35,11 +35,11 @@ class AskedProcesses(Processes):
         return answered(lambda: self._asking((self._of, inode), lambda: found or ask(inode), NOBODY), NOT_RECORDED)
 
 
-class AskedNamespaces(Namespaces):
+class JournaledNamespaces(Namespaces):
     """Names of network namespaces. of: those of this machine; None in a replay: then what was known at the start is given."""
 
     def __init__(
-        self, asking: Asking, of: Namespaces | None, node: int = 0, own: int = 0, names: dict[int, str] | None = None
+        self, asking: Journal, of: Namespaces | None, node: int = 0, own: int = 0, names: dict[int, str] | None = None
     ) -> None:
         self._asking, self._of = asking, of
         self.node, self.own = (of.node, of.own) if of else (node, own)
@@ -67,15 +67,15 @@ class AskedNamespaces(Namespaces):
             self._of._read_processes()
 
 
-class AskedNode(Node):
+class JournaledHostReader(HostReader):
     """What findings ask of the node. Its processes are asked about through the same Asking. Every method may raise NotAsked."""
 
-    def __init__(self, asking: Asking, proc: Path = Path("/proc"), run: Path | None = None) -> None:
+    def __init__(self, asking: Journal, proc: Path = Path("/proc"), run: Path | None = None) -> None:
         super().__init__(proc, run)
         self._asking = asking
-        self._processes = AskedProcesses(asking, "listener")
+        self._processes = JournaledProcesses(asking, "listener")
 
-    def listener(self, address: str, port: int, protocol: str) -> Listener | None:
+    def listener(self, address: str, port: int, protocol: str) -> ListeningSocket | None:
         """As live. Raises NotAsked also where the process was not asked for: it may be one that is meant to listen there."""
         found = super().listener(address, port, protocol)
         if found and (found.pid, found.command) == NOT_RECORDED:
@@ -83,16 +83,16 @@ class AskedNode(Node):
         return found
 
     def _keep(self, key: Hashable, ask: Callable[[], T], default: T, seconds: float = KEPT_SECONDS) -> T:
-        return self._asking(("node", key), lambda: super(AskedNode, self)._keep(key, ask, default, seconds), default)
+        return self._asking(("node", key), lambda: super(JournaledHostReader, self)._keep(key, ask, default, seconds), default)
 
 
-class AskedSpaces(Spaces):
+class JournaledNamespaceInspector(NamespaceInspector):
     """What verdicts on SYNs ask of namespaces. process() goes through the processes it is given.
 
     What was not asked is as what could not be read: empty, and a verdict says nothing of it.
     """
 
-    def __init__(self, asking: Asking, namespaces: Namespaces, processes: Processes) -> None:
+    def __init__(self, asking: Journal, namespaces: Namespaces, processes: Processes) -> None:
         super().__init__(namespaces, processes)
         self._asking = asking
 
@@ -110,6 +110,6 @@ class AskedSpaces(Spaces):
         return answered(lambda: self._asking(("space", name, "counters"), lambda: ask(name), {}), {})
 
 
-def asked_function(asking: Asking, function: Callable[[int], str]) -> Callable[[int], str]:
+def asked_function(asking: Journal, function: Callable[[int], str]) -> Callable[[int], str]:
     """The kernel function that an address lies in, "" = not known."""
     return lambda address: answered(lambda: asking(("function", address), lambda: function(address), ""), "")

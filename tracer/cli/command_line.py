@@ -57,7 +57,7 @@ class TraceByDefault(click.Group):
             return 0
 
 
-class RunsProgram(click.Command):
+class CommandWithProgram(click.Command):
     """A command with the argument `cmd`: what stands after the first `--`, and nothing else."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -74,7 +74,7 @@ class RunsProgram(click.Command):
         return rest
 
 
-class Trace(RunsProgram):
+class TraceCommand(CommandWithProgram):
     """The command that need not be named: its usage leaves its name out."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

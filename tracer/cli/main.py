@@ -12,9 +12,9 @@ import click
 from tracer import __version__
 from tracer.cli import standard_streams
 from tracer.cli.capture import commands
-from tracer.cli.command_line import COMMAND, RunsProgram, Trace, TraceByDefault
+from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
 from tracer.cli.options import readable, recordable, with_recording
-from tracer.errors import NO_ROOM, BadOption, NotWritten, TraceError
+from tracer.errors import NO_ROOM, BadOption, OutputNotWritten, TraceError
 from tracer.model.filter import PROTOCOLS
 from tracer.util.visible import visible
 
@@ -49,7 +49,7 @@ def with_kube(function: Any) -> Any:
     return click.option("--kubeconfig", metavar="FILE", help="How to reach the Kubernetes API.")(function)
 
 
-@command.command("trace", cls=Trace, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@command.command("trace", cls=TraceCommand, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "-p",
     "--port",
@@ -130,7 +130,7 @@ def _recording() -> click.Command:
     for each in params:
         each.hidden = False
     words = [click.Argument(["file"]), click.Argument(["cmd"], nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)]
-    return RunsProgram("record", callback=record, params=[*params, *words], help=record.__doc__)
+    return CommandWithProgram("record", callback=record, params=[*params, *words], help=record.__doc__)
 
 
 command.add_command(_recording())
@@ -157,12 +157,12 @@ def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool)
     Exit status 10 when something is wrong for certain, 11 when rules could not be read, else 0.
     """
     from tracer.commands import audit as checking
-    from tracer.kube.resolver import Source
+    from tracer.kube.resolver import ObjectSource
 
-    return checking.run(form, Source(objects or "", kubeconfig or "", no_kube))
+    return checking.run(form, ObjectSource(objects or "", kubeconfig or "", no_kube))
 
 
-@command.command("explain", cls=RunsProgram, context_settings={"help_option_names": ["-h", "--help"]})
+@command.command("explain", cls=CommandWithProgram, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--from", "source", required=True, metavar="A[:PORT]", help="Who sends it.")
 @click.option("--to", "target", required=True, metavar="B:PORT", help="Where to, as the sender writes it: before any NAT.")
 @click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), default="tcp", metavar="PROTO", help="tcp if not given.")
@@ -184,7 +184,7 @@ def explain(
     --live the exit status is 10 when a packet went another way, 12 when none came.
     """
     from tracer.commands import explain as predicting
-    from tracer.kube.resolver import Source
+    from tracer.kube.resolver import ObjectSource
     from tracer.node.namespaces import interface_index
     from tracer.predict.query import parse
 
@@ -193,8 +193,8 @@ def explain(
     question = parse(source, target, proto, iface)
     if iface:
         interface_index(iface)  # that there is one
-    objects_from = Source(objects or "", kubeconfig or "", no_kube)
-    watched = predicting.Live(duration, ready_file, cmd) if live else None
+    objects_from = ObjectSource(objects or "", kubeconfig or "", no_kube)
+    watched = predicting.LiveComparison(duration, ready_file, cmd) if live else None
     return predicting.run(question, form, verbose, objects_from, watched)
 
 
@@ -202,7 +202,7 @@ def main(args: list[str] | None = None) -> None:
     """Runs the command line and exits. Whatever goes wrong is one sentence on stderr and a status of its own."""
     unheard = standard_streams.complete()
     if unheard and (args or sys.argv[1:])[:1] != ["record"]:  # `record` prints no results
-        sys.exit(_say("Standard output is closed: nothing can be printed.", NotWritten.status))
+        sys.exit(_say("Standard output is closed: nothing can be printed.", OutputNotWritten.status))
     try:
         code = command.main(args, prog_name="k8snet-trace", standalone_mode=False)
     except click.ClickException as e:
@@ -217,7 +217,7 @@ def main(args: list[str] | None = None) -> None:
         from tracer.render.base import hang_up
 
         hang_up(sys.stdout)
-        code = _say(f"The output ends here: {e.strerror}.", NotWritten.status)
+        code = _say(f"The output ends here: {e.strerror}.", OutputNotWritten.status)
     sys.exit(code if isinstance(code, int) else 0)
 
 

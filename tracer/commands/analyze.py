@@ -16,31 +16,33 @@ from tracer import export
 from tracer.analysis import diff as differing
 from tracer.analysis import sql as asking
 from tracer.analysis import stats as statistics
-from tracer.analysis.collector import Collect
-from tracer.analysis.table import Table, show
-from tracer.capture.redact.pseudonyms import Redaction
+from tracer.analysis.collector import PacketCollector
+from tracer.analysis.table import ResultTable, show
+from tracer.capture.redact.pseudonyms import Pseudonymizer
 from tracer.capture.replay import runner
 from tracer.capture.replay.file_series import opened
-from tracer.capture.replay.reader import Capture
-from tracer.capture.replay.runner import Asked
-from tracer.errors import Damaged, NotWritten
+from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.runner import ReplayRequest
+from tracer.errors import DamagedCapture, OutputNotWritten
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
-from tracer.pipeline.shutdown import Stop, reading
-from tracer.render.text import Text
+from tracer.model.summary import RunSummary
+from tracer.pipeline.shutdown import StopRequest, reading
+from tracer.render.text import TextOutput
 
 
-def told(capture: Capture) -> None:
-    """Says on stderr what of a capture is missing; raises Damaged when it is damage."""
+def told(capture: CaptureReader) -> None:
+    """Says on stderr what of a capture is missing; raises DamagedCapture when it is damage."""
     if capture.ended() is None:
         sys.stderr.write(runner.CUT_SHORT + "\n")
     runner.whole(capture)
 
 
-def run(capture: Capture, what: str, asked: Asked, take: Callable[[Packet], None], stop: Stop) -> tuple[Totals, Collect]:
+def run(
+    capture: CaptureReader, what: str, asked: ReplayRequest, take: Callable[[Packet], None], stop: StopRequest
+) -> tuple[RunSummary, PacketCollector]:
     """Reads a whole capture, with a bar where somebody watches. Raises KeyboardInterrupt when it was asked to end: nothing is
     concluded from a part."""
-    output = Collect(take)
+    output = PacketCollector(take)
     with runner.bar(capture, what) as progress:
         totals = runner.replay(capture, output, asked, stop, progress)
     if stop.asked:
@@ -48,7 +50,7 @@ def run(capture: Capture, what: str, asked: Asked, take: Callable[[Packet], None
     return totals, output
 
 
-def stats(paths: Sequence[str], names: Sequence[str], form: str, asked: Asked) -> int:
+def stats(paths: Sequence[str], names: Sequence[str], form: str, asked: ReplayRequest) -> int:
     """`stats FILE`. Returns the exit status."""
     made = [statistics.make(name) for name in names or statistics.in_order()]
     with reading(paths) as stop, opened(paths) as capture:
@@ -61,26 +63,26 @@ def stats(paths: Sequence[str], names: Sequence[str], form: str, asked: Asked) -
         tables = [table for one in made for table in one.tables()]
         if totals.causes and (not names or "syns" in names):
             causes = sorted(totals.causes.items(), key=lambda item: (-item[1], item[0]))
-            tables.append(Table("What became of SYNs", ("SYNs", "cause"), [(count, cause) for cause, count in causes]))
+            tables.append(ResultTable("What became of SYNs", ("SYNs", "cause"), [(count, cause) for cause, count in causes]))
         if output.losses:
             rows = [(count, probe, why) for (probe, why), count in sorted(output.losses.items())]
-            tables.append(Table("Lost", ("events", "probe", "why"), rows))
+            tables.append(ResultTable("Lost", ("events", "probe", "why"), rows))
         show(tables, sys.stdout, form)
         told(capture)
     return 0
 
 
-def findings(paths: Sequence[str], form: str, asked: Asked) -> int:
+def findings(paths: Sequence[str], form: str, asked: ReplayRequest) -> int:
     """`findings FILE`. Returns 0, or 10 when there is a certain one."""
-    from tracer.render.json import Json
+    from tracer.render.json import JsonOutput
 
     with reading(paths) as stop, opened(paths) as capture:
         totals, _ = run(capture, f"reading {capture.path}", asked, lambda packet: None, stop)
         if form == "json":
             for finding in totals.findings:
-                Json().finding(finding)
+                JsonOutput().finding(finding)
         else:
-            output = Text()
+            output = TextOutput()
             for finding in totals.findings:
                 output.finding(finding)
             count = len(totals.findings)
@@ -89,13 +91,13 @@ def findings(paths: Sequence[str], form: str, asked: Asked) -> int:
     return 10 if any(f.certain for f in totals.findings) else 0
 
 
-def diff(one: str, other: str, form: str, asked: Asked) -> int:
+def diff(one: str, other: str, form: str, asked: ReplayRequest) -> int:
     """`diff A B`. Returns 0 when nothing differs, 1 when something does."""
     sides = []
     with reading((one, other)) as stop, ExitStack() as stack:
-        captures = [stack.enter_context(Capture(path)) for path in (one, other)]
+        captures = [stack.enter_context(CaptureReader(path)) for path in (one, other)]
         for capture in captures:
-            side = differing.Side(differing.rules_of(capture))
+            side = differing.CaptureProfile(differing.rules_of(capture))
             run(capture, f"reading {capture.path}", asked, side.take, stop)
             sides.append(side)
         names = ("A", "B") if Path(one).name == Path(other).name else (Path(one).name, Path(other).name)
@@ -106,7 +108,7 @@ def diff(one: str, other: str, form: str, asked: Asked) -> int:
     return int(any(table.rows for table in tables))
 
 
-def query(paths: Sequence[str], sql: str, form: str, asked: Asked) -> int:
+def query(paths: Sequence[str], sql: str, form: str, asked: ReplayRequest) -> int:
     """`query FILE SQL`. Returns the exit status."""
     with reading(paths) as stop, tempfile.TemporaryDirectory(prefix="k8snet-trace-") as scratch, opened(paths) as capture:
         target = Path(scratch) / "tables"
@@ -116,16 +118,16 @@ def query(paths: Sequence[str], sql: str, form: str, asked: Asked) -> int:
     return 0
 
 
-def to(paths: Sequence[str], form: str, target: str, asked: Asked, redact: bool) -> int:
+def to(paths: Sequence[str], form: str, target: str, asked: ReplayRequest, redact: bool) -> int:
     """`export FILE --to FORMAT TARGET`. Returns the exit status."""
     goal = Path(target)
     if os.path.lexists(goal):
-        raise NotWritten(f"{target} is there already.")
+        raise OutputNotWritten(f"{target} is there already.")
     with reading(paths) as stop, opened(paths) as capture:
         try:
-            _export(capture, form, goal, asked, Redaction() if redact else None, stop)
+            _export(capture, form, goal, asked, Pseudonymizer() if redact else None, stop)
         except OSError as e:
-            raise NotWritten(f"{target} cannot be written: {e.strerror or e}.") from e
+            raise OutputNotWritten(f"{target} cannot be written: {e.strerror or e}.") from e
         except BaseException:
             # What is half done must not look done.
             if goal.is_dir():
@@ -135,12 +137,12 @@ def to(paths: Sequence[str], form: str, target: str, asked: Asked, redact: bool)
             raise
         try:
             told(capture)
-        except Damaged as e:
-            raise Damaged(str(e).replace("is above", f"is in {target}")) from None
+        except DamagedCapture as e:
+            raise DamagedCapture(str(e).replace("is above", f"is in {target}")) from None
     return 0
 
 
-def about(capture: Capture, redaction: Redaction | None) -> export.About:
+def about(capture: CaptureReader, redaction: Pseudonymizer | None) -> export.CaptureInfo:
     """What the capture says of its run."""
     clock, host = (capture.meta.get(name) for name in ("clock", "host"))
     name = str(host.get("name", "")) if isinstance(host, dict) else ""
@@ -149,10 +151,12 @@ def about(capture: Capture, redaction: Redaction | None) -> export.About:
     words: Any = (redaction or str) if redaction else str
     facts = () if redaction else tuple(runner.facts(capture, True))
     began = began if isinstance(began, int) else 0
-    return export.About(os.path.basename(capture.path), words(name), runner.release(capture), words(said), began, facts)
+    return export.CaptureInfo(os.path.basename(capture.path), words(name), runner.release(capture), words(said), began, facts)
 
 
-def _export(capture: Capture, form: str, target: Path, asked: Asked, redaction: Redaction | None, stop: Stop) -> None:
+def _export(
+    capture: CaptureReader, form: str, target: Path, asked: ReplayRequest, redaction: Pseudonymizer | None, stop: StopRequest
+) -> None:
     of = about(capture, redaction)
     made = export.find(form)(target, of)
     totals, output = run(

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from tracer import render
 from tracer.audit import audit, checks
-from tracer.audit.state import State
-from tracer.findings.context import Context
-from tracer.kube.resolver import Kube, Source
-from tracer.kube.selectors import Words
+from tracer.audit.state import NodeState
+from tracer.findings.context import FindingContext
+from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding
 from tracer.node.capabilities import require_root
@@ -18,16 +18,16 @@ from tracer.rules import inventory
 from tracer.rules.backends import nft_loaded
 
 
-def run(form: str, source: Source) -> int:
+def run(form: str, source: ObjectSource) -> int:
     """One audit of the node that this runs on; returns the exit status. Raises TraceError."""
-    with Kube(source, Words(), Filter()) as kube:
+    with OwnerResolver(source, Selectors(), Filter()) as kube:
         require_root()
         output = render.find(form)()
         kube.settle()
         for note in kube.notes():
             output.note(note)
         rules = inventory.read(nft_loaded())
-        state = State(Context(kube.known), rules)
+        state = NodeState(FindingContext(kube.known), rules)
         found = audit(state)
         unread = (*rules.unread, *state.uncomputed)
         code = status(found, unread)

@@ -13,41 +13,41 @@ from tracer import render
 from tracer.errors import BadOption
 from tracer.kernel.session import Kernel, Session
 from tracer.kube.attribution import explain
-from tracer.kube.resolver import Kube, Source
-from tracer.kube.selectors import Words
-from tracer.model.check import Fact
+from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.selectors import Selectors
+from tracer.model.check import CheckResult
 from tracer.model.filter import Filter, parse_host
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
-from tracer.model.prediction import Story
-from tracer.model.prediction_check import Compared
-from tracer.model.summary import Totals
+from tracer.model.prediction import PredictedPath
+from tracer.model.prediction_check import PredictionCheck
+from tracer.model.summary import RunSummary
 from tracer.node.capabilities import BITS, give_up, require_root, require_tracing
 from tracer.node.namespaces import Namespaces, tracking
 from tracer.node.processes import Processes
-from tracer.packets.assembler import Journeys
-from tracer.packets.hop_builder import Hops
+from tracer.packets.assembler import PacketAssembler
+from tracer.packets.hop_builder import HopBuilder
 from tracer.pipeline import live_source
 from tracer.pipeline.child import end, start, write_ready
-from tracer.pipeline.environment import Parts
-from tracer.pipeline.run import Limits, Run
-from tracer.pipeline.shutdown import Signals
+from tracer.pipeline.environment import Environment
+from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline.shutdown import StopSignals
 from tracer.pipeline.wiring import rules_of
 from tracer.predict.compare import compare
-from tracer.predict.path import Journey
-from tracer.predict.query import Question
-from tracer.render.base import Lost, Output
+from tracer.predict.path import PathPredictor
+from tracer.predict.query import PathQuery
+from tracer.render.base import LostEvents, Output
 from tracer.rules import inventory
 from tracer.rules.backends import nft_loaded
-from tracer.rules.iptables.assemble import NotUnderstood
-from tracer.rules.rule_path import TooMany
+from tracer.rules.iptables.assemble import UnknownOption
+from tracer.rules.rule_path import TooManyPaths
 
 UNREAD = "no rule that could not be read acts on it"
 """A doubt of each story when rules could not be read."""
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveComparison:
     """What --live was asked for. seconds: 0 = until told to stop, or until the command has ended."""
 
     seconds: float = 0
@@ -55,10 +55,10 @@ class Live:
     command: tuple[str, ...] = ()
 
 
-def run(question: Question, form: str, verbose: bool, source: Source, live: Live | None) -> int:
+def run(question: PathQuery, form: str, verbose: bool, source: ObjectSource, live: LiveComparison | None) -> int:
     """The command `k8snet-trace explain`; returns its exit status. Raises TraceError."""
     (require_tracing if live else require_root)()
-    with Kube(source, Words(), Filter()) as kube:
+    with OwnerResolver(source, Selectors(), Filter()) as kube:
         output = render.find(form)(verbose=verbose)
         kube.settle()
         for note in kube.notes():
@@ -70,14 +70,14 @@ def run(question: Question, form: str, verbose: bool, source: Source, live: Live
         return watch(question, stories, kube, output, live) if live else 11 if unread else 0
 
 
-def tell(question: Question, kube: Kube) -> tuple[list[Story], Sequence[str]]:
+def tell(question: PathQuery, kube: OwnerResolver) -> tuple[list[PredictedPath], Sequence[str]]:
     """The stories with their owners, and what could not be read. Raises BadOption where the rules cannot be computed."""
     rules = inventory.read(nft_loaded())
     try:
-        stories = Journey(rules).stories(question)
-    except NotUnderstood as e:
+        stories = PathPredictor(rules).stories(question)
+    except UnknownOption as e:
         raise BadOption(f"The rules cannot be computed: {e}.") from e
-    except TooMany as e:
+    except TooManyPaths as e:
         raise BadOption(f"The rules leave too many ways open to tell them: {e}.") from e
     if rules.unread:
         stories = [replace(story, doubts=(*story.doubts, UNREAD)) for story in stories]
@@ -86,22 +86,22 @@ def tell(question: Question, kube: Kube) -> tuple[list[Story], Sequence[str]]:
     return stories, rules.unread
 
 
-def watch(question: Question, stories: list[Story], kube: Kube, output: Output, live: Live) -> int:
+def watch(question: PathQuery, stories: list[PredictedPath], kube: OwnerResolver, output: Output, live: LiveComparison) -> int:
     """Traces what is sent until told to stop, and compares; returns the exit status."""
     kernel = Kernel.running()
     ports = (question.dport,) if question.dport else ()
     wanted = Filter(ports=ports, hosts=(parse_host(question.dst),), protocol=question.number)
-    beside = Beside(question, stories, output)
+    beside = PredictionOutput(question, stories, output)
     with ExitStack() as stack:
         give_up(tuple(BITS))
         session = stack.enter_context(Session(kernel, wanted, True))
         give_up()
         spaces = Namespaces()
-        hops = Hops(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
-        rules = rules_of(session, spaces, stack, Parts())
-        journeys = Journeys(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
-        traced = Run(live_source.Live(session, kube), journeys, beside, Limits(0, live.seconds), kube)
-        stop, command = Signals(), None
+        hops = HopBuilder(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
+        rules = rules_of(session, spaces, stack, Environment())
+        journeys = PacketAssembler(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
+        traced = Run(live_source.LiveSource(session, kube), journeys, beside, RunLimits(0, live.seconds), kube)
+        stop, command = StopSignals(), None
         output.note("Watching: send the packet now. Ctrl-C ends it.")
         if live.ready_file:
             write_ready(live.ready_file, os.getpid())
@@ -117,13 +117,13 @@ def watch(question: Question, stories: list[Story], kube: Kube, output: Output, 
     return 10 if any(c.difference for c in beside.told) else 0
 
 
-class Beside(Output):
+class PredictionOutput(Output):
     """Takes the packets of a run, and gives an output those that were asked about, beside what was told of them."""
 
-    def __init__(self, question: Question, stories: list[Story], output: Output) -> None:
+    def __init__(self, question: PathQuery, stories: list[PredictedPath], output: Output) -> None:
         super().__init__(output.out, output.err, output.verbose)
         self._question, self._stories, self._output = question, stories, output
-        self.told: list[Compared] = []
+        self.told: list[PredictionCheck] = []
 
     def packet(self, packet: Packet) -> None:
         if asked(packet, self._question):
@@ -131,23 +131,23 @@ class Beside(Output):
             self.told.append(told)
             self._output.compared(packet, told)
 
-    def lost(self, loss: Lost) -> None:
+    def lost(self, loss: LostEvents) -> None:
         self._output.lost(loss)
 
-    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None:
+    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         pass
 
     def finding(self, finding: Finding) -> None:
         pass
 
-    def summary(self, totals: Totals) -> None:
+    def summary(self, totals: RunSummary) -> None:
         pass
 
-    def doctor(self, facts: Sequence[Fact], status: int) -> None:
+    def doctor(self, facts: Sequence[CheckResult], status: int) -> None:
         pass
 
 
-def asked(packet: Packet, question: Question) -> bool:
+def asked(packet: Packet, question: PathQuery) -> bool:
     """Whether it is the first packet of a connection that was asked about; nothing is compared with one that lost a part."""
     ends, flow = packet.endpoints, packet.flow
     same = (ends.src, ends.dst, ends.dport) == (question.src, question.dst, question.dport)

@@ -9,25 +9,25 @@ from typing import Any
 
 from tracer import render
 from tracer.capture.replay import runner
-from tracer.capture.replay.display_filter import Wanted
+from tracer.capture.replay.display_filter import DisplayFilter
 from tracer.capture.replay.file_series import opened
-from tracer.capture.replay.runner import Asked
+from tracer.capture.replay.runner import ReplayRequest
 from tracer.errors import BadOption
-from tracer.kube.selectors import Words
+from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter, parse_host
 from tracer.pipeline.shutdown import reading
 
 
-def asked(options: dict[str, Any]) -> Asked:
+def asked(options: dict[str, Any]) -> ReplayRequest:
     """What the options of a trace ask of a capture. Raises BadOption."""
-    words = Words(*(tuple(options.get(name) or ()) for name in ("services", "pods", "node_ports", "host_ports")))
+    words = Selectors(*(tuple(options.get(name) or ()) for name in ("services", "pods", "node_ports", "host_ports")))
     ports, hosts = tuple(options.get("ports") or ()), tuple(parse_host(h) for h in options.get("hosts") or ())
     if words and (ports or hosts):
         raise BadOption("--service, --pod, --node-port and --host-port cannot be combined with --port or --host.")
     Filter(ports=ports, hosts=hosts)
     names = options.get("iface") or "", options.get("netns") or ""
-    wanted = Wanted(ports, hosts, options.get("proto") or "", options.get("family") or 0, *names)
-    return Asked(
+    wanted = DisplayFilter(ports, hosts, options.get("proto") or "", options.get("family") or 0, *names)
+    return ReplayRequest(
         wanted,
         words,
         options.get("drops_only", False),

@@ -12,34 +12,34 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tracer import render
-from tracer.capture.record.environment import Recording
-from tracer.capture.record.files import Sizes
-from tracer.capture.record.output import Quiet
-from tracer.capture.record.prefetch import Ahead
-from tracer.capture.redact.records import Redacted
+from tracer.capture.record.environment import RecordingEnvironment
+from tracer.capture.record.files import RotationLimits
+from tracer.capture.record.output import RecordOutput
+from tracer.capture.record.prefetch import Prefetcher
+from tracer.capture.redact.records import RecordRedactor
 from tracer.commands import doctor, filter_options
-from tracer.connections.tracker import Connections
+from tracer.connections.tracker import ConnectionTracker
 from tracer.findings import Findings
-from tracer.findings.context import Context
-from tracer.handshakes.analyzer import Syns
-from tracer.kernel.attach_plan import Refused
+from tracer.findings.context import FindingContext
+from tracer.handshakes.analyzer import HandshakeAnalyzer
+from tracer.kernel.attach_plan import UnavailableProbe
 from tracer.kernel.session import Kernel, Session
-from tracer.kube.resolver import Kube, Source
-from tracer.kube.selectors import Words
-from tracer.model.check import Fact
+from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.selectors import Selectors
+from tracer.model.check import CheckResult
 from tracer.node.capabilities import BITS, give_up, held, require_tracing
 from tracer.node.namespaces import tracking
-from tracer.packets.assembler import Journeys
-from tracer.packets.hop_builder import Hops
+from tracer.packets.assembler import PacketAssembler
+from tracer.packets.hop_builder import HopBuilder
 from tracer.pipeline.child import end, start, write_ready
-from tracer.pipeline.correlation import Following
-from tracer.pipeline.environment import Parts
+from tracer.pipeline.correlation import ConnectionStage
+from tracer.pipeline.environment import Environment
 from tracer.pipeline.exit_status import status
-from tracer.pipeline.run import Limits, Run
-from tracer.pipeline.shutdown import Signals
+from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline.shutdown import StopSignals
 from tracer.pipeline.wiring import rules_of
 from tracer.render.base import Output, hang_up
-from tracer.rules.resolver import Hits
+from tracer.rules.resolver import RuleResolver
 
 if TYPE_CHECKING:
     pass
@@ -67,15 +67,15 @@ def trace(
     target: the capture to write, sizes: its limits (ring, rotation in bytes, in seconds); record_only: nothing is explained
     meanwhile. snaplen: bytes of each packet that are recorded. redact: other addresses and names are.
     """
-    redacted = Redacted() if redact else None
-    recording = Recording(target, Sizes(*(size or 0 for size in sizes)), redacted) if target else None
-    parts: Parts = recording or Parts()
+    redacted = RecordRedactor() if redact else None
+    recording = RecordingEnvironment(target, RotationLimits(*(size or 0 for size in sizes)), redacted) if target else None
+    parts: Environment = recording or Environment()
     with ExitStack() as stack:
         stack.callback(parts.close)
         kube = _kube(options, parts)
         require_tracing()
         kernel = Kernel.running()
-        output = Quiet(recording.files.names) if recording and record_only else render.find(form)(verbose=verbose)
+        output = RecordOutput(recording.files.names) if recording and record_only else render.find(form)(verbose=verbose)
         output.recorded = recording is not None
         full = doctor.gather() if verbose or form == "json" or recording else []
         give_up(tuple(BITS))
@@ -83,8 +83,8 @@ def trace(
         probes = Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules, snaplen=snaplen or 0)
         session = stack.enter_context(probes)
         give_up()
-        job = Job(_said(sys.argv[1:]), count, duration, no_rules, verbose, record_only, follow)
-        stop, command = Signals(), None
+        job = TraceRequest(_said(sys.argv[1:]), count, duration, no_rules, verbose, record_only, follow)
+        stop, command = StopSignals(), None
         try:
             run = prepare(stack, kernel, session, kube, parts, output, job, full)
             facts = corrected(full, session.refused) if verbose or form == "json" else few(session)
@@ -107,7 +107,7 @@ def trace(
 
 
 @dataclass(frozen=True)
-class Job:
+class TraceRequest:
     """What a run is to do, beside its filter. said: the options as they were typed."""
 
     said: str = ""
@@ -120,51 +120,60 @@ class Job:
 
 
 def prepare(
-    stack: ExitStack, kernel: Kernel, session: Session, kube: Kube, parts: Parts, output: Output, job: Job, full: list[Fact]
+    stack: ExitStack,
+    kernel: Kernel,
+    session: Session,
+    kube: OwnerResolver,
+    parts: Environment,
+    output: Output,
+    job: TraceRequest,
+    full: list[CheckResult],
 ) -> Run:
     """A run on attached probes, and its recording begun if it has one. full: what the doctor says, for the recording."""
     spaces, processes, node = parts.namespaces(), parts.processes(), parts.node()
-    rules = Hits() if job.no_rules else rules_of(session, spaces, stack, parts)
+    rules = RuleResolver() if job.no_rules else rules_of(session, spaces, stack, parts)
     reasons, tracked, clock = kernel.drop_reasons(), tracking(), time.time_ns() - time.monotonic_ns()
     function = parts.function(kernel.symbols.containing)
-    journeys = Journeys(Hops(spaces, processes, reasons, function), clock, tracked, rules=rules)
-    if job.record_only and isinstance(parts, Recording):
-        journeys = Ahead(spaces, processes, function, rules, node, parts.sandboxes, parts.spaces(spaces, processes))
-    limits = Limits(job.count, job.duration, kube.current.drops_only)
-    if isinstance(parts, Recording):
+    journeys = PacketAssembler(HopBuilder(spaces, processes, reasons, function), clock, tracked, rules=rules)
+    if job.record_only and isinstance(parts, RecordingEnvironment):
+        journeys = Prefetcher(spaces, processes, function, rules, node, parts.sandboxes, parts.spaces(spaces, processes))
+    limits = RunLimits(job.count, job.duration, kube.current.drops_only)
+    if isinstance(parts, RecordingEnvironment):
         facts = {"full": corrected(full, session.refused), "missed": few(session)}
         told = asdict(job) | {"drops_only": limits.drops_only, "words": asdict(kube.words)}
         parts.start(session, kube, spaces, kernel.release, clock, reasons, tracked, facts, told)
-    findings, changes = Findings(Context(kube.known, node)), parts.changes()
+    findings, changes = Findings(FindingContext(kube.known, node)), parts.changes()
     rules.replaced = changes.rules
     kube.known.store.on_apply(changes.applied)
     kube.known.store.on_change(changes.objects)
-    syns = Syns(parts.spaces(spaces, processes), clock, limits.drops_only)
-    connections = Connections(clock) if job.follow else None
-    following = stack.enter_context(Following(syns, connections, changes, findings, limits.drops_only, parts.entries()))
+    syns = HandshakeAnalyzer(parts.spaces(spaces, processes), clock, limits.drops_only)
+    connections = ConnectionTracker(clock) if job.follow else None
+    following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, limits.drops_only, parts.entries()))
     source = parts.source(session, kube)
     stack.callback(kube.detach)
     return Run(source, journeys, output, limits, kube, findings, following)
 
 
-def _kube(options: dict[str, Any], parts: Parts) -> Kube:
+def _kube(options: dict[str, Any], parts: Environment) -> OwnerResolver:
     """Takes the options that speak of Kubernetes out of the others, which make the filter."""
-    source = Source(options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"), parts.known)
-    words = Words(*(options.pop(name) for name in ("services", "pods", "node_ports", "host_ports")))
-    return Kube(source, words, filter_options.wanted(**options))
+    source = ObjectSource(options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"), parts.known)
+    words = Selectors(*(options.pop(name) for name in ("services", "pods", "node_ports", "host_ports")))
+    return OwnerResolver(source, words, filter_options.wanted(**options))
 
 
-def few(session: Session) -> list[Fact]:
+def few(session: Session) -> list[CheckResult]:
     """What the user is told of a run that has not asked for more."""
     return [*doctor.lacking(held()), *missed(session.refused)]
 
 
-def missed(refused: Sequence[Refused]) -> list[Fact]:
+def missed(refused: Sequence[UnavailableProbe]) -> list[CheckResult]:
     """What this run cannot tell. A module that is not loaded has nothing to tell, so it is not worth a line."""
-    return [Fact(r.probe.name, "degraded", f"no {r.probe.tells}: {r.why}") for r in refused if "is not loaded" not in r.why]
+    return [
+        CheckResult(r.probe.name, "degraded", f"no {r.probe.tells}: {r.why}") for r in refused if "is not loaded" not in r.why
+    ]
 
 
-def corrected(full: Sequence[Fact], refused: Sequence[Refused]) -> list[Fact]:
+def corrected(full: Sequence[CheckResult], refused: Sequence[UnavailableProbe]) -> list[CheckResult]:
     """What the doctor said before the probes were on, and what the kernel, or lacking rights, refused since."""
     since = {f"probe {fact.subject}": fact for fact in missed(refused)}
     return [replace(since[f.subject], subject=f.subject) if f.state == "ok" and f.subject in since else f for f in full]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tracer.kube import objects
 from tracer.kube.store import Change
-from tracer.model.timeline import Step
+from tracer.model.timeline import TimelineEntry
 
 KEPT = 1000
 MOST = 6
@@ -20,17 +20,17 @@ ENDS = {"apply": "changed", "delete": "is gone"}
 ENDPOINTS = {"EndpointSlice": objects.slice_endpoints, "Endpoints": objects.endpoints_endpoints}
 
 
-class Changes:
+class ChangeLog:
     """Takes changes from any thread; hands them out to the run. now: ns, CLOCK_MONOTONIC."""
 
     def __init__(self, now: Callable[[], int] = time.monotonic_ns) -> None:
-        self._steps: deque[Step] = deque(maxlen=KEPT)
+        self._steps: deque[TimelineEntry] = deque(maxlen=KEPT)
         self._now = now
         self._applied = threading.local()
 
     def rules(self, at: int, what: str, thread: int = 0) -> None:
         """Rules were replaced. at: ns, CLOCK_MONOTONIC. what: "nat". thread: of who did it, 0 = not known."""
-        self._steps.append(Step(at, "change", f"{program(thread)} replaced {what}"))
+        self._steps.append(TimelineEntry(at, "change", f"{program(thread)} replaced {what}"))
 
     def applied(self, change: Change) -> None:
         """What is being done to the objects of the API, in this thread."""
@@ -38,9 +38,9 @@ class Changes:
 
     def objects(self) -> None:
         """What has just been applied, an endpoint for one, differs from what was known."""
-        self._steps.append(Step(self._now(), "change", getattr(self._applied, "words", "Kubernetes' objects changed")))
+        self._steps.append(TimelineEntry(self._now(), "change", getattr(self._applied, "words", "Kubernetes' objects changed")))
 
-    def take(self) -> list[Step]:
+    def take(self) -> list[TimelineEntry]:
         """What has come since the last call, oldest first."""
         return [self._steps.popleft() for _ in range(len(self._steps))]
 

@@ -78,7 +78,7 @@ Datagram = tuple[int, bytes]
 """When it was read (ns, CLOCK_MONOTONIC), and what netlink said."""
 
 
-class Heard(Protocol):
+class ConntrackListener(Protocol):
     """What a run hears of conntrack. lost: how often the kernel had no room for an event."""
 
     lost: int
@@ -216,7 +216,7 @@ def _tuple(raw: bytes) -> tuple[Endpoints | None, int]:
     return ends, number(proto.get(1))
 
 
-class Ends:
+class EntryExpiry:
     """Tells an entry that expired from one that was removed before its time: keeps each entry's last timeout."""
 
     def __init__(self, most: int = KEPT) -> None:

@@ -9,13 +9,13 @@ from functools import lru_cache
 
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Hop, Nat, Packet
-from tracer.model.timeline import Stage, Step
+from tracer.model.timeline import Stage, TimelineEntry
 from tracer.packets import flooded_copies, icmp, purged
 from tracer.packets.outcome import BAD, benign
 from tracer.util.addresses import place
 
 
-def step(packet: Packet, way: str, remark: str = "") -> Step:
+def step(packet: Packet, way: str, remark: str = "") -> TimelineEntry:
     """The step that a packet is. way, remark: as in Step."""
     text = f"{packet.tcp_flags or icmp.error(packet) or packet.protocol}, {packet.length} B"
     if "RST" in packet.tcp_flags or way == "!":
@@ -23,7 +23,7 @@ def step(packet: Packet, way: str, remark: str = "") -> Step:
     end = _end_of(packet)
     stages = tuple(_stages(packet))
     began = packet.hops[0].time
-    return Step(
+    return TimelineEntry(
         began, "packet", text, way, end, remark, stages, packet.outcome in BAD, packet.number, packet.netns, _same(packet, way)
     )
 
@@ -33,7 +33,7 @@ def _same(packet: Packet, way: str) -> int:
     return hash((way, packet.seq, packet.ack, packet.tcp_flags, packet.length, packet.protocol))
 
 
-def continues(step: Step, packet: Packet, way: str) -> bool:
+def continues(step: TimelineEntry, packet: Packet, way: str) -> bool:
     """Whether a packet is what this step tells of: later, or seen again in a namespace where it has not been, out of a tunnel,
     in another buffer. What is sent again begins where it began the first time."""
     if step.same != _same(packet, way) or step.kind != "packet" or step.bad:
@@ -42,7 +42,7 @@ def continues(step: Step, packet: Packet, way: str) -> bool:
     return bool(packet.continues) or elsewhere
 
 
-def further(step: Step, packet: Packet) -> Step:
+def further(step: TimelineEntry, packet: Packet) -> TimelineEntry:
     """The step with the rest of its packet's way."""
     first = packet.hops[0]
     by = f", by {first.in_iface}" if first.in_iface else ""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tracer.handshakes.correlator import ends_of
 from tracer.model.packet import Endpoints, Packet
-from tracer.model.timeline import Identity
+from tracer.model.timeline import ConnectionKey
 
 CONNECTION_PROTOCOLS = ("TCP", "UDP", "SCTP", "DCCP", "UDPLITE")
 BY_ENDS = "joined by its addresses"
@@ -21,13 +21,13 @@ BY_ENDS = "joined by its addresses"
 Alias = tuple[str, Endpoints]
 
 
-class Leads:
+class ConnectionIndex:
     """Numbers of timelines by whatever leads to them."""
 
     def __init__(self) -> None:
-        self._by_identity: dict[Identity, int] = {}
+        self._by_identity: dict[ConnectionKey, int] = {}
         self._by_alias: dict[Alias, int] = {}
-        self._of: dict[int, list[Identity | Alias]] = {}
+        self._of: dict[int, list[ConnectionKey | Alias]] = {}
 
     def __len__(self) -> int:
         return len(self._of)
@@ -37,7 +37,7 @@ class Leads:
         flow = packet.flow
         if flow and packet.protocol.startswith("ICMP") and flow.state == "RELATED":
             for protocol in CONNECTION_PROTOCOLS:
-                number = self._by_identity.get(Identity(protocol, flow.orig, flow.zone, flow.netns))
+                number = self._by_identity.get(ConnectionKey(protocol, flow.orig, flow.zone, flow.netns))
                 if number is not None:
                     yield number, ""
             return
@@ -51,7 +51,7 @@ class Leads:
                 if number is not None:
                     yield number, "" if flow else BY_ENDS
 
-    def of_entry(self, identity: Identity) -> int | None:
+    def of_entry(self, identity: ConnectionKey) -> int | None:
         """The timeline of a conntrack entry."""
         number = self._by_identity.get(identity)
         return self._by_alias.get((identity.protocol, identity.orig)) if number is None else number
@@ -60,7 +60,7 @@ class Leads:
         """Whether these ends, in this direction, lead to that timeline."""
         return self._by_alias.get((protocol, ends)) == number
 
-    def learn(self, number: int, identity: Identity, packet: Packet) -> None:
+    def learn(self, number: int, identity: ConnectionKey, packet: Packet) -> None:
         """From now on everything that this packet had leads to the timeline. identity: the timeline's own."""
         leads = self._of.setdefault(number, [])
         for each in (identity, identity_of(packet)):
@@ -76,16 +76,16 @@ class Leads:
     def forget(self, number: int) -> None:
         """Nothing leads to that timeline any more."""
         for lead in self._of.pop(number, ()):
-            if isinstance(lead, Identity):
+            if isinstance(lead, ConnectionKey):
                 if self._by_identity.get(lead) == number:
                     del self._by_identity[lead]
             elif self._by_alias.get(lead) == number:
                 del self._by_alias[lead]
 
 
-def identity_of(packet: Packet) -> Identity:
+def identity_of(packet: Packet) -> ConnectionKey:
     """By conntrack where it knows the packet, else by its own ends."""
     flow = packet.flow
     if not flow:
-        return Identity(packet.protocol, packet.endpoints)
-    return Identity(packet.protocol, flow.orig, flow.zone, flow.netns)
+        return ConnectionKey(packet.protocol, packet.endpoints)
+    return ConnectionKey(packet.protocol, flow.orig, flow.zone, flow.netns)

@@ -11,7 +11,7 @@ MOST, MOST_QUIET = 48, 4
 """So many segments are remembered, and so many of a connection that has nothing to say."""
 
 
-class Tries:
+class Retransmissions:
     """Those of one connection: how often each segment was sent, and how its first try ended."""
 
     __slots__ = ("_sent",)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tracer.connections import entries
-from tracer.connections.index import Leads, identity_of
-from tracer.connections.retransmissions import Tries
+from tracer.connections.index import ConnectionIndex, identity_of
+from tracer.connections.retransmissions import Retransmissions
 from tracer.model.packet import Packet
-from tracer.model.timeline import Identity, Step, Timeline
+from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
 
 MOST_TIMELINES = 100_000
 MOST_STEPS = 200_000
@@ -38,24 +38,24 @@ STEPS_BACK = 16
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenConnection:
     """A timeline under way. isn: of the SYN that began it. closing: the ways in which a FIN went."""
 
     number: int
     timeline: Timeline
-    tries: Tries = field(default_factory=Tries)
+    tries: Retransmissions = field(default_factory=Retransmissions)
     isn: int | None = None
     closing: str = ""
 
 
-class Connections:
+class ConnectionTracker:
     """Those of one run. wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch."""
 
     def __init__(self, wall_offset: int = 0, most: int = MOST_TIMELINES, most_steps: int = MOST_STEPS) -> None:
         self._offset, self._most, self._most_steps = wall_offset, most, most_steps
-        self._open: OrderedDict[int, _Open] = OrderedDict()
-        self._leads = Leads()
-        self._changes: list[Step] = []
+        self._open: OrderedDict[int, _OpenConnection] = OrderedDict()
+        self._leads = ConnectionIndex()
+        self._changes: list[TimelineEntry] = []
         self._steps = 0
         self._number = 0
         self._ended: OrderedDict[int, int] = OrderedDict()
@@ -88,7 +88,7 @@ class Connections:
         while len(self._open) > self._most or self._steps > self._most_steps:
             self._age()
 
-    def note(self, identity: Identity, step: Step, cause: str = "") -> bool:
+    def note(self, identity: ConnectionKey, step: TimelineEntry, cause: str = "") -> bool:
         """Puts what happened to a conntrack entry, or a SYN's verdict, on its timeline; False when there is none. cause: of the
         verdict."""
         number = self._leads.of_entry(identity)
@@ -100,7 +100,7 @@ class Connections:
         self._append(one, step)
         return True
 
-    def changed(self, step: Step) -> None:
+    def changed(self, step: TimelineEntry) -> None:
         """Rules or endpoints were replaced: shown in each timeline that goes on after it."""
         self._changes = [*self._changes[-CHANGES_KEPT + 1 :], step]
 
@@ -135,7 +135,7 @@ class Connections:
             self._steps -= len(timeline.steps)
         timeline.steps, timeline.left_out = [], 0
 
-    def _find(self, packet: Packet) -> tuple[_Open, str]:
+    def _find(self, packet: Packet) -> tuple[_OpenConnection, str]:
         """The timeline that a packet belongs to, and a remark where that is derived; a new one where there is none."""
         for number, remark in self._leads.numbers(packet):
             one = self._open[number]
@@ -145,11 +145,11 @@ class Connections:
         time = packet.hops[0].time
         self._number += 1
         timeline = Timeline(identity_of(packet), time + self._offset, time, packet.endpoints)
-        one = self._open[self._number] = _Open(self._number, timeline)
+        one = self._open[self._number] = _OpenConnection(self._number, timeline)
         self.counts["timelines"] += 1
         return one, ""
 
-    def _way(self, one: _Open, packet: Packet) -> str:
+    def _way(self, one: _OpenConnection, packet: Packet) -> str:
         if packet.protocol != one.timeline.identity.protocol:
             return "!"
         if packet.flow:
@@ -157,7 +157,7 @@ class Connections:
         back = self._leads.has(one.number, packet.protocol, packet.endpoints.reversed)
         return "<-" if back or packet.endpoints == one.timeline.asked.reversed else "->"
 
-    def _goes_on(self, one: _Open, packet: Packet, way: str) -> bool:
+    def _goes_on(self, one: _OpenConnection, packet: Packet, way: str) -> bool:
         """Whether this is the rest of a packet that was seen before: in another namespace, in another buffer."""
         steps = one.timeline.steps
         for at in range(len(steps) - 1, max(-1, len(steps) - 1 - STEPS_BACK), -1):
@@ -169,7 +169,7 @@ class Connections:
                 return True
         return False
 
-    def _append(self, one: _Open, step: Step) -> None:
+    def _append(self, one: _OpenConnection, step: TimelineEntry) -> None:
         timeline = one.timeline
         for change in self._changes if timeline.steps or timeline.told else ():
             if timeline.last < change.time <= step.time:
@@ -177,7 +177,7 @@ class Connections:
         timeline.last = max(timeline.last, step.time)
         self._put(one, step)
 
-    def _put(self, one: _Open, step: Step) -> None:
+    def _put(self, one: _OpenConnection, step: TimelineEntry) -> None:
         timeline = one.timeline
         timeline.steps.append(step)
         self._untold[one.number] = None
@@ -188,7 +188,7 @@ class Connections:
             timeline.left_out += 1
             self._steps -= 1
 
-    def _follow_state(self, one: _Open, packet: Packet, way: str) -> None:
+    def _follow_state(self, one: _OpenConnection, packet: Packet, way: str) -> None:
         if way == "!":
             if one.timeline.packets == 2:
                 one.timeline.state = "refused"
@@ -215,7 +215,7 @@ class Connections:
         if untold:
             self._aged.append(timeline)
 
-    def _tell(self, one: _Open, why: str) -> Timeline:
+    def _tell(self, one: _OpenConnection, why: str) -> Timeline:
         self._untold.pop(one.number, None)
         one.timeline.why = why
         one.timeline.steps.sort(key=lambda step: step.time)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from tracer.events.record import TCP_STATES, ClueKind
 from tracer.events.record import Clue as Row
-from tracer.model.packet import Clue
+from tracer.model.packet import DecisionDetail
 
 Facts = dict[str, int | str]
 
@@ -19,10 +19,10 @@ MSS, TIMESTAMP = 2, 8
 _TIME_WAIT_STATES = {5: "FIN_WAIT2", 6: "TIME_WAIT"}
 
 
-def read(row: Row) -> Clue:
+def read(row: Row) -> DecisionDetail:
     """A clue by its kernel record."""
     kind = ClueKind(row.what).name.removeprefix("CLUE_")
-    return Clue(kind.lower().replace("_", "-"), _READERS[row.what](row))
+    return DecisionDetail(kind.lower().replace("_", "-"), _READERS[row.what](row))
 
 
 def tcp_options(raw: bytes) -> Iterator[tuple[int, bytes]]:

@@ -26,7 +26,7 @@ SHAPE_AT, SHAPE_MASK = cstruct.define("records/table_trace.h", "STEPS_SHAPE"), 7
 
 
 @dataclass(frozen=True)
-class Noted:
+class TableTrace:
     """What one record says of a table run. steps: (offset in the blob, 0 false, 1 true, 2 unknown, 3 target). count: of all.
 
     hotdrop: number of the step, from 1, in which a match threw the packet away; 0 = none did, None = not known.
@@ -41,7 +41,7 @@ class Noted:
 
 
 @dataclass(frozen=True)
-class Looked:
+class TableLookup:
     """A table was looked up by a thread: `object` is the rule blob it had. time: ns, CLOCK_MONOTONIC. family: "ip" or "ip6"."""
 
     time: int
@@ -53,7 +53,7 @@ class Looked:
 
 
 @dataclass(frozen=True)
-class Replaced:
+class TableReplaced:
     """The rules of a table were replaced by a thread."""
 
     time: int
@@ -77,7 +77,7 @@ def event(row: Any) -> record.Event:
     return next(record.events(row.reshape(1)))
 
 
-def noted(rows: npt.NDArray[Any]) -> Iterator[tuple[int, int, Noted]]:
+def noted(rows: npt.NDArray[Any]) -> Iterator[tuple[int, int, TableTrace]]:
     """(packet, time, what was noted) of each record of steps.
 
     Copies of a packet that is flooded have its identity and hop number, and one after another the same buffer: the time tells.
@@ -89,18 +89,18 @@ def noted(rows: npt.NDArray[Any]) -> Iterator[tuple[int, int, Noted]]:
         steps = tuple((s >> 2 << 3, s & 3) for s in kept)
         jumps = tuple(j << 3 for j in row["jumps"].tolist())
         hotdrop = int(row["hotdrop"]) - 1 if row["hotdrop"] else None
-        yield int(row["packet"]), int(row["time"]), Noted(int(row["mark"]), count, first, jumps, steps, hotdrop)
+        yield int(row["packet"]), int(row["time"]), TableTrace(int(row["mark"]), count, first, jumps, steps, hotdrop)
 
 
-def changes(rows: npt.NDArray[Any]) -> Iterator[Looked | Replaced]:
+def changes(rows: npt.NDArray[Any]) -> Iterator[TableLookup | TableReplaced]:
     """What each record of a ruleset tells; those of other families than IPv4 and IPv6 are left out."""
     for row in rows:
         time, thread, now = int(row["time"]), int(row["thread"]), int(row["object"])
         if row["before"]:
-            yield Replaced(time, thread, int(row["before"]), now, c_text(row["table"]))
+            yield TableReplaced(time, thread, int(row["before"]), now, c_text(row["table"]))
         elif int(row["pf"]) in (2, 10):
             family = "ip" if row["pf"] == 2 else "ip6"
-            yield Looked(time, thread, int(row["netns"]), family, c_text(row["table"]), now)
+            yield TableLookup(time, thread, int(row["netns"]), family, c_text(row["table"]), now)
 
 
 assert STEPS.itemsize == record.DTYPE.itemsize

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Protocol
 
 from tracer.errors import BadOption
-from tracer.model.check import Fact
+from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 
 
 @dataclass(frozen=True)
-class About:
+class CaptureInfo:
     """What a capture says of its run. drops: lost events by (probe, why), filled while it is read."""
 
     path: str
@@ -36,17 +36,17 @@ class About:
     kernel: str
     options: str
     began: int
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[CheckResult, ...] = ()
     lost: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 class Export(Protocol):
     """What a file of this package has."""
 
-    def __init__(self, target: Path, about: About) -> None: ...
+    def __init__(self, target: Path, about: CaptureInfo) -> None: ...
     def packet(self, packet: Packet) -> None: ...
     def finding(self, finding: Finding) -> None: ...
-    def close(self, totals: Totals) -> None: ...
+    def close(self, totals: RunSummary) -> None: ...
 
 
 @cache

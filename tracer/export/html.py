@@ -13,11 +13,11 @@ from typing import Any
 
 from tracer import __version__
 from tracer.analysis import stats
-from tracer.analysis.table import Table
-from tracer.export import About
+from tracer.analysis.table import ResultTable
+from tracer.export import CaptureInfo
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 from tracer.packets.outcome import BAD
 from tracer.render.json import finding_object
 from tracer.render.parts.json_packet import packet_object
@@ -32,7 +32,7 @@ SLICES = 120
 """Of the timeline; slices double in length as a capture turns out to be longer."""
 
 
-class Timeline:
+class OutcomeChart:
     """Packets by outcome over time, in at most SLICES slices of equal length."""
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class Timeline:
 class Html:
     """Collects; the page is written at the end."""
 
-    def __init__(self, target: Path, about: About) -> None:
+    def __init__(self, target: Path, about: CaptureInfo) -> None:
         self._about = about
         self._file = open(fresh(target), "w", encoding="utf-8")  # noqa: SIM115  # closed by close()
         self._statistics = [stats.make(name) for name in stats.names()]
-        self._timeline = Timeline()
+        self._timeline = OutcomeChart()
         self._packets: list[dict[str, Any]] = []
         self._bad = self._good = 0
         self._findings: list[dict[str, Any]] = []
@@ -84,7 +84,7 @@ class Html:
     def finding(self, finding: Finding) -> None:
         self._findings.append(finding_object(finding))
 
-    def close(self, totals: Totals) -> None:
+    def close(self, totals: RunSummary) -> None:
         about = self._about
         data = {
             "version": __version__,
@@ -108,7 +108,7 @@ class Html:
             file.write(page)
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table(table: ResultTable) -> dict[str, Any]:
     return {"title": table.title, "columns": table.columns, "rows": table.rows, "bar": table.bar}
 
 

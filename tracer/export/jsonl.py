@@ -6,11 +6,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from tracer.export import About
+from tracer.export import CaptureInfo
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
-from tracer.render.json import Json
+from tracer.model.summary import RunSummary
+from tracer.render.json import JsonOutput
 from tracer.util.new_file import fresh
 
 TELLS = "one JSON object a line, as -o json"
@@ -19,9 +19,9 @@ TELLS = "one JSON object a line, as -o json"
 class JsonLines:
     """docs/json.md says what the lines are."""
 
-    def __init__(self, target: Path, about: About) -> None:
+    def __init__(self, target: Path, about: CaptureInfo) -> None:
         self._file = open(fresh(target), "w", encoding="utf-8")  # noqa: SIM115  # closed by close()
-        self._json = Json(self._file, io.StringIO())
+        self._json = JsonOutput(self._file, io.StringIO())
         self._json.begin(about.facts, about.options, about.kernel)
 
     def packet(self, packet: Packet) -> None:
@@ -30,7 +30,7 @@ class JsonLines:
     def finding(self, finding: Finding) -> None:
         self._json.finding(finding)
 
-    def close(self, totals: Totals) -> None:
+    def close(self, totals: RunSummary) -> None:
         self._json.summary(totals)
         self._file.close()
 

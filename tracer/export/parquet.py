@@ -12,10 +12,10 @@ from typing import Any
 
 from tracer.analysis import rows
 from tracer.analysis.rows import Row
-from tracer.export import About
+from tracer.export import CaptureInfo
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 from tracer.util.new_file import fresh
 from tracer.util.optional import need
 
@@ -27,7 +27,7 @@ GROUP = 50_000
 class Parquet:
     """Rows collect until there are GROUP of a table."""
 
-    def __init__(self, target: Path, about: About) -> None:
+    def __init__(self, target: Path, about: CaptureInfo) -> None:
         self._arrow: Any = need("pyarrow", "Parquet")
         files: Any = need("pyarrow.parquet", "Parquet")
         target.mkdir(mode=0o700)
@@ -69,7 +69,7 @@ class Parquet:
             self._writers[name].write_table(self._arrow.table(columns, schema=schema))
             kept.clear()
 
-    def close(self, totals: Totals) -> None:
+    def close(self, totals: RunSummary) -> None:
         for name, writer in self._writers.items():
             self._flush(name)
             writer.close()

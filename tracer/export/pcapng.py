@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tracer.events.record import PROTOCOLS, TCP_FLAGS
-from tracer.export import About
+from tracer.export import CaptureInfo
 from tracer.model.finding import Finding
 from tracer.model.packet import Endpoints, Hop, Packet
 from tracer.model.rule import path
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 from tracer.util.new_file import fresh
 from tracer.util.optional import need
 from tracer.util.visible import visible
@@ -30,7 +30,7 @@ NUMBERS = {name: number for number, name in PROTOCOLS.items()}
 
 
 @dataclass(frozen=True)
-class Shown:
+class PcapngPacket:
     """One packet of the file. time: ns since the epoch."""
 
     time: int
@@ -57,7 +57,7 @@ def _without_interfaces() -> None:
 class Pcapng:
     """scapy writes the blocks and makes the headers."""
 
-    def __init__(self, target: Path, about: About) -> None:
+    def __init__(self, target: Path, about: CaptureInfo) -> None:
         _without_interfaces()
         self._inet: Any = need("scapy.layers.inet", "pcapng")
         self._inet6: Any = need("scapy.layers.inet6", "pcapng")
@@ -71,7 +71,7 @@ class Pcapng:
         for shown in as_shown(packet):
             self._write(packet, shown)
 
-    def _write(self, packet: Packet, shown: Shown) -> None:
+    def _write(self, packet: Packet, shown: PcapngPacket) -> None:
         data = self._raw(self._bytes(packet, shown.ends))
         data.time = shown.time / 1e9
         # In it a newline is one of ours: what others chose has been made visible.
@@ -116,20 +116,20 @@ class Pcapng:
     def finding(self, finding: Finding) -> None:
         """Findings are of many packets; they are in the other formats."""
 
-    def close(self, totals: Totals) -> None:
+    def close(self, totals: RunSummary) -> None:
         self._writer.close()
 
 
-def as_shown(packet: Packet) -> list[Shown]:
+def as_shown(packet: Packet) -> list[PcapngPacket]:
     """The packet as it came, with its verdict, and as each rewrite left it, with whose rewrite it was."""
     began = packet.hops[0].time if packet.hops else 0
     interface = f"{packet.netns}/{packet.iface}" if packet.iface else packet.netns or "unknown"
-    found = [Shown(packet.time, interface, packet.endpoints, _verdict(packet))]
+    found = [PcapngPacket(packet.time, interface, packet.endpoints, _verdict(packet))]
     for hop in packet.hops:
         if hop.nat and not hop.clone:
             when = packet.time + hop.time - began
             where = f"{hop.netns}/{hop.out_iface or hop.in_iface or 'rewritten'}"
-            found.append(Shown(when, where, hop.nat.after, f"packet {packet.number}: {_hop(hop, hop.nat.kind)}"))
+            found.append(PcapngPacket(when, where, hop.nat.after, f"packet {packet.number}: {_hop(hop, hop.nat.kind)}"))
     return found
 
 

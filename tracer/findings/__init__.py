@@ -21,15 +21,15 @@ from functools import cache
 from importlib import import_module
 from typing import TypeVar
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.model.finding import Finding
-from tracer.model.handshake import Verdict
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.util.asking import answered
 
 T = TypeVar("T")
-Finder = Callable[[Packet, Context], Finding | None]
-SynFinder = Callable[[Verdict, Context], Finding | None]
+Finder = Callable[[Packet, FindingContext], Finding | None]
+SynFinder = Callable[[HandshakeVerdict, FindingContext], Finding | None]
 
 NUMBERS_KEPT = 10
 MOST = 1000
@@ -53,8 +53,8 @@ def syn_finders() -> tuple[tuple[str, SynFinder], ...]:
 class Findings:
     """Those of one run."""
 
-    def __init__(self, context: Context | None = None) -> None:
-        self._context = context or Context()
+    def __init__(self, context: FindingContext | None = None) -> None:
+        self._context = context or FindingContext()
         self._found: dict[tuple[object, ...], Finding] = {}
 
     @property
@@ -66,14 +66,14 @@ class Findings:
         """Takes a packet whose owners are set; returns what has become certain by it."""
         return self._join(((name, self._ask(find, packet)) for name, find in finders()), packet)
 
-    def look_syn(self, verdict: Verdict) -> list[Finding]:
+    def look_syn(self, verdict: HandshakeVerdict) -> list[Finding]:
         """Takes a SYN's verdict; returns what has become certain by it."""
         if not verdict.attempt:
             return []
         told = ((name, self._ask(find, verdict)) for name, find in syn_finders())
         return self._join(told, verdict.attempt.syn)
 
-    def _ask(self, find: Callable[[T, Context], Finding | None], about: T) -> Finding | None:
+    def _ask(self, find: Callable[[T, FindingContext], Finding | None], about: T) -> Finding | None:
         """What a finding says; nothing where it needs an answer that a capture does not have."""
         return answered(lambda: find(about, self._context), None)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.packet import Packet
 from tracer.util.asking import answered
 
@@ -17,14 +17,14 @@ NEARLY = 0.95
 ENTRANCES = ("PREROUTING", "OUTPUT")
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
+def find(packet: Packet, context: FindingContext) -> Finding | None:
     """The kernel was seen to find no room for it. Where that is not watched: conntrack itself drops in the hook by which the
     packet comes in, and no table does; the packet has no connection then.
     """
     if packet.outcome != "dropped":
         return None
     if packet.clue("table-full"):
-        seen = Proof("packet", "conntrack found no entry that it might give up for this one (early_drop)", "observed")
+        seen = FindingEvidence("packet", "conntrack found no entry that it might give up for this one (early_drop)", "observed")
         # The figures are those of the node's own namespace.
         here = any(h.clue and h.clue.what == "table-full" and h.netns == "node" for h in packet.hops)
         return replace(tell(*(full(context) if here else (0, 0)), context, [packet_proof(packet), seen]), certain=True)
@@ -40,18 +40,18 @@ def find(packet: Packet, context: Context) -> Finding | None:
     return tell(count, most, context, [packet_proof(packet)])
 
 
-def full(context: Context) -> tuple[int, int]:
+def full(context: FindingContext) -> tuple[int, int]:
     """(entries, limit) of the conntrack table; 0 where they cannot be read."""
     values = [_setting(name, context) for name in (COUNT, MOST)]
     count, most = (int(v) if v.isdigit() else 0 for v in values)
     return count, most
 
 
-def _setting(name: str, context: Context) -> str:
+def _setting(name: str, context: FindingContext) -> str:
     return answered(lambda: context.node.setting(name), "")
 
 
-def tell(count: int, most: int, context: Context, shown: list[Proof]) -> Finding:
+def tell(count: int, most: int, context: FindingContext, shown: list[FindingEvidence]) -> Finding:
     """That the table is full. shown: by which packet, if by any; the figures were read after it."""
     counted: dict[str, int] = answered(context.node.conntrack_counters, {})
     grown = ", ".join(f"{name} {counted[name]}" for name in ("drop", "early_drop") if counted.get(name))
@@ -66,8 +66,12 @@ def tell(count: int, most: int, context: Context, shown: list[Proof]) -> Finding
         ),
         proofs=(
             *shown,
-            *([Proof("setting", figures, "/proc/sys")] if most else []),
-            *([Proof("counter", f"of conntrack, since boot: {grown}", "/proc/net/stat/nf_conntrack")] if grown else []),
+            *([FindingEvidence("setting", figures, "/proc/sys")] if most else []),
+            *(
+                [FindingEvidence("counter", f"of conntrack, since boot: {grown}", "/proc/net/stat/nf_conntrack")]
+                if grown
+                else []
+            ),
         ),
         check="`dmesg | grep 'nf_conntrack: table full'`; `conntrack -C` counts; `conntrack -L` shows who fills it.",
         cure=(

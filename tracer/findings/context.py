@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.fwmarks import EMPTY
 from tracer.kube.owners import owner_of
 from tracer.model.finding import Finding
 from tracer.model.kube import Owner
-from tracer.model.rule import Rule, Walk
-from tracer.node.node import Node
+from tracer.model.rule import Rule, RuleTrace
+from tracer.node.node import HostReader
 from tracer.util.bounded import Bounded, Counts
 
 COUNTS_KEPT = 1 << 16
@@ -20,17 +20,17 @@ COUNTS_KEPT = 1 << 16
 
 
 @dataclass
-class Context:
+class FindingContext:
     """known: the API's objects and the CNI cache. node: the node itself. counts, since: a finding's own, by keys of its
     choice. told: what it has told of a connection before.
     """
 
-    known: Known = field(default_factory=Known)
-    node: Node = field(default_factory=Node)
+    known: ClusterView = field(default_factory=ClusterView)
+    node: HostReader = field(default_factory=HostReader)
     counts: Counts[Hashable] = field(default_factory=lambda: Counts(COUNTS_KEPT))
     since: Bounded[Hashable, int] = field(default_factory=lambda: Bounded(COUNTS_KEPT))
     told: dict[Hashable, Finding] = field(default_factory=dict)
 
-    def owner(self, rule: Rule, walk: Walk) -> Owner:
+    def owner(self, rule: Rule, walk: RuleTrace) -> Owner:
         """Whose a rule of this walk is."""
         return owner_of(rule, walk.ruleset or EMPTY, self.known)

@@ -6,12 +6,12 @@ What kube-proxy and kubelet drop has findings of its own.
 
 from __future__ import annotations
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding
 from tracer.model.kube import Owner
 from tracer.model.packet import Hop, Packet
-from tracer.model.rule import Visit
+from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
 from tracer.util.addresses import place
 
@@ -20,7 +20,7 @@ POLICIES = frozenset({"Calico", "Cilium", "kube-router", "Antrea", "Weave Net", 
 KUBERNETES_OWN = frozenset({"kube-proxy", "kubelet"})
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
+def find(packet: Packet, context: FindingContext) -> Finding | None:
     if packet.outcome not in ("dropped", "rejected"):
         return None
     for hop in packet.hops:
@@ -33,7 +33,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
     return None
 
 
-def _tell(packet: Packet, hop: Hop, visit: Visit, owner: Owner | None) -> Finding:
+def _tell(packet: Packet, hop: Hop, visit: RuleHit, owner: Owner | None) -> Finding:
     ends, did = packet.endpoints, "refuses" if hop.verdict == "REJECT" else "drops"
     where = f"{hop.table} {visit.place.chain}"
     if not owner:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.no_local_endpoints import port_of, runs_here, turned_away
 from tracer.findings.proofs import decision_proof, packet_proof
 from tracer.kube.no_endpoints import NONE
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import Endpoint
 from tracer.model.packet import Packet
 
@@ -22,11 +22,11 @@ CURE = (
 )
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
+def find(packet: Packet, context: FindingContext) -> Finding | None:
     return _nowhere(packet, context) or _not_here(packet, context)
 
 
-def _not_here(packet: Packet, context: Context) -> Finding | None:
+def _not_here(packet: Packet, context: FindingContext) -> Finding | None:
     """Policy Local: the pods that are ready run elsewhere, and those of this node are not ready."""
     for port, shown, fate in turned_away(packet, context):
         ends = context.known.store.endpoints.all((port.label, port.protocol))
@@ -42,7 +42,7 @@ def _not_here(packet: Packet, context: Context) -> Finding | None:
                 f"Service {port.label} has externalTrafficPolicy Local and is {fate} on this node for having no local"
                 f" endpoints, although {count}: {state}."
             ),
-            proofs=(*shown, Proof("object", f"not ready: {_names(here)}", "Kubernetes API")),
+            proofs=(*shown, FindingEvidence("object", f"not ready: {_names(here)}", "Kubernetes API")),
             check=_check(port.namespace, next((e.pod[1] for e in here if e.pod[1]), "")),
             cure=CURE,
         )
@@ -53,7 +53,7 @@ def _names(ends: Sequence[Endpoint]) -> str:
     return ", ".join(e.text or e.address for e in ends[:5])
 
 
-def _nowhere(packet: Packet, context: Context) -> Finding | None:
+def _nowhere(packet: Packet, context: FindingContext) -> Finding | None:
     """No pod of the Service is ready."""
     for hop in packet.hops:
         by_rule = hop.walk and hop.walk.decision and hop.owner and NONE in hop.owner.detail
@@ -73,7 +73,7 @@ def _nowhere(packet: Packet, context: Context) -> Finding | None:
             proofs=(
                 packet_proof(packet),
                 decision_proof(hop, hop.owner.text),
-                Proof("object", f"not ready: {_names(ends)}", "Kubernetes API"),
+                FindingEvidence("object", f"not ready: {_names(ends)}", "Kubernetes API"),
             ),
             check=_check(port.namespace, next((e.pod[1] for e in ends if e.pod[1]), "")),
             cure=CURE,

@@ -7,16 +7,16 @@ not act, the pod would answer to itself and not through the node, and nothing is
 
 from __future__ import annotations
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
-from tracer.model.rule import Visit
+from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
 from tracer.util.addresses import place
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
+def find(packet: Packet, context: FindingContext) -> Finding | None:
     dnat = next((h for h in packet.hops if h.nat and h.nat.kind == "DNAT" and not h.clone and h.netns == "node"), None)
     # That nobody masqueraded it is an absence: of a packet that lost a part nothing is concluded.
     if not dnat or not dnat.nat or dnat.nat.after.src != dnat.nat.after.dst or not packet.complete:
@@ -51,7 +51,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
     )
 
 
-def _endpoint(decision: Visit | None) -> str:
+def _endpoint(decision: RuleHit | None) -> str:
     """What to look at in the chain of the endpoint, a clause; "" where its rule is not known."""
     if not decision or not decision.rule:
         return ""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.proofs import rule_proof
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import Owner
 from tracer.model.packet import Hop, Nat, Packet
-from tracer.model.rule import Rule, Visit, Walk
-from tracer.node.node import Listener
+from tracer.model.rule import Rule, RuleHit, RuleTrace
+from tracer.node.node import ListeningSocket
 from tracer.rules import operator_commands
 from tracer.util.addresses import place
 from tracer.util.asking import answered
@@ -24,7 +24,7 @@ from tracer.util.asking import answered
 IPVS = "kube-ipvs0"
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
+def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
         if hop.clone or hop.from_conntrack or not hop.nat or hop.nat.kind != "DNAT" or not hop.walk or not hop.walk.decision:
             continue
@@ -36,7 +36,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
     return None
 
 
-def _meant(nat: Nat, protocol: str, context: Context) -> tuple[str, str] | None:
+def _meant(nat: Nat, protocol: str, context: FindingContext) -> tuple[str, str] | None:
     """(who should have had it, who says so); None when the node's own hostPort was meant and no Service's port."""
     known, address, port = context.known, nat.before.dst, nat.before.dport
     service = known.service_at(address, port, protocol)
@@ -59,7 +59,14 @@ def _meant(nat: Nat, protocol: str, context: Context) -> tuple[str, str] | None:
 
 
 def _tell(
-    packet: Packet, hop: Hop, nat: Nat, walk: Walk, visit: Visit, owner: Owner, meant: tuple[str, str], context: Context
+    packet: Packet,
+    hop: Hop,
+    nat: Nat,
+    walk: RuleTrace,
+    visit: RuleHit,
+    owner: Owner,
+    meant: tuple[str, str],
+    context: FindingContext,
 ) -> Finding:
     should, says = meant
     address, port, protocol = nat.before.dst, nat.before.dport, packet.protocol.lower()
@@ -68,13 +75,13 @@ def _tell(
     in_ipvs = way == "ipvs" or bool(context.known.ipvs)
     became = place(nat.after.dst, nat.after.dport)
     proofs = [
-        Proof("packet", f"{packet.endpoints.src} -> {place(address, port)} became {became}", hop.evidence.value),
+        FindingEvidence("packet", f"{packet.endpoints.src} -> {place(address, port)} became {became}", hop.evidence.value),
         rule_proof(visit, owner.text),
         *proofs_of_order,
-        Proof("object", f"{place(address, port)} is {should}", says),
+        FindingEvidence("object", f"{place(address, port)} is {should}", says),
     ]
     if owner.kind == "Pod":
-        proofs.append(Proof("object", f"{owner.detail} belongs to {pod}", owner.evidence))
+        proofs.append(FindingEvidence("object", f"{owner.detail} belongs to {pod}", owner.evidence))
     return Finding(
         name="",
         key=(protocol, port, owner.label or nat.after.dst, should, way),
@@ -113,9 +120,11 @@ def host_ports(port: int, owner: Owner | None = None) -> str:
 _HOST_PORTS = "NAMESPACE:.metadata.namespace,NAME:.metadata.name,HOSTPORT:.spec.containers[*].ports[*].hostPort"
 
 
-def on_port(address: str, port: int, protocol: str, context: Context) -> str:
+def on_port(address: str, port: int, protocol: str, context: FindingContext) -> str:
     """What ss shows of the port, as a clause; "" where sockets were not asked for. A hostPort needs no socket."""
-    found: Listener | Literal[False] | None = answered(lambda: context.node.listener(address, port, protocol) or False, None)
+    found: ListeningSocket | Literal[False] | None = answered(
+        lambda: context.node.listener(address, port, protocol) or False, None
+    )
     if found is None:
         return ""
     command = f"`{operator_commands.sockets(port, protocol)}`"
@@ -138,13 +147,15 @@ _CURES = {
 }
 
 
-def _order(hop: Hop, walk: Walk, visit: Visit, address: str, context: Context) -> tuple[str, str, list[Proof]]:
+def _order(
+    hop: Hop, walk: RuleTrace, visit: RuleHit, address: str, context: FindingContext
+) -> tuple[str, str, list[FindingEvidence]]:
     """(which of the ways it was, why portmap's rule came first as a clause, what shows it)."""
     proofs = []
     interface = answered(lambda: context.node.interface_of(address), None)
     ipvs = interface == IPVS
     if ipvs:
-        proofs.append(Proof("address", f"{address} is an address of {IPVS}, so --dst-type LOCAL fits it", "netlink"))
+        proofs.append(FindingEvidence("address", f"{address} is an address of {IPVS}, so --dst-type LOCAL fits it", "netlink"))
     if visit.rule and visit.rule.table == "cni_hostport":
         return "nftables", (
             "portmap's base chain ran before kube-proxy's, for of two at one priority the one registered last runs first"
@@ -152,9 +163,9 @@ def _order(hop: Hop, walk: Walk, visit: Visit, address: str, context: Context) -
     jump, kube = _jumps(hop, walk, visit)
     if jump:
         tested = "--dst-type LOCAL" in jump.text
-        proofs.append(Proof("rule", f"{jump.chain} {jump.number}: {jump.text}", "observed"))
+        proofs.append(FindingEvidence("rule", f"{jump.chain} {jump.number}: {jump.text}", "observed"))
         if kube and jump.number < kube.number:
-            proofs.append(Proof("rule", f"{kube.chain} {kube.number}, behind it: {kube.text}", "observed"))
+            proofs.append(FindingEvidence("rule", f"{kube.chain} {kube.number}, behind it: {kube.text}", "observed"))
         first = f"portmap's jump is rule {jump.number} of {jump.chain}" + (f", kube-proxy's rule {kube.number}" if kube else "")
         if ipvs:
             return "ipvs", f"every cluster IP is local to this node by {IPVS}, and {first}", proofs
@@ -166,7 +177,7 @@ def _order(hop: Hop, walk: Walk, visit: Visit, address: str, context: Context) -
     return "unknown", "its rule acted first", proofs
 
 
-def _jumps(hop: Hop, walk: Walk, visit: Visit) -> tuple[Rule | None, Rule | None]:
+def _jumps(hop: Hop, walk: RuleTrace, visit: RuleHit) -> tuple[Rule | None, Rule | None]:
     """portmap's jump from the base chain by which the packet went, and kube-proxy's jump in the same chain."""
     base = visit.path[0]
     if not visit.rule or not walk.ruleset:

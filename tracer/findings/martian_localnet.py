@@ -6,9 +6,9 @@ Source: CVE-2020-8558; kubernetes pkg/kubelet/kubelet_network_linux.go.
 
 from __future__ import annotations
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.packet import Packet
 from tracer.util.addresses import place
 from tracer.util.asking import answered
@@ -17,13 +17,13 @@ SAYS = "block incoming localnet connections"
 SETTING = "net/ipv4/conf/all/route_localnet"
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
+def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
         visit = hop.walk.decision if hop.verdict == "DROP" and hop.walk and not hop.clone else None
         if visit and visit.rule and not visit.hotdrop and visit.rule.comment == SAYS:
             ends = packet.endpoints
             value = answered(lambda: context.node.setting(SETTING), "")
-            told = [Proof("setting", f"{SETTING.replace('/', '.')} = {value}", "/proc/sys")] if value else []
+            told = [FindingEvidence("setting", f"{SETTING.replace('/', '.')} = {value}", "/proc/sys")] if value else []
             return Finding(
                 name="",
                 key=(ends.dst, ends.dport),

@@ -12,14 +12,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.proofs import rule_proof
 from tracer.kube.fwmarks import EMPTY
 from tracer.kube.owners import owner_of
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import Owner
 from tracer.model.packet import Hop, Nat, Packet
-from tracer.model.rule import Rule, Ruleset, Visit
+from tracer.model.rule import Rule, RuleHit, Ruleset
 from tracer.rules import operator_commands
 from tracer.util.addresses import place
 from tracer.util.asking import answered
@@ -30,7 +30,7 @@ MOST = 1000
 """So many connections are followed."""
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
+def find(packet: Packet, context: FindingContext) -> Finding | None:
     connection = ("unmasqueraded", packet.flow.orig) if packet.flow else None
     if connection in context.told:
         return _again(packet, connection, context)
@@ -40,7 +40,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
     return found
 
 
-def _again(packet: Packet, connection: Hashable, context: Context) -> Finding:
+def _again(packet: Packet, connection: Hashable, context: FindingContext) -> Finding:
     """A later packet of such a connection: whether an answer came."""
     assert packet.flow
     told = context.told[connection]
@@ -50,10 +50,10 @@ def _again(packet: Packet, connection: Hashable, context: Context) -> Finding:
     which = f"packets from {place(ends.src, ends.sport)} to {place(ends.dst, ends.dport)}"
     came = next((h.in_iface for h in packet.hops if h.in_iface), "")
     answer = f"an answer came in by {came or 'an unknown interface'}" if back else "no answer was seen"
-    return replace(told, proofs=(*told.proofs, Proof("packet", f"{which}: sent {sent}, {answer}", "observed")))
+    return replace(told, proofs=(*told.proofs, FindingEvidence("packet", f"{which}: sent {sent}, {answer}", "observed")))
 
 
-def _first(packet: Packet, context: Context) -> Finding | None:
+def _first(packet: Packet, context: FindingContext) -> Finding | None:
     dnat = next((h for h in packet.hops if h.nat and h.nat.kind == "DNAT" and not h.clone and not h.from_conntrack), None)
     # That it was not masqueraded is an absence: of a packet that lost a part nothing is concluded.
     if not dnat or not dnat.nat or not packet.complete:
@@ -74,7 +74,7 @@ def subnet_of(rule: Rule) -> str:
     return (found[2] or found[4]) if found else ""
 
 
-def _returned(hop: Hop, address: str) -> Visit | None:
+def _returned(hop: Hop, address: str) -> RuleHit | None:
     """The visit of the rule that sent the packet past MASQUERADE because of its destination."""
     if hop.hook != "POSTROUTING" or hop.clone or not hop.walk or not hop.walk.decision or not hop.table.endswith("nat"):
         return None
@@ -85,17 +85,22 @@ def _returned(hop: Hop, address: str) -> Visit | None:
     return None
 
 
-def _tell(packet: Packet, nat: Nat, hop: Hop, visit: Visit, context: Context) -> Finding | None:
+def _tell(packet: Packet, nat: Nat, hop: Hop, visit: RuleHit, context: FindingContext) -> Finding | None:
     assert visit.rule and hop.walk
     ends = nat.after
     kept = f"{ends.src} -> {place(ends.dst, ends.dport)}"
     left = f"{kept} left by {hop.out_iface or 'an unknown interface'} with its source unchanged"
-    shown = [Proof("packet", left, "observed"), rule_proof(visit, _whose(visit.rule, hop.walk.ruleset, context).text)]
+    shown = [FindingEvidence("packet", left, "observed"), rule_proof(visit, _whose(visit.rule, hop.walk.ruleset, context).text)]
     return conflict(visit.rule, hop.walk.ruleset, f"the source address {ends.src}", shown, context)
 
 
 def conflict(
-    rule: Rule, ruleset: Ruleset | None, keeps: str, shown: Sequence[Proof], context: Context, elsewhere: bool = False
+    rule: Rule,
+    ruleset: Ruleset | None,
+    keeps: str,
+    shown: Sequence[FindingEvidence],
+    context: FindingContext,
+    elsewhere: bool = False,
 ) -> Finding | None:
     """That this RETURN is for a network that is not this node's; None when it is.
 
@@ -113,11 +118,11 @@ def conflict(
     mine = by_api or leases
     proofs = [*shown, *_instead(rule, ruleset)]
     if by_api and node:
-        proofs.append(Proof("object", f"Node {node.name} has podCIDR {', '.join(by_api)}", "Kubernetes API"))
+        proofs.append(FindingEvidence("object", f"Node {node.name} has podCIDR {', '.join(by_api)}", "Kubernetes API"))
     if leases:
-        proofs.append(Proof("setting", f"flannel's lease here is {', '.join(leases)}", "/run/flannel/subnet.env"))
+        proofs.append(FindingEvidence("setting", f"flannel's lease here is {', '.join(leases)}", "/run/flannel/subnet.env"))
     if holder:
-        proofs.append(Proof("object", f"{network} is the podCIDR of node {holder.name}", "Kubernetes API"))
+        proofs.append(FindingEvidence("object", f"{network} is the podCIDR of node {holder.name}", "Kubernetes API"))
     # Without flannel's own word on this node the network may be one that it has leased here.
     known = (mine and leased is not None) or elsewhere
     whose = f"node {holder.name}'s" if holder else "not this node's" if known else "perhaps not this node's"
@@ -143,17 +148,17 @@ def conflict(
     )
 
 
-def _whose(rule: Rule, ruleset: Ruleset | None, context: Context) -> Owner:
+def _whose(rule: Rule, ruleset: Ruleset | None, context: FindingContext) -> Owner:
     return owner_of(rule, ruleset or EMPTY, context.known)
 
 
-def _instead(rule: Rule, ruleset: Ruleset | None) -> list[Proof]:
+def _instead(rule: Rule, ruleset: Ruleset | None) -> list[FindingEvidence]:
     """The MASQUERADE behind it in the same chain, which would have acted."""
     behind = masquerades_behind(rule, ruleset)
     if not behind:
         return []
     last = behind[-1]
-    return [Proof("rule", f"behind it and so not reached: {last.chain} {last.number}: {last.text}", "derived")]
+    return [FindingEvidence("rule", f"behind it and so not reached: {last.chain} {last.number}: {last.text}", "derived")]
 
 
 def masquerades_behind(rule: Rule, ruleset: Ruleset | None) -> list[Rule]:

@@ -7,9 +7,9 @@ are too long.
 
 from __future__ import annotations
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.packet import Packet
 from tracer.util.asking import answered
 
@@ -18,7 +18,7 @@ FUNCTIONS = frozenset({"ip_fragment", "ip_do_fragment", "ip6_fragment", "ip6_pkt
 """Functions that drop for nothing else; kernels before 5.19 give no reason."""
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
+def find(packet: Packet, context: FindingContext) -> Finding | None:
     drop = packet.drop
     if not drop or not (drop.reason == REASON or drop.function in FUNCTIONS):
         return None
@@ -28,7 +28,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
     ends, v6 = packet.endpoints, packet.family == "IPv6"
     # Of IP and of ICMP's echo request.
     headers, tables = (48, "ip6tables") if v6 else (28, "iptables")
-    told = [Proof("setting", f"MTU of {leaves} is {mtu}", "/sys/class/net")] if mtu else []
+    told = [FindingEvidence("setting", f"MTU of {leaves} is {mtu}", "/sys/class/net")] if mtu else []
     return Finding(
         name="",
         key=(ends.dst, leaves),
@@ -48,7 +48,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
     )
 
 
-def _way_out(packet: Packet, context: Context) -> tuple[str, str]:
+def _way_out(packet: Packet, context: FindingContext) -> tuple[str, str]:
     """(namespace that dropped it, interface it should have left by, "" = not known). What is forwarded is measured before
     FORWARD, where no hook has yet told the interface: there the routing is asked.
     """

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.proofs import decision_proof, packet_proof, rule_proof
 from tracer.kube.no_endpoints import NONE_HERE
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import Endpoint, Owner, ServicePort
 from tracer.model.packet import Hop, Packet
-from tracer.model.rule import Visit, Walk
+from tracer.model.rule import RuleHit, RuleTrace
 from tracer.node.kube_proxy import FLAG, KEY, KubeProxy
 from tracer.util.addresses import place
 from tracer.util.asking import answered
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
+def find(packet: Packet, context: FindingContext) -> Finding | None:
     found = (conflict(port, shown, context, fate) for port, shown, fate in turned_away(packet, context))
     return next(filter(None, found), None)
 
 
-def turned_away(packet: Packet, context: Context) -> Iterator[tuple[ServicePort, list[Proof], str]]:
+def turned_away(packet: Packet, context: FindingContext) -> Iterator[tuple[ServicePort, list[FindingEvidence], str]]:
     """(the Service's port, what shows it, "dropped" or "refused") where a packet ended for want of local endpoints."""
     for hop in packet.hops if packet.outcome in ("dropped", "rejected") else ():
         if hop.clone or hop.netns != "node":
@@ -42,7 +42,7 @@ def turned_away(packet: Packet, context: Context) -> Iterator[tuple[ServicePort,
                 yield port, [packet_proof(packet), rule_proof(visit, owner.text)], "dropped"
 
 
-def _by_ipvs(packet: Packet, hop: Hop, context: Context) -> Iterator[tuple[ServicePort, list[Proof], str]]:
+def _by_ipvs(packet: Packet, hop: Hop, context: FindingContext) -> Iterator[tuple[ServicePort, list[FindingEvidence], str]]:
     """In ipvs mode no rule says it: the NodePort of such a Service has a virtual server without a real one."""
     owner, protocol = hop.owner, packet.protocol.lower()
     if not owner or owner.kind != "Service" or not hop.ipvs:
@@ -52,7 +52,7 @@ def _by_ipvs(packet: Packet, hop: Hop, context: Context) -> Iterator[tuple[Servi
         yield port, [packet_proof(packet), decision_proof(hop, owner.text)], "refused"
 
 
-def _whom(visit: Visit, walk: Walk, context: Context) -> Owner | None:
+def _whom(visit: RuleHit, walk: RuleTrace, context: FindingContext) -> Owner | None:
     """The Service whose rule says here that it has no local endpoints: by its comment, or by a map's element that drops."""
     if not visit.rule:
         return None
@@ -62,7 +62,7 @@ def _whom(visit: Visit, walk: Walk, context: Context) -> Owner | None:
     return owner if owner and NONE_HERE in owner.detail else None
 
 
-def port_of(owner: Owner, protocol: str, number: int, context: Context) -> ServicePort | None:
+def port_of(owner: Owner, protocol: str, number: int, context: FindingContext) -> ServicePort | None:
     """The service port that a rule is for. Its comment may name the Service alone: then it is the one port of this protocol
     and number, number 0 = of this protocol.
     """
@@ -72,7 +72,9 @@ def port_of(owner: Owner, protocol: str, number: int, context: Context) -> Servi
     return found[0] if len(found) == 1 else None
 
 
-def conflict(port: ServicePort, shown: Sequence[Proof], context: Context, fate: str = "dropped") -> Finding | None:
+def conflict(
+    port: ServicePort, shown: Sequence[FindingEvidence], context: FindingContext, fate: str = "dropped"
+) -> Finding | None:
     """That pods of the Service run here although a rule says that it has none; None when none does. shown: the rule. fate: what
     becomes of its packets.
     """
@@ -131,10 +133,10 @@ def _cure(proxy: KubeProxy | None, name: str) -> str:
     return f"{in_flag}: it has no --config, so the flag is what counts."
 
 
-def _ends(here: Sequence[tuple[Endpoint, str]]) -> list[Proof]:
+def _ends(here: Sequence[tuple[Endpoint, str]]) -> list[FindingEvidence]:
     """The first endpoints that are here, and how that is known."""
     return [
-        Proof(
+        FindingEvidence(
             "object",
             f"{_pod(e)}{place(e.address, e.port)} runs here ({why}); its nodeName is {e.node or 'not told'}",
             "Kubernetes API",
@@ -147,19 +149,19 @@ def _pod(end: Endpoint) -> str:
     return f"pod {'/'.join(end.pod)} at " if end.pod[1] else ""
 
 
-def _names(proxy: KubeProxy | None, context: Context) -> list[Proof]:
+def _names(proxy: KubeProxy | None, context: FindingContext) -> list[FindingEvidence]:
     """The name that kube-proxy goes by, and the one of this node."""
     proofs, node = [], context.known.store.this_node()
     if proxy:
         names = "; or ".join(f"{name}, by {source}" for name, source in proxy.names)
         told = names or "unknown: its configuration cannot be read"
-        proofs.append(Proof("process", f"kube-proxy (pid {proxy.pid}) goes by the name {told}", f"/proc/{proxy.pid}"))
+        proofs.append(FindingEvidence("process", f"kube-proxy (pid {proxy.pid}) goes by the name {told}", f"/proc/{proxy.pid}"))
     if node:
-        proofs.append(Proof("object", f"this node is registered as {node.name}", "Kubernetes API"))
+        proofs.append(FindingEvidence("object", f"this node is registered as {node.name}", "Kubernetes API"))
     return proofs
 
 
-def runs_here(end: Endpoint, context: Context) -> str:
+def runs_here(end: Endpoint, context: FindingContext) -> str:
     """How it is known that an endpoint is on this node, "" when it is not known to be."""
     known = context.known
     node = known.store.this_node()

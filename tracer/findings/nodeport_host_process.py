@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.proofs import decision_proof, packet_proof
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import Owner
 from tracer.model.packet import Hop, Packet
-from tracer.node.node import Listener
+from tracer.node.node import ListeningSocket
 from tracer.rules import operator_commands
 from tracer.util.addresses import place
 from tracer.util.asking import answered
 
 PORTS, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
-NOT_KNOWN = Proof("process", "whether that is kube-proxy, which may hold the port, is not recorded", "capture")
+NOT_KNOWN = FindingEvidence("process", "whether that is kube-proxy, which may hold the port, is not recorded", "capture")
 REFUSES = "which has no endpoints: the Service's rule refuses every request"
 REFUSED_BY_IPVS = "which has no endpoints here: IPVS refuses every request"
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
+def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
         port = _taken(hop)
         if port and hop.owner:
@@ -55,7 +55,7 @@ def _taken(hop: Hop) -> int:
     return int(number) if word == "NodePort" and number.isdigit() else 0
 
 
-def _tell(packet: Packet, hop: Hop, owner: Owner, listener: Listener, context: Context) -> Finding:
+def _tell(packet: Packet, hop: Hop, owner: Owner, listener: ListeningSocket, context: FindingContext) -> Finding:
     ends = [e for e in context.known.store.endpoints.all((owner.label, packet.protocol.lower())) if e.ready]
     # Of several the next request may go to another one.
     to = ends[0].text or place(ends[0].address, ends[0].port) if len(ends) == 1 else "one of the Service's pods"
@@ -66,7 +66,7 @@ def _tell(packet: Packet, hop: Hop, owner: Owner, listener: Listener, context: C
 
 
 def conflict(
-    owner: Owner, listener: Listener, protocol: str, fate: str, shown: Sequence[Proof], context: Context
+    owner: Owner, listener: ListeningSocket, protocol: str, fate: str, shown: Sequence[FindingEvidence], context: FindingContext
 ) -> Finding:  # fmt: skip
     """That a process listens on the NodePort of a Service. fate: what the Service's rule does, as a clause; shown: by what."""
     port, service = listener.port, owner.label
@@ -81,7 +81,7 @@ def conflict(
         ),
         proofs=(
             *shown,
-            Proof("process", f"{listener.text} listens on {protocol} {listener.place} of the node", "/proc/net"),
+            FindingEvidence("process", f"{listener.text} listens on {protocol} {listener.place} of the node", "/proc/net"),
             *_settings(port, context),
         ),
         check=(
@@ -99,7 +99,7 @@ def conflict(
     )
 
 
-def _settings(port: int, context: Context) -> list[Proof]:
+def _settings(port: int, context: FindingContext) -> list[FindingEvidence]:
     """Whether the kernel may also give this port to any client socket of the node."""
     low, _, high = answered(lambda: context.node.setting(PORTS), "").partition(" ")
     reserved = answered(lambda: context.node.setting(RESERVED), None)
@@ -111,7 +111,7 @@ def _settings(port: int, context: Context) -> list[Proof]:
         f"ip_local_port_range is {low}-{high} and {port} is not reserved: any outgoing connection of the node may get this"
         f" port too"
     )
-    return [Proof("setting", text, "/proc/sys")]
+    return [FindingEvidence("setting", text, "/proc/sys")]
 
 
 def _within(port: int, ranges: str) -> bool:

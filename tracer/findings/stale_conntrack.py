@@ -7,15 +7,15 @@ same address for ever, unless whoever removed the pod also removed the entry.
 
 from __future__ import annotations
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import ServicePort
 from tracer.model.packet import Nat, Packet
 from tracer.util.addresses import place
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
+def find(packet: Packet, context: FindingContext) -> Finding | None:
     known, protocol = context.known, packet.protocol.lower()
     for hop in packet.hops:
         if hop.clone or hop.netns != "node" or not hop.from_conntrack or not hop.nat or hop.nat.kind != "DNAT":
@@ -37,12 +37,12 @@ def find(packet: Packet, context: Context) -> Finding | None:
     return None
 
 
-def _is_endpoint(port: ServicePort, address: str, number: int, context: Context) -> bool:
+def _is_endpoint(port: ServicePort, address: str, number: int, context: FindingContext) -> bool:
     ends = context.known.store.endpoints.all((port.label, port.protocol))
     return any((e.address, e.port) == (address, number) for e in ends)
 
 
-def _tell(packet: Packet, nat: Nat, port: ServicePort, context: Context) -> Finding:
+def _tell(packet: Packet, nat: Nat, port: ServicePort, context: FindingContext) -> Finding:
     before, after = nat.before, nat.after
     ends = [e for e in context.known.store.endpoints.all((port.label, port.protocol)) if e.ready]
     now = ", ".join(place(e.address, e.port) for e in ends[:5]) or "none"
@@ -57,8 +57,10 @@ def _tell(packet: Packet, nat: Nat, port: ServicePort, context: Context) -> Find
         ),
         proofs=(
             packet_proof(packet),
-            Proof("packet", f"{place(before.dst, before.dport)} became {place(after.dst, after.dport)}", "from conntrack"),
-            Proof("object", f"the endpoints of {port.label} are {now}", "Kubernetes API"),
+            FindingEvidence(
+                "packet", f"{place(before.dst, before.dport)} became {place(after.dst, after.dport)}", "from conntrack"
+            ),
+            FindingEvidence("object", f"the endpoints of {port.label} are {now}", "Kubernetes API"),
         ),
         check=f"`conntrack -L -p {protocol} --orig-dst {before.dst} --orig-port-dst {before.dport}` shows the entry.",
         cure=(

@@ -7,10 +7,10 @@ listener did is the SYN's cause (tracer/syns); how many SYNs it took and dropped
 
 from __future__ import annotations
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.model.evidence import Evidence
-from tracer.model.finding import Finding, Proof
-from tracer.model.handshake import Attempt, Cause, Verdict
+from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
 from tracer.model.kube import Owner, pod_text
 from tracer.model.packet import Handshake, Packet
 from tracer.util.addresses import place as place_of
@@ -21,7 +21,7 @@ KINDS = {"accept queue full": "accept queue", "SYN queue full": "SYN queue", "ol
 """What is wrong with the listener, by the SYN's cause."""
 
 
-def find_syn(verdict: Verdict, context: Context) -> Finding | None:
+def find_syn(verdict: HandshakeVerdict, context: FindingContext) -> Finding | None:
     """What a SYN's cause says of its listener."""
     attempt = verdict.attempt
     if not attempt:
@@ -48,7 +48,7 @@ Place = tuple[str, str, int]
 """Network namespace, address and port of a listener."""
 
 
-def _tell(verdict: Verdict, attempt: Attempt, kind: str, place: Place, context: Context) -> Finding:
+def _tell(verdict: HandshakeVerdict, attempt: ConnectionAttempt, kind: str, place: Place, context: FindingContext) -> Finding:
     netns, address, port = place
     packet = _shows(attempt)
     shake = next((h.handshake for h in reversed(packet.hops) if h.handshake and h.handshake.stage != "request"), None)
@@ -65,11 +65,11 @@ def _tell(verdict: Verdict, attempt: Attempt, kind: str, place: Place, context: 
     # Of a SYN its cause tells more than where it ended.
     how, known = (verdict.cause.text, verdict.cause.evidence) if packet is attempt.syn else (packet.verdict, Evidence.OBSERVED)
     came = place_of(packet.endpoints.src, packet.endpoints.sport)
-    proofs = [Proof("packet", f"{packet.tcp_flags} {came} -> {where}: {how}", known.value)]
+    proofs = [FindingEvidence("packet", f"{packet.tcp_flags} {came} -> {where}: {how}", known.value)]
     if shake:
         queues = f"accept queue {shake.accept_queue}/{shake.accept_limit}, SYN queue {shake.syn_queue}"
-        proofs.append(Proof("packet", f"when it came to the listener in {netns}: {queues}", "observed"))
-    proofs.append(Proof("counter", _rate(packet, attempt, place, context), "observed"))
+        proofs.append(FindingEvidence("packet", f"when it came to the listener in {netns}: {queues}", "observed"))
+    proofs.append(FindingEvidence("counter", _rate(packet, attempt, place, context), "observed"))
     proofs += _settings(pid, context) + _shared(packet, kind) + _named(address, pod, service, context)
     check = (
         f"`{ns}ss -ltn 'sport = :{port}'` shows Recv-Q (accept queue) and Send-Q (its limit); `{ns}nstat -az"
@@ -84,21 +84,23 @@ def _service(syn: Packet) -> Owner | None:
     return next((o for o in (*by_rule, syn.dst_owner) if o and o.kind == "Service"), None)
 
 
-def _named(address: str, pod: tuple[str, str, str] | None, service: Owner | None, context: Context) -> list[Proof]:
+def _named(
+    address: str, pod: tuple[str, str, str] | None, service: Owner | None, context: FindingContext
+) -> list[FindingEvidence]:
     """Who the listener is in Kubernetes' words; nothing where that is not known."""
     asked = f"asked for as Service {service.label}" + (f", {service.detail}" if service.detail else "") if service else ""
     is_pod = f"{address} is {pod_text(*pod)}" if pod else ""
     source = "CNI result cache" if context.known.sandboxes.at(address) else "Kubernetes API"
-    return [Proof("object", "; ".join(filter(None, (is_pod, asked))), source)] if pod or service else []
+    return [FindingEvidence("object", "; ".join(filter(None, (is_pod, asked))), source)] if pod or service else []
 
 
-def _shows(attempt: Attempt) -> Packet:
+def _shows(attempt: ConnectionAttempt) -> Packet:
     """The packet that was dropped: the SYN, or the client's last ACK."""
     return next((p for p in attempt.acks if p.handshake and p.handshake.accepted is False), attempt.syn)
 
 
 def _why(
-    kind: str, told: Cause, shake: Handshake | None, pid: int, who: str, what: str, ns: str, context: Context
+    kind: str, told: Cause, shake: Handshake | None, pid: int, who: str, what: str, ns: str, context: FindingContext
 ) -> tuple[str, str, str, bool]:
     """(kind, cause, cure, whether that is certain). ns: what runs a command in the listener's network namespace."""
     if kind == "accept queue" and shake:
@@ -139,7 +141,7 @@ def _why(
     )  # fmt: skip
 
 
-def _rate(packet: Packet, attempt: Attempt, place: Place, context: Context) -> str:
+def _rate(packet: Packet, attempt: ConnectionAttempt, place: Place, context: FindingContext) -> str:
     """How many SYNs this listener dropped, and how many of those that asked for the same address, whoever got them."""
     syns, dropped = context.counts["syn", place], context.counts["dropped", place]
     seconds = (packet.time - context.since.get(("syn", place), packet.time)) / 1e9
@@ -152,7 +154,7 @@ def _rate(packet: Packet, attempt: Attempt, place: Place, context: Context) -> s
     return f"{told}; of {every} to {place_of(*asked)}, {in_vain} dropped"
 
 
-def _settings(pid: int, context: Context) -> list[Proof]:
+def _settings(pid: int, context: FindingContext) -> list[FindingEvidence]:
     """What the listener's namespace counts and is set to; nothing when the process is not known."""
     if not pid:
         return []
@@ -171,18 +173,18 @@ def _settings(pid: int, context: Context) -> list[Proof]:
     )
     values = [(n.replace("/", "."), _setting(n, pid, context)) for n in names]
     said = ", ".join(f"{name} = {value}" for name, value in values if value)
-    found = [Proof("counter", f"since boot, in its namespace: {grown}", f"/proc/{pid}/net/netstat")] if grown else []
-    return found + ([Proof("setting", said, "/proc/sys")] if said else [])
+    found = [FindingEvidence("counter", f"since boot, in its namespace: {grown}", f"/proc/{pid}/net/netstat")] if grown else []
+    return found + ([FindingEvidence("setting", said, "/proc/sys")] if said else [])
 
 
-def _setting(name: str, pid: int, context: Context) -> str:
+def _setting(name: str, pid: int, context: FindingContext) -> str:
     return answered(lambda: context.node.setting(name, pid), "")
 
 
-def _shared(packet: Packet, kind: str) -> list[Proof]:
+def _shared(packet: Packet, kind: str) -> list[FindingEvidence]:
     """Who gives many clients one address here."""
     hop = next((h for h in packet.hops if h.nat and h.nat.kind in ("SNAT", "MASQUERADE")), None)
     if not hop or not hop.nat or kind != "timestamps":
         return []
     whose = f" ({hop.owner.text})" if hop.owner else ""
-    return [Proof("packet", f"{hop.nat.kind} {hop.nat.before.src} -> {hop.nat.after.src}{whose}", hop.evidence.value)]
+    return [FindingEvidence("packet", f"{hop.nat.kind} {hop.nat.before.src} -> {hop.nat.after.src}{whose}", hop.evidence.value)]

@@ -7,9 +7,9 @@ seconds. conntrack drops at the very end, when the packet leaves POSTROUTING or 
 
 from __future__ import annotations
 
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.packet import Packet
 from tracer.util.addresses import place
 from tracer.util.asking import answered
@@ -18,7 +18,7 @@ EXITS = ("POSTROUTING", "INPUT")
 BEFORE = "insert_failed before"
 
 
-def find(packet: Packet, context: Context) -> Finding | None:
+def find(packet: Packet, context: FindingContext) -> Finding | None:
     if packet.protocol != "UDP":
         return None
     # How far the counter was before: whatever is dropped later can be told from that.
@@ -32,7 +32,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
         return None
     now, ends = _counted(context), packet.endpoints
     grown = now is not None and before is not None and now > before
-    counter = Proof("counter", f"insert_failed of conntrack is {now}, it was {before}", "/proc/net/stat/nf_conntrack")
+    counter = FindingEvidence("counter", f"insert_failed of conntrack is {now}, it was {before}", "/proc/net/stat/nf_conntrack")
     return Finding(
         name="",
         key=(ends.dst, ends.dport),
@@ -51,7 +51,7 @@ def find(packet: Packet, context: Context) -> Finding | None:
     )
 
 
-def _counted(context: Context) -> int | None:
+def _counted(context: FindingContext) -> int | None:
     """insert_failed since boot; None where it was not read."""
     counted: dict[str, int] = answered(context.node.conntrack_counters, {})
     return counted.get("insert_failed")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-from tracer.model.handshake import Attempt
-from tracer.model.packet import Clue, Hop, Packet
+from tracer.model.handshake import ConnectionAttempt
+from tracer.model.packet import DecisionDetail, Hop, Packet
 from tracer.util.addresses import place
 
 INVALID = re.compile(r"(--ctstate|--state|ct state) INVALID\b", re.I)
@@ -18,7 +18,7 @@ def older(tsval: int, recent: int) -> bool:
     return 0 < (recent - tsval - PAWS_WINDOW) % (1 << 32) < 1 << 31
 
 
-def hops(attempt: Attempt) -> list[Hop]:
+def hops(attempt: ConnectionAttempt) -> list[Hop]:
     """The SYN's own hops, without those of copies."""
     return [h for h in attempt.syn.hops if not h.clone]
 
@@ -48,13 +48,13 @@ def asks_for_invalid(hop: Hop) -> bool:
     return bool(rule and INVALID.search(rule.text))
 
 
-def queues(clue: Clue) -> str:
+def queues(clue: DecisionDetail) -> str:
     """The listener's queues before the SYN came."""
     n = clue.number
     return f"accept queue {n('accept_queue')}/{n('accept_limit')}, SYN queue {n('syn_queue')}/{n('accept_limit')}"
 
 
-def connected(attempt: Attempt) -> str:
+def connected(attempt: ConnectionAttempt) -> str:
     """What became of the handshake after the SYN was answered."""
     last = next((h for p in attempt.acks for h in p.hops if h.handshake and h.handshake.stage == "ACK" and not h.clone), None)
     if last and last.handshake and last.handshake.accepted:
@@ -64,6 +64,6 @@ def connected(attempt: Attempt) -> str:
     return "acknowledged" if attempt.acks else ""
 
 
-def missing(attempt: Attempt) -> str:
+def missing(attempt: ConnectionAttempt) -> str:
     """Why packets may be missing that came while it was open. Only where it is doubtful."""
     return "left unexplained" if attempt.unexplained else "lost"

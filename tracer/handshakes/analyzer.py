@@ -6,26 +6,26 @@ from __future__ import annotations
 from collections import Counter
 
 from tracer.handshakes.causes import cause_of
-from tracer.handshakes.correlator import Attempts
-from tracer.handshakes.counter_check import Reconcile
-from tracer.handshakes.snat_clients import Behind
-from tracer.model.counter_mismatch import Difference
-from tracer.model.handshake import Attempt, Verdict
+from tracer.handshakes.correlator import HandshakeCorrelator
+from tracer.handshakes.counter_check import CounterCheck
+from tracer.handshakes.snat_clients import SnatClients
+from tracer.model.counter_mismatch import CounterMismatch
+from tracer.model.handshake import ConnectionAttempt, HandshakeVerdict
 from tracer.model.packet import Packet
-from tracer.node.namespace_view import Spaces
+from tracer.node.namespace_view import NamespaceInspector
 
 
-class Syns:
+class HandshakeAnalyzer:
     """Those of one run. wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. partial: see Attempt. by_cause:
     how many of each."""
 
-    def __init__(self, spaces: Spaces | None = None, wall_offset: int = 0, partial: bool = False) -> None:
-        self._spaces = spaces or Spaces()
+    def __init__(self, spaces: NamespaceInspector | None = None, wall_offset: int = 0, partial: bool = False) -> None:
+        self._spaces = spaces or NamespaceInspector()
         self._offset = wall_offset
-        self._attempts = Attempts(self._read, partial)
-        self._reconcile = Reconcile(self._spaces)
-        self._behind = Behind()
-        self._told: list[Verdict] = []
+        self._attempts = HandshakeCorrelator(self._read, partial)
+        self._reconcile = CounterCheck(self._spaces)
+        self._behind = SnatClients()
+        self._told: list[HandshakeVerdict] = []
         self._number = 0
         self.by_cause: Counter[str] = Counter()
 
@@ -40,12 +40,12 @@ class Syns:
         """Packets were lost by now, or left unexplained: the answer to an open SYN may be among them."""
         self._attempts.doubt(now, unexplained)
 
-    def over(self, now: int) -> list[Verdict]:
+    def over(self, now: int) -> list[HandshakeVerdict]:
         """The verdicts that can be told by now (ns, CLOCK_MONOTONIC)."""
         self._attempts.over(now)
         return self._take()
 
-    def rest(self) -> list[Verdict]:
+    def rest(self) -> list[HandshakeVerdict]:
         """The verdicts of all SYNs that are still open; the run is over."""
         self._attempts.rest()
         return self._take()
@@ -55,15 +55,15 @@ class Syns:
         """Verdicts that had to be told before their time, for want of room."""
         return self._attempts.early
 
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[CounterMismatch]:
         """What the kernel counted, and what this run explains of it."""
         return self._reconcile.differences()
 
-    def _take(self) -> list[Verdict]:
+    def _take(self) -> list[HandshakeVerdict]:
         told, self._told = self._told, []
         return told
 
-    def _read(self, attempt: Attempt) -> None:
+    def _read(self, attempt: ConnectionAttempt) -> None:
         attempt.clients = self._behind.clients(attempt.syn)
         cause = cause_of(attempt, self._spaces)
         self._number += 1
@@ -72,7 +72,7 @@ class Syns:
         after = max(0, min(answers) - attempt.began) if answers else 0
         syn = attempt.syn
         self._told.append(
-            Verdict(
+            HandshakeVerdict(
                 self._number, attempt.began + self._offset, attempt.asked, attempt.reached, syn.netns, cause, attempt.again,
                 after, attempt,
             )

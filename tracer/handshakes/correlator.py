@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from tracer.model.handshake import Attempt
+from tracer.model.handshake import ConnectionAttempt
 from tracer.model.packet import Endpoints, Packet
 from tracer.packets.outcome import BAD
 
@@ -38,12 +38,12 @@ def ends_of(packet: Packet) -> set[Endpoints]:
     return found
 
 
-class Attempts:
+class HandshakeCorrelator:
     """Open attempts, oldest first. read: called for each that is over. partial: see Attempt."""
 
-    def __init__(self, read: Callable[[Attempt], None], partial: bool = False) -> None:
+    def __init__(self, read: Callable[[ConnectionAttempt], None], partial: bool = False) -> None:
         self._read, self._partial = read, partial
-        self._open: OrderedDict[int, Attempt] = OrderedDict()
+        self._open: OrderedDict[int, ConnectionAttempt] = OrderedDict()
         self._by_next: dict[int, list[int]] = {}
         self._by_ends: dict[Endpoints, int] = {}
         self._ends: dict[int, set[Endpoints]] = {}
@@ -82,7 +82,7 @@ class Attempts:
             self._ripe.add(before[-1])
             return
         again = self._open[before[-1]].again + 1 if before else 0
-        self._open[syn.identity] = Attempt(syn, syn.hops[0].time, again, partial=self._partial)
+        self._open[syn.identity] = ConnectionAttempt(syn, syn.hops[0].time, again, partial=self._partial)
         self._by_next.setdefault(following, []).append(syn.identity)
         self._ends[syn.identity] = ends
         self._ripe.add(syn.identity)
@@ -98,7 +98,7 @@ class Attempts:
         syn.hops = [*syn.hops, *packet.hops]
         syn.verdict, syn.outcome, syn.complete = packet.verdict, packet.outcome, syn.complete and packet.complete
 
-    def _answered(self, packet: Packet) -> Iterator[Attempt]:
+    def _answered(self, packet: Packet) -> Iterator[ConnectionAttempt]:
         """The latest attempt that this packet answers or carries on."""
         ends = ends_of(packet)
         turned = {e.reversed for e in ends}
@@ -110,7 +110,7 @@ class Attempts:
                     return
 
     @staticmethod
-    def _note(attempt: Attempt, packet: Packet, flags: str) -> None:
+    def _note(attempt: ConnectionAttempt, packet: Packet, flags: str) -> None:
         if flags == "SYN ACK":
             attempt.synacks.append(packet)
         elif "RST" in flags:
@@ -160,19 +160,19 @@ def goes_on(before: Packet, packet: Packet) -> bool:
     return before.outcome not in BAD and all(h.netns != packet.netns for h in before.hops)
 
 
-def waits_for_neighbour(attempt: Attempt) -> bool:
+def waits_for_neighbour(attempt: ConnectionAttempt) -> bool:
     """Whether nothing has been seen of it since it began to wait for its next hop."""
     last = next((h for h in reversed(attempt.syn.hops) if not h.clone and h.what != "hook"), None)
     return bool(last and last.clue and last.clue.what == "neighbour")
 
 
-def settled(attempt: Attempt) -> bool:
+def settled(attempt: ConnectionAttempt) -> bool:
     """Whether nothing that is still to come can change what the SYN's cause is."""
     if attempt.syn.outcome in BAD:
         return True
     return bool(attempt.resets or attempt.acks or attempt.errors) and bool(attempt.synacks or attempt.syn.handshake is None)
 
 
-def patience(attempt: Attempt) -> int:
+def patience(attempt: ConnectionAttempt) -> int:
     """ns after which no answer is the answer."""
     return NEIGHBOUR_NS if waits_for_neighbour(attempt) else ANSWER_NS + 300_000_000

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tracer.handshakes import _cause_helpers
-from tracer.model.counter_mismatch import Difference
+from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.packet import Handshake, Hop, Packet
-from tracer.node.namespace_view import Spaces
+from tracer.node.namespace_view import NamespaceInspector
 
 COUNTERS = (
     "ListenOverflows", "ListenDrops", "TCPReqQFullDrop", "TCPReqQFullDoCookies", "SyncookiesSent", "PAWSPassive", "PAWSEstab",
@@ -21,10 +21,10 @@ COUNTERS = (
 )  # fmt: skip
 
 
-class Reconcile:
+class CounterCheck:
     """Counters from when this is made to the end, of the namespaces that have a name by then."""
 
-    def __init__(self, spaces: Spaces) -> None:
+    def __init__(self, spaces: NamespaceInspector) -> None:
         self._spaces = spaces
         self._before: dict[str, dict[str, int]] = {}
         self._explained: Counter[tuple[str, str]] = Counter()
@@ -36,7 +36,7 @@ class Reconcile:
         for netns, counter in explained_by(packet):
             self._explained[netns, counter] += 1
 
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[CounterMismatch]:
         """Each counter that has moved or should have, by namespace; also where both agree."""
         found = []
         for netns, before in sorted(self._before.items()):
@@ -47,7 +47,7 @@ class Reconcile:
                     continue
                 counted, explained = after[counter] - before.get(counter, 0), self._explained[netns, counter]
                 if counted or explained:
-                    found.append(Difference(netns, counter, counted, explained))
+                    found.append(CounterMismatch(netns, counter, counted, explained))
         return found
 
 

@@ -14,7 +14,7 @@ def snat(packet: Packet) -> Nat | None:
     return next((h.nat for h in packet.hops if h.nat and h.nat.kind in SNATS and h.nat.before.src != h.nat.after.src), None)
 
 
-class Behind:
+class SnatClients:
     """Clients by the address that they were given. Counts stop where there are too many to keep."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from tracer.kernel.struct_layouts import LAYOUTS
 
 
 @dataclass(frozen=True)
-class Abilities:
+class KernelAbilities:
     """What the installed bcc and the kernel can attach.
 
     fentry: functions of vmlinux. module_fentry: functions of modules too; bcc then names programs with their module.
@@ -30,7 +30,7 @@ class Abilities:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedProbe:
     """A row that can run. positions: of its arguments, from 1, 0 = this kernel has no such argument."""
 
     probe: Probe
@@ -54,7 +54,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Refused:
+class UnavailableProbe:
     """A row that cannot run here, and why."""
 
     probe: Probe
@@ -83,11 +83,11 @@ def can_run(probe: Probe, types: KernelTypes, symbols: Symbols) -> str:
 
 
 def plan(
-    types: KernelTypes, symbols: Symbols, can: Abilities, verbose: bool, rules: bool = True
-) -> tuple[list[Planned], list[Refused]]:
+    types: KernelTypes, symbols: Symbols, can: KernelAbilities, verbose: bool, rules: bool = True
+) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
     """Splits the probe table into rows that run and rows that do not; those of verbose and rules only when asked for."""
-    planned: list[Planned] = []
-    refused: list[Refused] = []
+    planned: list[PlannedProbe] = []
+    refused: list[UnavailableProbe] = []
     for probe in PROBES:
         if (probe.verbose and not verbose) or (probe.rules and not rules):
             continue
@@ -96,18 +96,18 @@ def plan(
         if row:
             planned.append(row)
         else:
-            refused.append(Refused(probe, why or "its arguments are not where this program knows to find them"))
+            refused.append(UnavailableProbe(probe, why or "its arguments are not where this program knows to find them"))
     return planned, refused
 
 
-def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, can: Abilities) -> Planned | None:
+def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, can: KernelAbilities) -> PlannedProbe | None:
     if probe.at == TRACEPOINT:
         parameters = types.vmlinux.tracepoint_parameters(probe.symbols[0]) or []
         positions = _positions(probe, parameters)
         program = f"raw_tracepoint__{probe.symbols[0]}"
         if positions is None:
             return None
-        return Planned(probe, probe.symbols[0], "vmlinux", "RAWTP", positions, len(parameters), program)
+        return PlannedProbe(probe, probe.symbols[0], "vmlinux", "RAWTP", positions, len(parameters), program)
     for symbol in probe.symbols:
         module = symbols.module_of(symbol)
         if module is None:
@@ -116,7 +116,7 @@ def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, can: Abilities) 
         found = btf.parameters(symbol) if btf else None
         if found is None:
             if probe.fallback and types.known:
-                return Planned(probe, symbol, module, _kprobe(probe), probe.fallback, 0, f"on_{probe.name}", True)
+                return PlannedProbe(probe, symbol, module, _kprobe(probe), probe.fallback, 0, f"on_{probe.name}", True)
             continue
         positions = _positions(probe, found)
         if positions is None:
@@ -127,8 +127,8 @@ def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, can: Abilities) 
             prefix = "kfunc__" if probe.at == ENTRY else "kretfunc__"
             program = f"{prefix}{module}__{symbol}" if can.module_fentry else prefix + symbol
             way = "FENTRY" if probe.at == ENTRY else "FEXIT"
-            return Planned(probe, symbol, module, way, positions, len(found), program)
-        return Planned(probe, symbol, module, _kprobe(probe), positions, len(found), f"on_{probe.name}")
+            return PlannedProbe(probe, symbol, module, way, positions, len(found), program)
+        return PlannedProbe(probe, symbol, module, _kprobe(probe), positions, len(found), f"on_{probe.name}")
     return None
 
 
@@ -164,7 +164,7 @@ def _get(wanted: str, position: int) -> str:
     return f"GET{of_number}(ctx, {position})" if position else "0"
 
 
-def header(planned: list[Planned], ring_pages: int, cpus: int) -> str:
+def header(planned: list[PlannedProbe], ring_pages: int, cpus: int) -> str:
     """The text of plan.h: what bpf/core/probe.h needs to know of each row. cpus: as many as the kernel may number."""
     rows = {p.probe.name: p for p in planned}
     lines = [f"#define RING_PAGES {ring_pages}", f"#define CPUS {cpus}"]

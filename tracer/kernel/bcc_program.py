@@ -20,12 +20,12 @@ from typing import Any
 from tracer.errors import CompileFailed, NoBcc, NoProbe
 from tracer.events import bpf_source
 from tracer.kernel import bcc_stubs
-from tracer.kernel.attach_plan import Abilities, Planned, Refused
-from tracer.kernel.xt_extensions import Watched
+from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe
+from tracer.kernel.xt_extensions import PlannedExtension
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Attachment:
     """How bcc does it. type: its name for the type of program. on, off: (bpf, symbol, program's name) -> None."""
 
     type: str
@@ -34,29 +34,29 @@ class _Way:
 
 
 WAYS = {
-    "RAWTP": _Way(
+    "RAWTP": _Attachment(
         "RAW_TRACEPOINT",
         lambda bpf, symbol, name: bpf.attach_raw_tracepoint(tp=symbol, fn_name=name),
         lambda bpf, symbol, name: bpf.detach_raw_tracepoint(symbol),
     ),
     # These two know their function by the program's name.
-    "FENTRY": _Way(
+    "FENTRY": _Attachment(
         "TRACING",
         lambda bpf, symbol, name: bpf.attach_kfunc(fn_name=name),
         lambda bpf, symbol, name: bpf.detach_kfunc(fn_name=name),
     ),
-    "FEXIT": _Way(
+    "FEXIT": _Attachment(
         "TRACING",
         lambda bpf, symbol, name: bpf.attach_kretfunc(fn_name=name),
         lambda bpf, symbol, name: bpf.detach_kretfunc(fn_name=name),
     ),
-    "KPROBE": _Way(
+    "KPROBE": _Attachment(
         "KPROBE",
         lambda bpf, symbol, name: bpf.attach_kprobe(event=symbol, fn_name=name),
         lambda bpf, symbol, name: bpf.detach_kprobe(event=symbol, fn_name=name),
     ),
     # No maxactive: with one, bcc goes by tracefs, whose events stay behind when this process is killed.
-    "KRETPROBE": _Way(
+    "KRETPROBE": _Attachment(
         "KPROBE",
         lambda bpf, symbol, name: bpf.attach_kretprobe(event=symbol, fn_name=name),
         lambda bpf, symbol, name: bpf.detach_kretprobe(event=symbol, fn_name=name),
@@ -89,7 +89,7 @@ def load_bcc() -> ModuleType:
     return bcc
 
 
-def abilities(bcc: ModuleType) -> Abilities:
+def abilities(bcc: ModuleType) -> KernelAbilities:
     """What this bcc attaches. Its exported C macros tell: MODULE_KFUNC_PROBE came with module functions (bcc 0.28)."""
     library = Path(bcc.libbcc.lib._name)
     text = b""
@@ -98,7 +98,7 @@ def abilities(bcc: ModuleType) -> Abilities:
             text = (directory / library).read_bytes()
             break
     fentry = bool(bcc.BPF.support_kfunc())
-    return Abilities(fentry, fentry and b"MODULE_KFUNC_PROBE" in text)
+    return KernelAbilities(fentry, fentry and b"MODULE_KFUNC_PROBE" in text)
 
 
 def compiled(bcc: ModuleType, text: str) -> Any:
@@ -126,7 +126,7 @@ def _has_events_in_tracefs() -> bool:
     return False
 
 
-class Program:
+class BccProgram:
     """The compiled text and its attached probes; a context manager that detaches."""
 
     def __init__(self, bcc: ModuleType, headers: dict[str, str]) -> None:
@@ -142,7 +142,7 @@ class Program:
             raise CompileFailed(f"The BPF text does not compile on this machine: {e}.") from e
         self.functions: dict[str, Any] = {}
 
-    def attach(self, rows: list[Planned]) -> tuple[list[Planned], list[Refused]]:
+    def attach(self, rows: list[PlannedProbe]) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
         """Attaches the rows in table order, returns those that run and those the kernel refused.
 
         Raises NoProbe when a row the run needs is refused.
@@ -156,21 +156,21 @@ class Program:
                 why = f"the kernel refused it ({str(e).splitlines()[0]})"
                 if row.probe.needed:
                     raise NoProbe(f"Tracing needs {row.symbol}, and {why}.") from e
-                refused.append(Refused(row.probe, why))
+                refused.append(UnavailableProbe(row.probe, why))
         return attached, refused
 
-    def watch(self, rows: list[Watched]) -> list[Watched]:
+    def watch(self, rows: list[PlannedExtension]) -> list[PlannedExtension]:
         """Attaches to the functions of matches and targets; returns those that work. A match by kprobe needs both its ends."""
         return [row for row in rows if self._watch(row)]
 
-    def _watch(self, row: Watched) -> bool:
+    def _watch(self, row: PlannedExtension) -> bool:
         try:
             self._attach(row)
         except Exception:  # as above
             return False
         return True
 
-    def _attach(self, row: Planned | Watched) -> Any:
+    def _attach(self, row: PlannedProbe | PlannedExtension) -> Any:
         """Loads and attaches all programs of a row; returns the first one."""
         first, *_ = [self._attach_one(program.encode(), row.symbol.encode(), way) for program, way in row.programs]
         return first
@@ -180,7 +180,7 @@ class Program:
         WAYS[way].on(self.bpf, symbol, name)
         return function
 
-    def detach(self, rows: Iterable[Planned | Watched]) -> None:
+    def detach(self, rows: Iterable[PlannedProbe | PlannedExtension]) -> None:
         """Takes the rows' programs off their functions and keeps them loaded."""
         for row in rows:
             for program, way in row.programs:
@@ -208,7 +208,7 @@ class Program:
                 programs.clear()
         self.bpf.cleanup()
 
-    def __enter__(self) -> Program:
+    def __enter__(self) -> BccProgram:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:

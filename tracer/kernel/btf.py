@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tracer.errors import NoBtf
-from tracer.kernel.module_layouts_5_10 import Field, Known
+from tracer.kernel.module_layouts_5_10 import BuiltinLayouts, Field
 
 SYS_BTF = Path("/sys/kernel/btf")
 
@@ -219,14 +219,14 @@ class KernelTypes:
         return any(entry.name != "vmlinux" for entry in self._directory.iterdir())
 
     @cached_property
-    def known(self) -> Known | None:
+    def known(self) -> BuiltinLayouts | None:
         """What is known of modules without their BTF; None where some module is described, or the kernel is a later one: those
         have drop reasons (5.17)."""
         if self.modules_described or self.vmlinux.enumerators("skb_drop_reason"):
             return None
-        return Known(self.vmlinux)
+        return BuiltinLayouts(self.vmlinux)
 
-    def describing(self, module: str) -> Iterator[Btf | Known]:
+    def describing(self, module: str) -> Iterator[Btf | BuiltinLayouts]:
         """Whoever may describe a structure of that module, the surest first."""
         return (who for who in (self.module(module), self.known, self.vmlinux) if who)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tracer.kernel import attach_plan, struct_layouts, xt_extensions
-from tracer.kernel.attach_plan import Planned
+from tracer.kernel.attach_plan import PlannedProbe
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import Symbols
 from tracer.node import netns_cookie
@@ -13,8 +13,8 @@ from tracer.node import netns_cookie
 def headers(
     types: KernelTypes,
     symbols: Symbols,
-    planned: list[Planned],
-    watched: list[xt_extensions.Watched],
+    planned: list[PlannedProbe],
+    watched: list[xt_extensions.PlannedExtension],
     ring_pages: int,
     cpus: int,
     snaplen: int = 0,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from tracer.kernel.attach_plan import Refused
+from tracer.kernel.attach_plan import UnavailableProbe
 from tracer.util.worker import Worker, troubles
 
 PAUSE_SECONDS = 2.0
@@ -21,7 +21,7 @@ class LateModules:
     is not shown, by the module that has not been loaded yet.
     """
 
-    def __init__(self, refused: Iterable[Refused], modules: Path = MODULES, pause: float = PAUSE_SECONDS) -> None:
+    def __init__(self, refused: Iterable[UnavailableProbe], modules: Path = MODULES, pause: float = PAUSE_SECONDS) -> None:
         self._modules, self._pause, self._ended = modules, pause, threading.Event()
         self.missed: dict[str, list[str]] = {}
         for row in refused:

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from tracer.events import cstruct
-from tracer.kernel.attach_plan import Planned
-from tracer.kernel.bcc_program import Program
+from tracer.kernel.attach_plan import PlannedProbe
+from tracer.kernel.bcc_program import BccProgram
 from tracer.model.loss import LEFT_OUT, NO_ROOM
 from tracer.model.loss import Loss as Loss
 
@@ -23,10 +23,10 @@ MISSES_SECONDS = 0.1
 MISSED = "its return was missed"
 
 
-class Counters:
+class LossCounters:
     """Reads the loss counters and tells what has been added since the last reading. cpus: as given to plan.header."""
 
-    def __init__(self, program: Program, rows: list[Planned], cpus: int) -> None:
+    def __init__(self, program: BccProgram, rows: list[PlannedProbe], cpus: int) -> None:
         self._program, self._rows = program, rows
         self._kinds = {k.value: (k.name[6:].lower(), NO_ROOM) for k in cstruct.enum("records/event.h", "event_kind")}
         self._kinds[cstruct.define("records/loss_counters.h", "PACKETS_LEFT_OUT")] = (

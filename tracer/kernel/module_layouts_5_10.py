@@ -33,7 +33,7 @@ class Field:
     element: int = 0
 
 
-class Sizes(Protocol):
+class StructureSizes(Protocol):
     """vmlinux's BTF, as far as it is asked here."""
 
     def structure_size(self, name: str) -> int | None: ...
@@ -81,10 +81,10 @@ STRUCTURES = {
 }  # fmt: skip
 
 
-class Known:
+class BuiltinLayouts:
     """Answers as a module's BTF would. vmlinux: what must agree."""
 
-    def __init__(self, vmlinux: Sizes) -> None:
+    def __init__(self, vmlinux: StructureSizes) -> None:
         self._vmlinux = vmlinux
 
     def _find(self, name: str) -> Structure | None:

@@ -21,7 +21,7 @@ PAGE = mmap.PAGESIZE
 _BUSY = 1 << 31
 
 
-class Ring:
+class RingBuffer:
     """The consumer's end of one ring buffer map.
 
     fd: of the map. size: bytes of data, a power of two and a multiple of the page size. slot: bytes, a multiple of 8. fill: of

@@ -18,13 +18,13 @@ import numpy.typing as npt
 from tracer.errors import NoProbe
 from tracer.events import record
 from tracer.kernel import attach_plan, filter_maps, xt_extensions
-from tracer.kernel.attach_plan import Abilities, Planned, Refused
-from tracer.kernel.bcc_program import Program, abilities, load_bcc
+from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe
+from tracer.kernel.bcc_program import BccProgram, abilities, load_bcc
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.generated_headers import headers
 from tracer.kernel.kallsyms import Symbols
-from tracer.kernel.loss_counters import Counters, Loss
-from tracer.kernel.ring_buffer import PAGE, Ring
+from tracer.kernel.loss_counters import Loss, LossCounters
+from tracer.kernel.ring_buffer import PAGE, RingBuffer
 from tracer.model.filter import Filter
 
 RING_BYTES = 16 << 20
@@ -71,13 +71,13 @@ def possible_cpus() -> int:
 
 
 def choose(
-    kernel: Kernel, can: Abilities, verbose: bool, only: str = "", rules: bool = True
-) -> tuple[list[Planned], list[Refused]]:
+    kernel: Kernel, can: KernelAbilities, verbose: bool, only: str = "", rules: bool = True
+) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
     """The plan for this kernel. only = "kprobe": do without fentry, as on a kernel that has none.
 
     Raises NoProbe when a row that every run needs is refused.
     """
-    can = Abilities(False, False) if only == "kprobe" else can
+    can = KernelAbilities(False, False) if only == "kprobe" else can
     planned, refused = attach_plan.plan(kernel.types, kernel.symbols, can, verbose, rules)
     for row in refused:
         if row.probe.needed:
@@ -105,14 +105,14 @@ class Session:
         bcc = load_bcc()
         with contextlib.suppress(ValueError):  # no CAP_SYS_RESOURCE; since 5.11 maps do not count as locked memory
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        can = Abilities(False, False) if only == "kprobe" else abilities(bcc)
+        can = KernelAbilities(False, False) if only == "kprobe" else abilities(bcc)
         planned, refused = choose(kernel, can, verbose, only, rules)
         cpus = possible_cpus()
         watched = xt_extensions.plan(kernel.types, kernel.symbols, can) if rules else []
         require_descriptors(FILES + 2 * sum(len(p) for p in (*(r.programs for r in planned), *(r.programs for r in watched))))
         texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
         began = time.monotonic()
-        self._program = Program(bcc, texts)
+        self._program = BccProgram(bcc, texts)
         try:
             compiled = time.monotonic()
             filter_maps.write(self._program.bpf, wanted)
@@ -121,8 +121,10 @@ class Session:
             self.watched = self._program.watch(watched)
             self.acts = frozenset(act for row in self.watched for act in row.acts)
             self.compile_seconds, self.attach_seconds = compiled - began, time.monotonic() - compiled
-            self._ring = Ring(self._program.bpf[b"events"].map_fd, ring_bytes, record.SLOT, self._program.bpf[b"fills"].map_fd)
-            self._counters = Counters(self._program, self.planned, cpus)
+            self._ring = RingBuffer(
+                self._program.bpf[b"events"].map_fd, ring_bytes, record.SLOT, self._program.bpf[b"fills"].map_fd
+            )
+            self._counters = LossCounters(self._program, self.planned, cpus)
         except BaseException:
             self._program.close()
             raise

@@ -18,7 +18,7 @@ from tracer.kernel.module_layouts_5_10 import Field
 
 
 @dataclass(frozen=True)
-class Layout:
+class StructLayout:
     struct: str
     fields: str
     module: str = ""
@@ -26,57 +26,57 @@ class Layout:
 
 
 LAYOUTS = (
-    Layout(
+    StructLayout(
         "sk_buff",
         "head data len tail end network_header transport_header inner_network_header protocol dev sk mark skb_iif _nfct"
         " _skb_refdst",
     ),
-    Layout("skb_shared_info", "nr_frags frags", needed=False),
-    Layout("page", "flags", needed=False),
-    Layout("net_device", "ifindex flags name nd_net.net"),
-    Layout("net", "ns.inum net_cookie nft.base_seq gen ipv4.sysctl_tcp_syncookies ipv4.sysctl_max_syn_backlog"),
-    Layout("nf_hook_state", "hook pf in out net"),
-    Layout(
+    StructLayout("skb_shared_info", "nr_frags frags", needed=False),
+    StructLayout("page", "flags", needed=False),
+    StructLayout("net_device", "ifindex flags name nd_net.net"),
+    StructLayout("net", "ns.inum net_cookie nft.base_seq gen ipv4.sysctl_tcp_syncookies ipv4.sysctl_max_syn_backlog"),
+    StructLayout("nf_hook_state", "hook pf in out net"),
+    StructLayout(
         "sock",
         "__sk_common.skc_net.net __sk_common.skc_family __sk_common.skc_state sk_socket sk_ack_backlog sk_max_ack_backlog",
     ),
-    Layout("inet_connection_sock", "icsk_accept_queue.qlen.counter"),
-    Layout("tcp_timewait_sock", "tw_ts_recent tw_ts_recent_stamp", needed=False),
-    Layout("inet_timewait_sock", "tw_substate", needed=False),
-    Layout("neighbour", "nud_state primary_key tbl", needed=False),
-    Layout("neigh_table", "family", needed=False),
-    Layout("dst_entry", "error", needed=False),
-    Layout("socket", "file"),
-    Layout("file", "f_inode"),
-    Layout("inode", "i_ino"),
-    Layout("nf_conn", "tuplehash status zone.id ct_net.net ext", "nf_conntrack", needed=False),
-    Layout("nf_conntrack_tuple_hash", "tuple", "nf_conntrack", needed=False),
-    Layout(
+    StructLayout("inet_connection_sock", "icsk_accept_queue.qlen.counter"),
+    StructLayout("tcp_timewait_sock", "tw_ts_recent tw_ts_recent_stamp", needed=False),
+    StructLayout("inet_timewait_sock", "tw_substate", needed=False),
+    StructLayout("neighbour", "nud_state primary_key tbl", needed=False),
+    StructLayout("neigh_table", "family", needed=False),
+    StructLayout("dst_entry", "error", needed=False),
+    StructLayout("socket", "file"),
+    StructLayout("file", "f_inode"),
+    StructLayout("inode", "i_ino"),
+    StructLayout("nf_conn", "tuplehash status zone.id ct_net.net ext", "nf_conntrack", needed=False),
+    StructLayout("nf_conntrack_tuple_hash", "tuple", "nf_conntrack", needed=False),
+    StructLayout(
         "nf_conntrack_tuple",
         "src.u3 src.u.all src.l3num dst.u3 dst.u.all dst.protonum",
         "nf_conntrack",
         needed=False,
     ),
-    Layout("nf_ct_ext", "offset", "nf_conntrack", needed=False),
-    Layout("nf_conn_nat", "masq_index", "nf_nat", needed=False),
-    Layout("ip_vs_conn", "af daf caddr vaddr daddr cport vport dport protocol flags ipvs dest", "ip_vs", needed=False),
-    Layout("ip_vs_service", "af protocol addr port fwmark flags scheduler", "ip_vs", needed=False),
-    Layout("ip_vs_dest", "svc", "ip_vs", needed=False),
-    Layout("ip_vs_scheduler", "name", "ip_vs", needed=False),
-    Layout("netns_ipvs", "net", "ip_vs", needed=False),
-    Layout("xt_table", "name private", "x_tables", needed=False),
-    Layout("xt_table_info", "jumpstack entries", "x_tables", needed=False),
-    Layout("xt_action_param", "matchinfo hotdrop", "x_tables", needed=False),
-    Layout("nft_pktinfo", "skb state xt.state", "nf_tables", needed=False),
-    Layout("nft_chain", "table name handle", "nf_tables", needed=False),
-    Layout("nft_base_chain", "policy chain", "nf_tables", needed=False),
-    Layout("nft_table", "name handle family", "nf_tables", needed=False),
-    Layout("nft_traceinfo", "pkt basechain rule verdict", "nf_tables", needed=False),
-    Layout("nft_verdict", "code chain", "nf_tables", needed=False),
-    Layout("nft_rule_dp", "handle", "nf_tables", needed=False),
-    Layout("nft_rule", "handle", "nf_tables", needed=False),
-    Layout("nftables_pernet", "base_seq", "nf_tables", needed=False),
-    Layout("pt_regs", "di si dx cx r8 r9 ax sp bp ip regs pc", needed=False),
+    StructLayout("nf_ct_ext", "offset", "nf_conntrack", needed=False),
+    StructLayout("nf_conn_nat", "masq_index", "nf_nat", needed=False),
+    StructLayout("ip_vs_conn", "af daf caddr vaddr daddr cport vport dport protocol flags ipvs dest", "ip_vs", needed=False),
+    StructLayout("ip_vs_service", "af protocol addr port fwmark flags scheduler", "ip_vs", needed=False),
+    StructLayout("ip_vs_dest", "svc", "ip_vs", needed=False),
+    StructLayout("ip_vs_scheduler", "name", "ip_vs", needed=False),
+    StructLayout("netns_ipvs", "net", "ip_vs", needed=False),
+    StructLayout("xt_table", "name private", "x_tables", needed=False),
+    StructLayout("xt_table_info", "jumpstack entries", "x_tables", needed=False),
+    StructLayout("xt_action_param", "matchinfo hotdrop", "x_tables", needed=False),
+    StructLayout("nft_pktinfo", "skb state xt.state", "nf_tables", needed=False),
+    StructLayout("nft_chain", "table name handle", "nf_tables", needed=False),
+    StructLayout("nft_base_chain", "policy chain", "nf_tables", needed=False),
+    StructLayout("nft_table", "name handle family", "nf_tables", needed=False),
+    StructLayout("nft_traceinfo", "pkt basechain rule verdict", "nf_tables", needed=False),
+    StructLayout("nft_verdict", "code chain", "nf_tables", needed=False),
+    StructLayout("nft_rule_dp", "handle", "nf_tables", needed=False),
+    StructLayout("nft_rule", "handle", "nf_tables", needed=False),
+    StructLayout("nftables_pernet", "base_seq", "nf_tables", needed=False),
+    StructLayout("pt_regs", "di si dx cx r8 r9 ax sp bp ip regs pc", needed=False),
 )
 """pt_regs serves x86 and arm64: each has only its own fields."""
 
@@ -113,7 +113,7 @@ def header(types: KernelTypes) -> str:
     return "".join(f"struct {name};\n" for name in sorted(pointed)) + "".join(parts)
 
 
-def _present(row: Layout, types: KernelTypes) -> Iterator[tuple[str, Field]]:
+def _present(row: StructLayout, types: KernelTypes) -> Iterator[tuple[str, Field]]:
     for path in row.fields.split():
         for who in types.describing(row.module):
             field = who.field(row.struct, path)
@@ -122,7 +122,7 @@ def _present(row: Layout, types: KernelTypes) -> Iterator[tuple[str, Field]]:
                 break
 
 
-def _size(row: Layout, types: KernelTypes) -> int | None:
+def _size(row: StructLayout, types: KernelTypes) -> int | None:
     for who in types.describing(row.module):
         size = who.structure_size(row.struct)
         if size:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tracer.kernel.attach_plan import Abilities
+from tracer.kernel.attach_plan import KernelAbilities
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import Symbols
 
@@ -58,7 +58,7 @@ _ARGUMENTS = ["sk_buff *", "xt_action_param *"]
 
 
 @dataclass(frozen=True)
-class Watched:
+class PlannedExtension:
     """A function to attach to. programs: those that run there, each with the way it is attached."""
 
     symbol: str
@@ -79,7 +79,7 @@ def rows(kind: str, text: str) -> Iterator[tuple[str, Act]]:
                 yield symbol, (kind, name, int(revision or 0), family)
 
 
-def plan(types: KernelTypes, symbols: Symbols, can: Abilities) -> list[Watched]:
+def plan(types: KernelTypes, symbols: Symbols, can: KernelAbilities) -> list[PlannedExtension]:
     """The functions that this kernel has now. One whose name two modules share is left out where kprobes would confuse them."""
     wanted: dict[str, list[Act]] = {}
     for symbol, act in (*rows("match", MATCHES), *rows("target", TARGETS)):
@@ -105,11 +105,11 @@ def plan(types: KernelTypes, symbols: Symbols, can: Abilities) -> list[Watched]:
                 programs = (("on_match", "KPROBE"), ("on_match_answer", "KRETPROBE"))
             else:
                 programs = (("on_target", "KPROBE"),)
-            watched.append(Watched(symbol, module, programs, mine))
+            watched.append(PlannedExtension(symbol, module, programs, mine))
     return watched
 
 
-def header(watched: list[Watched]) -> str:
+def header(watched: list[PlannedExtension]) -> str:
     """The text of acts.h: one line a program, as bcc wants it."""
     lines = {}
     for row in watched:

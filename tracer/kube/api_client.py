@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from tracer.kube.kubeconfig import Access
+from tracer.kube.kubeconfig import ApiAccess
 
 PAGE = 500
 """Objects a page of a list."""
@@ -36,7 +36,7 @@ _KEEPALIVE = (
 """A server that vanishes without a word is noticed within a minute, though a watch may be silent for longer."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The server answered, but not with what was asked for. status: of HTTP, or of the Status object in a watch."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -44,12 +44,12 @@ class Refused(Exception):
         self.status = status
 
 
-class TooMuch(ValueError):
+class ResponseTooLarge(ValueError):
     """The server sends more than there can be of what was asked for."""
 
 
 @dataclass(frozen=True)
-class Resource:
+class ApiResource:
     """A collection. kind: of its objects. path: below the server's URL. selector: a field selector, "" for all."""
 
     kind: str
@@ -57,22 +57,22 @@ class Resource:
     selector: str = ""
 
 
-SERVICES = Resource("Service", "/api/v1/services")
-SLICES = Resource("EndpointSlice", "/apis/discovery.k8s.io/v1/endpointslices")
-SLICES_BETA = Resource("EndpointSlice", "/apis/discovery.k8s.io/v1beta1/endpointslices")
-ENDPOINTS = Resource("Endpoints", "/api/v1/endpoints")
-NODES = Resource("Node", "/api/v1/nodes")
+SERVICES = ApiResource("Service", "/api/v1/services")
+SLICES = ApiResource("EndpointSlice", "/apis/discovery.k8s.io/v1/endpointslices")
+SLICES_BETA = ApiResource("EndpointSlice", "/apis/discovery.k8s.io/v1beta1/endpointslices")
+ENDPOINTS = ApiResource("Endpoints", "/api/v1/endpoints")
+NODES = ApiResource("Node", "/api/v1/nodes")
 
 
-def pods_of(node: str) -> Resource:
+def pods_of(node: str) -> ApiResource:
     """The pods of one node."""
-    return Resource("Pod", "/api/v1/pods", f"spec.nodeName={node}")
+    return ApiResource("Pod", "/api/v1/pods", f"spec.nodeName={node}")
 
 
-class Client:
+class ApiClient:
     """One connection at a time to one API server. Errors of the network are OSError or http.client.HTTPException."""
 
-    def __init__(self, access: Access, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, access: ApiAccess, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._access, self._seconds = access, answer_seconds
         self._connection: http.client.HTTPConnection | None = None
         self._stream: socket.socket | None = None
@@ -86,8 +86,9 @@ class Client:
             with suppress(OSError):
                 stream.shutdown(socket.SHUT_RDWR)
 
-    def list(self, resource: Resource) -> tuple[list[dict[str, Any]], str]:
-        """All objects, and the version to watch from. Raises Refused, TooMuch, OSError, HTTPException, ValueError."""
+    def list(self, resource: ApiResource) -> tuple[list[dict[str, Any]], str]:
+        """All objects, and the version to watch from. Raises RequestRefused, ResponseTooLarge, OSError, HTTPException,
+        ValueError."""
         items: list[dict[str, Any]] = []
         length = 0
         query: dict[str, str] = {"limit": str(PAGE)}
@@ -97,7 +98,7 @@ class Client:
             length += len(text)
             if len(text) > MOST_PAGE or length > MOST_LIST:
                 most = MOST_PAGE if len(text) > MOST_PAGE else MOST_LIST
-                raise TooMuch(f"a list of more than {most >> 20} MB")
+                raise ResponseTooLarge(f"a list of more than {most >> 20} MB")
             body = _object(text)
             inside, meta = body.get("items") or [], body.get("metadata") or {}
             if not isinstance(inside, list) or not isinstance(meta, dict):
@@ -107,8 +108,8 @@ class Client:
                 return items, str(meta.get("resourceVersion", ""))
             query["continue"] = meta["continue"]
 
-    def watch(self, resource: Resource, version: str) -> Iterator[tuple[str, Any]]:
-        """(ADDED / MODIFIED / DELETED / BOOKMARK, object) until the server ends it. Raises as list does; 410 as Refused.
+    def watch(self, resource: ApiResource, version: str) -> Iterator[tuple[str, Any]]:
+        """(ADDED / MODIFIED / DELETED / BOOKMARK, object) until the server ends it. Raises as list does; 410 as RequestRefused.
 
         An object is whatever the server sent, of any type. The server has agreed when this returns; what goes wrong later is
         raised by the iterator.
@@ -118,7 +119,7 @@ class Client:
         }  # fmt: skip
         return _events(self._get(resource, query, SILENCE_SECONDS))
 
-    def _get(self, resource: Resource, query: dict[str, str], seconds: float) -> http.client.HTTPResponse:
+    def _get(self, resource: ApiResource, query: dict[str, str], seconds: float) -> http.client.HTTPResponse:
         access = self._access
         if self._connection:
             self._connection.close()
@@ -137,7 +138,7 @@ class Client:
             raise OSError("interrupted")
         response = connection.getresponse()
         if response.status != 200:
-            raise Refused(response.status, _message(response.read(65536)) or response.reason)
+            raise RequestRefused(response.status, _message(response.read(65536)) or response.reason)
         if stream:
             stream.settimeout(seconds)
             for option, value in _KEEPALIVE:
@@ -149,14 +150,14 @@ def _events(response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
     """One JSON object a line."""
     while line := response.readline(MOST_LINE + 1):
         if len(line) > MOST_LINE:
-            raise TooMuch(f"an event of more than {MOST_LINE >> 20} MB")
+            raise ResponseTooLarge(f"an event of more than {MOST_LINE >> 20} MB")
         if not line.strip():
             continue
         event = _object(line)
         body = event.get("object")
         if event.get("type") == "ERROR":
             told = body if isinstance(body, dict) else {}
-            raise Refused(_status(told.get("code")), str(told.get("message", "watch failed")))
+            raise RequestRefused(_status(told.get("code")), str(told.get("message", "watch failed")))
         yield str(event.get("type")), body
 
 
@@ -178,7 +179,7 @@ def _status(code: object) -> int:
 class _Tls(http.client.HTTPSConnection):
     """With the name that the kubeconfig wants the certificate to have, if it names one."""
 
-    def __init__(self, access: Access, seconds: float) -> None:
+    def __init__(self, access: ApiAccess, seconds: float) -> None:
         super().__init__(access.host, access.port, timeout=seconds, context=access.context)
         self._name = access.server_name or access.host
         self._tls = access.context or ssl.create_default_context()

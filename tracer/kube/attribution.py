@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.endpoint_owners import both, end_of, owner_of_rewrite
-from tracer.kube.fwmarks import EMPTY, Trail
+from tracer.kube.fwmarks import EMPTY, MarkTracker
 from tracer.kube.no_endpoints import without_real_server
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.model.kube import UNKNOWN, Owner
@@ -18,13 +18,13 @@ from tracer.util.frozen import changed
 _NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
 
 
-def explain(packet: Packet, known: Known) -> None:
+def explain(packet: Packet, known: ClusterView) -> None:
     """Sets the owners of the packet's hops and ends."""
     protocol = packet.protocol.lower()
     ends = packet.endpoints
     asked = known.service_at(ends.dst, ends.dport, protocol)
     service = asked[0].owner(asked[1]) if asked else None
-    trail = Trail(known, service)
+    trail = MarkTracker(known, service)
     hops: list[Hop] = []
     for hop in packet.hops:
         owner = None
@@ -35,7 +35,7 @@ def explain(packet: Packet, known: Known) -> None:
                 owner = without_real_server(owner, server.protocol, known)
         if hop.walk and not hop.clone:
             # What conntrack repeats was decided by an earlier packet, with the marks of that one.
-            of = Trail(known, service) if hop.from_conntrack else trail
+            of = MarkTracker(known, service) if hop.from_conntrack else trail
             owners = of.table(hop.walk.visits, hop.walk.ruleset or EMPTY)
             decision = hop.walk.decision
             # A rule whose match threw a malformed packet away did not do what its owner wrote it for.
@@ -64,7 +64,7 @@ def explain(packet: Packet, known: Known) -> None:
         packet.dst_owner = _by_connection(packet, known) or _in_namespace(taken)
 
 
-def _host_port(packet: Packet, pod: Owner, known: Known) -> Owner:
+def _host_port(packet: Packet, pod: Owner, known: ClusterView) -> Owner:
     """The pod that has this hostPort, unless the packet went elsewhere: the port is a Service's too, or somebody else's."""
     asked = packet.endpoints.dst, packet.endpoints.dport
     for hop in packet.hops:
@@ -88,7 +88,7 @@ def _in_namespace(netns: str) -> Owner:
     return replace(UNKNOWN, detail=f"in network namespace {netns}", evidence="network namespace")
 
 
-def _by_connection(packet: Packet, known: Known) -> Owner | None:
+def _by_connection(packet: Packet, known: ClusterView) -> Owner | None:
     """What conntrack tells of an address that nobody else knows: who answers in its place."""
     flow = packet.flow
     if not flow or flow.is_reply or (flow.reply.src, flow.reply.sport) == (flow.orig.dst, flow.orig.dport):
@@ -109,7 +109,7 @@ def _decided_nearby(hops: list[Hop], at: int) -> Owner | None:
     return None
 
 
-def _came_as(owner: Owner, hop: Hop, packet: Packet, known: Known) -> Owner:
+def _came_as(owner: Owner, hop: Hop, packet: Packet, known: ClusterView) -> Owner:
     """With what the packet took the Service for, where the rules on its way did not show it: by its address, or its port."""
     walk = hop.walk
     if owner.kind != "Service" or owner.detail or not walk or not walk.decision or hop.hook not in ("PREROUTING", "OUTPUT"):
@@ -122,7 +122,7 @@ def _came_as(owner: Owner, hop: Hop, packet: Packet, known: Known) -> Owner:
     return replace(owner, detail=f"NodePort {before.dport}") if by_port else owner
 
 
-def _leading(owner: Owner, address: str, known: Known) -> Owner:
+def _leading(owner: Owner, address: str, known: ClusterView) -> Owner:
     """With where it leads, which a rule of several targets leaves open and the rewrite shows."""
     if owner.kind != "Service" or owner.target:
         return owner

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
 
-from tracer.kube.cni_cache import Cache
-from tracer.kube.store import Store
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
 from tracer.model.kube import Owner, ServicePort, pod_text
 from tracer.model.rule import Rule, Ruleset
 
 MOST_REMEMBERED, MOST_RULESETS, MOST_WALKS = 20_000, 16, 4_000
 
 
-class Memory:
+class OwnerCache:
     """Owners of rules that were asked for before; forgotten when the objects change, or a ruleset goes. Keeps no ruleset."""
 
     def __init__(self) -> None:
@@ -59,17 +59,17 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Known:
+class ClusterView:
     """store: the API's objects, empty without one. sandboxes: libcni's result cache. local: this node's own addresses.
 
     ipvs: those of them that are Services', on kube-ipvs0.
     """
 
-    store: Store = field(default_factory=Store)
-    sandboxes: Cache = field(default_factory=lambda: Cache(()))
+    store: ObjectStore = field(default_factory=ObjectStore)
+    sandboxes: CniCache = field(default_factory=lambda: CniCache(()))
     local: frozenset[str] = frozenset()
     ipvs: frozenset[str] = frozenset()
-    memory: Memory = field(default_factory=Memory, compare=False, repr=False)
+    memory: OwnerCache = field(default_factory=OwnerCache, compare=False, repr=False)
 
     def is_local(self, address: str) -> bool:
         """Whether it is an address of this node itself."""

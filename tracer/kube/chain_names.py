@@ -22,7 +22,7 @@ NFTABLES_CHAIN = re.compile(
 
 
 @dataclass(frozen=True)
-class Named:
+class NftChainName:
     """What a chain's name of the nftables mode tells. kind: "service", "local", "external", "firewall", "endpoint", "affinity".
 
     address, endpoint_port: of an endpoint, "" and 0 elsewhere. An IPv6 address is written with colons again.
@@ -63,7 +63,7 @@ def nftables_name(source: str) -> str:
     return f"{_hash(source, 8)}-{source}"
 
 
-def read_nftables_name(chain: str) -> Named | None:
+def read_nftables_name(chain: str) -> NftChainName | None:
     """What the chain's name tells; None when it is no such name, or its hash does not agree with the rest."""
     match = NFTABLES_CHAIN.fullmatch(chain)
     if not match or _hash(match["source"], 8) != match["hash"]:
@@ -72,7 +72,7 @@ def read_nftables_name(chain: str) -> Named | None:
     if address.count(".") != 3:
         address = address.replace(".", ":")
     ends = (address, int(match["eport"] or 0))
-    return Named(match["kind"], match["ns"], match["name"], match["port"], match["proto"], *ends)
+    return NftChainName(match["kind"], match["ns"], match["name"], match["port"], match["proto"], *ends)
 
 
 def portmap_chain(network: str, container: str) -> str:

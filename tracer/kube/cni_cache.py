@@ -20,7 +20,7 @@ from tracer.kube.chain_names import portmap_chain
 from tracer.model.kube import HostPort
 from tracer.node.files import of_node
 from tracer.util import untrusted_file
-from tracer.util.multidict import Index
+from tracer.util.multidict import MultiIndex
 
 DIRECTORIES = ("/var/lib/cni/results", "/var/lib/cni/cache/results")
 
@@ -43,7 +43,7 @@ class Sandbox:
     host_ports: tuple[HostPort, ...] = ()
 
 
-class Cache:
+class CniCache:
     """The result cache in memory; a container that is not in it makes it look again, but not more often than LOOK_SECONDS.
 
     All questions are dictionary look-ups.
@@ -104,8 +104,8 @@ class Cache:
         self._by = self._index(filter(None, self._files.values()))
 
     @staticmethod
-    def _index(sandboxes: Iterable[Sandbox]) -> Index[tuple[str, str], Sandbox]:
-        by: Index[tuple[str, str], Sandbox] = Index()
+    def _index(sandboxes: Iterable[Sandbox]) -> MultiIndex[tuple[str, str], Sandbox]:
+        by: MultiIndex[tuple[str, str], Sandbox] = MultiIndex()
         for one in sandboxes:
             by.add(("id", one.container), one)
             by.add(("chain", portmap_chain(one.network, one.container)), one)

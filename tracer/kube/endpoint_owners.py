@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.model.kube import UNKNOWN, Owner
 from tracer.model.packet import Nat
 
 
-def end_of(address: str, port: int, protocol: str, known: Known) -> Owner:
+def end_of(address: str, port: int, protocol: str, known: ClusterView) -> Owner:
     """Who is at this address and port; protocol: "tcp", "udp", "sctp" in lower case, anything else has no Service.
 
     Unknown where nothing says it: without the API, whoever is not on this node; a port that is a Service's NodePort and a
@@ -38,12 +38,12 @@ def end_of(address: str, port: int, protocol: str, known: Known) -> Owner:
     return _elsewhere(address, known)
 
 
-def both(way: str, service: str, pod: Owner, known: Known, evidence: str) -> Owner:
+def both(way: str, service: str, pod: Owner, known: ClusterView, evidence: str) -> Owner:
     """The node, at a port that is a Service's (way: "NodePort 30285") and a pod's hostPort at once."""
     return Owner("Node", name=known.store.node, detail=f"{way} of {service} and {pod.detail} of {pod.label}", evidence=evidence)
 
 
-def _host_port(port: int, protocol: str, known: Known) -> Owner | None:
+def _host_port(port: int, protocol: str, known: ClusterView) -> Owner | None:
     """The pod that has this host port of this node."""
     sandboxes = known.sandboxes.host_port(port, protocol)
     if len(sandboxes) == 1:
@@ -53,7 +53,7 @@ def _host_port(port: int, protocol: str, known: Known) -> Owner | None:
     return pods[0].owner(f"hostPort {port}", "API: hostPort") if len(pods) == 1 and not sandboxes else None
 
 
-def _elsewhere(address: str, known: Known) -> Owner:
+def _elsewhere(address: str, known: ClusterView) -> Owner:
     """Outside of the cluster, if the cluster is known; an address of a pod network that no pod has is nobody's."""
     node = known.store.node_of_network(address)
     if node:
@@ -61,7 +61,7 @@ def _elsewhere(address: str, known: Known) -> Owner:
     return Owner("external", evidence="no node, pod or Service has it") if len(known.store.nodes) else UNKNOWN
 
 
-def owner_of_rewrite(nat: Nat, protocol: str, known: Known) -> Owner | None:
+def owner_of_rewrite(nat: Nat, protocol: str, known: ClusterView) -> Owner | None:
     """Whose a DNAT is by its addresses alone: the Service at the old one, if it has an endpoint at the new one; or a hostPort.
 
     None for any other rewrite, and when both would fit.

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracer.kube import selectors
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.selectors import End, Words
-from tracer.kube.store import Change, Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.selectors import End, Selectors
+from tracer.kube.store import Change, ObjectStore
 from tracer.model.filter import Filter
 from tracer.util.worker import troubles
 
@@ -27,7 +27,7 @@ KEPT = 256
 
 
 @dataclass(frozen=True)
-class Renewed:
+class RenewedFilter:
     """since: when the probes began to go by the filter, ns, CLOCK_MONOTONIC; 0 = from the start. ends: what is asked for."""
 
     since: int
@@ -35,19 +35,19 @@ class Renewed:
     filter: Filter
 
 
-class Renewal:
+class FilterRenewal:
     """The filter by the newest objects. known: what the packets are explained by; base: the options that name no object."""
 
-    def __init__(self, words: Words, base: Filter, known: Known) -> None:
+    def __init__(self, words: Selectors, base: Filter, known: ClusterView) -> None:
         self._words, self._base = words, base
         # Its own store, and its own view of the CNI cache: what is asked of the recorded one would be recorded.
-        self._known = Known(Store(known.store.node), Cache(), known.local, known.ipvs)
+        self._known = ClusterView(ObjectStore(known.store.node), CniCache(), known.local, known.ipvs)
         self._known.store.on_change(self._renew)
         known.store.on_coming(self._take)
         self._lock = threading.Lock()
         self._write: Callable[[Filter], None] | None = None
-        self._waiting: deque[Renewed] = deque(maxlen=KEPT)
-        self._newest: Renewed | None = None
+        self._waiting: deque[RenewedFilter] = deque(maxlen=KEPT)
+        self._newest: RenewedFilter | None = None
         self.dropped = 0
 
     def attach(self, write: Callable[[Filter], None]) -> None:
@@ -61,7 +61,7 @@ class Renewal:
         with self._lock:
             self._write = None
 
-    def take(self) -> list[Renewed]:
+    def take(self) -> list[RenewedFilter]:
         """What was renewed since the last call."""
         with self._lock:
             found = list(self._waiting)
@@ -104,22 +104,22 @@ class Renewal:
             except Exception as e:
                 troubles.failed("renewing the filter of the probes", e)
                 return
-            self._newest = Renewed(time.monotonic_ns() if before else 0, ends, to)
+            self._newest = RenewedFilter(time.monotonic_ns() if before else 0, ends, to)
             self.dropped += len(self._waiting) == KEPT
             self._waiting.append(self._newest)
 
 
-class History:
+class FilterHistory:
     """What was asked for at which time: a packet is matched with what held when it came, and with what came after."""
 
     def __init__(self) -> None:
-        self._kept: deque[Renewed] = deque(maxlen=KEPT)
+        self._kept: deque[RenewedFilter] = deque(maxlen=KEPT)
         self.dropped = 0
 
     def __bool__(self) -> bool:
         return bool(self._kept)
 
-    def add(self, renewed: Renewed) -> None:
+    def add(self, renewed: RenewedFilter) -> None:
         self.dropped += len(self._kept) == KEPT
         self._kept.append(renewed)
 
@@ -138,7 +138,7 @@ class History:
         return tuple(sorted({port for each in sets for port in each})) if all(sets) else ()
 
 
-def sentence(before: Filter, renewed: Renewed) -> str:
+def sentence(before: Filter, renewed: RenewedFilter) -> str:
     """What the user is told of a renewal. before: the filter that held until then."""
     to, wall = renewed.filter, renewed.since + time.time_ns() - time.monotonic_ns()
     moment = f"{time.strftime('%H:%M:%S', time.localtime(wall // 10**9))}.{wall // 10**6 % 1000:03d}"

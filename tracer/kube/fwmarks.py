@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.no_endpoints import NONE_HERE, none_here
 from tracer.kube.owners import marks, owner_of
 from tracer.kube.owners.kube_proxy_ipvs import asks_for_the_service
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.rule_text import mark_set, mark_tested
 from tracer.model.kube import Owner
-from tracer.model.rule import Place, Rule, Ruleset, Visit
+from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset
 from tracer.util.frozen import changed
 
 EMPTY = Ruleset("", 0, "", {})
@@ -32,20 +32,20 @@ class _Mark:
     owner: Owner | None
 
 
-class Trail:
+class MarkTracker:
     """What one packet met so far. Give it the packet's visits in order, table by table.
 
     service: the one that answers at the destination it came with, None if none does.
     """
 
-    def __init__(self, known: Known, service: Owner | None = None) -> None:
+    def __init__(self, known: ClusterView, service: Owner | None = None) -> None:
         self._known, self._service = known, service
         self._marks: list[_Mark] = []
-        self._met: dict[Place, Rule] = {}
+        self._met: dict[RuleLocation, Rule] = {}
         self._chosen: dict[str, Owner] = {}
         self._sure = True
 
-    def table(self, visits: Sequence[Visit], ruleset: Ruleset = EMPTY) -> list[Owner | None]:
+    def table(self, visits: Sequence[RuleHit], ruleset: Ruleset = EMPTY) -> list[Owner | None]:
         """The owner of each visit of one walk, causes included; None for a chain's policy.
 
         ruleset: what the walk went through; without it, places on the way that no visit shows are known by their chains' names
@@ -65,7 +65,7 @@ class Trail:
             memory.put_walk(visits, ruleset, before, (owners, tuple(self._marks)))
         return owners
 
-    def _owners_of(self, visits: Sequence[Visit], ruleset: Ruleset) -> list[Owner | None]:
+    def _owners_of(self, visits: Sequence[RuleHit], ruleset: Ruleset) -> list[Owner | None]:
         owners: list[Owner | None] = []
         opened = len(self._marks)
         led: list[Owner] = []
@@ -87,7 +87,7 @@ class Trail:
             owners.append(self._with_cause(owner, visit.rule, ruleset))
         return owners
 
-    def _owner(self, visit: Visit, rule: Rule, ruleset: Ruleset, led: list[Owner]) -> Owner:
+    def _owner(self, visit: RuleHit, rule: Rule, ruleset: Ruleset, led: list[Owner]) -> Owner:
         """The rule's owner, with what the way to it tells: as what the packet came to the Service."""
         owner = self._of(rule, ruleset)
         if visit.element:
@@ -109,7 +109,7 @@ class Trail:
         self._sure = self._sure and found.known  # who is not known now may be at the next packet
         return found
 
-    def _places(self, path: tuple[Place, ...], rule: Rule, ruleset: Ruleset) -> Iterable[Rule]:
+    def _places(self, path: tuple[RuleLocation, ...], rule: Rule, ruleset: Ruleset) -> Iterable[Rule]:
         """The rules on the way, from the base chain down; one that is not known is a bare name."""
         for place in path:
             rules = ruleset.chain(rule.family, rule.table, place.chain)

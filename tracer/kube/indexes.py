@@ -9,17 +9,17 @@ from ipaddress import ip_network
 from typing import Any
 
 from tracer.kube.chain_names import endpoint_hash, service_hash
-from tracer.model.kube import Endpoint, Node, Pod, ServicePort
-from tracer.util.multidict import Index
+from tracer.model.kube import Endpoint, KubeNode, Pod, ServicePort
+from tracer.util.multidict import MultiIndex
 
 Name = tuple[str, str]
 """namespace, name."""
 
-Entry = tuple[Index[Any, Any], Hashable, Any]
+Entry = tuple[MultiIndex[Any, Any], Hashable, Any]
 """Index, key, value."""
 
 
-class Indexes:
+class ObjectIndexes:
     """Services, endpoints, pods and nodes, found by whatever a packet or a rule shows of them.
 
     by_address: (address, port, protocol) -> (service port, "cluster IP" / "external IP" / "load balancer IP"). by_node_port and
@@ -29,23 +29,23 @@ class Indexes:
     """
 
     def __init__(self) -> None:
-        self.services: Index[Name, ServicePort] = Index()
-        self.by_address: Index[tuple[str, int, str], tuple[ServicePort, str]] = Index()
-        self.by_service_ip: Index[str, Name] = Index()
-        self.by_node_port: Index[tuple[int, str], ServicePort] = Index()
-        self.by_health_port: Index[int, ServicePort] = Index()
-        self.by_chain: Index[str, ServicePort] = Index()
-        self.by_endpoint_chain: Index[str, tuple[ServicePort, Endpoint]] = Index()
-        self.endpoints: Index[tuple[str, str], Endpoint] = Index()
-        self.by_endpoint: Index[tuple[str, int, str], ServicePort] = Index()
-        self.endpoint_pods: Index[str, tuple[str, str, str]] = Index()
-        self.pods: Index[Name, Pod] = Index()
-        self.by_pod_ip: Index[str, Pod] = Index()
-        self.by_host_port: Index[tuple[int, str], Pod] = Index()
-        self.nodes: Index[str, Node] = Index()
-        self.by_node_ip: Index[str, Node] = Index()
-        self.by_pod_cidr: Index[str, Node] = Index()
-        self.pod_prefixes: Index[str, int] = Index()
+        self.services: MultiIndex[Name, ServicePort] = MultiIndex()
+        self.by_address: MultiIndex[tuple[str, int, str], tuple[ServicePort, str]] = MultiIndex()
+        self.by_service_ip: MultiIndex[str, Name] = MultiIndex()
+        self.by_node_port: MultiIndex[tuple[int, str], ServicePort] = MultiIndex()
+        self.by_health_port: MultiIndex[int, ServicePort] = MultiIndex()
+        self.by_chain: MultiIndex[str, ServicePort] = MultiIndex()
+        self.by_endpoint_chain: MultiIndex[str, tuple[ServicePort, Endpoint]] = MultiIndex()
+        self.endpoints: MultiIndex[tuple[str, str], Endpoint] = MultiIndex()
+        self.by_endpoint: MultiIndex[tuple[str, int, str], ServicePort] = MultiIndex()
+        self.endpoint_pods: MultiIndex[str, tuple[str, str, str]] = MultiIndex()
+        self.pods: MultiIndex[Name, Pod] = MultiIndex()
+        self.by_pod_ip: MultiIndex[str, Pod] = MultiIndex()
+        self.by_host_port: MultiIndex[tuple[int, str], Pod] = MultiIndex()
+        self.nodes: MultiIndex[str, KubeNode] = MultiIndex()
+        self.by_node_ip: MultiIndex[str, KubeNode] = MultiIndex()
+        self.by_pod_cidr: MultiIndex[str, KubeNode] = MultiIndex()
+        self.pod_prefixes: MultiIndex[str, int] = MultiIndex()
 
     def pod_entries(self, pod: Pod) -> list[Entry]:
         """What this pod goes into."""
@@ -55,7 +55,7 @@ class Indexes:
             entries += [(self.by_host_port, (h.port, h.protocol), pod) for h in pod.host_ports]
         return entries
 
-    def node_entries(self, node: Node) -> list[Entry]:
+    def node_entries(self, node: KubeNode) -> list[Entry]:
         """What this node goes into."""
         entries: list[Entry] = [(self.nodes, node.name, node)]
         entries += [(self.by_node_ip, a, node) for a in node.addresses]
@@ -98,7 +98,7 @@ class Indexes:
             return (pods[0].namespace, pods[0].name, pods[0].node) if len(pods) == 1 else None
         return None if self.by_node_ip.all(address) else self.endpoint_pods.one(address)
 
-    def node_of_network(self, address: str) -> Node | None:
+    def node_of_network(self, address: str) -> KubeNode | None:
         """The node in whose podCIDR an address lies."""
         for prefix in self.pod_prefixes.all(""):
             found = self.by_pod_cidr.one(_network(address, prefix))

@@ -33,7 +33,7 @@ TOKEN_SECONDS = 60
 
 
 @dataclass
-class Access:
+class ApiAccess:
     """An API server and the right to ask it.
 
     scheme, host, port, path: of its URL. context: for TLS, None for plain http. token_file, command: where the bearer token
@@ -96,7 +96,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def find(path: str | None, environment: dict[str, str] | None = None) -> Access | None:
+def find(path: str | None, environment: dict[str, str] | None = None) -> ApiAccess | None:
     """The access to use: the file given, $KUBECONFIG, the pod's account, then the usual places; None when there is none.
 
     Raises NoObjects for a file that was named and cannot be used.
@@ -122,7 +122,7 @@ def find(path: str | None, environment: dict[str, str] | None = None) -> Access 
     return None
 
 
-def in_cluster(environment: Any, account: Path = ACCOUNT) -> Access | None:
+def in_cluster(environment: Any, account: Path = ACCOUNT) -> ApiAccess | None:
     """The service account of this pod; None outside of one. Raises NoObjects when it cannot be used."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (account / "token").exists():
@@ -134,15 +134,15 @@ def in_cluster(environment: Any, account: Path = ACCOUNT) -> Access | None:
         number = int(port)
     except (OSError, ValueError) as e:
         raise NoObjects(f"The pod's account in {account} cannot be used: {e}.") from e
-    return Access("https", host, number, context=context, token_file=str(account / "token"), source="the pod's account")
+    return ApiAccess("https", host, number, context=context, token_file=str(account / "token"), source="the pod's account")
 
 
-def read(path: str, trusted: Trust = trust.NAMED) -> Access:
+def read(path: str, trusted: Trust = trust.NAMED) -> ApiAccess:
     """The current context of a kubeconfig. Raises NoObjects with one sentence about what is wrong."""
     try:
         text, owners = trusted.read(path)
         body = parse(text)
-    except untrusted_file.Unfit as e:
+    except untrusted_file.UnsafeFile as e:
         raise NoObjects(f"The kubeconfig {path} is not used: {e.strerror}.") from e
     except OSError as e:
         raise NoObjects(f"The kubeconfig {path} cannot be read: {e.strerror}.") from e
@@ -177,7 +177,7 @@ def _named(body: Any, kind: str, of: str) -> dict[str, Any]:
     return {entry["name"]: entry.get(of) or {} for entry in body.get(kind) or ()}
 
 
-def _access(cluster: Any, user: Any, folder: Path, owners: Collection[int] | None = None) -> Access:
+def _access(cluster: Any, user: Any, folder: Path, owners: Collection[int] | None = None) -> ApiAccess:
     url = urlsplit(word(cluster["server"], "server"))
     if url.scheme not in ("http", "https") or not url.hostname:
         raise TypeError("server")
@@ -197,7 +197,7 @@ def _access(cluster: Any, user: Any, folder: Path, owners: Collection[int] | Non
     except ValueError as e:
         raise TypeError("the port of its server") from e
     token = secret(user.get("token"), "token")
-    access = Access(url.scheme, url.hostname or "", port, url.path.rstrip("/"), context, token)
+    access = ApiAccess(url.scheme, url.hostname or "", port, url.path.rstrip("/"), context, token)
     access.owners, access.unchecked = owners, unchecked
     access.server_name = word(cluster.get("tls-server-name"), "tls-server-name")
     if user.get("tokenFile"):

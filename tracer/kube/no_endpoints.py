@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.model.kube import Owner
 from tracer.util.frozen import changed
 
@@ -24,7 +24,7 @@ def fate_in(owner: Owner | None) -> str:
     return NONE_HERE if NONE_HERE in said else NONE if NONE in said else ""
 
 
-def without_real_server(owner: Owner, protocol: str, known: Known) -> Owner:
+def without_real_server(owner: Owner, protocol: str, known: ClusterView) -> Owner:
     """The owner of a virtual server of IPVS that has no real server, with the reason that the API's objects tell. As it is,
     where they tell none: kube-proxy may not have heard of an endpoint yet.
     """

@@ -7,10 +7,10 @@ import os
 import socket
 from collections.abc import Mapping
 
-from tracer.kube.store import Store
+from tracer.kube.store import ObjectStore
 
 
-def name_of_node(store: Store, local: frozenset[str], environment: Mapping[str, str] = os.environ) -> str:
+def name_of_node(store: ObjectStore, local: frozenset[str], environment: Mapping[str, str] = os.environ) -> str:
     """This node's name: $NODE_NAME, else the Node that has one of our addresses, else the one of our host name.
 
     Without any Node to compare with, the host name. "" when nodes are known and none is this one, or several are.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tracer.errors import NoObjects
-from tracer.model.kube import Endpoint, HostPort, Node, Pod, ServicePort
+from tracer.model.kube import Endpoint, HostPort, KubeNode, Pod, ServicePort
 
 Object = dict[str, Any]
 
@@ -117,14 +117,14 @@ def _host(address: str | None) -> str:
     return "" if address in (None, "0.0.0.0", "::") else str(address)
 
 
-def node(body: Object) -> Node:
+def node(body: Object) -> KubeNode:
     """A node with its addresses; its host name is none of them. Raises ValueError for a podCIDR that is no network."""
     spec, state = body.get("spec") or {}, body.get("status") or {}
     addresses = tuple(a["address"] for a in state.get("addresses") or () if a["type"].endswith("IP"))
     cidrs = spec.get("podCIDRs") or [spec.get("podCIDR", "")]
     for cidr in filter(None, cidrs):
         ip_network(cidr, strict=False)
-    return Node(key(body)[1], addresses, tuple(c for c in cidrs if c))
+    return KubeNode(key(body)[1], addresses, tuple(c for c in cidrs if c))
 
 
 def is_readable(kind: str, body: Any) -> bool:

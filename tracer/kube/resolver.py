@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 from tracer.errors import BadOption, NoObjects, NoSuchObject
 from tracer.kube import kubeconfig, node_name, objects, selectors
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import MOST_FILES, Cache
-from tracer.kube.filter_renewal import History, Renewal, Renewed, sentence
-from tracer.kube.kubeconfig import Access
-from tracer.kube.selectors import Words
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import MOST_FILES, CniCache
+from tracer.kube.filter_renewal import FilterHistory, FilterRenewal, RenewedFilter, sentence
+from tracer.kube.kubeconfig import ApiAccess
+from tracer.kube.selectors import Selectors
+from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
 from tracer.node import addresses
 
 if TYPE_CHECKING:
-    from tracer.kube.watch import Watch
+    from tracer.kube.watch import ObjectWatch
 
 PATIENCE = 10.0
 """Seconds to wait for an API that says nothing, when an option names an object. Nothing else ever waits for it."""
@@ -37,22 +37,24 @@ LEFT_OUT = f"The CNI result cache has more than {MOST_FILES} files: pods that ar
 
 
 @dataclass(frozen=True)
-class Source:
+class ObjectSource:
     """Where objects come from. objects: a file of `kubectl get -o json`. kubeconfig: a file, "" = the usual places."""
 
     objects: str = ""
     kubeconfig: str = ""
     none: bool = False
-    known: Callable[[], Known] = lambda: Known(Store(), Cache(), addresses.local_addresses(), addresses.ipvs_addresses())
+    known: Callable[[], ClusterView] = lambda: ClusterView(
+        ObjectStore(), CniCache(), addresses.local_addresses(), addresses.ipvs_addresses()
+    )
     """Makes what names are found with."""
     replayed: bool = False
     """Its objects come from elsewhere: nobody is asked."""
 
 
-class Kube:
+class OwnerResolver:
     """Names for one run. Made before anything is attached; raises NoObjects for files that cannot be used."""
 
-    def __init__(self, source: Source, words: Words, base: Filter) -> None:
+    def __init__(self, source: ObjectSource, words: Selectors, base: Filter) -> None:
         if words and (base.ports or base.hosts):
             raise BadOption("--service, --pod, --node-port and --host-port cannot be combined with --port or --host.")
         if source.none and not source.replayed and words.need_names:
@@ -64,9 +66,9 @@ class Kube:
         self._ends: frozenset[selectors.End] = frozenset()
         self.current = base
         self._changed = threading.Event()
-        self._watch: Watch | None = None
-        self._renewal: Renewal | None = None
-        self._history = History()
+        self._watch: ObjectWatch | None = None
+        self._renewal: FilterRenewal | None = None
+        self._history = FilterHistory()
         self._notes: list[str] = []
         self._said: set[str] = set()
         self._left_out = False
@@ -78,17 +80,19 @@ class Kube:
             if access and access.unchecked:
                 self._notes.append(UNCHECKED.format(access.source))
             if access:
-                from tracer.kube.watch import Watch
+                from tracer.kube.watch import ObjectWatch
 
-                self._watch = Watch(access, self.known.store, lambda store: node_name.name_of_node(store, self.known.local))
-                self._renewal = Renewal(words, base, self.known) if words else None
+                self._watch = ObjectWatch(
+                    access, self.known.store, lambda store: node_name.name_of_node(store, self.known.local)
+                )
+                self._renewal = FilterRenewal(words, base, self.known) if words else None
             elif words.need_names:
                 raise NoObjects("--service and --pod need Kubernetes' objects: give --kubeconfig FILE or --objects FILE.")
         self._have_all = bool(source.objects)
         if self._have_all:
             selectors.check(words, self.known)
 
-    def _access(self, source: Source) -> Access | None:
+    def _access(self, source: ObjectSource) -> ApiAccess | None:
         """How to reach the API. A file that nobody named and that cannot be used is worth a sentence, not the run."""
         try:
             return kubeconfig.find(source.kubeconfig or None)
@@ -132,11 +136,11 @@ class Kube:
         if self._renewal:
             self._renewal.detach()
 
-    def renewals(self) -> list[Renewed]:
+    def renewals(self) -> list[RenewedFilter]:
         """New filters that the probes have got since the last call."""
         return self._renewal.take() if self._renewal else []
 
-    def hold(self, renewed: Renewed) -> None:
+    def hold(self, renewed: RenewedFilter) -> None:
         """Packets are matched with this from its time on."""
         if renewed.since and renewed.filter != self.current:
             self._notes.append(sentence(self.current, renewed))
@@ -212,7 +216,7 @@ class Kube:
         if self._watch:
             self._watch.close()
 
-    def __enter__(self) -> Kube:
+    def __enter__(self) -> OwnerResolver:
         self.start()
         return self
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tracer.errors import BadOption, NoSuchObject
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.model.filter import MAX_HOSTS, Filter, parse_host
 from tracer.model.kube import ServicePort
 from tracer.model.packet import Endpoints, Packet
@@ -30,7 +30,7 @@ _NAME = re.compile(r"(?:(?P<ns>[a-z0-9-]+)/)?(?P<name>[a-z0-9.-]+)(?::(?P<port>[
 
 
 @dataclass(frozen=True)
-class Words:
+class Selectors:
     """The options as they were given; several mean any of them."""
 
     services: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Words:
         return bool(self.services or self.pods)
 
 
-def check(words: Words, known: Known) -> None:
+def check(words: Selectors, known: ClusterView) -> None:
     """Raises NoSuchObject for the first word that Kubernetes does not have. All objects must have been read."""
     for word in words.services:
         if not _ports_of(word, known):
@@ -75,7 +75,7 @@ def check(words: Words, known: Known) -> None:
             raise NoSuchObject(f"No pod of this node has hostPort {port}.")
 
 
-def _no_service(word: str, known: Known) -> str:
+def _no_service(word: str, known: ClusterView) -> str:
     namespace, name = _name(word)
     ports = known.store.services.all((namespace, name))
     if ports:
@@ -91,19 +91,19 @@ def _name(word: str) -> tuple[str, str]:
     return found["ns"] or "default", found["name"]
 
 
-def _ports_of(word: str, known: Known) -> list[ServicePort]:
+def _ports_of(word: str, known: ClusterView) -> list[ServicePort]:
     found = _NAME.fullmatch(word)
     ports = known.store.services.all(_name(word))
     wanted = found["port"] if found else None
     return [p for p in ports if wanted in (None, p.port_name, str(p.port))]
 
 
-def ends(words: Words, known: Known) -> frozenset[End]:
+def ends(words: Selectors, known: ClusterView) -> frozenset[End]:
     """The addresses and ports that are meant, as things stand now."""
     return frozenset(_ends(words, known))
 
 
-def _ends(words: Words, known: Known) -> Iterator[End]:
+def _ends(words: Selectors, known: ClusterView) -> Iterator[End]:
     for word in words.services:
         for port in _ports_of(word, known):
             yield from _service_ends(port, known)
@@ -119,7 +119,7 @@ def _ends(words: Words, known: Known) -> Iterator[End]:
         yield from _host_ends(number, known)
 
 
-def _service_ends(port: ServicePort, known: Known) -> Iterator[End]:
+def _service_ends(port: ServicePort, known: ClusterView) -> Iterator[End]:
     for address in (*port.cluster_ips, *port.external_ips, *port.balancer_ips):
         yield address, port.port, port.protocol
     if port.node_port:
@@ -127,12 +127,12 @@ def _service_ends(port: ServicePort, known: Known) -> Iterator[End]:
     yield from _behind(port, known)
 
 
-def _behind(port: ServicePort, known: Known) -> Iterator[End]:
+def _behind(port: ServicePort, known: ClusterView) -> Iterator[End]:
     for end in known.store.endpoints.all((port.label, port.protocol)):
         yield end.address, end.port, port.protocol
 
 
-def _addresses(word: str, known: Known) -> list[str]:
+def _addresses(word: str, known: ClusterView) -> list[str]:
     """A pod's addresses; also of a pod of another node that stands behind a Service, and of one that libcni knows."""
     namespace, name = _name(word)
     pods = known.store.pods.all((namespace, name))
@@ -143,7 +143,7 @@ def _addresses(word: str, known: Known) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _pod_ends(word: str, known: Known) -> Iterator[End]:
+def _pod_ends(word: str, known: ClusterView) -> Iterator[End]:
     for address in _addresses(word, known):
         yield address, 0, ""
     for pod in known.store.pods.all(_name(word)):
@@ -151,7 +151,7 @@ def _pod_ends(word: str, known: Known) -> Iterator[End]:
             yield from ((LOCAL, port, "") for port in pod.ports)
 
 
-def _host_ends(number: int, known: Known) -> Iterator[End]:
+def _host_ends(number: int, known: ClusterView) -> Iterator[End]:
     """Where a hostPort leads to."""
     for proto in ("tcp", "udp", "sctp"):
         for sandbox in known.sandboxes.host_port(number, proto):
@@ -163,7 +163,7 @@ def _host_ends(number: int, known: Known) -> Iterator[End]:
                 yield from ((a, h.container_port, proto) for h in mapped for a in pod.addresses)
 
 
-def kernel_filter(base: Filter, wanted: frozenset[End], known: Known) -> Filter:
+def kernel_filter(base: Filter, wanted: frozenset[End], known: ClusterView) -> Filter:
     """The filter for the kernel: base, with hosts and ports that let all of these ends pass, and little else."""
     if not wanted:
         return replace(base, hosts=(NOBODY,), ports=())
@@ -179,7 +179,7 @@ def kernel_filter(base: Filter, wanted: frozenset[End], known: Known) -> Filter:
     return replace(base, hosts=hosts, ports=ports)
 
 
-def matches(packet: Packet, wanted: frozenset[End], known: Known) -> bool:
+def matches(packet: Packet, wanted: frozenset[End], known: ClusterView) -> bool:
     """Whether one of these ends is the packet's, its connection's, or one that a rewrite gave or took."""
     protocol = packet.protocol.lower()
     protocol = protocol if protocol in ("tcp", "udp", "sctp") else ""
@@ -193,7 +193,7 @@ def matches(packet: Packet, wanted: frozenset[End], known: Known) -> bool:
     return any(_is(address, port, protocol, wanted, known) for address, port in pairs)
 
 
-def _is(address: str, port: int, protocol: str, wanted: frozenset[End], known: Known) -> bool:
+def _is(address: str, port: int, protocol: str, wanted: frozenset[End], known: ClusterView) -> bool:
     local = known.is_local(address) or not known.local
     places = (address, LOCAL) if local else (address,)
     protocols = (protocol, "") if protocol else ("", "tcp", "udp", "sctp")

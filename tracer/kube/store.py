@@ -13,16 +13,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from tracer.kube import objects
-from tracer.kube.indexes import Entry, Indexes, Name
+from tracer.kube.indexes import Entry, Name, ObjectIndexes
 from tracer.kube.objects import Object, PortName
-from tracer.model.kube import Endpoint, Node, ServicePort
+from tracer.model.kube import Endpoint, KubeNode, ServicePort
 from tracer.util.multidict import no_cycles
 
 Change = tuple[str, str, list[Object]]
 """What was done: the method's name, the kind ("" for load), and the objects it was given."""
 
 
-class Store(Indexes):
+class ObjectStore(ObjectIndexes):
     """The indexes, kept as the API tells of its objects.
 
     node: name of this node, "" while not known. unreadable: objects that were left out because their types are not the API's.
@@ -212,5 +212,5 @@ class Store(Indexes):
             entries += self.port_entries(name, port, [e for named, e in ends if named == (port.port_name, port.protocol)])
         self._set("Service", name, entries)
 
-    def this_node(self) -> Node | None:
+    def this_node(self) -> KubeNode | None:
         return self.nodes.one(self.node)

@@ -14,9 +14,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
 from tracer.kube import api_client, objects
-from tracer.kube.api_client import Client, Refused, Resource, TooMuch
-from tracer.kube.kubeconfig import Access
-from tracer.kube.store import Store
+from tracer.kube.api_client import ApiClient, ApiResource, RequestRefused, ResponseTooLarge
+from tracer.kube.kubeconfig import ApiAccess
+from tracer.kube.store import ObjectStore
 from tracer.util.worker import Worker, troubles
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
@@ -29,19 +29,19 @@ ENDPOINT_KINDS = (api_client.SLICES, api_client.SLICES_BETA, api_client.ENDPOINT
 
 WORDS = {"Service": "services", "EndpointSlice": "endpointslices", "Endpoints": "endpoints", "Pod": "pods", "Node": "nodes"}
 
-NameOfNode = Callable[[Store], str]
+NameOfNode = Callable[[ObjectStore], str]
 
 
-class Watch:
+class ObjectWatch:
     """Follows Services, what stands behind them, Nodes and this node's Pods.
 
     name_of_node: finds this node in the store once nodes are known (or not: the store is empty then); "" = cannot be told.
     """
 
-    def __init__(self, access: Access, store: Store, name_of_node: NameOfNode, pause: float = FIRST_PAUSE) -> None:
+    def __init__(self, access: ApiAccess, store: ObjectStore, name_of_node: NameOfNode, pause: float = FIRST_PAUSE) -> None:
         self._access, self._store, self._name, self._pause = access, store, name_of_node, pause
         self._over = threading.Event()
-        self._clients: list[Client] = []
+        self._clients: list[ApiClient] = []
         self._threads: list[Worker] = []
         self._told: deque[str] = deque()
         self._trouble: dict[str, str] = {}
@@ -81,13 +81,13 @@ class Watch:
         """What is wrong now; "" when nothing is."""
         return next(iter(self._trouble.values()), "")
 
-    def _thread(self, resources: Sequence[Resource]) -> None:
-        one = Client(self._access)
+    def _thread(self, resources: Sequence[ApiResource]) -> None:
+        one = ApiClient(self._access)
         self._clients.append(one)
-        follower = _Follower(self, one, list(resources))
+        follower = _ResourceWatch(self, one, list(resources))
         self._threads.append(Worker(f"kube-{resources[0].kind}", follower.work).start())
 
-    def _round(self, one: Client, resource: Resource, kind: str, version: str) -> Iterator[str]:
+    def _round(self, one: ApiClient, resource: ApiResource, kind: str, version: str) -> Iterator[str]:
         """Lists what is there if no version is known, and follows it; gives the version to go on from, again and again."""
         if not version:
             items, version = one.list(resource)
@@ -110,7 +110,7 @@ class Watch:
             self._odd(kind, resource)
             yield version
 
-    def _odd(self, kind: str, resource: Resource) -> None:
+    def _odd(self, kind: str, resource: ApiResource) -> None:
         """Says once of a collection that objects in it were left out."""
         with self._lock:
             if self._store.unreadable > self._left_out and kind not in self._odd_kinds:
@@ -147,7 +147,7 @@ class Watch:
             if self._trouble.pop(kind, None) and not self._trouble:
                 self._told.append("The Kubernetes API answers again.")
 
-    def _refused(self, kind: str, e: Refused) -> None:
+    def _refused(self, kind: str, e: RequestRefused) -> None:
         words = WORDS[kind]
         if e.status == 401:
             self._access.renew()
@@ -163,7 +163,7 @@ class Watch:
             return
         why = (e.strerror if isinstance(e, OSError) and e.strerror else str(e)) or type(e).__name__
         where, what = f"{self._access.host}:{self._access.port}", "does not answer"
-        if isinstance(e, TooMuch):
+        if isinstance(e, ResponseTooLarge):
             what = "sends more than this program takes"
         self._say(kind, f"The Kubernetes API at {where} {what} ({why}): names may be old or missing.")
 
@@ -189,10 +189,10 @@ class Watch:
                 self._told.append(sentence)
 
 
-class _Follower:
+class _ResourceWatch:
     """The thread of one collection: its unit of work is one list or watch. resources: in order of preference."""
 
-    def __init__(self, watch: Watch, one: Client, resources: list[Resource]) -> None:
+    def __init__(self, watch: ObjectWatch, one: ApiClient, resources: list[ApiResource]) -> None:
         self._watch, self._one, self._resources = watch, one, resources
         self._kind, self._version, self._pause = resources[0].kind, "", watch._pause
 
@@ -201,7 +201,7 @@ class _Follower:
         try:
             for version in watch._round(self._one, self._resources[0], kind, self._version):
                 self._version = version
-        except Refused as e:
+        except RequestRefused as e:
             gone, self._version = e.status == 410 and bool(self._version), ""
             if e.status == 404 and len(self._resources) > 1:
                 self._resources.pop(0)

@@ -10,7 +10,7 @@ State = Literal["ok", "degraded", "missing"]
 
 
 @dataclass(frozen=True)
-class Fact:
+class CheckResult:
     """What works here, or not, and what that costs.
 
     subject: what it is about, in a word or two. text: the rest of the sentence. status: the exit status that a run

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 
 @dataclass(frozen=True)
-class Answer:
+class MatchResult:
     """share: 0 = false, 1 = true, between: as the rule's own dice fall. doubt: the match, where it cannot be told, else ""."""
 
     share: Fraction = Fraction(1)
@@ -17,7 +17,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Doubt:
+class Condition:
     """Something that a way depends on and that cannot be computed. what: the match; holds: whether it is taken for true there;
     where: in which rule. Without a rule, `what` is the whole clause. of: the question that it is one answer to, None = this
     match of this rule; options: how many answers there are.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Difference:
+class CounterMismatch:
     """A counter of a namespace: how often the kernel counted during the run, and how often a packet of the run explains it."""
 
     netns: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Proof:
+class FindingEvidence:
     """One piece of evidence.
 
     what: "packet", "rule", "server", "object", "process", "setting", "counter", "address", "route". evidence: how it is known:
@@ -32,7 +32,7 @@ class Finding:
     name: str
     key: tuple[object, ...]
     cause: str
-    proofs: tuple[Proof, ...]
+    proofs: tuple[FindingEvidence, ...]
     check: str
     cure: str
     certain: bool = True

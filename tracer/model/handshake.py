@@ -24,7 +24,7 @@ class Cause:
 
 
 @dataclass
-class Attempt:
+class ConnectionAttempt:
     """One SYN, and what came of it.
 
     again: SYNs of the same connection and sequence number before it. clients: how many were seen to share the source address
@@ -84,7 +84,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HandshakeVerdict:
     """The one line of a SYN. time: of the SYN, ns since the epoch; after: ns from then to its answer, 0 = none seen."""
 
     number: int
@@ -95,4 +95,4 @@ class Verdict:
     cause: Cause
     again: int = 0
     after: int = 0
-    attempt: Attempt | None = field(default=None, compare=False, repr=False)
+    attempt: ConnectionAttempt | None = field(default=None, compare=False, repr=False)

@@ -165,7 +165,7 @@ class Pod:
 
 
 @dataclass(frozen=True)
-class Node:
+class KubeNode:
     """A node: its name, addresses, and the networks of its pods (CIDRs as the API writes them)."""
 
     name: str

@@ -15,7 +15,7 @@ from tracer.model.evidence import Evidence
 
 if TYPE_CHECKING:
     from tracer.model.kube import Owner
-    from tracer.model.rule import Walk
+    from tracer.model.rule import RuleTrace
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Socket:
 
 
 @dataclass(frozen=True)
-class Clue:
+class DecisionDetail:
     """What the kernel knew when it decided. what: see tracer/events/decision_detail.py, which also names the facts."""
 
     what: str
@@ -113,7 +113,7 @@ class Drop:
 
 
 @dataclass(frozen=True)
-class Ipvs:
+class IpvsDecision:
     """What IPVS did with a packet.
 
     virtual: address of the virtual server, "fwmark N" of one that goes by mark, "" when it dropped the packet and did not say
@@ -158,13 +158,13 @@ class Hop:
     mark: int = 0
     reject: str = ""
     nat: Nat | None = None
-    ipvs: Ipvs | None = None
+    ipvs: IpvsDecision | None = None
     handshake: Handshake | None = None
     socket: Socket | None = None
     drop: Drop | None = None
-    clue: Clue | None = None
+    clue: DecisionDetail | None = None
     clone: bool = False
-    walk: Walk | None = None
+    walk: RuleTrace | None = None
     from_conntrack: bool = False
     owner: Owner | None = None
 
@@ -218,7 +218,7 @@ class Packet:
     def drop(self) -> Drop | None:
         return next((h.drop for h in reversed(self.hops) if h.drop and not h.clone), None)
 
-    def clue(self, what: str) -> Clue | None:
+    def clue(self, what: str) -> DecisionDetail | None:
         """Its last clue of that kind."""
         return next((h.clue for h in reversed(self.hops) if h.clue and h.clue.what == what), None)
 

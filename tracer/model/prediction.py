@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from tracer.model.condition import Assumed, Doubt
+from tracer.model.condition import Assumed, Condition
 from tracer.model.packet import Endpoints, Hop, Packet
 
 
 @dataclass(frozen=True)
-class Story:
+class PredictedPath:
     """One way that the packet may go. share: of all connections; doubts: on what it depends, a clause each. loose: (hook,
     table, chain) of those whose place among others of the same priority is not known. notes: what is not known and changes
     nothing, as which of two equal rules acts. twins: the same story by those other rules.
@@ -23,9 +23,9 @@ class Story:
     doubts: tuple[str, ...]
     loose: frozenset[tuple[str, str, str]] = frozenset()
     notes: tuple[str, ...] = ()
-    twins: tuple[Story, ...] = ()
+    twins: tuple[PredictedPath, ...] = ()
 
-    def every(self) -> Iterator[Story]:
+    def every(self) -> Iterator[PredictedPath]:
         """The story and all its twins."""
         yield self
         for twin in self.twins:
@@ -33,7 +33,7 @@ class Story:
 
 
 @dataclass(frozen=True)
-class Moment:
+class PathState:
     """A story so far. mark: None = not known. in_face, out_face: the interfaces, "" = none. done: which ends ("dst", "src") are
     translated, or will not be any more. assumed: what its doubts say of matches. twins: stories that come to the same, and
     when. over: (sentence, outcome) of a story that has ended.
@@ -46,11 +46,11 @@ class Moment:
     out_face: str = ""
     done: frozenset[str] = frozenset()
     share: Fraction = Fraction(1)
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[Condition, ...] = ()
     assumed: Assumed = frozenset()
-    twins: tuple[tuple[Doubt, Moment], ...] = ()
+    twins: tuple[tuple[Condition, PathState], ...] = ()
     over: tuple[str, str] | None = None
 
-    def end(self, sentence: str, outcome: str, *hops: Hop) -> Moment:
+    def end(self, sentence: str, outcome: str, *hops: Hop) -> PathState:
         """The story with its end."""
         return replace(self, hops=(*self.hops, *hops), over=(sentence, outcome))

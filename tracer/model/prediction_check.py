@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracer.model.prediction import Story
+from tracer.model.prediction import PredictedPath
 
 
 @dataclass(frozen=True)
-class Compared:
+class PredictionCheck:
     """agreed: steps that are as told. difference: the first one that is not, as a sentence; "" = everything is as told."""
 
-    story: Story
+    story: PredictedPath
     agreed: int
     difference: str

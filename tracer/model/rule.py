@@ -60,7 +60,7 @@ class Ruleset:
 
 
 @dataclass(frozen=True)
-class Place:
+class RuleLocation:
     """Where in a chain: the rule's number from 1, 0 = the chain's policy."""
 
     chain: str
@@ -68,7 +68,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Visit:
+class RuleHit:
     """A rule that acted on the packet, or the policy that did.
 
     path: from the base chain down to it: the places jumped from, then its own. rule: None for a policy. verdict: what it did:
@@ -76,7 +76,7 @@ class Visit:
     this rule threw the packet away, as a clause: the rule's own target did not act then; "" elsewhere.
     """
 
-    path: tuple[Place, ...]
+    path: tuple[RuleLocation, ...]
     rule: Rule | None
     verdict: str
     evidence: Evidence
@@ -84,12 +84,12 @@ class Visit:
     hotdrop: str = ""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RuleLocation:
         return self.path[-1]
 
 
 @dataclass(frozen=True)
-class Walk:
+class RuleTrace:
     """The way of one packet through one table run.
 
     visits: what acted, in order; the last one decided, unless `undecided`. possible: when it cannot be told which rule decided,
@@ -97,16 +97,16 @@ class Walk:
     None when it could not be read.
     """
 
-    visits: tuple[Visit, ...] = ()
+    visits: tuple[RuleHit, ...] = ()
     possible: tuple[Rule, ...] = ()
     undecided: str = ""
     ruleset: Ruleset | None = field(default=None, compare=False, repr=False)
 
     @property
-    def decision(self) -> Visit | None:
+    def decision(self) -> RuleHit | None:
         return None if self.undecided or not self.visits else self.visits[-1]
 
 
-def path(places: Sequence[Place]) -> str:
+def path(places: Sequence[RuleLocation]) -> str:
     """PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1; a policy has no number: FORWARD policy."""
     return " > ".join(f"{p.chain} {p.number or 'policy'}" for p in places)

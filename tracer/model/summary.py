@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tracer.model.counter_mismatch import Difference
+    from tracer.model.counter_mismatch import CounterMismatch
     from tracer.model.finding import Finding
 
 
 @dataclass
-class Totals:
+class RunSummary:
     """What a run saw, counted. lost: events; outcomes: packets by outcome. findings: as they stand at the end.
 
     causes: SYNs by cause. differences: what the kernel counted, and what packets explain of it. timelines: how many there
@@ -28,7 +28,7 @@ class Totals:
     seconds: float = 0.0
     findings: list[Finding] = field(default_factory=list)
     causes: dict[str, int] = field(default_factory=dict)
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[CounterMismatch] = field(default_factory=list)
     timelines: dict[str, int] = field(default_factory=dict)
     unexplained: int = 0
     unaddressed: int = 0

@@ -9,7 +9,7 @@ from tracer.model.packet import Endpoints
 
 
 @dataclass(frozen=True)
-class Identity:
+class ConnectionKey:
     """What conntrack knows a connection by. netns: "" when nobody tracks it, and it is known by its ends alone."""
 
     protocol: str
@@ -28,7 +28,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimelineEntry:
     """One thing on a timeline.
 
     time: ns, CLOCK_MONOTONIC. kind: "packet", "conntrack", "change" or "verdict". way: "->" as the first packet, "<-" back, "!"
@@ -62,11 +62,11 @@ class Timeline:
     nothing comes any more.
     """
 
-    identity: Identity
+    identity: ConnectionKey
     began: int
     origin: int
     asked: Endpoints
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TimelineEntry] = field(default_factory=list)
     packets: int = 0
     again: int = 0
     lost: int = 0

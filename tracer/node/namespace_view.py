@@ -17,7 +17,7 @@ from tracer.errors import TraceError
 from tracer.node import netns, procnet
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
-from tracer.node.procnet import Bound
+from tracer.node.procnet import BoundSocket
 from tracer.util.bounded import Bounded
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ NET = Path("/proc/thread-self/net")
 """The namespace of the thread that looks; /proc/net is the main thread's."""
 
 
-class Spaces:
+class NamespaceInspector:
     """Namespaces by the names that hops have."""
 
     def __init__(self, namespaces: Namespaces | None = None, processes: Processes | None = None) -> None:
@@ -34,7 +34,7 @@ class Spaces:
         self._processes = processes or Processes()
         self._kept: Bounded[Hashable, tuple[float, object]] = Bounded(ANSWERS_KEPT)
 
-    def bound(self, name: str) -> tuple[Bound, ...]:
+    def bound(self, name: str) -> tuple[BoundSocket, ...]:
         """The TCP sockets that listen in a namespace."""
         return self._ask(name, "bound", lambda: procnet.bound(NET, "tcp"), ())
 

@@ -27,13 +27,13 @@ Message = tuple[int, int, bytes]
 """Type within nftables (NFT_MSG_*), family, attributes."""
 
 
-class TooMany(OSError):
+class TooManyMessages(OSError):
     """There are more objects than are read. The socket is of no use any more. generation: of the rules, 0 = not known."""
 
     generation = 0
 
 
-class Interrupted(Exception):
+class DumpInterrupted(Exception):
     """The ruleset changed while it was being dumped: what came is of two generations."""
 
 
@@ -95,16 +95,17 @@ class Nfnetlink:
             raise
 
     def dump(self, message: int, family: int = 0, attrs: bytes = b"") -> list[Message]:
-        """All objects of a kind. Raises Interrupted when they changed under way, TooMany when there are more than MOST."""
+        """All objects of a kind. Raises DumpInterrupted when they changed under way, TooManyMessages when there are more than
+        MOST."""
         out: list[Message] = []
         for each in self.walk(message, family, attrs):
             out.append(each)
             if len(out) > MOST:
-                raise TooMany(f"there are more than {MOST} of them")
+                raise TooManyMessages(f"there are more than {MOST} of them")
         return out
 
     def walk(self, message: int, family: int = 0, attrs: bytes = b"") -> Iterator[Message]:
-        """The objects of a kind, one by one; at the end raises Interrupted when they changed under way.
+        """The objects of a kind, one by one; at the end raises DumpInterrupted when they changed under way.
 
         A walk that is left before its end keeps the kernel busy with it until the socket is closed.
         """
@@ -117,7 +118,7 @@ class Nfnetlink:
                     _raise(body)
                 if kind == DONE:
                     if interrupted:
-                        raise Interrupted
+                        raise DumpInterrupted
                     return
                 yield kind & 255, body[0], body[4:]
 

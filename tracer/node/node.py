@@ -20,7 +20,7 @@ from tracer.node.files import of_node
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.netns import inside
 from tracer.node.processes import Processes
-from tracer.node.procnet import Bound
+from tracer.node.procnet import BoundSocket
 from tracer.node.routes import Routes
 from tracer.util import untrusted_file
 from tracer.util.addresses import place
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Listener:
+class ListeningSocket:
     """A process that waits on a port of the node. address: "0.0.0.0" or "::" for all. pid: 0 when it cannot be told."""
 
     address: str
@@ -51,7 +51,7 @@ class Listener:
         return place(self.address, self.port)
 
 
-class Node:
+class HostReader:
     """The node that this runs on. Addresses and sockets are those of process 1's network namespace, or of ours."""
 
     def __init__(self, proc: Path = Path("/proc"), run: Path | None = None, sys: Path = Path("/sys")) -> None:
@@ -68,11 +68,11 @@ class Node:
         self._kept[key] = time.monotonic(), found
         return found
 
-    def bound(self, protocol: str) -> tuple[Bound, ...]:
+    def bound(self, protocol: str) -> tuple[BoundSocket, ...]:
         """Sockets of the node that wait for packets. protocol: "tcp" or "udp"."""
         return self._keep(("bound", protocol), lambda: procnet.bound(self._net, protocol), ())
 
-    def listener(self, address: str, port: int, protocol: str) -> Listener | None:
+    def listener(self, address: str, port: int, protocol: str) -> ListeningSocket | None:
         """Who waits on this address and port of the node. protocol: "tcp" or "udp"."""
         found = [b for b in self.bound(protocol) if b.port == port]
         found = [b for b in found if b.takes(address)]
@@ -80,7 +80,7 @@ class Node:
             return None
         # The more exact one is asked first by the kernel too.
         best = min(found, key=lambda b: (b.address in procnet.WILDCARDS, b.address))
-        return Listener(best.address, port, *self._processes.owner(best.inode))
+        return ListeningSocket(best.address, port, *self._processes.owner(best.inode))
 
     def is_kube_proxy(self, pid: int) -> bool:
         """Whether a process is kube-proxy, or k3s, which has it in it."""

@@ -18,7 +18,7 @@ WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundSocket:
     """A socket that waits on a port. address: "0.0.0.0" or "::" for all. inode: of the socket."""
 
     address: str
@@ -30,7 +30,7 @@ class Bound:
         return self.address in (address, "::") or (self.address == "0.0.0.0" and ":" not in address)
 
 
-def bound(proc: Path, protocol: str) -> tuple[Bound, ...]:
+def bound(proc: Path, protocol: str) -> tuple[BoundSocket, ...]:
     """The sockets of a namespace that wait for packets. proc: /proc/PID/net. protocol: "tcp" or "udp"; () for any other."""
     if protocol not in ("tcp", "udp"):
         return ()
@@ -39,7 +39,7 @@ def bound(proc: Path, protocol: str) -> tuple[Bound, ...]:
     )
 
 
-def _table(path: Path, wanted: str) -> Iterator[Bound]:
+def _table(path: Path, wanted: str) -> Iterator[BoundSocket]:
     try:
         with path.open(encoding="ascii") as lines:
             next(lines, "")
@@ -50,7 +50,7 @@ def _table(path: Path, wanted: str) -> Iterator[Bound]:
                         return
                     continue
                 address, _, port = fields[1].partition(":")
-                yield Bound(_address(address), int(port, 16), int(fields[9]))
+                yield BoundSocket(_address(address), int(port, 16), int(fields[9]))
     except (OSError, ValueError, IndexError):
         return
 

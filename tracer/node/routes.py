@@ -45,7 +45,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Link:
+class NetworkDevice:
     """An interface. kind: "bridge", "veth", "vxlan", "dummy" ..., "" for a real one. networks: of its addresses.
 
     ports: of a bridge, how many interfaces are in it.
@@ -62,7 +62,7 @@ class Routes:
 
     def __init__(self) -> None:
         self._asked: dict[tuple[str, str, str, int], Route] = {}
-        self._links: tuple[Link, ...] | None = None
+        self._links: tuple[NetworkDevice, ...] | None = None
 
     def to(self, address: str, source: str = "", arrives: str = "", mark: int = 0) -> Route:
         """Where a packet to this address goes. arrives: the interface it came in by, "" = it is sent here."""
@@ -75,7 +75,7 @@ class Routes:
         """Whether the kernel takes the address for its own, as addrtype and fib do."""
         return self.to(address).kind == "local"
 
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[NetworkDevice, ...]:
         """All interfaces; () when they cannot be listed."""
         if self._links is None:
             self._links = tuple(_links())
@@ -104,7 +104,7 @@ def _ask(address: str, source: str, arrives: str, mark: int) -> Route:
     return Route(KINDS.get(answer["type"], ""), name, attrs.get("RTA_GATEWAY", ""), attrs.get("RTA_PREFSRC", ""))
 
 
-def _links() -> list[Link]:
+def _links() -> list[NetworkDevice]:
     from pyroute2 import IPRoute
 
     with suppress(Exception), IPRoute() as route:  # pyroute2 raises many kinds
@@ -116,7 +116,7 @@ def _links() -> list[Link]:
             networks.setdefault(each["index"], []).append(str(ip_interface(address).network))
         masters = [attrs.get("IFLA_MASTER") for _, attrs in found]
         return [
-            Link(str(attrs.get("IFLA_IFNAME")), _kind(attrs), tuple(networks.get(index, ())), masters.count(index))
+            NetworkDevice(str(attrs.get("IFLA_IFNAME")), _kind(attrs), tuple(networks.get(index, ())), masters.count(index))
             for index, attrs in found
         ]
     return []

@@ -17,9 +17,9 @@ from tracer.events.record import Event, Flag, Kind
 from tracer.model.loss import Loss
 from tracer.model.packet import Endpoints, Flow, Hop, Packet
 from tracer.packets import flooded_copies, header_tracker, outcome
-from tracer.packets.hop_builder import Hops
-from tracer.packets.incomplete import Doubt
-from tracer.rules.resolver import Hits
+from tracer.packets.hop_builder import HopBuilder
+from tracer.packets.incomplete import LossHistory
+from tracer.rules.resolver import RuleResolver
 
 QUIET_NS = 150_000_000
 """A packet is over when nothing has happened to it for so long. Neighbour look-ups and queues can take longer: the rest then
@@ -37,7 +37,7 @@ PARCEL = 64
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
 
 
-class _Over(NamedTuple):
+class _ClosedPacket(NamedTuple):
     """What is remembered of a packet that is over: the times of its first and last hop (ns, CLOCK_MONOTONIC), the number of
     its next event, whether nothing of it was lost, its addresses as it came in, its first and its last event with a header."""
 
@@ -50,7 +50,7 @@ class _Over(NamedTuple):
     whole: Event | None
 
 
-class Journeys:
+class PacketAssembler:
     """Open packets by identity.
 
     wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. tracking: namespaces (inodes) known to use
@@ -62,18 +62,18 @@ class Journeys:
 
     def __init__(
         self,
-        hops: Hops,
+        hops: HopBuilder,
         wall_offset: int = 0,
         tracking: Iterable[int] = (),
         quiet: int = QUIET_NS,
-        rules: Hits | None = None,
+        rules: RuleResolver | None = None,
     ) -> None:
-        self._rules = rules or Hits()
+        self._rules = rules or RuleResolver()
         self._hops, self._offset, self._quiet = hops, wall_offset, quiet
         self._open: dict[int, list[Event]] = {}
         self._last: dict[int, int] = {}
-        self._over: dict[int, _Over] = {}
-        self._doubt = Doubt()
+        self._over: dict[int, _ClosedPacket] = {}
+        self._doubt = LossHistory()
         self._bytes: dict[int, payload.Pieces] = {}
         self._tracked = set(tracking)
         self._number = self._newest = 0
@@ -179,7 +179,7 @@ class Journeys:
         )
         began = before.began if before else events[0].time
         following = max(numbers, default=expected - 1) + 1
-        self._over[identity] = _Over(began, records[-1].time, following, whole, packet.endpoints, first, whole_event)
+        self._over[identity] = _ClosedPacket(began, records[-1].time, following, whole, packet.endpoints, first, whole_event)
         self._rules.over(identity)
         packet.untracked = self._untracked(events)
         packet.verdict, packet.outcome = outcome.judge(packet, packet.untracked)

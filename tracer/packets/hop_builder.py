@@ -14,7 +14,7 @@ from tracer.model.packet import Drop, Handshake, Hop, Nat, Socket
 from tracer.model.rule import NFT_FAMILIES
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
-from tracer.packets.ipvs_connections import Connections
+from tracer.packets.ipvs_connections import IpvsConnections
 from tracer.util.bounded import Bounded
 from tracer.util.octets import c_text
 
@@ -32,7 +32,7 @@ LISTENERS_KEPT = 1 << 14
 """Listening sockets that are remembered, by namespace, address and port."""
 
 
-class Hops:
+class HopBuilder:
     """Makes hops; knows the names that numbers stand for.
 
     drop_reasons: name by number, of the kernel that wrote the events. function: the kernel function an address lies in.
@@ -47,7 +47,7 @@ class Hops:
     ) -> None:
         self.namespaces, self._processes = namespaces, processes
         self._reasons, self._function = drop_reasons, function
-        self._ipvs_connections = Connections()
+        self._ipvs_connections = IpvsConnections()
         self._listeners: Bounded[tuple[int, str, int], int] = Bounded(LISTENERS_KEPT)
         self._makers: dict[int, Callable[[Event], dict[str, Any]]] = {
             kind: getattr(self, "_" + kind.name.removeprefix("EVENT_").lower()) for kind in Kind if kind not in record.PARTS

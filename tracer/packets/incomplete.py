@@ -28,7 +28,7 @@ OF_COPIES = frozenset({"clone", "copy", "pcopy", "tap", "tap_ring"})
 """Probes that follow copies of a packet: without them a copy is not told, and nothing is concluded from that."""
 
 
-class Doubt:
+class LossHistory:
     """The losses of a run, oldest first."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from tracer.events import cstruct, record
 from tracer.events.record import Event
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Ipvs
+from tracer.model.packet import IpvsDecision
 from tracer.util.octets import c_text
 
 Act: Any = cstruct.enum("records/event.h", "ipvs_act")
@@ -22,25 +22,25 @@ CONNECTIONS_KEPT = 65536
 _NONE = bytes(16)
 
 
-class Connections:
+class IpvsConnections:
     """The connections of IPVS that were seen to be made."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[object, None] = OrderedDict()
 
-    def tell(self, e: Event) -> Ipvs:
+    def tell(self, e: Event) -> IpvsDecision:
         """What an EVENT_IPVS tells. To be called in the order of a packet's events, packets in the order of their time."""
         if e.state == Act.IPVS_DROPPED:
-            return Ipvs()
+            return IpvsDecision()
         by_mark = bytes(e.orig_dst) == _NONE
         virtual = f"fwmark {e.mark}" if by_mark else record.address(e.orig_dst)
         server = {"virtual": virtual, "virtual_port": e.orig_dport, "protocol": record.protocol(e).lower()}
         scheduler: dict[str, Any] = {"scheduler": c_text(e.table), "persistent": bool(e.ct_info & PERSISTENT)}
         if e.state == Act.IPVS_NO_SERVER:
-            return Ipvs(**server, **scheduler)
+            return IpvsDecision(**server, **scheduler)
         chosen, evidence = self._chosen(e)
         real = {"real": record.address(e.reply_src), "real_port": e.reply_sport}
-        return Ipvs(**server, **scheduler, **real, chosen=chosen, evidence=evidence)
+        return IpvsDecision(**server, **scheduler, **real, chosen=chosen, evidence=evidence)
 
     def _chosen(self, e: Event) -> tuple[str, Evidence]:
         ends = (e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport, e.reply_src, e.reply_sport)

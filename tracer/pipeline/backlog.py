@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Packet
-from tracer.packets.assembler import Journeys
+from tracer.packets.assembler import PacketAssembler
 
 
 @dataclass
@@ -29,12 +29,12 @@ class Backlog:
         identities they had."""
         self.evidence, self._made, self._closed = evidence, made or [], closed
 
-    def count(self, journeys: Journeys) -> int:
+    def count(self, journeys: PacketAssembler) -> int:
         """How many packets are in it, with those that are open."""
         self.open = journeys.open + self._closed if self.evidence else 0
         return self.open
 
-    def packets(self, journeys: Journeys) -> Iterator[Packet]:
+    def packets(self, journeys: PacketAssembler) -> Iterator[Packet]:
         """All of them, each with its mark."""
         if not self.evidence:
             return

@@ -6,16 +6,16 @@ from __future__ import annotations
 from types import TracebackType
 
 from tracer.connections import conntrack_events
-from tracer.connections.change_log import Changes
+from tracer.connections.change_log import ChangeLog
 from tracer.connections.index import identity_of
-from tracer.connections.tracker import Connections
+from tracer.connections.tracker import ConnectionTracker
 from tracer.findings import Findings
-from tracer.handshakes.analyzer import Syns
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.evidence import Evidence
-from tracer.model.handshake import Verdict
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
-from tracer.model.timeline import Identity, Step, Timeline
+from tracer.model.summary import RunSummary
+from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
 from tracer.packets import icmp
 from tracer.packets.outcome import BAD
 from tracer.render.base import Output
@@ -24,7 +24,7 @@ HOLD_NS = 2_000_000_000
 """So long an event of conntrack waits for a packet of its connection."""
 
 
-class Following:
+class ConnectionStage:
     """Takes packets with their owners; writes verdicts, and timelines if they are asked for. A context manager.
 
     connections: None = by packet. quiet: only what went wrong.
@@ -32,18 +32,18 @@ class Following:
 
     def __init__(
         self,
-        syns: Syns,
-        connections: Connections | None = None,
-        changes: Changes | None = None,
+        syns: HandshakeAnalyzer,
+        connections: ConnectionTracker | None = None,
+        changes: ChangeLog | None = None,
         findings: Findings | None = None,
         quiet: bool = False,
-        entries: conntrack_events.Heard | None = None,
+        entries: conntrack_events.ConntrackListener | None = None,
     ) -> None:
         self._syns, self._connections, self._findings, self._quiet = syns, connections, findings, quiet
-        self._changes = changes or Changes()
+        self._changes = changes or ChangeLog()
         self._entries = entries or conntrack_events.EntryEvents()
-        self._ends = conntrack_events.Ends()
-        self._held: list[tuple[conntrack_events.EntryEvent, Step]] = []
+        self._ends = conntrack_events.EntryExpiry()
+        self._held: list[tuple[conntrack_events.EntryEvent, TimelineEntry]] = []
 
     @property
     def by_connection(self) -> bool:
@@ -75,11 +75,11 @@ class Following:
             for change in changes:
                 self._connections.changed(change)
             new = [event for at, data in entries for event in conntrack_events.read(data, at)]
-            self._held += [(e, Step(e.time, "conntrack", self._ends.words(e, self._entries.process))) for e in new]
+            self._held += [(e, TimelineEntry(e.time, "conntrack", self._ends.words(e, self._entries.process))) for e in new]
             self._note_entries(now)
             self._write(self._connections.over(now), output)
 
-    def end(self, totals: Totals, output: Output) -> None:
+    def end(self, totals: RunSummary, output: Output) -> None:
         """Writes the rest; fills in the totals."""
         self._tell(self._syns.rest(), output)
         totals.causes = dict(self._syns.by_cause)
@@ -91,7 +91,7 @@ class Following:
             if self._entries.lost:
                 output.note(f"Events of conntrack were lost {self._entries.lost} times; timelines may lack some.")
 
-    def _tell(self, verdicts: list[Verdict], output: Output) -> None:
+    def _tell(self, verdicts: list[HandshakeVerdict], output: Output) -> None:
         for verdict in verdicts:
             if self._connections is not None and self._on_timeline(verdict):
                 pass
@@ -100,14 +100,14 @@ class Following:
             for finding in self._findings.look_syn(verdict) if self._findings else ():
                 output.finding(finding)
 
-    def _on_timeline(self, verdict: Verdict) -> bool:
+    def _on_timeline(self, verdict: HandshakeVerdict) -> bool:
         """Puts it on its connection's timeline, unless that has been told and forgotten."""
         assert self._connections is not None and verdict.attempt
         cause = verdict.cause
         text = cause.text + f" ({cause.evidence})" * (cause.evidence is Evidence.DERIVED)
         return self._connections.note(
             identity_of(verdict.attempt.syn),
-            Step(verdict.attempt.began + verdict.after, "verdict", text, bad=not cause.good),
+            TimelineEntry(verdict.attempt.began + verdict.after, "verdict", text, bad=not cause.good),
             cause.name,
         )
 
@@ -116,7 +116,7 @@ class Following:
         assert self._connections is not None
         waiting, self._held = self._held, []
         for event, step in waiting:
-            identities = (Identity(event.protocol, event.orig, event.zone, netns) for netns in ("node", ""))
+            identities = (ConnectionKey(event.protocol, event.orig, event.zone, netns) for netns in ("node", ""))
             if not any(self._connections.note(i, step) for i in identities) and now - event.time < HOLD_NS:
                 self._held.append((event, step))
         del self._held[: -conntrack_events.KEPT]
@@ -128,7 +128,7 @@ class Following:
                 output.timeline(timeline)
             self._connections.written(timeline)
 
-    def __enter__(self) -> Following:
+    def __enter__(self) -> ConnectionStage:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:

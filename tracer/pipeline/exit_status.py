@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 from tracer.packets.outcome import BAD
 
 
-def status(totals: Totals, with_command: bool) -> int:
+def status(totals: RunSummary, with_command: bool) -> int:
     """The exit status of a finished run (docs/exit-status.md). Without a command, ending is all that can be asked."""
     if not with_command:
         return 0

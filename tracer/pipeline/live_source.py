@@ -10,24 +10,24 @@ from tracer.util.worker import troubles
 
 if TYPE_CHECKING:
     from tracer.kernel.session import Session
-    from tracer.kube.filter_renewal import Renewed
-    from tracer.kube.resolver import Kube
+    from tracer.kube.filter_renewal import RenewedFilter
+    from tracer.kube.resolver import OwnerResolver
     from tracer.model.filter import Filter
-from tracer.pipeline.source import Turn
+from tracer.pipeline.source import Batch
 
 
-class Live:
+class LiveSource:
     """The running probes. kube: has something to say now and then."""
 
-    def __init__(self, session: Session, kube: Kube | None = None) -> None:
+    def __init__(self, session: Session, kube: OwnerResolver | None = None) -> None:
         self.session, self._kube = session, kube
         if kube:
             kube.attach(self.set_filter)
 
-    def turn(self, last: bool) -> Turn:
+    def turn(self, last: bool) -> Batch:
         now = time.monotonic_ns()
         batch = self.session.events()
-        return Turn(now, batch, self.session.losses(), last)
+        return Batch(now, batch, self.session.losses(), last)
 
     def glance(self) -> None:
         self.session.glance()
@@ -43,5 +43,5 @@ class Live:
     def unasked(self) -> bool:
         return False
 
-    def renewals(self) -> list[Renewed]:
+    def renewals(self) -> list[RenewedFilter]:
         return self._kube.renewals() if self._kube else []

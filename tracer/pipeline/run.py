@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from tracer.events import record
 from tracer.findings import Findings
-from tracer.kube.resolver import Kube
+from tracer.kube.resolver import OwnerResolver
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
-from tracer.packets.assembler import PARCEL, Journeys
+from tracer.model.summary import RunSummary
+from tracer.packets.assembler import PARCEL, PacketAssembler
 from tracer.packets.outcome import BAD
 from tracer.pipeline.backlog import Backlog
-from tracer.pipeline.correlation import Following
-from tracer.pipeline.shutdown import Stop
-from tracer.pipeline.source import Source, Turn
+from tracer.pipeline.correlation import ConnectionStage
+from tracer.pipeline.shutdown import StopRequest
+from tracer.pipeline.source import Batch, EventSource
 from tracer.render.base import Output
 
 POLL_SECONDS = 0.05
@@ -30,7 +30,7 @@ EXPLAINING = "Explaining what was seen; Ctrl-C again ends at once."
 
 
 @dataclass(frozen=True)
-class Limits:
+class RunLimits:
     """When a run ends by itself. count: packets, 0 = no limit. seconds: 0 = no limit."""
 
     count: int = 0
@@ -43,18 +43,18 @@ class Run:
 
     def __init__(
         self,
-        source: Source,
-        journeys: Journeys,
+        source: EventSource,
+        journeys: PacketAssembler,
         output: Output,
-        limits: Limits,
-        kube: Kube | None = None,
+        limits: RunLimits,
+        kube: OwnerResolver | None = None,
         findings: Findings | None = None,
-        following: Following | None = None,
+        following: ConnectionStage | None = None,
     ) -> None:
         self._source, self._journeys, self._output, self._limits = source, journeys, output, limits
         self._kube, self._findings, self._following = kube, findings, following
-        self.totals = Totals()
-        self._stop = Stop()
+        self.totals = RunSummary()
+        self._stop = StopRequest()
         self._full = self._noted = False
         self._backlog = Backlog()
 
@@ -63,7 +63,7 @@ class Run:
         if self._following:
             self._following.start(self._output)
 
-    def follow(self, stop: Stop, command: subprocess.Popen[bytes] | None = None) -> None:
+    def follow(self, stop: StopRequest, command: subprocess.Popen[bytes] | None = None) -> None:
         """Prints packets until stopped, a limit is reached, or the command has ended; then prints what is left.
 
         What there was no time for, once it was stopped, is counted in totals.unexplained.
@@ -84,19 +84,19 @@ class Run:
         self._turn(last=True)
         self._over(time.monotonic() - began)
 
-    def replay(self, turns: Iterable[Turn], stop: Stop, seconds: float | None = None, early: bool = False) -> None:
+    def replay(self, turns: Iterable[Batch], stop: StopRequest, seconds: float | None = None, early: bool = False) -> None:
         """Prints the packets of turns that were recorded.
 
         seconds: how long that run took, None = as long as its turns. early: ends at the limit, as the recorded run did not.
         """
-        self._stop, began, turn = stop, 0, Turn(0, record.NOTHING)
+        self._stop, began, turn = stop, 0, Batch(0, record.NOTHING)
         for turn in turns:
             began = began or turn.now
             self._take(turn)
             if stop.asked or (early and self._full):
                 break
         if not turn.last:
-            self._take(Turn(turn.now, record.NOTHING, last=True))
+            self._take(Batch(turn.now, record.NOTHING, last=True))
         self._over((turn.now - began) / 1e9 if seconds is None else seconds)
         if not (early and self._full):
             self._explain_backlog()
@@ -127,7 +127,7 @@ class Run:
         """Within a turn the objects of Kubernetes do not change: all its packets are explained by the same."""
         return self._kube.still() if self._kube else nullcontext()
 
-    def _take(self, turn: Turn) -> None:
+    def _take(self, turn: Batch) -> None:
         for renewed in self._source.renewals():
             if self._kube:
                 self._kube.hold(renewed)
@@ -151,7 +151,7 @@ class Run:
         self.totals.events, self.totals.unaddressed = self._journeys.events, self._journeys.unaddressed
         self._ask_kube()
 
-    def _packets(self, turn: Turn) -> Iterator[Packet]:
+    def _packets(self, turn: Batch) -> Iterator[Packet]:
         """Those that are over, as long as there is time for them; in a replay, those that the run had time for."""
         parcels, taken = self._journeys.parcels(None if turn.last else turn.now), 0
         while not self._backlog.evidence:

@@ -16,7 +16,7 @@ END_SECONDS = 5.0
 """How long a run that was asked to end goes on to explain what it has seen: on a busy node, a ring full of packets."""
 
 
-class Stop:
+class StopRequest:
     """asked: a run is to end when it has explained what it has seen. late: now, whatever is left."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Stop:
         self._until = 0.0
 
 
-class Signals(Stop):
+class StopSignals(StopRequest):
     """Ctrl-C, SIGTERM and SIGHUP end a run, twice: at once. They do not interrupt what it is doing.
 
     SIGHUP stays ignored where it was ignored from the start: nohup asks for that.
@@ -60,7 +60,7 @@ class Signals(Stop):
             signal.signal(number, handler)
 
 
-class Reading(Signals):
+class ReadingSignals(StopSignals):
     """While a capture is read: there is nothing to save, so the second signal ends it wherever it is, with KeyboardInterrupt.
 
     So does the first one when END_SECONDS were not enough: a part of a capture can be as large as its maker wants.
@@ -87,9 +87,9 @@ class Reading(Signals):
 
 
 @contextmanager
-def reading(paths: Sequence[str]) -> Iterator[Reading]:
+def reading(paths: Sequence[str]) -> Iterator[ReadingSignals]:
     """Captures are read in the block. Raises Interrupted when it was asked to end there, however far the block has come."""
-    stop = Reading()
+    stop = ReadingSignals()
     why = Interrupted(f"Interrupted while reading {' and '.join(paths)}: the answer is not complete.")
     try:
         yield stop

@@ -16,12 +16,12 @@ import numpy.typing as npt
 from tracer.model.loss import Loss
 
 if TYPE_CHECKING:
-    from tracer.kube.filter_renewal import Renewed
+    from tracer.kube.filter_renewal import RenewedFilter
     from tracer.model.filter import Filter
 
 
 @dataclass(frozen=True)
-class Turn:
+class Batch:
     """now: ns, CLOCK_MONOTONIC, taken before the drain. batch: of `struct event`. losses: since the turn before.
 
     last: no turn follows, so every packet that is open is over. explained: of a recorded turn, how many parcels of packets its
@@ -35,7 +35,7 @@ class Turn:
     explained: int | None = None
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """What a run asks for its next turn, and for what the user should be told after it.
 
     glance: called often while packets are explained, which may take long: a source that counts losses notes when they were.
@@ -44,10 +44,10 @@ class Source(Protocol):
     asked what the recorded run never asked, so that it had ended before.
     """
 
-    def turn(self, last: bool) -> Turn: ...
+    def turn(self, last: bool) -> Batch: ...
     def notes(self) -> list[str]: ...
     def glance(self) -> None: ...
     def set_filter(self, to: Filter) -> None: ...
     def left(self, parcels: int) -> None: ...
     def unasked(self) -> bool: ...
-    def renewals(self) -> list[Renewed]: ...
+    def renewals(self) -> list[RenewedFilter]: ...

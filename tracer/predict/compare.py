@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tracer.model.packet import Hop, Packet
-from tracer.model.prediction import Story
-from tracer.model.prediction_check import Compared
+from tracer.model.prediction import PredictedPath
+from tracer.model.prediction_check import PredictionCheck
 from tracer.model.rule import path
 from tracer.packets.outcome import BAD
 from tracer.util.addresses import place
 
 
 @dataclass(frozen=True)
-class Step:
+class ComparedStep:
     """One thing that was compared. key: where; told: what happened there; rule: which decided, "" = not known."""
 
     key: tuple[str, ...]
@@ -33,11 +33,11 @@ class Step:
         return " ".join(filter(None, self.key))
 
 
-def steps(packet: Packet, netns: str = "node") -> list[Step]:
+def steps(packet: Packet, netns: str = "node") -> list[ComparedStep]:
     """What a packet met in this namespace, in order; translations that conntrack repeats are left out, and so is what it met
     when it had left and was sent back.
     """
-    found: list[Step] = []
+    found: list[ComparedStep] = []
     left = False
     for hop in packet.hops:
         if hop.netns != netns or hop.clone:
@@ -46,12 +46,12 @@ def steps(packet: Packet, netns: str = "node") -> list[Step]:
             break
         left = left or hop.hook == "POSTROUTING"
         if hop.what in ("table", "chain"):
-            found.append(Step((hop.hook, hop.table, hop.chain), hop.verdict, _rule(hop)))
+            found.append(ComparedStep((hop.hook, hop.table, hop.chain), hop.verdict, _rule(hop)))
         elif hop.nat and not hop.nat.kind.startswith("reverse"):
             after = hop.nat.after
             to = place(after.dst, after.dport) if hop.nat.kind == "DNAT" else after.src
             kind = "SNAT" if hop.nat.kind == "MASQUERADE" else hop.nat.kind
-            found.append(Step((hop.hook, kind), to))
+            found.append(ComparedStep((hop.hook, kind), to))
     return found
 
 
@@ -59,33 +59,33 @@ def _rule(hop: Hop) -> str:
     return path(hop.walk.decision.path) if hop.walk and hop.walk.decision else ""
 
 
-def compare(stories: Sequence[Story], packet: Packet, netns: str = "node") -> Compared:
+def compare(stories: Sequence[PredictedPath], packet: Packet, netns: str = "node") -> PredictionCheck:
     """The story that agrees longest with a packet that was traced."""
     every = [each for story in stories for each in story.every()]
     return max((_with(story, packet, netns) for story in every), key=lambda c: (not c.difference, c.agreed))
 
 
-def _with(story: Story, packet: Packet, netns: str) -> Compared:
+def _with(story: PredictedPath, packet: Packet, netns: str) -> PredictionCheck:
     told, seen = steps(story.packet), steps(packet, netns)
     keys = {s.key for s in seen}, {s.key for s in told}
     told = _placed([s for s in told if s.key in keys[0] or _counts(s)], seen, story)
     seen = [s for s in seen if s.key in keys[1] or _counts(s)]
     for at, (expected, met) in enumerate(zip(told, seen, strict=False)):
         if expected.key != met.key:
-            return Compared(story, at, f"explained was {_said(expected)}, seen {_said(met)}")
+            return PredictionCheck(story, at, f"explained was {_said(expected)}, seen {_said(met)}")
         if expected.told != met.told or (met.rule and expected.rule != met.rule):
-            return Compared(story, at, f"in {met.where} explained was {_said(expected, '')}, seen {_said(met, '')}")
+            return PredictionCheck(story, at, f"in {met.where} explained was {_said(expected, '')}, seen {_said(met, '')}")
     common = min(len(told), len(seen))
     if len(told) > common:
-        return Compared(story, common, f"explained was {_said(told[common])}, which was not seen")
+        return PredictionCheck(story, common, f"explained was {_said(told[common])}, which was not seen")
     if len(seen) > common:
-        return Compared(story, common, f"seen {_said(seen[common])}, which was not explained")
+        return PredictionCheck(story, common, f"seen {_said(seen[common])}, which was not explained")
     if story.packet.outcome in BAD and packet.outcome != story.packet.outcome:
-        return Compared(story, common, f"the end was explained as: {story.packet.verdict}; seen: {packet.verdict}")
-    return Compared(story, common, "")
+        return PredictionCheck(story, common, f"the end was explained as: {story.packet.verdict}; seen: {packet.verdict}")
+    return PredictionCheck(story, common, "")
 
 
-def _placed(told: list[Step], seen: Sequence[Step], story: Story) -> list[Step]:
+def _placed(told: list[ComparedStep], seen: Sequence[ComparedStep], story: PredictedPath) -> list[ComparedStep]:
     """The steps that were told, those of one hook whose order is not known in the order they were seen."""
     order = {step.key: at for at, step in enumerate(seen)}
     free = [at for at, step in enumerate(told) if step.key in story.loose and step.key in order]
@@ -97,11 +97,11 @@ def _placed(told: list[Step], seen: Sequence[Step], story: Story) -> list[Step]:
     return placed
 
 
-def _counts(step: Step) -> bool:
+def _counts(step: ComparedStep) -> bool:
     """Whether a step that only one side has is a difference: not an empty table that lets everything pass."""
     return len(step.key) == 2 or step.told != "ACCEPT"
 
 
-def _said(step: Step, where: str | None = None) -> str:
+def _said(step: ComparedStep, where: str | None = None) -> str:
     by = f" by {step.rule}" if step.rule else ""
     return f"{step.where + ' ' if where is None else where}{step.told}{by}"

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracer.model.rule import Ruleset
-from tracer.rules.inventory import Installed
+from tracer.rules.inventory import RuleInventory
 from tracer.rules.iptables.assemble import assemble, tables
-from tracer.rules.iptables.simulate import Iptables
+from tracer.rules.iptables.simulate import IptablesSimulator
 from tracer.rules.iptables.table import HOOKS
-from tracer.rules.match_context import World
-from tracer.rules.nftables.simulate import Nftables
-from tracer.rules.packet_view import Seen
-from tracer.rules.rule_path import Way
+from tracer.rules.match_context import MatchContext
+from tracer.rules.nftables.simulate import NftablesSimulator
+from tracer.rules.packet_view import PacketView
+from tracer.rules.rule_path import RulePath
 
 PRIORITIES = {"raw": -300, "mangle": -150, "filter": 0, "security": 50}
 CONNTRACK, DNAT, SNAT = -200, -100, 100
@@ -22,10 +22,10 @@ _OF_SOURCES = ("INPUT", "POSTROUTING")
 
 
 @dataclass(frozen=True)
-class Station:
+class HookEntry:
     """One table run, or one base chain. table, chain, what: as in a Hop. translates: "dst", "src", "" = it is no nat.
 
-    ways: what it would do to a packet, whether its source port is known, and in which world. May raise TooMany.
+    ways: what it would do to a packet, whether its source port is known, and in which world. May raise TooManyPaths.
     """
 
     priority: int
@@ -34,7 +34,7 @@ class Station:
     chain: str
     translates: str
     ruleset: Ruleset
-    ways: Callable[[Seen, bool, World], list[Way]]
+    ways: Callable[[PacketView, bool, MatchContext], list[RulePath]]
 
     @property
     def name(self) -> str:
@@ -42,22 +42,22 @@ class Station:
         return f"legacy {self.table}" if self.what == "table" else self.table
 
 
-def stations(installed: Installed, family: str) -> dict[str, list[Station]]:
+def stations(installed: RuleInventory, family: str) -> dict[str, list[HookEntry]]:
     """By hook, in the order of priorities. Of one priority the kernel asks first what was registered last
     (nf_hook_entries_grow): of one table that is the chain with the higher handle; of two tables the rules do not tell.
-    Raises NotUnderstood.
+    Raises UnknownOption.
     """
-    found: dict[str, list[Station]] = {hook: [] for hook in HOOKS}
+    found: dict[str, list[HookEntry]] = {hook: [] for hook in HOOKS}
     if installed.legacy:
         _add_iptables(found, installed.legacy, [t for t in tables(installed.legacy) if t[0] == family], "table")
     if installed.nft:
         saved = [t for t in sorted(installed.saved) if t[0] == family]
         _add_iptables(found, installed.nft.ruleset, saved, "chain")
-        engine = Nftables(installed.nft)
+        engine = NftablesSimulator(installed.nft)
         for base in sorted(installed.nft.bases, key=lambda b: -b.handle):
             if base.key[:2] in installed.saved or base.key[0] not in (family, "inet") or base.hook not in found:
                 continue
-            station = Station(
+            station = HookEntry(
                 base.priority, "chain", " ".join(base.key[:2]), base.key[2],
                 _translated(base.hook) if base.kind == "nat" else "", installed.nft.ruleset,
                 lambda seen, known, world, base=base: engine.ways(base, seen, known, world),  # type: ignore[misc]
@@ -69,16 +69,16 @@ def stations(installed: Installed, family: str) -> dict[str, list[Station]]:
 
 
 def _add_iptables(
-    found: dict[str, list[Station]], ruleset: Ruleset, names: list[tuple[str, str]], what: str
+    found: dict[str, list[HookEntry]], ruleset: Ruleset, names: list[tuple[str, str]], what: str
 ) -> None:  # fmt: skip
     for family, name in names:
         table, rules = assemble(ruleset, family, name)
-        engine = Iptables(table, rules)
+        engine = IptablesSimulator(table, rules)
         for number in table.hooks:
             hook = HOOKS[number]
             nat = name == "nat"
             priority = (SNAT if hook in _OF_SOURCES else DNAT) if nat else PRIORITIES.get(name, 0)
-            station = Station(
+            station = HookEntry(
                 priority, what, name if what == "table" else f"{family} {name}", "" if what == "table" else hook,
                 _translated(hook) if nat else "", ruleset,
                 lambda seen, known, world, engine=engine, number=number: engine.ways(number, seen, known, world),  # type: ignore[misc]

@@ -13,19 +13,19 @@ from ipaddress import ip_address
 from itertools import combinations, groupby, permutations
 from math import inf
 
-from tracer.model.condition import Assumed, Doubt
+from tracer.model.condition import Assumed, Condition
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Endpoints, Hop, Nat, Packet
-from tracer.model.prediction import Moment
-from tracer.model.rule import Walk
+from tracer.model.prediction import PathState
+from tracer.model.rule import RuleTrace
 from tracer.node.routes import Routes
 from tracer.packets.outcome import judge
-from tracer.predict.hook_entries import Station
-from tracer.predict.ipsets import Sets
+from tracer.predict.hook_entries import HookEntry
+from tracer.predict.ipsets import IpSetReader
 from tracer.predict.merge import merged
-from tracer.predict.query import Question
-from tracer.rules.packet_view import Seen
-from tracer.rules.rule_path import MOST, Rewrite, TooMany, Way
+from tracer.predict.query import PathQuery
+from tracer.rules.packet_view import PacketView
+from tracer.rules.rule_path import MOST, Rewrite, RulePath, TooManyPaths
 from tracer.util.octets import encoded
 
 SYN = 2
@@ -44,16 +44,16 @@ MOST_ORDERS = 24
 
 
 @dataclass(frozen=True)
-class _World:
+class _NodeContext:
     """What matches may ask, at one moment of one story."""
 
     routes: Routes
-    sets: Sets
+    sets: IpSetReader
     states: frozenset[str] = frozenset({"NEW"})
     bridge_nf: bool = True
     assumed: Assumed = frozenset()
 
-    def in_set(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+    def in_set(self, name: str, flags: tuple[str, ...], packet: PacketView) -> bool | None:
         return self.sets.has(name, flags, packet)
 
     def in_recent(self, name: str, address: str) -> bool | None:
@@ -73,15 +73,15 @@ class _World:
 
 
 @dataclass
-class Hooks:
+class HookSimulator:
     """The hooks of one node, for one question. stations: by hook, in order. bridge_nf: bridged packets pass by iptables."""
 
-    question: Question
-    stations: Mapping[str, Sequence[Station]]
+    question: PathQuery
+    stations: Mapping[str, Sequence[HookEntry]]
     routes: Routes
-    sets: Sets
+    sets: IpSetReader
     bridge_nf: bool = True
-    _equal: dict[str, list[list[Station]]] = field(init=False)
+    _equal: dict[str, list[list[HookEntry]]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._equal = {
@@ -94,8 +94,8 @@ class Hooks:
         groups = ((hook, group) for hook, found in self._equal.items() for group in found)
         return frozenset((hook, s.table, s.chain) for hook, group in groups if len({s.table for s in group}) > 1 for s in group)
 
-    def through(self, hook: str, begun: Moment, part: tuple[float, float] = EVERY) -> list[Moment]:
-        """The stories behind a hook, or behind those of its chains whose priority is in `part`. Raises TooMany."""
+    def through(self, hook: str, begun: PathState, part: tuple[float, float] = EVERY) -> list[PathState]:
+        """The stories behind a hook, or behind those of its chains whose priority is in `part`. Raises TooManyPaths."""
         moments = [begun]
         for group in self._equal[hook]:
             if not part[0] <= group[0].priority < part[1]:
@@ -104,16 +104,16 @@ class Hooks:
             if len(moments) > MANY:
                 moments = merged(moments)
             if len(moments) > MOST:
-                raise TooMany(f"more than {MOST} ways")
+                raise TooManyPaths(f"more than {MOST} ways")
         return [m if m.over or part[1] < EVERY[1] else _passed(m, hook) for m in moments]
 
-    def _asked(self, hook: str, group: Sequence[Station], m: Moment) -> list[Moment]:
+    def _asked(self, hook: str, group: Sequence[HookEntry], m: PathState) -> list[PathState]:
         """Behind all of one priority, in each order that they may be asked in."""
         orders = list(self._orders(group, m))
         if len(orders) == 1:
             return self._in_order(hook, orders[0], m)
         behind = [(order, self._in_order(hook, order, m)) for order in orders]
-        by_first: dict[str, list[tuple[list[Station], list[Moment]]]] = {}
+        by_first: dict[str, list[tuple[list[HookEntry], list[PathState]]]] = {}
         for order, moments in behind:
             by_first.setdefault(order[0].name, []).append((order, moments))
         if all(len({_outcomes(moments, hook) for _, moments in same}) == 1 for same in by_first.values()):
@@ -125,17 +125,17 @@ class Hooks:
         of = (ORDER, hook, tuple(sorted(clauses)))
         out = []
         for clause, (_, moments) in zip(clauses, behind, strict=True):
-            doubt = Doubt(clause, of=of, options=len(clauses))
+            doubt = Condition(clause, of=of, options=len(clauses))
             out += [replace(each, doubts=(*each.doubts, doubt)) for each in moments]
         return out
 
-    def _in_order(self, hook: str, order: Sequence[Station], m: Moment) -> list[Moment]:
+    def _in_order(self, hook: str, order: Sequence[HookEntry], m: PathState) -> list[PathState]:
         moments = [m]
         for station in order:
             moments = [after for each in moments for after in self._station(hook, station, each)]
         return moments
 
-    def _orders(self, group: Sequence[Station], m: Moment) -> Iterator[list[Station]]:
+    def _orders(self, group: Sequence[HookEntry], m: PathState) -> Iterator[list[HookEntry]]:
         """The orders in which those of one priority may be asked, one if it is all the same. Of one table it is known."""
         tables = {s.table for s in group}
         acting = [s for s in group if len(tables) > 1 and self._acts(s, m)]
@@ -151,40 +151,40 @@ class Hooks:
             if all(group.index(a) < group.index(b) for a, b in combinations(order, 2) if a.table == b.table):
                 count += 1
                 if count > MOST_ORDERS:
-                    raise TooMany(f"more than {MOST_ORDERS} orders of chains of one priority")
+                    raise TooManyPaths(f"more than {MOST_ORDERS} orders of chains of one priority")
                 yield [*order, *others]
 
-    def _acts(self, station: Station, m: Moment) -> bool:
+    def _acts(self, station: HookEntry, m: PathState) -> bool:
         if station.translates in m.done:
             return False
         return any(w.rewrite or w.verdict != "ACCEPT" or w.mark != m.mark for w in self._ways(station, m))
 
-    def _marks(self, station: Station, m: Moment) -> bool:
+    def _marks(self, station: HookEntry, m: PathState) -> bool:
         return any(w.mark != m.mark for w in self._ways(station, m))
 
-    def _station(self, hook: str, station: Station, m: Moment) -> list[Moment]:
+    def _station(self, hook: str, station: HookEntry, m: PathState) -> list[PathState]:
         """Behind one of them."""
         if m.over or station.translates in m.done:
             return [m]
         return [self._after(hook, station, way, m) for way in self._ways(station, m)]
 
-    def _ways(self, station: Station, m: Moment) -> list[Way]:
+    def _ways(self, station: HookEntry, m: PathState) -> list[RulePath]:
         translated = any(h.nat and h.nat.kind == "DNAT" for h in m.hops)
         states = frozenset({"NEW", "DNAT"} if translated else {"NEW"})
-        world = _World(self.routes, self.sets, states, self.bridge_nf, m.assumed)
+        world = _NodeContext(self.routes, self.sets, states, self.bridge_nf, m.assumed)
         return station.ways(self._seen(m), bool(m.ends.sport), world)
 
-    def _seen(self, m: Moment) -> Seen:
+    def _seen(self, m: PathState) -> PacketView:
         q, ends = self.question, m.ends
         src, dst = int(ip_address(ends.src)), int(ip_address(ends.dst))
         icmp = (128 if q.protocol == "icmpv6" else 8, 0) if q.protocol.startswith("icmp") else (0, 0)
         flags = SYN if q.protocol == "tcp" else 0
         arrives, leaves = (int.from_bytes(encoded(name).ljust(16, b"\0"), "big") for name in (m.in_face, m.out_face))
-        return Seen(q.family, src, dst, arrives, leaves, q.number, False, ends.sport, ends.dport, icmp, flags, m.mark)
+        return PacketView(q.family, src, dst, arrives, leaves, q.number, False, ends.sport, ends.dport, icmp, flags, m.mark)
 
-    def _after(self, hook: str, station: Station, way: Way, m: Moment) -> Moment:
+    def _after(self, hook: str, station: HookEntry, way: RulePath, m: PathState) -> PathState:
         verdict = way.verdict
-        walk = Walk(way.visits, ruleset=station.ruleset)
+        walk = RuleTrace(way.visits, ruleset=station.ruleset)
         hop = Hop(
             0, station.what, "node", hook, station.table, station.chain, verdict, Evidence.DERIVED, m.in_face, m.out_face,
             way.mark or 0, way.reject, walk=walk,
@@ -201,7 +201,7 @@ class Hooks:
         packet = Packet(0, 0, "node", "", "", "", told.ends, hops=list(told.hops))
         return replace(told, over=judge(packet))
 
-    def _translated(self, m: Moment, hook: str, station: Station, rewrite: Rewrite, walk: Walk) -> Moment:
+    def _translated(self, m: PathState, hook: str, station: HookEntry, rewrite: Rewrite, walk: RuleTrace) -> PathState:
         before = m.ends
         if station.translates == "dst":
             address = rewrite.address or self._own(before, m.in_face)
@@ -221,12 +221,12 @@ class Hooks:
         return self.routes.to(ends.src).source or ends.dst
 
 
-def _passed(m: Moment, hook: str) -> Moment:
+def _passed(m: PathState, hook: str) -> PathState:
     end = Hop(0, "hook", "node", hook, verdict="ACCEPT", evidence=Evidence.DERIVED, in_iface=m.in_face, out_iface=m.out_face)
     return replace(m, hops=(*m.hops, end))
 
 
-def _registered(hook: str, order: Sequence[Station], orders: Sequence[Sequence[Station]]) -> str:
+def _registered(hook: str, order: Sequence[HookEntry], orders: Sequence[Sequence[HookEntry]]) -> str:
     """What an order depends on: which table comes first, or where that does not tell it from another, the whole order."""
     if len({o[0].name for o in orders}) == len(orders):
         others = " and ".join(o[0].name for o in orders if o[0].name != order[0].name)
@@ -234,7 +234,7 @@ def _registered(hook: str, order: Sequence[Station], orders: Sequence[Sequence[S
     return f"in {hook} what {ORDER}last was {', before it '.join(dict.fromkeys(s.name for s in order))}"
 
 
-def _outcomes(moments: Sequence[Moment], hook: str) -> Hashable:
+def _outcomes(moments: Sequence[PathState], hook: str) -> Hashable:
     """What the stories come to, whichever rules did it. Behind POSTROUTING nobody looks at the mark any more."""
     found: Counter[Hashable] = Counter()
     for m in moments:

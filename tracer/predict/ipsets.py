@@ -10,13 +10,13 @@ from socket import AF_INET, AF_INET6
 from typing import Any
 
 from tracer.rules.match_context import address_text
-from tracer.rules.packet_view import Seen
+from tracer.rules.packet_view import PacketView
 
 KINDS = frozenset({"ip", "net", "port"})
 """Parts of an element that a packet's header tells. A set of interfaces, marks, hardware addresses or sets is not asked."""
 
 
-class Sets:
+class IpSetReader:
     """The ipsets of this process's network namespace, and the lists of -m recent. Answers of sets are kept: ask a new one for
     later times.
     """
@@ -36,7 +36,7 @@ class Sets:
         written = (line.partition("src=")[2].split(" ")[0] for line in lines)
         return None if ip_address(address) in {ip_address(w) for w in written if w} else False
 
-    def has(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+    def has(self, name: str, flags: tuple[str, ...], packet: PacketView) -> bool | None:
         """As `-m set --match-set NAME FLAGS` does; flags: "src" or "dst" for each part. None when that cannot be told.
 
         Only asked where a rule names a set: the kernel has ipset loaded then.
@@ -49,7 +49,7 @@ class Sets:
         return self._told[key]
 
 
-def _ask(name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+def _ask(name: str, flags: tuple[str, ...], packet: PacketView) -> bool | None:
     from pyroute2.ipset import IPSet, PortEntry
 
     family = AF_INET6 if packet.family == "ip6" else AF_INET

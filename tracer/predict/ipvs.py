@@ -11,7 +11,7 @@ from tracer.util.addresses import place
 
 
 @dataclass(frozen=True)
-class Virtual:
+class VirtualServers:
     """The virtual servers. proc: /proc/PID/net or what looks like it."""
 
     proc: Path = Path("/proc/net")

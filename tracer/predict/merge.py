@@ -7,14 +7,14 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from tracer.model.condition import Doubt
+from tracer.model.condition import Condition
 from tracer.model.packet import Packet
-from tracer.model.prediction import Moment
-from tracer.model.rule import Walk, path
+from tracer.model.prediction import PathState
+from tracer.model.rule import RuleTrace, path
 from tracer.packets.outcome import judge
 
 
-def merged(moments: Sequence[Moment]) -> list[Moment]:
+def merged(moments: Sequence[PathState]) -> list[PathState]:
     """The stories, those that differ in the answer to one question and in nothing that comes of it put together. What was put
     together is kept as twins.
     """
@@ -26,10 +26,10 @@ def merged(moments: Sequence[Moment]) -> list[Moment]:
     return found
 
 
-def _without(of: Hashable, moments: Sequence[Moment]) -> list[Moment]:
+def _without(of: Hashable, moments: Sequence[PathState]) -> list[PathState]:
     """The same, with those merged that have each answer to one question."""
-    groups: dict[Hashable, list[tuple[Moment, Doubt]]] = defaultdict(list)
-    out: dict[int, Moment] = {}
+    groups: dict[Hashable, list[tuple[PathState, Condition]]] = defaultdict(list)
+    out: dict[int, PathState] = {}
     for at, m in enumerate(moments):
         doubt = next((d for d in m.doubts if d.group == of), None)
         if not doubt:
@@ -51,11 +51,11 @@ def _without(of: Hashable, moments: Sequence[Moment]) -> list[Moment]:
     return [out[at] for at in sorted(out)]
 
 
-def _common(same: Sequence[tuple[Moment, Doubt]]) -> frozenset[tuple[Hashable, bool]]:
+def _common(same: Sequence[tuple[PathState, Condition]]) -> frozenset[tuple[Hashable, bool]]:
     return frozenset.intersection(*(m.assumed for m, _ in same))
 
 
-def notes(m: Moment) -> tuple[str, ...]:
+def notes(m: PathState) -> tuple[str, ...]:
     """Which other rules may do the same."""
     mine, found = _deciding(m), []
     for doubt, twin in m.twins:
@@ -65,13 +65,13 @@ def notes(m: Moment) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _deciding(m: Moment) -> list[str]:
+def _deciding(m: PathState) -> list[str]:
     """The ways to the rules that translated or refused it."""
     decided = (h for h in m.hops if h.walk and h.walk.decision and (h.nat or h.verdict not in ("", "ACCEPT")))
     return list(dict.fromkeys(_named(h.walk) for h in decided if h.walk))
 
 
-def _named(walk: Walk) -> str:
+def _named(walk: RuleTrace) -> str:
     """Its table, as a condition calls it, and the way to the rule that decided."""
     visit = walk.decision
     assert visit
@@ -80,7 +80,7 @@ def _named(walk: Walk) -> str:
     return table + path(visit.path)
 
 
-def _comes_to(m: Moment) -> Hashable:
+def _comes_to(m: PathState) -> Hashable:
     """How it ends. Where a table ends it, what is done there and in which hook: it is the same by any table's rules."""
     last = m.hops[-1] if m.hops else None
     if m.over and last and last.what in ("table", "chain") and last.verdict in ("DROP", "REJECT"):

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, Ipvs, Packet, Socket
-from tracer.model.prediction import Moment, Story
-from tracer.node.node import Node
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, IpvsDecision, Packet, Socket
+from tracer.model.prediction import PathState, PredictedPath
+from tracer.node.node import HostReader
 from tracer.node.routes import Route, Routes
 from tracer.packets.outcome import judge
-from tracer.predict.hook_entries import Station, stations
-from tracer.predict.hooks import Hooks
-from tracer.predict.ipsets import Sets
-from tracer.predict.ipvs import Virtual
+from tracer.predict.hook_entries import HookEntry, stations
+from tracer.predict.hooks import HookSimulator
+from tracer.predict.ipsets import IpSetReader
+from tracer.predict.ipvs import VirtualServers
 from tracer.predict.merge import merged, notes
-from tracer.predict.query import WITH_PORTS, Question
-from tracer.rules.inventory import Installed
+from tracer.predict.query import WITH_PORTS, PathQuery
+from tracer.rules.inventory import RuleInventory
 from tracer.util.addresses import place
 
 LOCAL_REQUEST, REMOTE_REQUEST = -98, 98
@@ -31,31 +31,31 @@ LOCAL_REQUEST, REMOTE_REQUEST = -98, 98
 
 
 @dataclass
-class Journey:
+class PathPredictor:
     """Answers questions about one node, at the moment that `installed` was read."""
 
-    installed: Installed
+    installed: RuleInventory
     routes: Routes = field(default_factory=Routes)
-    node: Node = field(default_factory=Node)
-    virtual: Virtual = field(default_factory=Virtual)
-    sets: Sets = field(default_factory=Sets)
-    _stations: dict[str, dict[str, list[Station]]] = field(default_factory=dict, init=False)
+    node: HostReader = field(default_factory=HostReader)
+    virtual: VirtualServers = field(default_factory=VirtualServers)
+    sets: IpSetReader = field(default_factory=IpSetReader)
+    _stations: dict[str, dict[str, list[HookEntry]]] = field(default_factory=dict, init=False)
 
-    def stories(self, question: Question) -> list[Story]:
-        """All ways that the packet may go, the likeliest first. Raises TooMany, NotUnderstood."""
+    def stories(self, question: PathQuery) -> list[PredictedPath]:
+        """All ways that the packet may go, the likeliest first. Raises TooManyPaths, UnknownOption."""
         self._question = question
         if question.family not in self._stations:
             self._stations[question.family] = stations(self.installed, question.family)
         name = "ip6tables" if question.family == "ip6" else "iptables"
         bridged = self.node.setting(f"net/bridge/bridge-nf-call-{name}") == "1"
-        self._hooks = Hooks(question, self._stations[question.family], self.routes, self.sets, bridged)
-        begun = Moment(Endpoints(question.src, question.sport, question.dst, question.dport))
+        self._hooks = HookSimulator(question, self._stations[question.family], self.routes, self.sets, bridged)
+        begun = PathState(Endpoints(question.src, question.sport, question.dst, question.dport))
         sent = self.routes.is_local(question.src) and not question.arrives
         moments = self._sent(begun) if sent else self._arrived(begun)
         found = [self._story(m) for m in merged(moments)]
         return sorted(found, key=lambda s: (len(s.doubts), -s.share))
 
-    def _story(self, moment: Moment) -> Story:
+    def _story(self, moment: PathState) -> PredictedPath:
         q = self._question
         src, dst = Endpoints(q.src, q.sport, q.dst, q.dport), moment.ends
         name = {"icmpv6": "ICMPv6"}.get(q.protocol, q.protocol.upper())
@@ -67,18 +67,18 @@ class Journey:
         packet.verdict, packet.outcome = moment.over or judge(packet)
         doubts = tuple(d.text for d in moment.doubts)
         twins = tuple(self._story(twin) for _, twin in moment.twins)
-        return Story(packet, moment.share, doubts, self._hooks.loose, notes(moment), twins)
+        return PredictedPath(packet, moment.share, doubts, self._hooks.loose, notes(moment), twins)
 
     # --- the two ways in
 
-    def _arrived(self, begun: Moment) -> list[Moment]:
+    def _arrived(self, begun: PathState) -> list[PathState]:
         face = self._question.arrives or self.routes.to(begun.ends.src).out
         out = []
         for m in self._hooks.through("PREROUTING", replace(begun, in_face=face)):
             out += self._routed(m) if not m.over else [m]
         return out
 
-    def _routed(self, m: Moment) -> list[Moment]:
+    def _routed(self, m: PathState) -> list[PathState]:
         """The routing decision of a packet that came in."""
         mark = m.mark or 0
         route = self.routes.to(m.ends.dst, m.ends.src, m.in_face, mark)
@@ -95,7 +95,7 @@ class Journey:
             out += self._left(forwarded) if not forwarded.over else [forwarded]
         return out
 
-    def _sent(self, begun: Moment) -> list[Moment]:
+    def _sent(self, begun: PathState) -> list[PathState]:
         route = self.routes.to(begun.ends.dst)
         begun = replace(begun, out_face=route.out, hops=(_routing(route, begun),))
         if route.kind not in ("unicast", "local"):
@@ -117,7 +117,7 @@ class Journey:
 
     # --- the two ways out
 
-    def _left(self, m: Moment) -> list[Moment]:
+    def _left(self, m: PathState) -> list[PathState]:
         """POSTROUTING; what leaves by the loopback comes in again, and its translations are made."""
         out = []
         for each in self._hooks.through("POSTROUTING", m):
@@ -129,13 +129,13 @@ class Journey:
                 out += self._delivered(again) if not again.over else [again]
         return out
 
-    def _delivered(self, m: Moment) -> list[Moment]:
+    def _delivered(self, m: PathState) -> list[PathState]:
         out = []
         for each in self._by_ipvs("INPUT", REMOTE_REQUEST, replace(m, out_face="")):
             out.append(each if each.over else self._socket(each))
         return out
 
-    def _by_ipvs(self, hook: str, priority: float, begun: Moment) -> list[Moment]:
+    def _by_ipvs(self, hook: str, priority: float, begun: PathState) -> list[PathState]:
         """The stories behind a hook in which IPVS stands among the chains: those before it are asked first."""
         out = []
         for m in self._hooks.through(hook, begun, (-inf, priority)):
@@ -143,7 +143,7 @@ class Journey:
             out += [taken] if taken.over else self._hooks.through(hook, m, (priority, inf))
         return out
 
-    def _scheduled(self, hook: str, m: Moment) -> Moment:
+    def _scheduled(self, hook: str, m: PathState) -> PathState:
         """The story's end where IPVS has a virtual server for it."""
         ends, protocol = m.ends, self._question.protocol
         real = self.virtual.real_servers(ends.dst, ends.dport, protocol)
@@ -151,14 +151,14 @@ class Journey:
             return m
         server = f"virtual server {place(ends.dst, ends.dport)}"
         if not real:
-            told = Ipvs(ends.dst, ends.dport, protocol)
+            told = IpvsDecision(ends.dst, ends.dport, protocol)
             answer = "icmp6-port-unreachable" if ":" in ends.dst else "icmp-port-unreachable"
             hop = Hop(0, "ipvs", "node", hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=told)
             return m.end(f"REJECTED by IPVS in {hook}: {server} has no real server", "rejected", hop)
         return m.end(f"taken over in {hook} by IPVS, {server}: which real server is not computed, one of {', '.join(real)}",
                      "unknown")  # fmt: skip
 
-    def _socket(self, m: Moment) -> Moment:
+    def _socket(self, m: PathState) -> PathState:
         """Who takes it: a process that listens, or nobody."""
         q, ends = self._question, m.ends
         if q.protocol not in WITH_PORTS:
@@ -173,12 +173,12 @@ class Journey:
         return replace(m, hops=(*m.hops, Hop(0, "socket", "node", evidence=Evidence.DERIVED, socket=socket)))
 
 
-def _routing(route: Route, m: Moment) -> Hop:
+def _routing(route: Route, m: PathState) -> Hop:
     return Hop(0, "route", "node", verdict=route.text or "not known", evidence=Evidence.DERIVED,
                in_iface=m.in_face, out_iface=route.out)  # fmt: skip
 
 
-def _refused(m: Moment, route: Route) -> Moment:
+def _refused(m: PathState, route: Route) -> PathState:
     """No way out: what becomes of it then."""
     told = {
         "martian": "dropped by the routing: its source cannot come in there (rp_filter, or an address of no machine)",

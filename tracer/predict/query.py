@@ -13,7 +13,7 @@ WITH_PORTS = frozenset({"tcp", "udp", "sctp"})
 
 
 @dataclass(frozen=True)
-class Question:
+class PathQuery:
     """From an address (sport 0: any port) to an address and port. protocol: "tcp", "udp", "sctp", "icmp", "icmpv6".
 
     arrives: the interface it comes in by, "" = that which its source is reached by.
@@ -35,7 +35,7 @@ class Question:
         return PROTOCOLS[self.protocol]
 
 
-def parse(source: str, target: str, protocol: str, arrives: str = "") -> Question:
+def parse(source: str, target: str, protocol: str, arrives: str = "") -> PathQuery:
     """A question as it is typed: A or A:PORT, B:PORT, IPv6 addresses in brackets. Raises BadOption."""
     (src, sport), (dst, dport) = _end(source, "--from"), _end(target, "--to")
     if (":" in src) != (":" in dst):
@@ -44,7 +44,7 @@ def parse(source: str, target: str, protocol: str, arrives: str = "") -> Questio
         raise BadOption(f"--to {target} needs a port for {protocol}: {target}:80.")
     if protocol in ("icmp", "icmpv6"):
         protocol = "icmpv6" if ":" in dst else "icmp"
-    return Question(src, sport, dst, dport, protocol, arrives)
+    return PathQuery(src, sport, dst, dport, protocol, arrives)
 
 
 def _end(text: str, option: str) -> tuple[str, int]:

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 from tracer.model.finding import Finding
 from tracer.render._format import clock, count
-from tracer.render._style import KEEP, Ink, plain
+from tracer.render._style import KEEP, Styler, plain
 
 _COMMAND = re.compile(r"`[^`]+`")
 LABEL, WHAT = 14, 10
 """Columns: where a part's text begins, and the width of what kind of proof it is."""
 
 
-def block(finding: Finding, ink: Ink, told: Finding | None = None) -> list[str]:
+def block(finding: Finding, ink: Styler, told: Finding | None = None) -> list[str]:
     """Its lines: the cause, what shows it and how each is known, what to check, what would mend it.
 
     told: as it was written before. Then only the cause is said again, and what has been learned since.
@@ -34,12 +34,12 @@ def block(finding: Finding, ink: Ink, told: Finding | None = None) -> list[str]:
     return lines
 
 
-def _commands(text: str, ink: Ink) -> str:
+def _commands(text: str, ink: Styler) -> str:
     """The text with its `commands` kept whole, so that each can be copied from one line."""
     return _COMMAND.sub(lambda found: ink("change", found[0].replace(" ", KEEP)), plain(text))
 
 
-def _proofs(finding: Finding, ink: Ink, told: Finding | None) -> Iterator[str]:
+def _proofs(finding: Finding, ink: Styler, told: Finding | None) -> Iterator[str]:
     label = "since then" if told else "because"
     for proof in finding.proofs:
         if told and proof in told.proofs:

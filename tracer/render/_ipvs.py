@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Hop, Ipvs
+from tracer.model.packet import Hop, IpvsDecision
 from tracer.render._style import KEEP, plain
 from tracer.util.addresses import place
 
@@ -14,12 +14,12 @@ _CHOSEN = {
 }
 
 
-def virtual_server(told: Ipvs) -> str:
+def virtual_server(told: IpvsDecision) -> str:
     """172.30.0.10:53/udp"""
     return f"{place(told.virtual, told.virtual_port)}/{told.protocol}"
 
 
-def act(hop: Hop, told: Ipvs) -> tuple[str, str]:
+def act(hop: Hop, told: IpvsDecision) -> tuple[str, str]:
     """Who acted, and what it did."""
     if not told.virtual:
         return "IPVS", f"{hop.verdict}, for no reason that it gives"
@@ -33,6 +33,6 @@ def act(hop: Hop, told: Ipvs) -> tuple[str, str]:
     return "IPVS", f"{server}{KEEP}-> {real}"
 
 
-def remark(told: Ipvs) -> str:
+def remark(told: IpvsDecision) -> str:
     """How the real server is known, where it was not chosen for this very packet."""
     return _CHOSEN.get((told.chosen, told.evidence), "")

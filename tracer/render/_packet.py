@@ -11,7 +11,7 @@ from tracer.packets import flooded_copies
 from tracer.packets.outcome import benign
 from tracer.render import _ipvs
 from tracer.render._format import clock, relative, shade
-from tracer.render._style import KEEP, Ink, plain
+from tracer.render._style import KEEP, Styler, plain
 from tracer.render.parts.rules import rule_lines
 from tracer.util.addresses import place
 
@@ -27,10 +27,10 @@ NAMED = 3
 _NAMES = {"icmpv6": "ICMPv6"}
 
 
-class Lines:
+class PacketLines:
     """Writes packets. verbose: every hop, not only those that decided something."""
 
-    def __init__(self, ink: Ink, verbose: bool) -> None:
+    def __init__(self, ink: Styler, verbose: bool) -> None:
         self._ink, self.verbose = ink, verbose
 
     def header(self, packet: Packet) -> str:

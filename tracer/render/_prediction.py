@@ -11,12 +11,12 @@ from tracer.model.rule import path
 from tracer.util.addresses import place
 
 if TYPE_CHECKING:
-    from tracer.model.prediction import Story
+    from tracer.model.prediction import PredictedPath
 
 
-def alike(stories: Sequence[Story]) -> list[list[Story]]:
+def alike(stories: Sequence[PredictedPath]) -> list[list[PredictedPath]]:
     """The stories in groups: those of one differ only in the endpoint that chance has chosen."""
-    groups: dict[Hashable, list[Story]] = {}
+    groups: dict[Hashable, list[PredictedPath]] = {}
     for story in stories:
         groups.setdefault((story.doubts, story.share, _shape(story.packet)), []).append(story)
     return list(groups.values())
@@ -26,7 +26,7 @@ def _shape(packet: Packet) -> Hashable:
     return packet.outcome, tuple((h.what, h.hook, h.table, h.chain, h.verdict, h.nat and h.nat.kind) for h in packet.hops)
 
 
-def condition(group: Sequence[Story]) -> str:
+def condition(group: Sequence[PredictedPath]) -> str:
     """When the packet goes so: "one of 3 endpoints, each for 1/3 of all connections"; "" = always."""
     story = group[0]
     parts = []
@@ -39,7 +39,7 @@ def condition(group: Sequence[Story]) -> str:
     return ", ".join(parts)
 
 
-def elsewhere(story: Story) -> str:
+def elsewhere(story: PredictedPath) -> str:
     """Where another one of a group leads: the last rule on the way, and the endpoint."""
     hop = _translated(story)
     decision = hop.walk.decision if hop and hop.walk else None
@@ -47,7 +47,7 @@ def elsewhere(story: Story) -> str:
     return f"or {endpoint(story) or story.packet.verdict}{by}"
 
 
-def endpoint(story: Story) -> str:
+def endpoint(story: PredictedPath) -> str:
     """Where a DNAT on the way leads: "10.244.0.12:8080 (pod default/http-proxy-b (node-1))"; "" when there is none."""
     hop = _translated(story)
     if not hop or not hop.nat:
@@ -56,12 +56,12 @@ def endpoint(story: Story) -> str:
     return place(hop.nat.after.dst, hop.nat.after.dport) + leads
 
 
-def chosen(story: Story) -> str:
+def chosen(story: PredictedPath) -> str:
     """The endpoint that chance has chosen for a packet; "" where chance had no choice."""
     return endpoint(story) if story.share != 1 else ""
 
 
-def _translated(story: Story) -> Hop | None:
+def _translated(story: PredictedPath) -> Hop | None:
     return next((h for h in story.packet.hops if h.nat and h.nat.kind == "DNAT"), None)
 
 

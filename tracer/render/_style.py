@@ -35,7 +35,7 @@ plain = visible
 """A text that others chose, with its control characters made visible: before it is folded, so that its width is known."""
 
 
-class Ink:
+class Styler:
     """Paints text for one stream."""
 
     def __init__(self, stream: TextIO) -> None:

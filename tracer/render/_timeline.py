@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tracer.model.timeline import Stage, Step, Timeline
-from tracer.render._style import Ink, plain
+from tracer.model.timeline import Stage, Timeline, TimelineEntry
+from tracer.render._style import Styler, plain
 from tracer.util.addresses import place
 
 TIME = 12
@@ -33,7 +33,7 @@ Ways = dict[str, set[tuple[str, str]]]
 """Stages that packets of a direction were seen to go through."""
 
 
-def block(timeline: Timeline, ink: Ink, clock: Callable[[int], str]) -> list[str]:
+def block(timeline: Timeline, ink: Styler, clock: Callable[[int], str]) -> list[str]:
     """Its lines: those steps that have not been told before."""
     orig = timeline.asked
     ends = f"{place(orig.src, orig.sport)} -> {place(orig.dst, orig.dport)}"
@@ -76,7 +76,7 @@ def _tracked(timeline: Timeline) -> str:
     return f"tracked in {identity.netns}{zone}"
 
 
-def _step(step: Step, timeline: Timeline, ink: Ink, ways: Ways) -> Iterator[str]:
+def _step(step: TimelineEntry, timeline: Timeline, ink: Styler, ways: Ways) -> Iterator[str]:
     moment = ink("quiet", f"{_delta(step.time - timeline.origin):>{TIME}}")
     mark = step.way or MARKS.get(step.kind, "")
     shade = "bad" if step.bad else "change" if step.kind == "packet" else "quiet" if step.kind == "conntrack" else "strong"
@@ -98,7 +98,7 @@ def _step(step: Step, timeline: Timeline, ink: Ink, ways: Ways) -> Iterator[str]
         yield ink.fold(f"{'':{MARGIN}}{branch} {row}", MARGIN + TIME + 6)
 
 
-def _new(step: Step, ways: Ways) -> tuple[tuple[Stage, ...], bool]:
+def _new(step: TimelineEntry, ways: Ways) -> tuple[tuple[Stage, ...], bool]:
     """Those of its stages that no packet of its direction went through before; and whether it did go through any of those."""
     if not step.stages:
         return (), False

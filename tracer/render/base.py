@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tracer.errors import NO_ROOM
-from tracer.model.check import Fact
+from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
-from tracer.model.handshake import Verdict
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
 from tracer.util.visible import finished
 
 if TYPE_CHECKING:
-    from tracer.model.prediction import Story
-    from tracer.model.prediction_check import Compared
+    from tracer.model.prediction import PredictedPath
+    from tracer.model.prediction_check import PredictionCheck
 
 
-class Lost(Protocol):
+class LostEvents(Protocol):
     """`count` events of a probe that were lost. cpu -1: not known by CPU. why: a clause, "the ring buffer was full"."""
 
     @property
@@ -54,14 +54,14 @@ class Output(ABC):
         self.lost_by_probe: Counter[str] = Counter()
 
     @abstractmethod
-    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None:
+    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         """A run begins. options_text: as on the command line. release: of the traced kernel, "" = the running one."""
 
     @abstractmethod
     def packet(self, packet: Packet) -> None:
         """A packet's journey has ended."""
 
-    def lost(self, loss: Lost) -> None:
+    def lost(self, loss: LostEvents) -> None:
         """Events were lost. Counted here for the summary; formats say it as well."""
         self.lost_by_probe[loss.probe] += loss.count
 
@@ -69,7 +69,7 @@ class Output(ABC):
     def finding(self, finding: Finding) -> None:
         """Something is wrong, for certain. Comes once for each cause, right after the packet that made it certain."""
 
-    def syn(self, verdict: Verdict) -> None:
+    def syn(self, verdict: HandshakeVerdict) -> None:
         """A SYN has its verdict: one line. A format may leave it out."""
         return
 
@@ -81,11 +81,11 @@ class Output(ABC):
         return
 
     @abstractmethod
-    def summary(self, totals: Totals) -> None:
+    def summary(self, totals: RunSummary) -> None:
         """A run has ended."""
 
     @abstractmethod
-    def doctor(self, facts: Sequence[Fact], status: int) -> None:
+    def doctor(self, facts: Sequence[CheckResult], status: int) -> None:
         """What works on this machine. status: what the command will exit with."""
 
     def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
@@ -93,12 +93,12 @@ class Output(ABC):
         for finding in findings:
             self.finding(finding)
 
-    def explained(self, stories: Sequence[Story]) -> None:
+    def explained(self, stories: Sequence[PredictedPath]) -> None:
         """What would happen to a packet: all ways that it may go, the likeliest first."""
         for story in stories:
             self.packet(story.packet)
 
-    def compared(self, packet: Packet, compared: Compared) -> None:
+    def compared(self, packet: Packet, compared: PredictionCheck) -> None:
         """A packet that was traced beside what was told of it."""
         self.packet(packet)
 

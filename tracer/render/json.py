@@ -11,45 +11,45 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracer import __version__
-from tracer.model.check import Fact
+from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
-from tracer.model.handshake import Verdict
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
-from tracer.model.timeline import Step, Timeline
-from tracer.render.base import Lost, Output
+from tracer.model.summary import RunSummary
+from tracer.model.timeline import Timeline, TimelineEntry
+from tracer.render.base import LostEvents, Output
 from tracer.render.parts.json_packet import Object, endpoints, packet_object, rfc3339
 from tracer.util.visible import json_line
 
 if TYPE_CHECKING:
-    from tracer.model.prediction import Story
-    from tracer.model.prediction_check import Compared
+    from tracer.model.prediction import PredictedPath
+    from tracer.model.prediction_check import PredictionCheck
 
 
-class Json(Output):
+class JsonOutput(Output):
     """Everything on `out`, but for notes."""
 
-    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None:
+    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         kernel = release or os.uname().release
         self._write("run", version=__version__, kernel=kernel, options=options_text, facts=[_fact(f) for f in facts])
 
     def packet(self, packet: Packet) -> None:
         self._write("packet", **packet_object(packet))
 
-    def lost(self, loss: Lost) -> None:
+    def lost(self, loss: LostEvents) -> None:
         super().lost(loss)
         self._write("lost", probe=loss.probe, cpu=loss.cpu, count=loss.count, why=loss.why)
 
     def finding(self, finding: Finding) -> None:
         self._write("finding", **finding_object(finding))
 
-    def syn(self, verdict: Verdict) -> None:
+    def syn(self, verdict: HandshakeVerdict) -> None:
         self._write("syn", **_syn(verdict))
 
     def timeline(self, timeline: Timeline) -> None:
         self._write("timeline", **_timeline(timeline))
 
-    def summary(self, totals: Totals) -> None:
+    def summary(self, totals: RunSummary) -> None:
         self._write(
             "summary",
             packets=totals.packets,
@@ -69,7 +69,7 @@ class Json(Output):
             **({"unaddressed": totals.unaddressed} if totals.unaddressed else {}),
         )
 
-    def doctor(self, facts: Sequence[Fact], status: int) -> None:
+    def doctor(self, facts: Sequence[CheckResult], status: int) -> None:
         self._write("doctor", facts=[_fact(f) for f in facts], status=status)
 
     def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
@@ -77,12 +77,12 @@ class Json(Output):
             self.finding(finding)
         self._write("audit", checks=list(checks), findings=len(findings), unread=list(unread), status=status)
 
-    def explained(self, stories: Sequence[Story]) -> None:
+    def explained(self, stories: Sequence[PredictedPath]) -> None:
         for story in stories:
             more = {"notes": list(story.notes)} if story.notes else {}
             self._write("explained", share=float(story.share), doubts=list(story.doubts), packet=_untimed(story.packet), **more)
 
-    def compared(self, packet: Packet, compared: Compared) -> None:
+    def compared(self, packet: Packet, compared: PredictionCheck) -> None:
         told = {"difference": compared.difference} if compared.difference else {}
         self._write("compared", agreed=compared.agreed, packet=packet_object(packet), **told)
 
@@ -112,7 +112,7 @@ def finding_object(finding: Finding) -> Object:
     }
 
 
-def _syn(verdict: Verdict) -> Object:
+def _syn(verdict: HandshakeVerdict) -> Object:
     cause = verdict.cause
     out: Object = {
         "number": verdict.number,
@@ -154,7 +154,7 @@ def _timeline(timeline: Timeline) -> Object:
     return out
 
 
-def _step(step: Step, origin: int) -> Object:
+def _step(step: TimelineEntry, origin: int) -> Object:
     out: Object = {"time_ns": step.time - origin, "what": step.kind, "text": step.text}
     for key, value in (("way", step.way), ("end", step.end), ("remark", step.remark), ("packet", step.number)):
         if value:
@@ -164,8 +164,8 @@ def _step(step: Step, origin: int) -> Object:
     return out
 
 
-def _fact(fact: Fact) -> Object:
+def _fact(fact: CheckResult) -> Object:
     return {"subject": fact.subject, "state": fact.state, "text": fact.text}
 
 
-FORMAT = Json
+FORMAT = JsonOutput

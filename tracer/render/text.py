@@ -20,28 +20,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 from tracer import __version__
-from tracer.model.check import Fact
+from tracer.model.check import CheckResult
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.handshake import Verdict
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
 from tracer.packets.flooded_copies import of_no_one
 from tracer.packets.outcome import BAD
 from tracer.render import _timeline
 from tracer.render._finding import block
 from tracer.render._format import clock, count, relative, shade
-from tracer.render._packet import MARGIN, TIME, Lines, decisive
+from tracer.render._packet import MARGIN, TIME, PacketLines, decisive
 from tracer.render._prediction import alike, chosen, common_hops, condition, elsewhere
-from tracer.render._style import KEEP, Ink, plain
-from tracer.render.base import Lost, Output
+from tracer.render._style import KEEP, Styler, plain
+from tracer.render.base import LostEvents, Output
 from tracer.util.addresses import place
 
 if TYPE_CHECKING:
-    from tracer.model.prediction import Story
-    from tracer.model.prediction_check import Compared
+    from tracer.model.prediction import PredictedPath
+    from tracer.model.prediction_check import PredictionCheck
 
 WAYS = 4096
 """So many ways of packets are remembered, to say of the next one that it went the same."""
@@ -52,17 +52,17 @@ OTHERS = 8
 _MARKS = {"ok": ("good", "+"), "degraded": ("doubt", "!"), "missing": ("bad", "x")}
 
 
-class Text(Output):
+class TextOutput(Output):
     """Packets, losses and the summary on `out`; how the run begins and notes on `err`."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
         super().__init__(out, err, verbose)
-        self._ink, self._talk = Ink(self.out), Ink(self.err)
-        self._lines = Lines(self._ink, verbose)
+        self._ink, self._talk = Styler(self.out), Styler(self.err)
+        self._lines = PacketLines(self._ink, verbose)
         self._ways: OrderedDict[Hashable, int] = OrderedDict()
         self._found: dict[Hashable, Finding] = {}
 
-    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None:
+    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         what = f"tracing {options_text}" if options_text else "tracing every packet"
         self.note(f"k8snet-trace {__version__} on Linux {release or os.uname().release}, {what}. Ctrl-C ends it.")
         for fact in facts:
@@ -95,7 +95,7 @@ class Text(Output):
             self._ways.popitem(last=False)
         return before if before != packet.time else 0
 
-    def lost(self, loss: Lost) -> None:
+    def lost(self, loss: LostEvents) -> None:
         super().lost(loss)
         where = f" on CPU {loss.cpu}" if loss.cpu >= 0 else ""
         what = count(loss.count, "packet") if loss.probe == LEFT_OUT else f"{count(loss.count, 'event')} of {loss.probe}"
@@ -108,7 +108,7 @@ class Text(Output):
         self._write([*block(finding, self._ink, self._found.get(which)), ""])
         self._found[which] = finding
 
-    def syn(self, verdict: Verdict) -> None:
+    def syn(self, verdict: HandshakeVerdict) -> None:
         """One line: who asked whom, and what became of it."""
         ink, asked, cause = self._ink, verdict.asked, verdict.cause
         line = f"{clock(verdict.time)}{KEEP}{KEEP}SYN{KEEP}{place(asked.src, asked.sport)}{KEEP}-> "
@@ -125,7 +125,7 @@ class Text(Output):
     def timeline(self, timeline: Timeline) -> None:
         self._write([*_timeline.block(timeline, self._ink, clock), ""])
 
-    def summary(self, totals: Totals) -> None:
+    def summary(self, totals: RunSummary) -> None:
         ink = self._ink
         for finding in totals.findings:
             self.finding(finding)
@@ -154,7 +154,7 @@ class Text(Output):
             lines.append("  " + ink("doubt", left))
         self._write([ink.fold(line, 2) for line in lines])
 
-    def doctor(self, facts: Sequence[Fact], status: int) -> None:
+    def doctor(self, facts: Sequence[CheckResult], status: int) -> None:
         width = max((len(f.subject) for f in facts), default=0)
         ends = {0: ("good", "Tracing works here."), 1: ("doubt", "Tracing works here, but not all of it.")}
         fatal = ", ".join(fact.subject for fact in facts if fact.status > 1)
@@ -172,7 +172,7 @@ class Text(Output):
         style = "bad" if certain else "doubt" if findings or unread else "good"
         self._write([f"{count(len(checks), 'check')}: {ink(style, found if findings else 'nothing found')}"])
 
-    def explained(self, stories: Sequence[Story]) -> None:
+    def explained(self, stories: Sequence[PredictedPath]) -> None:
         ways = alike(stories)
         for at, group in enumerate(ways[:OTHERS]):
             common = common_hops(ways[0][0].packet, group[0].packet) if at else 0
@@ -180,7 +180,7 @@ class Text(Output):
         if len(ways) > OTHERS:
             self._write([self._ink("quiet", f"and {count(len(ways) - OTHERS, 'way')} more"), ""])
 
-    def _told(self, group: Sequence[Story], common: int) -> list[str]:
+    def _told(self, group: Sequence[PredictedPath], common: int) -> list[str]:
         """One way, from the hop on in which it parts from the first one; those that only lead elsewhere are a line each."""
         story, ink = group[0], self._ink
         head = [] if common else [self._lines.header(story.packet), *self._lines.ends(story.packet)]
@@ -193,7 +193,7 @@ class Text(Output):
         more = [" " * MARGIN + ink("quiet", f"and {len(group) - 1 - OTHERS} more")] if len(group) > 1 + OTHERS else []
         return [*head, *self._lines.way(rest), self._lines.end(story.packet), *others, *more]
 
-    def compared(self, packet: Packet, compared: Compared) -> None:
+    def compared(self, packet: Packet, compared: PredictionCheck) -> None:
         ink, hops = self._ink, self._lines.header(packet)
         if not compared.difference:
             way = chosen(compared.story)
@@ -210,10 +210,10 @@ class Text(Output):
     def _write(self, lines: list[str]) -> None:
         self.put(*lines)
 
-    def _fact(self, ink: Ink, fact: Fact, width: int) -> str:
+    def _fact(self, ink: Styler, fact: CheckResult, width: int) -> str:
         style, mark = _MARKS[fact.state]
         subject = (fact.subject + ":" * (not width)).ljust(width).replace(" ", KEEP)
         return ink.fold(f"{ink(style, mark)}{KEEP}{subject}{KEEP * (1 + bool(width))}{fact.text}", width + 4)
 
 
-FORMAT = Text
+FORMAT = TextOutput

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tracer.model.check import Fact
+from tracer.model.check import CheckResult
 from tracer.model.rule import NFT_FAMILIES
 from tracer.node.machine import Machine
 from tracer.rules import ipset
@@ -36,7 +36,7 @@ def nft_tables() -> list[str]:
 
 def virtual_servers() -> list[VirtualServer]:
     """IPVS's, of this network namespace. May raise anything."""
-    with netlink.Ipvs() as socket:
+    with netlink.IpvsSocket() as socket:
         return socket.virtual_servers()
 
 
@@ -45,50 +45,50 @@ def gather(
     nft_loaded: bool,
     tables: Callable[[], Iterable[str]] = nft_tables,
     servers: Callable[[], Sequence[VirtualServer]] = virtual_servers,
-    sets: Callable[[], Sequence[ipset.Set]] = ipset.sets,
-) -> Iterator[Fact]:
+    sets: Callable[[], Sequence[ipset.IpSet]] = ipset.sets,
+) -> Iterator[CheckResult]:
     """nft_loaded: the kernel has nf_tables. tables, servers, sets: list nftables', IPVS's, and ipsets."""
     yield _legacy(machine, "iptables", "proc/net/ip_tables_names")
     yield _legacy(machine, "ip6tables", "proc/net/ip6_tables_names")
-    yield _nftables(tables) if nft_loaded else Fact("nftables", "ok", _NOT_LOADED)
-    yield _ipvs(servers) if machine.has("proc/net/ip_vs") else Fact("IPVS", "ok", _NOT_LOADED)
-    yield _sets(sets) if machine.has("sys/module/ip_set") else Fact("ipset", "ok", _NOT_LOADED)
+    yield _nftables(tables) if nft_loaded else CheckResult("nftables", "ok", _NOT_LOADED)
+    yield _ipvs(servers) if machine.has("proc/net/ip_vs") else CheckResult("IPVS", "ok", _NOT_LOADED)
+    yield _sets(sets) if machine.has("sys/module/ip_set") else CheckResult("ipset", "ok", _NOT_LOADED)
 
 
-def _legacy(machine: Machine, name: str, path: str) -> Fact:
+def _legacy(machine: Machine, name: str, path: str) -> CheckResult:
     subject = f"{name} legacy"
     try:
         tables = machine.read(path)
     except PermissionError:
-        return Fact(subject, "degraded", "only root can see its tables")
+        return CheckResult(subject, "degraded", "only root can see its tables")
     if tables is None:
-        return Fact(subject, "ok", _NOT_LOADED)
-    return Fact(subject, "ok", ", ".join(sorted(tables.split())) or "no tables")
+        return CheckResult(subject, "ok", _NOT_LOADED)
+    return CheckResult(subject, "ok", ", ".join(sorted(tables.split())) or "no tables")
 
 
-def _nftables(tables: Callable[[], Iterable[str]]) -> Fact:
+def _nftables(tables: Callable[[], Iterable[str]]) -> CheckResult:
     try:
         found = sorted(tables())
     except Exception as e:  # pyroute2 raises many kinds, and may itself be missing
-        return Fact("nftables", "degraded", f"its tables cannot be listed: {e}")
-    return Fact("nftables", "ok", ", ".join(found) or "no tables")
+        return CheckResult("nftables", "degraded", f"its tables cannot be listed: {e}")
+    return CheckResult("nftables", "ok", ", ".join(found) or "no tables")
 
 
-def _ipvs(servers: Callable[[], Sequence[VirtualServer]]) -> Fact:
+def _ipvs(servers: Callable[[], Sequence[VirtualServer]]) -> CheckResult:
     try:
         found = servers()
     except Exception as e:  # as above
-        return Fact("IPVS", "degraded", f"its virtual servers cannot be listed: {e}")
+        return CheckResult("IPVS", "degraded", f"its virtual servers cannot be listed: {e}")
     schedulers = ", ".join(sorted({s.scheduler for s in found if s.scheduler}))
-    return Fact("IPVS", "ok", _count(found, "virtual server") + (f" ({schedulers})" if schedulers else ""))
+    return CheckResult("IPVS", "ok", _count(found, "virtual server") + (f" ({schedulers})" if schedulers else ""))
 
 
-def _sets(sets: Callable[[], Sequence[ipset.Set]]) -> Fact:
+def _sets(sets: Callable[[], Sequence[ipset.IpSet]]) -> CheckResult:
     try:
         found = sets()
     except Exception as e:  # as above
-        return Fact("ipset", "degraded", f"the sets cannot be listed: {e}")
-    return Fact("ipset", "ok", _count(found, "set") + (f", {sum(s.entries for s in found)} entries" if found else ""))
+        return CheckResult("ipset", "degraded", f"the sets cannot be listed: {e}")
+    return CheckResult("ipset", "ok", _count(found, "set") + (f", {sum(s.entries for s in found)} entries" if found else ""))
 
 
 def _count(found: Sequence[object], what: str) -> str:

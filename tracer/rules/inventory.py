@@ -16,20 +16,20 @@ from tracer.node.nfnetlink import Nfnetlink
 from tracer.rules import save_parser
 from tracer.rules.iptables import sockopt
 from tracer.rules.nftables import json_parser, listing, netlink_dump
-from tracer.rules.nftables.json_parser import Listed
+from tracer.rules.nftables.json_parser import NftListing
 
 TRIES = 4
 FAMILIES = ("ip", "ip6")
 
 
 @dataclass(frozen=True)
-class Installed:
+class RuleInventory:
     """The rules of both back ends. legacy, nft: None where there are none. saved: the tables of iptables-nft, whose rules have
     the text that iptables-nft-save printed. unread: why rules could not be read, a clause for each.
     """
 
     legacy: Ruleset | None = None
-    nft: Listed | None = None
+    nft: NftListing | None = None
     saved: frozenset[tuple[str, str]] = frozenset()
     unread: tuple[str, ...] = field(default=())
 
@@ -44,13 +44,13 @@ class Installed:
         return "iptables-nft-save" if (rule.family, rule.table) in self.saved else "nft"
 
 
-def read(nft_loaded: bool) -> Installed:
+def read(nft_loaded: bool) -> RuleInventory:
     """What is in force now. nft_loaded: the kernel has nf_tables."""
     legacy, why = _legacy()
     if not nft_loaded:
-        return Installed(legacy, unread=tuple(why))
+        return RuleInventory(legacy, unread=tuple(why))
     nft, saved, more = _nft()
-    return Installed(legacy, nft, saved, (*why, *more))
+    return RuleInventory(legacy, nft, saved, (*why, *more))
 
 
 def _legacy() -> tuple[Ruleset | None, list[str]]:
@@ -76,7 +76,7 @@ def joined(rulesets: list[Ruleset]) -> Ruleset:
     return replace(rulesets[0], chains=chains, policies={k: p for r in rulesets for k, p in r.policies.items()})
 
 
-def _nft() -> tuple[Listed | None, frozenset[tuple[str, str]], list[str]]:
+def _nft() -> tuple[NftListing | None, frozenset[tuple[str, str]], list[str]]:
     """What nft lists and iptables-nft-save prints, all of one generation."""
     for _ in range(TRIES):
         with suppress(OSError), Nfnetlink() as nfnetlink:
@@ -85,13 +85,13 @@ def _nft() -> tuple[Listed | None, frozenset[tuple[str, str]], list[str]]:
                 text = tools.output("nft", "-j", "list", "ruleset")
             except OSError as e:
                 return None, frozenset(), [f"the rules of nftables cannot be read: {e}"]
-            listed, saved = with_saves(json_parser.parse(text), listing.Saves())
+            listed, saved = with_saves(json_parser.parse(text), listing.SaveTexts())
             if netlink_dump.generation(nfnetlink) == before:
                 return listed if listed.ruleset.chains else None, saved, []
     return None, frozenset(), ["the rules of nftables changed each time they were being read"]
 
 
-def with_saves(listed: Listed, saved: listing.Saved) -> tuple[Listed, frozenset[tuple[str, str]]]:
+def with_saves(listed: NftListing, saved: listing.Saved) -> tuple[NftListing, frozenset[tuple[str, str]]]:
     """The rules of iptables-nft's tables in the words of iptables-nft-save, where it printed as many; and which tables."""
     chains: dict[ChainKey, tuple[Rule, ...]] = dict(listed.ruleset.chains)
     tables = set()

@@ -11,7 +11,7 @@ LOADED = Path("/sys/module/ip_set")
 
 
 @dataclass(frozen=True)
-class Set:
+class IpSet:
     """kind: "hash:ip,port". entries: how many it has."""
 
     name: str
@@ -23,7 +23,7 @@ def loaded() -> bool:
     return LOADED.exists()
 
 
-def sets() -> list[Set]:
+def sets() -> list[IpSet]:
     """The sets of this thread's network namespace, by name, without what is in them. Raises OSError or pyroute2's errors."""
     from pyroute2 import IPSet
     from pyroute2.netlink.nfnetlink.ipset import IPSET_FLAG_LIST_HEADER
@@ -32,7 +32,7 @@ def sets() -> list[Set]:
         return sorted((_set(m) for m in socket.list(flags=IPSET_FLAG_LIST_HEADER)), key=lambda s: s.name)
 
 
-def _set(message: Any) -> Set:
+def _set(message: Any) -> IpSet:
     data = message.get_attr("IPSET_ATTR_DATA")
     kind = message.get_attr("IPSET_ATTR_TYPENAME")
-    return Set(message.get_attr("IPSET_ATTR_SETNAME"), kind, data.get_attr("IPSET_ATTR_ELEMENTS") or 0 if data else 0)
+    return IpSet(message.get_attr("IPSET_ATTR_SETNAME"), kind, data.get_attr("IPSET_ATTR_ELEMENTS") or 0 if data else 0)

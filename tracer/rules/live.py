@@ -7,11 +7,11 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
 
 from tracer.node.namespaces import Namespaces
-from tracer.rules.iptables.generations import Legacy
-from tracer.rules.iptables.reader import Reader, Wanted
+from tracer.rules.iptables.generations import TableGenerations
+from tracer.rules.iptables.reader import TableReader, TableRequest
 from tracer.rules.nftables import live
-from tracer.rules.nftables.snapshot_cache import View, Watching
-from tracer.rules.resolver import Hits
+from tracer.rules.nftables.snapshot_cache import SnapshotCache, UpdateSource
+from tracer.rules.resolver import RuleResolver
 
 
 @contextmanager
@@ -19,9 +19,9 @@ def watching(
     namespaces: Namespaces,
     acts: Container[tuple[str, str, int, str]],
     nft: bool,
-    reader: Callable[[], Reader] = Reader,
-    through: Callable[[Watching], Watching] = lambda watch: watch,
-) -> Iterator[tuple[Hits, str]]:
+    reader: Callable[[], TableReader] = TableReader,
+    through: Callable[[UpdateSource], UpdateSource] = lambda watch: watch,
+) -> Iterator[tuple[RuleResolver, str]]:
     """Rules are read and hits explained in the block. acts: the matches and targets of iptables that are watched. nft: whether
     the probe of nftables' rules is on. With the hits comes why nftables' are not told, "" when they are.
 
@@ -31,20 +31,22 @@ def watching(
         watch, why = None, ""
         if nft:
             try:
-                watch = View(through(stack.enter_context(live.watching(namespaces.own))))
-            except live.Unwatched as e:
+                watch = SnapshotCache(through(stack.enter_context(live.watching(namespaces.own))))
+            except live.WatcherUnavailable as e:
                 why = str(e)
-        hits = Hits(legacy_rules(namespaces, acts, reader()), watch)
+        hits = RuleResolver(legacy_rules(namespaces, acts, reader()), watch)
         if watch:
             watch.changed = hits.nft_changed
         stack.callback(hits.close)
         yield hits, why
 
 
-def legacy_rules(namespaces: Namespaces, acts: Container[tuple[str, str, int, str]], reader: Reader | None = None) -> Legacy:
+def legacy_rules(
+    namespaces: Namespaces, acts: Container[tuple[str, str, int, str]], reader: TableReader | None = None
+) -> TableGenerations:
     """Reads the legacy tables that are there now, in the background, and others when packets meet them."""
-    legacy = Legacy(reader or Reader(), lambda act: act in acts)
+    legacy = TableGenerations(reader or TableReader(), lambda act: act in acts)
     for netns in namespaces.named():
         for family in ("ip", "ip6"):
-            legacy.ask(Wanted(netns, family, ""))
+            legacy.ask(TableRequest(netns, family, ""))
     return legacy

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Protocol
 
 from tracer.model.condition import Assumed
-from tracer.rules.packet_view import Seen
+from tracer.rules.packet_view import PacketView
 
 _CHANGES = frozenset({
     "limit", "hashlimit", "quota", "statistic", "recent", "connlimit", "nfacct", "bpf", "mark", "connmark", "",
@@ -17,7 +17,7 @@ _CHANGES = frozenset({
 """Matches that may answer otherwise when they are asked again about the same packet."""
 
 
-def question_of(name: str, asks: object, packet: Seen) -> Hashable:
+def question_of(name: str, asks: object, packet: PacketView) -> Hashable:
     """What a match was asked, to be known again on the same way; None when it may answer otherwise another time.
 
     asks: what it asks for, in words or as the rule's data.
@@ -32,7 +32,7 @@ def assumption(assumed: Assumed, question: Hashable) -> bool | None:
     return True if (question, True) in assumed else False if (question, False) in assumed else None
 
 
-class World(Protocol):
+class MatchContext(Protocol):
     """What matches ask beside the packet. states: of conntrack, as "NEW", "DNAT". assumed: on the way so far."""
 
     @property
@@ -50,7 +50,7 @@ class World(Protocol):
     def type_of(self, address: str) -> str:
         """As addrtype calls it: LOCAL, UNICAST, BROADCAST, MULTICAST ...; "" when not known."""
 
-    def in_set(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+    def in_set(self, name: str, flags: tuple[str, ...], packet: PacketView) -> bool | None:
         """Whether an ipset has the packet's address or port, by flags "src" and "dst"; None when that cannot be told."""
 
 

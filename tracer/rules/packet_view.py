@@ -9,7 +9,7 @@ from tracer.events.table_trace import Shape
 
 
 @dataclass(frozen=True)
-class Seen:
+class PacketView:
     """What is known of the packet while it was in the table.
 
     family: "ip" or "ip6". Addresses as numbers; in_face, out_face: interface names as the kernel has them, 16 bytes as a

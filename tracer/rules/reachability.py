@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.model.rule import ChainKey, Rule, Ruleset
-from tracer.rules.nftables.json_parser import Expression, Listed
+from tracer.rules.nftables.json_parser import Expression, NftListing
 
 _ENDS = frozenset({"ACCEPT", "DROP", "RETURN", "REJECT", "QUEUE"})
 
 
-class Reach:
+class Reachability:
     """The chains of one ruleset that a packet can get to. listed: what nft lists, for its native tables and verdict maps."""
 
-    def __init__(self, ruleset: Ruleset, listed: Listed | None = None) -> None:
+    def __init__(self, ruleset: Ruleset, listed: NftListing | None = None) -> None:
         self._ruleset, self._listed = ruleset, listed
         self.maps: set[ChainKey] = set()
         """Verdict maps (family, table, name) that a rule within reach looks a packet up in."""

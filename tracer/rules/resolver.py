@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from tracer.events import table_trace
 from tracer.events.record import HIT_DTYPE, HOOKS, Event, Flag, Kind
-from tracer.events.table_trace import Looked, Noted, Replaced
+from tracer.events.table_trace import TableLookup, TableReplaced, TableTrace
 from tracer.model.loss import LEFT_OUT, Loss
-from tracer.model.rule import Walk
+from tracer.model.rule import RuleTrace
 from tracer.node import netns
-from tracer.rules.iptables.generations import Legacy
+from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.nftables import reconstruct
 from tracer.util.bounded import Bounded
 
@@ -35,9 +35,9 @@ DESTINATION_HOOKS = (HOOKS.index("PREROUTING"), HOOKS.index("OUTPUT"))
 TRANSLATIONS = frozenset({"dnat", "snat", "masquerade", "redirect", "netmap"})
 NEW = 2
 """Of event.ct_info: no packet of this connection has left yet."""
-BEFORE = Walk(undecided="decided before tracing began")
-LOST = Walk(undecided="the packet that decided was not seen: it came before tracing began, or events were lost")
-NO_HEADER = Walk(undecided="the packet's header is not known: events were lost")
+BEFORE = RuleTrace(undecided="decided before tracing began")
+LOST = RuleTrace(undecided="the packet that decided was not seen: it came before tracing began, or events were lost")
+NO_HEADER = RuleTrace(undecided="the packet's header is not known: events were lost")
 DECIDING = ("hook", "table", "chain", "nat", "nft", "steps", "ruleset", "ipvs", "any", LEFT_OUT, "capture")
 """How probes and kinds of events begin without which it may be missed that a new connection has taken an old one's place."""
 
@@ -51,24 +51,24 @@ class _Decided:
     """
 
     packet: int
-    walk: Walk | None
+    walk: RuleTrace | None
     time: int
     to: tuple[bytes, int]
     era: int
 
 
-class Hits:
+class RuleResolver:
     """What rules did to packets. legacy, nft: None = this run cannot tell.
 
     replaced: told of replaced rules, with the time, what they are, and the thread that did it (0 = not known). given_up: of so
     many packets it was not kept what their tables did.
     """
 
-    def __init__(self, legacy: Legacy | None = None, nft: reconstruct.Reading | None = None) -> None:
+    def __init__(self, legacy: TableGenerations | None = None, nft: reconstruct.RefreshedSnapshots | None = None) -> None:
         self._legacy, self._nft = legacy, nft
-        self._noted: OrderedDict[int, dict[int, list[Noted]]] = OrderedDict()
+        self._noted: OrderedDict[int, dict[int, list[TableTrace]]] = OrderedDict()
         self.given_up = 0
-        self._runs: dict[reconstruct.RunKey, reconstruct.Run] = {}
+        self._runs: dict[reconstruct.RunKey, reconstruct.ChainRun] = {}
         self._whole = True
         self._connections: Bounded[object, _Decided] = Bounded(CONNECTIONS_KEPT)
         self._era = 0
@@ -92,9 +92,9 @@ class Hits:
             self._tell(changes)
         return events
 
-    def _tell(self, changes: list[Looked | Replaced]) -> None:
+    def _tell(self, changes: list[TableLookup | TableReplaced]) -> None:
         for change in changes:
-            if isinstance(change, Replaced):
+            if isinstance(change, TableReplaced):
                 self._replaced_at = max(self._replaced_at, change.time)
                 if self.replaced:
                     self.replaced(change.time, change.table, change.thread)
@@ -106,7 +106,7 @@ class Hits:
             self.replaced(at, "nftables' rules (noticed within 0.1 s)", 0)
 
     @staticmethod
-    def _want(legacy: Legacy, events: npt.NDArray[Any], changes: list[Looked | Replaced]) -> None:
+    def _want(legacy: TableGenerations, events: npt.NDArray[Any], changes: list[TableLookup | TableReplaced]) -> None:
         """Has the tables read that these events met."""
         legacy.note(changes)
         tables = events[events["kind"] == Kind.EVENT_TABLE]
@@ -196,14 +196,14 @@ class Hits:
             return None
         return decided
 
-    def _remember(self, e: Event, destination: bool, walk: Walk | None) -> _Decided:
+    def _remember(self, e: Event, destination: bool, walk: RuleTrace | None) -> _Decided:
         connection = _connection(e, destination)
         decided = _Decided(e.packet, walk, e.time, _given(e, destination), self._era)
         self._connections[connection] = decided
         return decided
 
 
-def translates(walk: Walk) -> bool:
+def translates(walk: RuleTrace) -> bool:
     """Whether a walk through an nftables chain ended in a translation."""
     last = walk.visits[-1] if walk.visits else None
     return bool(last and last.rule and last.rule.target.lower() in TRANSLATIONS)

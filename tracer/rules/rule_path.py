@@ -7,14 +7,14 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from tracer.model.condition import Assumed, Doubt
-from tracer.model.rule import Visit
+from tracer.model.condition import Assumed, Condition
+from tracer.model.rule import RuleHit
 
 MOST = 512
 """So many ways are followed; a Service of more endpoints is told by that many."""
 
 
-class TooMany(Exception):
+class TooManyPaths(Exception):
     """There are too many ways through these rules."""
 
 
@@ -30,24 +30,24 @@ class Rewrite:
 
 
 @dataclass(frozen=True)
-class Way:
+class RulePath:
     """One way through a table or chain. verdict: "ACCEPT", "DROP", "REJECT", "QUEUE". mark: behind it, None = not known.
 
     share: of all connections, by the rules' own choices. doubts: what it depends on that cannot be computed. assumed: what they
     say, for the same question asked again.
     """
 
-    visits: tuple[Visit, ...] = ()
+    visits: tuple[RuleHit, ...] = ()
     verdict: str = "ACCEPT"
     mark: int | None = 0
     rewrite: Rewrite | None = None
     reject: str = ""
     share: Fraction = Fraction(1)
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[Condition, ...] = ()
     assumed: Assumed = frozenset()
 
 
-def doubtful(way: Way, what: str, holds: bool, where: str, question: Hashable = None) -> Way:
+def doubtful(way: RulePath, what: str, holds: bool, where: str, question: Hashable = None) -> RulePath:
     """The way if that is so. question: what was asked, None = another answer may come when it is asked again."""
     assumed = way.assumed if question is None else way.assumed | {(question, holds)}
-    return replace(way, doubts=(*way.doubts, Doubt(what, holds, where)), assumed=assumed)
+    return replace(way, doubts=(*way.doubts, Condition(what, holds, where)), assumed=assumed)

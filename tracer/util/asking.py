@@ -19,7 +19,7 @@ class NotAsked(LookupError):
     """A capture does not have the answer: its run did not ask. It is no answer, and nothing is shown by it."""
 
 
-class Asking(Protocol):
+class Journal(Protocol):
     """Gives the answer to a question. ask: has it from the machine. Raises NotAsked where there is none.
 
     default: the answer that was not written down by programs of before, which kept only answers that differ from it.

@@ -13,7 +13,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Index(Generic[K, V]):
+class MultiIndex(Generic[K, V]):
     """Key -> the values under it, each once, however many objects have put it there."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ DEPTH = 200
 _LOOK = os.O_PATH | os.O_CLOEXEC
 
 
-class Unfit(OSError):
+class UnsafeFile(OSError):
     """A file that is there and is not read. strerror: why, to follow the file's name."""
 
     def __init__(self, why: str, number: int = errno.EPERM) -> None:
@@ -41,7 +41,7 @@ def ours() -> frozenset[int]:
 def read(
     path: str | os.PathLike[str], most: int = MOST, owners: Collection[int] | None = None, root: int | None = None
 ) -> bytes:
-    """What is in a regular file. Raises OSError, of kind Unfit when it is there and is not read.
+    """What is in a regular file. Raises OSError, of kind UnsafeFile when it is there and is not read.
 
     most: bytes that it may have. owners: user ids; the file must be of one of them, and nobody else may be able to write to it.
     root: descriptor of a directory; then the path and all its links are followed as by a process that sees it as /.
@@ -58,11 +58,11 @@ def _read(path: str | os.PathLike[str], most: int, owners: Collection[int] | Non
     with _looked_at(path, root) as fd:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise Unfit("it is not a regular file")
+            raise UnsafeFile("it is not a regular file")
         if owners is not None:
             check_owner(found, owners)
         if found.st_size > most:
-            raise Unfit(f"it has more than {most} bytes", errno.EFBIG)
+            raise UnsafeFile(f"it has more than {most} bytes", errno.EFBIG)
         if not found.st_size:  # files of /proc and tracefs, too: some of them lose what is read
             return b"", found.st_uid
         # Not the path again: another file may be there by now.
@@ -71,11 +71,11 @@ def _read(path: str | os.PathLike[str], most: int, owners: Collection[int] | Non
 
 
 def check_owner(found: os.stat_result, owners: Collection[int]) -> None:
-    """Raises Unfit unless the file is of one of these users and nobody else may write to it."""
+    """Raises UnsafeFile unless the file is of one of these users and nobody else may write to it."""
     if found.st_uid not in owners:
-        raise Unfit(f"it belongs to user {found.st_uid}")
+        raise UnsafeFile(f"it belongs to user {found.st_uid}")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Unfit("other users may write to it (chmod go-w mends that)")
+        raise UnsafeFile("other users may write to it (chmod go-w mends that)")
 
 
 def read_named(path: str | os.PathLike[str], most: int = MOST) -> bytes:
@@ -97,7 +97,7 @@ def directory(path: str | os.PathLike[str], within: int | None = None) -> int:
 
 def _bounded(text: bytes, most: int) -> bytes:
     if len(text) > most:
-        raise Unfit(f"it has more than {most} bytes", errno.EFBIG)
+        raise UnsafeFile(f"it has more than {most} bytes", errno.EFBIG)
     return text
 
 

@@ -21,7 +21,7 @@ MOST = 64
 _log = logging.getLogger(__name__)
 
 
-class Troubles:
+class Warnings:
     """Sentences for the user from any thread, each of them once."""
 
     def __init__(self, most: int = MOST) -> None:
@@ -54,7 +54,7 @@ class Troubles:
         return [self._said.popleft() for _ in range(len(self._said))]
 
 
-troubles = Troubles()
+troubles = Warnings()
 """Of this process. A run's source gives them to the user, between two batches."""
 
 

@@ -21,17 +21,17 @@ from tests.kernel import audit_nodes
 from tests.kernel.audit_nodes import LOCAL
 from tests.kernel.cures.kubectl_api import KubectlApi
 from tracer.audit import audit
-from tracer.audit.state import State
+from tracer.audit.state import NodeState
 from tracer.findings import Findings
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
 from tracer.node import addresses
-from tracer.predict.query import Question
+from tracer.predict.query import PathQuery
 from tracer.rules import inventory
 
 Step = tuple[str, str]
@@ -129,23 +129,23 @@ class Box:
     # --- what the tracer says
 
     @property
-    def context(self) -> Context:
-        store = Store("node-1")
+    def context(self) -> FindingContext:
+        store = ObjectStore("node-1")
         store.load(self.api.as_objects())
         local = addresses.local_addresses()
-        return Context(Known(store, Cache(()), local, ipvs=frozenset()))
+        return FindingContext(ClusterView(store, CniCache(()), local, ipvs=frozenset()))
 
     @property
-    def state(self) -> State:
+    def state(self) -> NodeState:
         found = inventory.read(True)
         assert not found.unread, found.unread
-        return State(self.context, found)
+        return NodeState(self.context, found)
 
     def audit(self, name: str, *key: object) -> list[Finding]:
         """What the audit finds under this name; key: how the finding's key begins."""
         return [f for f in audit(self.state) if f.name == name and f.key[: len(key)] == key]
 
-    def packets(self, *asked: Question) -> list[Packet]:
+    def packets(self, *asked: PathQuery) -> list[Packet]:
         """These packets as the rules and the routing would treat them now, with owners: all ways of each."""
         state, found = self.state, []
         for question in asked:
@@ -154,7 +154,7 @@ class Box:
                 found.append(story.packet)
         return found
 
-    def shown(self, name: str, *asked: Question) -> list[Finding]:
+    def shown(self, name: str, *asked: PathQuery) -> list[Finding]:
         """What findings say of these packets."""
         return self.look(name, self.packets(*asked))
 

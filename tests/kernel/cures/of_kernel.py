@@ -24,7 +24,7 @@ from tracer.audit.conntrack_full import check as table_full
 from tracer.findings import Findings
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.handshake import Attempt, Cause, Verdict
+from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
 from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket
 from tracer.packets.outcome import judge
 
@@ -244,5 +244,5 @@ def _syn(box: Box, pid: int, port: int, cause: str, shake: Handshake) -> list[Fi
     packet = made.packet(ends, "SYN", hops)
     findings = Findings(box.context)
     why = Cause(cause, "dropped", Evidence.OBSERVED)
-    findings.look_syn(Verdict(1, 0, ends, ends, "pod-a", why, attempt=Attempt(packet, 0)))
+    findings.look_syn(HandshakeVerdict(1, 0, ends, ends, "pod-a", why, attempt=ConnectionAttempt(packet, 0)))
     return [f for f in findings.all if f.name == "syn_dropped"]

@@ -14,7 +14,7 @@ from incidents.proxy.model import HostPort, Service
 from tests.kernel.audit_nodes import CLIENT, HOSTED, NODE, PODS, PORT
 from tests.kernel.cures import Look, case
 from tests.kernel.cures.box import Box, Step
-from tracer.predict.query import Question
+from tracer.predict.query import PathQuery
 
 HOST = HostPort(30306, PODS["pod-d"], HOSTED, "c0" * 32)
 SHOP = Service("shop/orders", "172.30.0.10", 5432, 30306, ((PODS["pod-a"], PORT),), "pg")
@@ -59,7 +59,7 @@ def _packet(box: Box) -> Look:
     box.put(("nft", iptables.rules([SHOP], [HOST], first="portmap")))
     box.objects(*cluster(SHOP, HOST.port))
     return Look(
-        lambda: box.shown("hostport_takes_service", Question(CLIENT, 40000, NODE, HOST.port)),
+        lambda: box.shown("hostport_takes_service", PathQuery(CLIENT, 40000, NODE, HOST.port)),
         {"iptables-nft-save -t nat": "CNI-HOSTPORT-DNAT.*--dports 30306", f"sport = :{HOST.port}": _NONE, **_HAS},
         mend=lambda: _without_host_port(box, SHOP, ("nft", iptables.rules([SHOP]))),
     )
@@ -135,7 +135,7 @@ def _process(box: Box, service: Service, steps: Step, by_packet: bool) -> Look:
         now = Service(service.name, service.address, service.port, number, service.ends, service.port_name)
         box.again((steps[0], iptables.rules([now])))
 
-    asked = Question(CLIENT, 40000, NODE, service.node_port)
+    asked = PathQuery(CLIENT, 40000, NODE, service.node_port)
     return Look(
         lambda: box.shown("nodeport_host_process", asked) if by_packet else box.audit("nodeport_host_process"),
         {"ss -lntp": f":{service.node_port}.*pid=", "kubectl get service": f"nodePort: {service.node_port}"},
@@ -182,7 +182,7 @@ def _local(box: Box, by_file: bool, by_packet: bool) -> Look:
         start("node-1")
         box.again(("legacy", (RULESETS / "local-1.20.rules").read_text()))
 
-    asked = Question(CLIENT, 40000, NODE, GAME[1])
+    asked = PathQuery(CLIENT, 40000, NODE, GAME[1])
     return Look(
         lambda: box.shown("no_local_endpoints", asked) if by_packet else box.audit("no_local_endpoints"),
         {"kubectl get endpoints": "nodeName: node-1"}, mend=mend,

@@ -17,7 +17,7 @@ from tests.kernel.cures import Look, case
 from tests.kernel.cures.box import Box
 from tests.kernel.cures.of_ports import SHOP, cluster
 from tracer.model.packet import Hop, Packet
-from tracer.predict.query import Question
+from tracer.predict.query import PathQuery
 
 RECORDED = Path(__file__).resolve().parents[2] / "data/real/ipvs-iptables-save.xz"
 FAR_AWAY = Service("shop/far", "172.30.0.20", 80, 30500, ((FAR, PORT),))
@@ -32,7 +32,7 @@ def _stale(box: Box, back: str, by_packet: bool) -> Look:
         objects.service(FAR_AWAY.name, FAR_AWAY.address, FAR_AWAY.port, FAR_AWAY.node_port),
         objects.endpoints(FAR_AWAY.name, [("far", FAR, "node-2")], PORT),
     )  # fmt: skip
-    asked = Question(NODE, 40000, FAR_AWAY.address, FAR_AWAY.port)
+    asked = PathQuery(NODE, 40000, FAR_AWAY.address, FAR_AWAY.port)
     return Look(
         lambda: box.shown("missing_masquerade", asked) if by_packet else box.audit("missing_masquerade"),
         {f"iptables-{back} -t nat -L POSTROUTING": rf"RETURN .*!{NETWORK} +{OTHERS}"},
@@ -134,7 +134,7 @@ def _dropped(box: Box, back: str, policy: bool = False) -> Look:
     mended = table("filter", ("FORWARD",), {"FORWARD": [f"-d {PODS['pod-a']}/32 -j ACCEPT"] if policy else []})
     shows = {f"iptables-{back} -t filter": "-P FORWARD DROP" if policy else f"DROP .*{PODS['pod-a']}"}
     return Look(
-        lambda: box.shown("dropped_by_rule", Question(CLIENT, 40000, PODS["pod-a"], PORT)), shows,
+        lambda: box.shown("dropped_by_rule", PathQuery(CLIENT, 40000, PODS["pod-a"], PORT)), shows,
         mend=lambda: box.again((back, mended)),
     )  # fmt: skip
 
@@ -164,7 +164,7 @@ def _native(box: Box) -> Look:
     own = "table inet guard {{\nchain forward {{\ntype filter hook forward priority 0; policy {};\n{}}}\n}}\n"
     box.put(("native", own.format("accept", f"ip daddr {PODS['pod-a']} drop\n")))
     return Look(
-        lambda: box.shown("dropped_by_rule", Question(CLIENT, 40000, PODS["pod-a"], PORT)),
+        lambda: box.shown("dropped_by_rule", PathQuery(CLIENT, 40000, PODS["pod-a"], PORT)),
         {"nft -a list chain inet guard forward": rf"{PODS['pod-a']} drop"},
         mend=lambda: box.again(("native", own.format("accept", ""))),
     )
@@ -175,7 +175,7 @@ def _native_policy(box: Box) -> Look:
     own = "table inet guard {{\nchain forward {{\ntype filter hook forward priority 0; policy {};\n{}}}\n}}\n"
     box.put(("native", own.format("drop", "")))
     return Look(
-        lambda: box.shown("dropped_by_rule", Question(CLIENT, 40000, PODS["pod-a"], PORT)),
+        lambda: box.shown("dropped_by_rule", PathQuery(CLIENT, 40000, PODS["pod-a"], PORT)),
         {"nft list chain inet guard forward": "policy drop"},
         mend=lambda: box.again(("native", own.format("drop", "accept\n"))),
     )
@@ -189,7 +189,7 @@ def _martian(box: Box) -> Look:
     to = ["127.0.0.1"]
     # The cure is the sender's: it sends to the node's own address.
     return Look(
-        lambda: box.shown("martian_localnet", Question(NODE, 40000, to[0], 10250)), mend=lambda: to.__setitem__(0, NODE)
+        lambda: box.shown("martian_localnet", PathQuery(NODE, 40000, to[0], 10250)), mend=lambda: to.__setitem__(0, NODE)
     )
 
 
@@ -212,7 +212,7 @@ def _not_ready(box: Box) -> Look:
     put(False)
     box.put(("legacy", iptables.rules([empty])))
     return Look(
-        lambda: box.shown("endpoint_not_ready", Question(CLIENT, 40000, NODE, SHOP.node_port)),
+        lambda: box.shown("endpoint_not_ready", PathQuery(CLIENT, 40000, NODE, SHOP.node_port)),
         {"kubectl describe pod -n db pg-hp": r"Ready +False"}, mend=mend,
     )  # fmt: skip
 
@@ -239,7 +239,7 @@ def _not_ready_here(box: Box) -> Look:
     put(False)
     box.put(("legacy", iptables.rules([without])))
     return Look(
-        lambda: box.shown("endpoint_not_ready", Question(CLIENT, 40000, NODE, SHOP.node_port)),
+        lambda: box.shown("endpoint_not_ready", PathQuery(CLIENT, 40000, NODE, SHOP.node_port)),
         {"kubectl describe pod -n db pg-hp": r"Ready +False"}, mend=mend,
     )  # fmt: skip
 
@@ -252,7 +252,7 @@ def _hairpin(box: Box) -> Look:
     box.objects(*cluster(SHOP))
 
     def asked() -> list[Packet]:
-        found = box.packets(Question(PODS["pod-a"], 40000, SHOP.address, SHOP.port))
+        found = box.packets(PathQuery(PODS["pod-a"], 40000, SHOP.address, SHOP.port))
         for packet in found:
             # Prediction tells tables; that the packet left is what the tracer sees of the hook.
             if packet.outcome not in ("dropped", "rejected"):

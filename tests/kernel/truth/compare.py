@@ -24,13 +24,13 @@ from tracer.events import record
 from tracer.events.record import Event, Flag, Kind
 from tracer.kernel.session import Kernel, Session
 from tracer.model.filter import Filter
-from tracer.model.rule import Visit, Walk
+from tracer.model.rule import RuleHit, RuleTrace
 from tracer.node import netns, netns_cookie
 from tracer.node.namespaces import Namespaces
 from tracer.node.nfnetlink import Nfnetlink
 from tracer.packets.header_tracker import completed
 from tracer.rules.nftables import live, netlink_dump, reconstruct
-from tracer.rules.nftables.watcher import NftWatch
+from tracer.rules.nftables.watcher import RulesetWatcher
 
 POD = "pod-b"
 """The second namespace with rules."""
@@ -50,8 +50,8 @@ _DID = {"REJECT": "DROP", "NFQUEUE": "QUEUE", "FWD": "STOLEN"} | dict.fromkeys(
 )
 Account = tuple[int, str, trace.Header, tuple[trace.Step, ...]]
 """Of one run: namespace, table, header, steps."""
-Check = Callable[[Event, Walk], str]
-Found = tuple[Event, Event, str, Walk]
+Check = Callable[[Event, RuleTrace], str]
+Found = tuple[Event, Event, str, RuleTrace]
 """The event that shows the packet's header, the one of the chain's run, the table, the walk."""
 
 
@@ -65,7 +65,7 @@ class Rules(Protocol):
     def again(self, random: Random) -> None:
         """Replaces a part of the node's by others."""
 
-    def check(self, e: Event, walk: Walk) -> str:
+    def check(self, e: Event, walk: RuleTrace) -> str:
         """What is wrong with texts and elements of a walk; "" when nothing is."""
 
 
@@ -81,7 +81,7 @@ def _neighbours(header: trace.Header) -> bool:
     return header[1].startswith("ff02:") or (header[2] == 58 and header[4] >> 8 in range(130, 144))
 
 
-def _did(visit: Visit) -> str:
+def _did(visit: RuleHit) -> str:
     """The kernel's word for what a visit did: DNAT and the like accept, MARK and the like go on."""
     word = visit.verdict
     if visit.rule is None or word.startswith(("JUMP ", "GOTO ")) or word in _KERNELS_OWN:
@@ -89,23 +89,26 @@ def _did(visit: Visit) -> str:
     return _DID.get(word, "ACCEPT")
 
 
-def _steps(walk: Walk) -> tuple[trace.Step, ...]:
+def _steps(walk: RuleTrace) -> tuple[trace.Step, ...]:
     return tuple((v.place.chain, v.rule.handle if v.rule else 0, _did(v)) for v in walk.visits)
 
 
-def walks(batches: list[Any], spaces: Collection[int], watch: NftWatch) -> Iterator[Found]:
+def walks(batches: list[Any], spaces: Collection[int], watch: RulesetWatcher) -> Iterator[Found]:
     """Every chain run in these namespaces, with its walk."""
     packets: dict[int, list[Any]] = {}
     for e in (e for batch in batches for e in record.events(batch)):
         packets.setdefault(e.packet, []).append(e)
     for events in packets.values():
         events.sort(key=lambda e: e.time)
-        found, seen = reconstruct.runs(events), None
+        found, seen, copy = reconstruct.runs(events), None, None
         for e in completed([e for e in events if e.kind not in record.PARTS])[0]:
             if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
                 seen = e
-            # A copy has a header of its own; but of a packet out of fragments the fragments are copies.
-            own = e if e.flags & Flag.FLAG_CLONE and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_FRAGMENT) else seen
+            # A copy has a header of its own; but of a packet out of fragments the fragments are copies. The run that drops a
+            # copy has no header: it is the copy's last one.
+            if e.flags & Flag.FLAG_CLONE and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_FRAGMENT):
+                copy = e
+            own = copy if e.flags & Flag.FLAG_CLONE and not e.flags & Flag.FLAG_FRAGMENT and copy else seen
             if e.kind == Kind.EVENT_CHAIN and e.netns in spaces and own:
                 run = found[reconstruct.run_key(e)]
                 table = reconstruct.names(e, run, watch)[0] or e.table.split(b"\0")[0].decode() + record.CUT * (e.manip & 1)
@@ -115,7 +118,7 @@ def walks(batches: list[Any], spaces: Collection[int], watch: NftWatch) -> Itera
 class Bench:
     """The running tracer, and two namespaces with rules: the node's and a pod's."""
 
-    def __init__(self, session: Session, watch: NftWatch, uplink: str) -> None:
+    def __init__(self, session: Session, watch: RulesetWatcher, uplink: str) -> None:
         self.session, self.watch = session, watch
         names = Namespaces()
         self._devices = {POD: "eth0", None: uplink}

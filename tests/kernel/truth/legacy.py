@@ -22,7 +22,7 @@ from tests.kernel.truth.run import Account, Key
 from tracer.events import record
 from tracer.events.record import Event
 from tracer.events.table_trace import SHAPE_AT, SHAPE_MASK, Shape
-from tracer.model.rule import Walk
+from tracer.model.rule import RuleTrace
 from tracer.node.namespaces import Namespaces
 
 _LINE = re.compile(r"TRACE: (\w+):([^:]+):(rule|return|policy):(\d+) (.*)")
@@ -147,7 +147,7 @@ class Truth:
         if (table, number) != ("raw", 1) or chain not in ("PREROUTING", "OUTPUT"):
             places.append((chain, 0 if kind == "policy" else number))
 
-    def visited(self, e: Event, walk: Walk) -> tuple[Key, Places] | None:
+    def visited(self, e: Event, walk: RuleTrace) -> tuple[Key, Places] | None:
         ends = record.header(e)
         names = (e.in_name.split(b"\0")[0].decode(), e.out_name.split(b"\0")[0].decode())
         if e.protocol == 58 and e.dport >> 8 in NEIGHBOURS:

@@ -11,7 +11,7 @@ from tests.kernel.truth import compare, sets
 from tests.kernel.truth.senders import PORTS
 from tracer.events.record import Event
 from tracer.kernel.session import Session
-from tracer.model.rule import Walk
+from tracer.model.rule import RuleTrace
 
 ADDRESSES = {
     4: (NODE4, CLIENT4, "192.168.56.0/24", DRAIN4, "203.0.113.0/25", PODS[0].addr4, "10.244.0.0/16", "0.0.0.0/1"),
@@ -176,11 +176,11 @@ class Made:
         tables = ruleset(random, family, True, False).split("*")[1:]
         rules.restore_text("*" + random.choice(tables), family, "nft")
 
-    def check(self, e: Event, walk: Walk) -> str:
+    def check(self, e: Event, walk: RuleTrace) -> str:
         return check(e, walk)
 
 
-def check(e: Event, walk: Walk) -> str:
+def check(e: Event, walk: RuleTrace) -> str:
     """What is wrong with the texts of a walk; "" when nothing is. Each rule of iptables has its own comment."""
     for visit in walk.visits:
         rule = visit.rule

@@ -17,7 +17,7 @@ from tests.kernel.truth.senders import PORTS
 from tracer.events import record
 from tracer.events.record import Event
 from tracer.kernel.session import Session
-from tracer.model.rule import Walk
+from tracer.model.rule import RuleTrace
 
 CHAINS, RULES = 5, 6
 HOOKS = ("prerouting", "input", "forward", "output", "postrouting")
@@ -309,7 +309,7 @@ class Made:
         _load(f"delete table {old.family} {old.name}\n{new.text()}")
         self._remember([new])
 
-    def check(self, e: Event, walk: Walk) -> str:
+    def check(self, e: Event, walk: RuleTrace) -> str:
         """What is wrong with texts and elements of a walk; "" when nothing is."""
         for visit in walk.visits:
             rule = visit.rule

@@ -26,11 +26,11 @@ from tracer.events import record
 from tracer.events.record import Event, Kind
 from tracer.kernel.session import Session
 from tracer.model.filter import Filter
-from tracer.model.rule import Walk
+from tracer.model.rule import RuleTrace
 from tracer.node.namespaces import Namespaces
 from tracer.packets.header_tracker import completed
 from tracer.rules.live import legacy_rules
-from tracer.rules.resolver import Hits
+from tracer.rules.resolver import RuleResolver
 
 Key = tuple[object, ...]
 Account = dict[Key, Places]
@@ -67,7 +67,7 @@ class Truth(Protocol):
     def account(self) -> Account:
         """What the kernel told since this was last called. A policy is number 0."""
 
-    def visited(self, e: Event, walk: Walk) -> tuple[Key, Places] | None:
+    def visited(self, e: Event, walk: RuleTrace) -> tuple[Key, Places] | None:
         """The same of one event with its walk; None when the kernel tells nothing of it."""
 
 
@@ -96,7 +96,7 @@ def rounds(truth: Truth, session: Session, count: int, seed: int, each: int = 60
     dice, result, namespaces = random.Random(seed), Result(), Namespaces()
     session.drain()
     session.losses()
-    hits = Hits(legacy_rules(namespaces, session.acts))
+    hits = RuleResolver(legacy_rules(namespaces, session.acts))
     try:
         with Sender() as sender:
             while result.packets < count:
@@ -115,7 +115,9 @@ def rounds(truth: Truth, session: Session, count: int, seed: int, each: int = 60
     return result
 
 
-def _round(truth: Truth, session: Session, sender: Sender, hits: Hits, dice: random.Random, count: int, result: Result) -> None:
+def _round(
+    truth: Truth, session: Session, sender: Sender, hits: RuleResolver, dice: random.Random, count: int, result: Result
+) -> None:
     session.set_filter(EVERYTHING)
     before, _ = _until_quiet(truth, session, hits)
     truth.account()
@@ -142,7 +144,7 @@ def _round(truth: Truth, session: Session, sender: Sender, hits: Hits, dice: ran
     _compare(truth, _walks(hits, events, truth.netns()), (begin, end), result)
 
 
-def _until_quiet(truth: Truth, session: Session, hits: Hits) -> tuple[list[Event], int]:
+def _until_quiet(truth: Truth, session: Session, hits: RuleResolver) -> tuple[list[Event], int]:
     """Reads both accounts until neither has anything more, or time is up: the kernel's each time before the tracer's. What the
     tracer saw, and when the last reading of the kernel's began (ns, CLOCK_MONOTONIC)."""
     events: list[Event] = []
@@ -157,7 +159,7 @@ def _until_quiet(truth: Truth, session: Session, hits: Hits) -> tuple[list[Event
             return events, began
 
 
-def _walks(hits: Hits, events: list[Event], netns: frozenset[int]) -> Iterator[tuple[Event, Walk]]:
+def _walks(hits: RuleResolver, events: list[Event], netns: frozenset[int]) -> Iterator[tuple[Event, RuleTrace]]:
     packets: dict[int, list[Event]] = {}
     for e in sorted(events, key=lambda e: e.time):
         packets.setdefault(e.packet, []).append(e)
@@ -170,7 +172,7 @@ def _walks(hits: Hits, events: list[Event], netns: frozenset[int]) -> Iterator[t
         hits.over(packet)
 
 
-def _compare(truth: Truth, walks: Iterator[tuple[Event, Walk]], span: tuple[int, int], result: Result) -> None:
+def _compare(truth: Truth, walks: Iterator[tuple[Event, RuleTrace]], span: tuple[int, int], result: Result) -> None:
     """span: of the tracer's runs between these times (ns) the kernel's account was read, too; of others it may have been."""
     ours: dict[Key, list[tuple[Places, bool]]] = {}
     unknown: set[Key] = set()

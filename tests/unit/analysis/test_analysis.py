@@ -13,10 +13,10 @@ import pytest
 from tests.support import captures, sample_packets
 from tracer.analysis import diff, stats
 from tracer.analysis.rows import COLUMNS, of_finding, of_packet
-from tracer.analysis.stats.latencies import Spread
-from tracer.analysis.table import Table
+from tracer.analysis.stats.latencies import Distribution
+from tracer.analysis.table import ResultTable
 from tracer.events.record import NOTHING
-from tracer.model.finding import Finding, Proof
+from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.loss import Loss
 
 
@@ -97,7 +97,7 @@ def test_statistics_as_text(run: Any, capture: Path) -> None:
 @pytest.mark.parametrize("name", stats.names())
 def test_every_statistic_takes_every_packet(name: str) -> None:
     one = stats.make(name)
-    assert all(isinstance(t, Table) for t in one.tables()), "also of nothing"
+    assert all(isinstance(t, ResultTable) for t in one.tables()), "also of nothing"
     for packet in sample_packets.every():
         one.take(packet)
     for table in one.tables():
@@ -105,7 +105,7 @@ def test_every_statistic_takes_every_packet(name: str) -> None:
 
 
 def test_percentiles_are_right_to_a_tenth() -> None:
-    spread = Spread()
+    spread = Distribution()
     for ns in range(1, 100_001):
         spread.add(ns)
     for share in (0.01, 0.5, 0.9, 0.99):
@@ -121,7 +121,7 @@ def test_findings_of_a_capture(run: Any, capture: Path, tmp_path: Path) -> None:
 
 
 def test_an_answer_without_a_connection_counts_with_what_it_answers() -> None:
-    side, packet = diff.Side(), sample_packets.node_port_reply()
+    side, packet = diff.CaptureProfile(), sample_packets.node_port_reply()
     packet.flow, packet.tcp_flags = None, "SYN ACK"
     side.take(packet)
     assert list(side.ends) == [("TCP", packet.endpoints.src, packet.endpoints.sport)]
@@ -151,7 +151,7 @@ def test_what_differs_is_told(run: Any, capture: Path, tmp_path: Path, monkeypat
 
 
 def test_sides_count_by_what_was_asked_for() -> None:
-    side = diff.Side()
+    side = diff.CaptureProfile()
     for packet in sample_packets.every():
         side.take(packet)
     kinds = {kind for kind in side.ends if kind[2] == 30285}
@@ -165,7 +165,7 @@ def test_rows_have_no_column_that_is_not_listed(packet: Any) -> None:
 
 
 def test_a_finding_is_a_row() -> None:
-    row = of_finding(Finding("x", (1,), "It is so.", (Proof("rule", "text", "observed"),), "look", "mend"))
+    row = of_finding(Finding("x", (1,), "It is so.", (FindingEvidence("rule", "text", "observed"),), "look", "mend"))
     assert set(row) == set(COLUMNS["findings"]) and row["proofs"] == "rule: text (observed)"
 
 

@@ -12,7 +12,7 @@ from tests.support import audits
 from tests.support.findings import FakeNode
 from tests.support.nodes import node
 from tracer.audit.bridge_nf import check
-from tracer.node.routes import Link
+from tracer.node.routes import NetworkDevice
 
 V4 = "net/bridge/bridge-nf-call-iptables"
 
@@ -31,7 +31,7 @@ def test_no_pods_or_no_bridge_of_theirs(tmp_path: Path) -> None:
     assert list(check(audits.state(one, tmp_path, off, with_api=False))) == [], "nobody says that its network is the pods'"
     state = audits.state(one, tmp_path, off)
     docker = audits.FakeRoutes(
-        (Link("docker0", "bridge", ("172.17.0.0/16",), 4), Link("cni0", "bridge", ("10.244.0.0/24",), 1))
+        (NetworkDevice("docker0", "bridge", ("172.17.0.0/16",), 4), NetworkDevice("cni0", "bridge", ("10.244.0.0/24",), 1))
     )
     assert list(check(replace(state, routes=docker))) == []
     assert list(check(audits.state(one, tmp_path))) == []

@@ -11,8 +11,8 @@ import pytest
 from tests.support import audits
 from tests.support.nodes import MODES, node
 from tracer.audit.hostport_takes_service import check
-from tracer.kube.catalog import Known
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.store import ObjectStore
 from tracer.model.kube import ServicePort
 from tracer.rules import save_parser
 
@@ -26,18 +26,18 @@ SERVERS = """-A -t 172.30.33.7:3306 -s rr
 """
 
 
-def service() -> Known:
-    store = Store("node-1")
+def service() -> ClusterView:
+    store = ObjectStore("node-1")
     store.load([{
         "kind": "Service", "metadata": {"namespace": "default", "name": "mysql-np"},
         "spec": {"clusterIPs": ["172.30.33.7"], "ports": [{"name": "mysql", "port": 3306, "protocol": "TCP"}]},
     }])  # fmt: skip
     assert store.by_address.values() == [(ServicePort("default", "mysql-np", "mysql", "tcp", 3306, 0, 0, ("172.30.33.7",)),
                                           "cluster IP")]  # fmt: skip
-    return Known(store)
+    return ClusterView(store)
 
 
-def causes(name: str, known: Known | None = None) -> list[str]:
+def causes(name: str, known: ClusterView | None = None) -> list[str]:
     sets, servers = (SETS, SERVERS) if "ipvs" in name else ("", "")
     return [f.cause for f in check(audits.of_text((RULESETS / f"{name}.rules").read_text(), known, sets=sets, ipvs=servers))]
 

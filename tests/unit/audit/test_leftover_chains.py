@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from tests.support import audits
 from tracer.audit.leftover_chains import check
-from tracer.kube.catalog import Known
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.store import ObjectStore
 from tracer.model.finding import Finding
 
 SERVICE, OTHER = "KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SVC-NPX46M4PTMTKRN6Y"
@@ -19,7 +19,7 @@ def table(*rules: str, chains: str = "") -> str:
     return f"*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n{heads}" + "".join(f"-A {r}\n" for r in rules) + "COMMIT\n"
 
 
-def found(*rules: str, known: Known | None = None) -> list[Finding]:
+def found(*rules: str, known: ClusterView | None = None) -> list[Finding]:
     return list(check(audits.of_text(table(*dict.fromkeys(rules)), known)))
 
 
@@ -32,15 +32,15 @@ def host_port(chain: str, port: int, address: str) -> list[str]:
     ]
 
 
-def cluster() -> Known:
+def cluster() -> ClusterView:
     """A cluster whose one pod has 10.224.0.222."""
-    store = Store("node-1")
+    store = ObjectStore("node-1")
     store.load([
         {"kind": "Node", "metadata": {"name": "node-1"}, "status": {"addresses": []}},
         {"kind": "Pod", "metadata": {"namespace": "default", "name": "web"}, "spec": {"nodeName": "node-1"},
          "status": {"podIPs": [{"ip": "10.224.0.222"}]}},
     ])  # fmt: skip
-    return Known(store)
+    return ClusterView(store)
 
 
 def test_a_chain_that_no_rule_leads_to_is_said_and_is_no_certain_finding() -> None:

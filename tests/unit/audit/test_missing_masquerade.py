@@ -13,11 +13,11 @@ from tests.support.audits import FakeRoutes
 from tests.support.findings import FakeNode
 from tests.support.nodes import MODES, node
 from tracer.audit.missing_masquerade import check
-from tracer.audit.state import State
-from tracer.node.routes import Link
+from tracer.audit.state import NodeState
+from tracer.node.routes import NetworkDevice
 
 CANAL = Path(__file__).resolve().parents[3] / "vagrant/incidents/rulesets"
-TUNNEL = FakeRoutes((*audits.LINKS, Link("flannel.1", "vxlan")), {"192.168.66.0/24": ("192.168.66.0", "flannel.1")})
+TUNNEL = FakeRoutes((*audits.LINKS, NetworkDevice("flannel.1", "vxlan")), {"192.168.66.0/24": ("192.168.66.0", "flannel.1")})
 
 
 SETS = """create cali40masq-ipam-pools hash:net
@@ -28,7 +28,7 @@ add cali40all-ipam-pools 192.168.64.0/20
 POD = "192.168.66.5"
 
 
-def stale(name: str = "canal-stale", node: FakeNode | None = None, sets: str = SETS, text: str = "") -> State:
+def stale(name: str = "canal-stale", node: FakeNode | None = None, sets: str = SETS, text: str = "") -> NodeState:
     """The rules of a node with canal, whose Service has its one pod on another node, behind flannel's tunnel."""
     state = audits.of_text(text or (CANAL / f"{name}.rules").read_text(), node=node, sets=sets)
     return replace(state, routes=TUNNEL)

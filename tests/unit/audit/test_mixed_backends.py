@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support import audits
 from tests.support.nodes import node
 from tracer.audit.mixed_backends import check
-from tracer.audit.state import State
+from tracer.audit.state import NodeState
 from tracer.model.rule import ChainKey, Rule
 
 
@@ -39,7 +39,7 @@ def test_a_cleaned_back_end_is_none(tmp_path: Path) -> None:
     nft = audits.recorded(node("1.36.2-iptables-nft", "S2-one")).nft
     assert nft
 
-    def with_nft(chains: dict[ChainKey, tuple[Rule, ...]]) -> State:
+    def with_nft(chains: dict[ChainKey, tuple[Rule, ...]]) -> NodeState:
         ruleset = replace(nft.ruleset, chains=chains)
         return replace(state, installed=replace(state.installed, nft=replace(nft, ruleset=ruleset)))
 
@@ -68,7 +68,7 @@ def test_what_portmap_leaves_for_no_pod_is_none(tmp_path: Path) -> None:
     nft = audits.recorded(node("1.36.2-iptables-nft", "S5")).nft
     assert nft
 
-    def with_nft(keep: str) -> State:
+    def with_nft(keep: str) -> NodeState:
         """Of the rules in nft those of portmap; keep: also those for its pods."""
         chains = {
             key: tuple(r for r in rules if "CNI-" in r.chain + r.target and (keep or "CNI-DN-" not in r.chain + r.target))

@@ -12,9 +12,9 @@ from tests.support.findings import FakeNode
 from tests.support.nodes import MODES, node
 from tracer.audit.nodeport_host_process import check
 from tracer.model.finding import Finding
-from tracer.node.node import Listener
+from tracer.node.node import ListeningSocket
 
-NGINX = Listener("0.0.0.0", 30584, 812, "nginx")
+NGINX = ListeningSocket("0.0.0.0", 30584, 812, "nginx")
 
 
 def found(mode: str, scenario: str, folder: Path, on: FakeNode) -> list[Finding]:
@@ -42,19 +42,19 @@ def test_a_nodeport_without_endpoints(mode: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_nodeport_with_endpoints(mode: str, tmp_path: Path) -> None:
-    on = FakeNode(listeners={(30285, "tcp"): Listener("::", 30285, 9, "java")})
+    on = FakeNode(listeners={(30285, "tcp"): ListeningSocket("::", 30285, 9, "java")})
     (told,) = found(mode, "S2-three", tmp_path, on)
     assert "sends every request to one of the Service's pods" in told.cause and told.certain
 
 
 def test_kube_proxys_own_socket_and_other_ports_are_none(tmp_path: Path) -> None:
     mode = "1.20.2-iptables-legacy"
-    held = FakeNode(listeners={(30285, "tcp"): Listener("0.0.0.0", 30285, 9, "kube-proxy")}, proxies=frozenset({9}))
+    held = FakeNode(listeners={(30285, "tcp"): ListeningSocket("0.0.0.0", 30285, 9, "kube-proxy")}, proxies=frozenset({9}))
     assert found(mode, "S2-three", tmp_path, held) == []
     assert found(mode, "S2-three", tmp_path, FakeNode(listeners={(30286, "tcp"): NGINX, (30285, "udp"): NGINX})) == []
 
 
 def test_a_socket_whose_process_is_not_seen_is_only_likely(tmp_path: Path) -> None:
-    on = FakeNode(listeners={(30584, "tcp"): Listener("0.0.0.0", 30584, 0, "")})
+    on = FakeNode(listeners={(30584, "tcp"): ListeningSocket("0.0.0.0", 30584, 0, "")})
     (told,) = found("1.36.2-iptables-legacy", "S1", tmp_path, on)
     assert not told.certain

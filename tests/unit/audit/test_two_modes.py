@@ -9,7 +9,7 @@ from tests.support import audits, real_nodes
 from tests.support.nodes import node
 from tracer.audit import audit, hostport_takes_service, no_local_endpoints, nodeport_host_process
 from tracer.audit.two_modes import check
-from tracer.node.node import Listener
+from tracer.node.node import ListeningSocket
 
 
 def test_a_stale_reject_acts_before_ipvs() -> None:
@@ -47,8 +47,8 @@ def test_the_pod_wins_in_ipvs_mode_and_the_order_is_not_why() -> None:
 
 
 def test_a_process_on_a_nodeport_is_told_what_really_happens() -> None:
-    listeners = {(31443, "tcp"): Listener("0.0.0.0", 31443, 1315, "node-agent"),
-                 (30125, "udp"): Listener("0.0.0.0", 30125, 1317, "statsd-host")}  # fmt: skip
+    listeners = {(31443, "tcp"): ListeningSocket("0.0.0.0", 31443, 1315, "node-agent"),
+                 (30125, "udp"): ListeningSocket("0.0.0.0", 30125, 1317, "statsd-host")}  # fmt: skip
     found = {f.key[0]: f for f in nodeport_host_process.check(real_nodes.switched_to_ipvs(listeners))}
     assert set(found) == {31443, 30125} and all(f.certain for f in found.values())
     assert "and IPVS sends every request to one of the Service's pods" in found[30125].cause

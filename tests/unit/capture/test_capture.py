@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import captures
-from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.reader import CaptureReader
 from tracer.render import _format
 
 
@@ -77,7 +77,7 @@ def test_what_was_recorded_without_explaining_is_explained_as_live(tmp_path: Pat
 def test_it_is_for_its_owner_alone_and_has_no_more_than_it_needs(tmp_path: Path) -> None:
     made = captures.capture(tmp_path / "a.k8st")
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
-    with Capture(str(made.path)) as found:
+    with CaptureReader(str(made.path)) as found:
         assert "hunter2" not in str(list(found.records()))
         assert found.missed == 0 and found.ended()
         assert sum(b.events for b in found.batches()) == made.totals.events + 1, "the look-up is no event of a packet"

@@ -14,10 +14,10 @@ import pytest
 
 from tests.support import captures
 from tests.support.ctnetlink import REMOVED, REPLY, TOLD, Heard, message
-from tracer.capture.change_events import UNKNOWN, KeptChanges, KeptEntries
+from tracer.capture.change_events import UNKNOWN, RecordedChangeLog, RecordedConntrackListener
 from tracer.capture.format.schema import Record
-from tracer.capture.record.buffer import Tape
-from tracer.capture.replay.reader import Capture
+from tracer.capture.record.buffer import RecordBuffer
+from tracer.capture.replay.reader import CaptureReader
 from tracer.model.packet import Endpoints
 
 MS = 1_000_000
@@ -81,22 +81,22 @@ def test_a_capture_that_has_no_events_says_so(tmp_path: Path, run: Any) -> None:
 
 
 def test_only_events_of_the_ports_asked_for_are_kept() -> None:
-    tape = Tape()
+    tape = RecordBuffer()
     other = message(*TOLD, orig=Endpoints("10.0.0.1", 5000, "10.0.0.2", 53))
-    kept = KeptEntries(tape, Heard((1, CREATED), (2, other), (3, GONE), names=NAMES))
+    kept = RecordedConntrackListener(tape, Heard((1, CREATED), (2, other), (3, GONE), names=NAMES))
     assert kept.listen(False) == "", "also when this run does not tell them"
     kept.ports = (ASKED.dport,)
     assert kept.take() == [(1, CREATED), (3, GONE)] and kept.process(77) == NAMES[77]
-    kept = KeptEntries(tape, Heard((2, other)))
+    kept = RecordedConntrackListener(tape, Heard((2, other)))
     kept.ports = (REPLY.sport,)
     assert kept.take() == [(2, other)], "before or after translation"
 
 
 def test_steps_are_kept_when_they_are_taken(tmp_path: Path) -> None:
     chunks: list[Any] = []
-    tape = Tape()
+    tape = RecordBuffer()
     tape.start(chunks.append)
-    changes = KeptChanges(tape)
+    changes = RecordedChangeLog(tape)
     changes.rules(5, "nat")
     tape.flush()
     assert not chunks, "nobody has taken it"
@@ -112,5 +112,5 @@ def test_an_older_capture_has_none(tmp_path: Path, run: Any) -> None:
         connection.execute("DELETE FROM records WHERE key LIKE 'conntrack events%' OR kind IN ('conntrack', 'change')")
     _, out, err = run("-r", made.path, "--follow")
     assert f"{UNKNOWN[0].upper()}{UNKNOWN[1:]}." in err and "created" not in out
-    with Capture(str(made.path)) as found:
+    with CaptureReader(str(made.path)) as found:
         assert found.missed == 0

@@ -16,24 +16,24 @@ import pytest
 from tests.support import captures, sample_packets
 from tests.support.builders import NODE
 from tests.support.nodes import nodes
-from tracer.capture.cni_journal import Recorded, Replayed
+from tracer.capture.cni_journal import RecordedCniCache, ReplayedCniCache
 from tracer.capture.format.codec import plain
 from tracer.capture.format.kube_objects import all_needed, needed
 from tracer.capture.format.schema import Record
-from tracer.capture.journal import AskedNamespaces, AskedNode, AskedProcesses, AskedSpaces
-from tracer.capture.record.buffer import LONG, Chunk, Tape
-from tracer.capture.record.carry_over import READINGS, Standing
-from tracer.capture.record.prefetch import OF_LISTENER, OF_NODE, Ahead
-from tracer.capture.replay.display_filter import Wanted
+from tracer.capture.journal import JournaledHostReader, JournaledNamespaceInspector, JournaledNamespaces, JournaledProcesses
+from tracer.capture.record.buffer import LONG, Chunk, RecordBuffer
+from tracer.capture.record.carry_over import READINGS, CarryOver
+from tracer.capture.record.prefetch import OF_LISTENER, OF_NODE, Prefetcher
+from tracer.capture.replay.display_filter import DisplayFilter
 from tracer.events.record import DTYPE, SLOT
 from tracer.kube import objects
 from tracer.kube.cni_cache import Sandbox
-from tracer.kube.store import Store
+from tracer.kube.store import ObjectStore
 from tracer.model.filter import parse_host
 from tracer.rules.nftables.namespace_snapshots import KEPT
-from tracer.rules.nftables.snapshot_cache import View
-from tracer.rules.nftables.watcher import Change
-from tracer.rules.resolver import Hits
+from tracer.rules.nftables.snapshot_cache import SnapshotCache
+from tracer.rules.nftables.watcher import RulesetUpdate
+from tracer.rules.resolver import RuleResolver
 from tracer.util import timezone
 from tracer.util.asking import live
 
@@ -72,7 +72,7 @@ def test_of_a_list_its_objects_are_kept() -> None:
 
 def test_a_store_done_again_is_the_same_store() -> None:
     changes: list[Any] = []
-    first, again = Store(), Store()
+    first, again = ObjectStore(), ObjectStore()
     first.on_apply(changes.append)
     first.node = "node-1"
     first.load([captures.SERVICE])
@@ -96,7 +96,7 @@ def test_a_store_done_again_is_the_same_store() -> None:
 
 def test_an_answer_is_kept_when_it_differs_and_says_which_asking_it_was() -> None:
     chunks: list[Chunk] = []
-    tape, answers = Tape(), iter(["", "a", "a", "b", "b"])
+    tape, answers = RecordBuffer(), iter(["", "a", "a", "b", "b"])
     tape.start(chunks.append)
     nothing = np.zeros((0, SLOT), np.uint8)
     for turn in range(2):
@@ -112,7 +112,7 @@ def test_an_answer_is_kept_when_it_differs_and_says_which_asking_it_was() -> Non
 def test_what_is_complete_is_given_away_before_a_long_turn() -> None:
     """Explaining it may take longer than a chunk may wait, and the tracer may be killed meanwhile."""
     chunks: list[Chunk] = []
-    tape = Tape()
+    tape = RecordBuffer()
     tape.start(chunks.append)
     for number, count in enumerate((3, LONG - 1, LONG)):
         tape.turn(number, np.zeros((count, SLOT), np.uint8), False)
@@ -120,7 +120,7 @@ def test_what_is_complete_is_given_away_before_a_long_turn() -> None:
 
 
 def test_what_cannot_be_recorded_is_said_and_does_not_end_the_run() -> None:
-    tape = Tape()
+    tape = RecordBuffer()
     odd = object()
     for number in (1, 2):
         assert tape.asking(("odd", number), lambda: odd, object()) is odd
@@ -135,10 +135,10 @@ def test_asked_classes_ask_through_their_asking(tmp_path: Path) -> None:
         asked.append(question)
         return default
 
-    assert AskedProcesses(asking).owner(7) == (0, "")
-    spaces = AskedNamespaces(asking, None, NODE, NODE, {NODE: "node"})
+    assert JournaledProcesses(asking).owner(7) == (0, "")
+    spaces = JournaledNamespaces(asking, None, NODE, NODE, {NODE: "node"})
     assert (spaces.name(NODE), spaces.name(9), spaces.named()) == ("node", "netns 9", [NODE])
-    node = AskedNode(asking, tmp_path, tmp_path)
+    node = JournaledHostReader(asking, tmp_path, tmp_path)
     assert node.listener("10.0.0.1", 80, "tcp") is None and node.setting("a/b") == "" and not node.is_kube_proxy(1)
     assert node.kube_proxy() is None and node.flannel_subnets() == () and node.interface_of("10.0.0.1") == ""
     assert asked == [
@@ -165,13 +165,13 @@ def test_the_cni_cache_is_replayed_from_the_question_on_at_which_it_was_read(
     monkeypatch.setattr("tracer.kube.cni_cache.LOOK_SECONDS", -1)
     kept: list[tuple[int, list[Sandbox]]] = []
     result(tmp_path, "cart", "10.0.0.1/24")
-    live_cache = Recorded(lambda asked, found: kept.append((asked, found)), (tmp_path,))
+    live_cache = RecordedCniCache(lambda asked, found: kept.append((asked, found)), (tmp_path,))
     live_cache.turn()
     first = live_cache.at("10.0.0.1")
     result(tmp_path, "web", "10.0.0.2/24")
     second = live_cache.at("10.0.0.2")
     assert first and second and [asked for asked, _ in kept] == [0, 2]
-    again = Replayed()
+    again = ReplayedCniCache()
     again.turn([kept[0]])
     again.turn([kept[1]])
     assert again.at("10.0.0.2") is None, "the first question of that turn came before it was read"
@@ -179,7 +179,7 @@ def test_the_cni_cache_is_replayed_from_the_question_on_at_which_it_was_read(
 
 
 def test_what_holds_is_the_last_of_each() -> None:
-    standing = Standing()
+    standing = CarryOver()
     for turn in range(1, 40):
         standing.take((turn, "answer", "process 5", json.dumps(turn).encode()))
         standing.take((turn, "reading", "1 ip nat", b"{}"))
@@ -198,10 +198,10 @@ class Watcher:
     """Learns what a test tells it."""
 
     def __init__(self) -> None:
-        self.learned: list[Change] = []
+        self.learned: list[RulesetUpdate] = []
         self.asked: list[int] = []
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[RulesetUpdate]:
         found, self.learned = self.learned, []
         return found
 
@@ -218,16 +218,16 @@ def test_a_view_learns_nothing_between_turns() -> None:
         return Snapshot(Ruleset("nft", 1, str(number), {}), number, {}, {})
 
     watcher = Watcher()
-    view = View(watcher)
+    view = SnapshotCache(watcher)
     assert view.coming(1, 7) and watcher.asked == [7]
-    watcher.learned.append(Change(1, 7, False, snapshot(7)))
+    watcher.learned.append(RulesetUpdate(1, 7, False, snapshot(7)))
     assert view.find(1, 7) is None and view.coming(1, 7)
     view.refresh()
     assert view.find(1, 7) and not view.coming(1, 7) and not view.coming(1, 6) and view.coming(1, 8)
-    watcher.learned += [Change(1, n, False, snapshot(n)) for n in range(8, 8 + KEPT)]
+    watcher.learned += [RulesetUpdate(1, n, False, snapshot(n)) for n in range(8, 8 + KEPT)]
     view.refresh()
     assert len(view.near(1)) == KEPT and view.near(1)[0].number == 7 + KEPT and view.find(1, 7) is None
-    watcher.learned.append(Change(1, 99, True))
+    watcher.learned.append(RulesetUpdate(1, 99, True))
     view.refresh()
     assert not view.coming(1, 100)
 
@@ -239,10 +239,12 @@ def test_recording_without_explaining_asks_what_a_replay_will_want_to_know(tmp_p
         asked.append(question)
         return (5, "nginx") if question[0] == "process" else default
 
-    spaces, node = AskedNamespaces(asking, None, NODE, NODE, {}), AskedNode(asking, tmp_path, tmp_path)
+    spaces, node = JournaledNamespaces(asking, None, NODE, NODE, {}), JournaledHostReader(asking, tmp_path, tmp_path)
     function = cast(Any, lambda address: asked.append(("function", address)))
-    processes = AskedProcesses(asking)
-    ahead = Ahead(spaces, processes, function, Hits(), node, None, AskedSpaces(asking, spaces, processes))
+    processes = JournaledProcesses(asking)
+    ahead = Prefetcher(
+        spaces, processes, function, RuleResolver(), node, None, JournaledNamespaceInspector(asking, spaces, processes)
+    )
     ahead.add(np.concatenate([captures.request(1, 1000), captures.refused(2, 2000)]))
     assert {("netns", 100), ("netns", 200), ("process", 48213), ("function", 0x10)} <= set(asked)
     assert {("node", ("bound", "tcp")), ("node", ("setting", OF_NODE[0], 0)), ("node", ("setting", OF_LISTENER[0], 5))} <= set(
@@ -278,15 +280,18 @@ def test_a_zone_without_a_file_is_its_offset(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("wanted", "outcome"),
     [
-        (Wanted(), True), (Wanted(ports=(30285,)), True), (Wanted(ports=(8080,)), True), (Wanted(ports=(9,)), False),
-        (Wanted(hosts=(parse_host("192.168.56.0/24"),)), True), (Wanted(hosts=(parse_host("10.244.0.11"),)), True),
-        (Wanted(hosts=(parse_host("fd00::/8"),)), False), (Wanted(protocol="tcp", family=4), True), (Wanted(family=6), False),
-        (Wanted(protocol="udp"), False), (Wanted(netns="node"), True), (Wanted(netns="nowhere"), False),
-        (Wanted(iface="eth0"), True), (Wanted(iface="wlan0"), False),
-        (Wanted(ports=(30285,), hosts=(parse_host("172.16.0.0/12"),)), False),
+        (DisplayFilter(), True), (DisplayFilter(ports=(30285,)), True), (DisplayFilter(ports=(8080,)), True),
+        (DisplayFilter(ports=(9,)), False),
+        (DisplayFilter(hosts=(parse_host("192.168.56.0/24"),)), True),
+        (DisplayFilter(hosts=(parse_host("10.244.0.11"),)), True),
+        (DisplayFilter(hosts=(parse_host("fd00::/8"),)), False), (DisplayFilter(protocol="tcp", family=4), True),
+        (DisplayFilter(family=6), False),
+        (DisplayFilter(protocol="udp"), False), (DisplayFilter(netns="node"), True), (DisplayFilter(netns="nowhere"), False),
+        (DisplayFilter(iface="eth0"), True), (DisplayFilter(iface="wlan0"), False),
+        (DisplayFilter(ports=(30285,), hosts=(parse_host("172.16.0.0/12"),)), False),
     ],
 )  # fmt: skip
-def test_a_packet_is_wanted_as_live(wanted: Wanted, outcome: bool) -> None:
+def test_a_packet_is_wanted_as_live(wanted: DisplayFilter, outcome: bool) -> None:
     assert wanted(sample_packets.node_port()) is outcome
 
 

@@ -130,8 +130,8 @@ def test_version(run: Any) -> None:
     [
         (errors.BadOption, 2), (errors.NotRoot, 3), (errors.NoBtf, 4), (errors.NoBcc, 5), (errors.NoProbe, 6),
         (errors.CompileFailed, 7), (errors.NoObjects, 8), (errors.NoSuchObject, 9), (errors.CommandNotFound, 127),
-        (errors.NotWritten, 20), (errors.NoCapture, 21), (errors.NewerCapture, 22),
-        (errors.Damaged, 23), (errors.NoLibrary, 24), (errors.Interrupted, 130),
+        (errors.OutputNotWritten, 20), (errors.CaptureUnreadable, 21), (errors.NewerCapture, 22),
+        (errors.DamagedCapture, 23), (errors.NoLibrary, 24), (errors.Interrupted, 130),
     ],
 )  # fmt: skip
 def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, error: type[TraceError], status: int) -> None:
@@ -223,7 +223,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from tracer.cli import main as cli_main
 from tracer.commands import trace
-from tracer.render.text import Text
+from tracer.render.text import TextOutput
 
 class Kernel:
     release, symbols = "6.1", SimpleNamespace(containing=str)

@@ -13,19 +13,19 @@ import pytest
 
 from tracer.commands import doctor
 from tracer.errors import NoBcc, NoBtf
-from tracer.kernel.attach_plan import Abilities
+from tracer.kernel.attach_plan import KernelAbilities
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import Symbols
-from tracer.kernel.module_layouts_5_10 import Known
+from tracer.kernel.module_layouts_5_10 import BuiltinLayouts
 from tracer.kernel.probes import PROBES, TRACEPOINT
-from tracer.model.check import Fact
+from tracer.model.check import CheckResult
 from tracer.node.capabilities import BITS, LOSES
 from tracer.node.machine import Machine
 from tracer.rules import backends
-from tracer.rules.ipset import Set
+from tracer.rules.ipset import IpSet
 from tracer.rules.ipvs.netlink import VirtualServer
 
-ALL = Abilities(fentry=True, module_fentry=True)
+ALL = KernelAbilities(fentry=True, module_fentry=True)
 # Where two rows watch a function, the one that wants more of it.
 FUNCTIONS = {p.symbols[-1]: p for p in sorted(PROBES, key=lambda p: len(p.args)) if p.at != TRACEPOINT}
 
@@ -59,7 +59,7 @@ class FakeTypes:
     def __init__(self, lacking: Iterable[str] = (), vmlinux: Any = None, modules_described: bool = True) -> None:
         self.vmlinux, self._lacking = vmlinux or FakeBtf(), set(lacking)
         later = self.vmlinux.enumerators("skb_drop_reason")
-        self.known = None if modules_described or later else Known(self.vmlinux)
+        self.known = None if modules_described or later else BuiltinLayouts(self.vmlinux)
 
     def module(self, name: str) -> Any:
         return None if name in self._lacking else self.vmlinux
@@ -77,10 +77,10 @@ def symbols(without: Iterable[str] = ()) -> Symbols:
 def probes(
     types: Any = None,
     known: Symbols | None = None,
-    can: Abilities | None = ALL,
+    can: KernelAbilities | None = ALL,
     modules: Iterable[str] = (),
     ipv6: bool = True,
-) -> dict[str, Fact]:
+) -> dict[str, CheckResult]:
     """Facts by probe name."""
     types = types or FakeTypes()
     facts = doctor.probes(types, known or symbols(), can, set(modules), ipv6)
@@ -103,28 +103,28 @@ def capable(*names: str) -> str:
 def test_each_probe_says_its_symbol_its_way_and_what_it_tells() -> None:
     facts = probes()
     assert list(facts) == [p.name for p in PROBES]
-    assert facts["hook"] == Fact("probe hook", "ok", "nf_hook_slow by fexit: netfilter hooks and their verdicts")
+    assert facts["hook"] == CheckResult("probe hook", "ok", "nf_hook_slow by fexit: netfilter hooks and their verdicts")
     assert facts["nat"].text == "nf_nat_manip_pkt by fentry: address translation, before and after"
     assert facts["drop"].text.startswith("kfree_skb by raw tracepoint:")
     assert {f.status for f in facts.values()} == {0}
 
 
 def test_without_fentry_of_modules_their_functions_get_kprobes() -> None:
-    facts = probes(can=Abilities(fentry=True, module_fentry=False))
+    facts = probes(can=KernelAbilities(fentry=True, module_fentry=False))
     assert " by fexit" in facts["hook"].text and " by kretprobe" in facts["table4"].text
     assert " by " not in probes(can=None)["hook"].text.partition(":")[0]
 
 
 def test_a_module_that_is_not_loaded_has_nothing_to_watch() -> None:
     fact = probes(known=symbols(without=["ip_tables"]))["table4"]
-    assert fact == Fact("probe table4", "ok", "nothing to watch: module ip_tables is not loaded")
+    assert fact == CheckResult("probe table4", "ok", "nothing to watch: module ip_tables is not loaded")
     loaded = probes(known=symbols(without=["ip_tables"]), modules=["ip_tables"])["table4"]
     assert (loaded.state, loaded.status) == ("missing", 1)
 
 
 def test_a_missing_function_costs_what_it_tells() -> None:
     fact = probes(known=symbols(without=["skb_clone"]))["clone"]
-    assert fact == Fact(
+    assert fact == CheckResult(
         "probe clone", "missing", "the kernel has no function skb_clone; not shown: copies of followed packets", 1
     )
     assert probes(known=symbols(without=["tcp_v6_send_synack"]))["synack6"].status == 1
@@ -178,7 +178,7 @@ def test_rights(euid: int, held: tuple[str, ...], state: str, said: str, tmp_pat
 def test_lockdown(tmp_path: Path) -> None:
     assert doctor.lockdown(Machine(tmp_path)).text == "none"
     integrity = machine(tmp_path, sys__kernel__security__lockdown="none [integrity] confidentiality\n")
-    assert doctor.lockdown(integrity) == Fact("lockdown", "ok", "integrity")
+    assert doctor.lockdown(integrity) == CheckResult("lockdown", "ok", "integrity")
     strict = machine(tmp_path, sys__kernel__security__lockdown="none integrity [confidentiality]\n")
     assert (doctor.lockdown(strict).state, doctor.lockdown(strict).status) == ("missing", 6)
 
@@ -194,7 +194,7 @@ def test_hidden_addresses_cost_the_names_of_dropping_functions(tmp_path: Path) -
 
 def test_rulesets_in_use(tmp_path: Path) -> None:
     servers = [VirtualServer("10.96.0.1", 443, "tcp", "rr"), VirtualServer("10.96.0.10", 53, "udp", "rr")]
-    sets = [Set("KUBE-CLUSTER-IP", "hash:ip,port", 2), Set("KUBE-LOOP-BACK", "hash:ip,port,ip", 0)]
+    sets = [IpSet("KUBE-CLUSTER-IP", "hash:ip,port", 2), IpSet("KUBE-LOOP-BACK", "hash:ip,port,ip", 0)]
     loaded = {"proc__net__ip_vs": "", "sys__module__ip_set__refcnt": "1"}
     root = machine(tmp_path, proc__net__ip_tables_names="nat\nfilter\n", proc__net__ip6_tables_names="", **loaded)
     found = backends.gather(root, True, lambda: ["ip kube-proxy", "inet lab"], lambda: servers, lambda: sets)
@@ -202,8 +202,8 @@ def test_rulesets_in_use(tmp_path: Path) -> None:
     assert facts["iptables legacy"].text == "filter, nat"
     assert facts["ip6tables legacy"].text == "no tables"
     assert facts["nftables"].text == "inet lab, ip kube-proxy"
-    assert facts["IPVS"] == Fact("IPVS", "ok", "2 virtual servers (rr)")
-    assert facts["ipset"] == Fact("ipset", "ok", "2 sets, 2 entries")
+    assert facts["IPVS"] == CheckResult("IPVS", "ok", "2 virtual servers (rr)")
+    assert facts["ipset"] == CheckResult("ipset", "ok", "2 sets, 2 entries")
 
 
 def test_rulesets_not_in_use_are_not_asked_for(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_what_does_not_answer(tmp_path: Path) -> None:
 
 def test_exit_status_is_the_first_cause() -> None:
     def of(*statuses: int) -> int:
-        return doctor.exit_status(Fact("x", "ok", "", s) for s in statuses)
+        return doctor.exit_status(CheckResult("x", "ok", "", s) for s in statuses)
 
     assert (of(), of(0), of(0, 1), of(1, 6, 5), of(4, 3)) == (0, 0, 1, 5, 3)
 
@@ -238,7 +238,7 @@ def no_bcc() -> ModuleType:
 def test_an_empty_machine_raises_nothing(tmp_path: Path) -> None:
     facts = {f.subject: f for f in doctor.gather(Machine(tmp_path), no_bcc)}
     assert (facts["BTF"].state, facts["BTF"].status) == ("missing", 4)
-    assert facts["bcc"] == Fact("bcc", "missing", "The bcc library is missing", 5)
+    assert facts["bcc"] == CheckResult("bcc", "missing", "The bcc library is missing", 5)
     assert facts["fentry"].text == "not known without bcc"
     assert doctor.exit_status(facts.values()) == 3
     assert not any(subject.startswith("probe") for subject in facts)
@@ -265,13 +265,13 @@ def test_a_whole_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     facts = doctor.gather(root, lambda: bcc)
     found = {f.subject: f for f in facts}
     assert found["bcc"].text == "0.31.0 in /usr/lib/python3/dist-packages/bcc"
-    assert found["fentry"] == Fact("fentry", "ok", "for the kernel and its modules")
+    assert found["fentry"] == CheckResult("fentry", "ok", "for the kernel and its modules")
     assert found["probe chain"].text == "nothing to watch: module nf_tables is not loaded"
     assert {f.state for f in facts} == {"ok"} and doctor.exit_status(facts) == 0
 
 
 def test_a_modules_damaged_btf_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaged(*args: object) -> Fact:
+    def damaged(*args: object) -> CheckResult:
         raise NoBtf("The kernel's BTF is damaged or of another byte order.")
 
     monkeypatch.setattr(doctor, "KernelTypes", lambda directory: FakeTypes())

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracer.connections.change_log import Changes, program
-from tracer.kube.store import Store
-from tracer.model.timeline import Step
+from tracer.connections.change_log import ChangeLog, program
+from tracer.kube.store import ObjectStore
+from tracer.model.timeline import TimelineEntry
 
 
 def process(proc: Path, pid: int, name: str, parent: int) -> None:
@@ -27,17 +27,17 @@ def test_iptables_is_named_after_who_called_it(tmp_path: Path) -> None:
 
 
 def test_changes_are_taken_once() -> None:
-    changes = Changes(lambda: 77)
+    changes = ChangeLog(lambda: 77)
     changes.rules(5, "nat", 0)
     changes.objects()
     assert changes.take() == [
-        Step(5, "change", "somebody replaced nat"), Step(77, "change", "Kubernetes' objects changed"),
+        TimelineEntry(5, "change", "somebody replaced nat"), TimelineEntry(77, "change", "Kubernetes' objects changed"),
     ]  # fmt: skip
     assert changes.take() == []
 
 
 def test_objects_are_named() -> None:
-    store, changes = Store(), Changes(lambda: 77)
+    store, changes = ObjectStore(), ChangeLog(lambda: 77)
     store.on_apply(changes.applied)
     store.on_change(changes.objects)
 

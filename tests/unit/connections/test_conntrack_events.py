@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.ctnetlink import ORIG, REPLY, message
 from tracer.connections import conntrack_events
-from tracer.connections.conntrack_events import Ends, EntryEvent, read
+from tracer.connections.conntrack_events import EntryEvent, EntryExpiry, read
 from tracer.model.packet import Endpoints
 
 SECOND = 1_000_000_000
@@ -47,7 +47,7 @@ def event(what: str, time: int = 0, **more: int) -> EntryEvent:
 
 
 def test_words() -> None:
-    ends = Ends()
+    ends = EntryExpiry()
     assert ends.words(event("created", timeout=120)) == "created, SYN_SENT, 120 s"
     assert ends.words(event("changed", status=conntrack_events.ASSURED, timeout=60)) == "changed assured, SYN_SENT, 60 s"
 
@@ -61,7 +61,7 @@ def test_words() -> None:
     ],
 )
 def test_an_end_before_its_time(after: int, words: str) -> None:
-    ends = Ends()
+    ends = EntryExpiry()
     ends.words(event("created", timeout=120))
     assert ends.words(event("removed", after * SECOND)) == words
     assert ends.words(event("removed", after * SECOND)) == "removed", "nothing is known of it any more"
@@ -69,12 +69,12 @@ def test_an_end_before_its_time(after: int, words: str) -> None:
 
 def test_who_removed_it() -> None:
     mine = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
-    assert Ends().words(event("removed", by=os.getpid())) == f"removed by {mine} (pid {os.getpid()})"
-    assert Ends().words(event("removed", by=1 << 30)) == f"removed by netlink port {1 << 30}"
+    assert EntryExpiry().words(event("removed", by=os.getpid())) == f"removed by {mine} (pid {os.getpid()})"
+    assert EntryExpiry().words(event("removed", by=1 << 30)) == f"removed by netlink port {1 << 30}"
 
 
 def test_ends_are_bounded() -> None:
-    ends = Ends(most=3)
+    ends = EntryExpiry(most=3)
     for n in range(10):
         ends.words(EntryEvent(0, "created", "TCP", Endpoints("10.0.0.1", n, "10.0.0.2", 80), REPLY, timeout=9))
     assert len(ends._until) == 3

@@ -9,7 +9,7 @@ from tests.support.syns import ASKED, HALF, INSIDE, MS, at_listener, clue, packe
 from tracer.connections import entries
 from tracer.model.evidence import Evidence
 from tracer.model.kube import Owner
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, Ipvs, Nat, Packet, Socket
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, IpvsDecision, Nat, Packet, Socket
 
 
 def texts(*hops: Hop) -> list[str]:
@@ -73,13 +73,18 @@ def test_icmp_errors_by_name() -> None:
 
 
 def test_ipvs_is_named() -> None:
-    nat, server = Nat("DNAT", ASKED, HALF), Ipvs("192.168.56.10", 30285, "tcp", "rr", real="10.244.0.11", real_port=8080)
+    nat, server = (
+        Nat("DNAT", ASKED, HALF),
+        IpvsDecision("192.168.56.10", 30285, "tcp", "rr", real="10.244.0.11", real_port=8080),
+    )
     assert texts(way()[0], Hop(1, "ipvs", "node", "INPUT", nat=nat, ipvs=server)) == [
         "INPUT IPVS (rr) 192.168.56.10:30285 -> 10.244.0.11:8080"
     ]
-    back = Hop(1, "ipvs", "node", "FORWARD", nat=Nat("reverse DNAT", HALF.reversed, ASKED.reversed), ipvs=Ipvs())
+    back = Hop(1, "ipvs", "node", "FORWARD", nat=Nat("reverse DNAT", HALF.reversed, ASKED.reversed), ipvs=IpvsDecision())
     assert texts(way()[0], back) == ["FORWARD reverse IPVS 10.244.0.11:8080 -> 192.168.56.10:30285"]
-    none = Hop(1, "ipvs", "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=Ipvs("172.30.0.10", 53))
+    none = Hop(
+        1, "ipvs", "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=IpvsDecision("172.30.0.10", 53)
+    )
     assert texts(way()[0], none) == ["INPUT IPVS has no real server for it: REJECT with icmp-port-unreachable"]
 
 

@@ -6,22 +6,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.support.syns import ASKED, HALF, INSIDE, MS, packet, syn, synack
-from tracer.connections.index import BY_ENDS, Leads, identity_of
+from tracer.connections.index import BY_ENDS, ConnectionIndex, identity_of
 from tracer.model.packet import Endpoints, Flow, Hop, Packet
-from tracer.model.timeline import Identity
+from tracer.model.timeline import ConnectionKey
 
-TRACKED = Identity("TCP", ASKED, 0, "node")
+TRACKED = ConnectionKey("TCP", ASKED, 0, "node")
 
 
-def learned() -> Leads:
-    leads = Leads()
+def learned() -> ConnectionIndex:
+    leads = ConnectionIndex()
     leads.learn(1, TRACKED, syn())
     return leads
 
 
 def test_conntrack_leads_first() -> None:
     leads = learned()
-    leads.learn(2, Identity("TCP", INSIDE), packet(INSIDE, "ACK", [Hop(0, "socket", "pod-a")]))
+    leads.learn(2, ConnectionKey("TCP", INSIDE), packet(INSIDE, "ACK", [Hop(0, "socket", "pod-a")]))
     assert next(leads.numbers(synack())) == (1, "")
     assert identity_of(syn()) == TRACKED and identity_of(synack()) == TRACKED, "both ways"
 
@@ -44,8 +44,8 @@ def test_an_icmp_error_is_led_by_what_it_quotes() -> None:
 
 def test_entries_of_conntrack() -> None:
     leads = learned()
-    assert leads.of_entry(TRACKED) == leads.of_entry(Identity("TCP", INSIDE)) == 1
-    assert leads.of_entry(Identity("UDP", ASKED, 0, "node")) is None
+    assert leads.of_entry(TRACKED) == leads.of_entry(ConnectionKey("TCP", INSIDE)) == 1
+    assert leads.of_entry(ConnectionKey("UDP", ASKED, 0, "node")) is None
 
 
 def test_what_is_forgotten_leads_nowhere() -> None:

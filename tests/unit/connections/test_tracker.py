@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from tests.support.syns import ASKED, HALF, INSIDE, MS, SEQ, at_listener, last_ack, packet, syn, synack, way
 from tracer.connections import tracker
-from tracer.connections.tracker import GRACE_NS, QUIET_NS, Connections
+from tracer.connections.tracker import GRACE_NS, QUIET_NS, ConnectionTracker
 from tracer.model.packet import Drop, Endpoints, Flow, Hop, Packet
-from tracer.model.timeline import Identity, Step, Timeline
+from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
 
 SECOND = 1_000_000_000
 FLOW = Flow(ASKED, INSIDE.reversed, "ESTABLISHED", False, 0, "node")
@@ -23,7 +23,7 @@ def segment(flags: str, at: int, back: bool = False, seq: int = 5000, identity: 
 
 
 def rest(*packets: Packet) -> list[Timeline]:
-    of = Connections()
+    of = ConnectionTracker()
     for each in packets:
         of.add(each)
     return of.rest()
@@ -31,7 +31,7 @@ def rest(*packets: Packet) -> list[Timeline]:
 
 def test_a_handshake_is_one_timeline() -> None:
     (one,) = rest(syn(*at_listener(True)), synack(), last_ack())
-    assert one.identity == Identity("TCP", ASKED, 0, "node")
+    assert one.identity == ConnectionKey("TCP", ASKED, 0, "node")
     assert [(s.way, s.text) for s in one.steps] == [("->", "SYN, 60 B"), ("<-", "SYN ACK, 60 B"), ("->", "ACK, 60 B")]
     assert [s.time for s in one.steps] == [0, 5 * MS, 8 * MS]
     assert (one.packets, one.state, one.why) == (3, "open", "the run ended")
@@ -83,7 +83,9 @@ def test_zones_and_namespaces_keep_connections_apart() -> None:
         return packet(ASKED, "SYN", [Hop(identity, "hook", netns, "FORWARD")], identity, seq=identity, flow=flow)
 
     told = rest(at(0, "node", 1), at(7, "node", 2), at(0, "other", 3))
-    assert {t.identity for t in told} == {Identity("TCP", ASKED, z, n) for z, n in ((0, "node"), (7, "node"), (0, "other"))}
+    assert {t.identity for t in told} == {
+        ConnectionKey("TCP", ASKED, z, n) for z, n in ((0, "node"), (7, "node"), (0, "other"))
+    }
 
 
 def test_a_syn_with_another_number_begins_anew() -> None:
@@ -104,7 +106,7 @@ def test_pure_acknowledgements_are_not_sent_again() -> None:
 
 
 def test_a_closed_connection_is_told_after_a_moment() -> None:
-    of = Connections()
+    of = ConnectionTracker()
     for each in (syn(), segment("FIN ACK", SECOND), segment("FIN ACK", SECOND + MS, True)):
         of.add(each)
     assert of.over(SECOND + MS + GRACE_NS // 2) == []
@@ -115,7 +117,7 @@ def test_a_closed_connection_is_told_after_a_moment() -> None:
 
 
 def test_a_quiet_connection_is_told_and_goes_on() -> None:
-    of = Connections()
+    of = ConnectionTracker()
     of.add(syn())
     assert of.over(QUIET_NS // 2) == []
     (one,) = of.over(2 * QUIET_NS)
@@ -128,21 +130,21 @@ def test_a_quiet_connection_is_told_and_goes_on() -> None:
 
 
 def test_changes_stand_between_packets() -> None:
-    of = Connections()
+    of = ConnectionTracker()
     of.add(syn())
-    of.changed(Step(3 * MS, "change", "kube-proxy replaced nat"))
+    of.changed(TimelineEntry(3 * MS, "change", "kube-proxy replaced nat"))
     of.add(synack())
-    of.changed(Step(6 * MS, "change", "after the last packet"))
+    of.changed(TimelineEntry(6 * MS, "change", "after the last packet"))
     (one,) = of.rest()
     assert [(s.kind, s.time) for s in one.steps] == [("packet", 0), ("change", 3 * MS), ("packet", 5 * MS)]
 
 
 def test_conntracks_events_and_verdicts_find_their_timeline() -> None:
-    of = Connections()
+    of = ConnectionTracker()
     of.add(syn())
-    assert of.note(Identity("TCP", ASKED, 0, "node"), Step(MS, "conntrack", "created, SYN_SENT, 120 s"))
-    assert of.note(Identity("TCP", HALF), Step(MS, "verdict", "no answer")), "by an end of its way"
-    assert not of.note(Identity("UDP", ASKED, 0, "node"), Step(MS, "conntrack", "created"))
+    assert of.note(ConnectionKey("TCP", ASKED, 0, "node"), TimelineEntry(MS, "conntrack", "created, SYN_SENT, 120 s"))
+    assert of.note(ConnectionKey("TCP", HALF), TimelineEntry(MS, "verdict", "no answer")), "by an end of its way"
+    assert not of.note(ConnectionKey("UDP", ASKED, 0, "node"), TimelineEntry(MS, "conntrack", "created"))
     assert [s.kind for s in of.rest()[0].steps] == ["packet", "conntrack", "verdict"]
 
 
@@ -163,7 +165,7 @@ def a_syn(n: int) -> Packet:
 
 
 def test_those_quiet_longest_age_out_and_are_told() -> None:
-    of = Connections(most=10)
+    of = ConnectionTracker(most=10)
     for n in range(25):
         of.add(a_syn(n))
     aged = of.over(0)
@@ -173,15 +175,15 @@ def test_those_quiet_longest_age_out_and_are_told() -> None:
 
 
 def test_steps_are_bounded_too() -> None:
-    of = Connections(most_steps=30)
+    of = ConnectionTracker(most_steps=30)
     for n in range(20):
         of.add(a_syn(n))
-        of.note(Identity("TCP", a_syn(n).endpoints, 0, "node"), Step(n, "conntrack", "created"))
+        of.note(ConnectionKey("TCP", a_syn(n).endpoints, 0, "node"), TimelineEntry(n, "conntrack", "created"))
     assert of._steps <= 31 and of.counts["aged out"] >= 4
 
 
 def test_what_a_connection_costs() -> None:
-    of, count = Connections(), 2000
+    of, count = ConnectionTracker(), 2000
     tracemalloc.start()
     for n in range(count):
         of.add(a_syn(n))
@@ -192,7 +194,7 @@ def test_what_a_connection_costs() -> None:
 
 def test_a_hundred_thousand_open_connections_do_not_stop_it() -> None:
     """All are kept; the next ones push the oldest out, and asking what is to be told costs no more than before."""
-    of, count = Connections(), 100_000
+    of, count = ConnectionTracker(), 100_000
     for n in range(count + 100):
         of.add(a_syn(n))
         if n < count and n % 10_000 == 0:
@@ -211,7 +213,7 @@ def test_large_segments_that_do_not_get_through() -> None:
 
 
 def test_idle_connections_are_not_looked_at_again() -> None:
-    of = Connections()
+    of = ConnectionTracker()
     for n in range(3000):
         of.add(a_syn(n))
     late = 10 * QUIET_NS
@@ -221,7 +223,7 @@ def test_idle_connections_are_not_looked_at_again() -> None:
 
 def test_what_was_told_is_not_kept() -> None:
     """A connection of many quiet spells tells each step once, however many there are."""
-    of, told = Connections(), []
+    of, told = ConnectionTracker(), []
     for n in range(1, 5):
         for m in range(30):
             of.add(segment("PSH ACK", n * 3 * QUIET_NS + m, seq=100 * n + m, identity=100 * n + m))
@@ -258,7 +260,7 @@ def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
 
 
 def test_the_rest_of_what_was_told_is_said_to_be_that() -> None:
-    of = Connections()
+    of = ConnectionTracker()
     of.add(packet(ASKED, "SYN", way(), 1, seq=SEQ))
     (one,) = of.over(2 * QUIET_NS)
     of.written(one)

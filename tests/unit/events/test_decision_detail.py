@@ -13,8 +13,8 @@ import pytest
 from tests.support.builders import Trail, hops, packet
 from tracer.events import decision_detail, record
 from tracer.events.record import ClueKind
-from tracer.model.packet import Clue
-from tracer.packets.assembler import Journeys
+from tracer.model.packet import DecisionDetail
+from tracer.packets.assembler import PacketAssembler
 
 LINUX_SYN = bytes.fromhex("020405b40402080a00001388000000000103 0307".replace(" ", ""))
 """MSS 1460, SACK permitted, timestamp 5000, window scale 7."""
@@ -32,14 +32,14 @@ def row(what: str, values: tuple[int, ...] = (), options: bytes = b"", **fields:
     return out
 
 
-def read(*args: Any, **fields: Any) -> Clue:
+def read(*args: Any, **fields: Any) -> DecisionDetail:
     (event,) = record.events(row(*args, **fields))
     return decision_detail.read(event.object)
 
 
 def test_listener() -> None:
     told = read("LISTENER", (3, 128, 5, 256), LINUX_SYN, status=1)
-    assert told == Clue("listener", {
+    assert told == DecisionDetail("listener", {
         "accept_queue": 3, "accept_limit": 128, "syn_queue": 5, "syncookies": 1, "syn_backlog": 256, "tsval": 5000, "mss": 1460,
     })  # fmt: skip
     assert told.number("accept_queue") == 3, "a number of Python's, not of numpy's"
@@ -53,8 +53,8 @@ def test_time_wait() -> None:
 
 
 def test_the_others() -> None:
-    assert read("TABLE_FULL") == Clue("table-full", {})
-    assert read("CONFIRM") == Clue("confirm", {})
+    assert read("TABLE_FULL") == DecisionDetail("table-full", {})
+    assert read("CONFIRM") == DecisionDetail("confirm", {})
     assert read("ROUTE", (22,)).facts == {"errno": 22}
     assert read("RESET", (3,)).facts == {"reason": 3}
     assert read("RESET", (9,), status=1, state=10, object=48213).facts == {"reason": 9, "inode": 48213, "state": "LISTEN"}
@@ -85,12 +85,12 @@ def test_a_clue_is_a_hop_of_its_packet() -> None:
     t.hop += 1
     told = packet(t.add("DROP", verdict="DROP", object=0x20, reason=6))
     assert [h.what for h in told.hops] == ["hook", "clue", "drop"] and told.complete
-    assert told.clue("route") == Clue("route", {"errno": 22}) and told.clue("confirm") is None
+    assert told.clue("route") == DecisionDetail("route", {"errno": 22}) and told.clue("confirm") is None
     assert not told.hops[1].decisive
 
 
 def test_clues_alone_are_no_packet() -> None:
     """With --drops-only, of a SYN that was taken: nothing else of it is written."""
-    journeys = Journeys(hops())
+    journeys = PacketAssembler(hops())
     journeys.add(row("LISTENER", (0, 128, 0, 128), packet=256, time=5))
     assert journeys.rest() == []

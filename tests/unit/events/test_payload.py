@@ -18,7 +18,7 @@ from tests.support.builders import Trail, hops, packets
 from tracer.events import bpf_source
 from tracer.events import payload as events_payload
 from tracer.events.record import DTYPE, Kind
-from tracer.packets.assembler import REMEMBERED_NS, Journeys
+from tracer.packets.assembler import REMEMBERED_NS, PacketAssembler
 
 CLIENT = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 POD_END = ("10.244.0.1", "10.244.0.11", 8080)
@@ -64,7 +64,7 @@ def test_what_follows_a_gap_is_left_out() -> None:
 
 def test_a_packet_has_its_bytes_and_no_hop_more() -> None:
     trail, data = Trail(CLIENT).hook("PREROUTING").hook("INPUT"), ip(CLIENT)
-    made = Journeys(hops(), quiet=0)
+    made = PacketAssembler(hops(), quiet=0)
     made.add(np.concatenate([records(trail.packet, data), trail.batch]))
     (packet,) = made.rest()
     (without,) = packets(trail)
@@ -73,7 +73,7 @@ def test_a_packet_has_its_bytes_and_no_hop_more() -> None:
 
 
 def test_bytes_of_a_packet_that_is_told_of_no_further_are_not_kept() -> None:
-    made, later = Journeys(hops(), quiet=0), 2 * REMEMBERED_NS
+    made, later = PacketAssembler(hops(), quiet=0), 2 * REMEMBERED_NS
     made.add(records(1000 << 8, ip(CLIENT)))
     made.finished(later)
     assert made._bytes

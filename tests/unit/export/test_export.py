@@ -17,14 +17,14 @@ from jsonschema import Draft202012Validator
 
 from tests.support import captures, sample_packets
 from tracer import export
-from tracer.export import About
-from tracer.export.html import SLICES, Html, Timeline
+from tracer.export import CaptureInfo
+from tracer.export.html import SLICES, Html, OutcomeChart
 from tracer.export.pcapng import LINKTYPE_RAW, Pcapng, as_shown
 from tracer.model.packet import Endpoints
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 
 ROOT = Path(__file__).resolve().parents[3]
-ABOUT = About("a.k8st", "node-1", "6.12.0", "--port 1", 0)
+ABOUT = CaptureInfo("a.k8st", "node-1", "6.12.0", "--port 1", 0)
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_an_interface_has_packets_of_both_families(tmp_path: Path) -> None:
     made = Pcapng(target, ABOUT)
     for each in (six, four):
         made.packet(each)
-    made.close(Totals())
+    made.close(RunSummary())
     with RawPcapNgReader(str(target)) as reader:
         (first, told), (second, _), *_ = list(reader)
     assert told.linktype == LINKTYPE_RAW, "both versions are told by their first bits"
@@ -170,12 +170,12 @@ def test_names_cannot_become_markup(tmp_path: Path) -> None:
     packet.verdict = "</script><script>alert(1)</script>"
     page = Html(tmp_path / "x.html", ABOUT)
     page.packet(packet)
-    page.close(Totals(packets=1))
+    page.close(RunSummary(packets=1))
     assert "alert(1)</script>" not in (tmp_path / "x.html").read_text()
 
 
 def test_a_timeline_never_grows_beyond_its_slices() -> None:
-    line = Timeline()
+    line = OutcomeChart()
     for second in range(5000):
         line.add(10**18 + second * 10**9, "sent")
     told = line.told()

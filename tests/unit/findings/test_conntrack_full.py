@@ -10,7 +10,7 @@ import pytest
 from tests.support import findings as f
 from tests.support.syns import clue
 from tracer.findings.conntrack_full import COUNT, MOST
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.model.finding import Finding
 from tracer.model.packet import Drop, Endpoints, Flow, Hop, Packet
 
@@ -23,7 +23,7 @@ def packet(hook: str = "PREROUTING") -> Packet:
 
 
 def found(made: Packet, count: str = "65536", most: str = "65536") -> list[Finding]:
-    return f.look([made], Known(), f.FakeNode(settings={COUNT: count, MOST: most}, conntrack={"drop": 3}))[1]
+    return f.look([made], ClusterView(), f.FakeNode(settings={COUNT: count, MOST: most}, conntrack={"drop": 3}))[1]
 
 
 def test_full() -> None:

@@ -25,14 +25,14 @@ from tests.kernel.cures.kubectl_api import KubectlApi
 from tests.support import findings as f
 from tracer.audit import checks
 from tracer.findings import endpoint_not_ready, finders, hostport_takes_service, no_local_endpoints, syn_finders
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.findings.nodeport_host_process import conflict
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
 from tracer.model.kube import Owner
 from tracer.node.kube_proxy import KubeProxy
-from tracer.node.node import Listener
+from tracer.node.node import ListeningSocket
 
 ROOT = Path(__file__).resolve().parents[3]
 assert of_kernel and of_ports and of_rules
@@ -74,15 +74,15 @@ EXPECTED = {
 
 def printed() -> Iterator[str]:
     """What findings print with kubectl in it."""
-    store = Store("node-1")
+    store = ObjectStore("node-1")
     store.load(OBJECTS)
-    known = Known(store, Cache(()), frozenset({"192.168.56.10"}))
-    context = Context(known, f.FakeNode(proxy=KubeProxy(7, (("bare", "the host name"),))))
+    known = ClusterView(store, CniCache(()), frozenset({"192.168.56.10"}))
+    context = FindingContext(known, f.FakeNode(proxy=KubeProxy(7, (("bare", "the host name"),))))
     (port,) = store.services.all(("shop", "orders"))
     told = no_local_endpoints.conflict(port, [], context)
     assert told
     yield from (told.check, told.cure)
-    wanted = conflict(port.owner(), Listener("0.0.0.0", 30306, 5, "x"), "tcp", "", [], context)
+    wanted = conflict(port.owner(), ListeningSocket("0.0.0.0", 30306, 5, "x"), "tcp", "", [], context)
     yield from (wanted.check, wanted.cure)
     pod = Owner("Pod", "shop", "pg-0")
     yield from (f"`{hostport_takes_service.host_ports(5432, of)}`" for of in (pod, None))

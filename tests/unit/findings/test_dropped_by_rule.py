@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support import findings as f
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.model.finding import Finding
 from tracer.model.packet import Endpoints, Packet
-from tracer.model.rule import Visit
+from tracer.model.rule import RuleHit
 from tracer.rules import save_parser
 
 RULES = save_parser.parse("""*filter
@@ -27,12 +27,12 @@ COMMIT
 ENDS = Endpoints("10.244.0.11", 40000, "10.244.0.12", 8080)
 
 
-def packet(hook: str, *visits: Visit) -> Packet:
+def packet(hook: str, *visits: RuleHit) -> Packet:
     return f.packet([f.table(RULES, hook, "filter", *visits, verdict="DROP")], ENDS)
 
 
 def found(made: Packet) -> list[Finding]:
-    return [x for x in f.look([made], Known(), f.FakeNode())[0] if x.name == "dropped_by_rule"]
+    return [x for x in f.look([made], ClusterView(), f.FakeNode())[0] if x.name == "dropped_by_rule"]
 
 
 def test_a_networkpolicy() -> None:
@@ -64,5 +64,5 @@ def test_what_kubelet_drops_and_what_is_let_pass_is_none() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_one_rule_is_one_finding(count: int) -> None:
     made = [packet("FORWARD", f.policy("FORWARD", "DROP")) for _ in range(count)]
-    (told,) = f.look(made, Known(), f.FakeNode())[1]
+    (told,) = f.look(made, ClusterView(), f.FakeNode())[1]
     assert told.packets == count

@@ -12,9 +12,9 @@ import pytest
 from tests.support import findings as f
 from tests.support.nodes import Node, node
 from tests.unit.findings.test_no_local_endpoints import dropped_at_once, marked_and_dropped
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
 from tracer.model.finding import Finding
 from tracer.model.packet import Endpoints, Packet
 
@@ -63,7 +63,7 @@ def test_ready_or_nobody_behind_it(ready: bool | None, mode: str, tmp_path: Path
     assert found(mode, tmp_path, ready) == []
 
 
-def here_and_there(mode: str, ready_here: bool, at: str = "node-1") -> Known:
+def here_and_there(mode: str, ready_here: bool, at: str = "node-1") -> ClusterView:
     """A Service of policy Local: a pod runs on this node, another one, that is ready, elsewhere."""
     objects = json.loads(json.dumps(node(mode, "S4").objects))
     ends = [end for o in objects if o["kind"] == "EndpointSlice" and o["metadata"]["namespace"] == "2048-game"
@@ -71,9 +71,9 @@ def here_and_there(mode: str, ready_here: bool, at: str = "node-1") -> Known:
     for end in ends:
         end["conditions"]["ready"] = True
     ends[0]["nodeName"], ends[0]["conditions"]["ready"] = at, ready_here
-    store = Store("node-1")
+    store = ObjectStore("node-1")
     store.load(objects)
-    return Known(store, Cache(()), frozenset({"192.168.56.10"}))
+    return ClusterView(store, CniCache(()), frozenset({"192.168.56.10"}))
 
 
 DROPPED: dict[str, Callable[[], Packet]] = {

@@ -10,7 +10,7 @@ import pytest
 
 from tracer.findings import finders, syn_finders
 from tracer.node import kube_proxy, procnet
-from tracer.node.node import Node
+from tracer.node.node import HostReader
 
 ROOT = Path(__file__).resolve().parents[3]
 TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -77,12 +77,12 @@ def test_listeners(proc: Path) -> None:
     ],
 )
 def test_who_would_get_it(proc: Path, address: str, port: int, place: str) -> None:
-    found = Node(proc).listener(address, port, "tcp")
+    found = HostReader(proc).listener(address, port, "tcp")
     assert (found.place if found else "") == place
 
 
 def test_settings_and_counters(proc: Path) -> None:
-    node = Node(proc)
+    node = HostReader(proc)
     assert node.setting("net/ipv4/ip_local_port_range") == "32768 60999"
     assert node.setting("net/ipv4/tcp_tw_recycle") == ""
     assert node.counters(1) == {"SyncookiesSent": 1, "ListenOverflows": 280} and node.counters(2) == {}
@@ -101,8 +101,8 @@ def test_flannels_leases(tmp_path: Path) -> None:
     (tmp_path / "flannel").mkdir()
     text = "FLANNEL_NETWORK=192.168.64.0/20\nFLANNEL_SUBNET=192.168.64.1/24\nFLANNEL_IPV6_SUBNET=fd00:1::1/64\n"
     (tmp_path / "flannel/subnet.env").write_text(text)
-    assert Node(run=tmp_path).flannel_subnets() == ("192.168.64.0/24", "fd00:1::/64")
-    assert Node(run=tmp_path / "nothing").flannel_subnets() == ()
+    assert HostReader(run=tmp_path).flannel_subnets() == ("192.168.64.0/24", "fd00:1::/64")
+    assert HostReader(run=tmp_path / "nothing").flannel_subnets() == ()
 
 
 def kube_proxy_process(proc: Path, pid: int, *arguments: str, config: str | None = None, uid: int = 0, caps: int = -1) -> None:
@@ -147,7 +147,7 @@ def test_conntracks_counters_and_an_interfaces_mtu(proc: Path, tmp_path: Path) -
     )
     (tmp_path / "class/net/cni0").mkdir(parents=True)
     (tmp_path / "class/net/cni0/mtu").write_text("1450\n")
-    node = Node(proc, sys=tmp_path)
+    node = HostReader(proc, sys=tmp_path)
     assert node.conntrack_counters() == {"entries": 20, "insert_failed": 32, "drop": 2}
     assert (node.mtu("cni0"), node.mtu("gone")) == (1450, 0)
     assert procnet.conntrack(tmp_path) == {}
@@ -159,7 +159,7 @@ def test_which_process_is_kube_proxy(proc: Path) -> None:
     kube_proxy_process(proc, 79, "/usr/local/bin/k3s", "server")
     assert kube_proxy.running(proc) is None
     kube_proxy_process(proc, 80, "/hyperkube", "proxy")
-    node = Node(proc)
+    node = HostReader(proc)
     assert [node.is_kube_proxy(pid) for pid in (78, 79, 80, 81)] == [False, True, True, False]
     found = kube_proxy.running(proc)
     assert found and found.pid == 80
@@ -178,7 +178,7 @@ def test_who_cannot_write_rules_is_not_kube_proxy(proc: Path) -> None:
         (proc / str(pid) / "ns" / name).touch()
     found = kube_proxy.running(proc)
     assert found and found.pid == 80 and [name for name, _ in found.names] == ["node-1"]
-    assert [Node(proc).is_kube_proxy(pid) for pid in range(80, 86)] == [True] + [False] * 5
+    assert [HostReader(proc).is_kube_proxy(pid) for pid in range(80, 86)] == [True] + [False] * 5
     for name in ("net", "user"):
         (proc / "1/ns" / name).unlink()
     assert kube_proxy.running(proc) is None, "nothing to compare with"
@@ -227,4 +227,4 @@ def test_leases_that_anybody_may_write(tmp_path: Path) -> None:
     path = tmp_path / "flannel/subnet.env"
     path.write_text("FLANNEL_SUBNET=192.168.64.1/24\n")
     path.chmod(0o666)
-    assert Node(run=tmp_path).flannel_subnets() == ()
+    assert HostReader(run=tmp_path).flannel_subnets() == ()

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from tests.support import findings as f
 from tests.support.nodes import node
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.owners import owner_of
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.packet import Endpoints, Hop, Nat, Packet
-from tracer.model.rule import Place, Rule, Ruleset, Visit, Walk
-from tracer.node.node import Listener
+from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
+from tracer.node.node import ListeningSocket
 
 IPVS, IPTABLES = "1.20.2-ipvs-nft", "1.20.2-iptables-legacy"
 MYSQL_A = "172.30.33.7"
@@ -39,12 +39,12 @@ def request(rules: Ruleset, to: str, port: int = 3306) -> Packet:
     return f.packet([f.nat(rules, "PREROUTING", "DNAT", before, after, way)], before)
 
 
-def known(mode: str, folder: Path, *local: str, scenario: str = "S5-nodeport", with_api: bool = True) -> Known:
+def known(mode: str, folder: Path, *local: str, scenario: str = "S5-nodeport", with_api: bool = True) -> ClusterView:
     whole = node(mode, scenario).known(folder, with_api)
     return replace(whole, local=whole.local | set(local))
 
 
-def found(made: Packet, of: Known, **on: Mapping[object, object]) -> list[Finding]:
+def found(made: Packet, of: ClusterView, **on: Mapping[object, object]) -> list[Finding]:
     return f.look([made], of, f.FakeNode(**on))[0]  # type: ignore[arg-type]
 
 
@@ -98,9 +98,9 @@ def test_nftables_go_by_registration(tmp_path: Path) -> None:
     one = node("1.36.2-nftables-nft", "S5-nodeport")
     rules = next(r for name, r in one.rulesets() if name == "nft.json")
     dnat = next(r for r in rules.chain("ip", "cni_hostport", "hostports") if "dport 3306" in r.text)
-    way = (Place("prerouting", 1), Place("hostports", dnat.number))
+    way = (RuleLocation("prerouting", 1), RuleLocation("hostports", dnat.number))
     before = Endpoints(f.CLIENT, 40000, "192.168.56.10", 3306)
-    walk = Walk((Visit(way, dnat, "DNAT", Evidence.OBSERVED),), ruleset=rules)
+    walk = RuleTrace((RuleHit(way, dnat, "DNAT", Evidence.OBSERVED),), ruleset=rules)
     hop = Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), walk=walk)
     (told,) = found(f.packet([hop], before), one.known(tmp_path))
     assert told.cause.endswith(
@@ -141,7 +141,7 @@ def test_another_programs_dnat_is_none(tmp_path: Path) -> None:
     of = known(IPTABLES, tmp_path)
     assert owner_of(rule, rules, of).kind == "administrator"
     before = Endpoints(f.CLIENT, 40000, MYSQL_A, 3306)
-    visit = Visit((Place("PREROUTING", 1),), rule, "DNAT", Evidence.OBSERVED)
+    visit = RuleHit((RuleLocation("PREROUTING", 1),), rule, "DNAT", Evidence.OBSERVED)
     assert not found(f.packet([f.nat(rules, "PREROUTING", "DNAT", before, replace(before, dst="10.9.9.9"), visit)], before), of)
 
 
@@ -151,7 +151,7 @@ def test_the_check_says_what_ss_and_ipvsadm_show(tmp_path: Path) -> None:
     (told,) = found(made, of)
     assert "`ss -lntp 'sport = :3306'` shows nothing, for a hostPort has no socket" in told.check
     assert "ipvsadm" not in told.check
-    held = Listener("0.0.0.0", 3306, 88, "kube-proxy")
+    held = ListeningSocket("0.0.0.0", 3306, 88, "kube-proxy")
     (told,) = found(made, of, listeners={(3306, "tcp"): held})
     assert "shows kube-proxy (pid 88), and not the pod" in told.check
     rules = jump_first(node(IPVS, "S5-nodeport").iptables())

@@ -12,14 +12,14 @@ from tests.support import findings as f
 from tests.support.nodes import node
 from tracer.model.finding import Finding
 from tracer.model.packet import Endpoints, Flow, Hop, Packet
-from tracer.model.rule import Ruleset, Visit
+from tracer.model.rule import RuleHit, Ruleset
 
 MODES = ["1.20.2-iptables-legacy", "1.20.2-iptables-nft", "1.36.2-iptables-legacy"]
 STALE = ("POSTROUTING", "! -s 10.244.0.0/16 -d 10.244.3.0/24 -j RETURN")
 SERVICE, AWAY = (Endpoints("192.168.56.10", 40000, *end) for end in (("172.30.253.123", 8080), ("10.244.3.7", 8080)))
 
 
-def request(rules: Ruleset, *post: Visit, after: Endpoints = AWAY, masquerade: bool = False) -> Packet:
+def request(rules: Ruleset, *post: RuleHit, after: Endpoints = AWAY, masquerade: bool = False) -> Packet:
     way = f.visit(rules, "nat", ("OUTPUT", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"))
     hops = [
         f.nat(rules, "OUTPUT", "DNAT", SERVICE, after, way),
@@ -31,7 +31,7 @@ def request(rules: Ruleset, *post: Visit, after: Endpoints = AWAY, masquerade: b
     return f.packet(hops, SERVICE)
 
 
-def kube(rules: Ruleset) -> Visit:
+def kube(rules: Ruleset) -> RuleHit:
     """kube-proxy's own RETURN, for what bears no mark."""
     return f.visit(rules, "nat", ("POSTROUTING", "KUBE-POSTROUTING"), ("KUBE-POSTROUTING", "-j RETURN"))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support import findings as f
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.model.finding import Finding
 from tracer.model.packet import Drop, Endpoints, Hop, Packet
 
@@ -21,7 +21,7 @@ def packet(reason: str, function: str) -> Packet:
 
 
 def found(made: Packet) -> list[Finding]:
-    return f.look([made], Known(), f.FakeNode(mtus={"flannel.1": 1450}))[1]
+    return f.look([made], ClusterView(), f.FakeNode(mtus={"flannel.1": 1450}))[1]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_is_forwarded_is_dropped_before_any_hook_has_told_where_to() -> Non
         Hop(2, "drop", "node", drop=Drop("PKT_TOO_BIG", "ip_forward")),
     ]
     on = f.FakeNode(mtus={"eth0": 1500, "cni0": 1000}, ways={ENDS.dst: "cni0"})
-    (told,) = f.look([f.packet(hops, ENDS)], Known(), on)[1]
+    (told,) = f.look([f.packet(hops, ENDS)], ClusterView(), on)[1]
     assert "is too long for cni0, whose MTU is 1000, and" in told.cause
 
 
@@ -60,5 +60,5 @@ def test_another_namespaces_interface_is_not_measured_here() -> None:
         Hop(0, "hook", "pod-a", "OUTPUT", verdict="ACCEPT", out_iface="eth0"),
         Hop(1, "drop", "pod-a", drop=Drop("PKT_TOO_BIG", "ip_fragment")),
     ]
-    (told,) = f.look([f.packet(hops, ENDS)], Known(), f.FakeNode(mtus={"eth0": 1500}))[1]
+    (told,) = f.look([f.packet(hops, ENDS)], ClusterView(), f.FakeNode(mtus={"eth0": 1500}))[1]
     assert "is too long for eth0 and must not be cut" in told.cause and not f.proofs(told, "setting")

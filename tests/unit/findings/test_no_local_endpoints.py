@@ -10,9 +10,9 @@ import pytest
 
 from tests.support import findings as f
 from tests.support.nodes import node
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
 from tracer.model.finding import Finding
 from tracer.model.packet import Drop, Endpoints, Hop, Packet
 from tracer.model.rule import Ruleset
@@ -25,16 +25,16 @@ RIGHT = KubeProxy(77, ((FULL, "hostnameOverride in /etc/kube-proxy.conf"),))
 ENDS = Endpoints(f.CLIENT, 40000, "192.168.56.10", 30420)
 
 
-def here(mode: str, node_name: str = FULL) -> Known:
+def here(mode: str, node_name: str = FULL) -> ClusterView:
     """The objects of the scenario, with this node registered by its full name and its pods on it."""
     objects = json.loads(json.dumps(node(mode, "S4").objects).replace('"node-1"', f'"{FULL}"'))
     moved = [
         json.loads(json.dumps(o).replace('"node-2"', f'"{node_name}"')) if o["metadata"].get("namespace") == "2048-game" else o
         for o in objects
     ]
-    store = Store(FULL)
+    store = ObjectStore(FULL)
     store.load(moved)
-    return Known(store, Cache(()), frozenset({"192.168.56.10"}))
+    return ClusterView(store, CniCache(()), frozenset({"192.168.56.10"}))
 
 
 def marked_and_dropped() -> Packet:
@@ -59,7 +59,7 @@ def dropped(rules: Ruleset, *hops: Hop) -> Packet:
     return f.packet([*hops, Hop(9, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))], ENDS)
 
 
-def found(made: Packet, known: Known, proxy: KubeProxy | None) -> list[Finding]:
+def found(made: Packet, known: ClusterView, proxy: KubeProxy | None) -> list[Finding]:
     return f.look([made], known, f.FakeNode(proxy=proxy))[1]
 
 

@@ -11,9 +11,9 @@ from tests.support import findings as f
 from tests.support.nodes import node
 from tracer.model.finding import Finding
 from tracer.model.packet import Endpoints, Packet
-from tracer.node.node import Listener
+from tracer.node.node import ListeningSocket
 
-NGINX = Listener("0.0.0.0", 30584, 812, "nginx")
+NGINX = ListeningSocket("0.0.0.0", 30584, 812, "nginx")
 LONELY = Endpoints(f.CLIENT, 40000, "192.168.56.10", 30584)
 ASKED, INSIDE = (Endpoints(f.CLIENT, 40000, *end) for end in (("192.168.56.10", 30285), ("10.244.0.11", 8080)))
 
@@ -56,14 +56,14 @@ def test_refused_for_want_of_endpoints(mode: str, with_api: bool, tmp_path: Path
 
 
 def test_sent_to_a_pod_in_silence(tmp_path: Path) -> None:
-    on = f.FakeNode(listeners={(30285, "tcp"): Listener("::", 30285, 812, "nginx")})
+    on = f.FakeNode(listeners={(30285, "tcp"): ListeningSocket("::", 30285, 812, "nginx")})
     (told,) = found([sent_to_a_pod()], "S2-one", tmp_path, on)
     assert "its rule sends every request to pod default/http-proxy-a (node-1), and the process never sees any" in told.cause
     assert f.proofs(told, "process") == ["nginx (pid 812) listens on tcp [::]:30285 of the node (/proc/net)"]
 
 
 def test_the_socket_that_kube_proxy_holds_is_none(tmp_path: Path) -> None:
-    mine = Listener("0.0.0.0", 30285, 7, "kube-proxy")
+    mine = ListeningSocket("0.0.0.0", 30285, 7, "kube-proxy")
     assert not found(
         [sent_to_a_pod()], "S2-one", tmp_path, f.FakeNode(listeners={(30285, "tcp"): mine}, proxies=frozenset({7}))
     )
@@ -71,7 +71,7 @@ def test_the_socket_that_kube_proxy_holds_is_none(tmp_path: Path) -> None:
 
 
 def test_who_cannot_be_seen_may_be_kube_proxy(tmp_path: Path) -> None:
-    on = f.FakeNode(listeners={(30584, "tcp"): Listener("0.0.0.0", 30584, 0, "")})
+    on = f.FakeNode(listeners={(30584, "tcp"): ListeningSocket("0.0.0.0", 30584, 0, "")})
     told, every = f.look([refused()], node("1.20.2-iptables-legacy", "S1").known(tmp_path), on)
     assert not told and [e.certain for e in every] == [False]
 
@@ -94,7 +94,7 @@ def test_ports_the_kernel_may_give_away(reserved: str, said: int, tmp_path: Path
 
 
 def test_ipvs_sends_it_to_a_pod(tmp_path: Path) -> None:
-    on = f.FakeNode(listeners={(30285, "tcp"): Listener("::", 30285, 812, "nginx")})
+    on = f.FakeNode(listeners={(30285, "tcp"): ListeningSocket("::", 30285, 812, "nginx")})
     known = node("1.20.2-ipvs-nft", "S2-three").known(tmp_path)
     (told,) = f.look([f.ipvs("192.168.56.10", 30285, "10.244.0.11")], known, on)[0]
     assert told.name == "nodeport_host_process" and told.certain

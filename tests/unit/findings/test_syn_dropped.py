@@ -10,9 +10,9 @@ import pytest
 
 from tests.support import findings as f
 from tests.support.syns import clue
-from tracer.kube.catalog import Known
-from tracer.kube.cni_cache import Cache
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
 from tracer.model.finding import Finding
 from tracer.model.packet import Drop, Endpoints, Handshake, Hop, Nat, Packet, Socket
 
@@ -36,7 +36,7 @@ def syn(shake: Handshake | None, number: int = 1, reason: str = "", flags: str =
 
 
 def found(packets: list[Packet], on: f.FakeNode | None = None) -> tuple[list[Finding], list[Finding]]:
-    return f.look(packets, Known(), on or f.FakeNode())
+    return f.look(packets, ClusterView(), on or f.FakeNode())
 
 
 def test_a_full_accept_queue(tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ SERVICE = {"kind": "Service", "metadata": {"namespace": "shop", "name": "checkou
            "spec": {"clusterIPs": ["172.30.5.109"], "ports": [{"name": "tls", "port": 443, "nodePort": 30285}]}}  # fmt: skip
 
 
-def cluster(*more: object) -> Known:
-    store = Store("node-1")
+def cluster(*more: object) -> ClusterView:
+    store = ObjectStore("node-1")
     store.load(json.loads(json.dumps([ENDS, SERVICE, *more])))
-    return Known(store, Cache(()), frozenset({"192.168.1.1"}))
+    return ClusterView(store, CniCache(()), frozenset({"192.168.1.1"}))
 
 
 @pytest.mark.parametrize("shake", [FULL, Handshake("SYN", False, 0, 16, 16)], ids=["accept queue", "SYN queue"])

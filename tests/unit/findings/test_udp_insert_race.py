@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from tests.support import findings as f
 from tracer.findings import Findings
-from tracer.findings.context import Context
-from tracer.kube.catalog import Known
+from tracer.findings.context import FindingContext
+from tracer.kube.catalog import ClusterView
 from tracer.model.packet import Drop, Endpoints, Hop, Nat, Packet
 
 ENDS = Endpoints("10.244.0.11", 40000, "172.30.0.10", 53)
@@ -25,7 +25,7 @@ def packet(hook: str = "POSTROUTING", protocol: str = "UDP", lost: bool = True) 
 
 def test_the_counter_makes_it_certain() -> None:
     on = f.FakeNode(conntrack={"insert_failed": 4})
-    findings = Findings(Context(Known(), on))
+    findings = Findings(FindingContext(ClusterView(), on))
     assert findings.look(packet(lost=False)) == []
     on.conntrack = {"insert_failed": 5}
     (told,) = findings.look(packet())
@@ -34,7 +34,7 @@ def test_the_counter_makes_it_certain() -> None:
 
 
 def test_without_the_counter_it_is_only_likely() -> None:
-    certain, every = f.look([packet()], Known(), f.FakeNode())
+    certain, every = f.look([packet()], ClusterView(), f.FakeNode())
     assert certain == [] and [x.certain for x in every] == [False] and "Most likely two datagrams" in every[0].cause
 
 
@@ -42,4 +42,4 @@ def test_none() -> None:
     by_rule = packet()
     by_rule.hops.insert(1, Hop(0, "table", "node", "POSTROUTING", "mangle", verdict="DROP"))
     for made in (packet(protocol="TCP"), packet("FORWARD"), packet(lost=False), by_rule):
-        assert [x for x in f.look([made], Known(), f.FakeNode())[1] if x.name == "udp_insert_race"] == []
+        assert [x for x in f.look([made], ClusterView(), f.FakeNode())[1] if x.name == "udp_insert_race"] == []

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from tests.support.syns import ASKED, INSIDE, MS, FakeSpaces, at_listener, last_ack, packet, syn, synack, way
-from tracer.handshakes.analyzer import Syns
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 
 SECOND = 1_000_000_000
 
 
 def test_every_syn_has_exactly_one_verdict() -> None:
-    syns = Syns(FakeSpaces(), wall_offset=100 * SECOND)
+    syns = HandshakeAnalyzer(FakeSpaces(), wall_offset=100 * SECOND)
     for each in (syn(*at_listener(True)), synack(), syn(at=SECOND, identity=9, seq=77)):
         syns.add(each)
     assert syns.over(2 * MS) == []
@@ -25,7 +25,7 @@ def test_every_syn_has_exactly_one_verdict() -> None:
 
 
 def test_what_was_lost_may_have_been_the_answer() -> None:
-    syns = Syns(FakeSpaces())
+    syns = HandshakeAnalyzer(FakeSpaces())
     syns.add(syn())
     syns.doubt(SECOND // 2)
     syns.add(syn(*at_listener(True), identity=8, seq=66))
@@ -39,7 +39,7 @@ def test_what_was_lost_may_have_been_the_answer() -> None:
 
 
 def test_other_packets_have_none() -> None:
-    syns = Syns(FakeSpaces())
+    syns = HandshakeAnalyzer(FakeSpaces())
     syns.add(packet(ASKED, "PSH ACK", way()))
     udp = packet(ASKED, "", way(), 2)
     udp.protocol = "UDP"
@@ -49,7 +49,7 @@ def test_other_packets_have_none() -> None:
 
 def test_differences_are_those_of_the_run() -> None:
     spaces = FakeSpaces()
-    syns = Syns(spaces)
+    syns = HandshakeAnalyzer(spaces)
     syns.add(syn(*at_listener(False, accept_queue=129)))
     spaces.counted = {"ListenDrops": 1}
     assert [(d.netns, d.counter, d.open) for d in syns.differences()] == [

@@ -22,22 +22,22 @@ from tests.support.syns import (
     way,
 )
 from tracer.handshakes import correlator
-from tracer.handshakes.analyzer import Syns
-from tracer.handshakes.correlator import ANSWER_NS, NEIGHBOUR_NS, Attempts, ends_of
-from tracer.model.handshake import Attempt
+from tracer.handshakes.analyzer import HandshakeAnalyzer
+from tracer.handshakes.correlator import ANSWER_NS, NEIGHBOUR_NS, HandshakeCorrelator, ends_of
+from tracer.model.handshake import ConnectionAttempt
 from tracer.model.packet import Drop, Endpoints, Hop
 
 SECOND = 1_000_000_000
 
 
 @pytest.fixture
-def read() -> list[Attempt]:
+def read() -> list[ConnectionAttempt]:
     return []
 
 
 @pytest.fixture
-def open_(read: list[Attempt]) -> Attempts:
-    return Attempts(read.append)
+def open_(read: list[ConnectionAttempt]) -> HandshakeCorrelator:
+    return HandshakeCorrelator(read.append)
 
 
 def test_ends_of_a_packet_are_all_it_ever_had() -> None:
@@ -45,7 +45,7 @@ def test_ends_of_a_packet_are_all_it_ever_had() -> None:
     assert ends_of(synack()) == {ASKED.reversed, HALF.reversed, INSIDE.reversed}
 
 
-def test_an_answered_syn_waits_for_the_last_ack(open_: Attempts, read: list[Attempt]) -> None:
+def test_an_answered_syn_waits_for_the_last_ack(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
     open_.add(syn(*at_listener(True)))
     open_.add(synack())
     open_.over(200 * MS)
@@ -57,13 +57,13 @@ def test_an_answered_syn_waits_for_the_last_ack(open_: Attempts, read: list[Atte
     assert not len(open_) and not open_._by_next and not open_._by_ends and not open_._ends
 
 
-def test_a_dropped_syn_is_told_at_once(open_: Attempts, read: list[Attempt]) -> None:
+def test_a_dropped_syn_is_told_at_once(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
     open_.add(syn(*at_listener(False, accept_queue=129)))
     open_.over(30)
     assert len(read) == 1
 
 
-def test_no_answer_is_told_after_a_second(open_: Attempts, read: list[Attempt]) -> None:
+def test_no_answer_is_told_after_a_second(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
     open_.add(syn())
     open_.over(ANSWER_NS)
     assert not read
@@ -71,7 +71,7 @@ def test_no_answer_is_told_after_a_second(open_: Attempts, read: list[Attempt]) 
     assert len(read) == 1
 
 
-def test_a_syn_that_waits_for_its_next_hop_has_more_time(open_: Attempts, read: list[Attempt]) -> None:
+def test_a_syn_that_waits_for_its_next_hop_has_more_time(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
     """The drop comes seconds later, as a second part of the same packet."""
     open_.add(syn(clue("neighbour", 9, "node")))
     open_.over(3 * SECOND)
@@ -81,13 +81,13 @@ def test_a_syn_that_waits_for_its_next_hop_has_more_time(open_: Attempts, read: 
     open_.over(3 * SECOND + 1)
     (one,) = read
     assert one.syn.drop and one.syn.drop.reason == "NEIGH_FAILED" and len(one.syn.hops) == len(way()) + 2
-    late = Attempts(read.append)
+    late = HandshakeCorrelator(read.append)
     late.add(syn(clue("neighbour", 9, "node")))
     late.over(2 * NEIGHBOUR_NS)
     assert len(read) == 2
 
 
-def test_the_same_number_of_another_connection_is_no_answer(open_: Attempts, read: list[Attempt]) -> None:
+def test_the_same_number_of_another_connection_is_no_answer(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
     open_.add(syn())
     other = Endpoints("10.9.9.9", 80, "10.8.8.8", 4000)
     open_.add(packet(other, "SYN ACK", [Hop(9, "hook", "node", "FORWARD")], 5, ack=SEQ + 1))
@@ -95,7 +95,7 @@ def test_the_same_number_of_another_connection_is_no_answer(open_: Attempts, rea
     assert read[0].synacks == []
 
 
-def test_an_answer_belongs_to_the_latest_try_before_it(open_: Attempts, read: list[Attempt]) -> None:
+def test_an_answer_belongs_to_the_latest_try_before_it(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
     open_.add(syn())
     open_.add(syn(at=SECOND, identity=2))
     open_.add(synack(at=SECOND + 5 * MS, identity=3))
@@ -103,16 +103,16 @@ def test_an_answer_belongs_to_the_latest_try_before_it(open_: Attempts, read: li
     assert [(a.again, len(a.synacks)) for a in read] == [(0, 0), (1, 1)]
 
 
-def test_the_oldest_is_told_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch, read: list[Attempt]) -> None:
+def test_the_oldest_is_told_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch, read: list[ConnectionAttempt]) -> None:
     monkeypatch.setattr(correlator, "MOST", 3)
-    open_ = Attempts(read.append)
+    open_ = HandshakeCorrelator(read.append)
     for n in range(5):
         open_.add(syn(identity=n + 1, seq=n, at=n))
     assert [a.syn.identity for a in read] == [1, 2]
     assert open_.early == 2 and len(open_) == 3
 
 
-def test_later_segments_of_a_connection_are_nobodys(open_: Attempts, read: list[Attempt]) -> None:
+def test_later_segments_of_a_connection_are_nobodys(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
     for each in (syn(*at_listener(True)), synack(), last_ack()):
         open_.add(each)
     open_.over(SECOND)
@@ -131,7 +131,7 @@ def test_a_syn_that_comes_out_of_a_tunnel_is_the_same_syn() -> None:
 def test_the_rest_of_a_syn_that_was_told_is_no_other_syn() -> None:
     late = syn(Hop(3 * SECOND, "drop", "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND)
     late.continues = 1
-    syns = Syns(FakeSpaces())
+    syns = HandshakeAnalyzer(FakeSpaces())
     syns.add(syn())
     assert len(syns.over(2 * SECOND)) == 1
     syns.add(late)

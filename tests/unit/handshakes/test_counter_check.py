@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from tests.support.syns import FakeSpaces, at_listener, clue, last_ack, syn
-from tracer.handshakes.counter_check import Reconcile, explained_by
-from tracer.model.counter_mismatch import Difference
+from tracer.handshakes.counter_check import CounterCheck, explained_by
+from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.packet import Drop, Hop, Packet
 
 
@@ -56,11 +56,11 @@ def test_copies_explain_nothing() -> None:
 def test_differences() -> None:
     spaces = FakeSpaces()
     spaces.counted = {"ListenDrops": 10, "ListenOverflows": 4, "PAWSEstab": 0}
-    reconcile = Reconcile(spaces)
+    reconcile = CounterCheck(spaces)
     reconcile.add(syn(*at_listener(False, accept_queue=129)))
     spaces.counted = {"ListenDrops": 12, "ListenOverflows": 5, "PAWSEstab": 0}
     told = {(d.netns, d.counter): d for d in reconcile.differences()}
-    assert told["pod-a", "ListenOverflows"] == Difference("pod-a", "ListenOverflows", 1, 1)
+    assert told["pod-a", "ListenOverflows"] == CounterMismatch("pod-a", "ListenOverflows", 1, 1)
     assert told["pod-a", "ListenOverflows"].open == 0
     drops = told["pod-a", "ListenDrops"]
     assert (drops.counted, drops.explained, drops.open) == (2, 1, 1)
@@ -72,7 +72,7 @@ def test_differences() -> None:
 
 def test_more_explained_than_counted_is_open_too() -> None:
     spaces = FakeSpaces()
-    reconcile = Reconcile(spaces)
+    reconcile = CounterCheck(spaces)
     reconcile.add(syn(*at_listener(False, syn_queue=100, syncookies=0)))
     (one,) = [d for d in reconcile.differences() if d.netns == "pod-a"]
     assert one.text == "ListenDrops in pod-a: 0 counted, 1 explained; 1 more than the kernel counted" and one.open == 1
@@ -81,7 +81,7 @@ def test_more_explained_than_counted_is_open_too() -> None:
 def test_a_counter_that_the_kernel_has_not_is_not_compared() -> None:
     spaces = FakeSpaces()
     spaces.counted = {"PAWSEstab": 3}
-    reconcile = Reconcile(spaces)
+    reconcile = CounterCheck(spaces)
     reconcile.add(syn(clue("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)))
     spaces.counted = {"PAWSEstab": 4}
     assert [(d.counter, d.open) for d in reconcile.differences() if d.netns == "pod-a"] == [("PAWSEstab", 0)]

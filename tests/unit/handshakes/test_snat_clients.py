@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.syns import HALF, INSIDE, clue, packet, syn, verdicts, way
 from tracer.handshakes import snat_clients
-from tracer.handshakes.snat_clients import Behind, snat
+from tracer.handshakes.snat_clients import SnatClients, snat
 from tracer.model.packet import Drop, Hop, Nat, Packet
 
 
@@ -20,7 +20,7 @@ def other(src: str, identity: int) -> Packet:
 
 
 def test_clients_are_counted_once_each() -> None:
-    of = Behind()
+    of = SnatClients()
     for n, src in enumerate(("192.168.56.1", "192.168.56.2", "192.168.56.2")):
         of.add(other(src, n))
     assert of.clients(syn()) == 2
@@ -35,7 +35,7 @@ def test_a_new_port_alone_is_no_shared_address() -> None:
 
 def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snat_clients, "MOST_CLIENTS", 3)
-    of = Behind()
+    of = SnatClients()
     for n in range(9):
         of.add(other(f"10.0.0.{n}", n))
     assert of.clients(syn()) == 3

@@ -12,14 +12,14 @@ from tests.support.builders import BtfBuilder
 from tracer.errors import NoProbe
 from tracer.events import cstruct
 from tracer.kernel import attach_plan, xt_extensions
-from tracer.kernel.attach_plan import Abilities, Planned, Refused
+from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import ENTRY, PROBES, RETURN, TRACEPOINT
 from tracer.kernel.session import Kernel, choose
 
-OLD, NEW = Abilities(fentry=True, module_fentry=False), Abilities(fentry=True, module_fentry=True)
-NONE = Abilities(fentry=False, module_fentry=False)
+OLD, NEW = KernelAbilities(fentry=True, module_fentry=False), KernelAbilities(fentry=True, module_fentry=True)
+NONE = KernelAbilities(fentry=False, module_fentry=False)
 
 
 def kernel(version: str, without: tuple[str, ...] = ()) -> Kernel:
@@ -27,11 +27,11 @@ def kernel(version: str, without: tuple[str, ...] = ()) -> Kernel:
     return recorded_kernels.kernel(recorded_kernels.without(recorded_kernels.load(version), *without))
 
 
-def planned(k: Kernel, can: Abilities, verbose: bool = True) -> dict[str, Planned]:
+def planned(k: Kernel, can: KernelAbilities, verbose: bool = True) -> dict[str, PlannedProbe]:
     return {row.probe.name: row for row in attach_plan.plan(k.types, k.symbols, can, verbose)[0]}
 
 
-def refused(k: Kernel, can: Abilities, verbose: bool = True) -> dict[str, str]:
+def refused(k: Kernel, can: KernelAbilities, verbose: bool = True) -> dict[str, str]:
     return {row.probe.name: row.why for row in attach_plan.plan(k.types, k.symbols, can, verbose)[1]}
 
 
@@ -123,7 +123,7 @@ WAYS_NONE = {name: {"FEXIT": "KRETPROBE", "FENTRY": "KPROBE"}.get(way, way) for 
 
 
 @pytest.mark.parametrize(("can", "ways"), [(OLD, WAYS_OLD), (NEW, WAYS_NEW), (NONE, WAYS_NONE)])
-def test_ways(can: Abilities, ways: dict[str, str]) -> None:
+def test_ways(can: KernelAbilities, ways: dict[str, str]) -> None:
     found = planned(kernel("6.12"), can)
     assert {name: found[name].way for name in ways} == ways
 
@@ -223,5 +223,5 @@ def test_the_table_itself() -> None:
     for p in PROBES:
         assert not p.fallback or len(p.fallback) == len(p.args), p.name
         assert bool(p.fallback) == bool(p.module), f"{p.name}: only modules may lack BTF"
-    assert [row.number for row in (Planned(p, "", "", "", (), 0, "") for p in PROBES)] == list(range(len(PROBES)))
-    assert Refused(PROBES[0], "x").probe is PROBES[0]
+    assert [row.number for row in (PlannedProbe(p, "", "", "", (), 0, "") for p in PROBES)] == list(range(len(PROBES)))
+    assert UnavailableProbe(PROBES[0], "x").probe is PROBES[0]

@@ -47,7 +47,7 @@ def test_kprobes_are_taken_away_once_and_silently(
     if events:
         (tmp_path / "kprobe_events").write_text(events)
     monkeypatch.setattr(bcc_program, "MOUNTS", mounts)
-    running: Any = object.__new__(bcc_program.Program)
+    running: Any = object.__new__(bcc_program.BccProgram)
     running.bpf = running._bcc = bcc = Bcc()
     running.close()
     assert bcc.closed == [11, 12, 13]

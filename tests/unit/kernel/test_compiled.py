@@ -9,7 +9,7 @@ from tests.support import recorded_kernels
 from tests.support.compiling import compiled
 from tests.support.recorded_kernels import Data
 from tracer.kernel import attach_plan, generated_headers, xt_extensions
-from tracer.kernel.attach_plan import Planned, Refused
+from tracer.kernel.attach_plan import PlannedProbe, UnavailableProbe
 
 ONLY = {
     "nothing": set[str](),
@@ -19,10 +19,10 @@ ONLY = {
 CASES = [("5.10", "nothing"), ("6.1", "nothing"), ("7.2", "nothing"), *(("6.12", loaded) for loaded in ONLY)]
 
 
-CAN = attach_plan.Abilities(fentry=True, module_fentry=True)
+CAN = attach_plan.KernelAbilities(fentry=True, module_fentry=True)
 
 
-def planned(data: Data) -> tuple[list[Planned], list[Refused], dict[str, str]]:
+def planned(data: Data) -> tuple[list[PlannedProbe], list[UnavailableProbe], dict[str, str]]:
     """The rows that run on a recorded kernel, those that do not, and the generated headers."""
     k = recorded_kernels.kernel(data)
     rows, refused = attach_plan.plan(k.types, k.symbols, CAN, verbose=True)

@@ -14,9 +14,9 @@ import pytest
 
 from tracer.events import cstruct
 from tracer.events.record import Kind
-from tracer.kernel.attach_plan import Planned
-from tracer.kernel.bcc_program import Program
-from tracer.kernel.loss_counters import Counters
+from tracer.kernel.attach_plan import PlannedProbe
+from tracer.kernel.bcc_program import BccProgram
+from tracer.kernel.loss_counters import LossCounters
 from tracer.kernel.probes import PROBES
 from tracer.model.loss import NO_ROOM
 
@@ -39,9 +39,9 @@ class Given:
         return self.skipped
 
 
-def counters(given: Given, way: str) -> Counters:
-    row = Planned(PROBES[0], "nf_hook_slow", "vmlinux", way, (), 2, "program")
-    return Counters(cast(Program, given), [row], CPUS)
+def counters(given: Given, way: str) -> LossCounters:
+    row = PlannedProbe(PROBES[0], "nf_hook_slow", "vmlinux", way, (), 2, "program")
+    return LossCounters(cast(BccProgram, given), [row], CPUS)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.kernel.loss_counters.MISSES_SECONDS", 0.0)
 
 
-def told(of: Counters) -> list[tuple[Any, ...]]:
+def told(of: LossCounters) -> list[tuple[Any, ...]]:
     return [(loss.probe, loss.cpu, loss.count, loss.why) for loss in of.read()]
 
 

@@ -11,7 +11,7 @@ from tests.support.builders import BtfBuilder
 from tests.unit.kernel.test_struct_layouts import block, needed
 from tracer.kernel import struct_layouts
 from tracer.kernel.btf import KernelTypes
-from tracer.kernel.module_layouts_5_10 import STRUCTURES, Field, Known
+from tracer.kernel.module_layouts_5_10 import STRUCTURES, BuiltinLayouts, Field
 from tracer.kernel.struct_layouts import LAYOUTS
 
 SIZES = {"rhlist_head": 16, "nf_hook_ops": 40, "rhltable": 136}
@@ -68,9 +68,9 @@ def test_only_what_is_read_and_inside_of_its_structure() -> None:
         for path, field in structure.fields.items():
             assert path in read[name], f"{name}.{path}"
             assert field.offset % min(field.size, 8) == 0 and field.offset + field.size <= structure.size, f"{name}.{path}"
-    assert Known(KeysOnly()).field("nft_rule", "handle") == Field(16, 8, 1, "", 0, 42)
-    assert Known(KeysOnly()).field("nft_rule", "genmask") is None
-    assert Known(KeysOnly()).structure_size("sk_buff") is None
+    assert BuiltinLayouts(KeysOnly()).field("nft_rule", "handle") == Field(16, 8, 1, "", 0, 42)
+    assert BuiltinLayouts(KeysOnly()).field("nft_rule", "genmask") is None
+    assert BuiltinLayouts(KeysOnly()).structure_size("sk_buff") is None
 
 
 class KeysOnly:

@@ -16,7 +16,7 @@ import pytest
 from tests.support.builders import event
 from tracer.events import cstruct, record
 from tracer.events.record import DTYPE
-from tracer.kernel.ring_buffer import PAGE, Ring
+from tracer.kernel.ring_buffer import PAGE, RingBuffer
 
 SIZE = 2 * PAGE
 SLOT = 24
@@ -74,8 +74,8 @@ def writer() -> Iterator[Writer]:
 
 
 @pytest.fixture
-def ring(writer: Writer) -> Iterator[Ring]:
-    made = Ring(writer.fd, SIZE, SLOT)
+def ring(writer: Writer) -> Iterator[RingBuffer]:
+    made = RingBuffer(writer.fd, SIZE, SLOT)
     yield made
     made.close()
 
@@ -91,7 +91,7 @@ def numbers(slots: npt.NDArray[np.uint8]) -> list[int]:
     return found
 
 
-def test_nothing_written(ring: Ring, writer: Writer) -> None:
+def test_nothing_written(ring: RingBuffer, writer: Writer) -> None:
     assert ring.drain().shape == (0, SLOT)
     assert ring.waiting == 0
     assert writer.positions == (0, 0)
@@ -102,7 +102,7 @@ def test_the_programs_learn_what_was_taken_out(writer: Writer) -> None:
     fill = cstruct.dtype("records/ring.h", "fill")
     with tempfile.TemporaryFile() as file:
         file.truncate(mmap.PAGESIZE)
-        ring = Ring(writer.fd, SIZE, SLOT, file.fileno())
+        ring = RingBuffer(writer.fd, SIZE, SLOT, file.fileno())
         for n in (1, 2):
             writer.write(whole(n))
             ring.drain()
@@ -111,7 +111,7 @@ def test_the_programs_learn_what_was_taken_out(writer: Writer) -> None:
     assert (found["written"], found["taken"]) == (0, 2 * 2 * SLOT)
 
 
-def test_records_come_once_and_in_order(ring: Ring, writer: Writer) -> None:
+def test_records_come_once_and_in_order(ring: RingBuffer, writer: Writer) -> None:
     for n in range(1, 6):
         writer.write(whole(n) if n % 2 else short(n))
     assert ring.waiting == (3 * 2 + 2) * SLOT
@@ -122,7 +122,7 @@ def test_records_come_once_and_in_order(ring: Ring, writer: Writer) -> None:
     assert numbers(ring.drain()) == [9]
 
 
-def test_a_busy_record_stops_until_it_is_done(ring: Ring, writer: Writer) -> None:
+def test_a_busy_record_stops_until_it_is_done(ring: RingBuffer, writer: Writer) -> None:
     writer.write(short(1))
     at = writer.write(whole(2), BUSY)
     writer.write(short(3))
@@ -133,14 +133,14 @@ def test_a_busy_record_stops_until_it_is_done(ring: Ring, writer: Writer) -> Non
     assert numbers(ring.drain()) == [2, 3]
 
 
-def test_what_an_unfinished_record_has_in_its_further_slots_is_not_looked_at(ring: Ring, writer: Writer) -> None:
+def test_what_an_unfinished_record_has_in_its_further_slots_is_not_looked_at(ring: RingBuffer, writer: Writer) -> None:
     writer.write(whole(1))
     writer.write(short(2) + struct.pack("<II", 16, 3) + short(99), BUSY)
     assert numbers(ring.drain()) == [1]
 
 
 @pytest.mark.parametrize("start", [SIZE - 24, SIZE - 8, 7 * SIZE - 48, (1 << 40) - 24])
-def test_over_the_end_of_the_data(start: int, ring: Ring, writer: Writer) -> None:
+def test_over_the_end_of_the_data(start: int, ring: RingBuffer, writer: Writer) -> None:
     writer.start(start)
     for n in range(1, 5):
         writer.write(whole(n))
@@ -148,7 +148,7 @@ def test_over_the_end_of_the_data(start: int, ring: Ring, writer: Writer) -> Non
     assert writer.positions[0] == start + 8 * SLOT
 
 
-def test_a_full_ring(ring: Ring, writer: Writer) -> None:
+def test_a_full_ring(ring: RingBuffer, writer: Writer) -> None:
     writer.start(5 * SIZE - 240)
     many = SIZE // SLOT
     for n in range(many):
@@ -158,7 +158,7 @@ def test_a_full_ring(ring: Ring, writer: Writer) -> None:
 
 
 def test_batches_are_copies(writer: Writer) -> None:
-    ring = Ring(writer.fd, SIZE, SLOT)
+    ring = RingBuffer(writer.fd, SIZE, SLOT)
     at = writer.write(short(1))
     slots = ring.drain()
     writer.put(at, struct.pack("<II", 16, 0) + short(99))
@@ -169,7 +169,7 @@ def test_batches_are_copies(writer: Writer) -> None:
 def test_events_come_as_they_were_written() -> None:
     """Whole and short ones, between discarded ones."""
     writer = Writer()
-    ring = Ring(writer.fd, SIZE, record.SLOT)
+    ring = RingBuffer(writer.fd, SIZE, record.SLOT)
     table = event("TABLE", time=5, packet=1 << 40, hook="INPUT", table="filter", header=("10.0.0.1", 1, "fd00::2", 65535))
     hook = event("HOOK", time=6, packet=1 << 40, hook="INPUT", flags="SAME HAS_CT")
     drop = event("DROP", time=7, object=0xFFFFFFFF81000000, flags="HAS_CT CLONE")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.builders import BtfBuilder
 from tracer.kernel import xt_extensions
-from tracer.kernel.attach_plan import Abilities
+from tracer.kernel.attach_plan import KernelAbilities
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import Symbols
 
@@ -16,10 +16,10 @@ FUNCTIONS = {
     "ipt_REJECT": ("reject_tg",), "ip6t_REJECT": ("reject_tg6",),
     "ipt_rpfilter": ("rpfilter_mt",), "ip6t_rpfilter": ("rpfilter_mt",),
 }  # fmt: skip
-MODERN, OLD = Abilities(True, True), Abilities(True, False)
+MODERN, OLD = KernelAbilities(True, True), KernelAbilities(True, False)
 
 
-def planned(directory: Path, can: Abilities, wrong: str = "") -> dict[tuple[str, str], xt_extensions.Watched]:
+def planned(directory: Path, can: KernelAbilities, wrong: str = "") -> dict[tuple[str, str], xt_extensions.PlannedExtension]:
     vmlinux = BtfBuilder()
     skb, par = (vmlinux.pointer(vmlinux.struct(n, 8, {})) for n in ("sk_buff", "xt_action_param"))
     (directory / "vmlinux").write_bytes(vmlinux.blob())

@@ -12,10 +12,10 @@ import pytest
 
 from tests.support.waiting import until
 from tracer.kube import api_client
-from tracer.kube.api_client import SERVICES, Client, TooMuch
-from tracer.kube.kubeconfig import Access
-from tracer.kube.store import Store
-from tracer.kube.watch import Watch
+from tracer.kube.api_client import SERVICES, ApiClient, ResponseTooLarge
+from tracer.kube.kubeconfig import ApiAccess
+from tracer.kube.store import ObjectStore
+from tracer.kube.watch import ObjectWatch
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
 PAGES = b'{"metadata": {"continue": "on"}, "items": [' + b"{}," * 3000 + b"{}]}"
@@ -27,7 +27,7 @@ class Endless:
     def __init__(self, begin: bytes, rest: bytes) -> None:
         self._begin, self._rest, self.sent = begin, rest, 0
         self._socket = socket.create_server(("127.0.0.1", 0))
-        self.access = Access("http", "127.0.0.1", self._socket.getsockname()[1])
+        self.access = ApiAccess("http", "127.0.0.1", self._socket.getsockname()[1])
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -58,9 +58,9 @@ def endless(request: pytest.FixtureRequest) -> Iterator[Endless]:
 
 
 def test_a_list_without_end(endless: Endless) -> None:
-    with pytest.raises(TooMuch, match="a list of more than 2 MB"):
-        Client(endless.access).list(SERVICES)
-    watch = Watch(endless.access, Store(), lambda store: "")
+    with pytest.raises(ResponseTooLarge, match="a list of more than 2 MB"):
+        ApiClient(endless.access).list(SERVICES)
+    watch = ObjectWatch(endless.access, ObjectStore(), lambda store: "")
     watch.start()
     until(lambda: watch.troubled)
     assert "sends more than this program takes (a list of more than 2 MB)" in watch.notes()[0]
@@ -69,13 +69,13 @@ def test_a_list_without_end(endless: Endless) -> None:
 
 def test_a_list_of_pages_without_end() -> None:
     server = Endless(PAGES, b"")
-    with pytest.raises(TooMuch, match="a list of more than 3 MB"):
-        Client(server.access).list(SERVICES)
+    with pytest.raises(ResponseTooLarge, match="a list of more than 3 MB"):
+        ApiClient(server.access).list(SERVICES)
     server.close()
 
 
 def test_an_event_without_end() -> None:
     server = Endless(b'{"type": "ADDED", "object": "', b"x" * 4096)
-    with pytest.raises(TooMuch, match="an event of more than 1 MB"):
-        list(Client(server.access).watch(SERVICES, "1"))
+    with pytest.raises(ResponseTooLarge, match="an event of more than 1 MB"):
+        list(ApiClient(server.access).watch(SERVICES, "1"))
     server.close()

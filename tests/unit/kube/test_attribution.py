@@ -9,21 +9,21 @@ import pytest
 
 from tests.support.nodes import node
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.endpoint_owners import end_of, owner_of_rewrite
-from tracer.kube.fwmarks import Trail
+from tracer.kube.fwmarks import MarkTracker
 from tracer.model.evidence import Evidence
 from tracer.model.kube import Owner
-from tracer.model.packet import Endpoints, Flow, Hop, Ipvs, Nat, Packet, Socket
-from tracer.model.rule import Place, Ruleset, Visit, Walk
+from tracer.model.packet import Endpoints, Flow, Hop, IpvsDecision, Nat, Packet, Socket
+from tracer.model.rule import RuleHit, RuleLocation, Ruleset, RuleTrace
 
 
-def visit(rules: Ruleset, table: str, *path: tuple[str, int], verdict: str = "", element: str = "") -> Visit:
+def visit(rules: Ruleset, table: str, *path: tuple[str, int], verdict: str = "", element: str = "") -> RuleHit:
     """The visit of the last place of the path; the rule is looked up, its target is the verdict if none is given."""
     chain, number = path[-1]
     rule = rules.chain("ip", table, chain)[number - 1]
-    places = tuple(Place(*p) for p in path)
-    return Visit(places, rule, verdict or rule.target, Evidence.OBSERVED, element)
+    places = tuple(RuleLocation(*p) for p in path)
+    return RuleHit(places, rule, verdict or rule.target, Evidence.OBSERVED, element)
 
 
 def packet(hops: list[Hop], dst: str = "192.168.56.10", dport: int = 30285) -> Packet:
@@ -43,11 +43,13 @@ def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
     mark, jump = (numbered(rules, "nat", "KUBE-NODEPORTS", f"30285 -j {to}") for to in ("KUBE-MARK-MASQ", "KUBE-SVC"))
     service = numbered(rules, "nat", "KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP")
     end = numbered(rules, "nat", "KUBE-SEP-66PQAUDBO7BH47NT", "DNAT")
-    pre = Walk(
+    pre = RuleTrace(
         (visit(rules, "nat", *way, mark, ("KUBE-MARK-MASQ", 1)), visit(rules, "nat", *way, jump, service, end)), ruleset=rules
     )
     masquerade = numbered(rules, "nat", "KUBE-POSTROUTING", "MASQUERADE")
-    post = Walk((visit(rules, "nat", numbered(rules, "nat", "POSTROUTING", "KUBE-POSTROUTING"), masquerade),), ruleset=rules)
+    post = RuleTrace(
+        (visit(rules, "nat", numbered(rules, "nat", "POSTROUTING", "KUBE-POSTROUTING"), masquerade),), ruleset=rules
+    )
     told = packet(
         [
             Hop(0, "table", "node", "PREROUTING", "nat", walk=pre),
@@ -80,8 +82,8 @@ def test_where_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) -> None:
     rewrite = nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))
     told = packet(
         [
-            Hop(0, "nat", "node", "PREROUTING", nat=rewrite, walk=Walk((mark, dnat))),
-            Hop(1, "table", "node", "POSTROUTING", "nat", walk=Walk((masquerade,))),
+            Hop(0, "nat", "node", "PREROUTING", nat=rewrite, walk=RuleTrace((mark, dnat))),
+            Hop(1, "table", "node", "POSTROUTING", "nat", walk=RuleTrace((masquerade,))),
         ]
     )
     explain(told, one.known(tmp_path, with_api))
@@ -99,7 +101,7 @@ def test_a_drop_is_named_by_who_marked_it(with_rules: bool, tmp_path: Path) -> N
     one = node("1.20.2-iptables-nft", "S4")
     rules = one.iptables()
     known = one.known(tmp_path, with_api=not with_rules)
-    trail = Trail(known)
+    trail = MarkTracker(known)
     kept = rules if with_rules else Ruleset("", 0, "", {})
     xlb = numbered(rules, "nat", "KUBE-XLB-FGSWHB27NEIMUT22", "no local endpoints")
     trail.table([visit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))], kept)
@@ -118,14 +120,14 @@ def test_a_walk_that_is_remembered_says_what_it_said(tmp_path: Path) -> None:
     marked = [visit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))]
     drop = [visit(rules, "filter", ("INPUT", 2), numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))]
 
-    def told(tables: list[list[Visit]]) -> list[list[Owner | None]]:
-        trail = Trail(known)
+    def told(tables: list[list[RuleHit]]) -> list[list[Owner | None]]:
+        trail = MarkTracker(known)
         return [trail.table(visits, rules) for visits in tables]
 
     first, unmarked = told([marked, drop]), told([drop])
     assert first[1] != unmarked[0], "the same walk, with another mark before it"
     assert told([marked, drop]) == first and told([drop]) == unmarked
-    fresh = Trail(one.known(tmp_path, True))
+    fresh = MarkTracker(one.known(tmp_path, True))
     assert [fresh.table(list(visits), rules) for visits in (marked, drop)] == first
     known.store.version += 1
     assert known.memory.walk(drop, rules, (None, ()), known.store.version) is None
@@ -135,7 +137,7 @@ def test_a_walk_that_is_remembered_says_what_it_said(tmp_path: Path) -> None:
 def test_a_mark_of_one_packet_is_not_anothers(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-nft", "S4")
     rules = one.iptables()
-    (owner,) = Trail(one.known(tmp_path)).table(
+    (owner,) = MarkTracker(one.known(tmp_path)).table(
         [visit(rules, "filter", numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))], rules
     )
     assert owner and owner.cause == ""
@@ -151,7 +153,7 @@ def test_the_nftables_mode(tmp_path: Path) -> None:
         visit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), (external, 1)),
         visit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), (external, 2), (service, 1)),
     ]
-    trail = Trail(known)
+    trail = MarkTracker(known)
     owners = trail.table(pre, rules)
     assert owners[0] and owners[2]
     assert owners[0].text == "Service default/http-proxy, NodePort 30285"
@@ -165,7 +167,7 @@ def test_the_clusterip_mark_of_the_nftables_mode_is_for_whom_the_map_then_chose(
     one = node("1.36.2-nftables-nft", "S2-one")
     rules, known = next(r for name, r in one.rulesets() if name == "nft.json"), one.known(tmp_path)
     element = "172.30.253.123 . tcp . 8080 : goto service-3I2DGWPK-default/http-proxy/tcp/"
-    trail = Trail(known)
+    trail = MarkTracker(known)
     first = visit(rules, "kube-proxy", ("nat-output", 1), ("services", 1))
     trail.table([first, visit(rules, "kube-proxy", ("nat-output", 1), ("services", 2), element=element)], rules)
     (masq,) = trail.table([visit(rules, "kube-proxy", ("nat-postrouting", 1), ("masquerading", 1))], rules)
@@ -176,7 +178,7 @@ def test_a_host_port_takes_what_was_meant_for_a_service(tmp_path: Path) -> None:
     """ipvs: the cluster IP is local, so portmap's rule takes its port 3306: the pod is named, not the Service."""
     one = node("1.20.2-ipvs-nft", "S5-nodeport")
     known = one.known(tmp_path)
-    known = Known(known.store, known.sandboxes, known.local | {"172.30.33.7"})
+    known = ClusterView(known.store, known.sandboxes, known.local | {"172.30.33.7"})
     owner = owner_of_rewrite(nat("DNAT", ("172.30.33.7", 3306), ("10.224.0.222", 3306)), "tcp", known)
     assert owner and owner.text == "hostPort 3306 of pod default/mysql-b"
     owner = owner_of_rewrite(nat("DNAT", ("172.30.33.7", 3306), ("10.244.0.11", 8080)), "tcp", known)
@@ -229,7 +231,7 @@ def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
 def test_without_the_api_conntrack_and_namespaces_tell(tmp_path: Path) -> None:
     one = packet([Hop(0, "socket", "cni-7", socket=Socket(1, "LISTEN", 7, "nginx"))], "172.30.1.1", 80)
     one.netns = "cni-3"
-    explain(one, Known())
+    explain(one, ClusterView())
     assert one.src_owner and one.dst_owner
     assert [one.src_owner.text, one.dst_owner.text] == [f"unknown, in network namespace cni-{n}" for n in (3, 7)]
     one.flow = Flow(one.endpoints, Endpoints("10.224.0.222", 3306, "192.168.56.1", 40000), "NEW", False, 0)
@@ -247,18 +249,18 @@ def test_a_service_without_endpoints_in_the_nftables_mode(tmp_path: Path) -> Non
             visit(rules, "kube-proxy", *way, element=f"tcp . 30584{element} : goto reject-chain"),
             visit(rules, "kube-proxy", *way, ("reject-chain", 1)),
         ]
-        owners = Trail(one.known(tmp_path, with_api)).table(visits)
+        owners = MarkTracker(one.known(tmp_path, with_api)).table(visits)
         assert [o and o.text for o in owners] == ["Service default/lonely-web:http, NodePort 30584, no endpoints"] * 2
 
 
 def test_addresses_of_kube_ipvs0_are_no_nodes(tmp_path: Path) -> None:
     """Without the API all that is known is that some Service has them."""
     local, cluster_ip = frozenset({"192.168.56.10", "172.30.33.7"}), "172.30.33.7"
-    alone = Known(local=local, ipvs=frozenset({cluster_ip}))
+    alone = ClusterView(local=local, ipvs=frozenset({cluster_ip}))
     assert end_of(cluster_ip, 3306, "tcp", alone).text == "unknown, a Service's, for it is an address of kube-ipvs0"
     assert end_of("192.168.56.10", 22, "tcp", alone).kind == "Node"
     with_api = node("1.20.2-ipvs-nft", "S5-nodeport").known(tmp_path)
-    known = Known(with_api.store, local=local, ipvs=frozenset({cluster_ip}))
+    known = ClusterView(with_api.store, local=local, ipvs=frozenset({cluster_ip}))
     assert end_of(cluster_ip, 3306, "tcp", known).kind == "Service"
 
 
@@ -280,17 +282,17 @@ def test_ipvs_names_the_service_and_whom_a_mark_is_for(tmp_path: Path) -> None:
     before, after = Endpoints("192.168.56.1", 5, "172.30.253.123", 8080), Endpoints("192.168.56.1", 5, "10.244.0.11", 8080)
     masqueraded = Endpoints("10.244.0.1", 77, "10.244.0.11", 8080)
 
-    def walk(*places: str, verdict: str) -> Walk:
-        path = tuple(Place(p.split()[0], int(p.split()[1])) for p in places)
+    def walk(*places: str, verdict: str) -> RuleTrace:
+        path = tuple(RuleLocation(p.split()[0], int(p.split()[1])) for p in places)
         visits = []
         for n, place in enumerate(path):
             rule = rules.chain("ip", "nat", place.chain)[place.number - 1]
-            visits.append(Visit(path[: n + 1], rule, verdict if n == len(path) - 1 else "JUMP", Evidence.OBSERVED))
-        return Walk(tuple(visits), ruleset=rules)
+            visits.append(RuleHit(path[: n + 1], rule, verdict if n == len(path) - 1 else "JUMP", Evidence.OBSERVED))
+        return RuleTrace(tuple(visits), ruleset=rules)
 
     marked = walk("PREROUTING 1", "KUBE-SERVICES 1", "KUBE-MARK-MASQ 1", verdict="MARK")
     out = walk("POSTROUTING 1", "KUBE-POSTROUTING 4", verdict="MASQUERADE")
-    server = Ipvs("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080, chosen="now")
+    server = IpvsDecision("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080, chosen="now")
     hops = [
         Hop(0, "chain", "node", "PREROUTING", walk=marked),
         Hop(1, "ipvs", "node", "INPUT", ipvs=server, nat=Nat("DNAT", before, after)),

@@ -11,12 +11,12 @@ from tests.support.api_server import ApiServer
 from tests.support.waiting import PATIENCE
 from tracer.errors import NoObjects
 from tracer.kube import checks
-from tracer.kube.kubeconfig import Access
-from tracer.model.check import Fact
+from tracer.kube.kubeconfig import ApiAccess
+from tracer.model.check import CheckResult
 
 
-def asked(server: ApiServer) -> list[Fact]:
-    return list(checks.ask(Access("http", "127.0.0.1", server.port, source="/etc/kubernetes/admin.conf"), PATIENCE))
+def asked(server: ApiServer) -> list[CheckResult]:
+    return list(checks.ask(ApiAccess("http", "127.0.0.1", server.port, source="/etc/kubernetes/admin.conf"), PATIENCE))
 
 
 def count(server: ApiServer, kind: str) -> int:
@@ -64,11 +64,11 @@ def test_no_kubernetes_at_all_is_no_fault(tmp_path: Path) -> None:
     (fact,) = checks.gather(find=lambda path: None)
     assert (fact.state, fact.status) == ("degraded", 0) and "names come from rules alone" in fact.text
 
-    def unusable(path: str | None) -> Access:
+    def unusable(path: str | None) -> ApiAccess:
         raise NoObjects(f"The kubeconfig {path} is no YAML.")
 
     (fact,) = checks.gather("/x", find=unusable)
-    assert fact == Fact("Kubernetes API", "degraded", "The kubeconfig /x is no YAML; names come from rules alone", 1)
+    assert fact == CheckResult("Kubernetes API", "degraded", "The kubeconfig /x is no YAML; names come from rules alone", 1)
 
 
 def test_by_a_kubeconfig(server: ApiServer, tmp_path: Path) -> None:

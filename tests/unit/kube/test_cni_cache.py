@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tracer.kube import cni_cache
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.chain_names import portmap_chain
-from tracer.kube.cni_cache import Cache
-from tracer.kube.resolver import LEFT_OUT, Kube, Source
-from tracer.kube.selectors import Words
-from tracer.kube.store import Store
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.resolver import LEFT_OUT, ObjectSource, OwnerResolver
+from tracer.kube.selectors import Selectors
+from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter
 
 
@@ -41,7 +41,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_by_container_chain_address_and_port(tmp_path: Path) -> None:
     write(tmp_path, "c1", "web", "10.0.0.5", 8080)
-    cache = Cache((tmp_path, tmp_path / "missing"))
+    cache = CniCache((tmp_path, tmp_path / "missing"))
     found = {cache.of("c1"), cache.of_chain(portmap_chain("net", "c1")), cache.at("10.0.0.5"), *cache.host_port(8080, "tcp")}
     assert [s and (s.namespace, s.name) for s in found] == [("shop", "web")]
     assert cache.addresses("shop", "web") == ["10.0.0.5"]
@@ -49,7 +49,7 @@ def test_by_container_chain_address_and_port(tmp_path: Path) -> None:
 
 
 def test_pods_come_and_go(tmp_path: Path) -> None:
-    cache = Cache((tmp_path,))
+    cache = CniCache((tmp_path,))
     assert cache.of("c1") is None
     first = write(tmp_path, "c1", "web", "10.0.0.5")
     assert cache.of("c1"), "written after the first look"
@@ -63,15 +63,15 @@ def test_pods_come_and_go(tmp_path: Path) -> None:
 def test_two_claims_are_no_answer(tmp_path: Path) -> None:
     write(tmp_path, "c1", "web", "10.0.0.5")
     write(tmp_path, "c2", "other", "10.0.0.5")
-    assert Cache((tmp_path,)).at("10.0.0.5") is None
+    assert CniCache((tmp_path,)).at("10.0.0.5") is None
 
 
 def test_the_api_and_libcni_disagree(tmp_path: Path) -> None:
     write(tmp_path, "c1", "web", "10.0.0.5")
-    store = Store()
+    store = ObjectStore()
     body = {"kind": "Pod", "metadata": {"namespace": "shop", "name": "web"}, "spec": {"nodeName": "n"}, "status": {}}
     store.load([body | {"status": {"podIP": "10.0.0.5"}}])
-    known = Known(store, Cache((tmp_path,)))
+    known = ClusterView(store, CniCache((tmp_path,)))
     assert known.pod_at("10.0.0.5") == ("shop", "web", "n")
     store.load([body, body | {"metadata": {"namespace": "shop", "name": "new"}, "status": {"podIP": "10.0.0.5"}}])
     assert known.pod_at("10.0.0.5") is None
@@ -89,7 +89,7 @@ def test_files_that_name_no_pod(tmp_path: Path, more: dict[str, object]) -> None
     write(tmp_path, "c1", "web", "10.0.0.5", 0, **more)
     (tmp_path / "net-c2-eth0").write_text("{")
     (tmp_path / "directory").mkdir()
-    assert Cache((tmp_path,)).of("c1") is None
+    assert CniCache((tmp_path,)).of("c1") is None
 
 
 def test_files_that_are_not_roots_own(tmp_path: Path) -> None:
@@ -99,15 +99,15 @@ def test_files_that_are_not_roots_own(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "net-c2-eth0")
     write(tmp_path, "c3", "large", "10.0.0.6", more="x" * 2_000_000)
     (tmp_path / "net-c4-eth0").write_text("[" * 900_000)
-    assert Cache((tmp_path,)).every() == []
+    assert CniCache((tmp_path,)).every() == []
 
 
 def test_more_files_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cni_cache, "MOST_FILES", 3)
     for number in range(3):
         write(tmp_path, f"c{number}", "web", f"10.0.0.{number}")
-    cache = Cache((tmp_path,))
-    kube = Kube(Source(none=True, known=lambda: Known(Store(), cache)), Words(), Filter())
+    cache = CniCache((tmp_path,))
+    kube = OwnerResolver(ObjectSource(none=True, known=lambda: ClusterView(ObjectStore(), cache)), Selectors(), Filter())
     assert (len(cache.every()), cache.left_out, kube.notes()) == (3, False, [])
     (tmp_path / "one").mkdir()
     assert cache.of("no such") is None

@@ -13,7 +13,7 @@ from tests.support.nodes import MODES, node
 from tracer.kube.attribution import explain
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
-from tracer.predict.query import Question
+from tracer.predict.query import PathQuery
 
 IPTABLES = [m for m in MODES if "-iptables-" in m]
 PORT = 30306
@@ -22,7 +22,7 @@ PORT = 30306
 def told(mode: str, scenario: str, port: int, folder: Path, with_api: bool = False) -> tuple[Packet, Owner]:
     here = node(mode, scenario)
     state = audits.state(here, folder, with_api=with_api)
-    story = audits.journey(state, here, state.virtual).stories(Question(CLIENT, 0, NODE, port))[0]
+    story = audits.journey(state, here, state.virtual).stories(PathQuery(CLIENT, 0, NODE, port))[0]
     explain(story.packet, state.known)
     assert story.packet.dst_owner
     return story.packet, story.packet.dst_owner

@@ -12,8 +12,8 @@ import pytest
 
 from tracer.errors import NoObjects
 from tracer.kube import kubeconfig
-from tracer.kube.resolver import Kube, Source
-from tracer.kube.selectors import Words
+from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter
 
 BASE: dict[str, Any] = {
@@ -120,6 +120,6 @@ def test_no_token_goes_over_plain_http(tmp_path: Path, user: dict[str, Any]) -> 
 def test_a_certificate_that_nobody_checks_is_said(tmp_path: Path) -> None:
     path = write(tmp_path)
     assert kubeconfig.read(path).unchecked
-    kube = Kube(Source(kubeconfig=path), Words(), Filter())
+    kube = OwnerResolver(ObjectSource(kubeconfig=path), Selectors(), Filter())
     assert any("insecure-skip-tls-verify: nobody checks" in note and path in note for note in kube.notes())
     kube.close()

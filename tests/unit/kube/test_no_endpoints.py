@@ -15,14 +15,14 @@ from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import MODES, node
 from tests.support.syns import FakeSpaces
 from tests.unit.findings.test_no_local_endpoints import marked_and_dropped
-from tracer.handshakes.analyzer import Syns
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.store import ObjectStore
 from tracer.model.handshake import Cause
 from tracer.model.packet import Packet
-from tracer.predict.query import Question
-from tracer.render.text import Text
+from tracer.predict.query import PathQuery
+from tracer.render.text import TextOutput
 
 LABEL, PORT = "2048-game/service-2048", 30420
 LOCAL = "no local endpoints (externalTrafficPolicy Local)"
@@ -31,12 +31,12 @@ MARKED = f"kubelet KUBE-FIREWALL, marked by KUBE-MARK-DROP for {LABEL}, NodePort
 
 def printed(packet: Packet) -> str:
     out = io.StringIO()
-    Text(out, io.StringIO()).packet(packet)
+    TextOutput(out, io.StringIO()).packet(packet)
     return out.getvalue()
 
 
 def cause(packet: Packet) -> Cause:
-    syns = Syns(FakeSpaces())
+    syns = HandshakeAnalyzer(FakeSpaces())
     syns.add(packet)
     (only,) = syns.rest()
     return only.cause
@@ -46,7 +46,7 @@ def cause(packet: Packet) -> Cause:
 def test_explained(mode: str, tmp_path: Path) -> None:
     here = node(mode, "S4")
     state = audits.state(here, tmp_path)
-    (story,) = audits.journey(state, here, state.virtual).stories(Question(CLIENT, 0, NODE, PORT))
+    (story,) = audits.journey(state, here, state.virtual).stories(PathQuery(CLIENT, 0, NODE, PORT))
     explain(story.packet, state.known)
     text = printed(story.packet)
     assert "no local endpoints" in text and f"NodePort {PORT}" in text
@@ -70,7 +70,7 @@ def test_the_comment_alone_says_it(tmp_path: Path) -> None:
     assert LOCAL in cause(packet).text and LABEL in cause(packet).text
 
 
-def by_ipvs(known: Known, port: int) -> Packet:
+def by_ipvs(known: ClusterView, port: int) -> Packet:
     packet = f.ipvs(NODE, port)
     explain(packet, known)
     return packet
@@ -104,9 +104,9 @@ def test_refused_by_ipvs_for_an_unknown_reason(tmp_path: Path) -> None:
 
 def test_a_cluster_ip_has_another_policy() -> None:
     """externalTrafficPolicy says nothing of requests to the cluster IP."""
-    store = Store("node-1")
+    store = ObjectStore("node-1")
     store.load(json.loads(json.dumps(node("1.20.2-ipvs-nft", "S4").objects)))
     port = next(p for p in store.services.all(("2048-game", "service-2048")))
     packet = f.ipvs(port.cluster_ips[0], port.port)
-    explain(packet, Known(store))
+    explain(packet, ClusterView(store))
     assert "endpoints" not in printed(packet)

@@ -10,7 +10,7 @@ from typing import Any
 import pyroute2
 import pytest
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.selectors import LOCAL, kernel_filter
 from tracer.model.filter import Filter
 from tracer.node import addresses
@@ -63,6 +63,6 @@ def test_addresses_of_kube_ipvs0(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_node_port_is_not_asked_for_at_a_services_address() -> None:
     """Else a node with many Services has too many hosts for the kernel's filter."""
-    known = Known(local=frozenset({"192.168.56.10", "172.30.0.1"}), ipvs=frozenset({"172.30.0.1"}))
+    known = ClusterView(local=frozenset({"192.168.56.10", "172.30.0.1"}), ipvs=frozenset({"172.30.0.1"}))
     wanted = kernel_filter(Filter(), frozenset({(LOCAL, 30285, "")}), known)
     assert [str(h) for h in wanted.hosts] == ["192.168.56.10/32"] and wanted.ports == (30285,)

@@ -20,21 +20,21 @@ from tests.support.builders import Trail, hops
 from tests.support.waiting import until
 from tests.unit.kube.test_selectors import OBJECTS, Session, addresses
 from tracer.capture.format.schema import Record
-from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.reader import CaptureReader
 from tracer.events import record
 from tracer.kernel import filter_maps
 from tracer.kernel import session as kernel
-from tracer.kube.catalog import Known
-from tracer.kube.filter_renewal import KEPT, History, Renewal, Renewed
-from tracer.kube.resolver import Kube, Source
-from tracer.kube.selectors import Words
-from tracer.kube.store import Store
+from tracer.kube.catalog import ClusterView
+from tracer.kube.filter_renewal import KEPT, FilterHistory, FilterRenewal, RenewedFilter
+from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.selectors import Selectors
+from tracer.kube.store import ObjectStore
 from tracer.model.filter import MAX_HOSTS, Filter, parse_host
 from tracer.model.packet import Packet
-from tracer.packets.assembler import Journeys
-from tracer.pipeline.live_source import Live
-from tracer.pipeline.run import Limits, Run
-from tracer.render.text import Text
+from tracer.packets.assembler import PacketAssembler
+from tracer.pipeline.live_source import LiveSource
+from tracer.pipeline.run import Run, RunLimits
+from tracer.render.text import TextOutput
 
 OLD, NEW = 30285, 31999
 SERVICE = "default/http-proxy"
@@ -53,7 +53,7 @@ def request(number: int, port: int, at: int) -> Any:
     return trail.hook("POSTROUTING", in_name="", out_name="cni0").batch
 
 
-class Slow(Text):
+class Slow(TextOutput):
     """While its first packet is printed, a NodePort changes: it waits until the probes know, or gives up."""
 
     def __init__(self, out: io.StringIO, err: io.StringIO, server: ApiServer, session: Session) -> None:
@@ -83,10 +83,10 @@ def test_the_probes_follow_while_packets_are_explained(tmp_path: Path, server: A
     now = time.monotonic_ns()
     backlog = np.concatenate([request(1, OLD, now - 10**9), request(2, OLD, now - 10**9 + 1)])
     session, out, err = Batches(backlog), io.StringIO(), io.StringIO()
-    with Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), Words(services=(SERVICE,)), Filter()) as kube:
+    with OwnerResolver(ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=(SERVICE,)), Filter()) as kube:
         assert OLD in kube.filter().ports
         slow = Slow(out, err, server, session)
-        run = Run(Live(cast(kernel.Session, session), kube), Journeys(hops(), quiet=0), slow, Limits(), kube)
+        run = Run(LiveSource(cast(kernel.Session, session), kube), PacketAssembler(hops(), quiet=0), slow, RunLimits(), kube)
         run._turn()
         assert slow.knew and OLD not in session.filters[-1].ports
         until(lambda: NEW in {p.node_port for p in kube.known.store.services.values()})
@@ -104,7 +104,7 @@ def test_the_probes_follow_while_packets_are_explained(tmp_path: Path, server: A
 
 def test_nothing_is_written_to_probes_that_end(tmp_path: Path, server: ApiServer) -> None:
     session = Session()
-    with Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), Words(services=(SERVICE,)), Filter()) as kube:
+    with OwnerResolver(ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=(SERVICE,)), Filter()) as kube:
         kube.attach(session.set_filter)
         kube.detach()
         before = len(session.filters)
@@ -114,8 +114,8 @@ def test_nothing_is_written_to_probes_that_end(tmp_path: Path, server: ApiServer
 
 
 def test_a_filter_that_cannot_be_written_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    known, said = Known(), list[str]()
-    renewal = Renewal(Words(services=(SERVICE,)), Filter(), known)
+    known, said = ClusterView(), list[str]()
+    renewal = FilterRenewal(Selectors(services=(SERVICE,)), Filter(), known)
     monkeypatch.setattr("tracer.kube.filter_renewal.troubles.failed", lambda what, e: said.append(f"{what}: {e}"))
 
     def write(to: Filter) -> None:
@@ -127,16 +127,16 @@ def test_a_filter_that_cannot_be_written_is_no_end(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_waits_and_what_is_kept_has_a_bound() -> None:
-    known = Known(Store())
-    renewal = Renewal(Words(services=(SERVICE,)), Filter(), known)
+    known = ClusterView(ObjectStore())
+    renewal = FilterRenewal(Selectors(services=(SERVICE,)), Filter(), known)
     renewal.attach(lambda to: None)
     known.store.load(OBJECTS)
     for port in range(31000, 31000 + KEPT + 3):
         known.store.apply("Service", renumbered(port))
     assert len(renewal.take()) == KEPT and renewal.dropped == 5 and renewal.take() == []
-    history = History()
+    history = FilterHistory()
     for number in range(KEPT + 2):
-        history.add(Renewed(number * 10, frozenset({("", number + 1, "tcp")}), Filter(ports=(number + 1,))))
+        history.add(RenewedFilter(number * 10, frozenset({("", number + 1, "tcp")}), Filter(ports=(number + 1,))))
     assert history.dropped == 2 and len(history.at(0)) == KEPT
     newest = history.at(10 * (KEPT + 1))
     assert newest == [frozenset({("", KEPT + 2, "tcp")})] and len(history.at(10 * KEPT)) == 2
@@ -193,16 +193,16 @@ def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytes
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
     at = 1_000_000
     steps = [
-        Renewed(0, frozenset({("", OLD, "tcp")}), Filter(ports=(OLD,))),
-        Renewed(2 * at, frozenset({("", NEW, "tcp")}), Filter(ports=(NEW,), hosts=(parse_host("192.168.56.10"),))),
+        RenewedFilter(0, frozenset({("", OLD, "tcp")}), Filter(ports=(OLD,))),
+        RenewedFilter(2 * at, frozenset({("", NEW, "tcp")}), Filter(ports=(NEW,), hosts=(parse_host("192.168.56.10"),))),
     ]
     turns: captures.Turns = [(request(n, port, n * at), []) for n, port in ((1, OLD), (3, NEW), (4, OLD))]
-    made = captures.capture(tmp_path / "a.k8st", turns, words=Words(node_ports=(OLD,)), renewals=steps)
+    made = captures.capture(tmp_path / "a.k8st", turns, words=Selectors(node_ports=(OLD,)), renewals=steps)
     asked = re.findall(r"-> 192\.168\.56\.10:(\d+)  SYN  60", made.text["text"])
     assert asked == [str(OLD), str(NEW)], "the last one came when the old port was not asked for any more"
     status, now, _ = run("-r", made.path)
     assert (status, now) == (0, made.text["text"])
-    with Capture(str(made.path)) as capture:
+    with CaptureReader(str(made.path)) as capture:
         bodies = [body for _, kind, _, body in capture.records() if kind == Record.FILTER]
     assert [body[0] for body in bodies] == [0, 2 * at] and bodies[1][2:] == [["192.168.56.10/32"], [NEW]]
     assert addresses(steps[1].filter) == {"192.168.56.10"}
@@ -211,8 +211,8 @@ def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytes
 @pytest.mark.parametrize("body", [[5, [], ["10.0.0.1/99"], [80]], [5, [], [], [70000]], [5, [["a", 1]], [], []], ["x"], 7])
 def test_a_filter_that_cannot_be_is_damage(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
-    monkeypatch.setattr("tracer.capture.record.buffer.Tape.renewed", lambda tape, renewed: tape.keep(Record.FILTER, "", body))
-    steps = [Renewed(0, frozenset(), Filter(ports=(OLD,)))]
+    monkeypatch.setattr("tracer.capture.record.buffer.RecordBuffer.renewed", lambda tape, _: tape.keep(Record.FILTER, "", body))
+    steps = [RenewedFilter(0, frozenset(), Filter(ports=(OLD,)))]
     made = captures.capture(tmp_path / "a.k8st", [(request(1, OLD, 1000), [])], renewals=steps)
     status, out, err = run("-r", made.path)
     assert status == 23 and out == made.text["text"] and "could not be read" in err

@@ -20,24 +20,24 @@ from tests.support.nodes import node
 from tests.support.waiting import until
 from tracer.errors import BadOption, NoObjects, NoSuchObject
 from tracer.kube import selectors
-from tracer.kube.api_client import Client
-from tracer.kube.catalog import Known
-from tracer.kube.resolver import Kube, Source
-from tracer.kube.selectors import NOBODY, Words, ends, kernel_filter, matches
-from tracer.kube.store import Store
-from tracer.kube.watch import Watch
+from tracer.kube.api_client import ApiClient
+from tracer.kube.catalog import ClusterView
+from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.selectors import NOBODY, Selectors, ends, kernel_filter, matches
+from tracer.kube.store import ObjectStore
+from tracer.kube.watch import ObjectWatch
 from tracer.model.filter import Filter, parse_host
 from tracer.model.packet import Endpoints, Flow, Packet
-from tracer.packets.assembler import Journeys
-from tracer.pipeline.live_source import Live
-from tracer.pipeline.run import Limits, Run
-from tracer.render.text import Text
+from tracer.packets.assembler import PacketAssembler
+from tracer.pipeline.live_source import LiveSource
+from tracer.pipeline.run import Run, RunLimits
+from tracer.render.text import TextOutput
 
 OBJECTS = node("1.36.2-iptables-nft", "S2-three").objects
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> Known:
+def known(tmp_path: Path) -> ClusterView:
     return node("1.36.2-iptables-nft", "S2-three").known(tmp_path)
 
 
@@ -45,8 +45,8 @@ def addresses(found: Filter) -> set[str]:
     return {str(h.network_address) for h in found.hosts}
 
 
-def test_a_service_is_its_addresses_its_node_port_and_its_endpoints(known: Known) -> None:
-    found = ends(Words(services=("default/http-proxy",)), known)
+def test_a_service_is_its_addresses_its_node_port_and_its_endpoints(known: ClusterView) -> None:
+    found = ends(Selectors(services=("default/http-proxy",)), known)
     pods = {(f"10.244.0.1{n}", 8080, "tcp") for n in (1, 2, 3)}
     assert found == {("172.30.253.123", 8080, "tcp"), ("", 30285, "tcp"), *pods}
     to_kernel = kernel_filter(Filter(family=4), found, known)
@@ -54,48 +54,48 @@ def test_a_service_is_its_addresses_its_node_port_and_its_endpoints(known: Known
     assert addresses(to_kernel) >= {"172.30.253.123", "192.168.56.10", "10.244.0.11", "10.244.0.12", "10.244.0.13"}
 
 
-def test_a_port_of_a_service_by_name_or_number(known: Known) -> None:
+def test_a_port_of_a_service_by_name_or_number(known: ClusterView) -> None:
     for word in ("default/kubernetes:https", "kubernetes:443", "kubernetes"):
-        assert ("172.30.0.1", 443, "tcp") in ends(Words(services=(word,)), known)
+        assert ("172.30.0.1", 443, "tcp") in ends(Selectors(services=(word,)), known)
     with pytest.raises(NoSuchObject, match=r"^Service default/kubernetes has no port http \(it has: https\)\.$"):
-        selectors.check(Words(services=("default/kubernetes:http",)), known)
+        selectors.check(Selectors(services=("default/kubernetes:http",)), known)
 
 
-def test_a_pod_is_its_address_on_any_port(known: Known) -> None:
-    found = ends(Words(pods=("default/http-proxy-b",)), known)
+def test_a_pod_is_its_address_on_any_port(known: ClusterView) -> None:
+    found = ends(Selectors(pods=("default/http-proxy-b",)), known)
     assert found == {("10.244.0.12", 0, "")}
     assert kernel_filter(Filter(), found, known) == Filter(hosts=(parse_host("10.244.0.12"),))
 
 
 def test_a_host_port_is_known_without_the_api(tmp_path: Path) -> None:
     known = node("1.36.2-iptables-nft", "S5").known(tmp_path, with_api=False)
-    assert ends(Words(host_ports=(3306,)), known) == {("", 3306, ""), ("10.224.0.224", 3306, "tcp")}
-    selectors.check(Words(host_ports=(3306,)), known)
+    assert ends(Selectors(host_ports=(3306,)), known) == {("", 3306, ""), ("10.224.0.224", 3306, "tcp")}
+    selectors.check(Selectors(host_ports=(3306,)), known)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (Words(services=("shop/http-proxy",)), "There is no Service shop/http-proxy (there is default/http-proxy)."),
-        (Words(services=("shop/cart",)), "There is no Service shop/cart."),
-        (Words(pods=("shop/web",)), "There is no pod shop/web on this node or behind a Service."),
-        (Words(node_ports=(31000,)), "No Service has NodePort 31000."),
-        (Words(host_ports=(81,)), "No pod of this node has hostPort 81."),
+        (Selectors(services=("shop/http-proxy",)), "There is no Service shop/http-proxy (there is default/http-proxy)."),
+        (Selectors(services=("shop/cart",)), "There is no Service shop/cart."),
+        (Selectors(pods=("shop/web",)), "There is no pod shop/web on this node or behind a Service."),
+        (Selectors(node_ports=(31000,)), "No Service has NodePort 31000."),
+        (Selectors(host_ports=(81,)), "No pod of this node has hostPort 81."),
     ],
 )
-def test_what_is_not_there_is_one_sentence(words: Words, sentence: str, known: Known) -> None:
+def test_what_is_not_there_is_one_sentence(words: Selectors, sentence: str, known: ClusterView) -> None:
     with pytest.raises(NoSuchObject) as e:
         selectors.check(words, known)
     assert (str(e.value), e.value.status) == (sentence, 9)
 
 
-def test_an_object_without_addresses_lets_nothing_pass(known: Known) -> None:
+def test_an_object_without_addresses_lets_nothing_pass(known: ClusterView) -> None:
     assert kernel_filter(Filter(), frozenset(), known).hosts == (NOBODY,)
 
 
 def test_more_hosts_than_the_kernel_takes_are_left_to_user_space() -> None:
     many = frozenset((f"10.1.{n >> 8}.{n & 255}", 80, "tcp") for n in range(300))
-    assert kernel_filter(Filter(), many, Known()) == Filter(ports=(80,))
+    assert kernel_filter(Filter(), many, ClusterView()) == Filter(ports=(80,))
 
 
 def packet(src: tuple[str, int], dst: tuple[str, int], orig: tuple[str, int] | None = None) -> Packet:
@@ -106,8 +106,8 @@ def packet(src: tuple[str, int], dst: tuple[str, int], orig: tuple[str, int] | N
     return found
 
 
-def test_pairs_are_looked_at_again_in_user_space(known: Known) -> None:
-    found = ends(Words(services=("default/http-proxy",)), known)
+def test_pairs_are_looked_at_again_in_user_space(known: ClusterView) -> None:
+    found = ends(Selectors(services=("default/http-proxy",)), known)
     client = ("192.168.56.1", 40000)
     for dst in (("192.168.56.10", 30285), ("172.30.253.123", 8080), ("10.244.0.12", 8080)):
         assert matches(packet(client, dst), found, known), dst
@@ -135,7 +135,7 @@ class Session:
     def glance(self) -> None: ...
 
 
-class Nothing(Journeys):
+class Nothing(PacketAssembler):
     def __init__(self) -> None:
         self.events = 0
 
@@ -151,11 +151,14 @@ class Nothing(Journeys):
 
 
 def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, server: ApiServer) -> None:
-    source = Source(kubeconfig=server.kubeconfig(tmp_path))
+    source = ObjectSource(kubeconfig=server.kubeconfig(tmp_path))
     session = Session()
-    with open(tmp_path / "err", "w") as err, Kube(source, Words(services=("default/http-proxy",)), Filter()) as kube:
+    with (
+        open(tmp_path / "err", "w") as err,
+        OwnerResolver(source, Selectors(services=("default/http-proxy",)), Filter()) as kube,
+    ):
         assert "10.244.0.12" in addresses(kube.filter())
-        run = Run(Live(session, kube), Nothing(), Text(err=err), Limits(), kube)  # type: ignore[arg-type]
+        run = Run(LiveSource(session, kube), Nothing(), TextOutput(err=err), RunLimits(), kube)  # type: ignore[arg-type]
 
         def turn_until(true: Callable[[], object]) -> None:
             def turned() -> bool:
@@ -179,29 +182,29 @@ def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, server: 
 
 
 def test_an_unknown_service(tmp_path: Path, server: ApiServer) -> None:
-    kube = Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), Words(services=("shop/cart",)), Filter())
+    kube = OwnerResolver(ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=("shop/cart",)), Filter())
     with pytest.raises(NoSuchObject, match="There is no Service shop/cart"), kube:
         pass
 
 
-def in_vain(watch: Watch, seconds: float) -> bool:
+def in_vain(watch: ObjectWatch, seconds: float) -> bool:
     """In place of Watch.wait: time enough to learn that nobody is there."""
     until(lambda: watch.troubled)
     return False
 
 
-def nobody_waits(watch: Watch, seconds: float) -> bool:
+def nobody_waits(watch: ObjectWatch, seconds: float) -> bool:
     raise AssertionError("nothing was asked that needs the API")
 
 
 def test_an_api_that_is_away(tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Source(kubeconfig=server.kubeconfig(tmp_path))
+    source = ObjectSource(kubeconfig=server.kubeconfig(tmp_path))
     server.die()
-    monkeypatch.setattr(Watch, "wait", in_vain)
+    monkeypatch.setattr(ObjectWatch, "wait", in_vain)
     with pytest.raises(NoObjects, match=r"does not answer \(Connection refused\)"):
-        Kube(source, Words(services=("shop/cart",)), Filter()).start()
-    monkeypatch.setattr(Watch, "wait", nobody_waits)
-    with Kube(source, Words(node_ports=(30285,)), Filter()) as kube:
+        OwnerResolver(source, Selectors(services=("shop/cart",)), Filter()).start()
+    monkeypatch.setattr(ObjectWatch, "wait", nobody_waits)
+    with OwnerResolver(source, Selectors(node_ports=(30285,)), Filter()) as kube:
         assert kube.filter().ports == (30285,), "a port needs no name"
 
 
@@ -209,14 +212,14 @@ def test_a_slow_api_holds_up_only_who_asks_for_a_name(
     tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.answering.clear()
-    source = Source(kubeconfig=server.kubeconfig(tmp_path))
+    source = ObjectSource(kubeconfig=server.kubeconfig(tmp_path))
     with monkeypatch.context() as patched:
-        patched.setattr(Watch, "wait", nobody_waits)
-        with Kube(source, Words(), Filter()):
+        patched.setattr(ObjectWatch, "wait", nobody_waits)
+        with OwnerResolver(source, Selectors(), Filter()):
             pass
     monkeypatch.setattr("tracer.kube.resolver.PATIENCE", 0.1)
     with pytest.raises(NoObjects, match="has not answered within"):
-        Kube(source, Words(services=("default/http-proxy",)), Filter()).start()
+        OwnerResolver(source, Selectors(services=("default/http-proxy",)), Filter()).start()
 
 
 @pytest.mark.parametrize("trouble", ["refused", "401"])
@@ -224,62 +227,64 @@ def test_an_api_that_refuses_is_not_waited_for(
     tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     """What it said is the reason that is given, and nobody waits for the patience to end."""
-    monkeypatch.setattr(Watch.__init__, "__defaults__", (0.01,))  # the pause between attempts
-    source = Source(kubeconfig=server.kubeconfig(tmp_path, "stale"))
+    monkeypatch.setattr(ObjectWatch.__init__, "__defaults__", (0.01,))  # the pause between attempts
+    source = ObjectSource(kubeconfig=server.kubeconfig(tmp_path, "stale"))
     if trouble == "refused":
         server.die()
     server.token = "valid"
     told = {"refused": "does not answer (Connection refused)", "401": "does not know this account (401"}[trouble]
     monkeypatch.setattr("tracer.kube.resolver.PATIENCE", 3600.0)
-    with Kube(source, Words(), Filter()) as kube:
+    with OwnerResolver(source, Selectors(), Filter()) as kube:
         kube.settle()
         notes = " ".join(kube.notes())
         assert told in notes and "has not answered" not in notes
     with pytest.raises(NoObjects, match=re.escape(told)):
-        Kube(source, Words(services=("default/http-proxy",)), Filter()).start()
+        OwnerResolver(source, Selectors(services=("default/http-proxy",)), Filter()).start()
 
 
 def test_an_api_that_is_back_at_the_second_try(tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One failure is none: the API server may just be starting."""
-    monkeypatch.setattr(Watch.__init__, "__defaults__", (0.01,))  # the pause between attempts
-    first, get = threading.local(), Client._get
+    monkeypatch.setattr(ObjectWatch.__init__, "__defaults__", (0.01,))  # the pause between attempts
+    first, get = threading.local(), ApiClient._get
 
-    def once_in_vain(self: Client, *given: Any) -> Any:
+    def once_in_vain(self: ApiClient, *given: Any) -> Any:
         if not getattr(first, "done", False):
             first.done = True
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         return get(self, *given)
 
-    monkeypatch.setattr(Client, "_get", once_in_vain)
-    with Kube(Source(kubeconfig=server.kubeconfig(tmp_path)), Words(services=("default/http-proxy",)), Filter()) as kube:
+    monkeypatch.setattr(ApiClient, "_get", once_in_vain)
+    with OwnerResolver(
+        ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=("default/http-proxy",)), Filter()
+    ) as kube:
         assert "172.30.253.123" in addresses(kube.filter())
 
 
 def test_a_broken_kubeconfig_that_nobody_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config").write_text("{")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    with Kube(Source(), Words(), Filter()) as kube:
+    with OwnerResolver(ObjectSource(), Selectors(), Filter()) as kube:
         assert kube.notes() == [f"The kubeconfig {tmp_path}/config is no YAML. Names come from rules alone."]
     with pytest.raises(NoObjects, match="is no YAML"):
-        Kube(Source(), Words(services=("a/b",)), Filter())
-    with Kube(Source(none=True), Words(), Filter()) as kube:
+        OwnerResolver(ObjectSource(), Selectors(services=("a/b",)), Filter())
+    with OwnerResolver(ObjectSource(none=True), Selectors(), Filter()) as kube:
         assert kube.notes() == []
 
 
 def test_objects_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "objects.json"
     path.write_text(json.dumps({"kind": "List", "items": OBJECTS}))
-    kube = Kube(Source(objects=str(path)), Words(services=("default/http-proxy",)), Filter())
+    kube = OwnerResolver(ObjectSource(objects=str(path)), Selectors(services=("default/http-proxy",)), Filter())
     assert "172.30.253.123" in addresses(kube.filter())
     for text, sentence in (("{", "is no JSON"), ("{}", "has no Service")):
         path.write_text(text)
         with pytest.raises(NoObjects, match=sentence):
-            Kube(Source(objects=str(path)), Words(), Filter())
+            OwnerResolver(ObjectSource(objects=str(path)), Selectors(), Filter())
 
 
 def test_words_that_cannot_be() -> None:
     for words in ({"services": ("a/b/c",)}, {"pods": ("a/b:c",)}, {"node_ports": (0,)}, {"host_ports": (65536,)}):
         with pytest.raises(BadOption):
-            Words(**words)
-    assert not Words() and Words(node_ports=(1,)) and not Words(node_ports=(1,)).need_names
-    assert Store().version == 0
+            Selectors(**words)
+    assert not Selectors() and Selectors(node_ports=(1,)) and not Selectors(node_ports=(1,)).need_names
+    assert ObjectStore().version == 0

@@ -12,8 +12,8 @@ from tests.support.nodes import node
 from tracer.errors import NoObjects
 from tracer.kube import objects
 from tracer.kube.chain_names import endpoint_hash, nftables_name, read_nftables_name, service_hash
-from tracer.kube.store import Store
-from tracer.util.multidict import Index
+from tracer.kube.store import ObjectStore
+from tracer.util.multidict import MultiIndex
 
 
 def service(name: str, ip: str, **port: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def pod(name: str, ip: str, **more: Any) -> dict[str, Any]:
 
 
 def test_a_value_stays_while_anybody_says_it() -> None:
-    index: Index[str, int] = Index()
+    index: MultiIndex[str, int] = MultiIndex()
     for _ in range(3):
         index.add("k", 1)
     index.add("k", 2)
@@ -48,7 +48,7 @@ def test_a_value_stays_while_anybody_says_it() -> None:
 
 
 def test_endpoints_that_two_services_share() -> None:
-    store = Store()
+    store = ObjectStore()
     store.load([service("a", "10.0.0.1"), service("b", "10.0.0.2"), slice_of("a", "10.1.0.1"), slice_of("b", "10.1.0.1")])
     assert store.pod_at("10.1.0.1") == ("shop", "pod-10.1.0.1", "")
     store.delete("Service", service("a", "10.0.0.1"))
@@ -58,7 +58,7 @@ def test_endpoints_that_two_services_share() -> None:
 
 
 def test_slices_before_their_service_and_slices_that_move() -> None:
-    store = Store()
+    store = ObjectStore()
     store.apply("EndpointSlice", slice_of("a", "10.1.0.1"))
     assert not store.by_endpoint.all(("10.1.0.1", 8080, "tcp"))
     store.apply("Service", service("a", "10.0.0.1"))
@@ -71,7 +71,7 @@ def test_slices_before_their_service_and_slices_that_move() -> None:
 
 
 def test_replace_forgets_what_is_not_listed() -> None:
-    store = Store()
+    store = ObjectStore()
     store.load([service("a", "10.0.0.1", nodePort=30001), service("b", "10.0.0.2"), pod("p", "10.1.0.9")])
     store.replace("Service", [service("b", "10.0.0.3")])
     assert not store.by_node_port.all((30001, "tcp"))
@@ -83,7 +83,7 @@ def test_replace_forgets_what_is_not_listed() -> None:
 
 
 def test_an_address_that_two_living_pods_claim_is_nobodys() -> None:
-    store = Store()
+    store = ObjectStore()
     store.load([pod("p", "10.1.0.9"), pod("q", "10.1.0.9"), pod("done", "10.1.0.8", phase="Succeeded")])
     assert store.pod_at("10.1.0.9") is None
     dead = pod("done", "10.1.0.8")
@@ -94,7 +94,7 @@ def test_an_address_that_two_living_pods_claim_is_nobodys() -> None:
 
 
 def test_a_pod_of_the_hosts_network_has_no_address_of_its_own() -> None:
-    store = Store()
+    store = ObjectStore()
     store.load([pod("p", "192.168.0.1", hostNetwork=True)])
     assert store.pod_at("192.168.0.1") is None
     assert store.pods.one(("shop", "p"))
@@ -111,7 +111,7 @@ def test_names_of_chains() -> None:
 
 
 def test_a_real_cluster() -> None:
-    store = Store()
+    store = ObjectStore()
     store.load([{"kind": "List", "items": node("1.36.2-iptables-nft", "S2-three").objects}])
     assert store.by_chain.one("5DZI2HW7VHZLUOJ5") == store.by_node_port.one((30285, "tcp"))
     assert store.by_endpoint_chain.one("3PDFFOCG7ZDSLXW5")
@@ -120,7 +120,7 @@ def test_a_real_cluster() -> None:
 
 
 def test_what_changes_nothing_that_is_kept_is_no_change() -> None:
-    store, calls = Store(), []
+    store, calls = ObjectStore(), []
     store.on_change(lambda: calls.append(store.version))
     beat = {"kind": "Node", "metadata": {"name": "n"}, "status": {"addresses": [], "conditions": [{"lastHeartbeatTime": 1}]}}
     store.apply("Node", beat)

@@ -18,7 +18,7 @@ import pytest
 from tests.support.api_server import ApiServer
 from tests.support.nodes import node
 from tracer.kube import kubeconfig
-from tracer.kube.api_client import NODES, Client
+from tracer.kube.api_client import NODES, ApiClient
 
 pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates")
 
@@ -65,7 +65,7 @@ def test_a_client_key_is_never_on_the_disk(server: ApiServer, folder: Path, monk
     assert client(folder, server.port, cluster, encoded).list(NODES)
 
 
-def client(folder: Path, port: int, cluster: dict[str, Any], user: dict[str, Any]) -> Client:
+def client(folder: Path, port: int, cluster: dict[str, Any], user: dict[str, Any]) -> ApiClient:
     config = {
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "l", "user": "u"}}],
@@ -73,7 +73,7 @@ def client(folder: Path, port: int, cluster: dict[str, Any], user: dict[str, Any
         "users": [{"name": "u", "user": user}],
     }
     (folder / "config").write_text(json.dumps(config))
-    return Client(kubeconfig.read(str(folder / "config")))
+    return ApiClient(kubeconfig.read(str(folder / "config")))
 
 
 def inline(path: Path) -> str:

@@ -10,15 +10,15 @@ from typing import Any
 from tests.support.api_server import ApiServer
 from tests.support.waiting import PATIENCE, until
 from tracer.kube import kubeconfig
-from tracer.kube.kubeconfig import Access
-from tracer.kube.store import Store
-from tracer.kube.watch import Watch
+from tracer.kube.kubeconfig import ApiAccess
+from tracer.kube.store import ObjectStore
+from tracer.kube.watch import ObjectWatch
 
 
-def watching(server: ApiServer, access: Access | None = None) -> tuple[Watch, Store]:
-    store = Store()
-    access = access or Access("http", "127.0.0.1", server.port)
-    watch = Watch(access, store, lambda s: "node-1" if s.nodes.all("node-1") else "", pause=0.02)
+def watching(server: ApiServer, access: ApiAccess | None = None) -> tuple[ObjectWatch, ObjectStore]:
+    store = ObjectStore()
+    access = access or ApiAccess("http", "127.0.0.1", server.port)
+    watch = ObjectWatch(access, store, lambda s: "node-1" if s.nodes.all("node-1") else "", pause=0.02)
     watch.start()
     return watch, store
 
@@ -127,7 +127,7 @@ def test_an_expired_token_is_read_anew(server: ApiServer, tmp_path: Path) -> Non
     server.token = "first"
     token = tmp_path / "token"
     token.write_text("first\n")
-    access = Access("http", "127.0.0.1", server.port, token_file=str(token))
+    access = ApiAccess("http", "127.0.0.1", server.port, token_file=str(token))
     watch, store = watching(server, access)
     assert watch.wait(PATIENCE)
     server.token = "second"

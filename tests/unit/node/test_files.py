@@ -18,14 +18,14 @@ ROOT = Path(__file__).resolve().parents[3]
 LOOK = """
 import json
 from tracer.node import files
-from tracer.node.node import Node
-from tracer.kube.cni_cache import Cache
+from tracer.node.node import HostReader
+from tracer.kube.cni_cache import CniCache
 from tracer.node.namespaces import Namespaces
 from tracer.node import netns
 spaces = Namespaces()
 inode = spaces.find("pod-a")
 print(json.dumps([files.elsewhere(), spaces.name(inode) == "pod-a", str(netns.find(inode)),
-    [s.name for s in Cache().every()], list(Node().flannel_subnets())]))
+    [s.name for s in CniCache().every()], list(HostReader().flannel_subnets())]))
 """
 NEW = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 POD = [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "web"]]

@@ -7,13 +7,13 @@ import socket
 from pathlib import Path
 
 from tracer.node import namespace_view
-from tracer.node.namespace_view import Spaces
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.namespaces import Namespaces
 
 
-def own() -> tuple[Spaces, str]:
+def own() -> tuple[NamespaceInspector, str]:
     names = Namespaces()
-    return Spaces(names), names.name(names.own)
+    return NamespaceInspector(names), names.name(names.own)
 
 
 def test_listening_sockets_settings_and_counters() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracer.node.routes import Link, Route, Routes
+from tracer.node.routes import NetworkDevice, Route, Routes
 
 
 def test_the_loopback() -> None:
@@ -33,4 +33,4 @@ def test_in_words(route: Route, text: str) -> None:
 
 
 def test_a_link_has_no_kind_unless_told() -> None:
-    assert Link("eth0") == Link("eth0", "", (), 0)
+    assert NetworkDevice("eth0") == NetworkDevice("eth0", "", (), 0)

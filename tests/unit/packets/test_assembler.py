@@ -11,8 +11,8 @@ from tracer.events import record
 from tracer.model.evidence import Evidence
 from tracer.model.loss import LEFT_OUT, NO_ROOM, Loss
 from tracer.model.packet import Endpoints, Flow, Handshake, Packet, Socket
-from tracer.packets.assembler import QUIET_NS, Journeys
-from tracer.packets.incomplete import MOST, Doubt
+from tracer.packets.assembler import QUIET_NS, PacketAssembler
+from tracer.packets.incomplete import MOST, LossHistory
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -92,7 +92,7 @@ def test_oldest_first() -> None:
 
 def test_batches_may_cut_anywhere() -> None:
     whole = node_port()
-    journeys = Journeys(hops(), wall_offset=5)
+    journeys = PacketAssembler(hops(), wall_offset=5)
     for row in whole.rows:
         journeys.add(row)
     (p,) = journeys.rest()
@@ -104,7 +104,7 @@ def test_batches_may_cut_anywhere() -> None:
 def test_over_when_it_has_been_quiet() -> None:
     t = Trail(CLIENT).hook("INPUT").hook("INPUT")
     last = SECOND + 1000
-    journeys = Journeys(hops())
+    journeys = PacketAssembler(hops())
     journeys.add(t.batch)
     assert journeys.finished(last + QUIET_NS) == []
     assert [p.identity for p in journeys.finished(last + QUIET_NS + 1)] == [t.packet]
@@ -113,7 +113,7 @@ def test_over_when_it_has_been_quiet() -> None:
 
 def test_what_comes_after_the_quiet_is_a_part_of_its_own() -> None:
     t = Trail(CLIENT).hook("OUTPUT").hook("POSTROUTING")
-    journeys = Journeys(hops(), quiet=10)
+    journeys = PacketAssembler(hops(), quiet=10)
     journeys.add(t.rows[0])
     (first,) = journeys.finished(2 * SECOND)
     journeys.add(t.rows[1])
@@ -125,12 +125,12 @@ def test_what_comes_after_the_quiet_is_a_part_of_its_own() -> None:
 @pytest.mark.parametrize("cut", range(1, 11))
 def test_the_rest_of_a_packet_knows_what_it_was(cut: int) -> None:
     rows = shortened(node_port().batch)
-    journeys = Journeys(hops(), quiet=10)
+    journeys = PacketAssembler(hops(), quiet=10)
     journeys.add(rows[:cut])
     (first,) = journeys.finished(2 * SECOND)
     journeys.add(rows[cut:])
     (rest,) = journeys.finished(3 * SECOND)
-    together = Journeys(hops(), quiet=10)
+    together = PacketAssembler(hops(), quiet=10)
     together.add(rows)
     (one,) = together.finished(3 * SECOND)
     assert [r[:3] for r in rewrites(first) + rewrites(rest)] == [r[:3] for r in rewrites(one)]
@@ -142,7 +142,7 @@ def test_the_rest_of_a_packet_knows_what_it_was(cut: int) -> None:
 def test_a_rest_is_incomplete_when_something_before_it_was_lost() -> None:
     t = Trail(CLIENT).hook("PREROUTING").hook("FORWARD").hook("POSTROUTING").hook("POSTROUTING")
     for kept, complete in (((0,), (1, 2, 3)), True), (((0, 2), (3,)), False), (((0,), (2, 3)), False):
-        journeys = Journeys(hops(), quiet=10)
+        journeys = PacketAssembler(hops(), quiet=10)
         told = []
         for now, rows in enumerate(kept, 2):
             journeys.add(np.concatenate([t.rows[n] for n in rows]))
@@ -152,7 +152,7 @@ def test_a_rest_is_incomplete_when_something_before_it_was_lost() -> None:
 
 def test_packets_long_over_are_forgotten() -> None:
     t, late = Trail(CLIENT).hook("OUTPUT").hook("POSTROUTING"), Trail(CLIENT, 2 << 8, 30 * SECOND).hook("OUTPUT")
-    journeys = Journeys(hops(), quiet=10)
+    journeys = PacketAssembler(hops(), quiet=10)
     for now, rows in (2, t.rows[0]), (31, late.batch), (32, t.rows[1]):
         journeys.add(rows)
         told = journeys.finished(now * SECOND)
@@ -183,7 +183,7 @@ SKIPPED = "another probe was running"
 
 
 def complete(loss: Loss, *trails: Trail) -> list[bool]:
-    journeys = Journeys(hops())
+    journeys = PacketAssembler(hops())
     for trail in trails:
         journeys.add(trail.batch)
     journeys.doubt([loss], 10 * SECOND)
@@ -215,7 +215,7 @@ def test_what_found_no_room_leaves_a_gap_unless_it_was_the_last() -> None:
 
 
 def test_of_very_many_losses_the_oldest_become_one() -> None:
-    doubt = Doubt()
+    doubt = LossHistory()
     for n in range(3 * MOST):
         doubt.add([Loss("hook", -1, 1, SKIPPED, n * SECOND, n * SECOND + MS)], 0)
     assert len(doubt) == MOST
@@ -231,7 +231,7 @@ def test_a_connection_whose_whole_event_was_lost_is_not_known() -> None:
     t = node_port().now(header=INSIDE)
     rows = shortened(t.batch)
     same = (rows["flags"] & record.Flag.FLAG_SAME != 0) & (rows["kind"] == record.Kind.EVENT_HOOK)
-    journeys = Journeys(hops())
+    journeys = PacketAssembler(hops())
     journeys.add(np.concatenate([rows[same][:1], t.rows[-2]]))
     (p,) = journeys.rest()
     assert p.endpoints.dst == INSIDE[2] and p.flow is None and not p.complete
@@ -239,7 +239,7 @@ def test_a_connection_whose_whole_event_was_lost_is_not_known() -> None:
 
 def test_a_packet_without_addresses_is_counted_and_not_told() -> None:
     t = Trail(CLIENT).lose().add("SYN", verdict=0, accept_len=3, accept_max=2, flags="NO_HEADER")
-    journeys = Journeys(hops())
+    journeys = PacketAssembler(hops())
     journeys.add(t.batch)
     assert (journeys.rest(), journeys.unaddressed) == ([], 1)
     whole = node_port()
@@ -271,7 +271,7 @@ def test_invalid_is_told_only_where_conntrack_is_in_use() -> None:
     assert packet(dropped).verdict == "DROPPED in filter/FORWARD"
     assert packets(tracked, dropped)[1].verdict == "DROPPED in filter/FORWARD, conntrack state INVALID"
     assert packets(elsewhere, dropped)[1].verdict == "DROPPED in filter/FORWARD"
-    journeys = Journeys(hops(), tracking={NODE})
+    journeys = PacketAssembler(hops(), tracking={NODE})
     journeys.add(dropped.batch)
     assert journeys.rest()[0].verdict == "DROPPED in filter/FORWARD, conntrack state INVALID"
 
@@ -301,6 +301,6 @@ def test_ipv4_at_an_ipv6_socket_is_told_once() -> None:
 
 def test_events_are_put_in_order_of_time() -> None:
     t = node_port()
-    journeys = Journeys(hops())
+    journeys = PacketAssembler(hops())
     journeys.add(np.concatenate(t.rows[::-1]))
     assert journeys.rest()[0].hops == packet(t).hops

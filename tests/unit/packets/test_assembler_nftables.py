@@ -12,9 +12,9 @@ from tests.support.builders import NODE, SECOND, Ends, Trail, hops
 from tests.unit.rules.nftables.test_reconstruct import TABLE, Held, snapshot
 from tracer.events.record import DTYPE, HIT_DTYPE, Kind, Trace
 from tracer.model.packet import Packet
-from tracer.packets.assembler import QUIET_NS, WAIT_NS, Journeys
+from tracer.packets.assembler import QUIET_NS, WAIT_NS, PacketAssembler
 from tracer.rules.nftables.snapshot import Snapshot
-from tracer.rules.resolver import Hits
+from tracer.rules.resolver import RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 BASE = 0xFFFF0000
@@ -59,7 +59,7 @@ def trail() -> Trail:
 
 
 def packets(batch: npt.NDArray[Any], rules: Rules | None) -> list[Packet]:
-    journeys = Journeys(hops(), rules=Hits(nft=rules))
+    journeys = PacketAssembler(hops(), rules=RuleResolver(nft=rules))
     journeys.add(batch)
     return journeys.rest()
 
@@ -95,7 +95,7 @@ def test_hits_alone_are_no_packet() -> None:
 
 def test_a_packet_waits_for_its_rules() -> None:
     rules = Rules(reading=True)
-    journeys = Journeys(hops(), rules=Hits(nft=rules))
+    journeys = PacketAssembler(hops(), rules=RuleResolver(nft=rules))
     t = trail()
     journeys.add(t.batch)
     quiet = t.time + QUIET_NS
@@ -106,7 +106,7 @@ def test_a_packet_waits_for_its_rules() -> None:
 
 
 def test_but_not_for_ever() -> None:
-    journeys = Journeys(hops(), rules=Hits(nft=Rules(reading=True)))
+    journeys = PacketAssembler(hops(), rules=RuleResolver(nft=Rules(reading=True)))
     t = trail()
     journeys.add(t.batch)
     assert journeys.finished(t.time + WAIT_NS - SECOND) == []

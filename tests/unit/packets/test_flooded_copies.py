@@ -9,10 +9,10 @@ from typing import Any
 from tests.support.builders import NODE, OTHER_POD, POD, Trail, packet, turned
 from tests.support.syns import FakeSpaces
 from tracer.connections import entries
-from tracer.handshakes.analyzer import Syns
-from tracer.model.handshake import Verdict
+from tracer.handshakes.analyzer import HandshakeAnalyzer
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
-from tracer.render.text import Text
+from tracer.render.text import TextOutput
 
 ASKED = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 INSIDE = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -60,8 +60,8 @@ def connected() -> list[Packet]:
     return [packet(t) for t in (flooded(), answer, ack)]
 
 
-def verdict(*packets: Packet) -> Verdict:
-    syns = Syns(FakeSpaces())
+def verdict(*packets: Packet) -> HandshakeVerdict:
+    syns = HandshakeAnalyzer(FakeSpaces())
     for each in packets:
         syns.add(each)
     (only,) = syns.rest()
@@ -70,7 +70,7 @@ def verdict(*packets: Packet) -> Verdict:
 
 def printed(made: Packet, verbose: bool = False) -> list[str]:
     out = io.StringIO()
-    Text(out, io.StringIO(), verbose).packet(made)
+    TextOutput(out, io.StringIO(), verbose).packet(made)
     return out.getvalue().splitlines()
 
 

@@ -10,7 +10,7 @@ from tests.unit.packets.test_assembler import CLIENT, HALF, INSIDE, answer, node
 from tracer.events.record import Flag
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Endpoints, Flow, Hop, Nat
-from tracer.packets.assembler import Journeys
+from tracer.packets.assembler import PacketAssembler
 
 
 def test_short_events_say_the_same() -> None:
@@ -19,7 +19,7 @@ def test_short_events_say_the_same() -> None:
     assert np.count_nonzero(fewer["flags"] & Flag.FLAG_SAME) == 9
     told = []
     for rows in (batch, fewer):
-        journeys = Journeys(hops())
+        journeys = PacketAssembler(hops())
         journeys.add(rows)
         told.append(journeys.rest())
     assert told[0] == told[1]
@@ -28,7 +28,7 @@ def test_short_events_say_the_same() -> None:
 def test_a_short_event_whose_whole_one_was_lost_has_no_header() -> None:
     rows = shortened(node_port().batch)
     short = np.flatnonzero(rows["flags"] & Flag.FLAG_SAME)[0]
-    journeys = Journeys(hops())
+    journeys = PacketAssembler(hops())
     journeys.add(rows[short:])
     (p,) = journeys.rest()
     assert not p.complete

@@ -11,9 +11,9 @@ import pytest
 from tests.support.builders import NODE, SECOND, Ends, Trail, event, hops, packet, packets, raw, turned
 from tracer.events import record
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Endpoints, Hop, Ipvs, Nat
+from tracer.model.packet import Endpoints, Hop, IpvsDecision, Nat
 from tracer.packets import ipvs_connections
-from tracer.packets.ipvs_connections import PERSISTENT, Act, Connections
+from tracer.packets.ipvs_connections import PERSISTENT, Act, IpvsConnections
 
 CLIENT: Ends = ("192.168.56.1", 40812, "172.30.253.123", 8080)
 SENT: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -28,8 +28,8 @@ def told(act: int, **fields: Any) -> Any:
 
 
 def test_the_choice_is_observed_and_later_packets_refer_to_it() -> None:
-    connections = Connections()
-    server = Ipvs("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080)
+    connections = IpvsConnections()
+    server = IpvsDecision("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080)
     assert connections.tell(told(Act.IPVS_CHOSEN)) == replace(server, chosen="now")
     assert connections.tell(told(Act.IPVS_KNOWN)) == replace(server, chosen="earlier")
     assert connections.tell(told(Act.IPVS_REPLY)) == replace(server, chosen="earlier")
@@ -41,14 +41,14 @@ def test_the_choice_is_observed_and_later_packets_refer_to_it() -> None:
 @pytest.mark.parametrize("other", [{"object": 1}, {"netns": 7}, {"protocol": 17}, {"orig": (*CLIENT[:1], 5, *CLIENT[2:])}])
 def test_another_connection_is_not_taken_for_one_that_was_seen(other: dict[str, Any]) -> None:
     """The memory of an ended connection is used again."""
-    connections = Connections()
+    connections = IpvsConnections()
     connections.tell(told(Act.IPVS_CHOSEN))
     assert connections.tell(told(Act.IPVS_KNOWN, **other)).evidence is Evidence.DERIVED
 
 
 def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ipvs_connections, "CONNECTIONS_KEPT", 2)
-    connections = Connections()
+    connections = IpvsConnections()
     for n in (1, 2, 3):
         connections.tell(told(Act.IPVS_CHOSEN, object=n))
     known = [connections.tell(told(Act.IPVS_KNOWN, object=n)).evidence for n in (1, 2, 3)]
@@ -56,10 +56,10 @@ def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_real_server_and_no_reason() -> None:
-    connections = Connections()
+    connections = IpvsConnections()
     none = connections.tell(told(Act.IPVS_NO_SERVER, ct_info=PERSISTENT, reply=None))
-    assert none == Ipvs("172.30.253.123", 8080, "tcp", "rr", persistent=True)
-    assert connections.tell(told(Act.IPVS_DROPPED, orig=None, reply=None, table="")) == Ipvs()
+    assert none == IpvsDecision("172.30.253.123", 8080, "tcp", "rr", persistent=True)
+    assert connections.tell(told(Act.IPVS_DROPPED, orig=None, reply=None, table="")) == IpvsDecision()
     by_mark = connections.tell(told(Act.IPVS_NO_SERVER, orig=None, reply=None, mark=5, orig_dst=bytes(16)))
     assert (by_mark.virtual, by_mark.virtual_port) == ("fwmark 5", 0)
 

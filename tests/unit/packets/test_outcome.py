@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import POD, SECOND, Ends, Trail, packet, turned
-from tracer.model.packet import Clue, Drop, Endpoints, Hop, Packet
+from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, Packet
 from tracer.packets.outcome import BAD, RULES, benign, judge
 
 ASKED: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -277,5 +277,5 @@ def test_benign_drops() -> None:
 )
 def test_whose_reset_it_is_tells_where_kernels_give_no_reason(answering: dict[str, str], ending: tuple[str, str]) -> None:
     p = packet(came().hook("INPUT").add("DROP", object=IN_TCP))
-    p.hops.insert(-1, Hop(0, "clue", "node", clue=Clue("reset", {"reason": 0, **answering})))
+    p.hops.insert(-1, Hop(0, "clue", "node", clue=DecisionDetail("reset", {"reason": 0, **answering})))
     assert judge(p) == ending

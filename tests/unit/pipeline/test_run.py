@@ -19,18 +19,18 @@ from tracer.events.record import DTYPE
 from tracer.findings import Findings
 from tracer.kernel.loss_counters import Loss
 from tracer.kernel.session import Session
-from tracer.model.check import Fact
+from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
-from tracer.packets.assembler import PARCEL, Journeys
+from tracer.model.summary import RunSummary
+from tracer.packets.assembler import PARCEL, PacketAssembler
 from tracer.pipeline.child import start, write_ready
 from tracer.pipeline.exit_status import status
-from tracer.pipeline.live_source import Live
-from tracer.pipeline.run import EXPLAINING, Limits, Run
-from tracer.pipeline.shutdown import Stop
-from tracer.render.base import Lost, Output
+from tracer.pipeline.live_source import LiveSource
+from tracer.pipeline.run import EXPLAINING, Run, RunLimits
+from tracer.pipeline.shutdown import StopRequest
+from tracer.render.base import LostEvents, Output
 
 ENDS: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 
@@ -41,26 +41,26 @@ class Written(Output):
     def __init__(self, at: Callable[[Packet], None] = lambda p: None) -> None:
         super().__init__()
         self.packets: list[Packet] = []
-        self.losses: list[Lost] = []
+        self.losses: list[LostEvents] = []
         self.findings: list[Finding] = []
         self._at = at
 
-    def begin(self, facts: Sequence[Fact], options_text: str, release: str = "") -> None: ...
+    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None: ...
 
     def packet(self, packet: Packet) -> None:
         self.packets.append(packet)
         self._at(packet)
 
-    def lost(self, loss: Lost) -> None:
+    def lost(self, loss: LostEvents) -> None:
         super().lost(loss)
         self.losses.append(loss)
 
     def finding(self, finding: Finding) -> None:
         self.findings.append(finding)
 
-    def summary(self, totals: Totals) -> None: ...
+    def summary(self, totals: RunSummary) -> None: ...
 
-    def doctor(self, facts: Sequence[Fact], status: int) -> None: ...
+    def doctor(self, facts: Sequence[CheckResult], status: int) -> None: ...
 
 
 class Given:
@@ -96,11 +96,11 @@ def dropped(packet: int) -> npt.NDArray[Any]:
     return Trail(ENDS, packet << 8, packet * 1_000_000).table("INPUT", "filter", verdict="DROP").batch
 
 
-def follow(given: Given, limits: Limits | None = None, quiet: int = 0) -> tuple[Run, Written]:
+def follow(given: Given, limits: RunLimits | None = None, quiet: int = 0) -> tuple[Run, Written]:
     """Follows until all is given. Times in batches are long past, so packets are over at once."""
-    out, stop = Written(), Stop()
+    out, stop = Written(), StopRequest()
     given.ask = stop.ask
-    run = Run(Live(cast(Session, given)), Journeys(hops(), quiet=quiet), out, limits or Limits())
+    run = Run(LiveSource(cast(Session, given)), PacketAssembler(hops(), quiet=quiet), out, limits or RunLimits())
     run.follow(stop)
     return run, out
 
@@ -120,7 +120,7 @@ def test_what_is_still_open_at_the_end_is_printed_then() -> None:
 
 
 def test_drops_only() -> None:
-    run, out = follow(Given(forwarded(1), dropped(2), forwarded(3)), Limits(drops_only=True))
+    run, out = follow(Given(forwarded(1), dropped(2), forwarded(3)), RunLimits(drops_only=True))
     assert [p.outcome for p in out.packets] == ["dropped"]
     assert (run.totals.packets, run.totals.events) == (1, 5)
 
@@ -128,13 +128,13 @@ def test_drops_only() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_count(count: int) -> None:
     given = Given(forwarded(1), np.concatenate([forwarded(2), forwarded(3), forwarded(4)]), forwarded(5))
-    run, out = follow(given, Limits(count=count))
+    run, out = follow(given, RunLimits(count=count))
     assert [p.number for p in out.packets] == list(range(1, count + 1))
     assert run.totals.packets == count
 
 
 def test_count_counts_what_is_printed() -> None:
-    _, out = follow(Given(forwarded(1), dropped(2), dropped(3), dropped(4)), Limits(count=2, drops_only=True))
+    _, out = follow(Given(forwarded(1), dropped(2), dropped(3), dropped(4)), RunLimits(count=2, drops_only=True))
     assert [p.number for p in out.packets] == [2, 3]
 
 
@@ -165,7 +165,7 @@ def test_ctrl_c_leaves_time_for_what_was_seen(quiet: int) -> None:
 def test_ctrl_c_ends_soon_and_what_is_left_is_counted(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the midst of a turn's packets: the first ones are told, in order, and the others are not forgotten silently."""
     monkeypatch.setattr("tracer.pipeline.shutdown.END_SECONDS", seconds)
-    stop = Stop()
+    stop = StopRequest()
 
     def end(packet: Packet) -> None:
         if packet.number == PARCEL + 1:
@@ -173,7 +173,7 @@ def test_ctrl_c_ends_soon_and_what_is_left_is_counted(seconds: float, monkeypatc
             stop.hurry() if seconds else time.sleep(0.001)
 
     out = Written(end)
-    run = Run(Live(cast(Session, Given(many()))), Journeys(hops(), quiet=0), out, Limits())
+    run = Run(LiveSource(cast(Session, Given(many()))), PacketAssembler(hops(), quiet=0), out, RunLimits())
     run.follow(stop)
     assert [p.number for p in out.packets] == list(range(1, 2 * PARCEL + 1))
     assert (run.totals.packets, run.totals.unexplained) == (2 * PARCEL, MANY - 2 * PARCEL)
@@ -181,8 +181,13 @@ def test_ctrl_c_ends_soon_and_what_is_left_is_counted(seconds: float, monkeypatc
 
 
 def test_who_waits_for_the_end_is_told_what_for(capsys: pytest.CaptureFixture[str]) -> None:
-    stop = Stop()
-    run = Run(Live(cast(Session, Given(many()))), Journeys(hops(), quiet=0), Written(lambda packet: stop.ask()), Limits())
+    stop = StopRequest()
+    run = Run(
+        LiveSource(cast(Session, Given(many()))),
+        PacketAssembler(hops(), quiet=0),
+        Written(lambda packet: stop.ask()),
+        RunLimits(),
+    )
     run.follow(stop)
     assert (run.totals.packets, run.totals.unexplained) == (MANY, 0)
     assert capsys.readouterr().err == EXPLAINING + "\n"
@@ -195,8 +200,8 @@ def test_packets_left_out_spoil_no_other() -> None:
 
 
 def test_seconds() -> None:
-    run = Run(Live(cast(Session, Given())), Journeys(hops()), Written(), Limits(seconds=0.05))
-    run.follow(Stop())
+    run = Run(LiveSource(cast(Session, Given())), PacketAssembler(hops()), Written(), RunLimits(seconds=0.05))
+    run.follow(StopRequest())
     assert run.totals.seconds >= 0.05
 
 
@@ -205,7 +210,7 @@ def test_ends_with_the_command_and_waits_for_what_it_left_behind() -> None:
     command = start([sys.executable, "-c", ""])
     command.wait()
     given.turns = [forwarded(1)]
-    Run(Live(cast(Session, given)), Journeys(hops()), out, Limits()).follow(Stop(), command)
+    Run(LiveSource(cast(Session, given)), PacketAssembler(hops()), out, RunLimits()).follow(StopRequest(), command)
     assert [p.outcome for p in out.packets] == ["forwarded"]
 
 
@@ -213,9 +218,9 @@ def test_a_broken_pipe_ends_the_run() -> None:
     def broken(packet: Packet) -> None:
         raise BrokenPipeError
 
-    run = Run(Live(cast(Session, Given(forwarded(1)))), Journeys(hops(), quiet=0), Written(broken), Limits())
+    run = Run(LiveSource(cast(Session, Given(forwarded(1)))), PacketAssembler(hops(), quiet=0), Written(broken), RunLimits())
     with pytest.raises(BrokenPipeError):
-        run.follow(Stop())
+        run.follow(StopRequest())
 
 
 @pytest.mark.parametrize(
@@ -229,7 +234,7 @@ def test_a_broken_pipe_ends_the_run() -> None:
     ],
 )  # fmt: skip
 def test_status(outcomes: dict[str, int], lost: int, with_command: bool, expected: int) -> None:
-    totals = Totals(packets=sum(outcomes.values()), lost=lost, outcomes=outcomes)
+    totals = RunSummary(packets=sum(outcomes.values()), lost=lost, outcomes=outcomes)
     assert status(totals, with_command) == expected
 
 
@@ -237,7 +242,7 @@ def test_status(outcomes: dict[str, int], lost: int, with_command: bool, expecte
 def test_status_by_finding(certain: bool, lost: int, expected: int) -> None:
     """Also when every packet was delivered; what is only likely decides nothing."""
     found = Finding("x", (1,), "Something is wrong.", (), "", "", certain)
-    totals = Totals(packets=1, lost=lost, outcomes={"delivered": 1}, findings=[found])
+    totals = RunSummary(packets=1, lost=lost, outcomes={"delivered": 1}, findings=[found])
     assert status(totals, True) == expected
     assert status(totals, False) == 0
 
@@ -253,10 +258,12 @@ class Finds(Findings):
 
 
 def test_findings_are_told_at_once_and_kept_for_the_end() -> None:
-    out, stop = Written(), Stop()
+    out, stop = Written(), StopRequest()
     given = Given(forwarded(1), dropped(2), forwarded(3))
     given.ask = stop.ask
-    run = Run(Live(cast(Session, given)), Journeys(hops(), quiet=0), out, Limits(drops_only=True), findings=Finds())
+    run = Run(
+        LiveSource(cast(Session, given)), PacketAssembler(hops(), quiet=0), out, RunLimits(drops_only=True), findings=Finds()
+    )
     run.follow(stop)
     assert [p.number for p in out.packets] == [2], "what is not printed is looked at all the same"
     assert [f.cause for f in out.findings] == ["Forwarded."]

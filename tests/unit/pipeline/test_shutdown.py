@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from tracer.pipeline.shutdown import END_SECONDS, Signals, Stop
+from tracer.pipeline.shutdown import END_SECONDS, StopRequest, StopSignals
 
 
 def test_stop_leaves_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("tracer.pipeline.shutdown.time.monotonic", lambda: now[0])
-    stop = Stop()
+    stop = StopRequest()
     assert not stop.asked and not stop.late
     stop.ask()
     now[0] += END_SECONDS
@@ -31,7 +31,7 @@ def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
     before = signal.signal(number, lambda n, frame: seen.append(n))
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     try:
-        stop = Signals()
+        stop = StopSignals()
         assert not stop.asked
         os.kill(os.getpid(), number)
         time.sleep(0)
@@ -50,7 +50,7 @@ def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
 
 def test_a_run_under_nohup_goes_on() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    stop = Signals()
+    stop = StopSignals()
     try:
         os.kill(os.getpid(), signal.SIGHUP)
         assert not stop.asked and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN

@@ -17,25 +17,25 @@ from incidents.proxy import iptables
 from incidents.proxy.model import Service
 from tests.support import audits, real_nodes
 from tests.support.audits import CLIENT, NODE
-from tracer.audit.state import State
-from tracer.findings.context import Context
-from tracer.model.prediction import Story
-from tracer.predict.ipsets import Sets
-from tracer.predict.query import Question
-from tracer.rules.inventory import Installed
+from tracer.audit.state import NodeState
+from tracer.findings.context import FindingContext
+from tracer.model.prediction import PredictedPath
+from tracer.predict.ipsets import IpSetReader
+from tracer.predict.query import PathQuery
+from tracer.rules.inventory import RuleInventory
 from tracer.rules.nftables import json_parser
 
 ENDS = tuple((f"10.244.0.{n}", 8080) for n in (11, 12, 13))
 
 
-def asked(ends: int, sets: Sets | None = None) -> list[Story]:
+def asked(ends: int, sets: IpSetReader | None = None) -> list[PredictedPath]:
     service = Service("shop/checkout", "172.30.5.109", 443, 31222, ENDS[:ends], "tls", affinity=True)
     journey = audits.journey(audits.of_text(iptables.rules([service])))
     journey.sets = sets or journey.sets
-    return journey.stories(Question(CLIENT, 0, NODE, 31222))
+    return journey.stories(PathQuery(CLIENT, 0, NODE, 31222))
 
 
-def target(story: Story) -> str:
+def target(story: PredictedPath) -> str:
     return next(h.nat.after.dst for h in story.packet.hops if h.nat and h.nat.kind == "DNAT")
 
 
@@ -65,11 +65,11 @@ def test_a_client_that_is_in_no_list_is_chosen_for(tmp_path: Path) -> None:
     names = {w.split(" ")[0] for w in iptables.rules([service]).split("--name ")[1:]}
     for name in names:
         (tmp_path / "xt_recent" / name).write_text("src=192.168.56.7 ttl: 64 last_seen: 4295 oldest_pkt: 1 4295\n")
-    found = asked(2, Sets(tmp_path))
+    found = asked(2, IpSetReader(tmp_path))
     assert [(s.share, s.doubts) for s in found] == [(Fraction(1, 2), ())] * 2
     for name in names:
         (tmp_path / "xt_recent" / name).write_text(f"src={CLIENT} ttl: 64 last_seen: 4295 oldest_pkt: 1 4295\n")
-    assert len(asked(2, Sets(tmp_path))) == 4, "it is in the lists, perhaps for too long"
+    assert len(asked(2, IpSetReader(tmp_path))) == 4, "it is in the lists, perhaps for too long"
 
 
 def test_in_nftables_the_update_of_a_set_always_holds() -> None:
@@ -79,8 +79,10 @@ def test_in_nftables_the_update_of_a_set_always_holds() -> None:
     dnat = {"dnat": {"addr": "10.244.0.11", "port": 8080}}
     listed: list[Any] = [{"chain": base}, {"rule": {**place, "chain": "nat-prerouting", "handle": 2, "expr": [update]}},
                          {"rule": {**place, "chain": "nat-prerouting", "handle": 3, "expr": [dnat]}}]  # fmt: skip
-    installed = Installed(nft=json_parser.parse(json.dumps({"nftables": listed})))
-    (story,) = audits.journey(State(Context(), installed, audits.FakeRoutes())).stories(Question(CLIENT, 0, NODE, 31222))
+    installed = RuleInventory(nft=json_parser.parse(json.dumps({"nftables": listed})))
+    (story,) = audits.journey(NodeState(FindingContext(), installed, audits.FakeRoutes())).stories(
+        PathQuery(CLIENT, 0, NODE, 31222)
+    )
     assert not story.doubts and target(story) == "10.244.0.11"
 
 
@@ -98,8 +100,10 @@ def test_a_statement_that_always_goes_on_is_no_condition(statement: Any) -> None
     base = {"family": "ip", "table": "t", "name": "in", "handle": 1, "type": "filter", "hook": "prerouting", "prio": 0}
     rule = {**place, "handle": 2, "expr": [statement, {"drop": None}]}
     listed = {"nftables": [{"chain": base}, {"rule": rule}]}
-    installed = Installed(nft=json_parser.parse(json.dumps(listed)))
-    (story,) = audits.journey(State(Context(), installed, audits.FakeRoutes())).stories(Question(CLIENT, 0, NODE, 80))
+    installed = RuleInventory(nft=json_parser.parse(json.dumps(listed)))
+    (story,) = audits.journey(NodeState(FindingContext(), installed, audits.FakeRoutes())).stories(
+        PathQuery(CLIENT, 0, NODE, 80)
+    )
     assert not story.doubts and story.packet.outcome == "dropped"
 
 
@@ -107,8 +111,8 @@ def test_a_statement_in_words_that_are_not_known_is_a_condition() -> None:
     place = {"family": "ip", "table": "t", "chain": "in"}
     base = {"family": "ip", "table": "t", "name": "in", "handle": 1, "type": "filter", "hook": "prerouting", "prio": 0}
     rule = {**place, "handle": 2, "expr": ["brand new 5", {"drop": None}]}
-    installed = Installed(nft=json_parser.parse(json.dumps({"nftables": [{"chain": base}, {"rule": rule}]})))
-    found = audits.journey(State(Context(), installed, audits.FakeRoutes())).stories(Question(CLIENT, 0, NODE, 80))
+    installed = RuleInventory(nft=json_parser.parse(json.dumps({"nftables": [{"chain": base}, {"rule": rule}]})))
+    found = audits.journey(NodeState(FindingContext(), installed, audits.FakeRoutes())).stories(PathQuery(CLIENT, 0, NODE, 80))
     assert sorted(s.doubts for s in found) == [(f"brand new 5 is {told} in rule 1 of in",) for told in ("false", "true")]
 
 
@@ -116,12 +120,12 @@ def test_physdev_is_decided_by_an_interface_that_is_no_bridge() -> None:
     rule = "-A PREROUTING -d 192.168.56.10/32 -m physdev ! --physdev-is-in -j DNAT --to-destination 10.244.0.11:80"
     text = f"*nat\n:PREROUTING ACCEPT [0:0]\n{rule}\nCOMMIT\n"
     journey = audits.journey(audits.of_text(text))
-    (story,) = journey.stories(Question(CLIENT, 0, NODE, 80))
+    (story,) = journey.stories(PathQuery(CLIENT, 0, NODE, 80))
     assert not story.doubts and target(story) == "10.244.0.11"
-    (of_a_pod,) = journey.stories(Question("10.244.0.12", 0, NODE, 80))
+    (of_a_pod,) = journey.stories(PathQuery("10.244.0.12", 0, NODE, 80))
     assert not of_a_pod.doubts and of_a_pod.packet.outcome == "refused", "it came in by a port, and iptables sees that"
     journey.node.settings["net/bridge/bridge-nf-call-iptables"] = "0"  # type: ignore[attr-defined]
-    (unseen,) = journey.stories(Question("10.244.0.12", 0, NODE, 80))
+    (unseen,) = journey.stories(PathQuery("10.244.0.12", 0, NODE, 80))
     assert not unseen.doubts and target(unseen) == "10.244.0.11", "bridged packets do not come to iptables there"
 
 
@@ -140,7 +144,7 @@ def test_physdev_is_decided_by_an_interface_that_is_no_bridge() -> None:
 def test_physdev_in_forward(option: str, source: str, dest: str, outcomes: set[str]) -> None:
     """A routed packet has a port that it came in by, where that is a bridge's, and none that it goes out by."""
     text = f"*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m physdev {option} -j DROP\nCOMMIT\n"
-    found = audits.journey(audits.of_text(text)).stories(Question(source, 0, dest, 80))
+    found = audits.journey(audits.of_text(text)).stories(PathQuery(source, 0, dest, 80))
     assert {s.packet.outcome for s in found} == outcomes and all(bool(s.doubts) == (len(outcomes) > 1) for s in found)
 
 
@@ -150,5 +154,5 @@ def test_the_recorded_node() -> None:
     jump = "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT"
     text = text.replace(jump, "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS")
     state = real_nodes.switched_to_ipvs(rules=text)
-    (story,) = state.journey.stories(Question(real_nodes.CLIENT, 0, real_nodes.NODE, 30777, "udp"))
+    (story,) = state.journey.stories(PathQuery(real_nodes.CLIENT, 0, real_nodes.NODE, 30777, "udp"))
     assert not story.doubts and target(story) == "10.60.7.4" and len(story.twins) == 1

@@ -17,21 +17,21 @@ from tracer.commands import explain
 from tracer.commands.explain import asked
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Endpoints, Hop, Packet
-from tracer.model.prediction import Story
+from tracer.model.prediction import PredictedPath
 from tracer.predict.compare import compare, steps
-from tracer.predict.query import Question
+from tracer.predict.query import PathQuery
 from tracer.rules import inventory
 
-QUESTION = Question(CLIENT, 0, NODE, 30285)
+QUESTION = PathQuery(CLIENT, 0, NODE, 30285)
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> list[Story]:
+def told(tmp_path: Path) -> list[PredictedPath]:
     state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
     return audits.journey(state).stories(QUESTION)
 
 
-def seen(story: Story, *changes: tuple[int, Hop]) -> Packet:
+def seen(story: PredictedPath, *changes: tuple[int, Hop]) -> Packet:
     """A packet that went as told, but for some hops, and on into a pod."""
     hops = [replace(h, evidence=Evidence.OBSERVED) for h in story.packet.hops if h.what != "route"]
     for at, hop in changes:
@@ -47,13 +47,13 @@ def index(packet: Packet, hook: str, what: str, table: str = "") -> int:
     return next(i for i, h in enumerate(hops) if (h.hook, h.what) == (hook, what) and table in h.table)
 
 
-def test_any_of_the_endpoints_is_as_told(told: list[Story]) -> None:
+def test_any_of_the_endpoints_is_as_told(told: list[PredictedPath]) -> None:
     for story in told:
         found = compare(told, seen(story))
         assert not found.difference and found.story is story and found.agreed >= 6
 
 
-def test_another_endpoint_is_the_first_difference(told: list[Story]) -> None:
+def test_another_endpoint_is_the_first_difference(told: list[PredictedPath]) -> None:
     one = told[0]
     at = index(one.packet, "PREROUTING", "nat")
     nat = next(h for h in one.packet.hops if h.nat).nat
@@ -64,7 +64,7 @@ def test_another_endpoint_is_the_first_difference(told: list[Story]) -> None:
     assert found.difference == "in PREROUTING DNAT explained was 10.244.0.11:8080, seen 10.244.9.9:8080"
 
 
-def test_a_verdict_that_was_not_told(told: list[Story]) -> None:
+def test_a_verdict_that_was_not_told(told: list[PredictedPath]) -> None:
     one = told[0]
     at = index(one.packet, "FORWARD", "table", "filter")
     hop = replace([h for h in one.packet.hops if h.what != "route"][at], verdict="DROP", walk=None)
@@ -72,13 +72,13 @@ def test_a_verdict_that_was_not_told(told: list[Story]) -> None:
     assert found.difference.startswith("in FORWARD filter explained was ACCEPT by ") and found.difference.endswith("seen DROP")
 
 
-def test_a_translation_that_did_not_come(told: list[Story]) -> None:
+def test_a_translation_that_did_not_come(told: list[PredictedPath]) -> None:
     one = seen(told[0])
     one.hops = [h for h in one.hops if not (h.nat and h.hook == "POSTROUTING")]
     assert compare(told, one).difference == "explained was POSTROUTING SNAT 10.244.0.1, which was not seen"
 
 
-def test_hops_of_other_namespaces_and_copies_do_not_count(told: list[Story]) -> None:
+def test_hops_of_other_namespaces_and_copies_do_not_count(told: list[PredictedPath]) -> None:
     one = seen(told[0])
     before = steps(one)
     one.hops.insert(0, Hop(0, "table", "pod-a", "OUTPUT", "filter", verdict="DROP"))
@@ -86,7 +86,7 @@ def test_hops_of_other_namespaces_and_copies_do_not_count(told: list[Story]) -> 
     assert steps(one) == before
 
 
-def test_which_packets_were_asked_about(told: list[Story]) -> None:
+def test_which_packets_were_asked_about(told: list[PredictedPath]) -> None:
     one = seen(told[0])
     assert asked(one, QUESTION) and not asked(one, replace(QUESTION, sport=1)) and asked(one, replace(QUESTION, sport=40812))
     assert not asked(replace(one, tcp_flags="ACK"), QUESTION)
@@ -94,7 +94,7 @@ def test_which_packets_were_asked_about(told: list[Story]) -> None:
     assert not asked(replace(one, endpoints=Endpoints("10.0.0.1", 1, NODE, 30285)), QUESTION)
 
 
-def test_a_packet_that_is_sent_back_is_compared_on_its_first_way(told: list[Story]) -> None:
+def test_a_packet_that_is_sent_back_is_compared_on_its_first_way(told: list[PredictedPath]) -> None:
     """A router without a better route sends it where it came from."""
     one = seen(told[0])
     before = steps(one)
@@ -113,7 +113,7 @@ def test_rules_that_could_not_be_read_leave_a_doubt(
     state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
     rules = replace(state.installed, unread=unread)
     monkeypatch.setattr(inventory, "read", lambda _: rules)
-    monkeypatch.setattr(explain, "Journey", lambda _: audits.journey(state))
+    monkeypatch.setattr(explain, "PathPredictor", lambda _: audits.journey(state))
     kube: Any = SimpleNamespace(known=state.context.known)
     stories, told = explain.tell(QUESTION, kube)
     assert stories and told == unread

@@ -10,21 +10,21 @@ import pytest
 
 from tests.support import audits
 from tests.support.audits import CLIENT, NODE
-from tracer.audit.state import State
-from tracer.findings.context import Context
+from tracer.audit.state import NodeState
+from tracer.findings.context import FindingContext
 from tracer.model.packet import Packet
-from tracer.model.prediction import Story
+from tracer.model.prediction import PredictedPath
 from tracer.predict.compare import compare
-from tracer.predict.path import Journey
-from tracer.predict.query import Question
-from tracer.rules.inventory import Installed
+from tracer.predict.path import PathPredictor
+from tracer.predict.query import PathQuery
+from tracer.rules.inventory import RuleInventory
 from tracer.rules.nftables import json_parser
 
 DROP, REJECT, ACCEPT = {"drop": None}, {"reject": {"type": "icmp", "expr": "port-unreachable"}}, {"accept": None}
 DNAT, ELSEWHERE = ({"dnat": {"addr": f"10.244.0.{n}", "port": 8080}} for n in (11, 12))
 
 
-def journey(*chains: tuple[Any, ...]) -> Journey:
+def journey(*chains: tuple[Any, ...]) -> PathPredictor:
     """Of a node with these base chains of one priority a hook, in the order of their creation: (table, name, kind, hook,
     its only rule's statements)."""
     listed: list[Any] = []
@@ -34,12 +34,12 @@ def journey(*chains: tuple[Any, ...]) -> Journey:
         head = {**place, "name": name, "handle": handle, "type": kind, "hook": hook, "prio": prio, "policy": "accept"}
         rule = {**place, "chain": name, "handle": 100 + handle, "expr": statements}
         listed += [{"chain": head}, {"rule": rule}]
-    installed = Installed(nft=json_parser.parse(json.dumps({"nftables": listed})))
-    return audits.journey(State(Context(), installed, audits.FakeRoutes()))
+    installed = RuleInventory(nft=json_parser.parse(json.dumps({"nftables": listed})))
+    return audits.journey(NodeState(FindingContext(), installed, audits.FakeRoutes()))
 
 
-def told(*chains: tuple[str, str, str, str, dict[str, Any]]) -> list[Story]:
-    return journey(*chains).stories(Question(CLIENT, 40000, NODE, 80))
+def told(*chains: tuple[str, str, str, str, dict[str, Any]]) -> list[PredictedPath]:
+    return journey(*chains).stories(PathQuery(CLIENT, 40000, NODE, 80))
 
 
 def met(packet: Packet) -> list[str]:
@@ -78,7 +78,7 @@ def test_an_order_that_only_the_mark_makes_matter() -> None:
     mark = {"mangle": {"key": {"meta": {"key": "mark"}}, "value": 7}}
     asks = {"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}}
     found = journey(("a", "marks", "filter", "input", mark), ("b", "asks", "filter", "input", asks, DROP)).stories(
-        Question(CLIENT, 40000, NODE, 80)
+        PathQuery(CLIENT, 40000, NODE, 80)
     )
     assert {(s.doubts[0].partition(" was")[0], s.packet.outcome) for s in found} == {
         ("in INPUT ip a", "dropped"), ("in INPUT ip b", "refused"),

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tracer.predict.ipsets import Sets
-from tracer.rules.packet_view import Seen
+from tracer.predict.ipsets import IpSetReader
+from tracer.rules.packet_view import PacketView
 
-PACKET = Seen("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=0, dport=80)
+PACKET = PacketView("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=0, dport=80)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ],
 )  # fmt: skip
 def test_asked_by_its_kind(asked: list[Any], kind: str, flags: tuple[str, ...], entry: Any) -> None:
-    sets = Sets()
+    sets = IpSetReader()
     assert sets.has(kind, flags, PACKET) is True and sets.has(kind, flags, PACKET) is True
     assert asked == [(kind.partition(":")[2], entry)], "once"
 
@@ -66,4 +66,4 @@ def test_asked_by_its_kind(asked: list[Any], kind: str, flags: tuple[str, ...], 
     ],
 )
 def test_what_cannot_be_told(asked: list[Any], kind: str, flags: tuple[str, ...]) -> None:
-    assert Sets().has(kind, flags, PACKET) is None and asked == []
+    assert IpSetReader().has(kind, flags, PACKET) is None and asked == []

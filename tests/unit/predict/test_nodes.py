@@ -13,12 +13,12 @@ from tests.support import audits
 from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import MODES, Node, node, owners
 from tracer.kube.attribution import explain
-from tracer.kube.catalog import Known
-from tracer.model.prediction import Story
-from tracer.predict.ipvs import Virtual
-from tracer.predict.query import Question
+from tracer.kube.catalog import ClusterView
+from tracer.model.prediction import PredictedPath
+from tracer.predict.ipvs import VirtualServers
+from tracer.predict.query import PathQuery
 from tracer.rules import save_parser
-from tracer.rules.inventory import Installed
+from tracer.rules.inventory import RuleInventory
 from tracer.rules.nftables import json_parser
 
 RULESETS = Path(__file__).resolve().parents[3] / "vagrant/incidents/rulesets"
@@ -44,7 +44,7 @@ def doors(here: Node) -> Iterator[tuple[str, str, int, str, int]]:
             yield f"{pod['metadata']['namespace']}/{pod['metadata']['name']}", NODE, port["hostPort"], CLIENT, 1
 
 
-def stories(here: Node, question: Question, folder: Path) -> tuple[list[Story], Known]:
+def stories(here: Node, question: PathQuery, folder: Path) -> tuple[list[PredictedPath], ClusterView]:
     state = audits.state(here, folder)
     found = audits.journey(state).stories(question)
     for story in found:
@@ -52,7 +52,7 @@ def stories(here: Node, question: Question, folder: Path) -> tuple[list[Story], 
     return found, state.known
 
 
-def targets(found: list[Story]) -> set[str]:
+def targets(found: list[PredictedPath]) -> set[str]:
     """Where DNAT leads, on all ways."""
     return {h.nat.after.dst for s in found for h in s.packet.hops if h.nat and h.nat.kind == "DNAT"}
 
@@ -65,7 +65,7 @@ def test_each_door_is_its_owners(mode: str, scenario: str, tmp_path: Path) -> No
     labels = {label for label, *_ in all_doors}
     assert all_doors
     for label, address, port, source, endpoints in all_doors:
-        found, _ = stories(here, Question(source, 0, address, port), tmp_path)
+        found, _ = stories(here, PathQuery(source, 0, address, port), tmp_path)
         assert sum(s.share for s in found if s.doubts == found[0].doubts) == 1, "chance gives all connections a way"
         for story in found:
             told = owners(story.packet, labels)
@@ -78,7 +78,7 @@ def test_each_door_is_its_owners(mode: str, scenario: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("mode", IPTABLES)
 def test_a_hostport_and_a_nodeport_on_one_port(mode: str, tmp_path: Path) -> None:
-    found, _ = stories(node(mode, "S5-nodeport"), Question(CLIENT, 0, NODE, 30306), tmp_path)
+    found, _ = stories(node(mode, "S5-nodeport"), PathQuery(CLIENT, 0, NODE, 30306), tmp_path)
     if "nftables" in mode:
         assert sorted(t.rpartition(".")[0] for t in targets(found)) == ["10.224.0", "10.244.0"] and len(found) == 2
         assert all("is asked first" in s.doubts[0] for s in found), "which chain was registered last is not known"
@@ -91,7 +91,7 @@ def test_two_back_ends_with_the_same_services(tmp_path: Path) -> None:
     state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
     other = audits.recorded(node("1.20.2-iptables-nft", "S2-three"))
     both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
-    found = audits.journey(both).stories(Question(CLIENT, 0, NODE, 30285))
+    found = audits.journey(both).stories(PathQuery(CLIENT, 0, NODE, 30285))
     assert [s.doubts for s in found] == [()] * 3 and len(targets(found)) == 3
     for story in found:
         post, pre = sorted(story.notes)
@@ -105,7 +105,7 @@ def test_two_back_ends_that_refuse_alike(scenario: str, port: int, end: str, tmp
     state = audits.state(node("1.36.2-iptables-legacy", scenario), tmp_path)
     other = audits.recorded(node("1.20.2-iptables-nft", scenario))
     both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
-    (story,) = audits.journey(both).stories(Question(CLIENT, 0, NODE, port))
+    (story,) = audits.journey(both).stories(PathQuery(CLIENT, 0, NODE, port))
     assert not story.doubts and story.packet.verdict.startswith(f"{end} in filter/INPUT")
     (note,) = story.notes
     assert note.startswith("the same by ip filter INPUT ") and " if in INPUT ip filter was registered after" in note
@@ -119,13 +119,13 @@ def test_two_back_ends_that_refuse_differently(tmp_path: Path) -> None:
     text = "*filter\n:INPUT ACCEPT [0:0]\n{} {}\nCOMMIT\n"
     legacy = audits.of_text(text.format(rule, "REJECT --reject-with tcp-reset"))
     nft = save_parser.parse(text.format(rule, "DROP"), "ip", "nft")
-    both = Installed(legacy.installed.legacy, json_parser.Listed(nft), frozenset({("ip", "filter")}))
-    found = audits.journey(replace(legacy, installed=both)).stories(Question(CLIENT, 0, NODE, 80))
+    both = RuleInventory(legacy.installed.legacy, json_parser.NftListing(nft), frozenset({("ip", "filter")}))
+    found = audits.journey(replace(legacy, installed=both)).stories(PathQuery(CLIENT, 0, NODE, 80))
     assert {s.packet.outcome for s in found} == {"rejected", "dropped"} and all(len(s.doubts) == 1 for s in found)
 
 
 def test_a_pod_that_asks_itself_through_its_service_is_masqueraded(tmp_path: Path) -> None:
-    question = Question("10.244.0.11", 0, "172.30.253.123", 8080)
+    question = PathQuery("10.244.0.11", 0, "172.30.253.123", 8080)
     for mode in IPTABLES:
         ((story,), _) = stories(node(mode, "S2-one"), question, tmp_path)
         kinds = [h.nat.kind for h in story.packet.hops if h.nat]
@@ -136,7 +136,7 @@ def test_a_pod_that_asks_itself_through_its_service_is_masqueraded(tmp_path: Pat
 def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> None:
     state = audits.of_text((RULESETS / f"{name}.rules").read_text())
     routes = audits.FakeRoutes(gateways={"192.168.66.0/24": ("192.168.66.0", "flannel.1")})
-    found = audits.journey(replace(state, routes=routes)).stories(Question(NODE, 0, "172.30.253.123", 8080))
+    found = audits.journey(replace(state, routes=routes)).stories(PathQuery(NODE, 0, "172.30.253.123", 8080))
     first = found[0]
     open_set = "-m set --match-set cali40masq-ipam-pools src is false in rule 1 of cali-nat-outgoing"
     assert first.doubts == ((open_set,) if name == "canal-stale" else ()), "either of them masquerades"
@@ -149,8 +149,8 @@ def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> 
 def test_ipvs_is_said_to_be_out_of_sight(tmp_path: Path) -> None:
     state = audits.state(node("1.20.2-ipvs-nft", "S2-one"), tmp_path)
     (tmp_path / "ip_vs").write_text("IP Virtual Server version 1.2.1\nTCP  C0A8380A:764D rr \n  -> 0AF4000B:1F90 Masq 1 0 0\n")
-    found = audits.journey(state, node("1.20.2-ipvs-nft", "S2-one"), Virtual(tmp_path)).stories(
-        Question(CLIENT, 0, NODE, 30285)
+    found = audits.journey(state, node("1.20.2-ipvs-nft", "S2-one"), VirtualServers(tmp_path)).stories(
+        PathQuery(CLIENT, 0, NODE, 30285)
     )
     assert {s.packet.outcome for s in found} == {"unknown"} and not found[0].doubts, "its sets are known"
     assert all("by IPVS, virtual server 192.168.56.10:30285" in s.packet.verdict for s in found)

@@ -6,20 +6,20 @@ from __future__ import annotations
 import pytest
 
 from tracer.errors import BadOption
-from tracer.predict.query import Question, parse
+from tracer.predict.query import PathQuery, parse
 
 
 @pytest.mark.parametrize(
     ("source", "target", "protocol", "expected"),
     [
-        ("10.0.0.1", "10.0.0.2:80", "tcp", Question("10.0.0.1", 0, "10.0.0.2", 80, "tcp")),
-        ("10.0.0.1:4000", "10.0.0.2:53", "udp", Question("10.0.0.1", 4000, "10.0.0.2", 53, "udp")),
-        ("fd00::1", "[fd00::2]:80", "tcp", Question("fd00::1", 0, "fd00::2", 80, "tcp")),
-        ("10.0.0.1", "10.0.0.2", "icmp", Question("10.0.0.1", 0, "10.0.0.2", 0, "icmp")),
-        ("fd00::1", "fd00::2", "icmp", Question("fd00::1", 0, "fd00::2", 0, "icmpv6")),
+        ("10.0.0.1", "10.0.0.2:80", "tcp", PathQuery("10.0.0.1", 0, "10.0.0.2", 80, "tcp")),
+        ("10.0.0.1:4000", "10.0.0.2:53", "udp", PathQuery("10.0.0.1", 4000, "10.0.0.2", 53, "udp")),
+        ("fd00::1", "[fd00::2]:80", "tcp", PathQuery("fd00::1", 0, "fd00::2", 80, "tcp")),
+        ("10.0.0.1", "10.0.0.2", "icmp", PathQuery("10.0.0.1", 0, "10.0.0.2", 0, "icmp")),
+        ("fd00::1", "fd00::2", "icmp", PathQuery("fd00::1", 0, "fd00::2", 0, "icmpv6")),
     ],
 )
-def test_understood(source: str, target: str, protocol: str, expected: Question) -> None:
+def test_understood(source: str, target: str, protocol: str, expected: PathQuery) -> None:
     assert parse(source, target, protocol) == expected
     assert expected.family == ("ip6" if ":" in target.rpartition(":")[0] else "ip") and expected.number > 0
 

@@ -13,13 +13,13 @@ from jsonschema import Draft202012Validator
 
 from tests.support.sample_packets import EPOCH
 from tracer import render
-from tracer.model.finding import Finding, Proof
-from tracer.model.summary import Totals
+from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.summary import RunSummary
 
 VALIDATOR = Draft202012Validator(json.loads(resources.files(render).joinpath("schema.json").read_text(encoding="utf-8")))
 SHOWN = (
-    Proof("rule", "INPUT 2 > KUBE-EXTERNAL-SERVICES 1: -p tcp -j REJECT", "observed"),
-    Proof("process", "ngi\x1bnx (pid 812) listens on tcp 0.0.0.0:30584 of the node", "/proc/net"),
+    FindingEvidence("rule", "INPUT 2 > KUBE-EXTERNAL-SERVICES 1: -p tcp -j REJECT", "observed"),
+    FindingEvidence("process", "ngi\x1bnx (pid 812) listens on tcp 0.0.0.0:30584 of the node", "/proc/net"),
 )
 FOUND = Finding(
     "nodeport_host_process", (30584,), "nginx listens in vain.", SHOWN, "ss -lntp", "Take another port.",
@@ -49,7 +49,7 @@ def test_what_is_only_likely_says_so_in_words() -> None:
 
 def test_the_summary_has_them_before_its_figures() -> None:
     out = io.StringIO()
-    render.find("text")(out, io.StringIO()).summary(Totals(packets=3, findings=[FOUND]))
+    render.find("text")(out, io.StringIO()).summary(RunSummary(packets=3, findings=[FOUND]))
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("!! FINDING") and lines[7].startswith("3 packets in")
 
@@ -59,7 +59,7 @@ def test_the_summary_says_again_the_cause_alone() -> None:
     text = render.find("text")(out, io.StringIO())
     text.finding(FOUND)
     out.truncate(out.seek(0))
-    text.summary(Totals(packets=3, findings=[replace(FOUND, packets=7, last=FOUND.last + 5_000_000_000)]))
+    text.summary(RunSummary(packets=3, findings=[replace(FOUND, packets=7, last=FOUND.last + 5_000_000_000)]))
     head, cause, empty = out.getvalue().splitlines()[:3]
     assert head.startswith("!! FINDING nodeport_host_process  7 packets, told above at ") and head.endswith(":24.118")
     assert (cause, empty) == ("   nginx listens in vain.", "")
@@ -70,8 +70,12 @@ def test_the_summary_says_what_has_been_learned_since() -> None:
     text = render.find("text")(out, io.StringIO())
     text.finding(FOUND)
     out.truncate(out.seek(0))
-    more = (*SHOWN, Proof("counter", "7 dropped", "observed"), Proof("packet", "sent 3, no answer was seen", "observed"))
-    text.summary(Totals(packets=3, findings=[replace(FOUND, proofs=more, cure="Do.")]))
+    more = (
+        *SHOWN,
+        FindingEvidence("counter", "7 dropped", "observed"),
+        FindingEvidence("packet", "sent 3, no answer was seen", "observed"),
+    )
+    text.summary(RunSummary(packets=3, findings=[replace(FOUND, proofs=more, cure="Do.")]))
     assert out.getvalue().splitlines()[1:6] == [
         "   nginx listens in vain.",
         "   since then counter   7 dropped  (observed)",
@@ -104,7 +108,7 @@ def test_json() -> None:
     out = io.StringIO()
     form = render.find("json")(out, io.StringIO())
     form.finding(FOUND)
-    form.summary(Totals(packets=3, findings=[FOUND, replace(FOUND, certain=False)]))
+    form.summary(RunSummary(packets=3, findings=[FOUND, replace(FOUND, certain=False)]))
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     for line in lines:
         VALIDATOR.validate(line)

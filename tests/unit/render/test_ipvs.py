@@ -6,14 +6,14 @@ from __future__ import annotations
 import io
 
 from tests.support import sample_packets as samples
-from tracer.model.packet import Hop, Ipvs
+from tracer.model.packet import Hop, IpvsDecision
 from tracer.render import _ipvs
-from tracer.render.text import Text
+from tracer.render.text import TextOutput
 
 
 def printed(number: int) -> list[str]:
     out = io.StringIO()
-    Text(out, io.StringIO()).packet(samples.ipvs()[number])
+    TextOutput(out, io.StringIO()).packet(samples.ipvs()[number])
     return out.getvalue().splitlines()
 
 
@@ -32,6 +32,6 @@ def test_no_real_server() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    assert _ipvs.act(Hop(0, "ipvs", "node", verdict="DROP"), Ipvs()) == ("IPVS", "DROP, for no reason that it gives")
-    assert _ipvs.virtual_server(Ipvs("fwmark 5", 0, "tcp")) == "fwmark 5/tcp"
-    assert _ipvs.virtual_server(Ipvs("fd00::1", 53, "udp")) == "[fd00::1]:53/udp"
+    assert _ipvs.act(Hop(0, "ipvs", "node", verdict="DROP"), IpvsDecision()) == ("IPVS", "DROP, for no reason that it gives")
+    assert _ipvs.virtual_server(IpvsDecision("fwmark 5", 0, "tcp")) == "fwmark 5/tcp"
+    assert _ipvs.virtual_server(IpvsDecision("fd00::1", 53, "udp")) == "[fd00::1]:53/udp"

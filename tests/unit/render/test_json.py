@@ -18,24 +18,24 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from tests.support import sample_packets as samples
 from tracer import __version__, render
-from tracer.model.check import Fact
+from tracer.model.check import CheckResult
 from tracer.model.kube import Owner
 from tracer.model.packet import Endpoints, Flow, Handshake, Packet, Socket
-from tracer.model.summary import Totals
-from tracer.render.json import Json
+from tracer.model.summary import RunSummary
+from tracer.render.json import JsonOutput
 from tracer.render.parts.json_packet import rfc3339
 
 SCHEMA = json.loads(resources.files(render).joinpath("schema.json").read_text(encoding="utf-8"))
 VALIDATOR = Draft202012Validator(SCHEMA)
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs/json.md").read_text(encoding="utf-8")
 EXAMPLES = [json.loads(line) for line in DOCUMENT.splitlines() if line.startswith('{"type"')]
-FACTS = [Fact("kernel", "ok", "Linux 6.1"), Fact("bcc", "missing", "install it", 5)]
+FACTS = [CheckResult("kernel", "ok", "Linux 6.1"), CheckResult("bcc", "missing", "install it", 5)]
 
 
 def line(packet: Packet) -> dict[str, Any]:
     """The object that is written for a packet; it has passed the schema."""
     out = io.StringIO()
-    Json(out, io.StringIO()).packet(packet)
+    JsonOutput(out, io.StringIO()).packet(packet)
     text = out.getvalue()
     assert text.endswith("}\n") and text.count("\n") == 1
     found: dict[str, Any] = json.loads(text)
@@ -112,7 +112,7 @@ def test_a_whole_run() -> None:
     form.lost(SimpleNamespace(probe="hook", cpu=-1, count=3, why="the ring buffer was full"))
     form.lost(SimpleNamespace(probe="hook", cpu=0, count=2, why="the ring buffer was full"))
     form.note("only said")
-    form.summary(Totals(1, 0, 7, 5, {"delivered": 1}, 1.23456, unexplained=3, unaddressed=2))
+    form.summary(RunSummary(1, 0, 7, 5, {"delivered": 1}, 1.23456, unexplained=3, unaddressed=2))
     found = [json.loads(text) for text in out.getvalue().splitlines()]
     for each in found:
         VALIDATOR.validate(each)
@@ -127,7 +127,7 @@ def test_a_whole_run() -> None:
 
 def test_doctor() -> None:
     out = io.StringIO()
-    Json(out, io.StringIO()).doctor(FACTS, 5)
+    JsonOutput(out, io.StringIO()).doctor(FACTS, 5)
     found = json.loads(out.getvalue())
     VALIDATOR.validate(found)
     assert found["type"] == "doctor" and found["status"] == 5 and len(found["facts"]) == 2

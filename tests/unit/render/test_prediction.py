@@ -16,13 +16,13 @@ from tests.unit.predict.test_compare import seen
 from tests.unit.render.test_finding import VALIDATOR
 from tracer import render
 from tracer.kube.attribution import explain
-from tracer.model.prediction import Story
-from tracer.model.prediction_check import Compared
+from tracer.model.prediction import PredictedPath
+from tracer.model.prediction_check import PredictionCheck
 from tracer.predict.compare import compare
-from tracer.predict.query import Question
+from tracer.predict.query import PathQuery
 
 
-def stories(folder: Path, mode: str, scenario: str, question: Question) -> list[Story]:
+def stories(folder: Path, mode: str, scenario: str, question: PathQuery) -> list[PredictedPath]:
     state = audits.state(node(mode, scenario), folder)
     found = audits.journey(state).stories(question)
     for story in found:
@@ -30,14 +30,14 @@ def stories(folder: Path, mode: str, scenario: str, question: Question) -> list[
     return found
 
 
-def text(found: list[Story]) -> list[str]:
+def text(found: list[PredictedPath]) -> list[str]:
     out = io.StringIO()
     render.find("text")(out, io.StringIO()).explained(found)
     return out.getvalue().splitlines()
 
 
 def test_endpoints_that_chance_chooses_are_a_line_each(tmp_path: Path) -> None:
-    lines = text(stories(tmp_path, "1.36.2-iptables-legacy", "S2-three", Question(CLIENT, 0, NODE, 30285)))
+    lines = text(stories(tmp_path, "1.36.2-iptables-legacy", "S2-three", PathQuery(CLIENT, 0, NODE, 30285)))
     assert lines[0] == "explained     TCP 192.168.56.1 -> 192.168.56.10:30285  SYN  node eth0  NEW"
     assert lines[2].strip() == "one of 3 endpoints, each for 1/3 of all connections"
     assert lines[3].startswith(
@@ -55,7 +55,7 @@ def test_endpoints_that_chance_chooses_are_a_line_each(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_computed_is_said_on_each_way(tmp_path: Path) -> None:
-    lines = text(stories(tmp_path, "1.36.2-nftables-nft", "S5-nodeport", Question(CLIENT, 0, NODE, 30306)))
+    lines = text(stories(tmp_path, "1.36.2-nftables-nft", "S5-nodeport", PathQuery(CLIENT, 0, NODE, 30306)))
     doubts = [line.strip() for line in lines if "cannot be computed" in line]
     assert len(doubts) == 2 and doubts[1].startswith("or if in PREROUTING ip ") and all("is asked first" in d for d in doubts)
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_computed_is_said_on_each_way(tmp_path: Path) -> None:
 def test_as_json(scenario: str, tmp_path: Path) -> None:
     out = io.StringIO()
     port = {"S1": 30584, "S2-three": 30285}.get(scenario, 30306)
-    found = stories(tmp_path, "1.36.2-nftables-nft", scenario, Question(CLIENT, 0, NODE, port))
+    found = stories(tmp_path, "1.36.2-nftables-nft", scenario, PathQuery(CLIENT, 0, NODE, port))
     render.find("json")(out, io.StringIO()).explained(found)
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert len(lines) == len(found)
@@ -77,11 +77,11 @@ def test_as_json(scenario: str, tmp_path: Path) -> None:
 
 
 def test_beside_a_packet_that_was_traced(tmp_path: Path) -> None:
-    found = stories(tmp_path, "1.36.2-iptables-legacy", "S2-one", Question(CLIENT, 0, NODE, 30285))
+    found = stories(tmp_path, "1.36.2-iptables-legacy", "S2-one", PathQuery(CLIENT, 0, NODE, 30285))
     packet = seen(found[0])
     packet.time = 1
     right = compare(found, packet)
-    wrong = Compared(found[0], 2, "in FORWARD filter explained was ACCEPT, seen DROP")
+    wrong = PredictionCheck(found[0], 2, "in FORWARD filter explained was ACCEPT, seen DROP")
     for name in ("text", "json"):
         out = io.StringIO()
         form = render.find(name)(out, io.StringIO())
@@ -98,7 +98,7 @@ def test_beside_a_packet_that_was_traced(tmp_path: Path) -> None:
 
 
 def test_of_several_endpoints_the_chosen_one_is_named(tmp_path: Path) -> None:
-    found = stories(tmp_path, "1.36.2-iptables-legacy", "S2-three", Question(CLIENT, 0, NODE, 30285))
+    found = stories(tmp_path, "1.36.2-iptables-legacy", "S2-three", PathQuery(CLIENT, 0, NODE, 30285))
     packet = seen(found[1])
     packet.time = 1
     out = io.StringIO()

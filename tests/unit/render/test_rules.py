@@ -11,23 +11,23 @@ from tests.unit.render.test_json import line
 from tests.unit.render.test_text import Terminal, written
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Packet
-from tracer.model.rule import Place, Rule, Visit, Walk
+from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 
 TEXT = '-p tcp -m comment --comment "default/http-proxy:http" -m tcp -j DNAT --to-destination 10.244.0.11:8080'
-PATH = (Place("PREROUTING", 1), Place("KUBE-SERVICES", 2), Place("KUBE-SEP-X", 1))
+PATH = (RuleLocation("PREROUTING", 1), RuleLocation("KUBE-SERVICES", 2), RuleLocation("KUBE-SEP-X", 1))
 DNAT = Rule("ip", "nat", "KUBE-SEP-X", 1, TEXT, "default/http-proxy:http", "DNAT")
 JUMP = Rule("ip", "nat", "PREROUTING", 1, "-j KUBE-SERVICES", "", "KUBE-SERVICES")
 MARK = Rule("ip", "nat", "KUBE-SERVICES", 1, "-j MARK --set-xmark 0x4000/0x4000", "", "MARK")
-WALK = Walk((
-    Visit(PATH[:1], JUMP, "JUMP", Evidence.DERIVED),
-    Visit((PATH[0], Place("KUBE-SERVICES", 1)), MARK, "MARK", Evidence.OBSERVED),
-    Visit(PATH, DNAT, "DNAT", Evidence.OBSERVED),
+WALK = RuleTrace((
+    RuleHit(PATH[:1], JUMP, "JUMP", Evidence.DERIVED),
+    RuleHit((PATH[0], RuleLocation("KUBE-SERVICES", 1)), MARK, "MARK", Evidence.OBSERVED),
+    RuleHit(PATH, DNAT, "DNAT", Evidence.OBSERVED),
 ))  # fmt: skip
-POLICY = Walk((Visit((Place("FORWARD", 0),), None, "DROP", Evidence.DERIVED),))
-UNKNOWN = Walk(possible=(DNAT, JUMP), undecided="match bpf was not observed and cannot be computed")
+POLICY = RuleTrace((RuleHit((RuleLocation("FORWARD", 0),), None, "DROP", Evidence.DERIVED),))
+UNKNOWN = RuleTrace(possible=(DNAT, JUMP), undecided="match bpf was not observed and cannot be computed")
 
 
-def explained(walk: Walk, what: str = "nat", **more: Any) -> Packet:
+def explained(walk: RuleTrace, what: str = "nat", **more: Any) -> Packet:
     """The NodePort request, its first hop of that kind with a walk."""
     packet = samples.node_port()
     at = next(i for i, h in enumerate(packet.hops) if h.what == what)
@@ -63,7 +63,7 @@ def test_from_conntrack() -> None:
     assert rules(later) == ["from conntrack, decided by KUBE-SEP-X 1"]
     way = "PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1"
     assert rules(later, verbose=True) == [f"from conntrack, decided by {way}: {TEXT}"]
-    before = Walk(undecided="decided before tracing began")
+    before = RuleTrace(undecided="decided before tracing began")
     assert rules(explained(before, from_conntrack=True)) == ["from conntrack, decided before tracing began"]
 
 
@@ -76,13 +76,13 @@ def test_not_known() -> None:
 
 
 def test_a_rule_without_text() -> None:
-    walk = Walk((Visit(PATH, replace(DNAT, text=""), "DNAT", Evidence.OBSERVED),))
+    walk = RuleTrace((RuleHit(PATH, replace(DNAT, text=""), "DNAT", Evidence.OBSERVED),))
     assert rules(explained(walk))[1] == "DNAT (its text could not be read)"
 
 
 def test_comments_do_not_fool_a_terminal() -> None:
     evil = replace(DNAT, text="-m comment --comment \x1b[2J", chain="A\x1b[1m")
-    walk = Walk((Visit((Place("A\x1b[1m", 1),), evil, "DNAT", Evidence.OBSERVED),))
+    walk = RuleTrace((RuleHit((RuleLocation("A\x1b[1m", 1),), evil, "DNAT", Evidence.OBSERVED),))
     assert rules(explained(walk)) == ["A\\x1b[1m 1", "-m comment --comment \\x1b[2J"]
 
 
@@ -114,7 +114,7 @@ def test_json_of_a_policy_and_of_what_is_not_known() -> None:
 def test_a_rule_whose_match_threw_the_packet_away() -> None:
     why = "the packet is too short for match udp (malformed)"
     rule = Rule("ip", "filter", "FORWARD", 1, "-p udp -m udp --dport 53 -j ACCEPT", "", "ACCEPT")
-    walk = Walk((Visit((Place("FORWARD", 1),), rule, "DROP", Evidence.DERIVED, hotdrop=why),))
+    walk = RuleTrace((RuleHit((RuleLocation("FORWARD", 1),), rule, "DROP", Evidence.DERIVED, hotdrop=why),))
     packet = explained(walk, "table", verdict="DROP")
     assert rules(packet) == [
         "FORWARD 1  (derived)",

@@ -18,11 +18,11 @@ import pytest
 from tests.support import sample_packets as samples
 from tracer import render
 from tracer.errors import BadOption
-from tracer.model.check import Fact
+from tracer.model.check import CheckResult
 from tracer.model.kube import Owner
-from tracer.model.packet import Clue, Drop, Endpoints, Hop, Nat, Packet, Socket
-from tracer.model.summary import Totals
-from tracer.render.text import Text
+from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, Nat, Packet, Socket
+from tracer.model.summary import RunSummary
+from tracer.render.text import TextOutput
 
 CODE = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -51,13 +51,13 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def written(packet: Packet, verbose: bool = False, out: io.StringIO | None = None) -> list[str]:
     out = out or io.StringIO()
-    Text(out, io.StringIO(), verbose).packet(packet)
+    TextOutput(out, io.StringIO(), verbose).packet(packet)
     return out.getvalue().splitlines()
 
 
 def test_formats_are_found_by_name() -> None:
     assert render.FORMATS == ("json", "text")
-    assert render.find("text") is Text
+    assert render.find("text") is TextOutput
     with pytest.raises(BadOption, match="json, text"):
         render.find("base")
 
@@ -164,7 +164,7 @@ def test_a_full_queue_and_an_incomplete_packet() -> None:
 )  # fmt: skip
 def test_a_next_hop_has_one_address(facts: dict[str, str | int], said: str) -> None:
     packet = samples.ping()
-    packet.hops.append(Hop(0, "clue", "node", clue=Clue("neighbour", {**facts, "state": 1})))
+    packet.hops.append(Hop(0, "clue", "node", clue=DecisionDetail("neighbour", {**facts, "state": 1})))
     assert any(line.rstrip().endswith(f"neighbour    {said}") for line in written(packet, verbose=True))
 
 
@@ -196,7 +196,7 @@ def later(packet: Packet, ms: int, **changes: Any) -> Packet:
 def in_turn(*packets: Packet, verbose: bool = False) -> list[list[str]]:
     """What is written of each packet by one output."""
     out, blocks = io.StringIO(), []
-    text = Text(out, io.StringIO(), verbose)
+    text = TextOutput(out, io.StringIO(), verbose)
     for packet in packets:
         began = len(out.getvalue())
         text.packet(packet)
@@ -318,12 +318,12 @@ def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_loss_and_summary() -> None:
     out, err = io.StringIO(), io.StringIO()
-    text = Text(out, err)
-    text.begin([Fact("kernel", "ok", "x"), Fact("IPVS", "degraded", "3 virtual servers")], "--port 1", "6.1.0")
+    text = TextOutput(out, err)
+    text.begin([CheckResult("kernel", "ok", "x"), CheckResult("IPVS", "degraded", "3 virtual servers")], "--port 1", "6.1.0")
     text.lost(SimpleNamespace(probe="hook", cpu=1, count=12, why="the ring buffer was full"))
     text.lost(SimpleNamespace(probe="table4", cpu=-1, count=1, why="its return was missed"))
     text.lost(SimpleNamespace(probe="packet", cpu=0, count=7, why="the ring buffer was nearly full"))
-    text.summary(Totals(3, 1, 42, 20, {"delivered": 2, "dropped": 1}, 12.34))
+    text.summary(RunSummary(3, 1, 42, 20, {"delivered": 2, "dropped": 1}, 12.34))
     text.note("bye")
     assert out.getvalue().splitlines() == [
         "lost: 12 events of hook on CPU 1: the ring buffer was full",
@@ -336,9 +336,9 @@ def test_loss_and_summary() -> None:
         "  2 delivered, 1 dropped, 1 incomplete",
         "  42 events, 20 lost (12 of hook, 7 whole packets, 1 of table4)",
     ]
-    text.summary(Totals(3, events=42, unexplained=8123))
+    text.summary(RunSummary(3, events=42, unexplained=8123))
     assert out.getvalue().endswith("\n  ended before 8123 more packets that had been seen could be explained\n")
-    text.summary(Totals(3, events=42, unaddressed=1))
+    text.summary(RunSummary(3, events=42, unaddressed=1))
     assert out.getvalue().endswith("\n  1 packet not shown: no event with the addresses was received\n")
     said = err.getvalue().splitlines()
     assert "on Linux 6.1.0, tracing --port 1." in said[0]
@@ -347,8 +347,12 @@ def test_loss_and_summary() -> None:
 
 def test_doctor_has_a_mark_for_each_state_and_names_what_is_fatal() -> None:
     out = io.StringIO()
-    facts = [Fact("kernel", "ok", "6.1"), Fact("fentry", "degraded", "none"), Fact("bcc", "missing", "gone", 5)]
-    Text(out, io.StringIO()).doctor(facts, 5)
+    facts = [
+        CheckResult("kernel", "ok", "6.1"),
+        CheckResult("fentry", "degraded", "none"),
+        CheckResult("bcc", "missing", "gone", 5),
+    ]
+    TextOutput(out, io.StringIO()).doctor(facts, 5)
     assert out.getvalue().splitlines() == [
         "+ kernel  6.1",
         "! fentry  none",
@@ -359,15 +363,15 @@ def test_doctor_has_a_mark_for_each_state_and_names_what_is_fatal() -> None:
 
 def test_a_broken_pipe_reaches_the_caller() -> None:
     with pytest.raises(BrokenPipeError):
-        Text(Closed(), io.StringIO()).packet(samples.ping())
+        TextOutput(Closed(), io.StringIO()).packet(samples.ping())
 
 
 def test_a_full_disk_ends_what_is_printed_and_not_what_is_recorded() -> None:
     said = io.StringIO()
     with pytest.raises(OSError, match="No space left"), open("/dev/full", "w") as out:
-        Text(out, said).packet(samples.ping())
+        TextOutput(out, said).packet(samples.ping())
     with open("/dev/full", "w") as out:
-        text = Text(out, said)
+        text = TextOutput(out, said)
         text.recorded = True
         for _ in range(3):
             text.packet(samples.ping())
@@ -384,7 +388,7 @@ def test_a_note_without_room_comes_later(tmp_path: Path) -> None:
             return super().write(data)
 
     disk = Disk(tmp_path / "err", "w")
-    text = Text(io.StringIO(), io.TextIOWrapper(io.BufferedWriter(disk)))
+    text = TextOutput(io.StringIO(), io.TextIOWrapper(io.BufferedWriter(disk)))
     text.note("one")
     disk.full = False
     text.note("two")

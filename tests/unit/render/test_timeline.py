@@ -6,25 +6,25 @@ from __future__ import annotations
 import io
 
 from tests.support.syns import ASKED
-from tracer.model.timeline import Identity, Stage, Step, Timeline
+from tracer.model.timeline import ConnectionKey, Stage, Timeline, TimelineEntry
 from tracer.render import _timeline
-from tracer.render._style import Ink
+from tracer.render._style import Styler
 
 MS = 1_000_000
 
 
 def lines(timeline: Timeline) -> list[str]:
-    return _timeline.block(timeline, Ink(io.StringIO()), lambda ns: "12:00:00.000")
+    return _timeline.block(timeline, Styler(io.StringIO()), lambda ns: "12:00:00.000")
 
 
 def a_timeline(**more: object) -> Timeline:
     stages = (Stage(2 * MS, "node", "PREROUTING DNAT a -> b"), Stage(1_200 * MS, "pod-a", "in pod-a"))
     steps = [
-        Step(0, "packet", "SYN, 60 B", "->", "delivered", stages=stages),
-        Step(4 * MS, "conntrack", "created"),
-        Step(9 * MS, "packet", "SYN ACK, 60 B", "<-", "dropped", "joined by its addresses", bad=True),
+        TimelineEntry(0, "packet", "SYN, 60 B", "->", "delivered", stages=stages),
+        TimelineEntry(4 * MS, "conntrack", "created"),
+        TimelineEntry(9 * MS, "packet", "SYN ACK, 60 B", "<-", "dropped", "joined by its addresses", bad=True),
     ]
-    fields: dict[str, object] = {"identity": Identity("TCP", ASKED, 7, "node"), "steps": steps, "packets": 2, **more}
+    fields: dict[str, object] = {"identity": ConnectionKey("TCP", ASKED, 7, "node"), "steps": steps, "packets": 2, **more}
     return Timeline(began=0, origin=0, asked=ASKED, **fields)  # type: ignore[arg-type]
 
 
@@ -47,18 +47,18 @@ def test_what_was_told_before_is_said() -> None:
 
 
 def test_what_was_not_kept_and_not_tracked_is_said() -> None:
-    told = lines(a_timeline(left_out=12, identity=Identity("UDP", ASKED)))
+    told = lines(a_timeline(left_out=12, identity=ConnectionKey("UDP", ASKED)))
     assert told[0].endswith("30285  no answer seen  2 packets  not tracked") and "UDP" in told[0]
     assert told[-1].strip() == "12 steps between the first and the last were not kept"
 
 
 def test_names_cannot_speak_to_the_terminal() -> None:
-    evil = Step(0, "packet", "\x1b[2J", "->", "\x1b]0;x\x07", "\x1b", (Stage(0, "x", "\x1b[1m"),))
+    evil = TimelineEntry(0, "packet", "\x1b[2J", "->", "\x1b]0;x\x07", "\x1b", (Stage(0, "x", "\x1b[1m"),))
     assert "\x1b" not in "".join(lines(a_timeline(steps=[evil])))
 
 
-def a_packet(at: int, *stages: Stage, end: str = "delivered", bad: bool = False) -> Step:
-    return Step(at, "packet", "ACK, 52 B", "->", end, stages=stages, bad=bad)
+def a_packet(at: int, *stages: Stage, end: str = "delivered", bad: bool = False) -> TimelineEntry:
+    return TimelineEntry(at, "packet", "ACK, 52 B", "->", end, stages=stages, bad=bad)
 
 
 def test_the_same_way_again_is_one_line() -> None:
@@ -98,4 +98,4 @@ def test_what_came_of_it_stands_first() -> None:
     refused = a_timeline(state="refused", cause="no endpoints", last=5 * MS, again=2)
     assert "  no endpoints, refused after 5.00 ms  2 packets  2 sent again  tracked" in lines(refused)[0]
     assert "  SYN not settled, open  " in lines(a_timeline(whole=True))[0]
-    assert "  answered  2 packets" in lines(a_timeline(identity=Identity("UDP", ASKED), state="answered"))[0]
+    assert "  answered  2 packets" in lines(a_timeline(identity=ConnectionKey("UDP", ASKED), state="answered"))[0]

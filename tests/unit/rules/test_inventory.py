@@ -9,7 +9,7 @@ from tests.support import audits
 from tests.support.nodes import node
 from tracer.model.rule import Rule
 from tracer.rules import inventory, save_parser
-from tracer.rules.inventory import Installed, joined, with_saves
+from tracer.rules.inventory import RuleInventory, joined, with_saves
 from tracer.rules.iptables import sockopt
 from tracer.rules.nftables import json_parser
 
@@ -48,7 +48,7 @@ def test_a_table_whose_rules_changed_meanwhile_keeps_nfts_words() -> None:
 def test_who_told_a_rule() -> None:
     legacy = save_parser.parse("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j ACCEPT\nCOMMIT\n", "ip6")
     (rule,) = legacy.chain("ip6", "nat", "PREROUTING")
-    assert Installed(legacy).source(rule, legacy) == "ip6tables-save"
+    assert RuleInventory(legacy).source(rule, legacy) == "ip6tables-save"
     native = audits.recorded(node("1.36.2-nftables-nft", "S2-one"))
     assert native.nft
     (jump,) = native.nft.ruleset.chain("ip", "kube-proxy", "nat-prerouting")

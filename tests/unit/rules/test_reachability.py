@@ -8,7 +8,7 @@ import pytest
 from tests.support import audits
 from tests.support.nodes import MODES, node
 from tracer.rules import save_parser
-from tracer.rules.reachability import Reach
+from tracer.rules.reachability import Reachability
 
 TABLE = """*nat
 :PREROUTING ACCEPT [0:0]
@@ -31,7 +31,7 @@ COMMIT
 
 def test_jumps_gotos_and_ends() -> None:
     rules = save_parser.parse(TABLE)
-    reach = Reach(rules)
+    reach = Reachability(rules)
     assert {chain for _, _, chain in reach.chains} == {"PREROUTING", "A", "B"}
     assert [r.text for r in reach.acting(("ip", "nat", "PREROUTING"))] == ["-p tcp -j A", "-j RETURN"]
     assert [r.text for r in reach.acting(("ip", "nat", "A"))] == ["-g B"], "a goto does not come back"
@@ -43,7 +43,7 @@ def test_jumps_gotos_and_ends() -> None:
 def test_verdict_maps(mode: str) -> None:
     listed = audits.recorded(node(mode, "S2-three")).nft
     assert listed
-    reach = Reach(listed.ruleset, listed)
+    reach = Reachability(listed.ruleset, listed)
     chains = {chain for _, table, chain in reach.chains if table == "kube-proxy"}
     assert any(c.startswith("external-") for c in chains) and any(c.startswith("service-") for c in chains)
     assert ("ip", "kube-proxy", "service-nodeports") in reach.maps

@@ -13,34 +13,34 @@ from tests.support.builders import FIELDS, NODE, SHORT, Ends, Trail, hops, turne
 from tests.unit.rules.iptables.test_generations import READER, Shelf, legacy
 from tracer.events import record
 from tracer.events.record import DTYPE, Flag, Kind
-from tracer.events.table_trace import STEPS, WATCHED, Looked
+from tracer.events.table_trace import STEPS, WATCHED, TableLookup
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
-from tracer.packets.assembler import Journeys
+from tracer.packets.assembler import PacketAssembler
 from tracer.rules import resolver as hits_module
-from tracer.rules.iptables.generations import Legacy
-from tracer.rules.iptables.reader import Reading, Wanted
-from tracer.rules.iptables.save_join import Rules
-from tracer.rules.resolver import BEFORE, LOST, NO_HEADER, Hits
+from tracer.rules.iptables.generations import TableGenerations
+from tracer.rules.iptables.reader import TableRequest, TableSnapshot
+from tracer.rules.iptables.save_join import SavedRules
+from tracer.rules.resolver import BEFORE, LOST, NO_HEADER, RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
 INSIDE: Ends = ("10.244.0.1", 23711, "10.244.0.11", 8080)
-NAT = Wanted(NODE, "ip", "nat")
+NAT = TableRequest(NODE, "ip", "nat")
 
 
-def traced() -> tuple[Journeys, Hits, Legacy, Shelf]:
+def traced() -> tuple[PacketAssembler, RuleResolver, TableGenerations, Shelf]:
     node, shelf = legacy()
-    rules = Hits(node)
-    return Journeys(hops(), quiet=0, rules=rules), rules, node, shelf
+    rules = RuleResolver(node)
+    return PacketAssembler(hops(), quiet=0, rules=rules), rules, node, shelf
 
 
-def read(node: Legacy, shelf: Shelf) -> None:
+def read(node: TableGenerations, shelf: Shelf) -> None:
     # Without the kernel side a DNAT would be refuted, so plain rules stand for it.
     table = build({"PREROUTING": [R("A")], "POSTROUTING": [], "A": [R("ACCEPT")]}, name="nat").table()
-    shelf.ready.append(Reading(NAT, READER, 100, 200, table, Rules(table, None)))
+    shelf.ready.append(TableSnapshot(NAT, READER, 100, 200, table, SavedRules(table, None)))
     node.note([])
-    node.note([Looked(110, READER, NODE, "ip", "nat", 0x1000)])
+    node.note([TableLookup(110, READER, NODE, "ip", "nat", 0x1000)])
 
 
 def first(packet: int = 1 << 8) -> Trail:
@@ -164,7 +164,7 @@ def test_not_for_ever() -> None:
 
 
 def test_without_rules_no_hop_has_a_walk() -> None:
-    journeys = Journeys(hops())
+    journeys = PacketAssembler(hops())
     journeys.add(first().batch)
     assert told(journeys.rest()[0]) == []
 

@@ -15,12 +15,12 @@ from tracer.capture.format.codec import pack
 from tracer.capture.format.schema import Record
 from tracer.capture.record import buffer as taping
 from tracer.capture.record import carry_over
-from tracer.capture.record.buffer import Chunk, Tape
-from tracer.capture.record.carry_over import Standing
+from tracer.capture.record.buffer import Chunk, RecordBuffer
+from tracer.capture.record.carry_over import CarryOver
 from tracer.events import record
 from tracer.events.record import DTYPE, HIT_DTYPE, Kind
 from tracer.findings import context
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.model.rule import Ruleset
 from tracer.node import namespaces
 from tracer.node import processes as node_processes
@@ -30,9 +30,9 @@ from tracer.rules import resolver
 from tracer.rules.nftables import namespace_snapshots, watcher
 from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables.snapshot import Snapshot
-from tracer.rules.nftables.snapshot_cache import View
-from tracer.rules.nftables.watcher import Change, NftWatch
-from tracer.rules.resolver import Hits
+from tracer.rules.nftables.snapshot_cache import SnapshotCache
+from tracer.rules.nftables.watcher import RulesetUpdate, RulesetWatcher
+from tracer.rules.resolver import RuleResolver
 from tracer.util.bounded import Bounded, Counts
 
 
@@ -83,7 +83,7 @@ def test_answers_of_a_tape(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that was given up is written once more: a replay has it either way."""
     monkeypatch.setattr(taping, "ANSWERS_KEPT", 2)
     chunks: list[Chunk] = []
-    tape = Tape()
+    tape = RecordBuffer()
     tape.start(chunks.append)
     for inode in (1, 2, 2, 3, 1):
         tape.asking(("process", inode), lambda: (7, "server"), (0, ""))
@@ -95,7 +95,7 @@ def test_answers_of_a_tape(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_further_file_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carry_over, "ANSWERS_KEPT", 3)
     monkeypatch.setattr(carry_over, "TABLES_KEPT", 2)
-    of = Standing()
+    of = CarryOver()
     for turn in range(10):
         of.take((turn, Record.ANSWER, f"process {turn}", pack([])))
         of.take((turn, Record.READING, f"{turn} ip nat", pack([])))
@@ -106,7 +106,7 @@ def test_what_a_further_file_begins_with(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_findings_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "COUNTS_KEPT", 3)
-    of = Context()
+    of = FindingContext()
     for port in range(10):
         of.counts["asked", port] += 1
         of.since["syn", port] = port
@@ -117,7 +117,7 @@ def test_namespaces_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that is looked at all the time stays."""
     monkeypatch.setattr(namespace_snapshots, "NAMESPACES_KEPT", 3)
     monkeypatch.setattr(nftables_snapshot, "read_new", lambda *_: (1, None))
-    with NftWatch(pause=0.01) as watch:
+    with RulesetWatcher(pause=0.01) as watch:
         watch.poll(1, 0)
         for inode in range(2, 12):
             watch.near(inode)
@@ -131,7 +131,7 @@ def snapshot(number: int) -> Snapshot:
 def test_generations_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest stay, in the order they came."""
     monkeypatch.setattr(namespace_snapshots, "KEPT", 3)
-    kept = namespace_snapshots.Generations()
+    kept = namespace_snapshots.SnapshotHistory()
     for number in range(10):
         kept.add(snapshot(number))
     assert (list(kept), kept.forgotten) == ([7, 8, 9], 7)
@@ -139,7 +139,7 @@ def test_generations_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_changes_of_nftables_that_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "CHANGES_KEPT", 2)
-    watch = NftWatch(pause=0.01)
+    watch = RulesetWatcher(pause=0.01)
     watch.close()
     for inode in range(2, 12):
         watch._look(watch._space(inode))  # there is no such namespace
@@ -150,9 +150,9 @@ class Known:
     """A thread that has read every generation of every namespace once."""
 
     def __init__(self) -> None:
-        self.learned: list[Change] = []
+        self.learned: list[RulesetUpdate] = []
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[RulesetUpdate]:
         learned, self.learned = self.learned, []
         return learned
 
@@ -164,11 +164,11 @@ def test_what_a_run_knows_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run's own namespace stays; one that is gone makes room before any other."""
     monkeypatch.setattr(namespace_snapshots, "NAMESPACES_KEPT", 3)
     known = Known()
-    view = View(known)
-    known.learned = [Change(inode, 1, inode == 3, snapshot(1)) for inode in (1, 2, 3, 4)]
+    view = SnapshotCache(known)
+    known.learned = [RulesetUpdate(inode, 1, inode == 3, snapshot(1)) for inode in (1, 2, 3, 4)]
     view.refresh()
     assert [inode for inode in (1, 2, 3, 4) if inode in view._namespaces] == [1, 2, 4]
-    known.learned = [Change(inode, 1, False, snapshot(1)) for inode in range(5, 10)]
+    known.learned = [RulesetUpdate(inode, 1, False, snapshot(1)) for inode in range(5, 10)]
     view.refresh()
     assert [inode for inode in range(1, 10) if inode in view._namespaces] == [1, 8, 9]
     assert len(view._namespaces) == 3 and view._namespaces.forgotten == 6
@@ -178,9 +178,9 @@ def test_rules_that_a_run_has_forgotten_are_told_again(monkeypatch: pytest.Monke
     """The reading thread still has them, and would not read them again."""
     monkeypatch.setattr(nftables_snapshot, "read_new", lambda fd, space, known: (1, None if 1 in known else snapshot(1)))
     own = Path("/proc/self/ns/net").stat().st_ino
-    with NftWatch(pause=0.01) as watch:
+    with RulesetWatcher(pause=0.01) as watch:
         watch.poll(own, PATIENCE)
-        view = View(watch)
+        view = SnapshotCache(watch)
         assert watch.changes() and view.coming(own, 1)
         view.refresh()
         assert view.find(own, 1) and not view.coming(own, 1)
@@ -189,7 +189,7 @@ def test_rules_that_a_run_has_forgotten_are_told_again(monkeypatch: pytest.Monke
 def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that made room it is not known any more which rule translates them."""
     monkeypatch.setattr(resolver, "CONNECTIONS_KEPT", 3)
-    of = Hits(nft=View(Known()))
+    of = RuleResolver(nft=SnapshotCache(Known()))
     for port in range(10):
         (rewrite,) = record.events(event("NAT", orig_sport=port, ct_info=resolver.NEW))
         of.begin([rewrite], True)
@@ -200,8 +200,8 @@ def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rules_that_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording asks for the generations that packets met; those that never come do not add up."""
     monkeypatch.setattr(resolver, "MET_KEPT", 3)
-    view = View(Known())
-    of = Hits(nft=view)
+    view = SnapshotCache(Known())
+    of = RuleResolver(nft=view)
     for number in range(10):
         rows = np.zeros(1, HIT_DTYPE)
         rows["kind"], rows["netns"], rows["generation"] = Kind.EVENT_NFT_RULE, 1000 + number, 1

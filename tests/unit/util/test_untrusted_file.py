@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tracer.util import untrusted_file
-from tracer.util.untrusted_file import Unfit
+from tracer.util.untrusted_file import UnsafeFile
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_what_would_wait_or_never_end_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for path in (tmp_path / "fifo", tmp_path / "zero", tmp_path, "/dev/null"):
-        with pytest.raises(Unfit, match="it is not a regular file"):
+        with pytest.raises(UnsafeFile, match="it is not a regular file"):
             untrusted_file.read(path)
     assert untrusted_file.read("/proc/kmsg") == b"", "what is read from it is lost to others"
 
@@ -50,14 +50,14 @@ def test_more_than_it_may_have(tmp_path: Path) -> None:
     path.write_bytes(b"x" * 11)
     assert len(untrusted_file.read(path, 11)) == 11 == len(untrusted_file.read_named(path, 11))
     for read in (untrusted_file.read, untrusted_file.read_named):
-        with pytest.raises(Unfit, match="it has more than 10 bytes"):
+        with pytest.raises(UnsafeFile, match="it has more than 10 bytes"):
             read(path, 10)
     with path.open("ab") as file:
         file.truncate(1 << 40)
     for read in (untrusted_file.read, untrusted_file.read_named):
-        with pytest.raises(Unfit, match="it has more than"):
+        with pytest.raises(UnsafeFile, match="it has more than"):
             read(path, 1000)
-    with pytest.raises(Unfit):
+    with pytest.raises(UnsafeFile):
         untrusted_file.read_named("/dev/zero", 1000)
 
 
@@ -66,14 +66,14 @@ def test_a_file_that_others_may_write_to(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "a"
     path.write_text("text")
     path.chmod(mode)
-    with pytest.raises(Unfit, match="other users may write to it"):
+    with pytest.raises(UnsafeFile, match="other users may write to it"):
         untrusted_file.read(path, owners=untrusted_file.ours())
-    with pytest.raises(Unfit, match="belongs to user"):
+    with pytest.raises(UnsafeFile, match="belongs to user"):
         untrusted_file.read(path, owners={12345})
 
 
 def test_a_file_of_somebody_else() -> None:
-    with pytest.raises(Unfit, match="it belongs to user 0"):
+    with pytest.raises(UnsafeFile, match="it belongs to user 0"):
         untrusted_file.read("/etc/passwd", owners={4242})
 
 

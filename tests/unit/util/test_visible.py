@@ -21,25 +21,25 @@ from tests.unit.render.test_finding import FOUND
 from tests.unit.render.test_text import Terminal
 from tests.unit.render.test_timeline import a_timeline
 from tracer import render
-from tracer.analysis.table import Table, show
-from tracer.capture.record.files import Files
+from tracer.analysis.table import ResultTable, show
+from tracer.capture.record.files import CaptureFiles
 from tracer.cli import main
 from tracer.commands import read as reading
 from tracer.errors import BadOption
 from tracer.events.record import NOTHING
 from tracer.export.pcapng import as_shown
-from tracer.model.check import Fact
-from tracer.model.counter_mismatch import Difference
+from tracer.model.check import CheckResult
+from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.evidence import Evidence
-from tracer.model.handshake import Cause, Verdict
+from tracer.model.handshake import Cause, HandshakeVerdict
 from tracer.model.kube import Owner
 from tracer.model.loss import Loss
-from tracer.model.packet import Clue, Drop, Endpoints, Handshake, Hop, Ipvs, Nat, Packet, Socket
-from tracer.model.rule import Place, Rule, Visit, Walk
-from tracer.model.summary import Totals
-from tracer.model.timeline import Identity, Stage, Step
+from tracer.model.packet import DecisionDetail, Drop, Endpoints, Handshake, Hop, IpvsDecision, Nat, Packet, Socket
+from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
+from tracer.model.summary import RunSummary
+from tracer.model.timeline import ConnectionKey, Stage, TimelineEntry
 from tracer.node.namespaces import Namespaces
-from tracer.render._style import STYLES, Ink
+from tracer.render._style import STYLES, Styler
 from tracer.render.base import Output
 from tracer.util.visible import finished, json_line, visible
 
@@ -51,21 +51,24 @@ SKIPPED = {"ruleset"}
 """Fields that no format shows: all rules of a table, of which a packet's own are in its walk."""
 
 VERDICT = at_a_listener.verdicts(at_a_listener.syn(*at_a_listener.at_listener(True)), at_a_listener.synack())[0]
-TOTALS = Totals(
-    2, 1, 9, 3, {"dropped": 2}, 1.0, [FOUND], {"accepted": 1}, [Difference("pod-a", "ListenDrops", 2, 1)], {"timelines": 1}, 4
+TOTALS = RunSummary(
+    2, 1, 9, 3, {"dropped": 2}, 1.0, [FOUND], {"accepted": 1}, [CounterMismatch("pod-a", "ListenDrops", 2, 1)],
+    {"timelines": 1}, 4
 )  # fmt: skip
 OWNED = replace(samples.node_port(), src_owner=Owner("Pod", "a", "b"), dst_owner=Owner("Service", "a", "b", "c", "d", "e", "f"))
-CLUED = replace(samples.ping(), hops=[Hop(0, "clue", "node", clue=Clue("route", {"error": 113, "text": "x"}))])
+CLUED = replace(samples.ping(), hops=[Hop(0, "clue", "node", clue=DecisionDetail("route", {"error": 113, "text": "x"}))])
 NAT = Nat("DNAT", Endpoints("a", 1, "b", 2), Endpoints("a", 1, "c", 2))
 RULE = Rule("ip", "nat", "A", 1, "-j DNAT", "comment", "DNAT", 7)
-WALK = Walk((Visit((Place("A", 1), Place("B", 2)), RULE, "DNAT", Evidence.OBSERVED, "tcp : goto x"),), possible=(RULE,))
+WALK = RuleTrace(
+    (RuleHit((RuleLocation("A", 1), RuleLocation("B", 2)), RULE, "DNAT", Evidence.OBSERVED, "tcp : goto x"),), possible=(RULE,)
+)
 MORE = [
     Hop(0, "nat", "node", "PREROUTING", "nat", "A", nat=NAT, walk=WALK, owner=Owner("Service", "a", "b"), in_iface="eth0"),
     Hop(1, "table", "node", "INPUT", "filter", "INPUT", verdict="REJECT", reject="x", walk=replace(WALK, undecided="why")),
     Hop(2, "drop", "node", verdict="DROP", drop=Drop("REASON", "function")),
     Hop(3, "socket", "pod", socket=Socket(1, "LISTEN", 7, "nginx")),
     Hop(4, "handshake", "pod", handshake=Handshake("SYN", False, 3, 2, 1)),
-    Hop(5, "ipvs", "node", "INPUT", nat=NAT, ipvs=Ipvs("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),
+    Hop(5, "ipvs", "node", "INPUT", nat=NAT, ipvs=IpvsDecision("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),
     Hop(6, "route", "node", out_iface="eth1"),
 ]
 PRINTED: list[tuple[Any, Callable[[Output, Any], None]]] = [
@@ -74,8 +77,8 @@ PRINTED: list[tuple[Any, Callable[[Output, Any], None]]] = [
     (VERDICT, Output.syn),
     (a_timeline(why="why", cause="accepted", lost=1), Output.timeline),
     (TOTALS, Output.summary),
-    (Fact("bcc", "missing", "install it"), lambda output, fact: output.begin([fact], fact.text, fact.subject)),
-    (Fact("bcc", "missing", "install it"), lambda output, fact: output.doctor([fact], 1)),
+    (CheckResult("bcc", "missing", "install it"), lambda output, fact: output.begin([fact], fact.text, fact.subject)),
+    (CheckResult("bcc", "missing", "install it"), lambda output, fact: output.doctor([fact], 1)),
     (Loss("hook", 1, 3, "the ring buffer was full"), Output.lost),
     ("a note", Output.note),
     (FOUND, lambda output, finding: output.audit([finding], ["x"], [finding.cause], 0)),
@@ -126,8 +129,9 @@ def harmless(text: str, colours: bool = False) -> None:
 def test_all_nouns_that_are_printed_are_tried() -> None:
     every = set().union(*(nouns(value) for value, _ in PRINTED))
     assert every >= {
-        Packet, Hop, Endpoints, Nat, Socket, Drop, Handshake, Ipvs, Clue, Walk, Visit, Place, Rule, Owner, Fact, Loss, Verdict,
-        Cause, Difference, Totals, Identity, Step, Stage, type(FOUND), type(FOUND.proofs[0]),
+        Packet, Hop, Endpoints, Nat, Socket, Drop, Handshake, IpvsDecision, DecisionDetail, RuleTrace, RuleHit, RuleLocation,
+        Rule, Owner, CheckResult, Loss, HandshakeVerdict,
+        Cause, CounterMismatch, RunSummary, ConnectionKey, TimelineEntry, Stage, type(FOUND), type(FOUND.proofs[0]),
     }  # fmt: skip
     shown = {f.name for f in fields(Hop) if "|" in str(f.type)}
     tried = {f.name for v, _ in PRINTED if isinstance(v, Packet) for h in v.hops for f in fields(Hop) if getattr(h, f.name)}
@@ -168,7 +172,7 @@ def _write(output: Output, write: Callable[[Output, Any], None], value: Any) -> 
 
 def test_colours_are_ours_and_nobody_elses() -> None:
     """A text that has the very codes of a colour in it does not get the colour."""
-    ink = Ink(Terminal())
+    ink = Styler(Terminal())
     for name in STYLES:
         written = finished(ink(name, "a\x1b[1;31mb"))
         assert "a\\x1b[1;31mb" in written and written.startswith("\x1b[") and written.endswith("\x1b[0m")
@@ -196,7 +200,7 @@ def test_an_error_of_an_option(capsys: pytest.CaptureFixture[str], monkeypatch: 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_table(form: str) -> None:
     out = io.StringIO()
-    show([Table(f"[red]{EVIL}", (f"[bold]{EVIL}", "number"), [(f"[/]{EVIL}", 1)])], out, form)
+    show([ResultTable(f"[red]{EVIL}", (f"[bold]{EVIL}", "number"), [(f"[/]{EVIL}", 1)])], out, form)
     harmless(out.getvalue())
     assert "[red]" in out.getvalue() and "[bold]" in out.getvalue()
 
@@ -212,22 +216,22 @@ def test_comments_of_packets() -> None:
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_capture(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its options, its kernel's name, facts, notes, reasons of losses and drops, functions: all of them are hostile."""
-    describe = Files.describe
+    describe = CaptureFiles.describe
 
-    def hostile(self: Files, told: dict[str, Any]) -> None:
+    def hostile(self: CaptureFiles, told: dict[str, Any]) -> None:
         told["host"] = {name: EVIL for name in told["host"]}
         told["drop_reasons"] = {"dict": [[n, EVIL] for n in range(10)]}
         told["options"]["dict"] = [[k, EVIL if k == "said" else v] for k, v in told["options"]["dict"]]
         describe(self, told)
 
-    monkeypatch.setattr(Files, "describe", hostile)
+    monkeypatch.setattr(CaptureFiles, "describe", hostile)
     monkeypatch.setattr(captures, "FUNCTIONS", {0x10: EVIL})
-    evil = [Fact(EVIL, "degraded", EVIL)]
+    evil = [CheckResult(EVIL, "degraded", EVIL)]
     monkeypatch.setattr(captures, "FACTS", {"full": evil, "missed": evil})
     turns = captures.some_turns()
     turns.insert(1, (NOTHING, [Loss("hook" + EVIL, 1, 2, EVIL)]))
     made = captures.capture(tmp_path / "a.k8st", turns)
-    monkeypatch.setattr("tracer.capture.replay.source.Turns.notes", lambda self: [EVIL])
+    monkeypatch.setattr("tracer.capture.replay.source.ReplaySource.notes", lambda self: [EVIL])
     options = {"form": form, "verbose": True, "read": (str(made.path),)}
     reading.read([str(made.path)], options)
     printed = capsys.readouterr()

@@ -21,24 +21,24 @@ from tests.support.waiting import PATIENCE, until
 from tracer.capture.format import record_layout
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import Chunk
-from tracer.capture.record.writer import Writer
+from tracer.capture.record.writer import CaptureWriter
 from tracer.connections import conntrack_events
 from tracer.connections.conntrack_events import EntryEvents
-from tracer.kernel.attach_plan import Refused
+from tracer.kernel.attach_plan import UnavailableProbe
 from tracer.kernel.late_modules import LateModules
 from tracer.kernel.probes import PROBES
-from tracer.kube.kubeconfig import Access
-from tracer.kube.store import Store
-from tracer.kube.watch import Watch
+from tracer.kube.kubeconfig import ApiAccess
+from tracer.kube.store import ObjectStore
+from tracer.kube.watch import ObjectWatch
 from tracer.model.rule import Ruleset
 from tracer.node import netns
-from tracer.pipeline.live_source import Live
+from tracer.pipeline.live_source import LiveSource
 from tracer.rules.iptables import sockopt
-from tracer.rules.iptables.reader import Reader, Reading, Wanted
+from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.nftables import snapshot
 from tracer.rules.nftables.snapshot import Snapshot
-from tracer.rules.nftables.watcher import NftWatch
-from tracer.util.worker import Troubles, Worker, troubles
+from tracer.rules.nftables.watcher import RulesetWatcher
+from tracer.util.worker import Warnings, Worker, troubles
 
 TRACER = Path(__file__).parents[3] / "tracer"
 OWN = Path("/proc/self/ns/net").stat().st_ino
@@ -49,7 +49,7 @@ class Unforeseen(Exception):
 
 
 @pytest.fixture(autouse=True)
-def said(monkeypatch: pytest.MonkeyPatch) -> Troubles:
+def said(monkeypatch: pytest.MonkeyPatch) -> Warnings:
     """What the user is told, beginning with nothing."""
     monkeypatch.setattr(troubles, "_known", set())
     troubles.take()
@@ -70,7 +70,7 @@ def test_every_thread_is_a_worker() -> None:
     }  # fmt: skip
 
 
-def test_a_worker_goes_on_and_says_the_same_error_once(said: Troubles) -> None:
+def test_a_worker_goes_on_and_says_the_same_error_once(said: Warnings) -> None:
     calls = []
 
     def unit() -> bool:
@@ -88,7 +88,7 @@ def test_a_worker_goes_on_and_says_the_same_error_once(said: Troubles) -> None:
 
 
 def test_what_is_said_has_a_bound() -> None:
-    said = Troubles(most=3)
+    said = Warnings(most=3)
     for number in range(10):
         said.say(f"error {number}")
     assert said.take() == ["error 0", "error 1", "error 2", "There are more errors of this kind; they are not shown."]
@@ -96,9 +96,9 @@ def test_what_is_said_has_a_bound() -> None:
     assert said.take() == []
 
 
-def test_a_run_gives_them_to_the_user(said: Troubles) -> None:
+def test_a_run_gives_them_to_the_user(said: Warnings) -> None:
     said.say("Something failed.")
-    assert Live(None).notes() == ["Something failed."]  # type: ignore[arg-type]
+    assert LiveSource(None).notes() == ["Something failed."]  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -110,11 +110,11 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def entered(path: Path) -> Iterator[None]:
         yield
 
-    def read(family: str, table: str, room: int = 0) -> sockopt.Raw:
+    def read(family: str, table: str, room: int = 0) -> sockopt.RawTable:
         if table == known["broken"]:
             raise Unforeseen(table)
         blob = build({"INPUT": [R("DROP")]}, family, table)
-        return sockopt.Raw(bytearray(blob.data), blob.hooks, blob.underflows)
+        return sockopt.RawTable(bytearray(blob.data), blob.hooks, blob.underflows)
 
     monkeypatch.setattr(netns, "entered", entered)
     monkeypatch.setattr(sockopt, "present", lambda family: ["nat", "filter"])
@@ -123,8 +123,8 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return known
 
 
-def taken(reader: Reader, count: int) -> list[Reading]:
-    found: list[Reading] = []
+def taken(reader: TableReader, count: int) -> list[TableSnapshot]:
+    found: list[TableSnapshot] = []
 
     def enough() -> bool:
         found.extend(reader.done())
@@ -134,13 +134,13 @@ def taken(reader: Reader, count: int) -> list[Reading]:
     return found
 
 
-def test_the_reader_of_legacy_rules(tables: dict[str, Any], said: Troubles) -> None:
-    reader = Reader(lambda inode: Path("/here"))
-    reader.ask(Wanted(7, "ip", ""))
+def test_the_reader_of_legacy_rules(tables: dict[str, Any], said: Warnings) -> None:
+    reader = TableReader(lambda inode: Path("/here"))
+    reader.ask(TableRequest(7, "ip", ""))
     nat, rest, every = taken(reader, 3)
     assert nat.table is None and nat.why == "they could not be read (Unforeseen: nat)"
     assert rest.table and not rest.why and every.wanted.table == ""
-    reader.ask(Wanted(7, "ip", "filter"))
+    reader.ask(TableRequest(7, "ip", "filter"))
     (again,) = taken(reader, 1)
     assert again.table, "the thread still answers"
     (sentence,) = said.take()
@@ -148,21 +148,21 @@ def test_the_reader_of_legacy_rules(tables: dict[str, Any], said: Troubles) -> N
     reader.close()
 
 
-def test_the_list_of_legacy_tables(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch, said: Troubles) -> None:
+def test_the_list_of_legacy_tables(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch, said: Warnings) -> None:
     def fails(family: str) -> list[str]:
         raise Unforeseen
 
-    reader = Reader(lambda inode: Path("/here"))
+    reader = TableReader(lambda inode: Path("/here"))
     with monkeypatch.context() as context:
         context.setattr(sockopt, "present", fails)
-        reader.ask(Wanted(7, "ip", ""))
+        reader.ask(TableRequest(7, "ip", ""))
         assert [r.wanted.table for r in taken(reader, 1)] == [""]
-    reader.ask(Wanted(7, "ip", "filter"))
+    reader.ask(TableRequest(7, "ip", "filter"))
     assert taken(reader, 1)[0].table and said.take()
     reader.close()
 
 
-def test_the_watch_of_nftables(monkeypatch: pytest.MonkeyPatch, said: Troubles) -> None:
+def test_the_watch_of_nftables(monkeypatch: pytest.MonkeyPatch, said: Warnings) -> None:
     monkeypatch.setattr("tracer.rules.nftables.watcher.AGAIN_SECONDS", 0.05)
     fails = threading.Event()
     fails.set()
@@ -173,7 +173,7 @@ def test_the_watch_of_nftables(monkeypatch: pytest.MonkeyPatch, said: Troubles) 
         return 5, Snapshot(Ruleset("nft", inode, "5", {}), 5, {}, {})
 
     monkeypatch.setattr(snapshot, "read_new", read_new)
-    with NftWatch(pause=0.01) as watch:
+    with RulesetWatcher(pause=0.01) as watch:
         watch.poll(OWN)
         until(lambda: watch.changes())
         assert not watch.coming(OWN, 5), "nobody waits for rules that cannot be read"
@@ -184,7 +184,7 @@ def test_the_watch_of_nftables(monkeypatch: pytest.MonkeyPatch, said: Troubles) 
         until(lambda: any(c.snapshot and not c.gone for c in watch.changes()))
 
 
-def test_what_conntrack_tells(monkeypatch: pytest.MonkeyPatch, said: Troubles) -> None:
+def test_what_conntrack_tells(monkeypatch: pytest.MonkeyPatch, said: Warnings) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     class Once:
@@ -220,7 +220,7 @@ def test_what_conntrack_tells(monkeypatch: pytest.MonkeyPatch, said: Troubles) -
     theirs.close()
 
 
-def test_the_writer_of_a_capture(said: Troubles) -> None:
+def test_the_writer_of_a_capture(said: Warnings) -> None:
     written: list[Any] = []
 
     def insert(records: list[tuple[Any, ...]], batch: tuple[Any, ...] | None) -> None:
@@ -229,7 +229,7 @@ def test_the_writer_of_a_capture(said: Troubles) -> None:
         written.append((records, batch))
 
     closed = threading.Event()
-    writer = Writer(insert, closed.set, 0)
+    writer = CaptureWriter(insert, closed.set, 0)
     slots = np.zeros((1, record_layout.SLOT), np.uint8)
     writer.put(Chunk(1, [(1, Record.NOTE.value, "bad", "x")], [(1, 1, 0)], [slots], slots.nbytes))
     writer.put(Chunk(2, [(2, Record.NOTE.value, "good", "y")], [(2, 0, 0)]))
@@ -260,7 +260,7 @@ def good(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("body", HOSTILE, ids=str)
 def test_objects_of_the_wrong_types_are_left_out(body: Any) -> None:
-    store = Store()
+    store = ObjectStore()
     store.replace("Service", [body, good("cart")])
     store.apply("Service", body)
     store.delete("Service", body)
@@ -285,7 +285,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(("kind", "body"), OTHERS, ids=str)
 def test_objects_of_other_kinds(kind: str, body: Any) -> None:
-    store = Store()
+    store = ObjectStore()
     store.replace(kind, [body])
     store.apply(kind, body)
     store.load([{"kind": kind, **body}, good("till")])
@@ -313,12 +313,12 @@ class Client:
     def interrupt(self) -> None: ...
 
 
-def test_the_watch_of_the_api(monkeypatch: pytest.MonkeyPatch, said: Troubles) -> None:
+def test_the_watch_of_the_api(monkeypatch: pytest.MonkeyPatch, said: Warnings) -> None:
     odd = [("MODIFIED", body) for body in HOSTILE]
     answers: list[Any] = [Unforeseen("first"), *odd, RecursionError(), ("ADDED", good("till"))]
-    monkeypatch.setattr("tracer.kube.watch.Client", lambda access: Client(list(answers)))
-    store = Store()
-    watch = Watch(Access("http", "127.0.0.1", 1), store, lambda s: "node-1", pause=0.001)
+    monkeypatch.setattr("tracer.kube.watch.ApiClient", lambda access: Client(list(answers)))
+    store = ObjectStore()
+    watch = ObjectWatch(ApiAccess("http", "127.0.0.1", 1), store, lambda s: "node-1", pause=0.001)
     watch.start()
     until(lambda: store.services.all(("shop", "till")))
     told = watch.notes()
@@ -342,19 +342,23 @@ def test_answers_that_are_no_lists(text: bytes, server: ApiServer, monkeypatch: 
         return whole
 
     monkeypatch.setattr(http.client.HTTPResponse, "read", odd)
-    store = Store()
-    watch = Watch(Access("http", "127.0.0.1", server.port), store, lambda s: "node-1", pause=0.01)
+    store = ObjectStore()
+    watch = ObjectWatch(ApiAccess("http", "127.0.0.1", server.port), store, lambda s: "node-1", pause=0.01)
     watch.start()
     assert watch.wait(PATIENCE)
     watch.close()
     assert store.services
 
 
-def test_modules_that_come_late(said: Troubles, tmp_path: Path) -> None:
+def test_modules_that_come_late(said: Warnings, tmp_path: Path) -> None:
     """Each is named once, with what is not shown; what is in its place can be anything."""
     rows = {p.name: p for p in PROBES}
     why = "module nft_fwd_netdev is not loaded"
-    refused = [Refused(rows["nft_fwd"], why), Refused(rows["nft_fwd_to"], why), Refused(rows["hook"], "it is not there")]
+    refused = [
+        UnavailableProbe(rows["nft_fwd"], why),
+        UnavailableProbe(rows["nft_fwd_to"], why),
+        UnavailableProbe(rows["hook"], "it is not there"),
+    ]
     with LateModules(refused, tmp_path, pause=0.01) as late:
         (tmp_path / "nf_nat").mkdir()
         (tmp_path / "nft_fwd_netdev").mkdir()

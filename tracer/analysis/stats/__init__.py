@@ -17,7 +17,7 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol
 
-from tracer.analysis.table import Table
+from tracer.analysis.table import ResultTable
 from tracer.model.packet import Packet
 
 
@@ -25,7 +25,7 @@ class Statistic(Protocol):
     """What a file of this package has."""
 
     def take(self, packet: Packet) -> None: ...
-    def tables(self) -> Iterable[Table]: ...
+    def tables(self) -> Iterable[ResultTable]: ...
 
 
 MOST = 20_000

@@ -11,7 +11,7 @@ from tracer.analysis.stats import MOST
 K = TypeVar("K")
 
 
-class Counted(Generic[K]):
+class KeyCounter(Generic[K]):
     """A counter of at most MOST different things. rest: how many more were counted, of others."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tracer.analysis.stats import MOST
-from tracer.analysis.table import Table
+from tracer.analysis.table import ResultTable
 from tracer.model.packet import Hop, Packet
 
 SHOWN = 25
@@ -20,7 +20,7 @@ STEPS = 8
 """Buckets a power of two."""
 
 
-class Spread:
+class Distribution:
     """Times in ns, counted."""
 
     def __init__(self) -> None:
@@ -41,10 +41,10 @@ class Spread:
         return self.most / 1e3
 
 
-class Latencies:
+class LatencyStatistic:
     def __init__(self) -> None:
-        self._between: dict[tuple[str, str], Spread] = {}
-        self._whole: dict[str, Spread] = {}
+        self._between: dict[tuple[str, str], Distribution] = {}
+        self._whole: dict[str, Distribution] = {}
 
     def take(self, packet: Packet) -> None:
         hops = [h for h in packet.hops if not h.clone and h.what not in ("nat", "nat-hook", "clue")]
@@ -62,23 +62,25 @@ class Latencies:
             self._add(self._whole, packet.outcome, hops[-1].time - hops[0].time)
 
     @staticmethod
-    def _add(into: dict[object, Spread] | dict[tuple[str, str], Spread] | dict[str, Spread], key: object, ns: int) -> None:
-        known: dict[object, Spread] = into  # type: ignore[assignment]
+    def _add(
+        into: dict[object, Distribution] | dict[tuple[str, str], Distribution] | dict[str, Distribution], key: object, ns: int
+    ) -> None:
+        known: dict[object, Distribution] = into  # type: ignore[assignment]
         if key in known or len(known) < MOST:
-            known.setdefault(key, Spread()).add(ns)
+            known.setdefault(key, Distribution()).add(ns)
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ResultTable]:
         columns = ("packets", "median us", "90 % us", "99 % us", "longest us")
         whole = sorted(self._whole.items(), key=lambda item: -item[1].count)[:SHOWN]
         rows = [(outcome, *_figures(spread)) for outcome, spread in whole]
-        yield Table("From the first probe to the last", ("outcome", *columns), rows, "median us")
+        yield ResultTable("From the first probe to the last", ("outcome", *columns), rows, "median us")
         between = sorted(self._between.items(), key=lambda item: -item[1].count)[:SHOWN]
         rows = [(f"{a} > {b}", *_figures(spread)) for (a, b), spread in between]
-        yield Table("From place to place", ("way", *columns), rows, "median us")
+        yield ResultTable("From place to place", ("way", *columns), rows, "median us")
 
 
-def _figures(spread: Spread) -> tuple[int | float, ...]:
+def _figures(spread: Distribution) -> tuple[int | float, ...]:
     return spread.count, spread.at(0.5), spread.at(0.9), spread.at(0.99), spread.most / 1e3
 
 
-STATISTIC = Latencies
+STATISTIC = LatencyStatistic

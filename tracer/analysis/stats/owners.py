@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.analysis.stats._counter import Counted
-from tracer.analysis.table import Table
+from tracer.analysis.stats._counter import KeyCounter
+from tracer.analysis.table import ResultTable
 from tracer.model.packet import Packet
 
 SHOWN = 20
 
 
-class Owners:
+class OwnerStatistic:
     def __init__(self) -> None:
-        self._rules: Counted[tuple[str, str]] = Counted()
-        self._ends: Counted[tuple[str, str]] = Counted()
+        self._rules: KeyCounter[tuple[str, str]] = KeyCounter()
+        self._ends: KeyCounter[tuple[str, str]] = KeyCounter()
 
     def take(self, packet: Packet) -> None:
         for hop in packet.hops:
@@ -26,11 +26,11 @@ class Owners:
             if owner and owner.known:
                 self._ends.add((end, owner.text))
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ResultTable]:
         rows = [(count, what, whose) for (whose, what), count in self._rules.most(SHOWN)]
-        yield Table("Owners of what decided", ("packets", "what", "whose"), rows)
+        yield ResultTable("Owners of what decided", ("packets", "what", "whose"), rows)
         rows = [(count, end, whose) for (end, whose), count in self._ends.most(SHOWN)]
-        yield Table("Who sent and who was asked", ("packets", "end", "who"), rows)
+        yield ResultTable("Who sent and who was asked", ("packets", "end", "who"), rows)
 
 
-STATISTIC = Owners
+STATISTIC = OwnerStatistic

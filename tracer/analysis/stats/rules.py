@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.analysis.stats._counter import Counted
-from tracer.analysis.table import Table
+from tracer.analysis.stats._counter import KeyCounter
+from tracer.analysis.table import ResultTable
 from tracer.model.packet import Packet
 from tracer.render.parts.rules import words
 
 SHOWN = 30
 
 
-class Rules:
+class RuleStatistic:
     def __init__(self) -> None:
-        self._decided: Counted[tuple[str, str, str, str]] = Counted()
-        self._policies: Counted[tuple[str, str, str]] = Counted()
-        self._undecided: Counted[str] = Counted()
+        self._decided: KeyCounter[tuple[str, str, str, str]] = KeyCounter()
+        self._policies: KeyCounter[tuple[str, str, str]] = KeyCounter()
+        self._undecided: KeyCounter[str] = KeyCounter()
 
     def take(self, packet: Packet) -> None:
         for hop in packet.hops:
@@ -33,15 +33,15 @@ class Rules:
             elif hop.walk.undecided:
                 self._undecided.add(hop.walk.undecided)
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ResultTable]:
         rows: list[tuple[object, ...]] = [(count, *what) for what, count in self._decided.most(SHOWN)]
-        yield Table("Rules that decided", ("packets", "table", "place", "verdict", "rule"), rows)
+        yield ResultTable("Rules that decided", ("packets", "table", "place", "verdict", "rule"), rows)
         if self._policies.of:
             rows = [(count, *what) for what, count in self._policies.most(SHOWN)]
-            yield Table("Policies that decided, for no rule did", ("packets", "table", "chain", "verdict"), rows)
+            yield ResultTable("Policies that decided, for no rule did", ("packets", "table", "chain", "verdict"), rows)
         if self._undecided.of:
             rows = [(count, why) for why, count in self._undecided.most(SHOWN)]
-            yield Table("Where the rule is not known", ("packets", "why"), rows)
+            yield ResultTable("Where the rule is not known", ("packets", "why"), rows)
 
 
-STATISTIC = Rules
+STATISTIC = RuleStatistic

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.analysis.stats._counter import Counted
-from tracer.analysis.table import Table
+from tracer.analysis.stats._counter import KeyCounter
+from tracer.analysis.table import ResultTable
 from tracer.model.packet import Packet
 
 SHOWN = 20
 
 
-class Syns:
+class HandshakeStatistic:
     def __init__(self) -> None:
-        self._listeners: Counted[tuple[str, str, str]] = Counted()
-        self._causes: Counted[tuple[str, str]] = Counted()
+        self._listeners: KeyCounter[tuple[str, str, str]] = KeyCounter()
+        self._causes: KeyCounter[tuple[str, str]] = KeyCounter()
 
     def take(self, packet: Packet) -> None:
         shake = packet.handshake
@@ -31,11 +31,11 @@ class Syns:
             reason = packet.drop.reason or packet.drop.function if packet.drop else ""
             self._causes.add((packet.verdict, reason))
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ResultTable]:
         rows: list[tuple[object, ...]] = [(count, *what) for what, count in self._listeners.most(SHOWN)]
-        yield Table("SYNs at their listeners", ("SYNs", "namespace", "listener", "done"), rows)
+        yield ResultTable("SYNs at their listeners", ("SYNs", "namespace", "listener", "done"), rows)
         rows = [(count, *why) for why, count in self._causes.most(SHOWN)]
-        yield Table("SYNs that did not get through", ("SYNs", "why", "drop reason"), rows)
+        yield ResultTable("SYNs that did not get through", ("SYNs", "why", "drop reason"), rows)
 
 
-STATISTIC = Syns
+STATISTIC = HandshakeStatistic

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.analysis.stats._counter import Counted
-from tracer.analysis.table import Table
+from tracer.analysis.stats._counter import KeyCounter
+from tracer.analysis.table import ResultTable
 from tracer.model.packet import Packet
 
 SHOWN = 20
 
 
-class Verdicts:
+class VerdictStatistic:
     def __init__(self) -> None:
-        self._outcomes: Counted[str] = Counted()
-        self._verdicts: Counted[tuple[str, str]] = Counted()
+        self._outcomes: KeyCounter[str] = KeyCounter()
+        self._verdicts: KeyCounter[tuple[str, str]] = KeyCounter()
         self._packets = self._incomplete = self._unexplained = 0
 
     def take(self, packet: Packet) -> None:
@@ -25,12 +25,12 @@ class Verdicts:
         self._outcomes.add(packet.outcome)
         self._verdicts.add((packet.outcome, packet.verdict))
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ResultTable]:
         title = f"Outcomes of {self._packets:,} packets, {self._incomplete:,} of them incomplete"
         title += f", {self._unexplained:,} not explained by the run" * bool(self._unexplained)
-        yield Table(title, ("outcome", "packets"), self._outcomes.most(SHOWN), "packets")
+        yield ResultTable(title, ("outcome", "packets"), self._outcomes.most(SHOWN), "packets")
         rows = [(count, outcome, words) for (outcome, words), count in self._verdicts.most(SHOWN)]
-        yield Table("How they ended", ("packets", "outcome", "verdict"), rows)
+        yield ResultTable("How they ended", ("packets", "outcome", "verdict"), rows)
 
 
-STATISTIC = Verdicts
+STATISTIC = VerdictStatistic

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracer.capture.format.codec import Unreadable, rich
+from tracer.capture.format.codec import MalformedRecord, rich
 from tracer.capture.format.schema import Record
 from tracer.capture.format.type_checks import fits, hashable
 from tracer.kube.cni_cache import Sandbox
-from tracer.model.check import Fact
+from tracer.model.check import CheckResult
 from tracer.model.loss import Loss
 from tracer.node.kube_proxy import KubeProxy
-from tracer.node.procnet import Bound
+from tracer.node.procnet import BoundSocket
 from tracer.util.asking import Question
 
 _CHAIN = tuple[str, str, str]
@@ -68,7 +68,7 @@ META: dict[str, Any] = {
 }
 RICH: dict[str, Any] = {
     "options": dict[str, Any],
-    "facts": dict[str, list[Fact]],
+    "facts": dict[str, list[CheckResult]],
     "acts": frozenset[tuple[str, str, int, str]],
     "drop_reasons": dict[int, str],
 }
@@ -89,7 +89,7 @@ ANSWERS: dict[str, Any] = {
 }
 """By what a question begins with."""
 NODE: dict[str, Any] = {
-    "bound": tuple[Bound, ...],
+    "bound": tuple[BoundSocket, ...],
     "is kube-proxy": bool,
     "kube-proxy": KubeProxy | None,
     "setting": str,
@@ -100,14 +100,15 @@ NODE: dict[str, Any] = {
     "way out": str,
     "flannel": tuple[str, ...],
 }
-SPACE: dict[str, Any] = {"counters": _COUNTERS, "bound": tuple[Bound, ...]}
+SPACE: dict[str, Any] = {"counters": _COUNTERS, "bound": tuple[BoundSocket, ...]}
 """Of ("node", ...) and ("space", name, what); other words of a space are its settings."""
 
 
 def record(kind: str, body: Any) -> Any:
-    """The body of a record. Raises Unreadable for one that is not as it should be. Of an unknown kind nothing is looked at."""
+    """The body of a record. Raises MalformedRecord for one that is not as it should be. Of an unknown kind nothing is looked
+    at."""
     if not fits(body, RECORDS.get(kind, Any), listed=True):
-        raise Unreadable(f"a record of another form ({kind})")
+        raise MalformedRecord(f"a record of another form ({kind})")
     if kind == Record.READING:
         _need(body["wanted"][1] in ("ip", "ip6"), kind)
         table = body["table"]
@@ -122,7 +123,7 @@ def record(kind: str, body: Any) -> Any:
 
 def _need(right: bool, kind: str) -> None:
     if not right:
-        raise Unreadable(f"a record of another form ({kind})")
+        raise MalformedRecord(f"a record of another form ({kind})")
 
 
 def _present(found: dict[str, Any], hints: dict[str, Any], listed: bool = False) -> bool:
@@ -131,9 +132,9 @@ def _present(found: dict[str, Any], hints: dict[str, Any], listed: bool = False)
 
 
 def meta(name: str, value: Any) -> Any:
-    """A piece of `meta`. Raises Unreadable."""
+    """A piece of `meta`. Raises MalformedRecord."""
     if not fits(value, META.get(name, Any), listed=True):
-        raise Unreadable(f"what it says of its {name}")
+        raise MalformedRecord(f"what it says of its {name}")
     if name in RICH:
         found = rich(value)
         _need(fits(found, RICH[name]), name)
@@ -145,13 +146,13 @@ def meta(name: str, value: Any) -> Any:
 
 
 def answer(body: Any) -> tuple[Question, int, Any]:
-    """The question of an answer, which asking of its turn it was, and the answer. Raises Unreadable."""
+    """The question of an answer, which asking of its turn it was, and the answer. Raises MalformedRecord."""
     question, found = rich(body[0]), rich(body[2])
     if type(question) is not tuple or not question or not hashable(question):
-        raise Unreadable("no question")
+        raise MalformedRecord("no question")
     hint = _hint(question)
     if not fits(found, hint):
-        raise Unreadable(f"an answer of another type ({question[0]})")
+        raise MalformedRecord(f"an answer of another type ({question[0]})")
     return question, body[1], found
 
 
@@ -168,16 +169,16 @@ def _hint(question: Question) -> Any:
 
 
 def sandboxes(body: Any) -> tuple[int, list[Sandbox]]:
-    """How many questions had been asked, and what was read. Raises Unreadable."""
+    """How many questions had been asked, and what was read. Raises MalformedRecord."""
     found = rich(body[1])
     if not fits(found, list[Sandbox]):
-        raise Unreadable("no sandboxes")
+        raise MalformedRecord("no sandboxes")
     return body[0], found
 
 
 def loss(body: Any) -> Loss:
-    """Raises Unreadable."""
+    """Raises MalformedRecord."""
     found = rich(body)
     if not isinstance(found, Loss):
-        raise Unreadable("no loss")
+        raise MalformedRecord("no loss")
     return found

@@ -18,23 +18,23 @@ from tracer.capture.format.type_checks import LEAST as LEAST_NUMBER
 from tracer.capture.format.type_checks import MOST as MOST_NUMBER
 from tracer.capture.format.type_checks import sound
 from tracer.kube.cni_cache import Sandbox
-from tracer.model.check import Fact
+from tracer.model.check import CheckResult
 from tracer.model.kube import HostPort
 from tracer.model.loss import Loss
 from tracer.node.kube_proxy import KubeProxy
-from tracer.node.procnet import Bound
-from tracer.rules.iptables.reader import Wanted
-from tracer.rules.nftables.verdict_maps import Element, VerdictMap
+from tracer.node.procnet import BoundSocket
+from tracer.rules.iptables.reader import TableRequest
+from tracer.rules.nftables.verdict_maps import MapElement, VerdictMap
 
 KINDS: dict[str, Any] = {
-    "Fact": Fact,
+    "Fact": CheckResult,
     "KubeProxy": KubeProxy,
-    "Bound": Bound,
+    "Bound": BoundSocket,
     "Sandbox": Sandbox,
     "HostPort": HostPort,
-    "Element": Element,
+    "Element": MapElement,
     "VerdictMap": VerdictMap,
-    "Wanted": Wanted,
+    "Wanted": TableRequest,
     "Loss": Loss,
 }
 """Data classes by their name in a capture, which is part of the format and stays when a class is renamed; so do their fields.
@@ -54,7 +54,7 @@ DEEPEST = 40
 """Values within values. A capture has not half as many."""
 
 
-class Unreadable(Exception):
+class MalformedRecord(Exception):
     """What stands there is not what a capture has there."""
 
 
@@ -78,9 +78,9 @@ def plain(value: Any) -> Any:
 
 
 def rich(value: Any, depth: int = DEEPEST) -> Any:
-    """The value that `plain` was given, its data classes with fields of their types. Raises Unreadable."""
+    """The value that `plain` was given, its data classes with fields of their types. Raises MalformedRecord."""
     if not depth:
-        raise Unreadable("values within values without end")
+        raise MalformedRecord("values within values without end")
     if isinstance(value, list):
         return [rich(v, depth - 1) for v in value]
     if not isinstance(value, dict):
@@ -92,11 +92,11 @@ def rich(value: Any, depth: int = DEEPEST) -> Any:
             # A field that this program no longer has is left out; one that it has since has its default.
             made = KINDS[what](**{k: rich(v, depth - 1) for k, v in inside.items() if k in known})
             if not sound(made):
-                raise Unreadable(f"a {what} of other types")
+                raise MalformedRecord(f"a {what} of other types")
             return made
         return _WHAT[what](inside, depth - 1)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise Unreadable(f"no value of a capture: {what!r}") from e
+        raise MalformedRecord(f"no value of a capture: {what!r}") from e
 
 
 def _bytes(text: Any, depth: int) -> bytes:
@@ -124,19 +124,19 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(stored: object) -> Any:
-    """The plain JSON of what is stored: numbers have 64 bits and are finite. Raises Unreadable."""
+    """The plain JSON of what is stored: numbers have 64 bits and are finite. Raises MalformedRecord."""
     if isinstance(stored, str):
         stored = stored.encode(errors="surrogateescape")
     if not isinstance(stored, bytes):
-        raise Unreadable("no text")
+        raise MalformedRecord("no text")
     most = min(MOST, ALWAYS + TIMES * len(stored))
     try:
         text = inflate(stored, most) if stored[:1] == b"\x78" else stored
         if len(text) + NODE_BYTES * sum(map(text.count, (b",", b"[", b"{"))) > most:
-            raise Unreadable("more values than it has room for")
+            raise MalformedRecord("more values than it has room for")
         return json.loads(text, parse_int=_int, parse_float=_float, parse_constant=_constant)
     except (ValueError, RecursionError) as e:
-        raise Unreadable(str(e)) from e
+        raise MalformedRecord(str(e)) from e
 
 
 def _int(text: str) -> int:
@@ -155,12 +155,12 @@ def _constant(text: str) -> float:
 
 
 def inflate(stored: bytes, most: int = MOST) -> bytes:
-    """What was compressed. Raises Unreadable when it is damaged, or becomes longer than `most`."""
+    """What was compressed. Raises MalformedRecord when it is damaged, or becomes longer than `most`."""
     try:
         engine = zlib.decompressobj()
         whole = engine.decompress(stored, most)
     except zlib.error as e:
-        raise Unreadable(str(e)) from e
+        raise MalformedRecord(str(e)) from e
     if not engine.eof:
-        raise Unreadable("a compressed part has no end")
+        raise MalformedRecord("a compressed part has no end")
     return whole

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer.capture.format.codec import Unreadable, inflate
+from tracer.capture.format.codec import MalformedRecord, inflate
 from tracer.capture.format.type_checks import fits
 from tracer.events import payload, record, table_trace
 from tracer.events.record import Kind
@@ -77,8 +77,9 @@ def of_packets(slots: npt.NDArray[np.uint8]) -> int:
     return int((~np.isin(kinds, (int(Kind.EVENT_RULESET), int(Kind.EVENT_RAW)))).sum())
 
 
-class Layout:
-    """How slots of one file become this program's events. told: what `describe` said when it was written. Raises Unreadable.
+class RecordLayout:
+    """How slots of one file become this program's events. told: what `describe` said when it was written. Raises
+    MalformedRecord.
 
     unknown: events of a kind that there is none of, which are left out.
     """
@@ -91,20 +92,20 @@ class Layout:
             self._kinds = {int(number): name for name, number in told["kinds"].items()}
             sizes = {self._dtypes[name].itemsize for name in ("event", "nft_hit", "steps")}
         except (LookupError, TypeError, ArithmeticError, ValueError, AttributeError) as e:
-            raise Unreadable(f"the layout of its events cannot be understood ({e})") from e
+            raise MalformedRecord(f"the layout of its events cannot be understood ({e})") from e
         missing = {"kind"} - set(self._dtypes["event"].names or ())
         if missing or any(not 0 < dtype.itemsize <= LONGEST for dtype in self._dtypes.values()):
-            raise Unreadable("the layout of its events makes no sense")
+            raise MalformedRecord("the layout of its events makes no sense")
         if not 8 < self.slot <= 1 << 12 or len(sizes) != 1 or (sizes.pop() + 8) % self.slot:
-            raise Unreadable("the layout of its events makes no sense")
+            raise MalformedRecord("the layout of its events makes no sense")
 
     def unpack(self, stored: object, count: int) -> npt.NDArray[np.uint8]:
-        """The slots of a stored batch, one a row. Raises Unreadable."""
+        """The slots of a stored batch, one a row. Raises MalformedRecord."""
         if not isinstance(stored, bytes) or not 0 <= count * self.slot <= min(MOST_BYTES, ALWAYS + TIMES * len(stored)):
-            raise Unreadable("a batch is of no size that there can be")
+            raise MalformedRecord("a batch is of no size that there can be")
         payload = inflate(stored, self.slot * count + 1)
         if len(payload) != self.slot * count:
-            raise Unreadable("a batch is not as long as it says")
+            raise MalformedRecord("a batch is not as long as it says")
         return np.ascontiguousarray(np.frombuffer(payload, np.uint8).reshape(self.slot, count).T)
 
     def events(self, slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from tracer.capture.format.codec import Unreadable, plain, rich
+from tracer.capture.format.codec import MalformedRecord, plain, rich
 from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.rules.iptables.blob import BlobTable
-from tracer.rules.iptables.entry import BadBlob
-from tracer.rules.iptables.reader import Reading, Wanted, joined
+from tracer.rules.iptables.entry import MalformedTable
+from tracer.rules.iptables.reader import TableRequest, TableSnapshot, joined
 from tracer.rules.nftables.snapshot import Snapshot
-from tracer.rules.nftables.watcher import Change
+from tracer.rules.nftables.watcher import RulesetUpdate
 
 
-def of_reading(r: Reading) -> Any:
+def of_reading(r: TableSnapshot) -> Any:
     """A reading as plain JSON."""
     table = None
     if r.table:
@@ -29,33 +29,33 @@ def of_reading(r: Reading) -> Any:
     return {"wanted": wanted, "thread": r.thread, "began": r.began, "ended": r.ended, "why": r.why, "table": table}
 
 
-def reading(told: Any) -> Reading:
-    """The reading. Raises Unreadable."""
+def reading(told: Any) -> TableSnapshot:
+    """The reading. Raises MalformedRecord."""
     try:
-        wanted, stored = Wanted(*told["wanted"]), told["table"]
-        made = Reading(wanted, told["thread"], told["began"], told["ended"], why=told["why"])
+        wanted, stored = TableRequest(*told["wanted"]), told["table"]
+        made = TableSnapshot(wanted, told["thread"], told["began"], told["ended"], why=told["why"])
         if stored is None:
             return made
         blob = base64.b64decode(stored["blob"])
         places = {k: v for k, v in stored["hooks"]}, {k: v for k, v in stored["underflows"]}
         table = BlobTable(wanted.family, wanted.table, blob, *places)
-        return Reading(wanted, made.thread, made.began, made.ended, table, joined(table, stored["text"]), made.why)
-    except (KeyError, TypeError, ValueError, AttributeError, BadBlob, RecursionError) as e:
-        raise Unreadable(f"a reading of legacy rules ({e})") from e
+        return TableSnapshot(wanted, made.thread, made.began, made.ended, table, joined(table, stored["text"]), made.why)
+    except (KeyError, TypeError, ValueError, AttributeError, MalformedTable, RecursionError) as e:
+        raise MalformedRecord(f"a reading of legacy rules ({e})") from e
 
 
-def of_change(change: Change) -> Any:
+def of_change(change: RulesetUpdate) -> Any:
     """A look at nftables' rules as plain JSON."""
     return [change.inode, change.seen, change.gone, _of_snapshot(change.snapshot) if change.snapshot else None]
 
 
-def change(told: Any) -> Change:
-    """The look. Raises Unreadable."""
+def change(told: Any) -> RulesetUpdate:
+    """The look. Raises MalformedRecord."""
     try:
         inode, seen, gone, stored = told
-        return Change(inode, seen, gone, _snapshot(stored) if stored else None)
+        return RulesetUpdate(inode, seen, gone, _snapshot(stored) if stored else None)
     except (KeyError, TypeError, ValueError, IndexError) as e:
-        raise Unreadable(f"a reading of nftables rules ({e})") from e
+        raise MalformedRecord(f"a reading of nftables rules ({e})") from e
 
 
 def _of_snapshot(s: Snapshot) -> Any:

@@ -22,12 +22,12 @@ from tracer.capture.format.codec import plain
 from tracer.capture.format.schema import Record
 from tracer.connections.conntrack_events import Datagram
 from tracer.kube.cni_cache import Sandbox
-from tracer.kube.filter_renewal import Renewed
+from tracer.kube.filter_renewal import RenewedFilter
 from tracer.kube.store import Change
 from tracer.model.loss import Loss
-from tracer.model.timeline import Step
-from tracer.rules.iptables.reader import Reading
-from tracer.rules.nftables.watcher import Change as NftChange
+from tracer.model.timeline import TimelineEntry
+from tracer.rules.iptables.reader import TableSnapshot
+from tracer.rules.nftables.watcher import RulesetUpdate as NftChange
 from tracer.util.asking import Question
 from tracer.util.bounded import Bounded
 from tracer.util.visible import visible
@@ -56,7 +56,7 @@ class Chunk:
     began: float = field(default_factory=time.monotonic)
 
 
-class Tape:
+class RecordBuffer:
     """Collects, and gives chunks to `sink`, once that is set; before, they wait here."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Tape:
         """The CNI result cache was read."""
         self.keep(Record.SANDBOXES, "", [asked, plain(found)])
 
-    def reading(self, reading: Reading) -> None:
+    def reading(self, reading: TableSnapshot) -> None:
         """A legacy table was read."""
         wanted = reading.wanted
         key = f"{wanted.netns} {wanted.family} {wanted.table}"
@@ -154,7 +154,7 @@ class Tape:
         """A namespace's nftables were looked at."""
         self.keep(Record.NFT, f"{change.inode} {change.seen}", lambda: rulesets.of_change(change))
 
-    def changes(self, steps: list[Step]) -> None:
+    def changes(self, steps: list[TimelineEntry]) -> None:
         """Rules or objects were replaced."""
         self.keep(Record.CHANGE, "", [[step.time, step.text] for step in steps])
 
@@ -167,7 +167,7 @@ class Tape:
     def loss(self, loss: Loss) -> None:
         self.keep(Record.LOSS, loss.probe, plain(loss))
 
-    def renewed(self, renewed: Renewed) -> None:
+    def renewed(self, renewed: RenewedFilter) -> None:
         """The probes got another filter."""
         to = renewed.filter
         body = [renewed.since, sorted(map(list, renewed.ends)), [str(host) for host in to.hosts], list(to.ports)]

@@ -22,7 +22,7 @@ READINGS = 16
 """Of a legacy table, and of a namespace's nftables: older ones are of packets long gone."""
 
 
-class Standing:
+class CarryOver:
     """Records by what they are about; the newer takes the place of the older where it says all that the older said."""
 
     def __init__(self) -> None:

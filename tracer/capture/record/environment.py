@@ -14,45 +14,51 @@ import numpy as np
 import numpy.typing as npt
 
 from tracer import __version__
-from tracer.capture.change_events import KeptChanges, KeptEntries
-from tracer.capture.cni_journal import Recorded
+from tracer.capture.change_events import RecordedChangeLog, RecordedConntrackListener
+from tracer.capture.cni_journal import RecordedCniCache
 from tracer.capture.format import record_layout
 from tracer.capture.format.codec import plain
 from tracer.capture.format.schema import ALL
-from tracer.capture.journal import AskedNamespaces, AskedNode, AskedProcesses, AskedSpaces, asked_function
-from tracer.capture.record.buffer import Tape
-from tracer.capture.record.files import Files, Sizes
-from tracer.capture.record.writer import Writer
-from tracer.capture.redact.records import Redacted
+from tracer.capture.journal import (
+    JournaledHostReader,
+    JournaledNamespaceInspector,
+    JournaledNamespaces,
+    JournaledProcesses,
+    asked_function,
+)
+from tracer.capture.record.buffer import RecordBuffer
+from tracer.capture.record.files import CaptureFiles, RotationLimits
+from tracer.capture.record.writer import CaptureWriter
+from tracer.capture.redact.records import RecordRedactor
 from tracer.connections.conntrack_events import EntryEvents
 from tracer.events import record
 from tracer.kernel.session import Session
-from tracer.kube.catalog import Known
-from tracer.kube.filter_renewal import Renewed
-from tracer.kube.resolver import Kube
-from tracer.kube.store import Store
-from tracer.model.check import Fact
+from tracer.kube.catalog import ClusterView
+from tracer.kube.filter_renewal import RenewedFilter
+from tracer.kube.resolver import OwnerResolver
+from tracer.kube.store import ObjectStore
+from tracer.model.check import CheckResult
 from tracer.node import addresses
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
-from tracer.pipeline.environment import Parts
-from tracer.pipeline.live_source import Live
-from tracer.pipeline.source import Turn
-from tracer.rules.iptables.reader import Reader, Reading
-from tracer.rules.nftables.snapshot_cache import Watching
-from tracer.rules.nftables.watcher import Change
+from tracer.pipeline.environment import Environment
+from tracer.pipeline.live_source import LiveSource
+from tracer.pipeline.source import Batch
+from tracer.rules.iptables.reader import TableReader, TableSnapshot
+from tracer.rules.nftables.snapshot_cache import UpdateSource
+from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.util.timezone import local_zone
 from tracer.util.worker import troubles
 
 
-class KeptReader(Reader):
+class RecordedTableReader(TableReader):
     """A reader whose readings go on tape when they are taken."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: RecordBuffer) -> None:
         self._tape = tape
         super().__init__(keep=True)
 
-    def done(self) -> list[Reading]:
+    def done(self) -> list[TableSnapshot]:
         found = super().done()
         for reading in found:
             self._tape.reading(reading)
@@ -60,13 +66,13 @@ class KeptReader(Reader):
         return [replace(reading, blob=b"", text=None) for reading in found]
 
 
-class KeptWatch:
+class RecordedRulesetWatcher:
     """nftables' rules, on tape as they are taken."""
 
-    def __init__(self, watch: Watching, tape: Tape) -> None:
+    def __init__(self, watch: UpdateSource, tape: RecordBuffer) -> None:
         self._watch, self._tape = watch, tape
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[RulesetUpdate]:
         found = self._watch.changes()
         for change in found:
             self._tape.nft(change)
@@ -76,37 +82,37 @@ class KeptWatch:
         return self._watch.coming(inode, generation)
 
 
-class Recording(Parts):
-    """One run on its way to a file: makes the parts that answer for the machine, each on tape. Raises NotWritten.
+class RecordingEnvironment(Environment):
+    """One run on its way to a file: makes the parts that answer for the machine, each on tape. Raises OutputNotWritten.
 
     redacted: what all that is written has to pass.
     """
 
-    def __init__(self, path: str, sizes: Sizes, redacted: Redacted | None = None) -> None:
+    def __init__(self, path: str, sizes: RotationLimits, redacted: RecordRedactor | None = None) -> None:
         self._redacted = redacted
-        self.tape = Tape()
-        self.files = Files(Path(path), sizes)
-        self.writer: Writer | None = None
-        self.sandboxes: Recorded | None = None
-        self.heard = KeptEntries(self.tape, EntryEvents())
+        self.tape = RecordBuffer()
+        self.files = CaptureFiles(Path(path), sizes)
+        self.writer: CaptureWriter | None = None
+        self.sandboxes: RecordedCniCache | None = None
+        self.heard = RecordedConntrackListener(self.tape, EntryEvents())
         self._closed = False
         self._function: Callable[[int], str] = lambda address: ""
 
-    def known(self) -> Known:
+    def known(self) -> ClusterView:
         """What names are found with."""
-        store = Store()
+        store = ObjectStore()
         store.on_apply(self.tape.objects)
-        self.sandboxes = Recorded(self.tape.sandboxes)
-        return Known(store, self.sandboxes, addresses.local_addresses(), addresses.ipvs_addresses())
+        self.sandboxes = RecordedCniCache(self.tape.sandboxes)
+        return ClusterView(store, self.sandboxes, addresses.local_addresses(), addresses.ipvs_addresses())
 
-    def namespaces(self) -> AskedNamespaces:
-        return AskedNamespaces(self.tape.asking, Namespaces())
+    def namespaces(self) -> JournaledNamespaces:
+        return JournaledNamespaces(self.tape.asking, Namespaces())
 
-    def processes(self) -> AskedProcesses:
-        return AskedProcesses(self.tape.asking)
+    def processes(self) -> JournaledProcesses:
+        return JournaledProcesses(self.tape.asking)
 
-    def spaces(self, namespaces: Namespaces, processes: Processes) -> AskedSpaces:
-        return AskedSpaces(self.tape.asking, namespaces, processes)
+    def spaces(self, namespaces: Namespaces, processes: Processes) -> JournaledNamespaceInspector:
+        return JournaledNamespaceInspector(self.tape.asking, namespaces, processes)
 
     def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
         self._function = asked_function(self.tape.asking, symbols)
@@ -117,31 +123,31 @@ class Recording(Parts):
         for address in np.unique(events["object"][events["kind"] == record.Kind.EVENT_DROP]).tolist():
             self._function(address)
 
-    def node(self) -> AskedNode:
-        return AskedNode(self.tape.asking)
+    def node(self) -> JournaledHostReader:
+        return JournaledHostReader(self.tape.asking)
 
-    def reader(self) -> KeptReader:
-        return KeptReader(self.tape)
+    def reader(self) -> RecordedTableReader:
+        return RecordedTableReader(self.tape)
 
-    def watch(self, watch: Watching) -> KeptWatch:
-        return KeptWatch(watch, self.tape)
+    def watch(self, watch: UpdateSource) -> RecordedRulesetWatcher:
+        return RecordedRulesetWatcher(watch, self.tape)
 
-    def changes(self) -> KeptChanges:
-        return KeptChanges(self.tape)
+    def changes(self) -> RecordedChangeLog:
+        return RecordedChangeLog(self.tape)
 
-    def entries(self) -> KeptEntries:
+    def entries(self) -> RecordedConntrackListener:
         return self.heard
 
     def start(
         self,
         session: Session,
-        kube: Kube,
+        kube: OwnerResolver,
         namespaces: Namespaces,
         release: str,
         clock: int,
         drop_reasons: dict[int, str],
         tracking: set[int],
-        facts: dict[str, list[Fact]],
+        facts: dict[str, list[CheckResult]],
         options: dict[str, Any],
     ) -> None:
         """The file is written from now on, and begins with what never changes in a run."""
@@ -167,11 +173,11 @@ class Recording(Parts):
             "ipvs_addresses": sorted(kube.known.ipvs),
         }  # fmt: skip
         self.files.describe(self._redacted.meta(told) if self._redacted else told)
-        self.writer = Writer(self.files.insert, self.files.close, clock, self._redacted)
+        self.writer = CaptureWriter(self.files.insert, self.files.close, clock, self._redacted)
         self.tape.start(self.writer.put)
 
-    def source(self, session: Session, kube: Kube) -> Source:
-        return Source(session, kube, self)
+    def source(self, session: Session, kube: OwnerResolver) -> RecordingSource:
+        return RecordingSource(session, kube, self)
 
     def close(self, seconds: float | None = None) -> list[str]:
         if self._closed:
@@ -188,14 +194,14 @@ class Recording(Parts):
         return self.writer.said() + troubles.take() + ([f"{lost} events are not in the capture."] if lost else [])
 
 
-class Source(Live):
+class RecordingSource(LiveSource):
     """The running probes, on tape."""
 
-    def __init__(self, session: Session, kube: Kube, recording: Recording) -> None:
+    def __init__(self, session: Session, kube: OwnerResolver, recording: RecordingEnvironment) -> None:
         super().__init__(session, kube)
         self._recording, self._tape = recording, recording.tape
 
-    def turn(self, last: bool) -> Turn:
+    def turn(self, last: bool) -> Batch:
         now = time.monotonic_ns()
         slots = self.session.drain()
         self._tape.turn(now, slots, last)
@@ -207,13 +213,13 @@ class Source(Live):
             self._tape.loss(loss)
         events = record.unpack(slots)
         self._recording.dropped(events)
-        return Turn(now, events, losses, last)
+        return Batch(now, events, losses, last)
 
     def glance(self) -> None:
         super().glance()
         self._recording.heard.ports = self._kube.ports() if self._kube else ()
 
-    def renewals(self) -> list[Renewed]:
+    def renewals(self) -> list[RenewedFilter]:
         found = super().renewals()
         for renewed in found:
             self._tape.renewed(renewed)

@@ -17,8 +17,8 @@ from typing import Any
 
 from tracer.capture.format.codec import pack
 from tracer.capture.format.schema import APPLICATION, TABLES, VERSION, Record, crc
-from tracer.capture.record.carry_over import Standing
-from tracer.errors import NotWritten
+from tracer.capture.record.carry_over import CarryOver
+from tracer.errors import OutputNotWritten
 from tracer.util.new_file import fresh, intruder
 
 BUSY_SECONDS = 5.0
@@ -33,7 +33,7 @@ SHARE = 8
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RotationLimits:
     """How much is kept. ring: bytes of one file, 0 = no limit. rotate, seconds: a file so large or old has a successor."""
 
     ring: int = 0
@@ -45,16 +45,16 @@ class Sizes:
         return bool(self.rotate or self.seconds)
 
 
-class Files:
+class CaptureFiles:
     """The file that is being written. path: of the first; with successors each has a number: night.k8st, night.2.k8st ...
 
-    The first is made here, so that what is wrong is said early. Raises NotWritten.
+    The first is made here, so that what is wrong is said early. Raises OutputNotWritten.
     """
 
-    def __init__(self, path: Path, sizes: Sizes = Sizes()) -> None:
+    def __init__(self, path: Path, sizes: RotationLimits = RotationLimits()) -> None:
         self._path, self.sizes = path, sizes
         self._meta: dict[str, Any] = {}
-        self._standing = Standing()
+        self._standing = CarryOver()
         self.names: list[Path] = []
         self._connection: sqlite3.Connection | None = None
         self._lock = -1
@@ -64,7 +64,7 @@ class Files:
             self._make()
         except (OSError, sqlite3.Error) as e:
             why = (e.strerror if isinstance(e, OSError) else None) or str(e)
-            raise NotWritten(f"The capture {path} cannot be made: {why}.") from e
+            raise OutputNotWritten(f"The capture {path} cannot be made: {why}.") from e
 
     def describe(self, meta: dict[str, Any]) -> None:
         """What never changes in this run; to be called before anything is inserted."""

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
-from tracer.render.base import Lost
-from tracer.render.text import Text
+from tracer.model.summary import RunSummary
+from tracer.render.base import LostEvents
+from tracer.render.text import TextOutput
 
 
-class Quiet(Text):
+class RecordOutput(TextOutput):
     """All of it on `err`: there is no result but the file."""
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -24,10 +24,10 @@ class Quiet(Text):
 
     def finding(self, finding: Finding) -> None: ...
 
-    def lost(self, loss: Lost) -> None:
+    def lost(self, loss: LostEvents) -> None:
         self.lost_by_probe[loss.probe] += loss.count
 
-    def summary(self, totals: Totals) -> None:
+    def summary(self, totals: RunSummary) -> None:
         size = sum(path.stat().st_size for path in self._files if path.exists()) / 1e6
         names = ", ".join(map(str, self._files))
         lost = f", {totals.lost} lost" if totals.lost else ""

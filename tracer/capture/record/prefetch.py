@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer.capture.cni_journal import Recorded
+from tracer.capture.cni_journal import RecordedCniCache
 from tracer.events import payload
 from tracer.events.record import Kind
 from tracer.events.record import address as address_of
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
-from tracer.node.namespace_view import Spaces
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.namespaces import Namespaces
-from tracer.node.node import Node
+from tracer.node.node import HostReader
 from tracer.node.processes import Processes
-from tracer.packets.assembler import Journeys
-from tracer.rules.resolver import Hits
+from tracer.packets.assembler import PacketAssembler
+from tracer.rules.resolver import RuleResolver
 from tracer.util.octets import c_text
 
 NODE_SECONDS, COUNTER_SECONDS = 2.0, 10.0
@@ -62,7 +62,7 @@ OF_SPACE = (
 LISTEN = 10
 
 
-class Ahead(Journeys):
+class Prefetcher(PacketAssembler):
     """Asks what a replay will want to know."""
 
     def __init__(
@@ -70,10 +70,10 @@ class Ahead(Journeys):
         namespaces: Namespaces,
         processes: Processes,
         function: Callable[[int], str],
-        rules: Hits,
-        node: Node,
-        sandboxes: Recorded | None,
-        spaces: Spaces,
+        rules: RuleResolver,
+        node: HostReader,
+        sandboxes: RecordedCniCache | None,
+        spaces: NamespaceInspector,
     ) -> None:
         self._namespaces, self._processes, self._function = namespaces, processes, function
         self._hits, self._node, self._sandboxes, self._spaces = rules, node, sandboxes, spaces

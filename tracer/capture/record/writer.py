@@ -21,7 +21,7 @@ from tracer.capture.format import record_layout
 from tracer.capture.format.codec import pack
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import Chunk, Row
-from tracer.capture.redact.records import Redacted
+from tracer.capture.redact.records import RecordRedactor
 from tracer.util.worker import Worker, troubles
 
 ROOM = 128 << 20
@@ -38,13 +38,13 @@ Insert = Callable[[list[tuple[Any, ...]], tuple[Any, ...] | None], None]
 """Puts records, and a batch, into the file in one transaction. sqlite3.Error, OSError."""
 
 
-class Writer:
+class CaptureWriter:
     """A thread. insert, close: to be called in it alone. wall: what to add to CLOCK_MONOTONIC to get ns since the epoch.
 
     redacted: what everything passes before it is written.
     """
 
-    def __init__(self, insert: Insert, close: Callable[[], None], wall: int, redacted: Redacted | None = None) -> None:
+    def __init__(self, insert: Insert, close: Callable[[], None], wall: int, redacted: RecordRedactor | None = None) -> None:
         self._insert, self._close, self._wall, self._redacted = insert, close, wall, redacted
         self._waiting = 0
         self._lock = threading.Lock()

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from tracer.model.finding import Finding
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 from tracer.util.octets import encoded
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ FREE = ("netns", "command")
 """Fields that hold a name that somebody chose."""
 
 
-class Redaction:
+class Pseudonymizer:
     """One, with its own key. key: to redact several captures in the same way."""
 
     def __init__(self, key: bytes = b"") -> None:
@@ -119,7 +119,7 @@ class Redaction:
     def finding(self, finding: Finding) -> Finding:
         return self.deep(finding)
 
-    def totals(self, totals: Totals) -> Totals:
+    def totals(self, totals: RunSummary) -> RunSummary:
         return replace(totals, findings=[self.finding(f) for f in totals.findings])
 
     def deep(self, value: T) -> T:

@@ -22,10 +22,10 @@ from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import Row
 from tracer.capture.redact import events
 from tracer.capture.redact.events import MAPPED
-from tracer.capture.redact.pseudonyms import Redaction
+from tracer.capture.redact.pseudonyms import Pseudonymizer
 from tracer.kube.cni_cache import Sandbox
 from tracer.node.kube_proxy import KubeProxy
-from tracer.node.procnet import Bound
+from tracer.node.procnet import BoundSocket
 
 _NAMELESS = re.compile(r"node|netns \d+|")
 """What a namespace is called that has no name."""
@@ -41,11 +41,11 @@ KEPT_META = frozenset({"program", "clock", "layout", "ring", "probes", "acts", "
 SAID = "(redacted)"
 
 
-class Redacted:
+class RecordRedactor:
     """One recording, redacted. Its key is made anew, and is not written."""
 
     def __init__(self, key: bytes = b"") -> None:
-        self._redaction = Redaction(key)
+        self._redaction = Pseudonymizer(key)
         self._packed: dict[bytes, bytes] = {}
 
     # ---- names and addresses
@@ -138,7 +138,7 @@ class Redacted:
         of, name, what = question
         return (of, self.space(name), what), self._bound(answer) if what == "bound" else answer
 
-    def _bound(self, found: Any) -> tuple[Bound, ...]:
+    def _bound(self, found: Any) -> tuple[BoundSocket, ...]:
         return tuple(replace(b, address=self.address(b.address)) for b in found)
 
     def _node(self, question: Any, answer: Any) -> Any:
@@ -207,23 +207,23 @@ class Redacted:
         return "", body
 
 
-_ROWS: dict[str, Callable[[Redacted, Any], tuple[str, Any] | None]] = {
-    Record.ANSWER: Redacted._answer,
-    Record.OBJECTS: Redacted._objects,
-    Record.SANDBOXES: Redacted._sandboxes,
-    Record.LOSS: Redacted._loss,
-    Record.GAP: Redacted._gap,
-    Record.FILTER: Redacted._filter,
-    Record.LEFT: Redacted._end,
-    Record.END: Redacted._end,
+_ROWS: dict[str, Callable[[RecordRedactor, Any], tuple[str, Any] | None]] = {
+    Record.ANSWER: RecordRedactor._answer,
+    Record.OBJECTS: RecordRedactor._objects,
+    Record.SANDBOXES: RecordRedactor._sandboxes,
+    Record.LOSS: RecordRedactor._loss,
+    Record.GAP: RecordRedactor._gap,
+    Record.FILTER: RecordRedactor._filter,
+    Record.LEFT: RecordRedactor._end,
+    Record.END: RecordRedactor._end,
 }
-_ANSWERS: dict[str, Callable[[Redacted, Any, Any], Any]] = {
-    "process": Redacted._process,
-    "listener": Redacted._process,
-    "netns": Redacted._netns,
-    "space names": Redacted._spaces,
-    "space": Redacted._space,
-    "node": Redacted._node,
-    "function": Redacted._same,
+_ANSWERS: dict[str, Callable[[RecordRedactor, Any, Any], Any]] = {
+    "process": RecordRedactor._process,
+    "listener": RecordRedactor._process,
+    "netns": RecordRedactor._netns,
+    "space names": RecordRedactor._spaces,
+    "space": RecordRedactor._space,
+    "node": RecordRedactor._node,
+    "function": RecordRedactor._same,
 }
 """By the first word of the question (tracer/capture/journal.py)."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tracer.rules.iptables.reader import Reader, Reading, Wanted
-from tracer.rules.nftables.watcher import Change
+from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.util.asking import NotAsked, Question
 
 T = TypeVar("T")
@@ -15,28 +15,28 @@ MOST_UNASKED = 64
 """Questions without an answer that are kept: one is enough to show that the run had ended."""
 
 
-class ReplayedReader(Reader):
+class ReplayedTableReader(TableReader):
     """Gives the readings that were taken in this turn."""
 
     def __init__(self) -> None:
-        self.coming: list[Reading] = []
+        self.coming: list[TableSnapshot] = []
 
-    def ask(self, wanted: Wanted) -> None: ...
+    def ask(self, wanted: TableRequest) -> None: ...
 
-    def done(self) -> list[Reading]:
+    def done(self) -> list[TableSnapshot]:
         found, self.coming = self.coming, []
         return found
 
     def close(self) -> None: ...
 
 
-class ReplayedWatch:
+class ReplayedRulesetWatcher:
     """Gives what was learned of nftables' rules in this turn."""
 
     def __init__(self) -> None:
-        self.learned: list[Change] = []
+        self.learned: list[RulesetUpdate] = []
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[RulesetUpdate]:
         found, self.learned = self.learned, []
         return found
 
@@ -44,8 +44,8 @@ class ReplayedWatch:
         return True
 
 
-class Answers:
-    """The recorded answers; its `asking` is the Asking of a replay.
+class ReplayedAnswers:
+    """The recorded answers; its `asking` is the Journal of a replay.
 
     silent: the capture does not have answers that are the default one, as explained runs were recorded before.
     unasked: sockets whose process was asked for here and had no answer, since the list was last taken.

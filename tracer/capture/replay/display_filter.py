@@ -17,7 +17,7 @@ from tracer.model.packet import Endpoints, Packet
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DisplayFilter:
     """protocol: as packets have it in lower case, "" = any. family: 4, 6 or 0 = any. iface, netns: names, "" = any."""
 
     ports: tuple[int, ...] = ()

@@ -9,38 +9,44 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracer.capture.format.codec import Unreadable, rich
-from tracer.capture.journal import AskedNamespaces, AskedNode, AskedProcesses, AskedSpaces, asked_function
-from tracer.capture.replay.reader import Capture
-from tracer.capture.replay.source import Turns
-from tracer.handshakes.analyzer import Syns
-from tracer.kube.catalog import Known
-from tracer.packets.assembler import Journeys
-from tracer.packets.hop_builder import Hops
-from tracer.rules.iptables.generations import Legacy
-from tracer.rules.iptables.reader import Wanted
-from tracer.rules.nftables.snapshot_cache import View
-from tracer.rules.resolver import Hits
+from tracer.capture.format.codec import MalformedRecord, rich
+from tracer.capture.journal import (
+    JournaledHostReader,
+    JournaledNamespaceInspector,
+    JournaledNamespaces,
+    JournaledProcesses,
+    asked_function,
+)
+from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.source import ReplaySource
+from tracer.handshakes.analyzer import HandshakeAnalyzer
+from tracer.kube.catalog import ClusterView
+from tracer.packets.assembler import PacketAssembler
+from tracer.packets.hop_builder import HopBuilder
+from tracer.rules.iptables.generations import TableGenerations
+from tracer.rules.iptables.reader import TableRequest
+from tracer.rules.nftables.snapshot_cache import SnapshotCache
+from tracer.rules.resolver import RuleResolver
 
 
-class Replay:
+class ReplayEnvironment:
     """What tracer/pipeline/environment.py makes of a machine, of a capture. turns: the source."""
 
-    def __init__(self, capture: Capture, progress: Callable[[int], None] = lambda events: None) -> None:
+    def __init__(self, capture: CaptureReader, progress: Callable[[int], None] = lambda events: None) -> None:
         self.meta = capture.meta
-        self.turns = Turns(capture, progress)
+        self.turns = ReplaySource(capture, progress)
 
-    def known(self) -> Known:
+    def known(self) -> ClusterView:
         local, ipvs = (frozenset(self._told(name, [], list)) for name in ("addresses", "ipvs_addresses"))
-        return Known(self.turns.store, self.turns.sandboxes, local, ipvs)
+        return ClusterView(self.turns.store, self.turns.sandboxes, local, ipvs)
 
-    def node(self) -> AskedNode:
-        return AskedNode(self.turns.asking)
+    def node(self) -> JournaledHostReader:
+        return JournaledHostReader(self.turns.asking)
 
-    def syns(self, partial: bool = False) -> Syns:
+    def syns(self, partial: bool = False) -> HandshakeAnalyzer:
         """What gives each SYN its verdict. partial: the recorded run had only what --drops-only asks for."""
-        spaces = AskedSpaces(self.turns.asking, self.namespaces(), AskedProcesses(self.turns.asking))
-        return Syns(spaces, self.offset, partial)
+        spaces = JournaledNamespaceInspector(self.turns.asking, self.namespaces(), JournaledProcesses(self.turns.asking))
+        return HandshakeAnalyzer(spaces, self.offset, partial)
 
     @property
     def offset(self) -> int:
@@ -52,41 +58,41 @@ class Replay:
         """A piece of `meta` of that type; damage must not become an error elsewhere."""
         try:
             found = rich(self.meta.get(name, default)) if kind is dict else self.meta.get(name, default)
-        except Unreadable:
+        except MalformedRecord:
             return default
         return found if isinstance(found, kind) else default
 
-    def namespaces(self) -> AskedNamespaces:
+    def namespaces(self) -> JournaledNamespaces:
         told = self.meta.get("namespaces")
         told = told if isinstance(told, dict) else {}
         try:
             names = {int(k): str(v) for k, v in rich(told.get("names", {"dict": []})).items()}
-        except (Unreadable, ValueError, TypeError, AttributeError):
+        except (MalformedRecord, ValueError, TypeError, AttributeError):
             names = {}
-        return AskedNamespaces(self.turns.asking, None, _int(told.get("node")), _int(told.get("own")), names)
+        return JournaledNamespaces(self.turns.asking, None, _int(told.get("node")), _int(told.get("own")), names)
 
-    def journeys(self, no_rules: bool) -> Journeys:
+    def journeys(self, no_rules: bool) -> PacketAssembler:
         """What makes packets of the turns' batches."""
         spaces = self.namespaces()
         function = asked_function(self.turns.asking, lambda address: "")
-        hops = Hops(spaces, AskedProcesses(self.turns.asking), self._told("drop_reasons", {}, dict), function)
+        hops = HopBuilder(spaces, JournaledProcesses(self.turns.asking), self._told("drop_reasons", {}, dict), function)
         tracking = [i for i in self._told("tracking", [], list) if isinstance(i, int)]
-        return Journeys(hops, self.offset, tracking, rules=Hits() if no_rules else self._hits())
+        return PacketAssembler(hops, self.offset, tracking, rules=RuleResolver() if no_rules else self._hits())
 
-    def _hits(self) -> Hits:
+    def _hits(self) -> RuleResolver:
         try:
             acts = rich(self.meta.get("acts", {"set": []}))
-        except Unreadable:
+        except MalformedRecord:
             acts = frozenset()
-        legacy = Legacy(self.turns.reader, lambda act: act in acts)
+        legacy = TableGenerations(self.turns.reader, lambda act: act in acts)
         told = self.meta.get("namespaces")
         named = told.get("named") if isinstance(told, dict) else []
         for netns in named if isinstance(named, list) else []:
             for family in ("ip", "ip6"):
-                legacy.ask(Wanted(netns, family, ""))
+                legacy.ask(TableRequest(netns, family, ""))
         self.turns.expect(legacy)
         watched = any(isinstance(p, list) and p[:1] == ["nft_rule"] for p in self._told("probes", [], list))
-        return Hits(legacy, View(self.turns.watch) if watched else None)
+        return RuleResolver(legacy, SnapshotCache(self.turns.watch) if watched else None)
 
 
 def _int(value: object) -> int:

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from tracer.capture.format import checks
-from tracer.capture.format.codec import Unreadable, rich
+from tracer.capture.format.codec import MalformedRecord, rich
 from tracer.capture.format.schema import Record
-from tracer.capture.replay.answers import Answers
-from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.answers import ReplayedAnswers
+from tracer.capture.replay.reader import CaptureReader
 from tracer.util.asking import Question
 
 DERIVED = (
@@ -16,10 +16,10 @@ DERIVED = (
 )
 
 
-class Unasked:
+class UnexplainedTail:
     """Of one replay. Explaining a packet always asks for the process of each socket that it met."""
 
-    def __init__(self, capture: Capture, answers: Answers) -> None:
+    def __init__(self, capture: CaptureReader, answers: ReplayedAnswers) -> None:
         self._capture, self._answers = capture, answers
         self._processes: set[Question] | None = None
 
@@ -42,7 +42,7 @@ class Unasked:
         ring, repeated, options = (self._capture.meta.get(name) for name in ("ring", "repeated", "options"))
         try:
             told = rich(options)
-        except Unreadable:
+        except MalformedRecord:
             return False
         explained = isinstance(told, dict) and told.get("record_only") is False
         return explained and not ring and not repeated and first_turn == 1
@@ -52,5 +52,5 @@ def _answer(body: object) -> tuple[Question, int, object]:
     """An answer, or none where it cannot be read."""
     try:
         return checks.answer(body)
-    except (Unreadable, TypeError, ValueError, LookupError, AttributeError):
+    except (MalformedRecord, TypeError, ValueError, LookupError, AttributeError):
         return ("unreadable",), 0, None

@@ -8,19 +8,19 @@ from contextlib import ExitStack
 
 from tracer.capture.format.migrations import RecordRow
 from tracer.capture.record.files import REPEATED
-from tracer.capture.replay.reader import Batch, Capture
+from tracer.capture.replay.reader import BatchChunk, CaptureReader
 from tracer.errors import BadOption
 
 
-class Series(Capture):
+class FileSeries(CaptureReader):
     """Several files, in the order of their turns. What a later one repeats of those before it is passed over.
 
-    Raises NoCapture, NewerCapture; BadOption for files of different runs.
+    Raises CaptureUnreadable, NewerCapture; BadOption for files of different runs.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
         with ExitStack() as stack:
-            found = [stack.enter_context(Capture(path)) for path in paths]
+            found = [stack.enter_context(CaptureReader(path)) for path in paths]
             firsts = [next(capture.batches(), None) for capture in found]
             pairs = sorted(((b.turn if b else 0, n) for n, b in enumerate(firsts)))
             self._files = [(turn, found[n]) for turn, n in pairs]
@@ -48,7 +48,7 @@ class Series(Capture):
             says = REPEATED in capture.meta
             yield from (row for row in capture.records(not number) if not number or says or row[0] >= turn)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[BatchChunk]:
         for _, capture in self._files:
             yield from capture.batches()
 
@@ -62,6 +62,6 @@ class Series(Capture):
         self._stack.close()
 
 
-def opened(paths: Sequence[str]) -> Capture:
+def opened(paths: Sequence[str]) -> CaptureReader:
     """One capture, of one file or of several."""
-    return Capture(paths[0]) if len(paths) == 1 else Series(paths)
+    return CaptureReader(paths[0]) if len(paths) == 1 else FileSeries(paths)

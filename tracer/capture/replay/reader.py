@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tracer.capture.format import checks, migrations, schema, sqlite_journal
-from tracer.capture.format.codec import Unreadable, unpack
+from tracer.capture.format.codec import MalformedRecord, unpack
 from tracer.capture.format.migrations import RecordRow
-from tracer.capture.format.record_layout import Layout
+from tracer.capture.format.record_layout import RecordLayout
 from tracer.capture.format.schema import APPLICATION, VERSION, Record, crc
 from tracer.capture.format.type_checks import fits
 from tracer.capture.record.files import COLUMNS, REPEATED
-from tracer.errors import NewerCapture, NoCapture
+from tracer.errors import CaptureUnreadable, NewerCapture
 from tracer.util.new_file import fresh
 
 MAGIC = b"SQLite format 3\0"
@@ -38,12 +38,12 @@ LEAST_ROW, MOST_ROW = 1 << 20, 1 << 30
 """Bytes of a row: as many as there are in the file, within these."""
 LEAST_STEPS, STEPS, AT_ONCE_STEPS = 1_000_000, 4, 10_000
 """Of SQLite's machine that a statement may take, those for each byte of the file, and after how many they are counted."""
-DAMAGE = (Unreadable, KeyError, TypeError, ValueError, AttributeError, IndexError)
+DAMAGE = (MalformedRecord, KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What it looks like when a value is not what it should be."""
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchChunk:
     """Some turns. turn: number of the first. turns: (now, slots, last) of each. slots: of all, as rows; events: in them."""
 
     turn: int
@@ -54,10 +54,10 @@ class Batch:
     slots: npt.NDArray[np.uint8]
 
 
-class Capture:
+class CaptureReader:
     """One file. meta: as tracer/capture/record/environment.py wrote it. missed: rows that could not be read, so far.
 
-    Raises NoCapture, NewerCapture. A context manager.
+    Raises CaptureUnreadable, NewerCapture. A context manager.
     """
 
     def __init__(self, path: str) -> None:
@@ -72,57 +72,57 @@ class Capture:
             self.meta = self._meta()
             # A ring forgets.
             self._contiguous = not self.meta.get("ring")
-            self.layout = Layout(self.meta["layout"])
+            self.layout = RecordLayout(self.meta["layout"])
         except (sqlite3.Error, OSError) as e:
             self.close()
-            raise NoCapture(f"Nothing of {path} can be read: {' '.join(str(e).split())}.") from e
+            raise CaptureUnreadable(f"Nothing of {path} can be read: {' '.join(str(e).split())}.") from e
         except UnicodeDecodeError as e:
             # SQLite quotes the damaged schema in its error, and Python cannot read that.
             self.close()
-            raise NoCapture(f"Nothing of {path} can be read: its schema is damaged.") from e
-        except Unreadable as e:
+            raise CaptureUnreadable(f"Nothing of {path} can be read: its schema is damaged.") from e
+        except MalformedRecord as e:
             self.close()
-            raise NoCapture(f"Nothing of {path} can be used: {e}.") from e
+            raise CaptureUnreadable(f"Nothing of {path} can be used: {e}.") from e
         except KeyError as e:
             self.close()
-            raise NoCapture(f"Nothing of {path} can be used: what it says of itself is missing ({e}).") from e
+            raise CaptureUnreadable(f"Nothing of {path} can be used: what it says of itself is missing ({e}).") from e
         finally:
             os.close(fd)
 
     @staticmethod
     def _regular(path: Path) -> int:
-        """A descriptor of the file. Raises NoCapture, also for what would never end or make the reader wait."""
+        """A descriptor of the file. Raises CaptureUnreadable, also for what would never end or make the reader wait."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError as e:
-            raise NoCapture(f"{path} cannot be read: {e.strerror}.") from e
+            raise CaptureUnreadable(f"{path} cannot be read: {e.strerror}.") from e
         if stat.S_ISREG(os.fstat(fd).st_mode):
             return fd
         os.close(fd)
-        raise NoCapture(f"{path} is no regular file.")
+        raise CaptureUnreadable(f"{path} is no regular file.")
 
     @staticmethod
     def _check(path: Path, fd: int) -> int:
-        """The version of the format. Raises NoCapture, NewerCapture."""
+        """The version of the format. Raises CaptureUnreadable, NewerCapture."""
         try:
             head = os.pread(fd, 100, 0)
         except OSError as e:
-            raise NoCapture(f"{path} cannot be read: {e.strerror}.") from e
+            raise CaptureUnreadable(f"{path} cannot be read: {e.strerror}.") from e
         if not head:
-            raise NoCapture(f"{path} is empty.")
+            raise CaptureUnreadable(f"{path} is empty.")
         if head[: len(MAGIC)] != MAGIC[: len(head)]:
-            raise NoCapture(f"{path} is no capture of k8snet-trace.")
+            raise CaptureUnreadable(f"{path} is no capture of k8snet-trace.")
         if len(head) < 100:
-            raise NoCapture(f"{path} ends before it begins: {len(head)} bytes.")
+            raise CaptureUnreadable(f"{path} ends before it begins: {len(head)} bytes.")
         version, application = int.from_bytes(head[60:64], "big"), int.from_bytes(head[68:72], "big")
         if application != APPLICATION:
-            raise NoCapture(f"{path} is no capture of k8snet-trace, but another SQLite file.")
+            raise CaptureUnreadable(f"{path} is no capture of k8snet-trace, but another SQLite file.")
         if version > VERSION:
             raise NewerCapture(
                 f"{path} was written by a newer k8snet-trace (format {version}, this one reads {VERSION}): update this one."
             )
         if not version:
-            raise NoCapture(f"{path} does not say which version of a capture it is.")
+            raise CaptureUnreadable(f"{path} does not say which version of a capture it is.")
         return version
 
     def _open(self, path: Path, fd: int) -> sqlite3.Connection:
@@ -153,7 +153,7 @@ class Capture:
         return connection
 
     def _guard(self, found: os.stat_result) -> None:
-        """Whatever is in the file, no statement runs or grows without end. Raises Unreadable for tables that are none.
+        """Whatever is in the file, no statement runs or grows without end. Raises MalformedRecord for tables that are none.
 
         A view can be endless, a generated column of any length, and a tree of pages can lead to the same page again and again.
         """
@@ -168,7 +168,7 @@ class Capture:
         # As bytes: damage may be no text, and then SQLite would quote it.
         found_there = sorted((kind, b" ".join(text.split())) for kind, text in rows if isinstance(text, bytes))
         if found_there != sorted((b"table", text.encode()) for text in wanted):
-            raise Unreadable("its tables are not those of a capture")
+            raise MalformedRecord("its tables are not those of a capture")
 
     def _too_long(self) -> bool:
         self._steps += 1
@@ -188,7 +188,7 @@ class Capture:
                 self.missed += 1
         self.missed += found.get("parts") != len(found)
         if not found:
-            raise Unreadable("it does not say what was recorded")
+            raise MalformedRecord("it does not say what was recorded")
         return found
 
     def _rows(self, table: str, at_once: int, after: int = 0) -> Iterator[tuple[Any, ...]]:
@@ -228,7 +228,7 @@ class Capture:
         for turn, kind, key, body in self._rows("records", AT_ONCE, 0 if repeated or not isinstance(known, int) else known):
             try:
                 if type(turn) is not int:
-                    raise Unreadable("a record of no turn")
+                    raise MalformedRecord("a record of no turn")
                 row = migrations.record(self.version, (turn, str(kind), str(key), unpack(body)))
                 checks.record(row[1], row[3])
             except DAMAGE:
@@ -239,7 +239,7 @@ class Capture:
         # A run that has ended says so last.
         self.missed += last != Record.END and self.ended() is not None
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[BatchChunk]:
         """The batches in order. At the end it is compared with what the run said of its last turn."""
         last = 0
         for turn, began, ended, events, turns, slots in self._rows("batches", 1):
@@ -253,14 +253,14 @@ class Capture:
         ended = self.ended()
         self.missed += bool(ended and last < ended[1])
 
-    def _batch(self, turn: Any, began: Any, ended: Any, events: Any, turns: Any, slots: object) -> Batch:
-        """A stored batch. Raises Unreadable, and what else damage raises."""
+    def _batch(self, turn: Any, began: Any, ended: Any, events: Any, turns: Any, slots: object) -> BatchChunk:
+        """A stored batch. Raises MalformedRecord, and what else damage raises."""
         if not fits([turn, began, ended, events, turns], tuple[int, int, int, int, list[tuple[int, int, int]]], listed=True):
-            raise Unreadable("a batch of another form")
+            raise MalformedRecord("a batch of another form")
         if any(count < 0 for _, count, _ in turns):
-            raise Unreadable("a turn of less than nothing")
+            raise MalformedRecord("a turn of less than nothing")
         told = tuple((now, count, bool(last)) for now, count, last in turns)
-        return Batch(turn, began, ended, events, told, self.layout.unpack(slots, sum(count for _, count, _ in told)))
+        return BatchChunk(turn, began, ended, events, told, self.layout.unpack(slots, sum(count for _, count, _ in told)))
 
     def spans(self) -> list[tuple[int, int, int]]:
         """(began, ended, events) of all batches: how much there is to read."""
@@ -288,7 +288,7 @@ class Capture:
         if self._scratch:
             self._scratch.cleanup()
 
-    def __enter__(self) -> Capture:
+    def __enter__(self) -> CaptureReader:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,47 +9,47 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracer.capture.format.codec import Unreadable, rich
-from tracer.capture.replay.display_filter import Wanted
-from tracer.capture.replay.environment import Replay
-from tracer.capture.replay.reader import Capture
-from tracer.connections.tracker import Connections
-from tracer.errors import BadOption, Damaged
+from tracer.capture.format.codec import MalformedRecord, rich
+from tracer.capture.replay.display_filter import DisplayFilter
+from tracer.capture.replay.environment import ReplayEnvironment
+from tracer.capture.replay.reader import CaptureReader
+from tracer.connections.tracker import ConnectionTracker
+from tracer.errors import BadOption, DamagedCapture
 from tracer.findings import Findings
-from tracer.findings.context import Context
+from tracer.findings.context import FindingContext
 from tracer.kube import selectors as words_of
-from tracer.kube.catalog import Known
-from tracer.kube.resolver import Kube, Source
-from tracer.kube.selectors import Words
-from tracer.model.check import Fact
+from tracer.kube.catalog import ClusterView
+from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.selectors import Selectors
+from tracer.model.check import CheckResult
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
-from tracer.model.summary import Totals
-from tracer.pipeline.correlation import Following
-from tracer.pipeline.run import Limits, Run
-from tracer.pipeline.shutdown import Stop
+from tracer.model.summary import RunSummary
+from tracer.pipeline.correlation import ConnectionStage
+from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline.shutdown import StopRequest
 from tracer.render.base import Output
 from tracer.util import timezone
 from tracer.util.visible import visible
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReplayRequest:
     """What of a capture is wanted: beside what its run asked for. count: packets, 0 = as many as the run had printed."""
 
-    wanted: Wanted = field(default_factory=Wanted)
-    words: Words = field(default_factory=Words)
+    wanted: DisplayFilter = field(default_factory=DisplayFilter)
+    words: Selectors = field(default_factory=Selectors)
     drops_only: bool = False
     count: int = 0
     no_rules: bool = False
     follow: bool = False
 
 
-class Named(Kube):
+class ReplayedOwnerResolver(OwnerResolver):
     """Kubernetes as a capture has it. also: words of the reader, beside those of the run."""
 
-    def __init__(self, known: Known, words: Words, asked: Asked) -> None:
-        super().__init__(Source(none=True, known=lambda: known, replayed=True), words, Filter())
+    def __init__(self, known: ClusterView, words: Selectors, asked: ReplayRequest) -> None:
+        super().__init__(ObjectSource(none=True, known=lambda: known, replayed=True), words, Filter())
         self._asked, self._also, self._version = asked, frozenset[words_of.End](), -1
 
     def wants(self, packet: Packet) -> bool:
@@ -63,55 +63,59 @@ class Named(Kube):
         return words_of.matches(packet, self._also, self.known)
 
 
-def options(capture: Capture) -> dict[str, Any]:
+def options(capture: CaptureReader) -> dict[str, Any]:
     """Those of the recorded run; {} when they cannot be read."""
     return _told(capture, "options")
 
 
-def _told(capture: Capture, name: str) -> dict[str, Any]:
+def _told(capture: CaptureReader, name: str) -> dict[str, Any]:
     try:
         found = rich(capture.meta.get(name, {"dict": []}))
-    except Unreadable:
+    except MalformedRecord:
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def facts(capture: Capture, full: bool) -> list[Fact]:
+def facts(capture: CaptureReader, full: bool) -> list[CheckResult]:
     """What that run could and could not tell. full: also what it could, as JSON and -v have it."""
     told = _told(capture, "facts").get("full" if full else "missed", [])
-    return [f for f in told if isinstance(f, Fact)] if isinstance(told, list) else []
+    return [f for f in told if isinstance(f, CheckResult)] if isinstance(told, list) else []
 
 
-def release(capture: Capture) -> str:
+def release(capture: CaptureReader) -> str:
     """Of the kernel that was traced."""
     host = capture.meta.get("host")
     return str(host.get("kernel", "unknown")) if isinstance(host, dict) else "unknown"
 
 
 def replay(
-    capture: Capture, output: Output, asked: Asked, stop: Stop, progress: Callable[[int], None] = lambda events: None
-) -> Totals:
+    capture: CaptureReader,
+    output: Output,
+    asked: ReplayRequest,
+    stop: StopRequest,
+    progress: Callable[[int], None] = lambda events: None,
+) -> RunSummary:
     """Runs it again; what it says of itself at the begin and the end is left to the caller."""
     clock = capture.meta.get("clock")
     if isinstance(clock, dict):
         timezone.use(str(clock.get("zone", "")))
     told = options(capture)
-    again = Replay(capture, progress)
+    again = ReplayEnvironment(capture, progress)
     try:
-        words = Words(**told.get("words", {}))
+        words = Selectors(**told.get("words", {}))
     except (TypeError, BadOption):
-        words = Words()
-    kube = Named(again.known(), words, asked)
-    limits = Limits(asked.count or _int(told.get("count")), 0, asked.drops_only or told.get("drops_only") is True)
-    findings = Findings(Context(kube.known, again.node()))
+        words = Selectors()
+    kube = ReplayedOwnerResolver(again.known(), words, asked)
+    limits = RunLimits(asked.count or _int(told.get("count")), 0, asked.drops_only or told.get("drops_only") is True)
+    findings = Findings(FindingContext(kube.known, again.node()))
     ended = capture.ended()
     with kube:
         kube.filter()
         journeys = again.journeys(asked.no_rules or told.get("no_rules") is True)
-        connections = Connections(again.offset) if asked.follow or told.get("follow") is True else None
+        connections = ConnectionTracker(again.offset) if asked.follow or told.get("follow") is True else None
         turns = again.turns
         syns = again.syns(told.get("drops_only") is True)
-        following = Following(syns, connections, turns.changes, findings, limits.drops_only, turns.entries)
+        following = ConnectionStage(syns, connections, turns.changes, findings, limits.drops_only, turns.entries)
         run = Run(turns, journeys, output, limits, kube, findings, following)
         run.begin()
         run.replay(turns.all(), stop, ended and ended[0], early=bool(asked.count))
@@ -125,15 +129,15 @@ def _int(value: object) -> int:
 CUT_SHORT = "The recording did not end as it should: what came last may be missing."
 
 
-def whole(capture: Capture) -> None:
-    """Raises Damaged when something of the capture could not be read."""
+def whole(capture: CaptureReader) -> None:
+    """Raises DamagedCapture when something of the capture could not be read."""
     if capture.missed:
         parts = "A part" if capture.missed == 1 else f"{capture.missed} parts"
-        raise Damaged(f"{parts} of {capture.path} could not be read; what could be is above.")
+        raise DamagedCapture(f"{parts} of {capture.path} could not be read; what could be is above.")
 
 
 @contextmanager
-def bar(capture: Capture, what: str, wanted: bool = True) -> Iterator[Callable[[int], None]]:
+def bar(capture: CaptureReader, what: str, wanted: bool = True) -> Iterator[Callable[[int], None]]:
     """Shows how far a long reading is, on stderr, where that is a terminal; gives a function that takes events read."""
     if not (wanted and sys.stderr.isatty()):
         with nullcontext():

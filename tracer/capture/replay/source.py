@@ -9,25 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from tracer.capture.change_events import ReplayedChanges, ReplayedEntries
-from tracer.capture.cni_journal import Replayed
+from tracer.capture.change_events import ReplayedChangeLog, ReplayedConntrackListener
+from tracer.capture.cni_journal import ReplayedCniCache
 from tracer.capture.format import checks, rulesets
-from tracer.capture.format.codec import Unreadable, rich
+from tracer.capture.format.codec import MalformedRecord, rich
 from tracer.capture.format.migrations import RecordRow
 from tracer.capture.format.schema import ALL, Record
-from tracer.capture.replay.answers import Answers, ReplayedReader, ReplayedWatch
-from tracer.capture.replay.explained_until import DERIVED, Unasked
-from tracer.capture.replay.reader import Batch, Capture
+from tracer.capture.replay.answers import ReplayedAnswers, ReplayedRulesetWatcher, ReplayedTableReader
+from tracer.capture.replay.explained_until import DERIVED, UnexplainedTail
+from tracer.capture.replay.reader import BatchChunk, CaptureReader
 from tracer.errors import BadOption
 from tracer.events import record
 from tracer.kube.cni_cache import Sandbox
-from tracer.kube.filter_renewal import Renewed
-from tracer.kube.store import Store
+from tracer.kube.filter_renewal import RenewedFilter
+from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter, parse_host
 from tracer.model.loss import Loss
-from tracer.model.timeline import Step
-from tracer.pipeline.source import Turn
-from tracer.rules.iptables.generations import Legacy
+from tracer.model.timeline import TimelineEntry
+from tracer.pipeline.source import Batch
+from tracer.rules.iptables.generations import TableGenerations
 
 LAST = 1 << 62
 """The number of a turn behind all others."""
@@ -41,36 +41,36 @@ def _has_all_answers(meta: Mapping[str, Any]) -> bool:
         return True
     try:
         options = rich(meta.get("options"))
-    except Unreadable:
+    except MalformedRecord:
         return True
     return not isinstance(options, dict) or options.get("record_only") is not False
 
 
-class Turns:
+class ReplaySource:
     """A source of recorded turns. asking, reader, watch, sandboxes, store, changes, entries: what answers and tells in them.
 
     batch: the one that is being replayed. progress: takes the number of events replayed.
     """
 
-    def __init__(self, capture: Capture, progress: Callable[[int], None]) -> None:
+    def __init__(self, capture: CaptureReader, progress: Callable[[int], None]) -> None:
         self._capture, self._progress = capture, progress
         self._records = capture.records()
         self._next: RecordRow | None = None
         self._silent = not _has_all_answers(capture.meta)
-        self._answers = Answers(silent=self._silent)
+        self._answers = ReplayedAnswers(silent=self._silent)
         self._explained: int | None = None
         self._answered_in = 0
-        self._unasked = Unasked(capture, self._answers)
+        self._unasked = UnexplainedTail(capture, self._answers)
         self._number = 0
         self.asking = self._answers.asking
         self._losses: list[Loss] = []
         self._notes: list[str] = []
-        self._renewed: list[Renewed] = []
+        self._renewed: list[RenewedFilter] = []
         self._cached: list[tuple[int, list[Sandbox]]] = []
-        self.reader, self.watch = ReplayedReader(), ReplayedWatch()
-        self.sandboxes, self.store = Replayed(), Store()
-        self.changes, self.entries = ReplayedChanges(), ReplayedEntries(self.asking)
-        self.batch: Batch | None = None
+        self.reader, self.watch = ReplayedTableReader(), ReplayedRulesetWatcher()
+        self.sandboxes, self.store = ReplayedCniCache(), ObjectStore()
+        self.changes, self.entries = ReplayedChangeLog(), ReplayedConntrackListener(self.asking)
+        self.batch: BatchChunk | None = None
         self._batches = capture.batches()
         self._first = next(self._batches, None)
         self._advance()
@@ -78,7 +78,7 @@ class Turns:
             self._apply(self._next, 0)
             self._advance()
 
-    def expect(self, legacy: Legacy) -> None:
+    def expect(self, legacy: TableGenerations) -> None:
         """In a file that goes on from another one, readings come first that nobody in it has asked for."""
         for turn, kind, _, body in self._capture.records():
             if not self._first or turn >= self._first.turn:
@@ -86,7 +86,7 @@ class Turns:
             if kind == Record.READING:
                 try:
                     legacy.expect(rulesets.reading(body).wanted)
-                except Unreadable:
+                except MalformedRecord:
                     continue
 
     def notes(self) -> list[str]:
@@ -94,7 +94,7 @@ class Turns:
         told, self._notes = self._notes, []
         return told
 
-    def turn(self, last: bool) -> Turn:
+    def turn(self, last: bool) -> Batch:
         raise NotImplementedError("a replay has its turns in `all`")
 
     def glance(self) -> None:
@@ -103,7 +103,7 @@ class Turns:
     def set_filter(self, to: Filter) -> None:
         """What was not recorded then cannot be had now."""
 
-    def renewals(self) -> list[Renewed]:
+    def renewals(self) -> list[RenewedFilter]:
         """New filters of this turn."""
         found, self._renewed = self._renewed, []
         return found
@@ -118,7 +118,7 @@ class Turns:
             self._notes.append(DERIVED)
         return found
 
-    def all(self) -> Iterator[Turn]:
+    def all(self) -> Iterator[Batch]:
         """Every turn, in order. What was known in it answers until the next one is asked for."""
         if self._first:
             yield from self._before(self._first.turn)
@@ -130,7 +130,7 @@ class Turns:
         if rest.losses or self._notes:
             yield rest
 
-    def _before(self, first: int) -> Iterator[Turn]:
+    def _before(self, first: int) -> Iterator[Batch]:
         """What a later file of a run repeats of those before it."""
         while self._next and self._next[0] < first:
             number, parts = self._next[0], []
@@ -157,7 +157,7 @@ class Turns:
             self._capture.missed += 1
             return np.zeros((0, self._capture.layout.slot), np.uint8)
 
-    def _turns_of(self, batch: Batch) -> Iterator[Turn]:
+    def _turns_of(self, batch: BatchChunk) -> Iterator[Batch]:
         self.batch, at = batch, 0
         for place, (now, count, last) in enumerate(batch.turns):
             slots = batch.slots[at : at + count]
@@ -165,7 +165,7 @@ class Turns:
             yield self._begin(batch.turn + place, now, self._events(slots), last)
         self._progress(batch.events)
 
-    def _begin(self, number: int, now: int, events: Any, last: bool) -> Turn:
+    def _begin(self, number: int, now: int, events: Any, last: bool) -> Batch:
         self._answers.settle()
         while self._next and self._next[0] <= number:
             self._apply(self._next, number)
@@ -175,12 +175,12 @@ class Turns:
             self._answers.ask_strictly()
         return self._turn(now, events, last)
 
-    def _turn(self, now: int, events: Any, last: bool) -> Turn:
+    def _turn(self, now: int, events: Any, last: bool) -> Batch:
         losses, self._losses = self._losses, []
         explained, self._explained = self._explained, None
         cached, self._cached = self._cached, []
         self.sandboxes.turn(cached)
-        return Turn(now, events, losses, last, explained)
+        return Batch(now, events, losses, last, explained)
 
     def _advance(self) -> None:
         self._next = next(self._records, None)
@@ -193,7 +193,7 @@ class Turns:
             take = _TAKE.get(kind)
             if take:
                 take(self, body, turn == number)
-        except (Unreadable, KeyError, TypeError, ValueError, AttributeError, IndexError):
+        except (MalformedRecord, KeyError, TypeError, ValueError, AttributeError, IndexError):
             self._capture.missed += 1
 
     def _answer(self, body: Any, in_turn: bool) -> None:
@@ -235,8 +235,8 @@ class Turns:
         try:
             to = Filter(tuple(ports), tuple(map(parse_host, hosts)))
         except BadOption as e:
-            raise Unreadable("a filter that cannot be") from e
-        self._renewed.append(Renewed(since, frozenset((a, port, protocol) for a, port, protocol in ends), to))
+            raise MalformedRecord("a filter that cannot be") from e
+        self._renewed.append(RenewedFilter(since, frozenset((a, port, protocol) for a, port, protocol in ends), to))
 
     def _left(self, body: Any, in_turn: bool) -> None:
         self._explained = body if in_turn else 0
@@ -245,23 +245,23 @@ class Turns:
         self._notes.append(body)
 
     def _change(self, body: Any, in_turn: bool) -> None:
-        self.changes.coming += [Step(at, "change", text) for at, text in body]
+        self.changes.coming += [TimelineEntry(at, "change", text) for at, text in body]
 
     def _conntrack(self, body: Any, in_turn: bool) -> None:
         self.entries.coming += [(at, base64.b64decode(data)) for at, data in body]
 
 
-_TAKE: dict[str, Callable[[Turns, Any, bool], None]] = {
-    Record.ANSWER: Turns._answer,
-    Record.OBJECTS: Turns._objects,
-    Record.SANDBOXES: Turns._sandboxes,
-    Record.READING: Turns._reading,
-    Record.NFT: Turns._nft,
-    Record.LOSS: Turns._loss,
-    Record.GAP: Turns._gap,
-    Record.FILTER: Turns._filter,
-    Record.LEFT: Turns._left,
-    Record.NOTE: Turns._note,
-    Record.CHANGE: Turns._change,
-    Record.CONNTRACK: Turns._conntrack,
+_TAKE: dict[str, Callable[[ReplaySource, Any, bool], None]] = {
+    Record.ANSWER: ReplaySource._answer,
+    Record.OBJECTS: ReplaySource._objects,
+    Record.SANDBOXES: ReplaySource._sandboxes,
+    Record.READING: ReplaySource._reading,
+    Record.NFT: ReplaySource._nft,
+    Record.LOSS: ReplaySource._loss,
+    Record.GAP: ReplaySource._gap,
+    Record.FILTER: ReplaySource._filter,
+    Record.LEFT: ReplaySource._left,
+    Record.NOTE: ReplaySource._note,
+    Record.CHANGE: ReplaySource._change,
+    Record.CONNTRACK: ReplaySource._conntrack,
 }

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 
-Why = Callable[[Attempt, Spaces], Cause | None]
+Why = Callable[[ConnectionAttempt, NamespaceInspector], Cause | None]
 
 ORDER = (
     "no_endpoints", "rejected_by_rule", "dropped_by_rule", "conntrack_full", "conntrack_race", "paws", "accept_queue",
@@ -36,6 +36,6 @@ def causes() -> tuple[tuple[str, Why], ...]:
     return tuple((name, import_module(f"{__name__}.{name}").why) for name in ORDER)
 
 
-def cause_of(attempt: Attempt, spaces: Spaces) -> Cause:
+def cause_of(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause:
     """The one cause of a SYN."""
     return next(told for _, why in causes() if (told := why(attempt, spaces)))

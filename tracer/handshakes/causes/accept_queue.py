@@ -4,12 +4,12 @@ ACK, came; the kernel dropped it."""
 
 from __future__ import annotations
 
-from tracer.model.handshake import Attempt, Cause
+from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.packet import Handshake
-from tracer.node.namespace_view import Spaces
+from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     clue = attempt.syn.clue("listener")
     shake = attempt.syn.handshake
     if shake and shake.stage == "SYN" and shake.accepted is False:
@@ -27,6 +27,6 @@ def _queue(shake: Handshake) -> tuple[int, int]:
     return shake.accept_queue, shake.accept_limit
 
 
-def _full(attempt: Attempt, queue: int, limit: int, what: str) -> Cause:
+def _full(attempt: ConnectionAttempt, queue: int, limit: int, what: str) -> Cause:
     who = attempt.process
     return Cause("accept queue full", f"{what}: accept queue full {queue}/{limit}{attempt.where}, {who} is slow to accept")

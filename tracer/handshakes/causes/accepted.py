@@ -5,12 +5,12 @@ answered."""
 from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.util.addresses import place
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     done = _cause_helpers.connected(attempt)
     shake = attempt.syn.handshake
     if done == "connected" or (done == "acknowledged" and shake and shake.accepted):

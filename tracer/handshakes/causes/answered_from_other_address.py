@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from tracer.handshakes.causes import no_listener
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
-from tracer.node.procnet import Bound
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.procnet import BoundSocket
 from tracer.util.addresses import place
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     if not no_listener.nobody(attempt):
         return None
     port = attempt.reached.dport
@@ -22,6 +22,6 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     return Cause("listener on another address", f"{asked}, but {who} does{no_listener.answered(attempt)}")
 
 
-def _listener(bound: Bound, spaces: Spaces) -> str:
+def _listener(bound: BoundSocket, spaces: NamespaceInspector) -> str:
     who = spaces.process(bound.inode)
     return f"{who} on {place(bound.address, bound.port)}" if who else f"a process on {place(bound.address, bound.port)}"

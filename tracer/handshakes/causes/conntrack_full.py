@@ -4,14 +4,14 @@ is was read afterwards, so it is told only where it still shows that."""
 
 from __future__ import annotations
 
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 
 NEARLY = 0.95
 """A table may have lost an entry or two between the packet and the reading."""
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     if not attempt.syn.clue("table-full"):
         return None
     count, most = (spaces.setting(attempt.place, f"net/netfilter/nf_conntrack_{name}") for name in ("count", "max"))

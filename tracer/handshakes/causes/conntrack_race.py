@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.util.addresses import place
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     if not attempt.syn.clue("confirm"):
         return None
     to = attempt.reached

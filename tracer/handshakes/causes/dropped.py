@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from tracer.model.evidence import Evidence
-from tracer.model.handshake import Attempt, Cause
+from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.packet import Drop
-from tracer.node.namespace_view import Spaces
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.packets.outcome import BAD
 
 REASONS = {
@@ -32,7 +32,7 @@ SOURCE_CHECK = frozenset({"ip_rcv_finish_core", "ip_rcv_finish", "ip_route_input
 """Functions that drop a packet whose source or destination cannot be, without a reason of its own before 6.14."""
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     syn, drop = attempt.syn, attempt.syn.drop
     if syn.outcome not in BAD or drop is None:
         return None
@@ -48,7 +48,7 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     return Cause("dropped", f"dropped {at}{attempt.where}: {_reason(drop)}")
 
 
-def _arrival(attempt: Attempt) -> str:
+def _arrival(attempt: ConnectionAttempt) -> str:
     return next((h.in_iface for h in reversed(attempt.syn.hops) if h.in_iface), "its interface")
 
 

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     hop = next((h for h in _cause_helpers.hops(attempt) if h.what in ("table", "chain") and h.verdict == "DROP"), None)
     if not hop or attempt.syn.untracked == "INVALID" or _cause_helpers.asks_for_invalid(hop):
         return None

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from tracer.handshakes._cause_helpers import missing
 from tracer.model.evidence import Evidence
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     if not attempt.syn.complete:
         return Cause("not known", f"not known, a part of its way was lost: {attempt.syn.verdict}", Evidence.DERIVED)
     if attempt.doubtful:

@@ -5,12 +5,12 @@ left, no ACK was seen for a second. Where ACKs are not recorded, only the answer
 from __future__ import annotations
 
 from tracer.handshakes._cause_helpers import missing
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.util.addresses import place
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     shake = attempt.syn.handshake
     if shake and shake.accepted:
         by = f"{attempt.process}{attempt.where}"

@@ -5,11 +5,11 @@ took it, and answered again."""
 from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     if not any(h.handshake and h.handshake.stage == "request" for h in _cause_helpers.hops(attempt)):
         return None
     done = "then connected" if _cause_helpers.connected(attempt) in ("connected", "acknowledged") else "SYN-ACK sent once more"

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from tracer.handshakes.correlator import waits_for_neighbour
 from tracer.model.evidence import Evidence
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 
 REASONS = {
     "NEIGH_FAILED": "does not answer", "NEIGH_QUEUEFULL": "has not answered, and too many packets wait for it",
@@ -17,7 +17,7 @@ FUNCTIONS = frozenset({"neigh_invalidate", "arp_error_report", "ndisc_error_repo
 """What drops those that wait when nobody has answered; for IPv6 without a reason of its own."""
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     clue, drop = attempt.syn.clue("neighbour"), attempt.syn.drop
     family = "ipv6" if ":" in attempt.reached.dst else "ipv4"
     if clue and family not in clue.facts:

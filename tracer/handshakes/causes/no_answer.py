@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from tracer.model.evidence import Evidence
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.util.addresses import place
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     if attempt.syn.outcome not in ("forwarded", "sent") or not attempt.syn.complete or attempt.doubtful:
         return None
     hop = next((h for h in reversed(attempt.syn.hops) if h.out_iface and not h.clone), None)

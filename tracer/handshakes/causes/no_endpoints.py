@@ -10,12 +10,12 @@ from __future__ import annotations
 from tracer.handshakes import _cause_helpers
 from tracer.kube.no_endpoints import NONE, NONE_HERE, fate_in
 from tracer.model.evidence import Evidence
-from tracer.model.handshake import Attempt, Cause
+from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.packet import Hop
-from tracer.node.namespace_view import Spaces
+from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     for hop in _cause_helpers.hops(attempt):
         fate = _fate(hop) if hop.verdict in ("REJECT", "DROP") else ""
         if fate:

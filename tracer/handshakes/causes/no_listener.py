@@ -4,22 +4,22 @@
 from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.packets.outcome import without_socket
 from tracer.util.addresses import place
 
 
-def nobody(attempt: Attempt) -> bool:
+def nobody(attempt: ConnectionAttempt) -> bool:
     """Whether TCP found no socket for it."""
     return without_socket(_cause_helpers.hops(attempt)) is not None
 
 
-def answered(attempt: Attempt) -> str:
+def answered(attempt: ConnectionAttempt) -> str:
     return ", answered with a reset" if attempt.syn.clue("reset") or attempt.resets else ""
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     if not nobody(attempt):
         return None
     where = attempt.where or " here"

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import errno
 
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 
 KINDS = {
     errno.EINVAL: "the route is a blackhole",
@@ -26,7 +26,7 @@ IPV6 = {
 REASONS = {"IP_INNOROUTES": "there is no route", "IP_OUTNOROUTES": "there is no route", "IP_INADDRERRORS": "it is not for here"}
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     clue, drop = attempt.syn.clue("route"), attempt.syn.drop
     if clue:
         number = clue.number("errno")

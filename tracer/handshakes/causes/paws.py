@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
 from tracer.handshakes.snat_clients import snat
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.util.addresses import place
 
 REASONS = frozenset({"TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS", "TCP_RFC7323_PAWS_ACK"})
 SETTINGS = ("tcp_timestamps", "tcp_tw_reuse", "tcp_tw_recycle")
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     clue = attempt.syn.clue("time-wait")
     if clue and clue.facts.get("answer") != "taken over":
         return Cause("old timestamp", f"dropped: {_hit(attempt)}{settings(attempt, spaces)}")
@@ -26,7 +26,7 @@ def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
     return None
 
 
-def _hit(attempt: Attempt) -> str:
+def _hit(attempt: ConnectionAttempt) -> str:
     clue = attempt.syn.clue("time-wait")
     assert clue
     client = place(attempt.reached.src, attempt.reached.sport)
@@ -38,7 +38,7 @@ def _hit(attempt: Attempt) -> str:
     return f"{hit}, which its sequence number does not go beyond{shared(attempt)}"
 
 
-def shared(attempt: Attempt) -> str:
+def shared(attempt: ConnectionAttempt) -> str:
     """Who gives clients one address."""
     given = snat(attempt.syn)
     if not given:
@@ -47,7 +47,7 @@ def shared(attempt: Attempt) -> str:
     return f"; {given.kind} gives {many} the one address {given.after.src}"
 
 
-def settings(attempt: Attempt, spaces: Spaces) -> str:
+def settings(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> str:
     """The sysctls that have a say in it, as they stand, as a clause; "" where they were not read.
 
     Every kernel has the first one; another that has no value does not exist.

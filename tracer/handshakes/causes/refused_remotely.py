@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.packets import icmp
 from tracer.util.addresses import place
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     following = (attempt.syn.seq + 1) & 0xFFFFFFFF
     for packet in attempt.resets:
         if packet.ack == following:

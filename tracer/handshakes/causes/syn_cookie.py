@@ -5,13 +5,13 @@ and the SYN-ACK sent; the queue as the SYN came."""
 from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 
 ENDS = {"connected": "the client came back with it", "refused": "the client came back with it and was dropped"}
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     shake, clue = attempt.syn.handshake, attempt.syn.clue("listener")
     if not shake or not shake.cookie or not shake.accepted:
         return None

@@ -5,11 +5,11 @@ dropped it. The same check as the kernel's: the backlog's last quarter is kept f
 from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     clue, shake = attempt.syn.clue("listener"), attempt.syn.handshake
     if not clue or not shake or shake.stage != "SYN" or shake.accepted is not False or clue.number("syncookies"):
         return None

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from tracer.handshakes.causes.paws import settings, shared
 from tracer.model.evidence import Evidence
-from tracer.model.handshake import Attempt, Cause
-from tracer.node.namespace_view import Spaces
+from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     shake = attempt.syn.handshake
     if not shake or shake.stage != "SYN" or shake.accepted is not False:
         return None

@@ -8,9 +8,9 @@ its addresses, which are not those that the client asked.
 from __future__ import annotations
 
 from tracer.model.evidence import Evidence
-from tracer.model.handshake import Attempt, Cause
+from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.packet import Endpoints, Packet
-from tracer.node.namespace_view import Spaces
+from tracer.node.namespace_view import NamespaceInspector
 from tracer.packets.outcome import BAD
 from tracer.util.addresses import place
 
@@ -20,7 +20,7 @@ def last_ends(packet: Packet) -> Endpoints:
     return next((h.nat.after for h in reversed(packet.hops) if h.nat and not h.clone), packet.endpoints)
 
 
-def why(attempt: Attempt, spaces: Spaces) -> Cause | None:
+def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
     if attempt.acks:
         return None  # the client has gone on from it
     following = (attempt.syn.seq + 1) & 0xFFFFFFFF

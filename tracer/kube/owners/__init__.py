@@ -15,12 +15,12 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.rule_text import BASE, is_hidden
 from tracer.model.kube import UNKNOWN, Owner
 from tracer.model.rule import Rule, Ruleset
 
-Finder = Callable[[Rule, Ruleset, Known], Owner | None]
+Finder = Callable[[Rule, Ruleset, ClusterView], Owner | None]
 
 ADMINISTRATOR = Owner("administrator", evidence="no program known here writes such a rule")
 
@@ -47,7 +47,7 @@ def marks() -> dict[str, str]:
     return joined
 
 
-def owner_of(rule: Rule, ruleset: Ruleset, known: Known) -> Owner:
+def owner_of(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner:
     """Whose rule it is.
 
     The administrator's are those that nobody known wrote; unknown stays what cannot be told: a rule whose text is hidden from
@@ -62,7 +62,7 @@ def owner_of(rule: Rule, ruleset: Ruleset, known: Known) -> Owner:
     return found
 
 
-def _find(rule: Rule, ruleset: Ruleset, known: Known) -> Owner:
+def _find(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner:
     for _, find in finders():
         found = find(rule, ruleset, known)
         if found:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.owners.by_name import by_name
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, Ruleset
@@ -14,5 +14,5 @@ COMMENTS = ("cilium-feeder: ", "cilium: ", "cilium ")
 TABLES = ("cilium",)
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
     return by_name(rule, PROGRAM, CHAINS, TABLES, COMMENTS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.rule_text import BASE
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, Ruleset
@@ -20,7 +20,7 @@ _CHAIN = re.compile(r"CNI-[0-9a-f]{24}")
 _ID = re.compile(r'^name: "[^"]*" id: "([^"]+)"$')
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
     if _CHAIN.fullmatch(rule.chain) or (rule.chain in BASE and _CHAIN.fullmatch(rule.target)):
         return _of_pod(rule, known)
     if rule.chain == "CNI-ADMIN":
@@ -30,7 +30,7 @@ def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
     return None
 
 
-def _of_pod(rule: Rule, known: Known) -> Owner:
+def _of_pod(rule: Rule, known: ClusterView) -> Owner:
     found = _ID.search(rule.comment)
     sandbox = known.sandboxes.of(found[1]) if found else None
     if not sandbox:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.rule_text import BASE
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, Ruleset
@@ -26,7 +26,7 @@ _SHAPES = (
 """Its rules in iptables' own chains, word for word; another that names docker0 may be anybody's."""
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
     if rule.table in TABLES:
         return Owner("program", program=PROGRAM, detail=f"table {rule.table}", evidence="table name")
     if rule.chain == "DOCKER-USER":

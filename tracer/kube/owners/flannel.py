@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.rule_text import from_base, siblings
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, Ruleset
@@ -32,7 +32,7 @@ _SHAPES = {
 }
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
     if rule.chain.startswith("FLANNEL-") or rule.table.startswith("flannel-"):
         return _own(rule, known, "chain name")
     if rule.comment.startswith("flanneld "):
@@ -64,7 +64,7 @@ def _bare(rule: Rule, ruleset: Ruleset) -> bool:
     return ("inside", [nets[0], nets[0]]) in around and ("out", [nets[0]]) in around
 
 
-def _own(rule: Rule, known: Known, evidence: str) -> Owner:
+def _own(rule: Rule, known: ClusterView, evidence: str) -> Owner:
     name, nets = _shape(rule)
     detail = ""
     if name == "to subnet":

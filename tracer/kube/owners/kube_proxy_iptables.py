@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from weakref import ref
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.chain_names import IPTABLES_CHAIN, service_hash
 from tracer.kube.rule_text import destination, destination_ports, dnat_target, from_base, protocol
 from tracer.model.kube import Owner, ServicePort
@@ -45,7 +45,7 @@ _WAYS = {
 }
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
     if IPTABLES_CHAIN.fullmatch(rule.chain):
         return _of_service(rule, ruleset, known)
     if rule.chain in FOR_SERVICES:
@@ -67,7 +67,7 @@ def service_in(comment: str) -> tuple[str, str, str] | None:
     return (found["ns"], found["name"], found["port"] or "") if found else None
 
 
-def _of_service(rule: Rule, ruleset: Ruleset, known: Known) -> Owner:
+def _of_service(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner:
     found = _by_hash(rule, known) or _by_comment(rule) or _by_ruleset(rule, ruleset) or _by_address(rule, known)
     if not found:
         return Owner("unknown", program=PROGRAM, evidence="chain name")
@@ -83,7 +83,7 @@ def _of_service(rule: Rule, ruleset: Ruleset, known: Known) -> Owner:
 Found = tuple[ServicePort, str]
 
 
-def _by_hash(rule: Rule, known: Known) -> Found | None:
+def _by_hash(rule: Rule, known: ClusterView) -> Found | None:
     """By the API's Services: each has its hash, and so has each endpoint."""
     for chain in (rule.chain, rule.target):
         match = IPTABLES_CHAIN.fullmatch(chain)
@@ -145,7 +145,7 @@ def _told(ruleset: Ruleset) -> dict[str, ServicePort]:
     return told
 
 
-def _by_address(rule: Rule, known: Known) -> Found | None:
+def _by_address(rule: Rule, known: ClusterView) -> Found | None:
     ports, proto = destination_ports(rule), protocol(rule)
     if rule.chain not in FOR_SERVICES or len(ports) != 1 or not proto:
         return None

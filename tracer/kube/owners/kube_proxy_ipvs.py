@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.rule_text import from_base
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, Ruleset
@@ -24,7 +24,7 @@ SHARED = frozenset({"KUBE-SERVICES", "KUBE-POSTROUTING", "KUBE-NODEPORTS"})
 """Chains that the iptables mode has too; here their rules ask ipsets."""
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
     asks_set = "--match-set KUBE-" in rule.text or 'xt match "set"' in rule.text
     mine = rule.chain in OWN or (rule.chain in SHARED and (asks_set or rule.target in OWN))
     # kubelet's KUBE-FIREWALL is in the filter table.
@@ -41,7 +41,7 @@ def asks_for_the_service(rule: Rule) -> bool:
     return bool(_FOR_SERVICE.search(rule.text))
 
 
-def owner_of_virtual_server(address: str, port: int, protocol: str, known: Known) -> Owner:
+def owner_of_virtual_server(address: str, port: int, protocol: str, known: ClusterView) -> Owner:
     """Whose a virtual server is: by cluster, external or load balancer IP; a NodePort has one on every local address."""
     store = known.store
     found = store.by_address.one((address, port, protocol))

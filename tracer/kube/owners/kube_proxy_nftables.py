@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
-from tracer.kube.catalog import Known
-from tracer.kube.chain_names import Named, read_nftables_name
+from tracer.kube.catalog import ClusterView
+from tracer.kube.chain_names import NftChainName, read_nftables_name
 from tracer.kube.no_endpoints import NONE, NONE_HERE
 from tracer.kube.owners.kube_proxy_iptables import service_in
 from tracer.kube.rule_text import dnat_target
@@ -28,7 +28,7 @@ _NODE_PORT = re.compile(r"^(tcp|udp|sctp) \. (\d+)\b")
 _SERVICE_IP = re.compile(r"^([0-9a-f.:]+) \. (tcp|udp|sctp) \. (\d+)\b")
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
     if rule.table != "kube-proxy":
         return None
     named = read_nftables_name(rule.chain)
@@ -38,7 +38,7 @@ def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
     return _service(named, known, target=known.leads_to(end[0]) if end else "")
 
 
-def owner_of_element(text: str, known: Known) -> Owner | None:
+def owner_of_element(text: str, known: ClusterView) -> Owner | None:
     """Whose the element of a verdict map is that chose; text as nft writes it: tcp . 30285 : goto external-...
 
     None for an element that names no Service.
@@ -66,7 +66,7 @@ def owner_of_element(text: str, known: Known) -> Owner | None:
     return found.owner(", ".join(p for p in (detail, fate) if p), evidence, PROGRAM)
 
 
-def _by_key(node_port: re.Match[str] | None, service_ip: re.Match[str] | None, known: Known) -> ServicePort | None:
+def _by_key(node_port: re.Match[str] | None, service_ip: re.Match[str] | None, known: ClusterView) -> ServicePort | None:
     """The Service whose address or NodePort the element's key is: netlink gives elements without their comments."""
     if node_port:
         return known.store.by_node_port.one((int(node_port[2]), node_port[1]))
@@ -74,7 +74,7 @@ def _by_key(node_port: re.Match[str] | None, service_ip: re.Match[str] | None, k
     return found[0] if found else None
 
 
-def _service(named: Named, known: Known, detail: str = "", target: str = "") -> Owner:
+def _service(named: NftChainName, known: ClusterView, detail: str = "", target: str = "") -> Owner:
     if named.address and not target:
         target = known.leads_to(named.address)
     owned = (named.namespace, named.name, named.port_name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.rule_text import from_base
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, Ruleset
@@ -19,7 +19,7 @@ CHAINS = ("KUBE-ROUTER-", "KUBE-POD-FW-", "KUBE-NWPLCY-", "KUBE-HAIRPIN-")
 _POD = re.compile(r"POD name: ?(?P<name>\S+) namespace: ?(?P<ns>\S+)")
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
     if not (rule.chain.startswith(CHAINS) or from_base(rule, CHAINS) or rule.comment.startswith("kube-router netpol")):
         return None
     pod = _POD.search(rule.comment)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.rule_text import from_base
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, Ruleset
@@ -17,7 +17,7 @@ FIREWALL = frozenset({"KUBE-FIREWALL"})
 MARKS = {"KUBE-FIREWALL": "KUBE-MARK-DROP"}
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
     own = OWN | FIREWALL if rule.table == "filter" else OWN
     if rule.chain in own:
         return Owner("program", program=PROGRAM, detail=rule.chain, evidence="chain name")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.rule_text import BASE
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, Ruleset
@@ -28,7 +28,7 @@ TABLES = {"firewalld": "firewalld"}
 COMMENTS = {"NodeLocal DNS Cache:": "NodeLocal DNSCache"}
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
     if rule.table in TABLES:
         return Owner("program", program=TABLES[rule.table], detail=f"table {rule.table}", evidence="table name")
     for chain in (rule.chain, rule.target if rule.chain in BASE else ""):

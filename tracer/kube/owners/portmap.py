@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.rule_text import destination_ports, dnat_target, from_base, protocol, siblings
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, Ruleset
@@ -27,7 +27,7 @@ MARKS = {"CNI-HOSTPORT-MASQ": "CNI-HOSTPORT-SETMARK"}
 _ID = re.compile(r'id: "([^"]+)"|^([0-9a-f]{64})$')
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: Known) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
     if rule.table == TABLE:
         if _container(rule):
             return _of_pod(rule, ruleset, known)
@@ -49,7 +49,7 @@ def _container(rule: Rule) -> str:
     return (found[1] or found[2]) if found else ""
 
 
-def _of_pod(rule: Rule, ruleset: Ruleset, known: Known) -> Owner:
+def _of_pod(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner:
     chain = rule.chain if rule.chain.startswith((FOR_POD, FOR_POD_SNAT)) else rule.target
     rules = _together(rule, ruleset, chain)
     ports = next((p for p in map(destination_ports, (rule, *rules)) if p), ())

@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from tracer.model.kube import UNKNOWN, Owner
-from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, Ipvs, Packet, Socket
-from tracer.model.rule import Rule, Visit, Walk, path
+from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, IpvsDecision, Packet, Socket
+from tracer.model.rule import Rule, RuleHit, RuleTrace, path
 
 Object = dict[str, Any]
 
@@ -87,7 +87,7 @@ def _hop(hop: Hop, began: int) -> Object:
     return out
 
 
-def _walk(walk: Walk) -> Object:
+def _walk(walk: RuleTrace) -> Object:
     """The rule that decided, and all that acted; or why that is not known."""
     out: Object = {}
     if walk.decision:
@@ -105,7 +105,7 @@ def _walk(walk: Walk) -> Object:
     return out
 
 
-def _visit(visit: Visit) -> Object:
+def _visit(visit: RuleHit) -> Object:
     out: Object = {"chain_path": path(visit.path), "verdict": visit.verdict, "evidence": visit.evidence.value}
     if visit.rule:
         out["rule"] = _rule(visit.rule)
@@ -145,7 +145,7 @@ def _flow(flow: Flow) -> Object:
     }
 
 
-def _ipvs(told: Ipvs) -> Object:
+def _ipvs(told: IpvsDecision) -> Object:
     """What is known, by the model's names; how it is known where there was a choice."""
     out = {key: value for key, value in asdict(told).items() if value and key != "evidence"}
     return out | {"evidence": told.evidence.value} if told.chosen else out

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Hop
-from tracer.model.rule import Rule, Visit
-from tracer.render._style import KEEP, Ink, plain
+from tracer.model.rule import Rule, RuleHit
+from tracer.render._style import KEEP, Styler, plain
 
 PASSED = frozenset({"", "JUMP", "GOTO"})
 """What a rule does that only leads on: the path tells of it."""
 
 
-def acted(visits: Sequence[Visit]) -> list[Visit]:
+def acted(visits: Sequence[RuleHit]) -> list[RuleHit]:
     """Those that did more than lead on."""
     return [v for v in visits if v.verdict not in PASSED]
 
@@ -24,7 +24,7 @@ def words(rule: Rule) -> str:
     return rule.text or f"{rule.target or 'counts'} (its text could not be read)"
 
 
-def rule_lines(hop: Hop, verbose: bool, ink: Ink, explained: bool = False) -> Iterator[str]:
+def rule_lines(hop: Hop, verbose: bool, ink: Styler, explained: bool = False) -> Iterator[str]:
     """Which rules acted, for people: the one that decided; verbose: also those before it that did more than lead there.
 
     explained: of a packet that nobody has sent everything is derived, so it is not said of each rule.

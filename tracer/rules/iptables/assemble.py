@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from tracer.model.rule import Rule, Ruleset
 from tracer.rules.iptables import encode
 from tracer.rules.iptables.encode import EVERYTHING
-from tracer.rules.iptables.entry import Entry, Ext
+from tracer.rules.iptables.entry import Entry, Extension
 from tracer.rules.iptables.rule_parser import parse, split
 from tracer.rules.iptables.table import HOOKS, VERDICTS, Table
 
@@ -21,7 +21,7 @@ STEP = 8
 _VERDICTS = {name: number for number, name in VERDICTS.items()}
 
 
-class NotUnderstood(Exception):
+class UnknownOption(Exception):
     """A rule has a word in it that this program does not know the meaning of."""
 
 
@@ -51,7 +51,7 @@ class AssembledTable(Table):
 
 
 def assemble(ruleset: Ruleset, family: str, name: str) -> tuple[Table, dict[int, Rule]]:
-    """The table, and its rules by their offset. Raises NotUnderstood, with the rule that is not."""
+    """The table, and its rules by their offset. Raises UnknownOption, with the rule that is not."""
     chains = {c: rules for (f, t, c), rules in ruleset.chains.items() if (f, t) == (family, name)}
     order = [c for c in HOOKS if c in chains] + [c for c in chains if c not in HOOKS]
     starts, at = {}, 0
@@ -74,8 +74,8 @@ def assemble(ruleset: Ruleset, family: str, name: str) -> tuple[Table, dict[int,
     return table, rules
 
 
-def _standard(at: int, verdict: int) -> Ext:
-    return Ext("", 0, at, struct.pack("<i", verdict))
+def _standard(at: int, verdict: int) -> Extension:
+    return Extension("", 0, at, struct.pack("<i", verdict))
 
 
 def _entry(rule: Rule, at: int, starts: dict[str, int]) -> Entry:
@@ -91,7 +91,7 @@ def _entry(rule: Rule, at: int, starts: dict[str, int]) -> Entry:
         else:
             ext = encode.target(target, options, at)
     except (ValueError, IndexError, KeyError) as e:
-        raise NotUnderstood(f"{rule.chain} {rule.number}: {rule.text} ({e})") from e
+        raise UnknownOption(f"{rule.chain} {rule.number}: {rule.text} ({e})") from e
     return Entry(at, at + STEP, header, matches, ext, written.goto, rule.chain, rule.number)
 
 

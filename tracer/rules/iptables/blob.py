@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from tracer.rules.iptables import entry
-from tracer.rules.iptables.entry import EXTENSION, HEADS, BadBlob, Entry
+from tracer.rules.iptables.entry import EXTENSION, HEADS, Entry, MalformedTable
 from tracer.rules.iptables.table import HOOKS, Table
 from tracer.util.octets import c_text, decoded
 
@@ -27,7 +27,7 @@ _ERROR, _CHAIN = b"ERROR\0", 30
 class BlobTable(Table):
     """A blob, gone through once for where rules and chains begin; a rule is decoded when it is asked for.
 
-    Counters are not kept. Raises BadBlob, also when a rule is decoded.
+    Counters are not kept. Raises MalformedTable, also when a rule is decoded.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class BlobTable(Table):
         halves = np.frombuffer(self._blob, np.uint16)
         targets, lengths = (halves[(begins + where) // 2 + n].astype(np.int64) for n in (0, 1))
         if (targets % 8).any() or (targets < size).any() or (lengths < targets + EXTENSION.size).any():
-            raise BadBlob(f"{name}: an entry ends before it begins")
+            raise MalformedTable(f"{name}: an entry ends before it begins")
         self._targets = begins + targets
         self._counters = (begins + size - _COUNTERS) // 8
         self._without_counters(self._blob)
@@ -53,7 +53,7 @@ class BlobTable(Table):
             for hook in hooks:
                 self.policy(hook)
         except (KeyError, IndexError) as e:
-            raise BadBlob(f"{name}: {e!r}") from e
+            raise MalformedTable(f"{name}: {e!r}") from e
 
     def _chains(self) -> tuple[dict[int, str], dict[str, tuple[int, int]]]:
         """Chain by the offset of its first rule; and of each chain which entries are its rules, as [first, last)."""
@@ -61,7 +61,7 @@ class BlobTable(Table):
         names = np.frombuffer(self._blob, np.uint64)[self._targets // 8] >> np.uint64(16)
         bounds = np.flatnonzero(names == int.from_bytes(_ERROR, "little"))
         if not len(bounds) or bounds[-1] != len(self._offsets) - 1:
-            raise BadBlob(f"{self.name} has no end")
+            raise MalformedTable(f"{self.name} has no end")
         data = np.frombuffer(self._blob, np.uint8)[
             self._targets[bounds[:-1], None] + np.arange(EXTENSION.size, EXTENSION.size + _CHAIN)
         ]
@@ -71,7 +71,7 @@ class BlobTable(Table):
         unsorted = [*own, *(HOOKS[hook] for hook in self.hooks)]
         if len(set(unsorted)) < len(unsorted):
             # The kernel does not look at the names of chains; a rule of the wrong one could be told.
-            raise BadBlob(f"two chains of {self.name} have the same name")
+            raise MalformedTable(f"two chains of {self.name} have the same name")
         order = np.argsort(places, kind="stable")
         chains, firsts = [unsorted[n] for n in order.tolist()], places[order]
         ends = np.sort([*bounds, *base])
@@ -105,7 +105,7 @@ class BlobTable(Table):
             try:
                 found = self._entries[at] = self._decode(at)
             except KeyError as e:
-                raise BadBlob(f"{self.name}: no rule begins at {at}") from e
+                raise MalformedTable(f"{self.name}: no rule begins at {at}") from e
         return found
 
     def _decode(self, at: int) -> Entry:
@@ -162,17 +162,17 @@ def _offsets(blob: bytearray, where: int) -> list[int]:
     """Where each entry begins. where: in an entry's head its two offsets are, of the target and of the next one."""
     offsets, at, end = [], 0, len(blob)
     if end % 8:
-        raise BadBlob("its length is no multiple of 8")
+        raise MalformedTable("its length is no multiple of 8")
     halves, next_offset = memoryview(blob).cast("H"), where // 2 + 1
     try:
         while at < end:
             offsets.append(at)
             step = halves[at // 2 + next_offset]
             if not step or step % 8:
-                raise BadBlob(f"an entry at {at} has no length")
+                raise MalformedTable(f"an entry at {at} has no length")
             at += step
     except IndexError:
         at = -1
     if at != end:
-        raise BadBlob("the last entry ends behind the end")
+        raise MalformedTable("the last entry ends behind the end")
     return offsets

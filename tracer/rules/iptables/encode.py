@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from ipaddress import ip_network
 
-from tracer.rules.iptables.entry import Ext, Header
+from tracer.rules.iptables.entry import Extension, TableHeader
 from tracer.rules.iptables.rule_parser import Option, words
 from tracer.util.octets import encoded
 
@@ -21,10 +21,10 @@ _FLAGS = {"FIN": 1, "SYN": 2, "RST": 4, "PSH": 8, "ACK": 16, "URG": 32, "ALL": 6
 _FACES = {"-i": 1, "-o": 2}
 _SRC, _DST, _FRAGMENT, _PROTOCOL = 8, 16, 32, 64
 
-EVERYTHING = Header(0, 0, 0, 0, 0, 0, 0, 0, 0, True, False, 0)
+EVERYTHING = TableHeader(0, 0, 0, 0, 0, 0, 0, 0, 0, True, False, 0)
 
 
-def header(options: list[Option], family: str) -> Header:
+def header(options: list[Option], family: str) -> TableHeader:
     """What stands before the first -m. Raises ValueError for what is not known."""
     net, faces, inverted = {"-s": (0, 0), "-d": (0, 0)}, {"-i": (0, 0), "-o": (0, 0)}, 0
     protocol, fragment = 0, False
@@ -46,7 +46,7 @@ def header(options: list[Option], family: str) -> Header:
             inverted |= negated * _FRAGMENT
         else:
             raise ValueError(name)
-    return Header(*net["-s"], *net["-d"], *faces["-i"], *faces["-o"], protocol, not protocol, fragment, inverted)
+    return TableHeader(*net["-s"], *net["-d"], *faces["-i"], *faces["-o"], protocol, not protocol, fragment, inverted)
 
 
 def _face(name: str) -> tuple[int, int]:
@@ -56,15 +56,15 @@ def _face(name: str) -> tuple[int, int]:
     return int.from_bytes(raw, "big"), int.from_bytes((b"\xff" * length).ljust(16, b"\0"), "big")
 
 
-def match(name: str, options: list[Option], at: int) -> Ext:
+def match(name: str, options: list[Option], at: int) -> Extension:
     """One -m with its options, at this offset of the table."""
     made = _MATCHES.get(name)
     if made:
         revision, pack = made
         data = pack(options)
         if data is not None:
-            return Ext(name, revision, at, data)
-    return Ext(name, WORDS, at, encoded(words(options)))
+            return Extension(name, revision, at, data)
+    return Extension(name, WORDS, at, encoded(words(options)))
 
 
 def _ports(value: str) -> tuple[int, int]:
@@ -149,8 +149,8 @@ _MATCHES: dict[str, tuple[int, Callable[[list[Option]], bytes | None]]] = {
 """Revision and layout of the matches that can be computed."""
 
 
-def target(name: str, options: list[Option], at: int) -> Ext:
+def target(name: str, options: list[Option], at: int) -> Extension:
     """A target that is no verdict and no chain."""
     if name == "MARK" and [o[0] for o in options] == ["--set-xmark"]:
-        return Ext(name, 2, at, struct.pack("<II", *_masked(options[0][2][0])))
-    return Ext(name, WORDS, at, encoded(words(options)))
+        return Extension(name, 2, at, struct.pack("<II", *_masked(options[0][2][0])))
+    return Extension(name, WORDS, at, encoded(words(options)))

@@ -17,12 +17,12 @@ HEADS = {"ip": (112, 88), "ip6": (168, 140)}
 """Size of a rule's address part, and where in it the offsets of target and next rule are."""
 
 
-class BadBlob(Exception):
+class MalformedTable(Exception):
     """The blob is not laid out as this program knows it."""
 
 
 @dataclass(frozen=True)
-class Ext:
+class Extension:
     """A match or target of a rule. at: offset of its data in the blob, by which the kernel side names it."""
 
     name: str
@@ -32,7 +32,7 @@ class Ext:
 
 
 @dataclass(frozen=True)
-class Header:
+class TableHeader:
     """What a rule wants of the packet itself. Addresses as numbers, interface names as 16 bytes with a mask.
 
     fragment: only further fragments (IPv4). inverted: bits as in the kernel, IPT_INV_*.
@@ -64,9 +64,9 @@ class Entry:
 
     at: int
     next: int
-    header: Header
-    matches: tuple[Ext, ...]
-    target: Ext
+    header: TableHeader
+    matches: tuple[Extension, ...]
+    target: Extension
     goto: bool
     chain: str
     number: int
@@ -82,8 +82,8 @@ class Entry:
         return c_text(found)
 
 
-def decode(family: str, blob: bytearray, at: int, target_at: int) -> tuple[Header, bool, tuple[Ext, ...], Ext]:
-    """Address part, whether its jump is a goto, matches and target of the rule at an offset. Raises BadBlob."""
+def decode(family: str, blob: bytearray, at: int, target_at: int) -> tuple[TableHeader, bool, tuple[Extension, ...], Extension]:
+    """Address part, whether its jump is a goto, matches and target of the rule at an offset. Raises MalformedTable."""
     matches, position = [], at + HEADS[family][0]
     try:
         header, goto = (_header4 if family == "ip" else _header6)(blob, at)
@@ -93,35 +93,35 @@ def decode(family: str, blob: bytearray, at: int, target_at: int) -> tuple[Heade
             position += length
         target, _ = _ext(blob, target_at)
     except struct.error as e:
-        raise BadBlob(f"a rule at {at}: {e}") from e
+        raise MalformedTable(f"a rule at {at}: {e}") from e
     return header, goto, tuple(matches), target
 
 
-def _ext(blob: bytearray, at: int) -> tuple[Ext, int]:
+def _ext(blob: bytearray, at: int) -> tuple[Extension, int]:
     length, name, revision = EXTENSION.unpack_from(blob, at)
     if length < EXTENSION.size:
-        raise BadBlob(f"a match or target at {at} has no length")
+        raise MalformedTable(f"a match or target at {at} has no length")
     data = bytes(blob[at + EXTENSION.size : at + length])
-    return Ext(c_text(name), revision, at + EXTENSION.size, data), length
+    return Extension(c_text(name), revision, at + EXTENSION.size, data), length
 
 
 def _number(raw: bytes | bytearray) -> int:
     return int.from_bytes(raw, "big")
 
 
-def _header4(blob: bytearray, at: int) -> tuple[Header, bool]:
+def _header4(blob: bytearray, at: int) -> tuple[TableHeader, bool]:
     src, dst, smsk, dmsk = (_number(blob[at + i : at + i + 4]) for i in range(0, 16, 4))
     faces = [_number(blob[at + i : at + i + 16]) for i in range(16, 80, 16)]
     protocol, flags, inverted = struct.unpack_from("<HBB", blob, at + 80)
-    header = Header(
+    header = TableHeader(
         src, smsk, dst, dmsk, faces[0], faces[2], faces[1], faces[3], protocol, not protocol, bool(flags & 1), inverted
     )
     return header, bool(flags & 2)
 
 
-def _header6(blob: bytearray, at: int) -> tuple[Header, bool]:
+def _header6(blob: bytearray, at: int) -> tuple[TableHeader, bool]:
     src, dst, smsk, dmsk = (_number(blob[at + i : at + i + 16]) for i in range(0, 64, 16))
     faces = [_number(blob[at + i : at + i + 16]) for i in range(64, 128, 16)]
     protocol, _tos, flags, inverted = struct.unpack_from("<HBBB", blob, at + 128)
-    header = Header(src, smsk, dst, dmsk, faces[0], faces[2], faces[1], faces[3], protocol, not flags & 1, False, inverted)
+    header = TableHeader(src, smsk, dst, dmsk, faces[0], faces[2], faces[1], faces[3], protocol, not flags & 1, False, inverted)
     return header, bool(flags & 4)

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 
-from tracer.events.table_trace import Replaced
+from tracer.events.table_trace import TableReplaced
 from tracer.model.rule import Ruleset
-from tracer.rules.iptables.reader import Reading
+from tracer.rules.iptables.reader import TableSnapshot
 from tracer.util.lazy import Lazy
 
 ADDRESSES_KEPT = 8192
@@ -27,14 +27,14 @@ REPLACED_BYTES_KEPT = 128 << 20
 
 
 @dataclass(eq=False)
-class Life:
+class Generation:
     """Of one blob. born, died: ns, CLOCK_MONOTONIC; born 0 = not known, died 0 = it is in force. why: it could not be read.
     asked: how often. forgotten: stands for a life that was given up."""
 
     object: int
     born: int = 0
     died: int = 0
-    reading: Reading | None = None
+    reading: TableSnapshot | None = None
     ruleset: Ruleset | None = None
     why: str = ""
     asked: int = 0
@@ -46,17 +46,17 @@ class Life:
         return self.reading.table.octets if self.reading and self.reading.table else 0
 
 
-class Lives:
+class GenerationLog:
     """All that are kept. given_up: how many were not, by what they were."""
 
     def __init__(self) -> None:
-        self._lives: OrderedDict[int, list[Life]] = OrderedDict()
-        self._over: deque[Life] = deque()
+        self._lives: OrderedDict[int, list[Generation]] = OrderedDict()
+        self._over: deque[Generation] = deque()
         self._octets = 0
         self._horizon = 0
         self.given_up: Counter[str] = Counter()
 
-    def at(self, address: int, time: int) -> Life:
+    def at(self, address: int, time: int) -> Generation:
         """The life of an address at a time: the first not over then; a blob is in use a moment before that is told."""
         lives = self._lives.get(address, ())
         for life in lives:
@@ -65,12 +65,12 @@ class Lives:
                 return life if life.born <= time or time >= self._horizon else _forgotten(address)
         return self._begin(address, time) if time >= self._horizon else _forgotten(address)
 
-    def begun_again(self, life: Life, time: int) -> Life:
+    def begun_again(self, life: Generation, time: int) -> Generation:
         """A new life at an address of which is known that it stands for something else now."""
         self._end(life, time)
         return self._begin(life.object, time)
 
-    def replace(self, change: Replaced) -> None:
+    def replace(self, change: TableReplaced) -> None:
         """One is over, and another one begins."""
         before = self._last(change.before)
         self._end(before or self._begin(change.before, 0), change.time)
@@ -81,26 +81,26 @@ class Lives:
         if not there:
             self._begin(change.object, change.time)
 
-    def read(self, life: Life, reading: Reading) -> None:
+    def read(self, life: Generation, reading: TableSnapshot) -> None:
         """Its rules have been read."""
         before = life.octets
         life.reading, life.ruleset, life.why = reading, None, ""
         self._octets += (life.octets - before) * bool(life.died)
 
-    def in_force(self) -> list[Life]:
+    def in_force(self) -> list[Generation]:
         """Those that are not over."""
         return [lives[-1] for lives in self._lives.values() if lives and not lives[-1].died]
 
     def __len__(self) -> int:
         return sum(len(lives) for lives in self._lives.values())
 
-    def _last(self, address: int) -> Life | None:
+    def _last(self, address: int) -> Generation | None:
         """The life that is not over."""
         lives = self._lives.get(address)
         return lives[-1] if lives and not lives[-1].died else None
 
-    def _begin(self, address: int, time: int) -> Life:
-        life = Life(address, time)
+    def _begin(self, address: int, time: int) -> Generation:
+        life = Generation(address, time)
         self._lives.setdefault(address, []).append(life)
         self._lives.move_to_end(address)
         while len(self._lives) > ADDRESSES_KEPT:
@@ -113,14 +113,14 @@ class Lives:
                 del self._lives[oldest]
         return life
 
-    def _end(self, life: Life, time: int) -> None:
+    def _end(self, life: Generation, time: int) -> None:
         life.died = time
         self._over.append(life)
         self._octets += life.octets
         while self._over and (len(self._over) > REPLACED_KEPT or self._octets > REPLACED_BYTES_KEPT):
             self._give_up(self._over.popleft())
 
-    def _give_up(self, life: Life) -> None:
+    def _give_up(self, life: Generation) -> None:
         self._octets -= life.octets
         self._horizon = max(self._horizon, life.died)
         self.given_up["replaced"] += 1
@@ -132,5 +132,5 @@ class Lives:
             del self._lives[life.object]
 
 
-def _forgotten(address: int) -> Life:
-    return Life(address, died=1, forgotten=True)
+def _forgotten(address: int) -> Generation:
+    return Generation(address, died=1, forgotten=True)

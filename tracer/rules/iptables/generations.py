@@ -14,14 +14,14 @@ from typing import TypeVar
 
 from tracer.events import record
 from tracer.events.record import Event, Flag
-from tracer.events.table_trace import RECORDS, REPLACED, SHAPE_AT, SHAPE_MASK, WATCHED, Looked, Noted, Replaced
-from tracer.model.rule import ChainKey, Rule, Ruleset, Walk
-from tracer.rules.iptables.entry import BadBlob
-from tracer.rules.iptables.generation import Life, Lives
-from tracer.rules.iptables.path_search import Observed, walk
-from tracer.rules.iptables.reader import Reader, Reading, Wanted
+from tracer.events.table_trace import RECORDS, REPLACED, SHAPE_AT, SHAPE_MASK, WATCHED, TableLookup, TableReplaced, TableTrace
+from tracer.model.rule import ChainKey, Rule, Ruleset, RuleTrace
+from tracer.rules.iptables.entry import MalformedTable
+from tracer.rules.iptables.generation import Generation, GenerationLog
+from tracer.rules.iptables.path_search import TableObservation, walk
+from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.iptables.table import Table
-from tracer.rules.packet_view import Seen
+from tracer.rules.packet_view import PacketView
 from tracer.util.lazy import Lazy
 
 K = TypeVar("K")
@@ -40,35 +40,35 @@ GONE = "the rules of this moment were replaced before they could be read"
 FORGOTTEN = "the rules of this moment are not kept any more: they have been replaced too often since"
 
 
-class Legacy:
+class TableGenerations:
     """The legacy tables of all namespaces. watched: of (kind, name, revision, family), whether its function is.
 
     given_up: how much was not kept, or not asked for, because there was too much of it, by what it was.
     """
 
-    def __init__(self, reader: Reader, watched: Callable[[tuple[str, str, int, str]], bool]) -> None:
+    def __init__(self, reader: TableReader, watched: Callable[[tuple[str, str, int, str]], bool]) -> None:
         self._reader, self._watched = reader, watched
-        self._lives = Lives()
-        self._pending: Counter[Wanted] = Counter()
-        self._why: OrderedDict[Wanted, str] = OrderedDict()
-        self._early: list[Reading] = []
-        self._looks: deque[Looked] = deque()
+        self._lives = GenerationLog()
+        self._pending: Counter[TableRequest] = Counter()
+        self._why: OrderedDict[TableRequest, str] = OrderedDict()
+        self._early: list[TableSnapshot] = []
+        self._looks: deque[TableLookup] = deque()
         self._unseen_until = 0
-        self._last_look: OrderedDict[int, Looked] = OrderedDict()
-        self._known: OrderedDict[Wanted, None] = OrderedDict()
-        self._walks: OrderedDict[object, Walk] = OrderedDict()
+        self._last_look: OrderedDict[int, TableLookup] = OrderedDict()
+        self._known: OrderedDict[TableRequest, None] = OrderedDict()
+        self._walks: OrderedDict[object, RuleTrace] = OrderedDict()
         self.given_up = self._lives.given_up
 
-    def ask(self, wanted: Wanted) -> bool:
+    def ask(self, wanted: TableRequest) -> bool:
         """Has a table read, unless that is under way. False when too many wait to be read."""
         self._keep(self._known, wanted, None, TABLES_KEPT, "tables read")
         return wanted in self._pending or self._start(wanted)
 
-    def expect(self, wanted: Wanted) -> None:
+    def expect(self, wanted: TableRequest) -> None:
         """A reading of it will come that was asked for elsewhere."""
         self._pending[wanted] += 1
 
-    def _start(self, wanted: Wanted) -> bool:
+    def _start(self, wanted: TableRequest) -> bool:
         if len(self._pending) >= ASKED_AT_MOST:
             self.given_up["tables to read"] += 1
             return False
@@ -76,10 +76,10 @@ class Legacy:
         self._reader.ask(wanted)
         return True
 
-    def note(self, changes: Iterable[Looked | Replaced]) -> None:
+    def note(self, changes: Iterable[TableLookup | TableReplaced]) -> None:
         """Takes what was drained of look-ups and replacements; then what had been read before that drain."""
         for change in changes:
-            if isinstance(change, Looked):
+            if isinstance(change, TableLookup):
                 self._keep(self._last_look, change.thread, change, THREADS_KEPT, "threads")
                 self._looks.append(change)
                 if len(self._looks) > LOOKS_KEPT:
@@ -93,16 +93,16 @@ class Legacy:
         if not self._pending:
             self._looks.clear()
 
-    def _replace(self, change: Replaced) -> None:
+    def _replace(self, change: TableReplaced) -> None:
         self._lives.replace(change)
         look = self._last_look.get(change.thread)
         if look:
-            wanted = Wanted(look.netns, look.family, look.table)
+            wanted = TableRequest(look.netns, look.family, look.table)
             # One may be under way; what is asked for besides will be read as it is then.
             if wanted in self._known and self._pending[wanted] < 2:
                 self._start(wanted)
 
-    def _take(self, reading: Reading) -> None:
+    def _take(self, reading: TableSnapshot) -> None:
         wanted = reading.wanted
         if self._pending[wanted] > 1:
             self._pending[wanted] -= 1
@@ -134,7 +134,7 @@ class Legacy:
             where.popitem(last=False)
             self.given_up[what] += 1
 
-    def _of(self, e: Event) -> Life:
+    def _of(self, e: Event) -> Generation:
         """The life that a TABLE event belongs to."""
         life = self._lives.at(e.object, e.time)
         if life.reading and not life.died and life.reading.wanted != _wanted(e):
@@ -161,19 +161,21 @@ class Legacy:
         """Whether any table is being read."""
         return bool(self._pending)
 
-    def walk(self, e: Event, notes: list[Noted]) -> Walk:
+    def walk(self, e: Event, notes: list[TableTrace]) -> RuleTrace:
         """How the packet of a TABLE event went through the table. notes: the event's records of steps."""
         life = self._of(e)
         if not life.reading or not life.reading.table:
             if life.forgotten:
-                return Walk(undecided=FORGOTTEN)
-            return Walk(undecided=GONE if life.died else life.why or self._why.get(_wanted(e), "the rules have not been read"))
+                return RuleTrace(undecided=FORGOTTEN)
+            return RuleTrace(
+                undecided=GONE if life.died else life.why or self._why.get(_wanted(e), "the rules have not been read")
+            )
         if not e.state & WATCHED:
-            return Walk(undecided="the table was not watched while it ran")
+            return RuleTrace(undecided="the table was not watched while it ran")
         if e.state & REPLACED:
-            return Walk(undecided="the rules were replaced while the packet was in them")
+            return RuleTrace(undecided="the rules were replaced while the packet was in them")
         if len(notes) != e.state & RECORDS:
-            return Walk(undecided="a part of what the table did was lost")
+            return RuleTrace(undecided="a part of what the table did was lost")
         notes = sorted(notes, key=lambda n: n.first)
         steps = tuple(s for n in notes for s in n.steps)
         lost = notes[0].count - len(steps) if notes else 0
@@ -185,11 +187,11 @@ class Legacy:
         found = self._walks.get(key)
         if found is None:
             rules = life.reading.rules
-            seen = Observed(steps, lost, jumps, self._watched, hotdrop, e.mark)
+            seen = TableObservation(steps, lost, jumps, self._watched, hotdrop, e.mark)
             try:
                 found = walk(life.reading.table, lambda entry: rules[entry.at], e.hook, verdict, packet, seen)
-            except BadBlob as bad:
-                return Walk(undecided=f"the rules could not be read ({bad})")
+            except MalformedTable as bad:
+                return RuleTrace(undecided=f"the rules could not be read ({bad})")
             self._walks[key] = found
             if len(self._walks) > WALKS_KEPT:
                 self._walks.popitem(last=False)
@@ -203,7 +205,7 @@ class Legacy:
 
     def rulesets(self) -> list[Ruleset]:
         """The rules in force, as far as they have been read: one ruleset a namespace."""
-        tables: dict[int, list[tuple[Reading, Table]]] = {}
+        tables: dict[int, list[tuple[TableSnapshot, Table]]] = {}
         for life in self._lives.in_force():
             reading = life.reading
             if reading and reading.table:
@@ -211,7 +213,7 @@ class Legacy:
         return [_ruleset(netns, found) for netns, found in sorted(tables.items())]
 
 
-def _ruleset(netns: int, tables: list[tuple[Reading, Table]]) -> Ruleset:
+def _ruleset(netns: int, tables: list[tuple[TableSnapshot, Table]]) -> Ruleset:
     found = {(t.family, t.name, chain): (r, t) for r, t in tables for chain in t.chains}
     policies: dict[ChainKey, str] = {}
 
@@ -226,11 +228,11 @@ def _ruleset(netns: int, tables: list[tuple[Reading, Table]]) -> Ruleset:
     return Ruleset("legacy", netns, generation, Lazy(found, rules), policies)
 
 
-def _wanted(e: Event) -> Wanted:
-    return Wanted(e.netns, "ip" if e.pf == 2 else "ip6", e.table.split(b"\0")[0].decode(errors="replace"))
+def _wanted(e: Event) -> TableRequest:
+    return TableRequest(e.netns, "ip" if e.pf == 2 else "ip6", e.table.split(b"\0")[0].decode(errors="replace"))
 
 
-def _seen(e: Event, mark: int) -> Seen:
+def _seen(e: Event, mark: int) -> PacketView:
     v4, icmp = e.pf == 2, e.protocol in (1, 58)
     src, dst = (int.from_bytes(a[12:] if v4 else a, "big") for a in (e.src, e.dst))
     arrived, leaves = (int.from_bytes(n.ljust(16, b"\0"), "big") for n in (e.in_name, e.out_name))
@@ -239,4 +241,4 @@ def _seen(e: Event, mark: int) -> Seen:
     fragment = bool(e.flags & Flag.FLAG_FRAGMENT)
     family = "ip" if v4 else "ip6"
     shape = e.state >> SHAPE_AT & SHAPE_MASK
-    return Seen(family, src, dst, arrived, leaves, e.protocol, fragment, *ports, kind, e.tcp_flags, mark, shape)
+    return PacketView(family, src, dst, arrived, leaves, e.protocol, fragment, *ports, kind, e.tcp_flags, mark, shape)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tracer.events.table_trace import Shape
-from tracer.rules.iptables.entry import Ext, Header
+from tracer.rules.iptables.entry import Extension, TableHeader
 from tracer.rules.iptables.matches import compute, ends_match
-from tracer.rules.packet_view import Seen
+from tracer.rules.packet_view import PacketView
 from tracer.rules.xt_targets import NEVER, thrown_by
 
 HEADERS_END = "the packet's IPv6 extension headers end too early (malformed), so no rule with a protocol can look at it"
@@ -22,7 +22,7 @@ _TCP_OPTION = 8
 """Where in the data of match tcp the option stands that it asks for, 0 = none."""
 
 
-def clause(match: Ext, packet: Seen) -> str:
+def clause(match: Extension, packet: PacketView) -> str:
     """Why a match threw the packet away."""
     if match.name == "tcp" and packet.fragment:
         return "the packet is a fragment that begins inside its TCP header, which match tcp does not let through (malformed)"
@@ -31,13 +31,13 @@ def clause(match: Ext, packet: Seen) -> str:
     return thrown_by(match.name)
 
 
-def header_throws(header: Header, packet: Seen) -> bool | None:
+def header_throws(header: TableHeader, packet: PacketView) -> bool | None:
     """Whether the search for the protocol of an IPv6 packet ends it here, as ip6_packet_match does; None when not known."""
     broken = packet.shape == Shape.SHAPE_BROKEN and packet.family == "ip6" and not header.any_protocol
     return broken and ends_match(header, packet)
 
 
-def throws(match: Ext, packet: Seen) -> bool | None:
+def throws(match: Extension, packet: PacketView) -> bool | None:
     """Whether a match whose function is not watched throws the packet away; None when that cannot be told."""
     function = _COMPUTED.get((match.name, match.revision))
     if function:
@@ -45,7 +45,7 @@ def throws(match: Ext, packet: Seen) -> bool | None:
     return False if match.name in NEVER else None
 
 
-def _tcp(match: Ext, packet: Seen) -> bool | None:
+def _tcp(match: Extension, packet: PacketView) -> bool | None:
     if packet.fragment:
         return packet.family == "ip" and packet.shape == Shape.SHAPE_OFFSET_8
     if packet.shape in _NO_HEADER:
@@ -58,15 +58,15 @@ def _tcp(match: Ext, packet: Seen) -> bool | None:
     return packet.shape == Shape.SHAPE_NO_OPTIONS and compute(match, packet, None) is None
 
 
-def _short_header(match: Ext, packet: Seen) -> bool | None:
+def _short_header(match: Extension, packet: PacketView) -> bool | None:
     return not packet.fragment and packet.shape in _NO_HEADER
 
 
-def _multiport(match: Ext, packet: Seen) -> bool | None:
+def _multiport(match: Extension, packet: PacketView) -> bool | None:
     return not packet.fragment and packet.shape == Shape.SHAPE_NO_PORTS
 
 
-_COMPUTED: dict[tuple[str, int], Callable[[Ext, Seen], bool | None]] = {
+_COMPUTED: dict[tuple[str, int], Callable[[Extension, PacketView], bool | None]] = {
     ("tcp", 0): _tcp,
     ("udp", 0): _short_header,
     ("icmp", 0): _short_header,

@@ -5,30 +5,30 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tracer.rules.iptables.entry import Ext
+from tracer.rules.iptables.entry import Extension
 from tracer.rules.iptables.matches import KEEPS_MARK, compute, mark_after, mark_after_match
-from tracer.rules.packet_view import Seen
+from tracer.rules.packet_view import PacketView
 
 
-class Mark(NamedTuple):
+class MarkChange(NamedTuple):
     """value: None = not known. asked: what matches are taken to have answered since it is not known: if nothing changes it any
     more, it is the mark behind the table."""
 
     value: int | None
-    asked: tuple[tuple[Ext, bool], ...] = ()
+    asked: tuple[tuple[Extension, bool], ...] = ()
 
-    def answered(self, match: Ext, answer: bool) -> Mark:
-        return Mark(None, (*self.asked, (match, answer))) if match.name == "mark" and self.value is None else self
+    def answered(self, match: Extension, answer: bool) -> MarkChange:
+        return MarkChange(None, (*self.asked, (match, answer))) if match.name == "mark" and self.value is None else self
 
-    def after_match(self, match: Ext) -> Mark:
-        return self if mark_after_match(match, 0) == 0 else Mark(None)
+    def after_match(self, match: Extension) -> MarkChange:
+        return self if mark_after_match(match, 0) == 0 else MarkChange(None)
 
-    def after(self, target: Ext) -> Mark:
+    def after(self, target: Extension) -> MarkChange:
         if target.name in KEEPS_MARK or (target.name != "MARK" and mark_after(target, 0) == 0):
             return self
-        return Mark(mark_after(target, self.value))
+        return MarkChange(mark_after(target, self.value))
 
-    def may_be(self, mark: int | None, packet: Seen) -> bool:
+    def may_be(self, mark: int | None, packet: PacketView) -> bool:
         """Whether it may be this one, None = any."""
         if mark is None or self.value is not None:
             return mark is None or mark == self.value

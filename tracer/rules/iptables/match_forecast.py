@@ -11,26 +11,26 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from ipaddress import IPv6Address
 
-from tracer.model.condition import Answer
+from tracer.model.condition import MatchResult
 from tracer.rules.iptables.rule_parser import Option, words
-from tracer.rules.match_context import World, address_text
-from tracer.rules.packet_view import Seen
+from tracer.rules.match_context import MatchContext, address_text
+from tracer.rules.packet_view import PacketView
 
-YES, NO = Answer(), Answer(Fraction(0))
+YES, NO = MatchResult(), MatchResult(Fraction(0))
 
 
-def foretell(name: str, options: Sequence[Option], packet: Seen, world: World) -> Answer:
+def foretell(name: str, options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult:
     """Whether a match is true."""
     function = _KNOWN.get(name)
     told = function(options, packet, world) if function else None
-    return told if told is not None else Answer(doubt=f"-m {name} {words(options)}".strip())
+    return told if told is not None else MatchResult(doubt=f"-m {name} {words(options)}".strip())
 
 
-def _is(true: bool) -> Answer:
+def _is(true: bool) -> MatchResult:
     return YES if true else NO
 
 
-def _addrtype(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
+def _addrtype(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
     for name, negated, values in options:
         end = {"--dst-type": packet.dst, "--src-type": packet.src}.get(name)
         if end is None:
@@ -43,7 +43,7 @@ def _addrtype(options: Sequence[Option], packet: Seen, world: World) -> Answer |
     return YES
 
 
-def _conntrack(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
+def _conntrack(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
     for name, negated, values in options:
         if name not in ("--ctstate", "--ctstatus", "--ctdir"):
             return None
@@ -55,11 +55,11 @@ def _conntrack(options: Sequence[Option], packet: Seen, world: World) -> Answer 
     return YES
 
 
-def _state(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
+def _state(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
     return _is(all(bool(set(values[0].split(",")) & world.states) != negated for _, negated, values in options))
 
 
-def _statistic(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
+def _statistic(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
     given = {name: (negated, values[0]) for name, negated, values in options}
     if "--probability" in given:
         negated, value = given["--probability"]
@@ -69,10 +69,10 @@ def _statistic(options: Sequence[Option], packet: Seen, world: World) -> Answer 
         share = Fraction(1, int(value))
     else:
         return None
-    return Answer(1 - share if negated else share)
+    return MatchResult(1 - share if negated else share)
 
 
-def _set(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
+def _set(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
     if len(options) != 1 or options[0][0] != "--match-set":
         return None  # it counts, or asks for an element's counters
     _, negated, (name, flags) = options[0]
@@ -80,7 +80,7 @@ def _set(options: Sequence[Option], packet: Seen, world: World) -> Answer | None
     return None if told is None else _is(told != negated)
 
 
-def _recent(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
+def _recent(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
     given = {name: (negated, values) for name, negated, values in options}
     if "--set" in given:
         # It writes the address down and is true; the kernel gives no other answer (recent_mt in xt_recent.c).
@@ -95,10 +95,10 @@ def _recent(options: Sequence[Option], packet: Seen, world: World) -> Answer | N
         return _is(given[check][0])
     negated = "! " if given[check][0] else ""
     more = "".join(f" {o} {given[o][1][0]}" for o in ("--seconds", "--hitcount") if o in given)
-    return Answer(doubt=f"-m recent {negated}{check} --name {name}{more}")
+    return MatchResult(doubt=f"-m recent {negated}{check} --name {name}{more}")
 
 
-def _physdev(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
+def _physdev(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
     """Decided by the interface that the packet came in by. It came by a port if that is a bridge; it goes out by one only where
     it goes back into that bridge, and whether it does so as a bridged packet is not computed (docs/kernel-facts.md).
     """
@@ -112,11 +112,11 @@ def _physdev(options: Sequence[Option], packet: Seen, world: World) -> Answer | 
     return None if any(answer is None for answer, _ in answers) else YES
 
 
-def _counts(options: Sequence[Option], packet: Seen, world: World) -> Answer | None:
+def _counts(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
     return YES
 
 
-_KNOWN: dict[str, Callable[[Sequence[Option], Seen, World], Answer | None]] = {
+_KNOWN: dict[str, Callable[[Sequence[Option], PacketView, MatchContext], MatchResult | None]] = {
     "addrtype": _addrtype, "conntrack": _conntrack, "state": _state, "statistic": _statistic, "nfacct": _counts, "set": _set,
     "recent": _recent, "physdev": _physdev,
 }  # fmt: skip

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tracer.events.table_trace import Shape
-from tracer.rules.iptables.entry import Ext, Header
-from tracer.rules.packet_view import Seen
+from tracer.rules.iptables.entry import Extension, TableHeader
+from tracer.rules.packet_view import PacketView
 
 TCP, UDP, ICMP, ICMPV6 = 6, 17, 1, 58
 _INV_IN, _INV_OUT, _INV_SRC, _INV_DST, _INV_FRAGMENT, _INV_PROTOCOL = 1, 2, 8, 16, 32, 64
 
 
-def ends_match(h: Header, p: Seen) -> bool | None:
+def ends_match(h: TableHeader, p: PacketView) -> bool | None:
     """Whether addresses and interfaces are those that a rule asks for; None when an address is not known."""
     inv = h.inverted
     unsure = p.changed and (("src" in p.changed and h.src_mask) or ("dst" in p.changed and h.dst_mask))
@@ -32,7 +32,7 @@ def ends_match(h: Header, p: Seen) -> bool | None:
     return None if matched and unsure else matched
 
 
-def header_matches(h: Header, p: Seen) -> bool | None:
+def header_matches(h: TableHeader, p: PacketView) -> bool | None:
     """As ip_packet_match and ip6_packet_match; None when the protocol or an address is not known."""
     inv = h.inverted
     matched = ends_match(h, p)
@@ -45,7 +45,7 @@ def header_matches(h: Header, p: Seen) -> bool | None:
     return matched if (p.protocol == h.protocol) != bool(inv & _INV_PROTOCOL) else False
 
 
-def compute(match: Ext, p: Seen, mark: int | None) -> bool | None:
+def compute(match: Extension, p: PacketView, mark: int | None) -> bool | None:
     """Whether the match is true; None when that cannot be computed. mark: at this moment, None when not known."""
     function = _COMPUTED.get((match.name, match.revision))
     if p.shape in _UNREAD and match.name in _OF_PORTS and not p.fragment:
@@ -57,16 +57,16 @@ _OF_PORTS = frozenset({"tcp", "udp", "multiport", "icmp", "icmp6"})
 _UNREAD = frozenset({Shape.SHAPE_UNKNOWN, Shape.SHAPE_ELSEWHERE})
 
 
-def _comment(data: bytes, p: Seen, mark: int | None) -> bool | None:
+def _comment(data: bytes, p: PacketView, mark: int | None) -> bool | None:
     return True
 
 
-def _mark(data: bytes, p: Seen, mark: int | None) -> bool | None:
+def _mark(data: bytes, p: PacketView, mark: int | None) -> bool | None:
     value, mask, invert = struct.unpack_from("<IIB", data)
     return None if mark is None else bool((mark & mask == value) != bool(invert))
 
 
-def _tcp(data: bytes, p: Seen, mark: int | None) -> bool | None:
+def _tcp(data: bytes, p: PacketView, mark: int | None) -> bool | None:
     if p.fragment or p.protocol != TCP:
         return False
     s0, s1, d0, d1, option, mask, flags, inv = struct.unpack_from("<HHHHBBBB", data)
@@ -83,14 +83,14 @@ _ECN_FLAGS = 0xC0
 """ECE and CWR, which target ECN takes off."""
 
 
-def _udp(data: bytes, p: Seen, mark: int | None) -> bool | None:
+def _udp(data: bytes, p: PacketView, mark: int | None) -> bool | None:
     if p.fragment or p.protocol not in (UDP, 136):
         return False
     s0, s1, d0, d1, inv = struct.unpack_from("<HHHHB", data)
     return bool((s0 <= p.sport <= s1) != bool(inv & 1) and (d0 <= p.dport <= d1) != bool(inv & 2))
 
 
-def _multiport(data: bytes, p: Seen, mark: int | None) -> bool | None:
+def _multiport(data: bytes, p: PacketView, mark: int | None) -> bool | None:
     if p.fragment:
         return False
     which, count = data[0], data[1]
@@ -109,21 +109,21 @@ def _multiport(data: bytes, p: Seen, mark: int | None) -> bool | None:
     return found != invert
 
 
-def _icmp(data: bytes, p: Seen, mark: int | None) -> bool | None:
+def _icmp(data: bytes, p: PacketView, mark: int | None) -> bool | None:
     if p.fragment or p.protocol != ICMP:
         return False
     kind, low, high, inv = data[:4]
     return (kind == 0xFF or (p.icmp[0] == kind and low <= p.icmp[1] <= high)) != bool(inv & 1)
 
 
-def _icmp6(data: bytes, p: Seen, mark: int | None) -> bool | None:
+def _icmp6(data: bytes, p: PacketView, mark: int | None) -> bool | None:
     if p.fragment or p.protocol != ICMPV6:
         return False
     kind, low, high, inv = data[:4]
     return (p.icmp[0] == kind and low <= p.icmp[1] <= high) != bool(inv & 1)
 
 
-_COMPUTED: dict[tuple[str, int], Callable[[bytes, Seen, int | None], bool | None]] = {
+_COMPUTED: dict[tuple[str, int], Callable[[bytes, PacketView, int | None], bool | None]] = {
     ("comment", 0): _comment,
     ("mark", 1): _mark,
     ("tcp", 0): _tcp,
@@ -134,7 +134,7 @@ _COMPUTED: dict[tuple[str, int], Callable[[bytes, Seen, int | None], bool | None
 }
 
 
-def mark_after(target: Ext, mark: int | None) -> int | None:
+def mark_after(target: Extension, mark: int | None) -> int | None:
     """The packet's mark when the target has acted; None when not known."""
     if target.name == "MARK" and target.revision == 2 and mark is not None:
         value, mask = struct.unpack_from("<II", target.data)
@@ -147,7 +147,7 @@ def mark_after(target: Ext, mark: int | None) -> int | None:
     return mark if target.name in KEEPS_MARK else None
 
 
-def mark_after_match(match: Ext, mark: int | None) -> int | None:
+def mark_after_match(match: Extension, mark: int | None) -> int | None:
     """The packet's mark when the match was true. Only `-m socket --restore-skmark` changes it: to the socket's."""
     if match.name != "socket" or 0 <= match.revision < _SOCKET_FLAGS:
         return mark
@@ -156,7 +156,7 @@ def mark_after_match(match: Ext, mark: int | None) -> int | None:
     return None if restores else mark
 
 
-def packet_after(target: Ext, packet: Seen) -> Seen:
+def packet_after(target: Extension, packet: PacketView) -> PacketView:
     """The packet when the target has acted and it goes on, without what is not known of it any more."""
     changes = CHANGES.get(target.name)
     return replace(packet, changed=packet.changed | {changes}) if changes else packet

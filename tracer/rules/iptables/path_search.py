@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tracer.model.evidence import Evidence
-from tracer.model.rule import Place, Rule, Visit, Walk
+from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.rules.ending_targets import CONTINUE, ENDS
-from tracer.rules.iptables.entry import Entry, Ext
+from tracer.rules.iptables.entry import Entry, Extension
 from tracer.rules.iptables.malformed import HEADERS_END, clause, header_throws, throws
-from tracer.rules.iptables.mark import Mark
+from tracer.rules.iptables.mark import MarkChange
 from tracer.rules.iptables.matches import compute, header_matches, packet_after
 from tracer.rules.iptables.table import RETURN, Table
-from tracer.rules.packet_view import Seen
+from tracer.rules.packet_view import PacketView
 from tracer.rules.xt_targets import NEVER
 
 FALSE, TRUE, UNKNOWN, TARGET = range(4)
@@ -40,7 +40,7 @@ PLAIN = frozenset({"", "JUMP", "GOTO", "RETURN", "ACCEPT", "DROP", "QUEUE"})
 
 
 @dataclass(frozen=True)
-class Observed:
+class TableObservation:
     """What was seen of a table run. steps: (offset in the blob, FALSE, TRUE, UNKNOWN or TARGET), in order.
 
     lost: steps that are missing at the end. jumps: offsets of the rules jumped from at the last target, stale ones behind.
@@ -58,55 +58,55 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class _State:
+class _SearchState:
     """A way so far. at: the next rule; stack: offsets of the rules jumped from; step: the next one not accounted for."""
 
     at: int
     stack: tuple[int, ...]
     step: int
-    mark: Mark
+    mark: MarkChange
     visits: Way
-    packet: Seen
+    packet: PacketView
 
 
 RuleOf = Callable[[Entry], Rule]
 
 
-def walk(table: Table, rule: RuleOf, hook: int, verdict: str, packet: Seen, seen: Observed) -> Walk:
+def walk(table: Table, rule: RuleOf, hook: int, verdict: str, packet: PacketView, seen: TableObservation) -> RuleTrace:
     """The way of `packet` through the table at `hook`, which returned `verdict` ("ACCEPT", "DROP", "QUEUE")."""
     if hook not in table.hooks:
-        return Walk(undecided=f"the rules of table {table.name} that were read have no such hook")
+        return RuleTrace(undecided=f"the rules of table {table.name} that were read have no such hook")
     search = _Search(table, hook, verdict, packet, seen)
     ways = search.ways()
     if search.given_up:
-        return Walk(undecided="there are too many ways through these rules")
+        return RuleTrace(undecided="there are too many ways through these rules")
     if not ways:
-        return Walk(undecided="no way through these rules agrees with what was observed")
+        return RuleTrace(undecided="no way through these rules agrees with what was observed")
     if len(ways) > 1:
         ways = [w for w in ways if _jumped(w, seen)] or ways
     if len(ways) > 1:
         last = {w[-1][1]: None for w in ways if w}
         possible = tuple(rule(e) for e in map(table.entry, last) if e.number)
-        return Walk(possible=possible, undecided=f"{search.unseen or 'a match'} was not observed and cannot be computed")
-    return Walk(tuple(_visit(table, rule, *v) for v in ways[0]))
+        return RuleTrace(possible=possible, undecided=f"{search.unseen or 'a match'} was not observed and cannot be computed")
+    return RuleTrace(tuple(_visit(table, rule, *v) for v in ways[0]))
 
 
-def _jumped(way: Way, seen: Observed) -> bool:
+def _jumped(way: Way, seen: TableObservation) -> bool:
     """Whether the way's last observed target was reached by the jumps that were seen."""
     stack = next((v[0] for v in reversed(way) if v[3] and v[2] not in PLAIN), ())
     return len(stack) > len(seen.jumps) or stack == seen.jumps[: len(stack)]
 
 
-def _visit(table: Table, rule: RuleOf, stack: tuple[int, ...], at: int, verdict: str, observed: bool, hotdrop: str) -> Visit:
+def _visit(table: Table, rule: RuleOf, stack: tuple[int, ...], at: int, verdict: str, observed: bool, hotdrop: str) -> RuleHit:
     entries = [table.entry(o) for o in (*stack, at)]
-    path = tuple(Place(e.chain, e.number) for e in entries)
+    path = tuple(RuleLocation(e.chain, e.number) for e in entries)
     acted = entries[-1]
     evidence = Evidence.OBSERVED if observed else Evidence.DERIVED
-    return Visit(path, rule(acted) if acted.number else None, verdict, evidence, hotdrop=hotdrop)
+    return RuleHit(path, rule(acted) if acted.number else None, verdict, evidence, hotdrop=hotdrop)
 
 
 class _Search:
-    def __init__(self, table: Table, hook: int, verdict: str, packet: Seen, seen: Observed) -> None:
+    def __init__(self, table: Table, hook: int, verdict: str, packet: PacketView, seen: TableObservation) -> None:
         self.table, self.hook, self.verdict, self.packet, self.seen = table, hook, verdict, packet, seen
         self.given_up, self.unseen, self._tried = False, "", 0
         self._watched: dict[tuple[str, str, int], bool] = {}
@@ -114,13 +114,13 @@ class _Search:
     def ways(self) -> list[Way]:
         """All ways that agree with what was observed; no more than a few are looked for."""
         found: dict[Way, None] = {}
-        open_ways = [_State(self.table.hooks[self.hook], (), 0, Mark(self.packet.mark), (), self.packet)]
+        open_ways = [_SearchState(self.table.hooks[self.hook], (), 0, MarkChange(self.packet.mark), (), self.packet)]
         while open_ways and len(found) < 8 and not self.given_up:
             for end in self._follow(open_ways.pop(), open_ways):
                 found[end] = None
         return list(found)
 
-    def _follow(self, state: _State, fork: list[_State]) -> Iterator[Way]:
+    def _follow(self, state: _SearchState, fork: list[_SearchState]) -> Iterator[Way]:
         """Goes on from a state until the table is done or the way is refuted; other ways are put into fork."""
         entry = self.table.entry
         at, stack, step, mark, visits, packet = state.at, state.stack, state.step, state.mark, state.visits, state.packet
@@ -141,7 +141,7 @@ class _Search:
                 continue
             if matched is None:
                 self.unseen = self.unseen or f"the header that rule {e.number} of {e.chain} asks for"
-                fork.append(_State(e.next, stack, step, mark, visits, packet))
+                fork.append(_SearchState(e.next, stack, step, mark, visits, packet))
             observed, reason = False, ""
             for match in e.matches:
                 matched, step, seen, hotdrop = self._match(match, step, mark.value, packet)
@@ -158,7 +158,7 @@ class _Search:
                 if matched is None:
                     # Not known: the way where it is false goes on from the next rule.
                     self.unseen = self.unseen or f"match {match.name} of rule {e.number} of {e.chain}"
-                    fork.append(_State(e.next, stack, step, mark.answered(match, False), visits, packet))
+                    fork.append(_SearchState(e.next, stack, step, mark.answered(match, False), visits, packet))
                     mark = mark.answered(match, True)
                 elif not matched:
                     break
@@ -204,7 +204,9 @@ class _Search:
                     yield (*visits, (stack, at, name, observed, ""))
                 return
 
-    def _match(self, match: Ext, step: int, mark: int | None, packet: Seen) -> tuple[bool | None, int, bool, bool | None]:
+    def _match(
+        self, match: Extension, step: int, mark: int | None, packet: PacketView
+    ) -> tuple[bool | None, int, bool, bool | None]:
         """(what it answered, the next step, whether that was observed, whether it threw the packet away).
 
         Step -1: it ought to have been asked and was not.
@@ -224,7 +226,7 @@ class _Search:
             hotdrop = self.seen.hotdrop == step + 1
         return answer, step + 1, seen, hotdrop
 
-    def _target(self, target: Ext, step: int) -> int:
+    def _target(self, target: Extension, step: int) -> int:
         if not self._is_watched("target", target):
             return step
         steps = self.seen.steps
@@ -232,15 +234,15 @@ class _Search:
             return step if self.seen.lost else -1
         return step + 1 if steps[step] == (target.at, TARGET) else -1
 
-    def _ends(self, verdict: str, step: int, mark: Mark) -> bool:
+    def _ends(self, verdict: str, step: int, mark: MarkChange) -> bool:
         """A way may end here with this verdict."""
         return verdict == self.verdict and self._complete(step, mark)
 
-    def _complete(self, step: int, mark: Mark) -> bool:
+    def _complete(self, step: int, mark: MarkChange) -> bool:
         """Every step seen is accounted for, and the mark is what the table left."""
         return step == len(self.seen.steps) and mark.may_be(self.seen.mark, self.packet)
 
-    def _is_watched(self, kind: str, ext: Ext) -> bool:
+    def _is_watched(self, kind: str, ext: Extension) -> bool:
         key = (kind, ext.name, ext.revision)
         if key not in self._watched:
             self._watched[key] = self.seen.watched((*key, self.table.family))

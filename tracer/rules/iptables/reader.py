@@ -18,7 +18,7 @@ from tracer.model.rule import Rule
 from tracer.node import netns
 from tracer.rules.iptables import save_join, sockopt
 from tracer.rules.iptables.blob import BlobTable
-from tracer.rules.iptables.entry import BadBlob
+from tracer.rules.iptables.entry import MalformedTable
 from tracer.rules.iptables.table import Table
 from tracer.util.worker import Worker, troubles
 
@@ -28,7 +28,7 @@ TOTAL_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TableRequest:
     """A table to read. netns: inode. table: "" = all that are there, each a reading of its own, and one for this at the end."""
 
     netns: int
@@ -37,14 +37,14 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Reading:
+class TableSnapshot:
     """What came of it. thread: the kernel's number of the thread that read, from `began` to `ended` (ns, CLOCK_MONOTONIC).
 
     table: None when it could not be read, and `why` says why not. rules: by offset in the blob. blob, text: what both were made
     of; kept only for whoever asks for it.
     """
 
-    wanted: Wanted
+    wanted: TableRequest
     thread: int
     began: int
     ended: int
@@ -55,7 +55,7 @@ class Reading:
     text: str | None = field(default=None, repr=False)
 
 
-class Reader:
+class TableReader:
     """A thread that reads what it is asked for, in order. path: of a file that leads to a namespace, or LookupError.
 
     keep: readings hold the blob and the text as they were read.
@@ -63,16 +63,16 @@ class Reader:
 
     def __init__(self, path: Callable[[int], Path] = netns.find, keep: bool = False) -> None:
         self._path, self._keep, self._closing = path, keep, False
-        self._sizes: dict[Wanted, int] = {}
+        self._sizes: dict[TableRequest, int] = {}
         self._first = {_inode(Path(f"/proc/{pid}/ns/net")) for pid in ("1", "self")}
-        self._asked: queue.SimpleQueue[Wanted | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Reading] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[TableRequest | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[TableSnapshot] = queue.SimpleQueue()
         self._thread = Worker("rules", self._work).start()
 
-    def ask(self, wanted: Wanted) -> None:
+    def ask(self, wanted: TableRequest) -> None:
         self._asked.put(wanted)
 
-    def done(self) -> list[Reading]:
+    def done(self) -> list[TableSnapshot]:
         """What has been read since the last call."""
         readings = []
         while True:
@@ -92,11 +92,11 @@ class Reader:
         if wanted is None or self._closing:
             return False
         for table in [] if wanted.table else self._tables(wanted):
-            self._done.put(self._answer(Wanted(wanted.netns, wanted.family, table)))
-        self._done.put(self._answer(wanted) if wanted.table else Reading(wanted, 0, 0, 0))
+            self._done.put(self._answer(TableRequest(wanted.netns, wanted.family, table)))
+        self._done.put(self._answer(wanted) if wanted.table else TableSnapshot(wanted, 0, 0, 0))
         return True
 
-    def _tables(self, wanted: Wanted) -> list[str]:
+    def _tables(self, wanted: TableRequest) -> list[str]:
         try:
             with netns.entered(self._path(wanted.netns)):
                 return sockopt.present(wanted.family)
@@ -107,7 +107,7 @@ class Reader:
             troubles.failed("listing a namespace's legacy tables", e)
             return []
 
-    def _answer(self, wanted: Wanted) -> Reading:
+    def _answer(self, wanted: TableRequest) -> TableSnapshot:
         """The reading, also when it fails in a way that is not foreseen: somebody waits for it."""
         began = time.monotonic_ns()
         try:
@@ -115,9 +115,9 @@ class Reader:
         except Exception as e:
             troubles.failed(f"reading the legacy table {wanted.table} of network namespace {wanted.netns}", e)
             why = f"they could not be read ({type(e).__name__}: {e})"
-            return Reading(wanted, threading.get_native_id(), began, time.monotonic_ns(), why=why)
+            return TableSnapshot(wanted, threading.get_native_id(), began, time.monotonic_ns(), why=why)
 
-    def _room(self, wanted: Wanted) -> int:
+    def _room(self, wanted: TableRequest) -> int:
         """Bytes that a table may have."""
         if wanted.netns in self._first:
             return sockopt.MOST_BYTES
@@ -128,7 +128,7 @@ class Reader:
         for wanted in [w for w in self._sizes if w.netns == inode]:
             del self._sizes[wanted]
 
-    def _read(self, wanted: Wanted) -> Reading:
+    def _read(self, wanted: TableRequest) -> TableSnapshot:
         why = "they changed while they were read"
         thread = threading.get_native_id()
         began = time.monotonic_ns()
@@ -136,19 +136,19 @@ class Reader:
             path = self._path(wanted.netns)
         except LookupError:
             self._forget(wanted.netns)
-            return Reading(wanted, thread, began, began, why="the network namespace is gone")
+            return TableSnapshot(wanted, thread, began, began, why="the network namespace is gone")
         for _ in range(TRIES):
             began = time.monotonic_ns()
             try:
                 with netns.entered(path):
                     found = read_here(wanted, self._room(wanted))
-            except sockopt.TooMany as e:
+            except sockopt.TooManyEntries as e:
                 self._sizes.pop(wanted, None)
                 why = f"they are not read: {e}"
                 where = f"table {wanted.table} of {wanted.family}tables in network namespace {wanted.netns} ({path})"
                 troubles.say(f"The rules of {where} are not read, and not told of its packets: {e}.", wanted)
                 break
-            except (OSError, BadBlob) as e:
+            except (OSError, MalformedTable) as e:
                 why = f"they could not be read ({e})"
                 continue
             if found:
@@ -156,8 +156,8 @@ class Reader:
                 if wanted.netns not in self._first:
                     self._sizes[wanted] = len(blob)
                 kept = (blob, printed) if self._keep else (b"", None)
-                return Reading(wanted, thread, began, time.monotonic_ns(), table, rules, "", *kept)
-        return Reading(wanted, thread, began, time.monotonic_ns(), why=why)
+                return TableSnapshot(wanted, thread, began, time.monotonic_ns(), table, rules, "", *kept)
+        return TableSnapshot(wanted, thread, began, time.monotonic_ns(), why=why)
 
 
 def _inode(path: Path) -> int:
@@ -167,10 +167,12 @@ def _inode(path: Path) -> int:
         return 0
 
 
-def read_here(wanted: Wanted, room: int = sockopt.MOST_BYTES) -> tuple[Table, Mapping[int, Rule], bytearray, str | None] | None:
+def read_here(
+    wanted: TableRequest, room: int = sockopt.MOST_BYTES
+) -> tuple[Table, Mapping[int, Rule], bytearray, str | None] | None:
     """The table in this thread's namespace, its rules, and what they were made of; None when it changed meanwhile.
 
-    room: bytes that it may have. Raises OSError, TooMany, BadBlob.
+    room: bytes that it may have. Raises OSError, TooManyEntries, MalformedTable.
     """
     family, name = wanted.family, wanted.table
     if name not in sockopt.present(family):
@@ -189,7 +191,7 @@ def read_here(wanted: Wanted, room: int = sockopt.MOST_BYTES) -> tuple[Table, Ma
 def joined(table: Table, text: str | None) -> Mapping[int, Rule]:
     """The rules of a table by their offset, with the text that iptables-save printed, if that is the table's."""
     try:
-        return save_join.Rules(table, text)
-    except save_join.NotTheSame:
+        return save_join.SavedRules(table, text)
+    except save_join.SaveMismatch:
         # An iptables-save that does not know these rules well enough: they are the same, but have no text.
-        return save_join.Rules(table, None)
+        return save_join.SavedRules(table, None)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tracer.rules.iptables.entry import Ext
+from tracer.rules.iptables.entry import Extension
 from tracer.util.octets import decoded
 
 _FREE = frozenset({"--comment", "--log-prefix", "--nflog-prefix"})
@@ -18,7 +18,7 @@ Option = tuple[str, bool, list[str]]
 
 
 @dataclass
-class Written:
+class ParsedRule:
     """A rule taken apart. head: -s, -d and so on. matches, target: a name and its options. goto: by -g."""
 
     head: list[Option] = field(default_factory=list)
@@ -41,9 +41,9 @@ def split(text: str) -> list[str]:
     return found
 
 
-def parse(words: Sequence[str]) -> Written:
+def parse(words: Sequence[str]) -> ParsedRule:
     """Raises IndexError for an option that lacks its name or value."""
-    out, negated = Written(), False
+    out, negated = ParsedRule(), False
     options = out.head
     at = 0
     while at < len(words):
@@ -74,6 +74,6 @@ def words(options: Sequence[Option]) -> str:
     return " ".join(" ".join(["!"] * negated + [name, *values]) for name, negated, values in options)
 
 
-def options_of(ext: Ext) -> list[Option]:
+def options_of(ext: Extension) -> list[Option]:
     """The options of a match or target that is kept in words."""
     return parse(split(decoded(ext.data))).head

@@ -11,18 +11,18 @@ from tracer.rules import save_parser
 from tracer.rules.iptables.table import Table
 
 
-class NotTheSame(Exception):
+class SaveMismatch(Exception):
     """The text is not that of this table."""
 
 
-class Rules(Mapping[int, Rule]):
+class SavedRules(Mapping[int, Rule]):
     """The rules of a table by their offset, made when they are asked for: of 80,000 a packet meets a few dozen.
 
     A line that is not the rule's (another chain, another target) is no text: whoever printed it did not know the rule.
     """
 
     def __init__(self, table: Table, text: str | None) -> None:
-        """text: what iptables-save printed; None: none could be had, texts are "". Raises NotTheSame."""
+        """text: what iptables-save printed; None: none could be had, texts are "". Raises SaveMismatch."""
         self._table, self._made = table, dict[int, Rule]()
         self._lines, self._firsts = _lines(table, text) if text is not None else ([], {})
 
@@ -57,11 +57,11 @@ def _lines(table: Table, text: str) -> tuple[list[str], dict[str, int]]:
     chains = [line.split(" ", 1)[0] for line in ("\n" + head).split("\n:")[1:]]
     if body.count("\nCOMMIT") > 1:
         # A newline in a name or a comment: its writer chooses what stands on the next lines.
-        raise NotTheSame(f"what iptables-save printed of {table.name} has more than one end")
+        raise SaveMismatch(f"what iptables-save printed of {table.name} has more than one end")
     rules = ("-A " + body).partition("\nCOMMIT")[0].removesuffix("\n").split("\n") if body else []
     if set(chains) != table.chains or len(chains) != len(set(chains)):
-        raise NotTheSame(f"iptables-save printed other chains of {table.name} than were read")
+        raise SaveMismatch(f"iptables-save printed other chains of {table.name} than were read")
     *firsts, total = accumulate(map(table.size, chains), initial=0)
     if len(rules) != total:
-        raise NotTheSame(f"iptables-save printed {len(rules)} rules of {table.name}, and {total} were read")
+        raise SaveMismatch(f"iptables-save printed {len(rules)} rules of {table.name}, and {total} were read")
     return rules, dict(zip(chains, firsts, strict=True))

@@ -13,66 +13,66 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from tracer.model.condition import Answer
+from tracer.model.condition import MatchResult
 from tracer.model.evidence import Evidence
-from tracer.model.rule import Place, Rule, Visit
+from tracer.model.rule import Rule, RuleHit, RuleLocation
 from tracer.rules.ending_targets import CONTINUE, ENDS
 from tracer.rules.iptables.encode import WORDS
-from tracer.rules.iptables.entry import Entry, Ext
+from tracer.rules.iptables.entry import Entry, Extension
 from tracer.rules.iptables.match_forecast import foretell
 from tracer.rules.iptables.matches import compute, header_matches, mark_after, mark_after_match, packet_after
 from tracer.rules.iptables.path_search import RULES_TO_TRY
 from tracer.rules.iptables.rule_parser import options_of
 from tracer.rules.iptables.table import RETURN, Table
-from tracer.rules.match_context import World, assumption, question_of
-from tracer.rules.packet_view import Seen
-from tracer.rules.rule_path import MOST, Rewrite, TooMany, Way, doubtful
+from tracer.rules.match_context import MatchContext, assumption, question_of
+from tracer.rules.packet_view import PacketView
+from tracer.rules.rule_path import MOST, Rewrite, RulePath, TooManyPaths, doubtful
 
 ANY_PORT = 46883
 """A source port that stands for all that a match does not name."""
 
 
 @dataclass
-class _State:
+class _Simulation:
     at: int
-    way: Way
-    packet: Seen
+    way: RulePath
+    packet: PacketView
     stack: tuple[int, ...] = ()
 
 
 @dataclass
-class Iptables:
+class IptablesSimulator:
     """The ways through one table of iptables at a hook."""
 
     table: Table
     rules: dict[int, Rule]
-    _world: World = field(init=False)
+    _world: MatchContext = field(init=False)
     _tried: int = field(default=0, init=False)
 
-    def ways(self, hook: int, packet: Seen, sport_known: bool, world: World) -> list[Way]:
-        """Raises TooMany."""
-        found: list[Way] = []
+    def ways(self, hook: int, packet: PacketView, sport_known: bool, world: MatchContext) -> list[RulePath]:
+        """Raises TooManyPaths."""
+        found: list[RulePath] = []
         self._tried, self._world = 0, world
-        open_states = [_State(self.table.hooks[hook], Way(mark=packet.mark, assumed=world.assumed), packet)]
+        open_states = [_Simulation(self.table.hooks[hook], RulePath(mark=packet.mark, assumed=world.assumed), packet)]
         while open_states:
             if len(found) + len(open_states) > MOST:
-                raise TooMany(f"more than {MOST} ways")
+                raise TooManyPaths(f"more than {MOST} ways")
             state = open_states.pop()
             found += self._follow(state, open_states, hook, sport_known)
         return sorted(found, key=lambda w: bool(w.doubts))
 
-    def _follow(self, state: _State, fork: list[_State], hook: int, sport_known: bool) -> Iterator[Way]:
+    def _follow(self, state: _Simulation, fork: list[_Simulation], hook: int, sport_known: bool) -> Iterator[RulePath]:
         entry, at, way, stack, packet = self.table.entry, state.at, state.way, state.stack, state.packet
         while True:
             self._tried += 1
             if self._tried > RULES_TO_TRY:
-                raise TooMany("too many rules")
+                raise TooManyPaths("too many rules")
             e = entry(at)
             yes, others = self._matches(e, way, packet, sport_known)
             if yes is None:
                 way, at = others[0], e.next
                 continue
-            fork += [_State(e.next, other, packet, stack) for other in others]
+            fork += [_Simulation(e.next, other, packet, stack) for other in others]
             way = yes
             verdict = e.verdict
             if verdict is None:
@@ -100,17 +100,19 @@ class Iptables:
                 yield replace(self._with(way, e, stack, name), verdict=name)
                 return
 
-    def _with(self, way: Way, e: Entry, stack: tuple[int, ...], verdict: str) -> Way:
-        path = tuple(Place(x.chain, x.number) for x in (*(self.table.entry(o) for o in stack), e))
-        visit = Visit(path, self.rules.get(e.at), verdict, Evidence.DERIVED)
+    def _with(self, way: RulePath, e: Entry, stack: tuple[int, ...], verdict: str) -> RulePath:
+        path = tuple(RuleLocation(x.chain, x.number) for x in (*(self.table.entry(o) for o in stack), e))
+        visit = RuleHit(path, self.rules.get(e.at), verdict, Evidence.DERIVED)
         return replace(way, visits=(*way.visits, visit))
 
-    def _matches(self, e: Entry, way: Way, packet: Seen, sport_known: bool) -> tuple[Way | None, list[Way]]:
+    def _matches(
+        self, e: Entry, way: RulePath, packet: PacketView, sport_known: bool
+    ) -> tuple[RulePath | None, list[RulePath]]:
         """(the way on which the rule matches, None = it cannot; those on which it does not, where it need not)."""
         matched = header_matches(e.header, packet)
         if matched is False:
             return None, [way]
-        begun, others = way, list[Way]()
+        begun, others = way, list[RulePath]()
         if matched is None:
             changed = f"the address in rule {e.number} of {e.chain}, behind DNPT or SNPT,"
             others.append(doubtful(way, f"{changed} is another", True, ""))
@@ -135,17 +137,17 @@ class Iptables:
                 way = replace(way, mark=mark)
         return way, others
 
-    def _answer(self, match: Ext, packet: Seen, mark: int | None, sport_known: bool) -> Answer:
+    def _answer(self, match: Extension, packet: PacketView, mark: int | None, sport_known: bool) -> MatchResult:
         if match.revision == WORDS:
             return foretell(match.name, options_of(match), packet, self._world)
         sports = {packet.sport} if sport_known else _telling(match)
         told = {compute(match, replace(packet, sport=sport), mark) for sport in sports}
         if len(told) == 1 and None not in told:
-            return Answer(Fraction(int(bool(told.pop()))))
-        return Answer(doubt=f"-m {match.name}")
+            return MatchResult(Fraction(int(bool(told.pop()))))
+        return MatchResult(doubt=f"-m {match.name}")
 
 
-def _telling(match: Ext) -> set[int]:
+def _telling(match: Extension) -> set[int]:
     """Source ports that stand for all there are: where a match's answer may change, and another one."""
     named: tuple[int, ...] = ()
     if match.name in ("tcp", "udp"):
@@ -155,7 +157,7 @@ def _telling(match: Ext) -> set[int]:
     return {ANY_PORT} | {p for n in named for p in (n - 1, n, n + 1) if 0 < p < 65536}
 
 
-def _ended(way: Way, target: Ext, packet: Seen) -> Way:
+def _ended(way: RulePath, target: Extension, packet: PacketView) -> RulePath:
     """What a target that ends the table does."""
     values = {name: given for name, _, given in options_of(target)} if target.revision == WORDS else {}
     if target.name == "REJECT":

@@ -34,7 +34,7 @@ def present(family: str) -> list[str]:
         return []
 
 
-class TooMany(OSError):
+class TooManyEntries(OSError):
     """There are more rules than are read. rules: how many, 0 = not known."""
 
     def __init__(self, rules: int, what: str) -> None:
@@ -42,7 +42,7 @@ class TooMany(OSError):
         self.rules = rules
 
 
-class Raw(NamedTuple):
+class RawTable(NamedTuple):
     """A table as the kernel hands it out; hooks, underflows: offsets by hook number."""
 
     blob: bytearray
@@ -50,8 +50,9 @@ class Raw(NamedTuple):
     underflows: dict[int, int]
 
 
-def read(family: str, table: str, room: int = MOST_BYTES) -> Raw:
-    """A table of the calling thread's namespace. It must be present. room: bytes that it may have. Raises OSError, TooMany."""
+def read(family: str, table: str, room: int = MOST_BYTES) -> RawTable:
+    """A table of the calling thread's namespace. It must be present. room: bytes that it may have. Raises OSError,
+    TooManyEntries."""
     kind, level = _LEVELS[family]
     with socket.socket(kind, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as s:
         for _ in range(5):
@@ -60,7 +61,7 @@ def read(family: str, table: str, room: int = MOST_BYTES) -> Raw:
             info = _INFO.unpack(told)
             valid, entries, underflows, size = info[1], info[2:7], info[7:12], info[13]
             if info[12] > MOST_RULES or size > room:
-                raise TooMany(info[12], f"the table has {info[12]} rules in {size} bytes, which is more than are read")
+                raise TooManyEntries(info[12], f"the table has {info[12]} rules in {size} bytes, which is more than are read")
             answer = bytearray(_REQUEST.size + size)
             _REQUEST.pack_into(answer, 0, table.encode(), size)
             try:
@@ -69,7 +70,7 @@ def read(family: str, table: str, room: int = MOST_BYTES) -> Raw:
                 continue  # replaced since its size was asked for
             hooks = [h for h in range(5) if valid >> h & 1]
             del answer[: _REQUEST.size]
-            return Raw(answer, {h: entries[h] for h in hooks}, {h: underflows[h] for h in hooks})
+            return RawTable(answer, {h: entries[h] for h in hooks}, {h: underflows[h] for h in hooks})
     raise BlockingIOError(f"table {table} changes all the time")
 
 

@@ -48,7 +48,7 @@ def loaded() -> bool:
     return LOADED.exists()
 
 
-class Ipvs:
+class IpvsSocket:
     """A socket to IPVS in this thread's network namespace; a context manager.
 
     Raises OSError, or pyroute2's errors, which are of many kinds.
@@ -89,7 +89,7 @@ class Ipvs:
         request["cmd"], request["version"], request["attrs"] = command, 1, attributes or []
         yield from self._socket.nlm_request(request, msg_type=self._socket.prid, msg_flags=NLM_F_REQUEST | NLM_F_DUMP)
 
-    def __enter__(self) -> Ipvs:
+    def __enter__(self) -> IpvsSocket:
         return self
 
     def __exit__(self, *_: object) -> None:

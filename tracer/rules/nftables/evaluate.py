@@ -8,10 +8,10 @@ from fractions import Fraction
 from ipaddress import ip_address, ip_network
 from typing import Any
 
-from tracer.rules.match_context import World, address_text
+from tracer.rules.match_context import MatchContext, address_text
 from tracer.rules.nftables.format import expression, operand
-from tracer.rules.nftables.json_parser import Listed
-from tracer.rules.packet_view import Seen
+from tracer.rules.nftables.json_parser import NftListing
+from tracer.rules.packet_view import PacketView
 from tracer.util.octets import decoded
 
 PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
@@ -27,25 +27,25 @@ UNKNOWN = _Unknown()
 
 
 @dataclass(frozen=True)
-class Chance:
+class RandomValue:
     """One of several values, each with its share of all connections."""
 
     choices: tuple[tuple[Fraction, Any], ...]
 
 
 @dataclass(frozen=True)
-class Values:
+class Evaluator:
     """Evaluates for one packet. place: family and table, in which sets and maps are looked for."""
 
-    listed: Listed
+    listed: NftListing
     place: tuple[str, str]
-    packet: Seen
-    world: World
+    packet: PacketView
+    world: MatchContext
     mark: int | None
     sport_known: bool
 
     def of(self, value: Any) -> Any:
-        """The value of an operand: text, a number, a tuple for a concatenation, a Chance, or UNKNOWN."""
+        """The value of an operand: text, a number, a tuple for a concatenation, a RandomValue, or UNKNOWN."""
         if isinstance(value, str | int):
             return value
         if not isinstance(value, dict) or len(value) != 1:
@@ -61,14 +61,14 @@ class Values:
             return self._fib(body)
         if kind == "concat":
             parts = tuple(self.of(p) for p in body)
-            return UNKNOWN if any(p is UNKNOWN or isinstance(p, Chance) for p in parts) else parts
+            return UNKNOWN if any(p is UNKNOWN or isinstance(p, RandomValue) for p in parts) else parts
         if kind in ("&", "|", "^", "<<", ">>"):
             return self._bits(kind, [self.of(side) for side in body])
         if kind == "numgen":
             offset, count = body.get("offset", 0), body["mod"]
             if count > CHOICES:
                 return UNKNOWN
-            return Chance(tuple((Fraction(1, count), n + offset) for n in range(count)))
+            return RandomValue(tuple((Fraction(1, count), n + offset) for n in range(count)))
         if kind == "map":
             return self._value_in(self.of(body["key"]), body["data"])
         return UNKNOWN
@@ -128,7 +128,7 @@ class Values:
             value = self.of(left)
             if value is None:
                 return False
-            if value is UNKNOWN or isinstance(value, Chance):
+            if value is UNKNOWN or isinstance(value, RandomValue):
                 return None
             if op in ("<", ">", "<=", ">="):
                 right = self.of(body["right"])
@@ -162,7 +162,7 @@ class Values:
             parts = [self._fits(v, w) for v, w in zip(value, body, strict=True)] if isinstance(value, tuple) else [None]
             return False if False in parts else None if None in parts else True
         right = self.of(wanted)
-        return None if right is UNKNOWN or isinstance(right, Chance) else _same(value, right)
+        return None if right is UNKNOWN or isinstance(right, RandomValue) else _same(value, right)
 
     def _among(self, value: Any, wanted: tuple[Any, ...]) -> bool | None:
         told = [self._fits(value, w) for w in wanted]
@@ -186,7 +186,7 @@ class Values:
             simple = all("/" not in k and "-" not in k and k != "*" for e in found.elements for k in e)
             return [] if simple else None
         pairs = _members(data)
-        choices = value.choices if isinstance(value, Chance) else ((Fraction(1), value),)
+        choices = value.choices if isinstance(value, RandomValue) else ((Fraction(1), value),)
         out = []
         for share, one in choices:
             for wanted, verdict in pairs:
@@ -199,12 +199,12 @@ class Values:
     def _value_in(self, key: Any, data: Any) -> Any:
         """The value that a map of values has for a key."""
         pairs = _members(data)
-        choices = key.choices if isinstance(key, Chance) else ((Fraction(1), key),)
+        choices = key.choices if isinstance(key, RandomValue) else ((Fraction(1), key),)
         found = []
         for share, one in choices:
             told = next((self.of(value) for wanted, value in pairs if self._fits(one, wanted)), UNKNOWN)
             found.append((share, told))
-        return Chance(tuple(found)) if isinstance(key, Chance) else found[0][1]
+        return RandomValue(tuple(found)) if isinstance(key, RandomValue) else found[0][1]
 
 
 def _members(data: Any) -> list[Any]:

@@ -20,7 +20,7 @@ Handle = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True)
-class Element:
+class ListedElement:
     """One element of a map. key: its parts as nft writes them. verdict: "goto service-...", "drop". comment: "" if none."""
 
     key: tuple[str, ...]
@@ -41,7 +41,7 @@ class NftMap:
     table: str
     name: str
     comment: str = ""
-    elements: Mapping[tuple[str, ...], Element] = field(default_factory=dict)
+    elements: Mapping[tuple[str, ...], ListedElement] = field(default_factory=dict)
 
 
 Expression = dict[str, Any]
@@ -49,7 +49,7 @@ Expression = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseChain:
     """A base chain. kind: "nat", "filter", "route". hook: as PREROUTING. priority: the lower, the earlier. handle: grows with
     each chain of its table, 0 = not told.
     """
@@ -63,24 +63,24 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Listed:
+class NftListing:
     """Everything that nft lists. maps, sets: by family, table and name; a set's elements as nft writes them in JSON."""
 
     ruleset: Ruleset
     maps: Mapping[ChainKey, NftMap] = field(default_factory=dict)
     sets: Mapping[ChainKey, tuple[Any, ...]] = field(default_factory=dict)
-    bases: tuple[Base, ...] = ()
+    bases: tuple[BaseChain, ...] = ()
     expressions: Mapping[Handle, tuple[Expression, ...]] = field(default_factory=dict)
 
 
-def parse(text: str, comments: Mapping[Handle, str] | None = None, netns: int = 0, generation: str = "") -> Listed:
+def parse(text: str, comments: Mapping[Handle, str] | None = None, netns: int = 0, generation: str = "") -> NftListing:
     """What nft printed. comments: those that nft does not show. Raises ValueError."""
     chains: dict[ChainKey, list[Rule]] = {}
     policies: dict[ChainKey, str] = {}
     maps: dict[ChainKey, NftMap] = {}
     sets: dict[ChainKey, tuple[Any, ...]] = {}
     expressions: dict[Handle, tuple[Expression, ...]] = {}
-    bases: list[Base] = []
+    bases: list[BaseChain] = []
     for entry in json.loads(text)["nftables"]:
         ((kind, body),) = entry.items()
         if kind == "chain":
@@ -89,7 +89,7 @@ def parse(text: str, comments: Mapping[Handle, str] | None = None, netns: int = 
             if "hook" in body:
                 policies[key] = body.get("policy", "accept").upper()
                 handle = int(body.get("handle", 0))
-                bases.append(Base(key, body["type"], body["hook"].upper(), int(body["prio"]), policies[key], handle))
+                bases.append(BaseChain(key, body["type"], body["hook"].upper(), int(body["prio"]), policies[key], handle))
         elif kind == "rule":
             rules = chains.setdefault((body["family"], body["table"], body["chain"]), [])
             # A statement that nft cannot write as JSON, as the update of a map, stands there in nft's words.
@@ -102,7 +102,7 @@ def parse(text: str, comments: Mapping[Handle, str] | None = None, netns: int = 
         elif kind == "set":
             sets[body["family"], body["table"], body["name"]] = tuple(body.get("elem", ()))
     ruleset = Ruleset("nft", netns, generation, {key: tuple(rules) for key, rules in chains.items()}, policies)
-    return Listed(ruleset, maps, sets, tuple(bases), expressions)
+    return NftListing(ruleset, maps, sets, tuple(bases), expressions)
 
 
 def _rule(body: dict[str, Any], number: int, comments: Mapping[Handle, str]) -> Rule:
@@ -143,5 +143,5 @@ def _map(body: dict[str, Any]) -> NftMap:
             key, comment = key["elem"]["val"], key["elem"].get("comment", "")
         parts = tuple(operand(p) for p in key["concat"]) if isinstance(key, dict) and "concat" in key else (operand(key),)
         verdict = expression(value) if isinstance(value, dict) and "concat" not in value else operand(value)
-        elements[parts] = Element(parts, verdict, comment)
+        elements[parts] = ListedElement(parts, verdict, comment)
     return NftMap(body["family"], body["table"], body["name"], body.get("comment", ""), elements)

@@ -106,7 +106,7 @@ class Listings:
         return listed(self._families[family].get(table, ""))
 
 
-class Saves:
+class SaveTexts:
     """saved() of the tables of this namespace, each family's asked for once. {} for a table that is none of iptables', or where
     the tool is missing or fails."""
 

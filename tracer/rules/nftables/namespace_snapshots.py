@@ -14,7 +14,7 @@ KEPT = 16
 """Generations that are kept of a namespace."""
 
 
-class Generations(dict[int, Snapshot]):
+class SnapshotHistory(dict[int, Snapshot]):
     """Of one namespace, by generation, in the order they came. forgotten: so many made room for later ones."""
 
     forgotten = 0
@@ -26,7 +26,7 @@ class Generations(dict[int, Snapshot]):
             self.forgotten += 1
 
 
-class Space(Protocol):
+class NamespaceEntry(Protocol):
     """What is known of a namespace. gone: nothing can be read there any more. stays: it never makes room."""
 
     gone: bool
@@ -35,10 +35,10 @@ class Space(Protocol):
     def stays(self) -> bool: ...
 
 
-S = TypeVar("S", bound=Space)
+S = TypeVar("S", bound=NamespaceEntry)
 
 
-class BoundedSpaces(Generic[S]):
+class NamespaceTable(Generic[S]):
     """Namespaces by netns.identity. make: makes what is not there. forgotten: so many made room for others."""
 
     def __init__(self, make: Callable[[int], S]) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracer.model.rule import NFT_FAMILIES, ChainKey
-from tracer.node.nfnetlink import MOST, Nfnetlink, TooMany, attribute, attributes, items, number, text
+from tracer.node.nfnetlink import MOST, Nfnetlink, TooManyMessages, attribute, attributes, items, number, text
 from tracer.rules.nftables import verdict_maps
-from tracer.rules.nftables.verdict_maps import Element, VerdictMap, element
+from tracer.rules.nftables.verdict_maps import MapElement, VerdictMap, element
 from tracer.rules.xt_targets import NEVER
 from tracer.util.lazy import LazyList
 
@@ -115,12 +115,12 @@ def _maps(nfnetlink: Nfnetlink) -> dict[ChainKey, VerdictMap]:
         if number(a.get(6)) != _VERDICT_TYPE:
             continue
         table, name = text(a.get(1)), text(a.get(2))
-        elements: list[Element] = []
+        elements: list[MapElement] = []
         room = MOST - sum(len(known.elements) for known in out.values())
         for _, _, part in nfnetlink.walk(GETSETELEM, family, attribute(1, table) + attribute(2, name)):
             elements += [element(e) for _, e in items(attributes(part).get(3, b""))]
             if len(elements) > room:
-                raise TooMany(f"their verdict maps have more than {MOST} elements")
+                raise TooManyMessages(f"their verdict maps have more than {MOST} elements")
         key_type, key_length = number(a.get(4)), number(a.get(5))
         flags, parts = number(a.get(3)), verdict_maps.parts(a.get(9, b""))
         key = NFT_FAMILIES.get(family, str(family)), table, name

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tracer.events import record
 from tracer.events.record import CUT, Event, Flag, Kind, NftHit, Trace
 from tracer.model.evidence import Evidence
-from tracer.model.rule import NFT_FAMILIES, Place, Rule, Visit, Walk
+from tracer.model.rule import NFT_FAMILIES, Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.node import netns
 from tracer.rules.nftables.snapshot import Snapshot
 from tracer.rules.nftables.verdict import CONTINUE, GOTO, JUMP, MASK, RETURN, VERDICTS, WORDS, signed, thrown, word
@@ -37,7 +37,7 @@ class Snapshots(Protocol):
     def near(self, space: int) -> list[Snapshot]: ...
 
 
-class Reading(Snapshots, Protocol):
+class RefreshedSnapshots(Snapshots, Protocol):
     """The same while rules are still being read. refresh: takes what was read since the last call; nothing changes between."""
 
     def refresh(self) -> None: ...
@@ -56,7 +56,7 @@ hops side by side, so that the number alone would not do."""
 
 
 @dataclass
-class Run:
+class ChainRun:
     """The records of one run of nft_do_chain, in order. whole: none of them was lost."""
 
     hits: list[NftHit] = field(default_factory=list)
@@ -68,7 +68,7 @@ def run_key(e: Event) -> RunKey:
     return e.time, e.hop, e.object, record.run(e)
 
 
-def runs(events: Iterable[Any]) -> dict[RunKey, Run]:
+def runs(events: Iterable[Any]) -> dict[RunKey, ChainRun]:
     """The records of each run, by the EVENT_CHAIN that ended it. events: of one packet, in order of time.
 
     Runs of one packet may lie within another, of the packet or of its copies, also in one base chain. Records of kernels that
@@ -77,7 +77,7 @@ def runs(events: Iterable[Any]) -> dict[RunKey, Run]:
     events = list(events)
     numbers = {(e.flags & Flag.FLAG_CLONE, e.hop) for e in events}
     under_way: dict[tuple[int, int, int], list[NftHit]] = {}
-    out: dict[RunKey, Run] = {}
+    out: dict[RunKey, ChainRun] = {}
     for e in events:
         copy = e.flags & Flag.FLAG_CLONE
         if e.kind == Kind.EVENT_NFT_RULE:
@@ -88,7 +88,7 @@ def runs(events: Iterable[Any]) -> dict[RunKey, Run]:
         elif e.kind == Kind.EVENT_CHAIN:
             hits = under_way.pop((copy, e.object, record.run(e)), [])
             between = range(hits[0].hop + 1, e.hop) if hits else ()
-            out[run_key(e)] = Run(hits, all((copy, number) in numbers for number in between))
+            out[run_key(e)] = ChainRun(hits, all((copy, number) in numbers for number in between))
     return out
 
 
@@ -101,26 +101,26 @@ def _is_end(hit: NftHit) -> bool:
 class _Frame:
     """A place that was left for another chain. back: the walk comes back to it."""
 
-    place: Place
+    place: RuleLocation
     back: bool
 
 
-class _Walker:
+class _Reconstruction:
     """One run under way. is_cut: of the base chain's name only the beginning is known. answered: REJECT's answer was seen."""
 
     def __init__(self, table: str, base: str, is_cut: bool, snapshots: Snapshots, answered: bool) -> None:
         self.table, self.chain, self._snapshots = table, base, snapshots
         self._is_cut, self._answered = is_cut, answered
         self.frames: list[_Frame] = []
-        self.visits: list[Visit] = []
+        self.visits: list[RuleHit] = []
         self.doubt = ""
         self.ended = False
 
     def take(self, hit: NftHit) -> None:
         code = signed(hit.code)
         if hit.trace == Trace.TRACE_POLICY:
-            place = Place(self._name, 0)
-            self.visits.append(Visit((place,), None, VERDICTS.get(hit.policy, ""), Evidence.OBSERVED))
+            place = RuleLocation(self._name, 0)
+            self.visits.append(RuleHit((place,), None, VERDICTS.get(hit.policy, ""), Evidence.OBSERVED))
             self.ended = True
             return
         if hit.handle == 0 and code == CONTINUE:
@@ -129,7 +129,7 @@ class _Walker:
         rule, evidence, snapshot = self._rule(hit)
         if rule.number != UNKNOWN:
             self._agree(rule)
-        place = Place(self._name, rule.number)
+        place = RuleLocation(self._name, rule.number)
         path = (*(f.place for f in self.frames), place)
         to, is_cut = _to(hit, self._snapshots) if code in (JUMP, GOTO) else ("", False)
         self.visits.append(self._visit(path, rule, evidence, hit, to + CUT * is_cut, snapshot))
@@ -161,18 +161,18 @@ class _Walker:
                 return
 
     def _visit(
-        self, path: tuple[Place, ...], rule: Rule, evidence: Evidence, hit: NftHit, to: str, snapshot: Snapshot | None
-    ) -> Visit:
+        self, path: tuple[RuleLocation, ...], rule: Rule, evidence: Evidence, hit: NftHit, to: str, snapshot: Snapshot | None
+    ) -> RuleHit:
         code, key = signed(hit.code), (hit.table_handle, hit.handle)
         if not snapshot:
-            return Visit(path, rule, word(code, rule, to, True), evidence)
+            return RuleHit(path, rule, word(code, rule, to, True), evidence)
         matches, lookup = snapshot.throwing.get(key, ()), snapshot.lookups.get(key)
         # Where something else in the rule may have dropped the packet, only an answer shows that REJECT did.
         answered = self._answered or not (matches or lookup)
         leads_on = (rule.family, rule.table, rule.target) in snapshot.ruleset.chains
         why = thrown(code, rule, leads_on, matches)
         element = _element(snapshot, hit, snapshot.number == hit.generation)
-        return Visit(path, rule, word(code, rule, to, answered), evidence, element, why)
+        return RuleHit(path, rule, word(code, rule, to, answered), evidence, element, why)
 
     def _rule(self, hit: NftHit) -> tuple[Rule, Evidence, Snapshot | None]:
         """The rule of a hit, how its place is known, and the rules it was found in."""
@@ -195,7 +195,7 @@ def _candidates(hit: NftHit, snapshots: Snapshots) -> list[Snapshot]:
     return ([found] if found else []) + snapshots.near(space(hit))
 
 
-def names(chain: Event, run: Run, snapshots: Snapshots) -> tuple[str, str]:
+def names(chain: Event, run: ChainRun, snapshots: Snapshots) -> tuple[str, str]:
     """The names of table and base chain, "" for what the rules read do not tell. Long ones do not fit into an event."""
     if not run.hits:
         return "", ""
@@ -207,20 +207,20 @@ def names(chain: Event, run: Run, snapshots: Snapshots) -> tuple[str, str]:
     return table if _begins(table, chain.table) else "", base if _begins(base, chain.chain) else ""
 
 
-def named(chain: Event, run: Run, snapshots: Snapshots) -> dict[str, str]:
+def named(chain: Event, run: ChainRun, snapshots: Snapshots) -> dict[str, str]:
     """The fields of a hop that name table and base chain, as far as the rules that were read know them whole."""
     table, base = names(chain, run, snapshots)
     family = NFT_FAMILIES.get(chain.state, "")
     return ({"table": f"{family} {table}".strip()} if table else {}) | ({"chain": base} if base else {})
 
 
-def walk(chain: Event, run: Run, snapshots: Snapshots, whole: bool = True) -> Walk:
+def walk(chain: Event, run: ChainRun, snapshots: Snapshots, whole: bool = True) -> RuleTrace:
     """The walk of one run. chain: the EVENT_CHAIN that ended it. whole: False when records of the packet were lost: then a run
     without an end is no wonder."""
     table, base = names(chain, run, snapshots)
     is_cut = not base and _is_cut(chain.chain, _NAME)
     answered = bool(chain.flags & Flag.FLAG_REJECT)
-    walker = _Walker(table or c_text(chain.table), base or c_text(chain.chain), is_cut, snapshots, answered)
+    walker = _Reconstruction(table or c_text(chain.table), base or c_text(chain.chain), is_cut, snapshots, answered)
     hits = run.hits
     for hit in hits:
         walker.take(hit)
@@ -230,7 +230,7 @@ def walk(chain: Event, run: Run, snapshots: Snapshots, whole: bool = True) -> Wa
     if not run.whole:
         doubt = doubt or _PART_LOST
     snapshot = snapshots.find(space(hits[0]), hits[0].generation) if hits else None
-    return Walk(tuple(walker.visits), undecided=doubt, ruleset=snapshot.ruleset if snapshot else None)
+    return RuleTrace(tuple(walker.visits), undecided=doubt, ruleset=snapshot.ruleset if snapshot else None)
 
 
 def generations(events: Iterable[Any]) -> set[tuple[int, int]]:
@@ -238,7 +238,7 @@ def generations(events: Iterable[Any]) -> set[tuple[int, int]]:
     return {(space(e), e.generation) for e in events if e.kind == Kind.EVENT_NFT_RULE}
 
 
-def _agrees(last: Visit, hit: NftHit, chain: Event) -> bool:
+def _agrees(last: RuleHit, hit: NftHit, chain: Event) -> bool:
     decided = hit.policy if hit.trace == Trace.TRACE_POLICY else signed(hit.code) & MASK
     return bool(decided == chain.verdict)
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from tracer.model.evidence import Evidence
-from tracer.model.rule import Place, Rule, Visit
-from tracer.rules.match_context import World, assumption, question_of
-from tracer.rules.nftables.evaluate import UNKNOWN, Chance, Values
+from tracer.model.rule import Rule, RuleHit, RuleLocation
+from tracer.rules.match_context import MatchContext, assumption, question_of
+from tracer.rules.nftables.evaluate import UNKNOWN, Evaluator, RandomValue
 from tracer.rules.nftables.format import expression as words
 from tracer.rules.nftables.format import operand
-from tracer.rules.nftables.json_parser import Base, Expression, Listed
-from tracer.rules.packet_view import Seen
-from tracer.rules.rule_path import MOST, Rewrite, TooMany, Way, doubtful
+from tracer.rules.nftables.json_parser import BaseChain, Expression, NftListing
+from tracer.rules.packet_view import PacketView
+from tracer.rules.rule_path import MOST, Rewrite, RulePath, TooManyPaths, doubtful
 
 _REJECTS = {("icmp", "ip"): "icmp-port-unreachable", ("icmpv6", "ip6"): "icmp6-port-unreachable"}
 _IDLE = frozenset({
@@ -40,60 +40,60 @@ _NATS = {"dnat": "DNAT", "snat": "SNAT", "masquerade": "MASQUERADE", "redirect":
 class _Frame:
     """A place that was left for another chain. back: the walk comes back to it."""
 
-    place: Place
+    place: RuleLocation
     back: bool
 
 
 @dataclass(frozen=True)
-class _State:
+class _Simulation:
     """Before rule number `next` (from 0) of a chain. expression: the next one of that rule."""
 
     chain: str
     next: int
-    way: Way
+    way: RulePath
     frames: tuple[_Frame, ...] = ()
     expression: int = 0
     element: str = ""
 
 
 @dataclass
-class Nftables:
+class NftablesSimulator:
     """The ways through the base chains that nft lists."""
 
-    listed: Listed
-    _world: World = field(init=False)
+    listed: NftListing
+    _world: MatchContext = field(init=False)
     _family: str = field(default="", init=False)
     _table: str = field(default="", init=False)
 
-    def ways(self, base: Base, packet: Seen, sport_known: bool, world: World) -> list[Way]:
-        """Raises TooMany."""
+    def ways(self, base: BaseChain, packet: PacketView, sport_known: bool, world: MatchContext) -> list[RulePath]:
+        """Raises TooManyPaths."""
         self._world = world
         self._family, self._table, chain = base.key
-        found: list[Way] = []
-        open_states = [_State(chain, 0, Way(mark=packet.mark, assumed=world.assumed))]
+        found: list[RulePath] = []
+        open_states = [_Simulation(chain, 0, RulePath(mark=packet.mark, assumed=world.assumed))]
         tried = 0
         while open_states:
             tried += 1
             if len(found) + len(open_states) > MOST or tried > 100_000:
-                raise TooMany(f"more than {MOST} ways")
+                raise TooManyPaths(f"more than {MOST} ways")
             state = open_states.pop()
             rules = self.listed.ruleset.chain(self._family, self._table, state.chain)
             if state.next < len(rules):
-                values = Values(self.listed, (self._family, self._table), packet, self._world, state.way.mark, sport_known)
+                values = Evaluator(self.listed, (self._family, self._table), packet, self._world, state.way.mark, sport_known)
                 for following in self._rule(rules[state.next], state, values, packet):
-                    if isinstance(following, Way):
+                    if isinstance(following, RulePath):
                         found.append(following)
                     else:
                         open_states.append(following)
             elif state.frames:
                 open_states.append(_back(state))
             else:
-                place = Place(chain, 0)
-                visit = Visit((place,), None, base.policy, Evidence.DERIVED)
+                place = RuleLocation(chain, 0)
+                visit = RuleHit((place,), None, base.policy, Evidence.DERIVED)
                 found.append(replace(state.way, visits=(*state.way.visits, visit), verdict=base.policy))
         return sorted(found, key=lambda w: bool(w.doubts))
 
-    def _rule(self, rule: Rule, state: _State, values: Values, packet: Seen) -> Iterator[_State | Way]:
+    def _rule(self, rule: Rule, state: _Simulation, values: Evaluator, packet: PacketView) -> Iterator[_Simulation | RulePath]:
         """What follows a rule: other places, or ends."""
         body = self.listed.expressions.get((rule.family, rule.table, rule.chain, rule.handle), ())
         passed = replace(state, next=state.next + 1, expression=0)
@@ -148,7 +148,7 @@ class Nftables:
                 way = doubtful(way, words(body[at]), True, _where(rule))
         yield replace(passed, way=_with(way, rule, state.frames, rule.target or "CONTINUE") if acted else way)
 
-    def _map(self, rule: Rule, given: Expression, state: _State, values: Values) -> Iterator[_State | Way]:
+    def _map(self, rule: Rule, given: Expression, state: _Simulation, values: Evaluator) -> Iterator[_Simulation | RulePath]:
         """A verdict map: the element for the key, or all of them by chance, or none and the rule has no effect."""
         choices = values.look_up(given["key"], given["data"])
         if choices is None:
@@ -171,38 +171,38 @@ class Nftables:
         if rest > 0:
             yield replace(state, way=replace(state.way, share=state.way.share * rest))
 
-    def _enter(self, rule: Rule, kind: str, target: str, state: _State, element: str = "") -> _State:
+    def _enter(self, rule: Rule, kind: str, target: str, state: _Simulation, element: str = "") -> _Simulation:
         way = _with(state.way, rule, state.frames, f"{kind.upper()} {target}", element)
-        frame = _Frame(Place(rule.chain, rule.number), kind == "jump")
+        frame = _Frame(RuleLocation(rule.chain, rule.number), kind == "jump")
         # Where a chain was gone to is not come back to; the frame stays for the path.
-        return _State(target, 0, way, (*state.frames, frame))
+        return _Simulation(target, 0, way, (*state.frames, frame))
 
 
 def _where(rule: Rule) -> str:
     return f"rule {rule.number} of {rule.chain}"
 
 
-def _back(state: _State) -> _State:
+def _back(state: _Simulation) -> _Simulation:
     """The place behind the last jump; at the end of the base chain where there is none."""
     frames = list(state.frames)
     while frames:
         frame = frames.pop()
         if frame.back:
-            return _State(frame.place.chain, frame.place.number, state.way, tuple(frames))
+            return _Simulation(frame.place.chain, frame.place.number, state.way, tuple(frames))
     base = state.frames[0].place.chain if state.frames else state.chain
-    return _State(base, 1 << 30, state.way, ())
+    return _Simulation(base, 1 << 30, state.way, ())
 
 
-def _with(way: Way, rule: Rule, frames: Iterable[_Frame], verdict: str, element: str = "") -> Way:
-    path = (*(f.place for f in frames), Place(rule.chain, rule.number))
-    return replace(way, visits=(*way.visits, Visit(path, rule, verdict, Evidence.DERIVED, element)))
+def _with(way: RulePath, rule: Rule, frames: Iterable[_Frame], verdict: str, element: str = "") -> RulePath:
+    path = (*(f.place for f in frames), RuleLocation(rule.chain, rule.number))
+    return replace(way, visits=(*way.visits, RuleHit(path, rule, verdict, Evidence.DERIVED, element)))
 
 
-def _rewrites(kind: str, given: Expression | None, values: Values) -> Iterator[tuple[Rewrite, Fraction]]:
+def _rewrites(kind: str, given: Expression | None, values: Evaluator) -> Iterator[tuple[Rewrite, Fraction]]:
     """What a translation makes of the packet, each with its share."""
     given = given or {}
     address, port = values.of(given["addr"]) if "addr" in given else "", values.of(given["port"]) if "port" in given else 0
-    for share, told in address.choices if isinstance(address, Chance) else ((Fraction(1), address),):
+    for share, told in address.choices if isinstance(address, RandomValue) else ((Fraction(1), address),):
         own = port
         if isinstance(told, tuple):
             told, own = told

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.node import netns, netns_cookie
-from tracer.node.nfnetlink import Interrupted, Nfnetlink, TooMany
+from tracer.node.nfnetlink import DumpInterrupted, Nfnetlink, TooManyMessages
 from tracer.rules.nftables import listing, netlink_dump
 from tracer.rules.nftables.netlink_dump import Dump, DumpedChain
 from tracer.rules.nftables.verdict_maps import VerdictMap
@@ -20,7 +20,7 @@ from tracer.util.lazy import Lazy
 TRIES = 4
 
 
-class Changing(Exception):
+class RulesetChanging(Exception):
     """The rules changed each time they were being read."""
 
 
@@ -115,9 +115,9 @@ def _passing() -> Iterator[None]:
     """Errors after which another try may find the rules at rest."""
     try:
         yield
-    except TooMany:
+    except TooManyMessages:
         raise
-    except (Interrupted, OSError):
+    except (DumpInterrupted, OSError):
         pass
 
 
@@ -132,19 +132,20 @@ def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
                 if now in known:
                     return now, None
                 try:
-                    snapshot = join(netlink_dump.read(nfnetlink), inode, listing.Listings(), listing.Saves())
-                except TooMany as e:
+                    snapshot = join(netlink_dump.read(nfnetlink), inode, listing.Listings(), listing.SaveTexts())
+                except TooManyMessages as e:
                     e.generation = now
                     raise
                 if netlink_dump.generation(nfnetlink) == snapshot.number:
                     return snapshot.number, replace(snapshot, taken=time.monotonic_ns())
-    raise Changing
+    raise RulesetChanging
 
 
 def read_new(fd: int, space: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
     """The generation in force in the namespace that a descriptor leads to, and its rules unless it is a known one.
 
-    space: netns.identity of the namespace. Raises Changing when the rules never held still; OSError when it cannot be entered;
-    LookupError when another namespace has its inode by now; TooMany.
+    space: netns.identity of the namespace. Raises RulesetChanging when the rules never held still; OSError when it cannot be
+    entered;
+    LookupError when another namespace has its inode by now; TooManyMessages.
     """
     return netns.inside(fd, lambda: read_here(space, known))

@@ -10,34 +10,36 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tracer.rules.nftables.namespace_snapshots import BoundedSpaces, Generations
+from tracer.rules.nftables.namespace_snapshots import NamespaceTable, SnapshotHistory
 from tracer.rules.nftables.snapshot import Snapshot
-from tracer.rules.nftables.watcher import Change
+from tracer.rules.nftables.watcher import RulesetUpdate
 
 
-class Watching(Protocol):
+class UpdateSource(Protocol):
     """Who reads. changes: what has become known since the last call. coming: has a generation tried."""
 
-    def changes(self) -> list[Change]: ...
+    def changes(self) -> list[RulesetUpdate]: ...
     def coming(self, space: int, generation: int) -> bool: ...
 
 
-class _Known:
+class _CachedNamespace:
     """Of one namespace. stays: the run's own, which is the first that is heard of."""
 
     def __init__(self, stays: bool) -> None:
-        self.snapshots = Generations()
+        self.snapshots = SnapshotHistory()
         self.seen, self.gone, self.stays = 0, False, stays
 
 
-class View:
+class SnapshotCache:
     """Snapshots by namespace (netns.identity) and generation. changed: called when a namespace's rules are seen
     to be of another generation, with the time (ns, CLOCK_MONOTONIC)."""
 
-    def __init__(self, watch: Watching) -> None:
+    def __init__(self, watch: UpdateSource) -> None:
         self._watch = watch
         self.changed: Callable[[int], None] | None = None
-        self._namespaces: BoundedSpaces[_Known] = BoundedSpaces(lambda _: _Known(stays=not len(self._namespaces)))
+        self._namespaces: NamespaceTable[_CachedNamespace] = NamespaceTable(
+            lambda _: _CachedNamespace(stays=not len(self._namespaces))
+        )
 
     def refresh(self) -> None:
         """Takes what was read since the last call."""

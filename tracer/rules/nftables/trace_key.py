@@ -47,7 +47,7 @@ def _switch_on() -> int:
     return netns.current()
 
 
-class Switch:
+class TraceSwitch:
     """The key, on from here to close(); a context manager. OSError when the kernel refuses."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Switch:
             os.close(self._fd)
             self._fd = -1
 
-    def __enter__(self) -> Switch:
+    def __enter__(self) -> TraceSwitch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:

@@ -32,7 +32,7 @@ _SIZES = {7: 4, 8: 16, 9: 6, 10: 2, 12: 1, 13: 2, 14: 1, 15: 1, 19: 4, 20: 4, 26
 
 
 @dataclass(frozen=True)
-class Element:
+class MapElement:
     """One element. key: its bytes as in the registers. end: last key of a range given as one element, b"" = no range.
     flags: INTERVAL_END or CATCH_ALL. verdict: "goto X", "drop". times_out: it is taken away after a time, without a new
     generation of the rules."""
@@ -53,9 +53,9 @@ class _Index:
     """Elements of a map by their keys. ordered: those that begin and end ranges, by key. ranged, ended: whether there are
     elements with both ends of a range, and elements that end one."""
 
-    by_key: dict[bytes, list[Element]] = field(default_factory=dict)
-    catch_all: list[Element] = field(default_factory=list)
-    ordered: list[Element] = field(default_factory=list)
+    by_key: dict[bytes, list[MapElement]] = field(default_factory=dict)
+    catch_all: list[MapElement] = field(default_factory=list)
+    ordered: list[MapElement] = field(default_factory=list)
     ranged: bool = False
     ended: bool = False
 
@@ -67,15 +67,15 @@ class VerdictMap:
 
     key_type: int
     key_length: int
-    elements: tuple[Element, ...]
+    elements: tuple[MapElement, ...]
     flags: int = 0
     parts: tuple[int, ...] = ()
 
-    def find(self, key: bytes) -> Element | None:
+    def find(self, key: bytes) -> MapElement | None:
         """The element that answers for a key while none has timed out: itself, the range it lies in, or the catch-all."""
         return next(iter(self.answers(key)), None)
 
-    def answers(self, key: bytes) -> list[Element]:
+    def answers(self, key: bytes) -> list[MapElement]:
         """The elements that may have answered for a key: the first that has not timed out did. No more than one that stays."""
         out = []
         for e in (*self._with(key), *self._index.catch_all):
@@ -84,7 +84,7 @@ class VerdictMap:
                 break
         return out
 
-    def _with(self, key: bytes) -> list[Element]:
+    def _with(self, key: bytes) -> list[MapElement]:
         """The elements with a key or a range of keys that holds this one."""
         index = self._index
         if not self._has_intervals:
@@ -120,7 +120,7 @@ class VerdictMap:
         index = self._index
         return index.ended or bool(self.flags & INTERVAL and not index.ranged and len(self._parts()) == 1)
 
-    def _within(self, key: bytes, e: Element) -> bool:
+    def _within(self, key: bytes, e: MapElement) -> bool:
         """Whether each part of the key lies in the element's range of that part."""
         at = 0
         for size in self._parts():
@@ -157,7 +157,7 @@ class VerdictMap:
             at += (size + 3) & ~3
         return " . ".join(words)
 
-    def write(self, e: Element) -> str:
+    def write(self, e: MapElement) -> str:
         """An element as nft lists it: "tcp . 30285 : goto service-X"."""
         key = "*" if e.flags & CATCH_ALL else self._write_key(e.key)
         if e.end and e.end != e.key:
@@ -166,7 +166,7 @@ class VerdictMap:
             key += self._until(e)
         return f"{key} : {e.verdict}"
 
-    def _until(self, e: Element) -> str:
+    def _until(self, e: MapElement) -> str:
         ordered = self._index.ordered
         above = islice(ordered, bisect_right(ordered, e.key, key=lambda o: o.key), None)
         after = next((o.key for o in above if o.flags & INTERVAL_END), b"")
@@ -197,14 +197,14 @@ def _write(kind: int, raw: bytes) -> str:
     return "0x" + raw.hex()
 
 
-def element(raw: bytes) -> Element:
+def element(raw: bytes) -> MapElement:
     """An element from its attributes (NFTA_SET_ELEM_*)."""
     a = attributes(raw)
     verdict = attributes(attributes(a.get(2, b"")).get(2, b""))
     word = _CODES.get(number(verdict.get(1)), "") if verdict else ""
     target = f"{word} {text(verdict[2])}" if 2 in verdict else word
     key, end = (attributes(a.get(kind, b"")).get(1, b"") for kind in (1, 10))
-    return Element(key, target, end, number(a.get(3)), bool(a.keys() & _TIMES))
+    return MapElement(key, target, end, number(a.get(3)), bool(a.keys() & _TIMES))
 
 
 def parts(description: bytes) -> tuple[int, ...]:

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracer.node import netns
-from tracer.node.nfnetlink import TooMany
+from tracer.node.nfnetlink import TooManyMessages
 from tracer.rules.nftables import snapshot as nftables_snapshot
-from tracer.rules.nftables.namespace_snapshots import BoundedSpaces, Generations
-from tracer.rules.nftables.snapshot import Changing, Snapshot
+from tracer.rules.nftables.namespace_snapshots import NamespaceTable, SnapshotHistory
+from tracer.rules.nftables.snapshot import RulesetChanging, Snapshot
 from tracer.util.worker import Worker, troubles
 
 PAUSE_SECONDS = 0.1
@@ -37,7 +37,7 @@ AGAIN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Change:
+class RulesetUpdate:
     """What a look at a namespace has shown. inode: what names it, with its cookie (netns.identity). seen: the
     generation in force. gone: nothing can be read there any more.
 
@@ -56,10 +56,10 @@ class _Namespace:
 
     def __init__(self, space: int) -> None:
         self.space, self.gone, self.polled = space, False, False
-        self.snapshots = Generations()
+        self.snapshots = SnapshotHistory()
         self.seen = self.asked = 0
         self._path: Path | None = None
-        self._too_many: TooMany | None = None
+        self._too_many: TooManyMessages | None = None
         self._next_read = self._again = 0.0
 
     @property
@@ -91,7 +91,7 @@ class _Namespace:
         fd = self._open()
         try:
             began = time.monotonic()
-            with suppress(Changing):
+            with suppress(RulesetChanging):
                 self.seen, snapshot = self._read_new(fd)
                 if snapshot:
                     self.snapshots.add(snapshot)
@@ -106,7 +106,7 @@ class _Namespace:
             found = nftables_snapshot.read_new(
                 fd, self.space, {*self.snapshots, before.generation} if before else self.snapshots
             )
-        except TooMany as e:
+        except TooManyMessages as e:
             self._too_many = e if e.generation else None
             raise
         if before and found[0] == before.generation:
@@ -124,7 +124,7 @@ class _Namespace:
         return netns.open_path(self._path, inode)
 
 
-class NftWatch:
+class RulesetWatcher:
     """Snapshots by namespace (netns.identity) and generation; a context manager that ends its thread.
 
     Only for kernels that have nf_tables loaded: asking another one would load it. dropped: so many changes were not taken in
@@ -133,11 +133,11 @@ class NftWatch:
 
     def __init__(self, pause: float = PAUSE_SECONDS) -> None:
         self._pause = pause
-        self._namespaces = BoundedSpaces(_Namespace)
+        self._namespaces = NamespaceTable(_Namespace)
         self.dropped = 0
         self._lock = threading.Lock()
         self._wake, self._ended = threading.Event(), False
-        self._changes: deque[Change] = deque()
+        self._changes: deque[RulesetUpdate] = deque()
         self._thread = Worker("nft rules", self._work).start()
 
     def poll(self, space: int, seconds: float = 0) -> None:
@@ -170,14 +170,14 @@ class NftWatch:
         found = self._space(space)
         known = found.snapshots.get(generation)
         if known and not any(change.inode == space for change in list(self._changes)):
-            self._tell(Change(space, found.seen, found.gone, known))
+            self._tell(RulesetUpdate(space, found.seen, found.gone, known))
         if not found.coming(generation):
             return False
         found.asked = max(found.asked, generation)
         self._wake.set()
         return True
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[RulesetUpdate]:
         """What has become known since the last call."""
         found = []
         while self._changes:
@@ -200,7 +200,7 @@ class NftWatch:
         try:
             space.look()
             space.gone = False
-        except TooMany as e:
+        except TooManyMessages as e:
             troubles.say(
                 f"The nftables rules of network namespace {space.space & INODE} are not read, so its packets show none: {e}.",
                 ("too many", space.space),
@@ -213,9 +213,9 @@ class NftWatch:
             troubles.failed(f"reading the nftables rules of network namespace {space.space & INODE}", e)
             space.fail(AGAIN_SECONDS)
         if space.gone or (space.seen, bool(space.snapshots), space.gone) != before:
-            self._tell(Change(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))
+            self._tell(RulesetUpdate(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))
 
-    def _tell(self, change: Change) -> None:
+    def _tell(self, change: RulesetUpdate) -> None:
         self._changes.append(change)
         if len(self._changes) > CHANGES_KEPT:
             self._changes.popleft()
@@ -226,7 +226,7 @@ class NftWatch:
         self._wake.set()
         self._thread.join(END_SECONDS)
 
-    def __enter__(self) -> NftWatch:
+    def __enter__(self) -> RulesetWatcher:
         return self
 
     def __exit__(self, *_: object) -> None:

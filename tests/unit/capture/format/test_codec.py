@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracer.capture.format.codec import KINDS, Unreadable, inflate, pack, plain, rich, unpack
+from tracer.capture.format.codec import KINDS, MalformedRecord, inflate, pack, plain, rich, unpack
 from tracer.kube.cni_cache import Sandbox
 from tracer.model.kube import HostPort
 
@@ -44,7 +44,7 @@ def test_a_field_that_came_later_has_its_default_and_one_that_went_is_passed_ove
     [{"os.system": "ls"}, {"a": 1, "b": 2}, {}, {"bytes": "%%%"}, {"Sandbox": {"container": 1}}, {"dict": [[1]]}, {"tuple": 5}],
 )
 def test_anything_else_is_refused(told: Any) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(MalformedRecord):
         rich(told)
 
 
@@ -57,11 +57,11 @@ def test_what_a_capture_does_not_know_is_not_written() -> None:
 def test_a_bomb_is_not_unpacked() -> None:
     stored = pack("x" * 100_000)
     assert unpack(stored) == "x" * 100_000 and len(stored) < 1000
-    with pytest.raises(Unreadable, match="has no end"):
+    with pytest.raises(MalformedRecord, match="has no end"):
         inflate(stored, 1000)
 
 
 @pytest.mark.parametrize("stored", [b"", b"\x78", b"{", None, 5, b"\x78\x9c" + b"\0" * 30, b"[" * 100_000])
 def test_damage(stored: object) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(MalformedRecord):
         unpack(stored)

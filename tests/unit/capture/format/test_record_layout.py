@@ -11,8 +11,8 @@ import pytest
 
 from tests.support import captures
 from tracer.capture.format import record_layout
-from tracer.capture.format.codec import Unreadable
-from tracer.capture.format.record_layout import Layout
+from tracer.capture.format.codec import MalformedRecord
+from tracer.capture.format.record_layout import RecordLayout
 from tracer.events import record
 from tracer.events.record import Kind
 
@@ -27,7 +27,7 @@ def told() -> Any:
 
 def test_what_is_stored_comes_back() -> None:
     slots = captures.slots(events())
-    of = Layout(told())
+    of = RecordLayout(told())
     for level in (0, 1):
         assert (of.unpack(record_layout.pack(slots, level), len(slots)) == slots).all()
     assert (of.events(slots) == record.unpack(slots)).all()
@@ -49,7 +49,7 @@ def test_events_of_another_layout_go_by_their_fields_names() -> None:
     for row in theirs:
         if row["kind"] in (Kind.EVENT_HOOK, Kind.EVENT_DROP, Kind.EVENT_TABLE):
             row["mark"], row["reason"], row["ident"] = 7, 6, 99
-    found = Layout(other).events(captures.slots(theirs))
+    found = RecordLayout(other).events(captures.slots(theirs))
     hooks = found["kind"] == Kind.EVENT_HOOK
     assert hooks.any() and (found["mark"][hooks] == 6).all() and (found["reason"][hooks] == 7).all()
     assert not found["ident"].any()
@@ -60,7 +60,7 @@ def test_events_of_another_layout_go_by_their_fields_names() -> None:
 def test_a_kind_that_this_program_does_not_know_is_left_out() -> None:
     other = told()
     other["kinds"]["EVENT_NEW"] = other["kinds"].pop("EVENT_HOOK")
-    found = Layout(other).events(captures.slots(events()))
+    found = RecordLayout(other).events(captures.slots(events()))
     assert len(found) == (events()["kind"] != Kind.EVENT_HOOK).sum()
 
 
@@ -73,18 +73,18 @@ def test_rulesets_are_found_among_slots() -> None:
     "change", [{"slot": 3}, {"slot": "x"}, {"records": {}}, {"kinds": None}, {"records": {"event": [["a", "O", 0, 0]]}}]
 )
 def test_layouts_that_make_no_sense(change: dict[str, Any]) -> None:
-    with pytest.raises(Unreadable):
-        Layout(told() | change)
+    with pytest.raises(MalformedRecord):
+        RecordLayout(told() | change)
 
 
 @pytest.mark.parametrize(
     ("stored", "count"), [(b"", 1), (None, 0), (record_layout.pack(np.zeros((3, record_layout.SLOT), np.uint8)), 2), (b"x", -1)]
 )
 def test_batches_that_are_not_what_they_say(stored: Any, count: int) -> None:
-    with pytest.raises(Unreadable):
-        Layout(told()).unpack(stored, count)
+    with pytest.raises(MalformedRecord):
+        RecordLayout(told()).unpack(stored, count)
 
 
 def test_a_whole_event_whose_end_is_missing_is_left_out() -> None:
     slots = captures.slots(captures.request(1, 10))
-    assert len(Layout(told()).events(slots[:-1])) == len(captures.request(1, 10)) - 1
+    assert len(RecordLayout(told()).events(slots[:-1])) == len(captures.request(1, 10)) - 1

@@ -11,12 +11,12 @@ import pytest
 
 from tests.support import captures
 from tracer.capture.format import checks, rulesets
-from tracer.capture.format.codec import Unreadable
+from tracer.capture.format.codec import MalformedRecord
 from tracer.capture.format.schema import Record
 from tracer.model.rule import Rule, Ruleset
 from tracer.rules.nftables.snapshot import Snapshot
-from tracer.rules.nftables.verdict_maps import Element, VerdictMap
-from tracer.rules.nftables.watcher import Change
+from tracer.rules.nftables.verdict_maps import MapElement, VerdictMap
+from tracer.rules.nftables.watcher import RulesetUpdate
 
 
 def again(told: Any) -> Any:
@@ -37,7 +37,7 @@ def snapshot() -> Snapshot:
     rules = [Rule("ip", "nat", "pre", n, f"rule {n}", "why", "DNAT", 10 + n) for n in (1, 2)]
     chains = {("ip", "nat", "pre"): tuple(rules), ("ip", "nat", "empty"): (), ("ip", "filter", "in"): ()}
     policies = {("ip", "nat", "pre"): "ACCEPT"}
-    found = VerdictMap(13, 2, (Element(b"\x1f\x90", "goto X", times_out=True),), 16, (2,))
+    found = VerdictMap(13, 2, (MapElement(b"\x1f\x90", "goto X", times_out=True),), 16, (2,))
     return Snapshot(
         Ruleset("nft", 100, "7", chains, policies), 7, {(3, 11): rules[0], (3, 12): rules[1]}, {(3, 1): "pre"},
         {(3, 11): (found, 4), (3, 12): (found, 8)}, {3: "nat", 4: "a" * 60}, 12345,
@@ -45,14 +45,16 @@ def snapshot() -> Snapshot:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("change", [Change(100, 7, False, snapshot()), Change(100, 8), Change(100, 8, True)])
-def test_an_nftables_reading(change: Change) -> None:
+@pytest.mark.parametrize(
+    "change", [RulesetUpdate(100, 7, False, snapshot()), RulesetUpdate(100, 8), RulesetUpdate(100, 8, True)]
+)
+def test_an_nftables_reading(change: RulesetUpdate) -> None:
     assert rulesets.change(again(rulesets.of_change(change))) == change
 
 
 def test_an_nftables_reading_of_an_older_capture() -> None:
     """It tells neither tables by handle, nor when the rules were read, what times out, and which matches throw packets away."""
-    told = again(rulesets.of_change(Change(100, 7, False, snapshot())))
+    told = again(rulesets.of_change(RulesetUpdate(100, 7, False, snapshot())))
     del told[3]["tables"], told[3]["taken"], told[3]["throwing"]
     text = json.dumps(told)
     older = json.loads(text.replace(', "times_out": true', "").replace(', "flags": 16, "parts": {"tuple": [2]}', ""))
@@ -66,9 +68,9 @@ def test_an_nftables_reading_of_an_older_capture() -> None:
     "told", [None, {}, [1], {"wanted": [1, "ip", "nat"], "table": {"blob": "AAAA"}}, [1, 2, False, {"chains": 3}]]
 )
 def test_damage(told: Any) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(MalformedRecord):
         rulesets.reading(told)
-    with pytest.raises(Unreadable):
+    with pytest.raises(MalformedRecord):
         rulesets.change(told)
 
 
@@ -77,11 +79,11 @@ def test_damage(told: Any) -> None:
     [("taken", "soon"), ("tables", [[1, 5]]), ("tables", 7), ("throwing", [[1, 2, [5]]]), ("throwing", [["1", 2, []]])],
 )
 def test_what_newer_captures_have_has_its_types(key: str, value: object) -> None:
-    body = rulesets.of_change(Change(100, 7, False, snapshot()))
+    body = rulesets.of_change(RulesetUpdate(100, 7, False, snapshot()))
     told = again(body)
     assert checks.record(Record.NFT, told) == told
     del told[3][key]
     assert checks.record(Record.NFT, told) == told, "older captures have not"
     told[3][key] = value
-    with pytest.raises(Unreadable):
+    with pytest.raises(MalformedRecord):
         checks.record(Record.NFT, told)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import damaged_captures
-from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.reader import CaptureReader
 
 ROOT = Path(__file__).resolve().parents[4]
 WRITER = """
@@ -21,15 +21,15 @@ import sys, time
 from pathlib import Path
 from tests.support import captures
 from tracer.capture.record import buffer
-from tracer.capture.record.files import Files, Sizes
-from tracer.capture.replay.reader import Capture
-from tracer.capture.record.writer import Writer
+from tracer.capture.record.files import CaptureFiles, RotationLimits
+from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.record.writer import CaptureWriter
 buffer.CHUNK_SECONDS = 0.0
 first = captures.capture(Path(sys.argv[1]) / "first.k8st").path
-files = Files(Path(sys.argv[1]) / "killed.k8st", Sizes(ring=int(sys.argv[2])))
-with Capture(str(first)) as capture:
+files = CaptureFiles(Path(sys.argv[1]) / "killed.k8st", RotationLimits(ring=int(sys.argv[2])))
+with CaptureReader(str(first)) as capture:
     files.describe({k: v for k, v in capture.meta.items() if k != "parts"} | {"ring": int(sys.argv[2])})
-writer, made = Writer(files.insert, files.close, 0), buffer.Tape()
+writer, made = CaptureWriter(files.insert, files.close, 0), buffer.RecordBuffer()
 made.start(writer.put)
 for number in range(1, 1 << 30):
     made.turn(number * 1_000_000, captures.slots(captures.request(number, number * 1_000_000)), False)
@@ -51,7 +51,7 @@ def test_killed_at_any_moment(tmp_path: Path, seed: int, ring: int) -> None:
     path = tmp_path / "killed.k8st"
     way, printed = damaged_captures.read(path)
     assert way == "in-part" and printed.count('"type":"packet"') >= 10
-    with Capture(str(path)) as capture:
+    with CaptureReader(str(path)) as capture:
         turns = [batch.turn for batch in capture.batches()]
         assert turns == list(range(turns[0], turns[0] + len(turns))) and capture.ended() is None
         assert capture.missed == 0

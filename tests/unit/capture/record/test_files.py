@@ -14,13 +14,13 @@ from tests.support import captures
 from tests.support.captures import read
 from tracer.capture.format import record_layout
 from tracer.capture.format.schema import Record
-from tracer.capture.record.buffer import Tape
-from tracer.capture.record.files import Files, Sizes
-from tracer.capture.record.writer import Writer
+from tracer.capture.record.buffer import RecordBuffer
+from tracer.capture.record.files import CaptureFiles, RotationLimits
+from tracer.capture.record.writer import CaptureWriter
 from tracer.capture.replay.file_series import opened
-from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.reader import CaptureReader
 from tracer.cli import main
-from tracer.errors import Damaged, NotWritten
+from tracer.errors import DamagedCapture, OutputNotWritten
 from tracer.pipeline.run import Run
 
 
@@ -56,7 +56,7 @@ def test_what_a_run_ended_before_it_explained_can_be_explained(tmp_path: Path, m
 
 
 def test_files_that_follow_each_other_can_each_be_read_alone(tmp_path: Path) -> None:
-    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(200), sizes=Sizes(rotate=40_000), form="json")
+    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(200), sizes=RotationLimits(rotate=40_000), form="json")
     assert len(made.files) > 2 and made.files[1].name == "night.2.k8st"
     totals = [read(path) for path in made.files]
     assert sum(t.packets for t, _ in totals) == made.totals.packets == 200
@@ -66,8 +66,10 @@ def test_files_that_follow_each_other_can_each_be_read_alone(tmp_path: Path) -> 
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in made.files)
 
 
-@pytest.mark.parametrize("sizes", [Sizes(rotate=40_000), Sizes(seconds=0.0001)], ids=["size", "time"])
-def test_files_that_follow_each_other_are_one_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: Sizes) -> None:
+@pytest.mark.parametrize("sizes", [RotationLimits(rotate=40_000), RotationLimits(seconds=0.0001)], ids=["size", "time"])
+def test_files_that_follow_each_other_are_one_capture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: RotationLimits
+) -> None:
     """Byte for byte what was printed, whatever the order in which they are given."""
     packets = 200 if sizes.rotate else 20
     made = captures.capture(tmp_path / "night.k8st", captures.some_turns(packets), sizes=sizes, form="json")
@@ -91,8 +93,8 @@ def test_a_record_that_comes_late_is_in_a_later_file_alone(tmp_path: Path) -> No
     It repeats nothing of the files before.
     """
     meta = captures.capture(tmp_path / "other.k8st").path
-    files = Files(tmp_path / "night.k8st", Sizes(seconds=1e-9))
-    with Capture(str(meta)) as capture:
+    files = CaptureFiles(tmp_path / "night.k8st", RotationLimits(seconds=1e-9))
+    with CaptureReader(str(meta)) as capture:
         files.describe({k: v for k, v in capture.meta.items() if k != "parts"})
     records = [
         (0, "answer", "a", b"[1,1,1]"),
@@ -114,13 +116,13 @@ def test_a_record_that_comes_late_is_in_a_later_file_alone(tmp_path: Path) -> No
 
 
 def test_files_by_age(tmp_path: Path) -> None:
-    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(40), sizes=Sizes(seconds=0.0001))
+    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(40), sizes=RotationLimits(seconds=0.0001))
     assert len(made.files) > 2
 
 
 def test_a_ring_keeps_the_last(tmp_path: Path) -> None:
     size = 80_000
-    made = captures.capture(tmp_path / "ring.k8st", captures.some_turns(600), sizes=Sizes(ring=size), form="json")
+    made = captures.capture(tmp_path / "ring.k8st", captures.some_turns(600), sizes=RotationLimits(ring=size), form="json")
     assert made.path.stat().st_size <= size * 1.1
     totals, text = read(made.path)
     assert 0 < totals.packets < made.totals.packets == 600
@@ -134,12 +136,12 @@ def test_a_gap_makes_packets_incomplete_when_it_is_read(tmp_path: Path) -> None:
     captures.capture(path)
     with sqlite3.connect(path) as connection:
         connection.execute("DELETE FROM records WHERE kind = 'end'")
-    files = Files(tmp_path / "b.k8st")
-    with Capture(str(path)) as capture:
+    files = CaptureFiles(tmp_path / "b.k8st")
+    with CaptureReader(str(path)) as capture:
         files.describe({k: v for k, v in capture.meta.items() if k != "parts"})
-    tape = Tape()
+    tape = RecordBuffer()
     tape.keep(Record.GAP, "", [5, "it could not be written"], 1)
-    writer = Writer(files.insert, files.close, 0)
+    writer = CaptureWriter(files.insert, files.close, 0)
     tape.start(writer.put)
     tape.turn(1, captures.slots(captures.refused(1, 1)), False)
     tape.end(1.0)
@@ -177,7 +179,7 @@ def test_what_was_written_before_a_kill_is_there(tmp_path: Path) -> None:
         connection.execute("DELETE FROM batches WHERE seq = (SELECT max(seq) FROM batches)")
     totals, _ = read(path)
     assert totals.packets > 0
-    with Capture(str(path)) as capture:
+    with CaptureReader(str(path)) as capture:
         assert capture.ended() is None
 
 
@@ -186,11 +188,11 @@ def test_a_row_that_was_changed_is_left_out(tmp_path: Path) -> None:
     captures.capture(path)
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE records SET body = replace(body, 'nginx', 'nginy') WHERE kind = 'answer'")
-    with pytest.raises(Damaged, match=r"parts? of .* could not be read"):
+    with pytest.raises(DamagedCapture, match=r"parts? of .* could not be read"):
         read(path)
 
 
 @pytest.mark.parametrize("where", ["nowhere/a.k8st", "/proc/a.k8st"])
 def test_a_place_that_cannot_be_written(tmp_path: Path, where: str) -> None:
-    with pytest.raises(NotWritten, match=r"The capture .* cannot be made: .*\."):
-        Files(tmp_path / where)
+    with pytest.raises(OutputNotWritten, match=r"The capture .* cannot be made: .*\."):
+        CaptureFiles(tmp_path / where)

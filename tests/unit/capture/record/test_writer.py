@@ -18,7 +18,7 @@ from tracer.capture.format import record_layout
 from tracer.capture.format.schema import Record
 from tracer.capture.record import writer as writing
 from tracer.capture.record.buffer import Chunk
-from tracer.capture.record.writer import Writer
+from tracer.capture.record.writer import CaptureWriter
 
 
 def chunk(turn: int, events: int = 3) -> Chunk:
@@ -80,11 +80,11 @@ def disk() -> Iterator[Disk]:
     made.let_go()
 
 
-def writer_to(disk: Disk) -> Writer:
-    return Writer(disk.insert, lambda: None, 0)
+def writer_to(disk: Disk) -> CaptureWriter:
+    return CaptureWriter(disk.insert, lambda: None, 0)
 
 
-def hear(writer: Writer) -> list[str]:
+def hear(writer: CaptureWriter) -> list[str]:
     """What the writer says, once it says something."""
     said: list[str] = []
     until(lambda: said.extend(writer.said()) or said)  # type: ignore[func-returns-value]

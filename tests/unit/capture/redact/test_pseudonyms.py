@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import captures, sample_packets
-from tracer.capture.redact.pseudonyms import Redaction
+from tracer.capture.redact.pseudonyms import Pseudonymizer
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
 
@@ -29,7 +29,7 @@ v4 = st.ip_addresses(v=4).map(str)
 
 @given(v4, v4)
 def test_networks_stay_networks(a: str, b: str) -> None:
-    redaction = Redaction(KEY)
+    redaction = Pseudonymizer(KEY)
     new = redaction(a), redaction(b)
     plain = [ipaddress.ip_address(x) for x in (a, b)]
     if not any(x.is_loopback or x.is_multicast or x.is_unspecified or x.is_link_local for x in plain):
@@ -38,14 +38,14 @@ def test_networks_stay_networks(a: str, b: str) -> None:
 
 @pytest.mark.parametrize("kept", ["127.0.0.1", "0.0.0.0", "224.0.0.1", "169.254.1.1", "::1", "fe80::1", "ff02::1"])
 def test_what_names_nobody_stays(kept: str) -> None:
-    assert Redaction(KEY)(f"-d {kept} -j DROP") == f"-d {kept} -j DROP"
+    assert Pseudonymizer(KEY)(f"-d {kept} -j DROP") == f"-d {kept} -j DROP"
 
 
 def test_a_rule_keeps_its_form() -> None:
     text = (
         '-d 10.96.0.10/32 -p tcp -m comment --comment "kube-system/kube-dns:dns" -m tcp --dport 53 -j KUBE-SVC-TCOU7JCQXEZGVUNU'
     )
-    redacted = Redaction(KEY)(text)
+    redacted = Pseudonymizer(KEY)(text)
     assert "10.96.0.10" not in redacted and "kube-dns" not in redacted and "TCOU7JCQXEZGVUNU" not in redacted
     assert (
         redacted.startswith("-d 10.")
@@ -61,16 +61,16 @@ def test_a_rule_keeps_its_form() -> None:
 @pytest.mark.parametrize("address", ["192.0.2.77", "2001:db8::77"])
 def test_addresses_wherever_they_stand(text: str, address: str) -> None:
     said = text.format(address, address)
-    assert address not in Redaction(KEY)(said), said
+    assert address not in Pseudonymizer(KEY)(said), said
 
 
 def test_a_node_that_is_named_after_its_address() -> None:
-    assert "188" not in Redaction(b"1" * 32)("node ip-10-188-166-140.ec2.internal").replace("node-", "")
+    assert "188" not in Pseudonymizer(b"1" * 32)("node ip-10-188-166-140.ec2.internal").replace("node-", "")
 
 
 def test_the_same_key_gives_the_same_and_another_another() -> None:
     text = "192.168.56.10 shop/cart"
-    assert Redaction(KEY)(text) == Redaction(KEY)(text) != Redaction()(text)
+    assert Pseudonymizer(KEY)(text) == Pseudonymizer(KEY)(text) != Pseudonymizer()(text)
 
 
 def everything(packet: Packet) -> str:
@@ -83,7 +83,7 @@ def everything(packet: Packet) -> str:
 def test_no_packet_keeps_an_address(packet: Packet) -> None:
     packet.src_owner = Owner("Pod", "shop", "cart-x7k2p", detail="on worker-17")
     ends = {packet.endpoints.src, packet.endpoints.dst}
-    text = everything(Redaction(KEY).packet(packet))
+    text = everything(Pseudonymizer(KEY).packet(packet))
     assert not any(f"'{end}'" in text or f" {end}" in text for end in ends if not end.startswith("127."))
     assert "cart-x7k2p" not in text and "shop" not in text
     assert packet.verdict.partition(" ")[0] in text

@@ -21,12 +21,12 @@ from tracer.capture.format import record_layout
 from tracer.capture.format.codec import plain, rich
 from tracer.capture.format.schema import Record
 from tracer.capture.redact.events import ADDRESSES
-from tracer.capture.redact.records import Redacted
+from tracer.capture.redact.records import RecordRedactor
 from tracer.events.record import CLUE_DTYPE, DTYPE, ClueKind, Kind, unpack
 from tracer.kube.cni_cache import Sandbox
 from tracer.model.kube import HostPort
 from tracer.node.kube_proxy import KubeProxy
-from tracer.node.procnet import Bound
+from tracer.node.procnet import BoundSocket
 
 KEY = b"k" * 32
 WORDS = (b"http-proxy", b"node-1", b"pod-a", b"nginx", b"--port 30285", b"secret")
@@ -56,7 +56,7 @@ def test_nothing_that_names_anybody_reaches_the_file(run: Any, tmp_path: Path, e
     turns = captures.some_turns(8)
     turns[0] = (np.concatenate([records(256, ip(CLIENT)), turns[0][0]]), [])
     said = (1, ipaddress.ip_address("192.168.56.1").packed)
-    made = captures.capture(tmp_path / "a.k8st", turns, explained=explained, heard=Heard(said), redacted=Redacted())
+    made = captures.capture(tmp_path / "a.k8st", turns, explained=explained, heard=Heard(said), redacted=RecordRedactor())
     there = everything(made.path)
     for word in WORDS:
         assert word not in there, word
@@ -68,7 +68,7 @@ def test_nothing_that_names_anybody_reaches_the_file(run: Any, tmp_path: Path, e
 
 def test_it_is_read_as_any_other_and_says_the_same_of_other_names(run: Any, tmp_path: Path) -> None:
     plainly = captures.capture(tmp_path / "b.k8st")
-    made = captures.capture(tmp_path / "a.k8st", redacted=Redacted())
+    made = captures.capture(tmp_path / "a.k8st", redacted=RecordRedactor())
     status, out, err = run("-r", made.path, "--no-rules")
     before = run("-r", plainly.path, "--no-rules")
     assert status == 0 and "could not be read" not in err, err
@@ -85,7 +85,7 @@ def test_it_is_read_as_any_other_and_says_the_same_of_other_names(run: Any, tmp_
 
 
 def test_the_same_stays_the_same_and_networks_stay_networks() -> None:
-    redacted = Redacted(KEY)
+    redacted = RecordRedactor(KEY)
     assert redacted.address("10.244.0.0/16").endswith("/16") and ipaddress.ip_network(redacted.address("10.244.0.0/16"))
     inside = ipaddress.ip_address(redacted.address("10.244.3.7"))
     assert inside in ipaddress.ip_network(redacted.address("10.244.0.0/16"))
@@ -99,7 +99,7 @@ def test_every_address_of_an_event_and_no_other_byte() -> None:
     trail = Trail(CLIENT, orig=CLIENT, reply=("10.244.0.11", 8080, "10.244.0.1", 40812), in_name="eth0").hook("PREROUTING")
     batch = trail.add("HOOK", flags="SAME").batch
     slots = captures.slots(batch)
-    changed, same = unpack(Redacted(KEY).slots(slots)), unpack(slots)
+    changed, same = unpack(RecordRedactor(KEY).slots(slots)), unpack(slots)
     for name in DTYPE.names or ():
         assert (changed[name][0] == same[name][0]) != (name in ADDRESSES), name
     assert changed[1] == same[1] and (unpack(slots) == same).all()
@@ -115,8 +115,8 @@ def test_a_neighbours_address(address: str) -> None:
     row.view(np.uint8)[: CLUE_DTYPE.itemsize] = clue.view(np.uint8)
     row["flags"] = 128
     slots = captures.slots(row)
-    (found,) = Redacted(KEY).slots(slots)[:, 8:].copy().view(CLUE_DTYPE).ravel()
-    expected = ipaddress.ip_address(Redacted(KEY).address(address)).packed
+    (found,) = RecordRedactor(KEY).slots(slots)[:, 8:].copy().view(CLUE_DTYPE).ravel()
+    expected = ipaddress.ip_address(RecordRedactor(KEY).address(address)).packed
     assert found["values"].tobytes() == expected.ljust(16, b"\0") != packed.ljust(16, b"\0")
     assert found["packet"] == 256 and found["what"] == ClueKind.CLUE_NEIGHBOUR
 
@@ -128,7 +128,7 @@ def test_records_of_no_known_kind_are_emptied() -> None:
     discarded = raw.copy()
     discarded[0, 3] = 0x40
     for slots in (raw, strange, discarded):
-        changed = Redacted(KEY).slots(slots)
+        changed = RecordRedactor(KEY).slots(slots)
         assert changed.shape == slots.shape
         assert not changed[:3, 8:].any() and record_layout.count(changed) == record_layout.count(slots)
 
@@ -138,18 +138,18 @@ ANSWERS: list[tuple[Any, Any]] = [
     (("process", 48213), (4242, "nginx")),
     (("netns", 200), "pod-a"),
     (("space names",), ["node", "pod-a"]),
-    (("space", "pod-a", "bound"), (Bound("10.244.0.11", 8080, 1),)),
+    (("space", "pod-a", "bound"), (BoundSocket("10.244.0.11", 8080, 1),)),
     (("node", "kube-proxy"), KubeProxy(7, (("node-1", "--hostname-override in /home/nginx"),))),
     (("node", "addresses"), {"192.168.56.10": "eth0"}),
     (("node", "flannel"), ("10.244.0.0/24",)),
     (("node", ("way out", "10.244.0.11")), "cni0"),
-    (("node", ("bound", "tcp")), (Bound("192.168.56.10", 22, 5),)),
+    (("node", ("bound", "tcp")), (BoundSocket("192.168.56.10", 22, 5),)),
 ]
 
 
 @pytest.mark.parametrize(("question", "answer"), ANSWERS, ids=lambda v: str(v)[:20])
 def test_answers(question: Any, answer: Any) -> None:
-    row = Redacted(KEY).row((3, Record.ANSWER.value, "key", [plain(question), 2, plain(answer)]))
+    row = RecordRedactor(KEY).row((3, Record.ANSWER.value, "key", [plain(question), 2, plain(answer)]))
     assert row
     turn, kind, key, body = row
     text = f"{key} {body}"
@@ -173,7 +173,7 @@ def test_answers(question: Any, answer: Any) -> None:
     ids=lambda row: f"{row[1]} {str(row[3])[:40]}",
 )
 def test_what_nobody_has_thought_of_is_left_out(row: Any) -> None:
-    assert Redacted(KEY).row(row) is None
+    assert RecordRedactor(KEY).row(row) is None
 
 
 def test_objects_keep_their_form() -> None:
@@ -183,7 +183,7 @@ def test_objects_keep_their_form() -> None:
                  "ports": [{"name": "http", "port": 80, "targetPort": "web", "protocol": "TCP"}]},
         "status": {"loadBalancer": {"ingress": [{"hostname": "cart.example.com"}, {"ip": "203.0.113.9"}]}},
     }  # fmt: skip
-    redacted = Redacted(KEY)
+    redacted = RecordRedactor(KEY)
     row = redacted.row((0, Record.OBJECTS.value, "Service shop/cart", ["apply", "Service", [service]]))
     assert row
     key, (what, kind, (found,)) = row[2], row[3]
@@ -198,7 +198,7 @@ def test_objects_keep_their_form() -> None:
 
 
 def test_a_sandbox_keeps_no_name() -> None:
-    row = Redacted(KEY).row((0, Record.SANDBOXES.value, "", [1, plain([SANDBOX])]))
+    row = RecordRedactor(KEY).row((0, Record.SANDBOXES.value, "", [1, plain([SANDBOX])]))
     assert row and not any(word in str(row) for word in ("shop", "cart", "10.244", "192.168", "ffff"))
 
 

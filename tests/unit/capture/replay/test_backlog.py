@@ -91,7 +91,7 @@ def test_where_the_explaining_ended(
     """In a capture that does not say it, it is proved by the processes of sockets, which explaining always asks for."""
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
     if not says:
-        monkeypatch.setattr("tracer.capture.record.environment.Source.left", lambda *_: None)
+        monkeypatch.setattr("tracer.capture.record.environment.RecordingSource.left", lambda *_: None)
     it = made(tmp_path, late)
     _, now, said = run("-r", it.path)
     found = more(it.text["text"], now)

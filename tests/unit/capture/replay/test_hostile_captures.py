@@ -17,15 +17,15 @@ import pytest
 
 from tests.support import captures
 from tracer.capture.format import codec
-from tracer.capture.format.codec import Unreadable, pack, unpack
+from tracer.capture.format.codec import MalformedRecord, pack, unpack
 from tracer.capture.format.schema import crc
 from tracer.capture.format.type_checks import fits
 from tracer.capture.replay import runner
-from tracer.capture.replay.reader import Capture
-from tracer.capture.replay.runner import Asked
-from tracer.errors import Damaged, NoCapture
-from tracer.pipeline.shutdown import Stop
-from tracer.render.json import Json
+from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.runner import ReplayRequest
+from tracer.errors import CaptureUnreadable, DamagedCapture
+from tracer.pipeline.shutdown import StopRequest
+from tracer.render.json import JsonOutput
 from tracer.util import timezone
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -39,8 +39,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def read(path: Path) -> None:
-    with Capture(str(path)) as capture:
-        runner.replay(capture, Json(io.StringIO(), io.StringIO()), Asked(), Stop())
+    with CaptureReader(str(path)) as capture:
+        runner.replay(capture, JsonOutput(io.StringIO(), io.StringIO()), ReplayRequest(), StopRequest())
         runner.whole(capture)
 
 
@@ -57,16 +57,16 @@ def put(path: Path, kind: str, body: Any) -> None:
 def test_a_table_that_is_an_endless_view(path: Path, table: str) -> None:
     with sqlite3.connect(path) as connection:
         connection.executescript(ENDLESS.format(table))
-    with pytest.raises(NoCapture, match="its tables are not those of a capture"):
-        Capture(str(path))
+    with pytest.raises(CaptureUnreadable, match="its tables are not those of a capture"):
+        CaptureReader(str(path))
 
 
 def test_a_column_that_is_computed(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("ALTER TABLE meta RENAME COLUMN value TO was")
         connection.execute("ALTER TABLE meta ADD COLUMN value AS (zeroblob(900000000)) VIRTUAL")
-    with pytest.raises(NoCapture, match="its tables are not those of a capture"):
-        Capture(str(path))
+    with pytest.raises(CaptureUnreadable, match="its tables are not those of a capture"):
+        CaptureReader(str(path))
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "directory", "socket"])
@@ -82,8 +82,8 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
         import socket
 
         socket.socket(socket.AF_UNIX).bind(str(path))
-    with pytest.raises(NoCapture, match=r"is no regular file|cannot be read"):
-        Capture(str(path))
+    with pytest.raises(CaptureUnreadable, match=r"is no regular file|cannot be read"):
+        CaptureReader(str(path))
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_zones_as_they_are_recorded(monkeypatch: pytest.MonkeyPatch, name: str) 
 def test_a_value_that_becomes_too_large(path: Path, unit: bytes) -> None:
     bomb = zlib.compress(b"[" + unit * ((256 << 20) // len(unit)) + b"0]", 9)
     assert len(bomb) < 1 << 20
-    with pytest.raises(Unreadable):
+    with pytest.raises(MalformedRecord):
         unpack(bomb)
     put(path, "note", bomb)
-    with pytest.raises(Damaged, match="A part of"):
+    with pytest.raises(DamagedCapture, match="A part of"):
         read(path)
 
 
@@ -130,7 +130,7 @@ def test_what_real_runs_store_has_room() -> None:
     "text", [b"1e999", b"Infinity", b"-Infinity", b"NaN", b"[%d]" % (1 << 64), b"1" * 5000, b"[" * 5000 + b"]" * 5000]
 )
 def test_numbers_and_depths_that_there_are_none_of(text: bytes) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(MalformedRecord):
         unpack(text)
 
 
@@ -142,7 +142,7 @@ def test_a_journal_full_of_holes(path: Path) -> None:
     os.truncate(beside, 1 << 40)
     read(path)
     os.truncate(path, 1 << 40)
-    with Capture(str(path)) as capture:
+    with CaptureReader(str(path)) as capture:
         assert capture._scratch
         (copy,) = Path(capture._scratch.name).iterdir()
         assert copy.stat().st_blocks * 512 <= before + (1 << 20)

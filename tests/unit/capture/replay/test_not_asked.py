@@ -20,21 +20,21 @@ from tests.unit.findings import test_mtu as mtu
 from tests.unit.findings import test_nodeport_host_process as host_process
 from tests.unit.findings import test_syn_dropped as syn_dropped
 from tests.unit.findings import test_udp_insert_race as race
-from tracer.capture.journal import AskedNode, AskedProcesses, AskedSpaces
+from tracer.capture.journal import JournaledHostReader, JournaledNamespaceInspector, JournaledProcesses
 from tracer.capture.replay import runner
-from tracer.capture.replay.answers import Answers
-from tracer.capture.replay.reader import Capture
-from tracer.capture.replay.runner import Asked
+from tracer.capture.replay.answers import ReplayedAnswers
+from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.runner import ReplayRequest
 from tracer.capture.replay.source import _has_all_answers
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.model.finding import Finding
-from tracer.model.summary import Totals
+from tracer.model.summary import RunSummary
 from tracer.node.namespaces import Namespaces
-from tracer.node.node import Listener, Node
+from tracer.node.node import HostReader, ListeningSocket
 from tracer.node.processes import NOT_RECORDED
-from tracer.node.procnet import Bound
-from tracer.pipeline.shutdown import Stop
-from tracer.render.text import Text
+from tracer.node.procnet import BoundSocket
+from tracer.pipeline.shutdown import StopRequest
+from tracer.render.text import TextOutput
 from tracer.util.asking import NotAsked, answered
 
 FROM_THE_NODE = ("/proc", "/sys", "/run", "netlink")
@@ -65,7 +65,7 @@ def shown(findings: list[Finding]) -> list[str]:
 
 
 def test_an_answer_that_is_not_there_is_none() -> None:
-    answers = Answers()
+    answers = ReplayedAnswers()
     with pytest.raises(NotAsked):
         answers.asking(("node", "conntrack"), dict, {})
     assert answered(lambda: answers.asking(("x",), dict, {}), None) is None
@@ -76,13 +76,13 @@ def test_an_answer_that_is_not_there_is_none() -> None:
 
 def test_every_question_to_the_node() -> None:
     """Whatever is asked of a capture without answers: it is never what an unreadable file would say."""
-    asked = AskedNode(Answers().asking)
+    asked = JournaledHostReader(ReplayedAnswers().asking)
     questions: dict[str, tuple[Any, ...]] = {
         "bound": ("tcp",), "listener": ("10.0.0.1", 80, "tcp"), "is_kube_proxy": (1,), "kube_proxy": (), "setting": ("x", 0),
         "counters": (1,), "addresses": (), "conntrack_counters": (), "mtu": ("eth0",), "way_out": ("10.0.0.1",),
         "interface_of": ("10.0.0.1",), "flannel_subnets": (),
     }  # fmt: skip
-    assert {name for name, _ in inspect.getmembers(Node, inspect.isfunction) if name[0] != "_"} == set(questions)
+    assert {name for name, _ in inspect.getmembers(HostReader, inspect.isfunction) if name[0] != "_"} == set(questions)
     for name, arguments in questions.items():
         with pytest.raises(NotAsked):
             getattr(asked, name)(*arguments)
@@ -90,34 +90,34 @@ def test_every_question_to_the_node() -> None:
 
 def test_who_listens_is_no_unknown_process_where_it_was_not_asked() -> None:
     """The socket is known and its process is not: kube-proxy holds NodePorts, so nothing may be said of "a process"."""
-    answers = Answers()
-    answers.take(("node", ("bound", "tcp")), 1, (Bound("0.0.0.0", 32400, 7001),))
+    answers = ReplayedAnswers()
+    answers.take(("node", ("bound", "tcp")), 1, (BoundSocket("0.0.0.0", 32400, 7001),))
     with pytest.raises(NotAsked):
-        AskedNode(answers.asking).listener("10.77.0.7", 32400, "tcp")
+        JournaledHostReader(answers.asking).listener("10.77.0.7", 32400, "tcp")
     answers.take(("listener", 7001), 1, (0, ""))
-    told = AskedNode(answers.asking).listener("10.77.0.7", 32400, "tcp")
+    told = JournaledHostReader(answers.asking).listener("10.77.0.7", 32400, "tcp")
     assert told and told.text == "a process that cannot be seen from here", "it was looked for"
 
 
 def test_processes_and_namespaces() -> None:
-    asking = Answers().asking
-    processes = AskedProcesses(asking)
+    asking = ReplayedAnswers().asking
+    processes = JournaledProcesses(asking)
     assert processes.owner(7) == NOT_RECORDED
-    spaces = AskedSpaces(asking, Namespaces(), processes)
+    spaces = JournaledNamespaceInspector(asking, Namespaces(), processes)
     assert (spaces.names(), spaces.bound("node"), spaces.setting("node", "x"), spaces.counters("node")) == ([], (), "", {})
     assert spaces.process(7) == ""
 
 
 def test_a_lost_race_without_its_counter() -> None:
-    _, (told,) = f.look([race.packet(lost=False), race.packet()], Known(), Unasked())
+    _, (told,) = f.look([race.packet(lost=False), race.packet()], ClusterView(), Unasked())
     assert not told.certain and shown([told]) == [] and "Most likely two" in told.cause
-    _, (told,) = f.look([race.packet(lost=False), race.packet()], Known(), f.FakeNode())
+    _, (told,) = f.look([race.packet(lost=False), race.packet()], ClusterView(), f.FakeNode())
     assert shown([told]) == [], "what cannot be read is no zero either"
 
 
 def test_a_full_table_without_its_size() -> None:
     made = test_conntrack_full.packet()
-    assert f.look([made], Known(), Unasked())[1] == []
+    assert f.look([made], ClusterView(), Unasked())[1] == []
 
 
 def others(tmp_path: Path) -> dict[str, Callable[[Unasked], list[Finding]]]:
@@ -126,7 +126,7 @@ def others(tmp_path: Path) -> dict[str, Callable[[Unasked], list[Finding]]]:
     rules = ports.jump_first(node(ports.IPTABLES, "S5").iptables(), local=False)
     elsewhere = ports.known(ports.IPTABLES, tmp_path, "192.168.56.10", scenario="S5", with_api=False)
     return {
-        "mtu": lambda on: f.look([mtu.packet("PKT_TOO_BIG", "ip_fragment")], Known(), on)[1],
+        "mtu": lambda on: f.look([mtu.packet("PKT_TOO_BIG", "ip_fragment")], ClusterView(), on)[1],
         "node port": lambda on: f.look([host_process.refused()], one.known(tmp_path), on)[1],
         "host port": lambda on: f.look([ports.request(rules, "192.168.56.77")], elsewhere, on)[1],
         "syn": lambda on: syn_dropped.found([syn_dropped.syn(syn_dropped.FULL)], on)[1],
@@ -141,26 +141,26 @@ def test_no_finding_needs_an_answer(which: str, tmp_path: Path) -> None:
 
 
 def test_who_listens_is_known_and_whether_it_is_kube_proxy_is_not(tmp_path: Path) -> None:
-    on = Unasked(listeners={(30584, "tcp"): Listener("0.0.0.0", 30584, 812, "nginx")})
+    on = Unasked(listeners={(30584, "tcp"): ListeningSocket("0.0.0.0", 30584, 812, "nginx")})
     told, (likely,) = f.look([host_process.refused()], node("1.20.2-iptables-legacy", "S1").known(tmp_path), on)
     assert not told and not likely.certain
     assert "whether that is kube-proxy, which may hold the port, is not recorded (capture)" in f.proofs(likely, "process")
 
 
-def replayed(path: Path, form: type[Text] = Text) -> tuple[str, Totals]:
+def replayed(path: Path, form: type[TextOutput] = TextOutput) -> tuple[str, RunSummary]:
     import io
 
     out = io.StringIO()
     output = form(out, io.StringIO(), verbose=True)
-    with Capture(str(path)) as capture:
-        totals = runner.replay(capture, output, Asked(), Stop())
+    with CaptureReader(str(path)) as capture:
+        totals = runner.replay(capture, output, ReplayRequest(), StopRequest())
         output.summary(totals)
     return out.getvalue(), totals
 
 
 def test_a_process_that_was_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its capture says so, and not that it was looked for and not found."""
-    monkeypatch.setattr("tracer.capture.record.prefetch.Ahead._ask", lambda *_: None)
+    monkeypatch.setattr("tracer.capture.record.prefetch.Prefetcher._ask", lambda *_: None)
     made = captures.capture(tmp_path / "a.k8st", explained=False)
     text, _ = replayed(made.path)
     assert "process not recorded (inode 48213)" in text and "not found" not in text

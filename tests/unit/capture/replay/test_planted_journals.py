@@ -16,8 +16,8 @@ from tests.support import captures
 from tests.support.captures import read
 from tests.support.nobody import NOBODY
 from tracer.capture.format import sqlite_journal
-from tracer.capture.record.files import BESIDE, Files, Sizes
-from tracer.errors import NotWritten
+from tracer.capture.record.files import BESIDE, CaptureFiles, RotationLimits
+from tracer.errors import OutputNotWritten
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of two users need root")
 
@@ -103,8 +103,8 @@ def test_a_capture_that_is_shipped_with_a_journal_deletes_nothing(tmp_path: Path
 def test_what_lies_there_before_is_not_written_beside(shared: Path, precious: Path, suffix: str) -> None:
     path = shared / "x.k8st"
     assert plant(path.with_name(path.name + suffix), with_super(precious))
-    with pytest.raises(NotWritten, match=f"x.k8st{suffix} is there already"):
-        Files(path)
+    with pytest.raises(OutputNotWritten, match=f"x.k8st{suffix} is there already"):
+        CaptureFiles(path)
     assert precious.exists() and not path.exists()
 
 
@@ -113,13 +113,13 @@ def test_what_lies_there_before_is_not_written_beside(shared: Path, precious: Pa
 def test_links_beside_a_capture_are_not_followed(shared: Path, precious: Path, suffix: str) -> None:
     path = shared / "x.k8st"
     path.with_name(path.name + suffix).symlink_to(precious)
-    with pytest.raises(NotWritten, match="is there already"):
-        Files(path)
+    with pytest.raises(OutputNotWritten, match="is there already"):
+        CaptureFiles(path)
     assert precious.read_text() == "precious" and not path.exists()
     planted = shared / "y.k8st"
     planted.symlink_to(precious.with_name("new"))
-    with pytest.raises(NotWritten, match="File exists"):
-        Files(planted)
+    with pytest.raises(OutputNotWritten, match="File exists"):
+        CaptureFiles(planted)
     assert {p.name for p in precious.parent.iterdir()} == {"precious"}
 
 
@@ -128,7 +128,7 @@ def test_links_beside_a_capture_are_not_followed(shared: Path, precious: Path, s
 def test_nothing_can_be_planted_while_a_capture_is_written(shared: Path, precious: Path, suffix: str) -> None:
     """Between two transactions no lock is held; the names that SQLite looks for are taken all the same."""
     path = shared / "x.k8st"
-    files = Files(path, Sizes(rotate=1))
+    files = CaptureFiles(path, RotationLimits(rotate=1))
     files.describe(dict(meta()))
     for turn in range(1, 4):
         files.insert([(turn, "note", "", b'"so"')], None)
@@ -170,8 +170,8 @@ def test_a_directory_that_others_rule_is_refused(tmp_path: Path, mode: int, owne
     place.chmod(mode)
     os.chown(place, owner, 12345)
     for path in (place / "x.k8st", below / "x.k8st"):
-        with pytest.raises(NotWritten, match=r"others may .* choose a directory"):
-            Files(path)
+        with pytest.raises(OutputNotWritten, match=r"others may .* choose a directory"):
+            CaptureFiles(path)
         assert not path.exists()
 
 
@@ -181,10 +181,10 @@ def test_the_user_of_sudo_records_at_home(tmp_path: Path, monkeypatch: pytest.Mo
     home.mkdir()
     os.chown(home, NOBODY, NOBODY)
     monkeypatch.setenv("SUDO_UID", str(NOBODY))
-    Files(home / "x.k8st").close()
+    CaptureFiles(home / "x.k8st").close()
     monkeypatch.setenv("SUDO_UID", "nonsense")
-    with pytest.raises(NotWritten):
-        Files(home / "y.k8st")
+    with pytest.raises(OutputNotWritten):
+        CaptureFiles(home / "y.k8st")
 
 
 @as_root
@@ -193,8 +193,8 @@ def test_a_link_of_others_on_the_way_is_refused(shared: Path, tmp_path: Path) ->
     link = shared / "link"
     link.symlink_to(tmp_path / "goal")
     os.lchown(link, NOBODY, NOBODY)
-    with pytest.raises(NotWritten, match="others may"):
-        Files(link / "x.k8st")
+    with pytest.raises(OutputNotWritten, match="others may"):
+        CaptureFiles(link / "x.k8st")
     os.lchown(link, 0, 0)
-    Files(link / "x.k8st").close()
+    CaptureFiles(link / "x.k8st").close()
     assert (tmp_path / "goal/x.k8st").exists()

@@ -17,7 +17,7 @@ from tests.support import captures
 from tracer.capture.format import migrations
 from tracer.capture.format.migrations import Converter
 from tracer.capture.format.schema import VERSION
-from tracer.capture.replay.reader import Capture
+from tracer.capture.replay.reader import CaptureReader
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_an_older_version_is_converted(tmp_path: Path, monkeypatch: pytest.Monke
     converter = Converter(renamed, lambda name, value: f"not {value}" if name == "program" else value)
     monkeypatch.setattr(migrations, "CONVERTERS", {VERSION: converter})
     monkeypatch.setattr(migrations, "VERSION", VERSION + 1)
-    with Capture(str(path)) as capture:
+    with CaptureReader(str(path)) as capture:
         kinds = {kind for _, kind, _, _ in capture.records()}
         assert "missing" in kinds and "loss" not in kinds
         assert capture.meta["program"].startswith("not ")

@@ -26,12 +26,12 @@ from tests.support.syns import (
     way,
 )  # fmt: skip
 from tracer.handshakes import _cause_helpers, causes
-from tracer.handshakes.analyzer import Syns
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.evidence import Evidence
 from tracer.model.kube import Owner
-from tracer.model.packet import Clue, Drop, Endpoints, Flow, Hop, Packet, Socket
-from tracer.model.rule import Place, Rule, Visit, Walk
-from tracer.node.procnet import Bound
+from tracer.model.packet import DecisionDetail, Drop, Endpoints, Flow, Hop, Packet, Socket
+from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
+from tracer.node.procnet import BoundSocket
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -42,7 +42,7 @@ def drop(reason: str, function: str = "tcp_v4_rcv", netns: str = "pod-a", at: in
 
 def by_rule(verdict: str, comment: str = "", text: str = "-j DROP", **more: Any) -> Hop:
     rule = Rule("ip", "filter", "INPUT", 3, text, comment=comment)
-    walk = Walk((Visit((Place("INPUT", 3),), rule, verdict, Evidence.OBSERVED),))
+    walk = RuleTrace((RuleHit((RuleLocation("INPUT", 3),), rule, verdict, Evidence.OBSERVED),))
     return Hop(9, "table", "node", "INPUT", "filter", verdict=verdict, walk=walk, **more)
 
 
@@ -152,13 +152,13 @@ def test_no_listener() -> None:
 
 
 def test_listener_on_another_address() -> None:
-    spaces = FakeSpaces(listening=(Bound("127.0.0.1", 8080, 48213), Bound("10.0.0.1", 80, 7)))
+    spaces = FakeSpaces(listening=(BoundSocket("127.0.0.1", 8080, 48213), BoundSocket("10.0.0.1", 80, 7)))
     told = cause(syn(drop("NO_SOCKET")), spaces=spaces)
     assert told[:2] == (
         "listener on another address",
         "nobody listens on 10.244.0.11:8080 in pod-a, but nginx (pid 4242) on 127.0.0.1:8080 does",
     )
-    late = FakeSpaces(listening=(Bound("0.0.0.0", 8080, 48213),))
+    late = FakeSpaces(listening=(BoundSocket("0.0.0.0", 8080, 48213),))
     assert cause(syn(drop("NO_SOCKET")), spaces=late)[0] == "no listener", "one that would have taken it came later"
 
 
@@ -280,7 +280,7 @@ def test_what_lost_a_part_is_not_known() -> None:
 
 def partly_watched(*packets: Packet) -> tuple[str, str]:
     """The cause as a run with --drops-only tells it."""
-    syns = Syns(FakeSpaces(), partial=True)
+    syns = HandshakeAnalyzer(FakeSpaces(), partial=True)
     for each in packets:
         syns.add(each)
     (only,) = syns.rest()
@@ -319,5 +319,5 @@ def test_timestamps_are_compared_as_tcp_does(tsval: int, recent: int, old: bool)
 
 
 def test_numbers_of_a_clue() -> None:
-    assert Clue("listener", {"accept_queue": 3, "x": "y"}).number("accept_queue") == 3
-    assert Clue("listener", {"x": "y"}).number("x") == Clue("listener", {}).number("accept_queue") == 0
+    assert DecisionDetail("listener", {"accept_queue": 3, "x": "y"}).number("accept_queue") == 3
+    assert DecisionDetail("listener", {"x": "y"}).number("x") == DecisionDetail("listener", {}).number("accept_queue") == 0

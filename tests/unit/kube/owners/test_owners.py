@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import check_owners
 from tests.support.nodes import MODES, node, nodes
-from tracer.kube.catalog import Known
+from tracer.kube.catalog import ClusterView
 from tracer.kube.owners import finders, marks, owner_of
 from tracer.kube.owners.kube_proxy_iptables import service_in
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
@@ -19,11 +19,11 @@ from tracer.model.rule import Rule, Ruleset
 from tracer.rules import save_parser
 
 
-def owner(text: str, table: str = "nat", known: Known | None = None, others: str = "") -> Owner:
+def owner(text: str, table: str = "nat", known: ClusterView | None = None, others: str = "") -> Owner:
     """Whose `-A CHAIN ...` is, others standing behind it."""
     rules = save_parser.parse(f"*{table}\n{text}\n{others}")
     chain = text.split()[1]
-    return owner_of(rules.chain("ip", table, chain)[0], rules, known or Known())
+    return owner_of(rules.chain("ip", table, chain)[0], rules, known or ClusterView())
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ def test_host_ports_by_the_cni_cache_and_without_it(mode: str, tmp_path: Path) -
     rules = next(r for name, r in one.rulesets() if ("nftables-nft" in mode) == name.startswith("nft.json"))
     dnat = [r for c in rules.chains.values() for r in c if r.target == "DNAT" and "3306" in r.text]
     assert {owner_of(r, rules, known).text for r in dnat} == {"hostPort 3306 of pod default/mysql-b (portmap)"}
-    nobody = {owner_of(r, rules, Known()).text for r in dnat}
+    nobody = {owner_of(r, rules, ClusterView()).text for r in dnat}
     assert nobody == {"portmap, for whom is unknown, hostPort 3306"}
 
 
 def test_host_port_by_the_api(tmp_path: Path) -> None:
     """The address and the host port must both be the pod's."""
     one = node("1.20.2-ipvs-nft", "S5")
-    known = Known(one.known(tmp_path).store)
+    known = ClusterView(one.known(tmp_path).store)
     (_, rules), *_ = one.rulesets()
     (dnat,) = [r for c in rules.chains.values() for r in c if r.target == "DNAT"]
     assert owner_of(dnat, rules, known).evidence == "API: pod address and hostPort"
@@ -152,16 +152,16 @@ def test_elements_and_virtual_servers(tmp_path: Path) -> None:
     assert owner_of_virtual_server("127.0.0.1", 30285, "tcp", known).text == "Service default/http-proxy, NodePort 30285"
     assert owner_of_virtual_server("172.30.253.123", 8080, "tcp", known).text == "Service default/http-proxy, cluster IP"
     assert not owner_of_virtual_server("172.30.253.123", 30285, "tcp", known).known, "a cluster IP has no NodePort"
-    element = owner_of_element('tcp . 30420 comment "2048-game/service-2048" : drop', Known())
+    element = owner_of_element('tcp . 30420 comment "2048-game/service-2048" : drop', ClusterView())
     assert element and element.text == "Service 2048-game/service-2048, NodePort 30420, no local endpoints"
-    element = owner_of_element("tcp . 30285 : goto external-3I2DGWPK-default/http-proxy/tcp/", Known())
+    element = owner_of_element("tcp . 30285 : goto external-3I2DGWPK-default/http-proxy/tcp/", ClusterView())
     assert element and element.text == "Service default/http-proxy, NodePort 30285"
-    assert owner_of_element("0 : goto somewhere", Known()) is None
+    assert owner_of_element("0 : goto somewhere", ClusterView()) is None
 
 
 def test_hidden_text_is_unknown_not_the_administrators() -> None:
     hidden = Rule("ip", "nat", "POSTROUTING", 1, 'ip saddr 10.0.0.0/8 xt match "comment" masquerade', "", "MASQUERADE", 7)
-    assert owner_of(hidden, Ruleset("nft", 0, "", {}), Known()).kind == "unknown"
+    assert owner_of(hidden, Ruleset("nft", 0, "", {}), ClusterView()).kind == "unknown"
     assert Owner("unknown").text == "unknown"
 
 

@@ -11,7 +11,7 @@ from tests.support.blobs import R, build
 from tests.support.nodes import MODES, nodes
 from tracer.model.rule import Rule
 from tracer.rules import save_parser
-from tracer.rules.iptables.assemble import NotUnderstood, assemble
+from tracer.rules.iptables.assemble import UnknownOption, assemble
 from tracer.rules.iptables.encode import WORDS
 from tracer.rules.iptables.entry import Entry
 from tracer.rules.iptables.rule_parser import options_of, words
@@ -89,7 +89,7 @@ def test_what_is_not_computed_is_kept_in_words() -> None:
     "text", ["-p nonsense -j DROP", "--what -j DROP", "-s 10.0.0.0/99 -j DROP", '-m comment --comment "open']
 )
 def test_a_rule_that_is_not_understood_is_named(text: str) -> None:
-    with pytest.raises(NotUnderstood, match="MINE 1: "):
+    with pytest.raises(UnknownOption, match="MINE 1: "):
         one(text)
 
 

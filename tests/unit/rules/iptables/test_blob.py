@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.blobs import R, build
 from tracer.rules.iptables.blob import BlobTable
-from tracer.rules.iptables.entry import BadBlob
+from tracer.rules.iptables.entry import MalformedTable
 
 CHAINS = {
     "INPUT": [R("KUBE-A", src="10.0.0.0/8"), R("ACCEPT")],
@@ -62,9 +62,9 @@ def test_counters_make_no_difference() -> None:
 @pytest.mark.parametrize("cut", [1, 50, 113, 200])
 def test_what_is_no_blob(cut: int) -> None:
     blob = build(CHAINS)
-    with pytest.raises(BadBlob):
+    with pytest.raises(MalformedTable):
         BlobTable("ip", "filter", blob.data[:-cut], blob.hooks, blob.underflows)
-    with pytest.raises(BadBlob):
+    with pytest.raises(MalformedTable):
         BlobTable("ip", "filter", bytes(300), {}, {})
 
 
@@ -81,5 +81,5 @@ def test_two_chains_of_one_name() -> None:
     """The kernel does not mind; a rule of the wrong one might be told."""
     blob = build({"INPUT": [R("AAAA")], "AAAA": [R("DROP")], "BBBB": [R("ACCEPT")]})
     blob.data = blob.data.replace(b"BBBB", b"AAAA")
-    with pytest.raises(BadBlob, match="two chains of filter have the same name"):
+    with pytest.raises(MalformedTable, match="two chains of filter have the same name"):
         blob.table()

@@ -12,44 +12,44 @@ from tests.support.blobs import R, build
 from tests.support.builders import NODE, POD, Ends, event
 from tracer.events import table_trace
 from tracer.events.record import Event, Kind
-from tracer.events.table_trace import WATCHED, Looked, Noted, Replaced
+from tracer.events.table_trace import WATCHED, TableLookup, TableReplaced, TableTrace
 from tracer.rules.iptables import generation
 from tracer.rules.iptables import generations as legacy_module
-from tracer.rules.iptables.generations import FORGOTTEN, GONE, Legacy
+from tracer.rules.iptables.generations import FORGOTTEN, GONE, TableGenerations
 from tracer.rules.iptables.path_search import TARGET, TRUE
-from tracer.rules.iptables.reader import Reader, Reading, Wanted
-from tracer.rules.iptables.save_join import Rules
+from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.save_join import SavedRules
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
-FILTER = Wanted(NODE, "ip", "filter")
+FILTER = TableRequest(NODE, "ip", "filter")
 OLD, NEW = 0x1000, 0x2000
 READER = 77
 
 
-class Shelf(Reader):
+class Shelf(TableReader):
     """A reader that a test answers for."""
 
     def __init__(self) -> None:
-        self.asked: list[Wanted] = []
-        self.ready: list[Reading] = []
+        self.asked: list[TableRequest] = []
+        self.ready: list[TableSnapshot] = []
 
-    def ask(self, wanted: Wanted) -> None:
+    def ask(self, wanted: TableRequest) -> None:
         self.asked.append(wanted)
 
-    def done(self) -> list[Reading]:
+    def done(self) -> list[TableSnapshot]:
         ready, self.ready = self.ready, []
         return ready
 
 
-def reading(*rules: R, began: int = 100, ended: int = 200, wanted: Wanted = FILTER, why: str = "") -> Reading:
+def reading(*rules: R, began: int = 100, ended: int = 200, wanted: TableRequest = FILTER, why: str = "") -> TableSnapshot:
     if why:
-        return Reading(wanted, READER, began, ended, why=why)
+        return TableSnapshot(wanted, READER, began, ended, why=why)
     table = build({"INPUT": [*rules], "FORWARD": [], "OUTPUT": []}).table()
-    return Reading(wanted, READER, began, ended, table, Rules(table, None))
+    return TableSnapshot(wanted, READER, began, ended, table, SavedRules(table, None))
 
 
-def looked(time: int, address: int = OLD, thread: int = READER, netns: int = NODE) -> Looked:
-    return Looked(time, thread, netns, "ip", "filter", address)
+def looked(time: int, address: int = OLD, thread: int = READER, netns: int = NODE) -> TableLookup:
+    return TableLookup(time, thread, netns, "ip", "filter", address)
 
 
 def table(time: int = 300, address: int = OLD, watched: int = WATCHED, **fields: Any) -> Event:
@@ -57,19 +57,19 @@ def table(time: int = 300, address: int = OLD, watched: int = WATCHED, **fields:
     return table_trace.event(event("TABLE", time=time, object=address, state=watched, **given)[0])
 
 
-def legacy() -> tuple[Legacy, Shelf]:
+def legacy() -> tuple[TableGenerations, Shelf]:
     shelf = Shelf()
-    return Legacy(cast(Reader, shelf), lambda act: act == ("target", "DNAT", 2, "ip")), shelf
+    return TableGenerations(cast(TableReader, shelf), lambda act: act == ("target", "DNAT", 2, "ip")), shelf
 
 
-def finish(node: Legacy, shelf: Shelf, done: Reading, *changes: Looked | Replaced) -> None:
+def finish(node: TableGenerations, shelf: Shelf, done: TableSnapshot, *changes: TableLookup | TableReplaced) -> None:
     """A reading ends; its look-ups come with the drain after it."""
     shelf.ready.append(done)
     node.note([])
     node.note(changes)
 
 
-def verdicts(node: Legacy, e: Event, *notes: Noted) -> list[str] | str:
+def verdicts(node: TableGenerations, e: Event, *notes: TableTrace) -> list[str] | str:
     walk = node.walk(e, list(notes))
     return walk.undecided or [v.verdict for v in walk.visits]
 
@@ -90,7 +90,7 @@ def test_an_event_of_replaced_rules_is_explained_by_those() -> None:
     node, shelf = legacy()
     node.ask(FILTER)
     finish(node, shelf, reading(R("ACCEPT")), looked(110))
-    node.note([looked(900, OLD, thread=5), Replaced(1000, 5, OLD, NEW)])
+    node.note([looked(900, OLD, thread=5), TableReplaced(1000, 5, OLD, NEW)])
     assert shelf.asked == [FILTER, FILTER], "the new ones are read at once"
     finish(node, shelf, reading(R(""), R("ACCEPT"), began=1100, ended=1200), looked(1110, NEW))
     assert verdicts(node, table(300)) == ["ACCEPT"]
@@ -102,7 +102,9 @@ def test_an_address_that_is_used_again() -> None:
     node, shelf = legacy()
     node.ask(FILTER)
     finish(node, shelf, reading(R("ACCEPT")), looked(110))
-    node.note([looked(900, thread=5), Replaced(1000, 5, OLD, NEW), looked(1900, NEW, thread=5), Replaced(2000, 5, NEW, OLD)])
+    node.note(
+        [looked(900, thread=5), TableReplaced(1000, 5, OLD, NEW), looked(1900, NEW, thread=5), TableReplaced(2000, 5, NEW, OLD)]
+    )
     assert verdicts(node, table(300)) == ["ACCEPT"]
     assert verdicts(node, table(1500, NEW)) == GONE
     assert node.waits(table(2500, OLD))
@@ -114,14 +116,16 @@ def test_an_address_that_is_used_again() -> None:
 def test_rules_replaced_while_they_were_read_are_not_taken() -> None:
     node, shelf = legacy()
     node.ask(FILTER)
-    finish(node, shelf, reading(R("ACCEPT")), looked(110), looked(120, thread=5), Replaced(130, 5, OLD, NEW), looked(190, NEW))
+    finish(
+        node, shelf, reading(R("ACCEPT")), looked(110), looked(120, thread=5), TableReplaced(130, 5, OLD, NEW), looked(190, NEW)
+    )
     assert verdicts(node, table(105)) == GONE
     assert node.waits(table(300, NEW)), "they are being read again"
 
 
 def test_rules_that_came_and_went() -> None:
     node, _ = legacy()
-    node.note([Replaced(1000, 5, OLD, NEW)])
+    node.note([TableReplaced(1000, 5, OLD, NEW)])
     e = table(300)
     node.want(e)
     assert not node.waits(e)
@@ -169,8 +173,8 @@ def test_steps_are_put_together() -> None:
     finish(node, shelf, done, looked(110))
     assert done.table
     at = done.table.rules("INPUT")[0].target.at
-    assert verdicts(node, table(watched=WATCHED + 1), Noted(0, 1, 0, (), ((at, TARGET),))) == ["DNAT"]
-    assert verdicts(node, table(watched=WATCHED + 1), Noted(0, 1, 0, (), ((at, TRUE),))).__class__ is str
+    assert verdicts(node, table(watched=WATCHED + 1), TableTrace(0, 1, 0, (), ((at, TARGET),))) == ["DNAT"]
+    assert verdicts(node, table(watched=WATCHED + 1), TableTrace(0, 1, 0, (), ((at, TRUE),))).__class__ is str
 
 
 def test_rulesets_in_force() -> None:
@@ -197,8 +201,8 @@ def test_records_beside_the_events() -> None:
     whole = np.concatenate([event("HOOK", hook="INPUT"), rows.view(dtype), short.view(dtype).ravel()])
     events, noted, changes = table_trace.split(whole)
     assert len(events) == 1
-    assert list(table_trace.noted(noted)) == [(7, 9, Noted(3, 2, 0, (0,) * 7, ((40, 3), (48, 1))))]
-    assert list(table_trace.changes(changes)) == [Looked(1, 4, 0, "ip6", "nat", NEW), Replaced(2, 4, OLD, NEW)]
+    assert list(table_trace.noted(noted)) == [(7, 9, TableTrace(3, 2, 0, (0,) * 7, ((40, 3), (48, 1))))]
+    assert list(table_trace.changes(changes)) == [TableLookup(1, 4, 0, "ip6", "nat", NEW), TableReplaced(2, 4, OLD, NEW)]
 
 
 def test_an_address_that_another_table_has() -> None:
@@ -208,10 +212,10 @@ def test_an_address_that_another_table_has() -> None:
     finish(node, shelf, reading(R("ACCEPT")), looked(110))
     other = table(900, netns=POD)
     node.want(other)
-    assert shelf.asked[-1] == Wanted(POD, "ip", "filter")
+    assert shelf.asked[-1] == TableRequest(POD, "ip", "filter")
     assert verdicts(node, other) == "the rules have not been read"
     assert verdicts(node, table(300)) == ["ACCEPT"]
-    node.note([Replaced(1000, 5, 0x9000, OLD)])
+    node.note([TableReplaced(1000, 5, 0x9000, OLD)])
     assert verdicts(node, table(1100)) == "the rules have not been read", "a blob that came into force where one was"
 
 
@@ -225,7 +229,9 @@ def test_replaced_rules_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch
     assert kept.ruleset and kept.ruleset.chain("ip", "filter", "INPUT")
     addresses = [OLD, *(0x10000 + 0x1000 * n for n in range(5)), OLD]
     for n in range(1, len(addresses)):
-        node.note([looked(1000 * n - 1, addresses[n - 1], thread=5), Replaced(1000 * n, 5, addresses[n - 1], addresses[n])])
+        node.note(
+            [looked(1000 * n - 1, addresses[n - 1], thread=5), TableReplaced(1000 * n, 5, addresses[n - 1], addresses[n])]
+        )
     assert node.given_up["replaced"] == 3
     finish(node, shelf, reading(R("DROP"), began=6100, ended=6200), looked(6110))
     assert verdicts(node, table(6300, verdict="DROP")) == ["DROP"]
@@ -241,7 +247,7 @@ def test_bytes_of_replaced_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     for n in range(10):
         now, then = 0x1000 * (n + 1), 0x1000 * (n + 2)
         finish(node, shelf, reading(R("ACCEPT"), began=1000 * n + 1, ended=1000 * n + 9), looked(1000 * n + 5, now))
-        node.note([looked(1000 * n + 90, now, thread=5), Replaced(1000 * n + 100, 5, now, then)])
+        node.note([looked(1000 * n + 90, now, thread=5), TableReplaced(1000 * n + 100, 5, now, then)])
     assert 5 < node.given_up["replaced"] < 10
 
 
@@ -250,17 +256,17 @@ def test_nothing_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(legacy_module, name, 10)
     monkeypatch.setattr(generation, "ADDRESSES_KEPT", 10)
     node, shelf = legacy()
-    node.ask(Wanted(NODE, "ip6", "raw"))  # is never answered
+    node.ask(TableRequest(NODE, "ip6", "raw"))  # is never answered
     for n in range(100):
         node.want(table(300 + n, 0x1000 * n, netns=NODE + n))
-        node.note([looked(1000 + n, thread=n, netns=NODE + n), Replaced(1000 + n, n, 0x1000 * n, 0x9000000 + n)])
-        shelf.ready.append(reading(why="no", wanted=Wanted(NODE + n, "ip", "filter")))
+        node.note([looked(1000 + n, thread=n, netns=NODE + n), TableReplaced(1000 + n, n, 0x1000 * n, 0x9000000 + n)])
+        shelf.ready.append(reading(why="no", wanted=TableRequest(NODE + n, "ip", "filter")))
     node.note([])
     held = (node._why, node._known, node._last_look, node._looks, node._pending)
     assert [len(each) <= 10 for each in held] == [True] * 5
     assert len(node._lives) <= 20
     for n in range(20):
-        node.ask(Wanted(NODE + 1000 + n, "ip", "filter"))
+        node.ask(TableRequest(NODE + 1000 + n, "ip", "filter"))
     assert len(node._pending) == 10
     assert {"tables read", "threads", "look-ups", "tables to read", "in force"} <= set(node.given_up)
     assert all(node.given_up.values())

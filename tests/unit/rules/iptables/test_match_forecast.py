@@ -9,12 +9,12 @@ from fractions import Fraction
 
 import pytest
 
-from tracer.model.condition import Answer
+from tracer.model.condition import MatchResult
 from tracer.rules.iptables.match_forecast import foretell
 from tracer.rules.iptables.rule_parser import parse, split
-from tracer.rules.packet_view import Seen
+from tracer.rules.packet_view import PacketView
 
-PACKET = Seen("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=40000, dport=80)
+PACKET = PacketView("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=40000, dport=80)
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class World:
     def by_bridge(self, face: str) -> bool | None:
         return None if face == "cni0" else False
 
-    def in_set(self, name: str, flags: tuple[str, ...], packet: Seen) -> bool | None:
+    def in_set(self, name: str, flags: tuple[str, ...], packet: PacketView) -> bool | None:
         return {"A": None, "X": None}.get(name, (name, flags) == ("FULL", ("src", "dst")))
 
     def type_of(self, address: str) -> str:
         return {"192.168.56.10": "LOCAL", "10.0.0.1": "UNICAST"}.get(address, "")
 
 
-def answer(name: str, text: str, world: World | None = None) -> Answer:
+def answer(name: str, text: str, world: World | None = None) -> MatchResult:
     return foretell(name, parse(split(text)).head, PACKET, world or World())
 
 
@@ -53,11 +53,13 @@ def answer(name: str, text: str, world: World | None = None) -> Answer:
     ],
 )  # fmt: skip
 def test_told(name: str, text: str, share: Fraction | int) -> None:
-    assert answer(name, text) == Answer(Fraction(share))
+    assert answer(name, text) == MatchResult(Fraction(share))
 
 
 def test_after_dnat() -> None:
-    assert answer("conntrack", "! --ctstate RELATED,ESTABLISHED,DNAT", World(frozenset({"NEW", "DNAT"}))) == Answer(Fraction(0))
+    assert answer("conntrack", "! --ctstate RELATED,ESTABLISHED,DNAT", World(frozenset({"NEW", "DNAT"}))) == MatchResult(
+        Fraction(0)
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from tests.unit.rules.iptables.test_path_search import PACKET, face, marked, number, tcp
-from tracer.rules.iptables.entry import Ext, Header
+from tracer.rules.iptables.entry import Extension, TableHeader
 from tracer.rules.iptables.matches import compute, header_matches, mark_after
-from tracer.rules.packet_view import Seen
+from tracer.rules.packet_view import PacketView
 
 UDP = replace(PACKET, protocol=17, sport=53, dport=5353)
-ANY = Header(0, 0, 0, 0, 0, 0, 0, 0, 0, True, False, 0)
+ANY = TableHeader(0, 0, 0, 0, 0, 0, 0, 0, 0, True, False, 0)
 LONG = (1 << 128) - 1
 
 
-def asked(match: tuple[str, int, bytes], p: Seen = PACKET, mark: int | None = 0) -> bool | None:
+def asked(match: tuple[str, int, bytes], p: PacketView = PACKET, mark: int | None = 0) -> bool | None:
     name, revision, data = match
-    return compute(Ext(name, revision, 0, data), p, mark)
+    return compute(Extension(name, revision, 0, data), p, mark)
 
 
 def multiport(which: int, ports: list[int], ranges: list[int], invert: int = 0) -> tuple[str, int, bytes]:
@@ -51,7 +51,7 @@ def multiport(which: int, ports: list[int], ranges: list[int], invert: int = 0) 
         (("tcp", 9, bytes(40)), PACKET, None),
     ],
 )  # fmt: skip
-def test_match(match: tuple[str, int, bytes], packet: Seen, answer: bool | None) -> None:
+def test_match(match: tuple[str, int, bytes], packet: PacketView, answer: bool | None) -> None:
     assert asked(match, packet) is answer
 
 
@@ -60,16 +60,16 @@ def test_marks() -> None:
     assert asked(marked(7), mark=8) is False
     assert asked(marked(7), mark=None) is None
     assert asked(("mark", 1, struct.pack("<IIB", 1, 1, 1)), mark=3) is False
-    assert mark_after(Ext("MARK", 2, 0, struct.pack("<II", 0x4000, 0x4000)), 3) == 0x4003
-    assert mark_after(Ext("MARK", 2, 0, struct.pack("<II", 1, 0xFFFFFFFF)), None) is None
-    assert mark_after(Ext("LOG", 0, 0, b""), 3) == 3
+    assert mark_after(Extension("MARK", 2, 0, struct.pack("<II", 0x4000, 0x4000)), 3) == 0x4003
+    assert mark_after(Extension("MARK", 2, 0, struct.pack("<II", 1, 0xFFFFFFFF)), None) is None
+    assert mark_after(Extension("LOG", 0, 0, b""), 3) == 3
     for revision, mode_at in ((1, 12), (2, 14)):
         saves, restores = (bytes(mode_at) + bytes((mode, 0, 0, 0)) for mode in (1, 2))
-        assert mark_after(Ext("CONNMARK", revision, 0, saves), 3) == 3
-        assert mark_after(Ext("CONNMARK", revision, 0, restores), 3) is None, "what is restored is not known"
-    assert mark_after(Ext("SET", 3, 0, bytes(20)), 3) == 3
-    assert mark_after(Ext("SET", 3, 0, bytes(12) + struct.pack("<II", 1 << 8, 0)), 3) is None, "--map-mark"
-    assert mark_after(Ext("HMARK", 0, 0, b""), 3) is None
+        assert mark_after(Extension("CONNMARK", revision, 0, saves), 3) == 3
+        assert mark_after(Extension("CONNMARK", revision, 0, restores), 3) is None, "what is restored is not known"
+    assert mark_after(Extension("SET", 3, 0, bytes(20)), 3) == 3
+    assert mark_after(Extension("SET", 3, 0, bytes(12) + struct.pack("<II", 1 << 8, 0)), 3) is None, "--map-mark"
+    assert mark_after(Extension("HMARK", 0, 0, b""), 3) is None
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import pytest
 from tests.support.blobs import R, build
 from tracer.events.table_trace import Shape
 from tracer.model.evidence import Evidence
-from tracer.model.rule import Walk
-from tracer.rules.iptables.path_search import FALSE, TARGET, TRUE, UNKNOWN, Observed, walk
-from tracer.rules.iptables.save_join import Rules
+from tracer.model.rule import RuleTrace
+from tracer.rules.iptables.path_search import FALSE, TARGET, TRUE, UNKNOWN, TableObservation, walk
+from tracer.rules.iptables.save_join import SavedRules
 from tracer.rules.iptables.table import Table
-from tracer.rules.packet_view import Seen
+from tracer.rules.packet_view import PacketView
 
 STATISTIC, LIMIT = ("statistic", 0, bytes(24)), ("limit", 0, bytes(40))
 COMMENT = ("comment", 0, b"hello".ljust(256, b"\0"))
@@ -37,7 +37,7 @@ def face(name: str) -> int:
     return int.from_bytes(name.encode().ljust(16, b"\0"), "big")
 
 
-PACKET = Seen("ip", number("10.0.0.1"), number("10.0.0.2"), face("eth0"), 0, 6, sport=4000, dport=80, tcp_flags=2)
+PACKET = PacketView("ip", number("10.0.0.1"), number("10.0.0.2"), face("eth0"), 0, 6, sport=4000, dport=80, tcp_flags=2)
 
 
 def tcp(dport: int) -> tuple[str, int, bytes]:
@@ -57,15 +57,15 @@ def marked(value: int) -> tuple[str, int, bytes]:
 
 
 def went(
-    table: Table, *steps: tuple[int, int], verdict: str = "ACCEPT", hook: int = 1, packet: Seen = PACKET, lost: int = 0,
+    table: Table, *steps: tuple[int, int], verdict: str = "ACCEPT", hook: int = 1, packet: PacketView = PACKET, lost: int = 0,
     jumps: tuple[int, ...] = (),
-) -> Walk:  # fmt: skip
-    rules = Rules(table, None)
-    seen = Observed(steps, lost, jumps, lambda act: act in WATCHED)
+) -> RuleTrace:  # fmt: skip
+    rules = SavedRules(table, None)
+    seen = TableObservation(steps, lost, jumps, lambda act: act in WATCHED)
     return walk(table, lambda e: rules[e.at], hook, verdict, packet, seen)
 
 
-def places(w: Walk) -> list[str]:
+def places(w: RuleTrace) -> list[str]:
     assert not w.undecided, w.undecided
     return [" > ".join(f"{p.chain} {p.number}" for p in v.path) + f" {v.verdict}".rstrip() for v in w.visits]
 
@@ -183,7 +183,7 @@ def udp(dport: int) -> tuple[str, int, bytes]:
     return "udp", 0, struct.pack("<HHHHB", 0, 0xFFFF, dport, dport, 0)
 
 
-def hotdrop(w: Walk) -> str:
+def hotdrop(w: RuleTrace) -> str:
     """Where a match threw the packet away, and why."""
     assert w.decision and w.decision.verdict == "DROP", w
     return f"{w.decision.place.chain} {w.decision.place.number}: {w.decision.hotdrop}"
@@ -255,9 +255,9 @@ def test_a_watched_match_that_throws_a_packet_away() -> None:
     first, second = (e.matches[0].at for e in table.rules("INPUT")[:2])
     steps = ((first, FALSE), (second, FALSE))
 
-    def so(hotdrop: int | None, *seen: tuple[int, int]) -> Walk:
-        observed = Observed(seen, 0, (), lambda act: act[1] == "connlimit", hotdrop)
-        return walk(table, lambda e: Rules(table, None)[e.at], 1, "DROP", PACKET, observed)
+    def so(hotdrop: int | None, *seen: tuple[int, int]) -> RuleTrace:
+        observed = TableObservation(seen, 0, (), lambda act: act[1] == "connlimit", hotdrop)
+        return walk(table, lambda e: SavedRules(table, None)[e.at], 1, "DROP", PACKET, observed)
 
     w = so(2, *steps)
     assert hotdrop(w).startswith("INPUT 2: match connlimit could not look into the packet")
@@ -274,9 +274,9 @@ def test_a_match_that_changes_the_mark() -> None:
     table = build({"INPUT": rules}).table()
     first = table.rules("INPUT")[0].matches[0].at
 
-    def so(answer: int, mark: int | None) -> Walk:
-        observed = Observed(((first, answer),), 0, (), lambda act: act[1] == "socket", 0, mark)
-        return walk(table, lambda e: Rules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
+    def so(answer: int, mark: int | None) -> RuleTrace:
+        observed = TableObservation(((first, answer),), 0, (), lambda act: act[1] == "socket", 0, mark)
+        return walk(table, lambda e: SavedRules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
 
     assert so(TRUE, None).undecided == "match mark of rule 2 of INPUT was not observed and cannot be computed"
     assert places(so(TRUE, 7)) == ["INPUT 1", "INPUT 2 ACCEPT"], "nothing changes it any more: it is the mark behind the table"
@@ -289,9 +289,9 @@ def test_the_mark_behind_the_table_chooses_between_ways() -> None:
     table = build({"INPUT": [R("A", matches=(UNSEEN,)), R("ACCEPT")], "A": [mark(5)]}).table()
     target = (table.rules("A")[0].target.at, TARGET)
 
-    def so(steps: tuple[tuple[int, int], ...], behind: int) -> Walk:
-        observed = Observed(steps, 0, (), lambda act: act in WATCHED, 0, behind)
-        return walk(table, lambda e: Rules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
+    def so(steps: tuple[tuple[int, int], ...], behind: int) -> RuleTrace:
+        observed = TableObservation(steps, 0, (), lambda act: act in WATCHED, 0, behind)
+        return walk(table, lambda e: SavedRules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
 
     assert places(so((target,), 5))[-1] == "INPUT 2 ACCEPT"
     assert so((target,), 6).undecided
@@ -308,6 +308,6 @@ def test_a_mark_that_is_not_known_and_changes_again_is_not_the_one_behind_the_ta
     restore = R("CONNMARK", data=struct.pack("<IIIB", 0, 0xFFFFFFFF, 0xFFFFFFFF, 2) + bytes(3), revision=1)
     rules = [restore, R("A", matches=(marked(7),)), mark(9), R("ACCEPT")]
     table = build({"INPUT": rules, "A": [R("")]}).table()
-    observed = Observed(((table.rules("INPUT")[2].target.at, TARGET),), 0, (), lambda act: act in WATCHED, 0, 9)
-    w = walk(table, lambda e: Rules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
+    observed = TableObservation(((table.rules("INPUT")[2].target.at, TARGET),), 0, (), lambda act: act in WATCHED, 0, 9)
+    w = walk(table, lambda e: SavedRules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
     assert w.undecided == "match mark of rule 2 of INPUT was not observed and cannot be computed"

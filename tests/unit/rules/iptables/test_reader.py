@@ -14,10 +14,10 @@ from tests.support.blobs import R, build
 from tests.support.waiting import until
 from tracer.node import netns
 from tracer.rules.iptables import reader, sockopt
-from tracer.rules.iptables.reader import Reader, Reading, Wanted
+from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
 from tracer.util.worker import troubles
 
-FILTER = Wanted(7, "ip", "filter")
+FILTER = TableRequest(7, "ip", "filter")
 TEXT = ":INPUT ACCEPT\n-A INPUT -j DROP\n"
 
 
@@ -26,11 +26,11 @@ def node(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """A machine's rules; a list is what one reading after the other finds."""
     known: dict[str, object] = {"tables": ["filter"], "rules": [[R("DROP")]], "text": TEXT}
 
-    def read(family: str, table: str, room: int = 0) -> sockopt.Raw:
+    def read(family: str, table: str, room: int = 0) -> sockopt.RawTable:
         found = known["rules"]
         assert isinstance(found, list)
         blob = build({"INPUT": found.pop(0) if len(found) > 1 else found[0]}, family, table)
-        return sockopt.Raw(bytearray(blob.data), blob.hooks, blob.underflows)
+        return sockopt.RawTable(bytearray(blob.data), blob.hooks, blob.underflows)
 
     def save(family: str, table: str) -> object:
         if known["text"] is OSError:
@@ -50,16 +50,16 @@ def node(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return known
 
 
-def ask(*wanted: Wanted, path: str | None = "/here", count: int = 1) -> list[Reading]:
+def ask(*wanted: TableRequest, path: str | None = "/here", count: int = 1) -> list[TableSnapshot]:
     def leads_to(inode: int) -> Path:
         if path is None:
             raise LookupError(inode)
         return Path(path)
 
-    it = Reader(leads_to)
+    it = TableReader(leads_to)
     for one in wanted:
         it.ask(one)
-    found: list[Reading] = []
+    found: list[TableSnapshot] = []
 
     def all_found() -> bool:
         found.extend(it.done())
@@ -78,7 +78,7 @@ def test_rules_with_their_text(node: dict[str, object]) -> None:
 
 
 def test_all_tables_that_are_there(node: dict[str, object]) -> None:
-    everything = Wanted(7, "ip", "")
+    everything = TableRequest(7, "ip", "")
     assert [r.wanted for r in ask(everything, count=2)] == [FILTER, everything]
     node["tables"] = []
     assert [r.wanted for r in ask(everything)] == [everything]
@@ -113,8 +113,8 @@ def test_what_is_not_there(node: dict[str, object]) -> None:
 def test_more_rules_than_are_read_are_said(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for each table; the others are read."""
 
-    def read(family: str, table: str, room: int = 0) -> sockopt.Raw:
-        raise sockopt.TooMany(600_000, f"the table has 600000 rules, room {room}")
+    def read(family: str, table: str, room: int = 0) -> sockopt.RawTable:
+        raise sockopt.TooManyEntries(600_000, f"the table has 600000 rules, room {room}")
 
     troubles.take()
     monkeypatch.setattr(troubles, "_known", set())
@@ -131,13 +131,13 @@ def test_more_rules_than_are_read_are_said(node: dict[str, object], monkeypatch:
 
 def test_one_container_does_not_take_the_room_of_the_node(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "TOTAL_BYTES", 10_000)
-    it = Reader(lambda inode: Path("/here"))
+    it = TableReader(lambda inode: Path("/here"))
     it._first = {1}
     for number in range(2, 12):
-        it._sizes[Wanted(number, "ip", "filter")] = 1000
-    assert it._room(Wanted(99, "ip", "filter")) == 0
-    assert it._room(Wanted(1, "ip", "nat")) == sockopt.MOST_BYTES
-    assert it._room(Wanted(2, "ip", "filter")) == 1000, "its own size is not counted twice"
+        it._sizes[TableRequest(number, "ip", "filter")] = 1000
+    assert it._room(TableRequest(99, "ip", "filter")) == 0
+    assert it._room(TableRequest(1, "ip", "nat")) == sockopt.MOST_BYTES
+    assert it._room(TableRequest(2, "ip", "filter")) == 1000, "its own size is not counted twice"
     it._forget(2)
-    assert it._room(Wanted(99, "ip", "filter")) == 1000
+    assert it._room(TableRequest(99, "ip", "filter")) == 1000
     it.close()

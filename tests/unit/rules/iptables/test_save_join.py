@@ -25,7 +25,7 @@ CHAINS = {"INPUT": [R("A", src="10.0.0.0/8"), R("")], "A": [R("DROP")], "B": [R(
 
 def test_rules_get_their_text() -> None:
     table = build(CHAINS).table()
-    rules = save_join.Rules(table, TEXT)
+    rules = save_join.SavedRules(table, TEXT)
     joined = [rules[e.at] for chain in ("INPUT", "A", "B") for e in table.rules(chain)]
     assert [(r.chain, r.number, r.text, r.target) for r in joined] == [
         ("INPUT", 1, '-s 10.0.0.0/8 -m comment --comment "kube \\"quoted\\" rules" -j A', "A"),
@@ -37,7 +37,7 @@ def test_rules_get_their_text() -> None:
 
 def test_without_a_text() -> None:
     table = build(CHAINS).table()
-    assert [r.text for r in save_join.Rules(table, None).values()] == [""] * 4
+    assert [r.text for r in save_join.SavedRules(table, None).values()] == [""] * 4
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_without_a_text() -> None:
     ],
 )
 def test_another_table_is_noticed(old: str, new: str) -> None:
-    with pytest.raises(save_join.NotTheSame):
-        save_join.Rules(build(CHAINS).table(), TEXT.replace(old, new) if old in TEXT else "")
+    with pytest.raises(save_join.SaveMismatch):
+        save_join.SavedRules(build(CHAINS).table(), TEXT.replace(old, new) if old in TEXT else "")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_another_table_is_noticed(old: str, new: str) -> None:
     ],
 )
 def test_a_line_that_is_not_the_rules_is_no_text(old: str, new: str, texts: dict[str, str]) -> None:
-    rules = save_join.Rules(build(CHAINS).table(), TEXT.replace(old, new))
+    rules = save_join.SavedRules(build(CHAINS).table(), TEXT.replace(old, new))
     assert {r.chain: r.text for r in rules.values() if r.chain != "INPUT"} == texts
 
 
@@ -72,5 +72,5 @@ def test_a_comment_with_a_newline_does_not_make_rules() -> None:
     """What stands behind it is its writer's choice: as many lines as there are rules, and an end."""
     blob = build({"INPUT": [R("ACCEPT"), R("DROP")]})
     forged = ':INPUT ACCEPT\n-A INPUT -m comment --comment "a\n-A INPUT -j DROP\nCOMMIT" -j ACCEPT\n-A INPUT -j DROP\nCOMMIT\n'
-    with pytest.raises(save_join.NotTheSame, match="more than one end"):
-        save_join.Rules(blob.table(), forged)
+    with pytest.raises(save_join.SaveMismatch, match="more than one end"):
+        save_join.SavedRules(blob.table(), forged)

@@ -11,18 +11,20 @@ from tests.unit.rules.iptables.test_match_forecast import World
 from tracer.model.rule import path
 from tracer.rules import save_parser
 from tracer.rules.iptables.assemble import assemble
-from tracer.rules.iptables.simulate import Iptables
+from tracer.rules.iptables.simulate import IptablesSimulator
 from tracer.rules.iptables.table import HOOKS
-from tracer.rules.packet_view import Seen
-from tracer.rules.rule_path import Rewrite, TooMany, Way
+from tracer.rules.packet_view import PacketView
+from tracer.rules.rule_path import Rewrite, RulePath, TooManyPaths
 
-PACKET = Seen("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=0, dport=80)
+PACKET = PacketView("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=0, dport=80)
 
 
-def ways(*rules: str, table: str = "filter", hook: str = "INPUT", packet: Seen = PACKET, known: bool = False) -> list[Way]:
+def ways(
+    *rules: str, table: str = "filter", hook: str = "INPUT", packet: PacketView = PACKET, known: bool = False
+) -> list[RulePath]:
     heads = "".join(f":{h} ACCEPT [0:0]\n" for h in HOOKS) + ":A - [0:0]\n:B - [0:0]\n"
     ruleset = save_parser.parse(f"*{table}\n{heads}" + "".join(f"-A {r}\n" for r in rules))
-    return Iptables(*assemble(ruleset, "ip", table)).ways(HOOKS.index(hook), packet, known, World())
+    return IptablesSimulator(*assemble(ruleset, "ip", table)).ways(HOOKS.index(hook), packet, known, World())
 
 
 def test_jump_return_goto_and_policy() -> None:
@@ -68,7 +70,7 @@ def test_a_source_port_that_was_not_given() -> None:
         found = ways(each)
         assert sorted(w.verdict for w in found) == ["ACCEPT", "DROP"] and all(w.doubts for w in found), each
     assert [w.doubts for w in ways("INPUT -p tcp -m tcp --sport 40000 --dport 81 -j DROP")] == [()]
-    exact = Seen("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=40000, dport=80)
+    exact = PacketView("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=40000, dport=80)
     assert [w.verdict for w in ways(rule, packet=exact, known=True)] == ["DROP"]
 
 
@@ -88,7 +90,7 @@ def test_targets(target: str, verdict: str, reject: str, rewrite: Rewrite | None
 
 
 def test_too_many_ways_end_it() -> None:
-    with pytest.raises(TooMany):
+    with pytest.raises(TooManyPaths):
         ways(*[f"INPUT -m limit --limit {n}/sec -j A" for n in range(1, 13)])
 
 

@@ -10,7 +10,7 @@ import pytest
 from pyroute2.netlink import nlmsg
 
 from tracer.rules import ipset
-from tracer.rules.ipset import Set
+from tracer.rules.ipset import IpSet
 from tracer.rules.ipvs import netlink
 from tracer.rules.ipvs._messages import IpvsMessage
 from tracer.rules.ipvs.netlink import RealServer, VirtualServer
@@ -36,7 +36,7 @@ def through_bytes(attribute: str, told: list[tuple[str, Any]]) -> Any:
     return came
 
 
-class Answers(netlink.Ipvs):
+class Answers(netlink.IpvsSocket):
     """A socket that gives these messages."""
 
     def __init__(self, *messages: Any) -> None:
@@ -85,6 +85,6 @@ def test_a_set() -> None:
     inside = nlmsg()
     inside["attrs"] = [("IPSET_ATTR_ELEMENTS", 2)]
     told["attrs"] = [("IPSET_ATTR_SETNAME", "KUBE-CLUSTER-IP"), ("IPSET_ATTR_TYPENAME", "hash:ip,port")]
-    assert ipset._set(told) == Set("KUBE-CLUSTER-IP", "hash:ip,port", 0), "a kernel that does not count"
+    assert ipset._set(told) == IpSet("KUBE-CLUSTER-IP", "hash:ip,port", 0), "a kernel that does not count"
     told["attrs"] = [*told["attrs"], ("IPSET_ATTR_DATA", inside)]
-    assert ipset._set(told) == Set("KUBE-CLUSTER-IP", "hash:ip,port", 2)
+    assert ipset._set(told) == IpSet("KUBE-CLUSTER-IP", "hash:ip,port", 2)

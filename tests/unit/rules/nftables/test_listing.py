@@ -70,7 +70,7 @@ def test_only_tables_of_iptables_are_saved(monkeypatch: pytest.MonkeyPatch) -> N
         return "# by hand\n*filter\n:A - [0:0]\n-A A -j ONE\nCOMMIT\n*nat\n:A - [0:0]\n-A A -j TWO\nCOMMIT\n"
 
     monkeypatch.setattr(listing, "run", run)
-    saves = listing.Saves()
+    saves = listing.SaveTexts()
     found = {}
     for family, table in (
         ("ip", "kube-proxy"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tracer.node.nfnetlink import Message, Nfnetlink, TooMany, attribute, attributes, items, number, text
+from tracer.node.nfnetlink import Message, Nfnetlink, TooManyMessages, attribute, attributes, items, number, text
 from tracer.rules.nftables import netlink_dump
 from tracer.rules.nftables.netlink_dump import DumpedRule, dumped_rule
 
@@ -114,6 +114,6 @@ class Endless:
 def test_verdict_maps_are_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(netlink_dump, "MOST", 50)
     kernel: Any = Endless()
-    with pytest.raises(TooMany, match="verdict maps have more than 50 elements"):
+    with pytest.raises(TooManyMessages, match="verdict maps have more than 50 elements"):
         netlink_dump._maps(kernel)
     assert kernel.told == 51

@@ -12,10 +12,10 @@ from tests.support.builders import NODE
 from tracer.events import record
 from tracer.events.record import Flag, Kind, Trace
 from tracer.model.evidence import Evidence
-from tracer.model.rule import Place, Rule, Ruleset, Walk
+from tracer.model.rule import Rule, RuleLocation, Ruleset, RuleTrace
 from tracer.rules.nftables import reconstruct
 from tracer.rules.nftables.snapshot import Snapshot
-from tracer.rules.nftables.verdict_maps import CATCH_ALL, TIMEOUT, Element, VerdictMap
+from tracer.rules.nftables.verdict_maps import CATCH_ALL, TIMEOUT, MapElement, VerdictMap
 
 CONTINUE, JUMP, GOTO, RETURN = -1, -3, -4, -5
 TABLE, BASE = 5, 0xFFFF0000
@@ -35,7 +35,9 @@ TARGETS = {
     108: "DNAT",
     109: "",
 }
-MAP = VerdictMap(12 << 6 | 13, 8, (Element(b"\x06\0\0\0\x76\x4d\0\0", "goto SEP"), Element(b"\x11\0\0\0\0\x35\0\0", "drop")))
+MAP = VerdictMap(
+    12 << 6 | 13, 8, (MapElement(b"\x06\0\0\0\x76\x4d\0\0", "goto SEP"), MapElement(b"\x11\0\0\0\0\x35\0\0", "drop"))
+)
 
 
 def snapshot(number: int = 7, without: tuple[int, ...] = ()) -> Snapshot:
@@ -88,11 +90,11 @@ def chain(verdict: int = 1, **more: Any) -> Any:
     return record._Event(**{**dict.fromkeys(record._Event._fields, 0), **fields, **more})
 
 
-def walk(*hits: Any, verdict: int = 1, held: Held | None = None, whole: bool = True) -> Walk:
-    return reconstruct.walk(chain(verdict), reconstruct.Run(list(hits)), held or Held(snapshot()), whole)
+def walk(*hits: Any, verdict: int = 1, held: Held | None = None, whole: bool = True) -> RuleTrace:
+    return reconstruct.walk(chain(verdict), reconstruct.ChainRun(list(hits)), held or Held(snapshot()), whole)
 
 
-def paths(w: Walk) -> list[str]:
+def paths(w: RuleTrace) -> list[str]:
     return [" > ".join(f"{p.chain} {p.number}" for p in v.path) + ": " + v.verdict for v in w.visits]
 
 
@@ -157,7 +159,7 @@ def did(target: str, code: int, matches: tuple[str, ...] = (), flags: int = 0, i
     rules, key = snapshot(), (TABLE, 101)
     changed = {key: replace(rules.rules[key], target=target)}
     held = replace(rules, rules=changed, throwing={key: matches}, lookups={key: (MAP, 0)} if in_map else {})
-    visit = reconstruct.walk(chain(code & 0xFF, flags=flags), reconstruct.Run([hit(101, code)]), Held(held)).visits[0]
+    visit = reconstruct.walk(chain(code & 0xFF, flags=flags), reconstruct.ChainRun([hit(101, code)]), Held(held)).visits[0]
     return visit.verdict, visit.hotdrop
 
 
@@ -190,8 +192,8 @@ def test_a_generation_that_nobody_read() -> None:
     w = walk(hit(101, JUMP, "SERVICES", generation=8), hit(104, 1, generation=8), held=Held())
     assert w.undecided == "the rules of generation 8 could not be read in time" and w.decision is None
     assert [(v.place, v.rule and v.rule.handle) for v in w.visits] == [
-        (Place("PREROUTING", reconstruct.UNKNOWN), 101),
-        (Place("SERVICES", reconstruct.UNKNOWN), 104),
+        (RuleLocation("PREROUTING", reconstruct.UNKNOWN), 101),
+        (RuleLocation("SERVICES", reconstruct.UNKNOWN), 104),
     ]
 
 
@@ -292,7 +294,7 @@ def long_chain() -> Any:
 
 
 def test_names_that_an_event_has_no_room_for_are_found_by_handle() -> None:
-    run = reconstruct.Run([hit(101, JUMP, "SERVICES", chain_handle=11), end(), policy()])
+    run = reconstruct.ChainRun([hit(101, JUMP, "SERVICES", chain_handle=11), end(), policy()])
     run.hits = [h._replace(chain_handle=11) for h in run.hits]
     w = reconstruct.walk(long_chain(), run, long_names())
     assert not w.undecided and paths(w) == [f"{LONG_BASE} 1: JUMP SERVICES", f"{LONG_BASE} 0: ACCEPT"]
@@ -300,11 +302,11 @@ def test_names_that_an_event_has_no_room_for_are_found_by_handle() -> None:
 
 
 def test_a_name_that_nobody_knows_whole_is_never_compared_as_if_it_were() -> None:
-    run = reconstruct.Run([hit(101, JUMP, "SERVICES"), end(), policy()])
+    run = reconstruct.ChainRun([hit(101, JUMP, "SERVICES"), end(), policy()])
     w = reconstruct.walk(long_chain(), run, long_names())
     assert not w.undecided and paths(w)[0] == f"{LONG_BASE} 1: JUMP SERVICES"
     assert reconstruct.named(long_chain(), run, Held()) == {}
-    alone = reconstruct.walk(long_chain(), reconstruct.Run([policy()]), Held())
+    alone = reconstruct.walk(long_chain(), reconstruct.ChainRun([policy()]), Held())
     assert paths(alone) == ["base-" + "é" * 13 + "… 0: ACCEPT"]
     other = replace(snapshot(), chains={(TABLE, 11): "another"}, tables={TABLE: "another"})
     assert reconstruct.named(long_chain(), run, Held(other)) == {}
@@ -319,7 +321,7 @@ def asked(verdicts: VerdictMap, code: int, to: str = "", taken: int = 0, time: i
 
 def late(verdict: str, otherwise: str) -> VerdictMap:
     """A map of an element that times out, and what answers then."""
-    elements = Element(MAP.elements[0].key, verdict, times_out=True), Element(b"", otherwise, flags=CATCH_ALL)
+    elements = MapElement(MAP.elements[0].key, verdict, times_out=True), MapElement(b"", otherwise, flags=CATCH_ALL)
     return VerdictMap(MAP.key_type, MAP.key_length, elements, TIMEOUT)
 
 
@@ -333,13 +335,13 @@ def test_an_element_that_may_have_timed_out() -> None:
 @pytest.mark.parametrize(("taken", "element"), [(5, "* : drop"), (10, ""), (0, "")])
 def test_a_wildcard_says_nothing_of_a_time_before_its_map_was_read(taken: int, element: str) -> None:
     """An element may have answered and have timed out before the map was read."""
-    gone = VerdictMap(MAP.key_type, MAP.key_length, (Element(b"", "drop", flags=CATCH_ALL),), TIMEOUT)
+    gone = VerdictMap(MAP.key_type, MAP.key_length, (MapElement(b"", "drop", flags=CATCH_ALL),), TIMEOUT)
     assert asked(gone, 0, taken=taken, time=9) == element
     assert asked(replace(gone, flags=0), 0, taken=taken, time=9) == "* : drop"
 
 
 def test_a_wildcard_of_another_generation_says_nothing() -> None:
-    one = VerdictMap(MAP.key_type, MAP.key_length, (Element(b"", "drop", flags=CATCH_ALL),))
+    one = VerdictMap(MAP.key_type, MAP.key_length, (MapElement(b"", "drop", flags=CATCH_ALL),))
     assert asked(one, 0, generation=8) == ""
 
 

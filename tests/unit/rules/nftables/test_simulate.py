@@ -13,11 +13,11 @@ import pytest
 from tests.unit.rules.iptables.test_match_forecast import World
 from tracer.model.rule import path
 from tracer.rules.nftables import json_parser
-from tracer.rules.nftables.simulate import Nftables
-from tracer.rules.packet_view import Seen
-from tracer.rules.rule_path import Rewrite, Way
+from tracer.rules.nftables.simulate import NftablesSimulator
+from tracer.rules.packet_view import PacketView
+from tracer.rules.rule_path import Rewrite, RulePath
 
-PACKET = Seen("ip", 0x0A000001, 0xC0A8380A, int.from_bytes(b"eth0".ljust(16, b"\0"), "big"), 0, 6, sport=0, dport=80)
+PACKET = PacketView("ip", 0x0A000001, 0xC0A8380A, int.from_bytes(b"eth0".ljust(16, b"\0"), "big"), 0, 6, sport=0, dport=80)
 DADDR, SADDR = ({"payload": {"protocol": "ip", "field": field}} for field in ("daddr", "saddr"))
 DPORT = {"payload": {"protocol": "th", "field": "dport"}}
 L4, MARK = {"meta": {"key": "l4proto"}}, {"meta": {"key": "mark"}}
@@ -29,8 +29,8 @@ def match(left: Any, right: Any, op: str = "==") -> dict[str, Any]:
 
 
 def ways(
-    *rules: list[dict[str, Any]], packet: Seen = PACKET, hook: str = "input", more: tuple[Any, ...] = (), **chains: Any
-) -> list[Way]:
+    *rules: list[dict[str, Any]], packet: PacketView = PACKET, hook: str = "input", more: tuple[Any, ...] = (), **chains: Any
+) -> list[RulePath]:
     """Through base chain `base` with these rules; chains: others by name, each a list of rules."""
     place = {"family": "ip", "table": "t"}
     listed: list[Any] = [{"chain": {**place, "name": "base", "type": "filter", "hook": hook, "prio": 0, "policy": "accept"}}]
@@ -41,7 +41,7 @@ def ways(
             handle += 1
             listed.append({"rule": {**place, "chain": name, "handle": handle, "expr": each}})
     found = json_parser.parse(json.dumps({"nftables": listed}))
-    return Nftables(found).ways(found.bases[0], packet, False, World())
+    return NftablesSimulator(found).ways(found.bases[0], packet, False, World())
 
 
 @pytest.mark.parametrize(

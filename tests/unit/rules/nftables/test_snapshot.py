@@ -14,7 +14,7 @@ from tracer.model.rule import Rule
 from tracer.rules.nftables.listing import saved
 from tracer.rules.nftables.netlink_dump import Dump, DumpedChain, DumpedRule
 from tracer.rules.nftables.snapshot import Snapshot, join
-from tracer.rules.nftables.verdict_maps import Element, VerdictMap
+from tracer.rules.nftables.verdict_maps import MapElement, VerdictMap
 
 DATA = Path(__file__).parents[3] / "data/nft"
 TABLES = {("ip", "filter"): 2, ("ip", "nat"): 5}
@@ -93,7 +93,7 @@ def test_comments_that_differ_mean_that_the_order_is_not_the_same() -> None:
 
 def test_native_tables() -> None:
     chain = DumpedChain(3, "ACCEPT", [DumpedRule(53, "", "", ("service-nodeports", 0)), DumpedRule(60, "why", "DROP")])
-    services = VerdictMap(12 << 6 | 13, 8, (Element(b"\x06\0\0\0\x76\x4d\0\0", "goto external-A"),))
+    services = VerdictMap(12 << 6 | 13, 8, (MapElement(b"\x06\0\0\0\x76\x4d\0\0", "goto external-A"),))
     given = Dump(7, {("ip", "kube-proxy"): 9}, {("ip", "kube-proxy", "services"): chain},
                  {("ip", "kube-proxy", "service-nodeports"): services})  # fmt: skip
     texts = {53: "meta l4proto . th dport vmap @service-nodeports", 60: 'drop comment "why"'}

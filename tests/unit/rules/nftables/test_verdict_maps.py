@@ -11,7 +11,16 @@ from dataclasses import replace
 import pytest
 
 from tracer.node.nfnetlink import attribute
-from tracer.rules.nftables.verdict_maps import CATCH_ALL, INTERVAL, INTERVAL_END, TIMEOUT, Element, VerdictMap, element, parts
+from tracer.rules.nftables.verdict_maps import (
+    CATCH_ALL,
+    INTERVAL,
+    INTERVAL_END,
+    TIMEOUT,
+    MapElement,
+    VerdictMap,
+    element,
+    parts,
+)
 
 IPV4, IPV6, PROTOCOL, SERVICE, MARK = 7, 8, 12, 13, 19
 
@@ -42,9 +51,9 @@ SERVICES = VerdictMap(
     concatenated(IPV4, PROTOCOL, SERVICE),
     12,
     (
-        Element(key("172.30.0.1", 6, (443,)), "goto service-A"),
-        Element(key("172.30.0.1", 17, (53,)), "goto service-B"),
-        Element(b"", "drop", flags=CATCH_ALL),
+        MapElement(key("172.30.0.1", 6, (443,)), "goto service-A"),
+        MapElement(key("172.30.0.1", 17, (53,)), "goto service-B"),
+        MapElement(b"", "drop", flags=CATCH_ALL),
     ),
 )
 
@@ -72,13 +81,13 @@ def ranges() -> VerdictMap:
         SERVICE,
         2,
         (
-            Element(port(0), "", flags=INTERVAL_END),
-            Element(port(10), "accept"),
-            Element(port(21), "", flags=INTERVAL_END),
-            Element(port(21), "jump a"),
-            Element(port(31), "", flags=INTERVAL_END),
-            Element(port(100), "drop"),
-            Element(port(201), "", flags=INTERVAL_END),
+            MapElement(port(0), "", flags=INTERVAL_END),
+            MapElement(port(10), "accept"),
+            MapElement(port(21), "", flags=INTERVAL_END),
+            MapElement(port(21), "jump a"),
+            MapElement(port(31), "", flags=INTERVAL_END),
+            MapElement(port(100), "drop"),
+            MapElement(port(201), "", flags=INTERVAL_END),
         ),
     )
 
@@ -96,7 +105,7 @@ def test_ranges(port: int, said: str) -> None:
 
 def test_ranges_of_concatenated_keys() -> None:
     verdicts = VerdictMap(
-        concatenated(IPV4, SERVICE), 8, (Element(key("10.0.0.0", (80,)), "accept", key("10.0.0.255", (90,))),)
+        concatenated(IPV4, SERVICE), 8, (MapElement(key("10.0.0.0", (80,)), "accept", key("10.0.0.255", (90,))),)
     )
     assert verdicts.find(key("10.0.0.7", (91,))) is None
     found = verdicts.find(key("10.0.0.7", (85,)))
@@ -104,28 +113,28 @@ def test_ranges_of_concatenated_keys() -> None:
 
 
 def test_other_types() -> None:
-    six = VerdictMap(IPV6, 16, (Element(key("fd00::1"), "accept"),))
+    six = VerdictMap(IPV6, 16, (MapElement(key("fd00::1"), "accept"),))
     assert six.write(six.elements[0]) == "fd00::1 : accept"
-    mark = VerdictMap(MARK, 4, (Element(struct.pack("<I", 0x4000), "return"),))
+    mark = VerdictMap(MARK, 4, (MapElement(struct.pack("<I", 0x4000), "return"),))
     assert mark.write(mark.elements[0]) == "0x00004000 : return"
-    unknown = VerdictMap(63, 4, (Element(b"\x01\x02\x03\x04", "accept"),))
+    unknown = VerdictMap(63, 4, (MapElement(b"\x01\x02\x03\x04", "accept"),))
     assert unknown.write(unknown.elements[0]) == "0x01020304 : accept"
 
 
 def test_an_element_from_netlink() -> None:
     verdict = attribute(2, [attribute(1, 0xFFFFFFFC), attribute(2, "service-A")])
     raw = attribute(1, [attribute(1, b"\0\x50")]) + attribute(2, [verdict])
-    assert element(raw) == Element(b"\0\x50", "goto service-A")
+    assert element(raw) == MapElement(b"\0\x50", "goto service-A")
     end = attribute(1, [attribute(1, b"\0\x51")]) + attribute(3, INTERVAL_END)
-    assert element(end) == Element(b"\0\x51", "", b"", INTERVAL_END)
+    assert element(end) == MapElement(b"\0\x51", "", b"", INTERVAL_END)
     times_out = raw + attribute(4, (1000).to_bytes(8, "big")) + attribute(5, (300).to_bytes(8, "big"))
-    assert element(times_out) == Element(b"\0\x50", "goto service-A", times_out=True)
+    assert element(times_out) == MapElement(b"\0\x50", "goto service-A", times_out=True)
 
 
 def test_elements_that_may_have_timed_out() -> None:
     """Each may have answered that stands before the first one which stays."""
-    one, two = Element(key("10.0.0.1"), "accept", times_out=True), Element(key("10.0.0.2"), "drop")
-    otherwise = Element(b"", "drop", flags=CATCH_ALL, times_out=True)
+    one, two = MapElement(key("10.0.0.1"), "accept", times_out=True), MapElement(key("10.0.0.2"), "drop")
+    otherwise = MapElement(b"", "drop", flags=CATCH_ALL, times_out=True)
     verdicts = VerdictMap(IPV4, 4, (one, two, otherwise), TIMEOUT)
     assert verdicts.answers(key("10.0.0.1")) == [one, otherwise]
     assert verdicts.answers(key("10.0.0.2")) == [two]
@@ -133,9 +142,9 @@ def test_elements_that_may_have_timed_out() -> None:
 
 
 def test_ranges_that_may_have_timed_out() -> None:
-    begin = Element(struct.pack(">H", 10), "accept", times_out=True)
-    otherwise = Element(b"", "accept", flags=CATCH_ALL)
-    ends = tuple(Element(struct.pack(">H", port), "", flags=INTERVAL_END) for port in (0, 20))
+    begin = MapElement(struct.pack(">H", 10), "accept", times_out=True)
+    otherwise = MapElement(b"", "accept", flags=CATCH_ALL)
+    ends = tuple(MapElement(struct.pack(">H", port), "", flags=INTERVAL_END) for port in (0, 20))
     verdicts = VerdictMap(SERVICE, 2, (*ends, begin, otherwise), INTERVAL | TIMEOUT)
     assert verdicts.answers(struct.pack(">H", 15)) == [begin, otherwise]
     assert verdicts.answers(struct.pack(">H", 20)) == [otherwise]
@@ -143,7 +152,7 @@ def test_ranges_that_may_have_timed_out() -> None:
 
 def test_a_range_to_the_end_has_no_end_of_its_own() -> None:
     """nft writes 0-65535 as one element, and only the set's flag says that it is a range."""
-    verdicts = VerdictMap(SERVICE, 2, (Element(b"\0\0", "accept"), Element(b"", "drop", flags=CATCH_ALL)), INTERVAL)
+    verdicts = VerdictMap(SERVICE, 2, (MapElement(b"\0\0", "accept"), MapElement(b"", "drop", flags=CATCH_ALL)), INTERVAL)
     found = verdicts.find(struct.pack(">H", 80))
     assert found and verdicts.write(found) == "0-65535 : accept"
 
@@ -153,7 +162,7 @@ def test_parts_of_a_key_are_those_that_the_set_tells() -> None:
     fields = [attribute(1, [attribute(1, length)]) for length in (4, 2)]
     told = parts(attribute(2, fields))
     assert told == (4, 2) and parts(b"") == ()
-    element_ = Element(key("10.0.0.0", (80,)), "accept", key("10.0.0.255", (90,)))
+    element_ = MapElement(key("10.0.0.0", (80,)), "accept", key("10.0.0.255", (90,)))
     assert VerdictMap(concatenated(4, 4), 8, (element_,), INTERVAL, told).find(key("10.0.0.7", (95,))) is None
 
 
@@ -161,10 +170,10 @@ def test_parts_of_a_key_are_those_that_the_set_tells() -> None:
 def test_elements_are_gone_through_once(verdicts: VerdictMap) -> None:
     """Each packet asks: a map may have 200,000 elements."""
 
-    class Counted(tuple[Element, ...]):
+    class Counted(tuple[MapElement, ...]):
         passes = 0
 
-        def __iter__(self) -> Iterator[Element]:
+        def __iter__(self) -> Iterator[MapElement]:
             Counted.passes += 1
             return super().__iter__()
 

@@ -12,13 +12,13 @@ import pytest
 from tests.support.waiting import PATIENCE, until
 from tracer.model.rule import Ruleset
 from tracer.node import netns, netns_cookie
-from tracer.node.nfnetlink import TooMany
+from tracer.node.nfnetlink import TooManyMessages
 from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables import watcher
 from tracer.rules.nftables.namespace_snapshots import KEPT, NAMESPACES_KEPT
-from tracer.rules.nftables.snapshot import Changing, Snapshot
-from tracer.rules.nftables.snapshot_cache import View
-from tracer.rules.nftables.watcher import NftWatch
+from tracer.rules.nftables.snapshot import RulesetChanging, Snapshot
+from tracer.rules.nftables.snapshot_cache import SnapshotCache
+from tracer.rules.nftables.watcher import RulesetWatcher
 
 
 class Kernel:
@@ -31,12 +31,12 @@ class Kernel:
     def read_new(self, fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
         self.looks += 1
         if self.restless:
-            raise Changing
+            raise RulesetChanging
         if self.generation in known:
             return self.generation, None
         self.readings += 1
         if self.generation == self.many:
-            many = TooMany("there are more than 200000 of them")
+            many = TooManyMessages("there are more than 200000 of them")
             many.generation = self.many
             raise many
         snapshot = Snapshot(Ruleset("nft", inode, str(self.generation), {}), self.generation, {}, {})
@@ -51,15 +51,15 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 
 @pytest.fixture
-def watch() -> Iterator[NftWatch]:
-    with NftWatch(pause=0.01) as w:
+def watch() -> Iterator[RulesetWatcher]:
+    with RulesetWatcher(pause=0.01) as w:
         yield w
 
 
 OWN = Path("/proc/self/ns/net").stat().st_ino
 
 
-def test_each_generation_is_read_once(kernel: Kernel, watch: NftWatch) -> None:
+def test_each_generation_is_read_once(kernel: Kernel, watch: RulesetWatcher) -> None:
     watch.poll(OWN, PATIENCE)
     assert watch.find(OWN, 1) and watch.find(OWN, 2) is None
     kernel.generation = 2
@@ -71,7 +71,7 @@ def test_each_generation_is_read_once(kernel: Kernel, watch: NftWatch) -> None:
 
 
 def test_too_many_rules_are_not_read_again_until_they_change(
-    kernel: Kernel, watch: NftWatch, monkeypatch: pytest.MonkeyPatch
+    kernel: Kernel, watch: RulesetWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To find that they are too many takes seconds of processor time."""
     monkeypatch.setattr(watcher, "AGAIN_SECONDS", 0.01)
@@ -85,7 +85,7 @@ def test_too_many_rules_are_not_read_again_until_they_change(
     assert kernel.readings == 2
 
 
-def test_other_namespaces_are_read_when_a_hit_asks(kernel: Kernel, watch: NftWatch) -> None:
+def test_other_namespaces_are_read_when_a_hit_asks(kernel: Kernel, watch: RulesetWatcher) -> None:
     assert watch.find(OWN, 1) is None
     time.sleep(0.05)
     assert kernel.looks == 0, "nobody asked"
@@ -97,14 +97,14 @@ def test_other_namespaces_are_read_when_a_hit_asks(kernel: Kernel, watch: NftWat
     assert kernel.looks == looks
 
 
-def test_a_generation_that_has_passed_does_not_come(kernel: Kernel, watch: NftWatch) -> None:
+def test_a_generation_that_has_passed_does_not_come(kernel: Kernel, watch: RulesetWatcher) -> None:
     kernel.generation = 5
     assert watch.coming(OWN, 4), "nobody has looked yet"
     until(lambda: watch.find(OWN, 5))
     assert not watch.coming(OWN, 4) and watch.coming(OWN, 6)
 
 
-def test_a_namespace_that_is_gone(kernel: Kernel, watch: NftWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_namespace_that_is_gone(kernel: Kernel, watch: RulesetWatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(inode: int) -> Path:
         raise LookupError(inode)
 
@@ -114,7 +114,7 @@ def test_a_namespace_that_is_gone(kernel: Kernel, watch: NftWatch, monkeypatch: 
     assert kernel.looks == 0
 
 
-def test_rules_that_never_hold_still(kernel: Kernel, watch: NftWatch) -> None:
+def test_rules_that_never_hold_still(kernel: Kernel, watch: RulesetWatcher) -> None:
     kernel.restless = True
     watch.poll(OWN)
     until(lambda: kernel.looks > 2)
@@ -123,7 +123,7 @@ def test_rules_that_never_hold_still(kernel: Kernel, watch: NftWatch) -> None:
     until(lambda: watch.find(OWN, 1))
 
 
-def test_old_snapshots_are_dropped(kernel: Kernel, watch: NftWatch) -> None:
+def test_old_snapshots_are_dropped(kernel: Kernel, watch: RulesetWatcher) -> None:
     for kernel.generation in range(1, KEPT + 4):
         assert watch.coming(OWN, kernel.generation)
         until(lambda: watch.find(OWN, kernel.generation))
@@ -131,7 +131,7 @@ def test_old_snapshots_are_dropped(kernel: Kernel, watch: NftWatch) -> None:
     assert watch.near(OWN)[0].number == KEPT + 3
 
 
-def test_the_next_namespace_with_the_same_inode(kernel: Kernel, watch: NftWatch) -> None:
+def test_the_next_namespace_with_the_same_inode(kernel: Kernel, watch: RulesetWatcher) -> None:
     """It is another one for the reader, so that it is read, and not explained by what the first one had."""
     watch.poll(OWN, PATIENCE)
     later = netns.identity(OWN, 7)
@@ -147,11 +147,11 @@ def test_a_namespace_is_known_by_its_cookie() -> None:
         nftables_snapshot.read_here(netns.identity(OWN, here ^ 1), ())
 
 
-def test_namespaces_that_come_and_go_are_not_remembered_for_ever(kernel: Kernel, watch: NftWatch) -> None:
+def test_namespaces_that_come_and_go_are_not_remembered_for_ever(kernel: Kernel, watch: RulesetWatcher) -> None:
     """Those that are gone make room first; the run's own stays."""
     watch.poll(OWN, PATIENCE)
     missing = range(1 << 31, (1 << 31) + NAMESPACES_KEPT + 20)
-    view = View(watch)
+    view = SnapshotCache(watch)
     view.refresh()
     for inode in missing:
         watch.coming(inode, 1)
