@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernel.truth.edges import Places, may_be
+from tests.kernel.truth.edges import Places, by_hook, may_be
 
 FIRST: Places = [("OUTPUT", 1)]
 THEN: Places = [("OUTPUT", 2), ("OUTPUT", 0)]
@@ -26,3 +26,10 @@ INSIDE, OUTSIDE = True, False
 )
 def test_only_runs_at_the_edges_may_be_missing(runs: list[tuple[Places, bool]], possible: list[Places]) -> None:
     assert {tuple(p) for p in may_be(runs)} == {tuple(p) for p in possible}
+
+
+def test_a_copys_places_stand_behind_its_originals() -> None:
+    nested: Places = [("FORWARD", 1), ("POSTROUTING", 2), ("A1", 4), ("FORWARD", 2), ("A2", 1), ("FORWARD", 0)]
+    whole: Places = [("POSTROUTING", 2), ("A1", 4), ("FORWARD", 1), ("FORWARD", 2), ("A2", 1), ("FORWARD", 0)]
+    assert by_hook(nested) == by_hook(whole) == [*whole[2:], *whole[:2]]
+    assert by_hook(nested[:-1]) != by_hook(whole)

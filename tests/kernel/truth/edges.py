@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracer.events.record import HOOKS
+
 Places = list[tuple[str, int]]
 """Of the rules that acted: chain and number."""
 
@@ -17,3 +19,16 @@ def may_be(runs: list[tuple[Places, bool]]) -> Iterator[Places]:
     for begin in range(first + 1):
         for end in range(max(last, begin), len(runs) + 1):
             yield [place for places, _ in runs[begin:end] for place in places]
+
+
+def by_hook(places: Places) -> Places:
+    """The places hook by hook. The kernel's trace of a rule that sends a copy (TEE) has the copy's places in the middle of the
+    original's; the tracer has each run as a whole. A copy comes to OUTPUT and POSTROUTING alone, where an original that has
+    such a rule has not come yet.
+    """
+    found: dict[str, Places] = {}
+    hook = ""
+    for place in places:
+        hook = place[0] if place[0] in HOOKS else hook
+        found.setdefault(hook, []).append(place)
+    return [place for hook in sorted(found, key=lambda h: HOOKS.index(h) if h else -1) for place in found[hook]]

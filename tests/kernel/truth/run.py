@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tests.kernel.truth.edges import Places, may_be
+from tests.kernel.truth.edges import Places, by_hook, may_be
 from tests.kernel.truth.packets import Sender
 from tracer.events import record
 from tracer.events.record import Event, Kind
@@ -190,7 +190,7 @@ def _compare(truth: Truth, walks: Iterator[tuple[Event, RuleTrace]], span: tuple
     for key in told.keys() | ours.keys():
         runs, there = ours.get(key, []), told.get(key, [])
         result.rules += len(there)
-        if key not in unknown and there not in may_be(runs):
+        if key not in unknown and by_hook(there) not in map(by_hook, may_be(runs)):
             here = [place for places, _ in runs for place in places]
             result.mismatches += 1
             result.examples.append(f"{key}\n    kernel {there}\n    tracer {here}")
