@@ -26,7 +26,9 @@ WEB, LONELY, LOCAL, AWAY, STICKY, DNS = (f"default/{name}" for name in ("web", "
 ADDRESSES = {label: f"172.30.0.{n}" for n, label in enumerate((WEB, LONELY, LOCAL, AWAY, STICKY, DNS), start=10)}
 NODE_PORTS = {label: 30000 + 100 * n for n, label in enumerate(ADDRESSES, start=1)}
 LABELS = {*ADDRESSES, HOSTED}
-PORTS = (80, 53, HOST_PORT, *NODE_PORTS.values())
+CHANGED_PORT = 30999
+"""The NodePort that a Service gets while the API is away."""
+PORTS = (80, 53, HOST_PORT, CHANGED_PORT, *NODE_PORTS.values())
 """What is traced: whatever has one of these ports, before or after its translation."""
 REFUSED, SILENT = "refused", "timeout"
 UDP_PORT = 5353

@@ -33,8 +33,6 @@ from tracer.model.filter import Filter
 METRICS_PORT = 10249
 _WRITTEN = re.compile(r"^kubeproxy_sync_proxy_rules_last_timestamp_seconds(?:\{[^}]*\})? [1-9]", re.M)
 OTHER = {"legacy": "nft", "nft": "legacy"}
-CHANGED_PORT = 30999
-"""The NodePort that a Service gets while the API is away."""
 
 
 @dataclass
@@ -174,14 +172,15 @@ def changed(place: Place, proxy: KubeProxy, judge: Judge, kube: OwnerResolver) -
     judge.healthy(f"{name} restarted", of_web("pod-c"))
     place.api.die()
     judge.healthy(f"{name}, API away", of_web("pod-c"))
-    other = real_cluster.with_node_port(place.api.objects, WEB, CHANGED_PORT)
+    other = real_cluster.with_node_port(place.api.objects, WEB, real_cluster.CHANGED_PORT)
     place.api.put(other)
     place.api.start()
-    until(lambda: str(CHANGED_PORT) in rules(proxy.mode), proxy, "the NodePort did not change")
-    until(lambda: kube.known.store.by_node_port.all((CHANGED_PORT, "tcp")), proxy, "the tracer did not learn of the NodePort")
-    judge.healthy(f"{name}, API back", of_web("pod-c", CHANGED_PORT))
+    until(lambda: str(real_cluster.CHANGED_PORT) in rules(proxy.mode), proxy, "the NodePort did not change")
+    port = (real_cluster.CHANGED_PORT, "tcp")
+    until(lambda: kube.known.store.by_node_port.all(port), proxy, "the tracer did not learn of the NodePort")
+    judge.healthy(f"{name}, API back", of_web("pod-c", real_cluster.CHANGED_PORT))
     place.api.put(real_cluster.with_node_port(place.api.objects, WEB, NODE_PORTS[WEB]))
-    until(lambda: str(CHANGED_PORT) not in rules(proxy.mode), proxy, "the NodePort did not change back")
+    until(lambda: str(real_cluster.CHANGED_PORT) not in rules(proxy.mode), proxy, "the NodePort did not change back")
 
 
 def of_web(pod: str, node_port: int = NODE_PORTS[WEB]) -> list[Ask]:
