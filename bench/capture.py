@@ -82,7 +82,7 @@ def record(source: Path, target: Path, events: int) -> dict[str, Any]:
         files.describe({k: v for k, v in capture.meta.items() if k != "parts"})
         for turn, kind, key, body in capture.records():
             if kind != Record.END:
-                tape.keep(Record(kind), key, body, turn)
+                tape.add_record(Record(kind), key, body, turn)
         writer = CaptureWriter(files.insert, files.close, 0)
         tape.start(writer.put)
         slots_made, turns = 0, list[tuple[int, Slots]]()
@@ -104,11 +104,11 @@ def record(source: Path, target: Path, events: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def put(tape: RecordBuffer, writer: CaptureWriter, turns: list[tuple[int, Slots]]) -> float:
+def put(buffer: RecordBuffer, writer: CaptureWriter, turns: list[tuple[int, Slots]]) -> float:
     """Seconds that it takes until all of these are written or wait in the writer's room."""
     began = time.monotonic()
     for now, slots in turns:
-        tape.turn(now, slots, False)
+        buffer.add_batch(now, slots, False)
         while writer._waiting > TURNS_AHEAD << 20:
             time.sleep(0.001)
     turns.clear()

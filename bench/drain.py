@@ -90,8 +90,8 @@ def decoding(batch: npt.NDArray[Any]) -> dict[str, float]:
     tuples = time.process_time() - began
     journeys = PacketAssembler(HopBuilder(Namespaces(), Processes(), {}, hex))
     began = time.process_time()
-    journeys.add(batch)
-    packets = len(journeys.rest())
+    journeys.feed(batch)
+    packets = len(journeys.flush())
     seconds = time.process_time() - began
     return {"events": events / tuples, "packets": packets / seconds, "events_in_journeys": events / seconds}
 

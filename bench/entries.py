@@ -79,11 +79,11 @@ def measure(way: str, events: int) -> dict[str, float]:
         kept.ports = (PORT,) if way == "filter" else ()
         before, told = time.process_time(), 0
         kept.listen(True)
-        take: Callable[[], list[tuple[int, bytes]]] = heard.take if way == "hear" else kept.take
+        take: Callable[[], list[tuple[int, bytes]]] = heard.read if way == "hear" else kept.read
         while told < len(datagrams):
             time.sleep(TURN)
             waiting = len(heard._came)
-            tape.turn(time.monotonic_ns(), np.zeros((0, SLOT), np.uint8), False)
+            tape.add_batch(time.monotonic_ns(), np.zeros((0, SLOT), np.uint8), False)
             take()
             told += waiting
             if not waiting and os.waitpid(-1, os.WNOHANG) != (0, 0):

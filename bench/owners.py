@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.chain_names import endpoint_hash, service_hash
 from tracer.kube.endpoint_owners import end_of
@@ -134,8 +134,8 @@ def _imports() -> None:
     say("import of everything for Kubernetes, CPU s", f"{min(costs):.3f}")
 
 
-def _look_ups(known: ClusterView, services: int) -> None:
-    store, times = known.store, 100_000
+def _look_ups(cluster: ClusterView, services: int) -> None:
+    store, times = cluster.store, 100_000
 
     def timed(what: str, call: Callable[[int], Any]) -> None:
         say(f"{what}, us", f"{each(times, call):.2f}")
@@ -143,12 +143,12 @@ def _look_ups(known: ClusterView, services: int) -> None:
     timed("cluster IP and port -> Service", lambda n: store.by_address.one((_ip("172.20", n % services), 80, "tcp")))
     timed("NodePort -> Service", lambda n: store.by_node_port.one((20000 + n % services, "tcp")))
     timed("pod address -> pod", lambda n: store.pod_at(_ip("10.100", n % services)))
-    timed("who is at an address and port", lambda n: end_of(_ip("10.100", n % services), 8080, "tcp", known))
-    timed("who is at an address outside", lambda n: end_of("8.8.8.8", 8080, "tcp", known))
-    timed("virtual server -> owner", lambda n: owner_of_virtual_server(_ip("172.20", n % services), 80, "tcp", known))
+    timed("who is at an address and port", lambda n: end_of(_ip("10.100", n % services), 8080, "tcp", cluster))
+    timed("who is at an address outside", lambda n: end_of("8.8.8.8", 8080, "tcp", cluster))
+    timed("virtual server -> owner", lambda n: owner_of_virtual_server(_ip("172.20", n % services), 80, "tcp", cluster))
 
 
-def _rules(known: ClusterView, services: int) -> None:
+def _rules(cluster: ClusterView, services: int) -> None:
     text = rules(services)
     began = time.process_time()
     ruleset = save_parser.parse(text)
@@ -158,7 +158,7 @@ def _rules(known: ClusterView, services: int) -> None:
     times = min(10_000, count)
 
     def find(n: int) -> None:
-        owner_of(every[n], ruleset, known)
+        owner_of(every[n], ruleset, cluster)
 
     say("rule -> owner, by the API, first time, us", f"{each(times, find):.1f}")
     say("rule -> owner, again, us", f"{each(times, find):.1f}")
@@ -167,12 +167,12 @@ def _rules(known: ClusterView, services: int) -> None:
     say("rule -> owner, from rules alone, first time, us", f"{each(times, lambda n: owner_of(every[n], ruleset, nobody)):.1f}")
     say(
         "packet, DNAT behind 5 chains, another Service each, us",
-        f"{each(2000, lambda n: _packet(n % services, ruleset, known)):.0f}",
+        f"{each(2000, lambda n: _packet(n % services, ruleset, cluster)):.0f}",
     )
-    say("packet, DNAT behind 5 chains, a known one, us", f"{each(2000, lambda n: _packet(0, ruleset, known)):.0f}")
+    say("packet, DNAT behind 5 chains, a known one, us", f"{each(2000, lambda n: _packet(0, ruleset, cluster)):.0f}")
 
 
-def _packet(n: int, ruleset: Ruleset, known: ClusterView) -> None:
+def _packet(n: int, ruleset: Ruleset, cluster: ClusterView) -> None:
     port = ServicePort("default", f"svc-{n}", "http", "tcp", 80)
     chain = service_hash(port.label, "tcp")
     end = endpoint_hash(port.label, "tcp", _ip("10.100", ENDS * n), 8080)
@@ -182,11 +182,11 @@ def _packet(n: int, ruleset: Ruleset, known: ClusterView) -> None:
     walk = RuleTrace((RuleHit((*path, RuleLocation(f"KUBE-SEP-{end}", 2)), rule, "DNAT", Evidence.OBSERVED),), ruleset=ruleset)
     before, after = Endpoints("8.8.8.8", 5, "192.168.0.2", 20000 + n), Endpoints("8.8.8.8", 5, _ip("10.100", ENDS * n), 8080)
     hops = [
-        Hop(0, "table", "node", "PREROUTING", "nat", walk=walk),
+        Hop(0, "table", "node", "PREROUTING", "nat", rule_trace=walk),
         Hop(1, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, after)),
     ]
     told = Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=hops)
-    explain(told, known)
+    attribute(told, cluster)
     assert told.hops[1].owner and told.hops[1].owner.label == port.label, told.hops[1].owner
 
 

@@ -26,7 +26,7 @@ from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.packet import Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket
 from tracer.model.summary import RunSummary
 from tracer.node.namespace_view import NamespaceInspector
-from tracer.packets.outcome import judge
+from tracer.packets.outcome import classify
 from tracer.pipeline.correlation import ConnectionStage
 from tracer.render.text import TextOutput
 
@@ -84,7 +84,7 @@ def handshake(n: int) -> tuple[list[Packet], list[Datagram]]:
         flow = Flow(asked, inside.reversed, "ESTABLISHED" if at else "NEW", back, 0, "node")
         seq, ack = (n + (at > 0), (n + 1) * (at > 0)) if not back else (n, n + 1)
         made = Packet(3 * n + at, time, "node", ifaces[0], "IPv4", "TCP", ends[0], flags, 60, seq, flow, hops, ack=ack)
-        made.verdict, made.outcome = judge(made)
+        made.verdict, made.outcome = classify(made)
         packets.append(made)
     # SYN_SENT, SYN_RECV, ESTABLISHED
     events = [
@@ -107,16 +107,16 @@ def measure(count: int) -> dict[str, float]:
             making += time.process_time() - at
             heard.waiting += events
             for packet in packets:
-                following.add(packet)
+                following.feed(packet)
             if n % TURN == TURN - 1:
-                following.turn(n * SECOND // A_SECOND + SECOND // 5, output)
+                following.expire(n * SECOND // A_SECOND + SECOND // 5, output)
             if n % 10_000 == 9999:
                 most = max(most, memory())
         for later in range(1, 200):
-            following.turn(count * SECOND // A_SECOND + later * SECOND // 10, output)
+            following.expire(count * SECOND // A_SECOND + later * SECOND // 10, output)
         settled = memory()
         open_, untold = len(connections), len(connections._untold)
-        following.end(totals, output)
+        following.flush(totals, output)
     seconds = time.process_time() - began - making
     return {
         "connections": count, "cpu_seconds": round(seconds, 1), "connections_a_second": round(count / seconds),

@@ -67,7 +67,7 @@ def _counted(capture: CaptureReader, asked: ReplayRequest, dice: random.Random) 
 
     def take(packet: Packet) -> None:
         for one in made:
-            one.take(packet)
+            one.feed(packet)
 
     runner.replay(capture, PacketCollector(take), asked, StopRequest())
     show([table for one in made for table in one.tables()], io.StringIO(), dice.choice(("json", "text")))
@@ -75,7 +75,7 @@ def _counted(capture: CaptureReader, asked: ReplayRequest, dice: random.Random) 
 
 def _compared(capture: CaptureReader, asked: ReplayRequest, dice: random.Random) -> None:
     side = diff.CaptureProfile(diff.rules_of(capture))
-    runner.replay(capture, PacketCollector(side.take), asked, StopRequest())
+    runner.replay(capture, PacketCollector(side.feed), asked, StopRequest())
     show(diff.tables(side, diff.CaptureProfile(), ("A", "B")), io.StringIO(), "json")
 
 

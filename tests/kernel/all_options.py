@@ -66,7 +66,7 @@ def recorded(recorder: Recorder, attach: str, case: option_runs.Case, sides: lis
             else:
                 nfnetlink.conntrack_flush()
             try:
-                totals = option_runs.record(recorder, case, side, objects, name).totals
+                totals = option_runs.record(recorder, case, side, objects, name).summary
             except OSError:  # not all traffic can be made twice on one scene
                 if new:
                     raise

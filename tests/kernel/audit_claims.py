@@ -105,9 +105,9 @@ def state(made: Plan, proc: Path) -> NodeState:
     return NodeState(FindingContext(ClusterView(store, local=local), HostReader(proc)), found)
 
 
-def expected(story: PredictedPath, made: Plan) -> set[tuple[str, str]] | None:
+def expected(predicted: PredictedPath, made: Plan) -> set[tuple[str, str]] | None:
     """What a request gets that goes this way; None when the story does not say. The source is "" where it does not."""
-    packet = story.packet
+    packet = predicted.packet
     by_ipvs = re.search(r"by IPVS, .* one of (.*)", packet.verdict)
     if by_ipvs:
         # Who may get it is said, not whether it is masqueraded, nor which rules it meets behind.
@@ -151,7 +151,7 @@ class Told:
 
 def tell(made: Plan, of: NodeState) -> Told:
     """What `explain` and `audit` say."""
-    stories = {ask: of.journey.stories(PathQuery(SENDERS[ask.sender][0], 0, ask.address, ask.port)) for ask in asks(made)}
+    stories = {ask: of.predictor.predict(PathQuery(SENDERS[ask.sender][0], 0, ask.address, ask.port)) for ask in asks(made)}
     return Told(stories, [finding for finding in audit(of) if finding.certain])
 
 
@@ -165,7 +165,7 @@ def compare(made: Plan, seen: dict[Ask, list[tuple[str, str]]], said: Told) -> R
             result.undecided += 1
             continue
         may = set().union(*(t for t in told if t))
-        result.undecided += any(s.doubts for s in stories) and len(may) > 1
+        result.undecided += any(s.conditions for s in stories) and len(may) > 1
         for answer in answers:
             if answer not in may and (answer[0], ANY) not in may:
                 result.wrong.append(f"{ask.text} got {answer}, explained was {_said(stories, told)}")
@@ -175,9 +175,9 @@ def compare(made: Plan, seen: dict[Ask, list[tuple[str, str]]], said: Told) -> R
     return result
 
 
-def _said(stories: Sequence[PredictedPath], told: Sequence[Any]) -> str:
-    return "; ".join(f"{sorted(t or ())} if {' and '.join(s.doubts) or 'chance'} ({s.packet.verdict})"
-                     for s, t in zip(stories, told, strict=True))  # fmt: skip
+def _said(predicted_paths: Sequence[PredictedPath], told: Sequence[Any]) -> str:
+    return "; ".join(f"{sorted(t or ())} if {' and '.join(s.conditions) or 'chance'} ({s.packet.verdict})"
+                     for s, t in zip(predicted_paths, told, strict=True))  # fmt: skip
 
 
 def judge(finding: Finding, made: Plan, seen: dict[Ask, list[tuple[str, str]]]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from tracer.findings import Findings
 from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube import node_name
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
@@ -69,8 +69,8 @@ class Result:
 
 def _way(packet: Packet) -> list[str]:
     """A packet and its decisive hops, for whoever asks why nothing was found."""
-    hops = [h for h in packet.hops if h.decisive or (h.walk and h.walk.undecided)]
-    told = [(h.hook, h.table, h.verdict, h.walk and h.walk.undecided, h.owner and h.owner.text) for h in hops]
+    hops = [h for h in packet.hops if h.decisive or (h.rule_trace and h.rule_trace.undecided)]
+    told = [(h.hook, h.table, h.verdict, h.rule_trace and h.rule_trace.undecided, h.owner and h.owner.text) for h in hops]
     return [f"{packet.tcp_flags} {packet.endpoints.dst}:{packet.endpoints.dport} {packet.verdict}", *map(str, told)]
 
 
@@ -128,10 +128,10 @@ def _watched(
         result.said = traffic()
     findings, syns = Findings(FindingContext(of)), HandshakeAnalyzer()
     for packet in seen.packets:
-        explain(packet, of)
+        attribute(packet, of)
         findings.look(packet)
-        syns.add(packet)
-    for verdict in syns.rest():
+        syns.feed(packet)
+    for verdict in syns.flush():
         findings.look_syn(verdict)
     result.findings, result.packets = findings.all, seen.packets
     return result

@@ -109,14 +109,14 @@ class Result:
     case: str
     options: str
     findings: list[Finding] = field(default_factory=list)
-    totals: RunSummary = field(default_factory=RunSummary)
+    summary: RunSummary = field(default_factory=RunSummary)
     wrong: list[str] = field(default_factory=list)
     text: str = ""
 
     @property
     def line(self) -> str:
         found = ", ".join(f"{f.name}{'' if f.certain else ' (perhaps)'}" for f in self.findings) or "nothing found"
-        line = f"{self.case} | {self.options}: {self.totals.packets} packets, {found}"
+        line = f"{self.case} | {self.options}: {self.summary.packets} packets, {found}"
         return line + "".join(f"\n    WRONG: {w}" for w in self.wrong)
 
 
@@ -126,7 +126,7 @@ def run(recorder: Recorder, case: Case, options: Options) -> Result:
     if options.record:
         return read(made.files, case, options)
     text, lines = made.text.read_text(), made.json.read_text()
-    result = checked(case, options, text, lines, made.totals)
+    result = checked(case, options, text, lines, made.summary)
     result.wrong += differing(text, read(made.files, case, options).text)
     return result
 
@@ -138,7 +138,7 @@ def record(recorder: Recorder, case: Case, options: Options, objects: list[Objec
     wanted = Filter(ports=() if words else case.ports, drops_only=options.drops)
     name = name or f"{case.name} {options.name}".replace(" ", "-")
     job = TraceRequest(said=name, no_rules=options.no_rules, follow=options.follow, record_only=options.record)
-    return recorder(name, case.work, wanted, str(incidents.OBJECTS) if objects else "", job=job, words=words)
+    return recorder(name, case.work, wanted, str(incidents.OBJECTS) if objects else "", job=job, selectors=words)
 
 
 def read(files: Sequence[Path], case: Case, options: Options, drops: bool = False) -> Result:
@@ -152,9 +152,9 @@ def read(files: Sequence[Path], case: Case, options: Options, drops: bool = Fals
     return checked(case, options, text.getvalue(), lines.getvalue(), totals)
 
 
-def checked(case: Case, options: Options, text: str, lines: str, totals: RunSummary) -> Result:
+def checked(case: Case, options: Options, text: str, lines: str, summary: RunSummary) -> Result:
     """What was printed, and what of it should not be so."""
-    result = Result(case.name, options.name, totals.findings, totals, text=text)
+    result = Result(case.name, options.name, summary.findings, summary, text=text)
     result.wrong = list(_wrong(case, options, result, text, [json.loads(line) for line in lines.splitlines()]))
     return result
 
@@ -178,12 +178,12 @@ def _wrong(case: Case, options: Options, result: Result, text: str, lines: list[
             yield f"a packet without addresses: {packet}"
     if ":: ->" in text or "-> ::" in text:
         yield "a packet without addresses in the text"
-    if not result.totals.events:
+    if not result.summary.events:
         yield "nothing was seen"
-    if case.outcome and not result.totals.outcomes.get(case.outcome):
-        yield f"no packet {case.outcome}: {result.totals.outcomes}"
-    if result.totals.unaddressed and not result.totals.lost:
-        yield f"{result.totals.unaddressed} packets have no addresses, and nothing was lost"
-    for difference in result.totals.differences:
-        if difference.counter.startswith("Listen") and difference.open and not result.totals.lost:
+    if case.outcome and not result.summary.outcomes.get(case.outcome):
+        yield f"no packet {case.outcome}: {result.summary.outcomes}"
+    if result.summary.unaddressed and not result.summary.lost:
+        yield f"{result.summary.unaddressed} packets have no addresses, and nothing was lost"
+    for difference in result.summary.differences:
+        if difference.counter.startswith("Listen") and difference.open and not result.summary.lost:
             yield difference.text

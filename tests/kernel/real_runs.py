@@ -20,7 +20,7 @@ from tracer.audit.state import NodeState
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding
@@ -67,7 +67,7 @@ class Judge:
     request is compared with what `explain` says, too. timeout: seconds that a request may take.
     """
 
-    known: ClusterView
+    cluster: ClusterView
     watch: Watch | None
     proc: Path
     with_explain: bool
@@ -101,7 +101,7 @@ class Judge:
 
     def state(self) -> NodeState:
         rules = inventory.read(True)
-        return NodeState(FindingContext(self.known, HostReader(self.proc)), rules)
+        return NodeState(FindingContext(self.cluster, HostReader(self.proc)), rules)
 
     def traced(self, where: str, asks: list[Ask]) -> list[Finding]:
         """Makes the requests, judges each, and returns what their packets show to be wrong."""
@@ -112,13 +112,13 @@ class Judge:
                 replies = [ask.send(sport, self.timeout) for ask, sport in zip(asks, sports, strict=True)]
             if not self.watch or self.watch.lost == before:
                 break
-        context, syns = FindingContext(self.known), HandshakeAnalyzer()
+        context, syns = FindingContext(self.cluster), HandshakeAnalyzer()
         findings = Findings(context)
         for packet in seen.packets:
-            explain(packet, self.known)
+            attribute(packet, self.cluster)
             findings.look(packet)
-            syns.add(packet)
-        for verdict in syns.rest():
+            syns.feed(packet)
+        for verdict in syns.flush():
             findings.look_syn(verdict)
         for ask, sport, reply in zip(asks, sports, replies, strict=True):
             self._judge(f"{where}: {ask.text}", ask, reply, _opening(seen.packets, sport))
@@ -158,7 +158,7 @@ class Judge:
             if ask.udp:
                 continue
             source = NODE if ask.ns is None else PODS.get(ask.ns, CLIENT)
-            stories = state.journey.stories(PathQuery(source, 0, ask.address, ask.port))
+            stories = state.predictor.predict(PathQuery(source, 0, ask.address, ask.port))
             told = [audit_claims.expected(story, plan) for story in stories]
             failed = {"refused": audit_claims.REFUSED, "timeout": audit_claims.LOST}
             got = (reply.server or failed.get(reply.outcome, reply.outcome), reply.seen_source)

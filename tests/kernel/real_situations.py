@@ -57,7 +57,7 @@ class Place:
         with OwnerResolver(source, Selectors(), Filter()) as kube:
             kube.settle()
             timeout = 4.0 if self.watch else 0.7
-            yield Judge(kube.known, self.watch, self.proc, self.with_explain, timeout, self.totals), kube
+            yield Judge(kube.cluster, self.watch, self.proc, self.with_explain, timeout, self.totals), kube
 
     def proxy(self, mode: Mode, node: str = "node-1") -> KubeProxy:
         return KubeProxy(mode, self.api.kubeconfig(self.folder), self.folder, node)
@@ -177,7 +177,7 @@ def changed(place: Place, proxy: KubeProxy, judge: Judge, kube: OwnerResolver) -
     place.api.start()
     until(lambda: str(real_cluster.CHANGED_PORT) in rules(proxy.mode), proxy, "the NodePort did not change")
     port = (real_cluster.CHANGED_PORT, "tcp")
-    until(lambda: kube.known.store.by_node_port.all(port), proxy, "the tracer did not learn of the NodePort")
+    until(lambda: kube.cluster.store.by_node_port.all(port), proxy, "the tracer did not learn of the NodePort")
     judge.healthy(f"{name}, API back", of_web("pod-c", real_cluster.CHANGED_PORT))
     place.api.put(real_cluster.with_node_port(place.api.objects, WEB, NODE_PORTS[WEB]))
     until(lambda: str(real_cluster.CHANGED_PORT) not in rules(proxy.mode), proxy, "the NodePort did not change back")

@@ -161,7 +161,7 @@ def main() -> int:
                 done = given.missing and (given.directory / f"{name}.done").exists()
                 if given.only in name and not done:
                     began = time.monotonic()
-                    totals = record(recorder).totals
+                    totals = record(recorder).summary
                     told = f"{totals.packets} packets, {totals.events} events, {totals.lost} lost"
                     print(f"{name}: {told}, {totals.seconds:.0f} of {time.monotonic() - began:.0f} s", flush=True)
                     (given.directory / f"{name}.done").touch()

@@ -51,7 +51,7 @@ class Both(Output):
         self._text.begin(few, said, release)
         self._json.begin(full, said, release)
 
-    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None: ...
+    def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None: ...
 
     def packet(self, packet: Packet) -> None:
         self._text.packet(packet)
@@ -73,11 +73,11 @@ class Both(Output):
         self._text.timeline(timeline)
         self._json.timeline(timeline)
 
-    def summary(self, totals: RunSummary) -> None:
-        self._text.summary(totals)
-        self._json.summary(totals)
+    def summary(self, summary: RunSummary) -> None:
+        self._text.summary(summary)
+        self._json.summary(summary)
 
-    def doctor(self, facts: Sequence[CheckResult], status: int) -> None: ...
+    def doctor(self, results: Sequence[CheckResult], status: int) -> None: ...
 
     def note(self, text: str) -> None:
         self._text.note(text)
@@ -92,7 +92,7 @@ class Recorded:
     text: Path
     json: Path
     said: Path
-    totals: RunSummary
+    summary: RunSummary
     lost: int
 
 
@@ -117,7 +117,7 @@ class Recorder:
         place: Path | None = None,
         redacted: RecordRedactor | None = None,
         job: TraceRequest | None = None,
-        words: Selectors = Selectors(),  # noqa: B008
+        selectors: Selectors = Selectors(),  # noqa: B008
     ) -> Recorded:
         """Records what happens while `work` runs. follow: by connection. place: of the capture, if it is not with the rest.
 
@@ -133,7 +133,9 @@ class Recorder:
             stack.callback(parts.close)
             text, json, said = (stack.enter_context(path.open("w", buffering=1)) for path in printed)
             output = Both(TextOutput(text, said), JsonOutput(json, StringIO()))
-            kube = stack.enter_context(OwnerResolver(ObjectSource(objects, none=not objects, known=parts.known), words, wanted))
+            kube = stack.enter_context(
+                OwnerResolver(ObjectSource(objects, none=not objects, known=parts.cluster_view), selectors, wanted)
+            )
             self.session.drain()
             self.session.losses()
             self.session.set_filter(kube.filter())
@@ -149,7 +151,7 @@ class Recorder:
                 except Exception as e:
                     failed.append(e)
                 finally:
-                    stop.ask()
+                    stop.request()
 
             thread = threading.Thread(target=meanwhile)
             thread.start()
@@ -157,8 +159,8 @@ class Recorder:
             thread.join()
             if failed:
                 raise failed[0]
-            for note in parts.close(run.totals.seconds):
+            for note in parts.close(run.summary.seconds):
                 output.note(note)
-            output.summary(run.totals)
+            output.summary(run.summary)
         lost = parts.writer.lost if parts.writer else 0
-        return Recorded(tuple(parts.files.names), printed[0], printed[1], printed[2], run.totals, lost)
+        return Recorded(tuple(parts.files.names), printed[0], printed[1], printed[2], run.summary, lost)

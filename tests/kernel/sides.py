@@ -12,7 +12,7 @@ from pathlib import Path
 from scenes import rules, topology
 from scenes.netns import entered
 from scenes.topology import PODS
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 SNAT_PORT = 40000
 
@@ -79,7 +79,7 @@ def also_rules(text: str, version: int = 4) -> Iterator[None]:
 @contextmanager
 def one_address(to: Side, port: int) -> Iterator[None]:
     """A SNAT that gives everybody who asks for a port the same address and port."""
-    source = place(to.gateway, SNAT_PORT)
+    source = format_endpoint(to.gateway, SNAT_PORT)
     with also_rules(f"*nat\n-A POSTROUTING -p tcp --dport {port} -j SNAT --to-source {source}\nCOMMIT\n", to.version):
         yield
 
@@ -87,7 +87,7 @@ def one_address(to: Side, port: int) -> Iterator[None]:
 @contextmanager
 def sent_on(to: Side, port: int, address: str, there: int) -> Iterator[None]:
     """The node sends what comes to its port on, to a port of another address."""
-    target = place(address, there)
+    target = format_endpoint(address, there)
     text = f"*nat\n-I PREROUTING -p tcp -m tcp --dport {port} -j DNAT --to-destination {target}\nCOMMIT\n"
     with also_rules(text, to.version):
         yield

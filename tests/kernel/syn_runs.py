@@ -13,7 +13,7 @@ from tests.kernel import pcap
 from tests.kernel.syn_scenes import Scene
 from tests.kernel.watching import Watch
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
@@ -79,10 +79,10 @@ def run(watch: Watch, scene: Scene) -> Result:
                 stack.enter_context(scene.up())
         result.dumped = len(pcap.read(dump))
         for packet in seen.packets:
-            explain(packet, known)
-            syns.add(packet)
-            result.verdicts += syns.over(packet.hops[-1].time)
-        result.verdicts += syns.rest()
+            attribute(packet, known)
+            syns.feed(packet)
+            result.verdicts += syns.expire(packet.hops[-1].time)
+        result.verdicts += syns.flush()
         result.differences = syns.differences()
     result.packets, result.lost = seen.packets, watch.lost - before
     return result

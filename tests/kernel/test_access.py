@@ -20,7 +20,7 @@ from tests.kernel import access_rules, restored
 from tests.kernel.access_rules import BALANCER_IP, CART_IP, EXTERNAL_IP, LOCAL_PORT
 from tests.kernel.watching import Watch
 from tests.support.nodes import node
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.model.filter import Filter
 from tracer.model.packet import Hop, Packet
@@ -120,7 +120,7 @@ def told(packet: Packet) -> str:
     return "\n  ".join(lines + [f"{h.hook} {h.what} {h.table} {h.verdict} {h.owner and h.owner.text}" for h in packet.hops])
 
 
-def asked(watch: Watch, known: ClusterView, ways: Iterable[Way], how: str) -> dict[str, Packet]:
+def asked(watch: Watch, cluster: ClusterView, ways: Iterable[Way], how: str) -> dict[str, Packet]:
     """The first packet of one request in each way, by kind."""
     ways = list(ways)
     with watch(Filter(protocol=6), nft=how != "legacy") as seen:
@@ -132,7 +132,7 @@ def asked(watch: Watch, known: ClusterView, ways: Iterable[Way], how: str) -> di
             first.setdefault(packet.endpoints.sport, packet)
     found = {way.kind: first[reply.sport] for way, reply in zip(ways, replies, strict=True)}
     for packet in found.values():
-        explain(packet, known)
+        attribute(packet, cluster)
     return found
 
 

@@ -80,7 +80,7 @@ def test_a_full_disk(recorder: Recorder, full_disk: Path) -> None:
     assert f"lost: {made.lost} events of capture: it could not be written" in done.stdout
     assert f"{made.lost} lost ({made.lost} of capture)" in done.stdout, done.stdout[-500:]
     live, replayed = (each.count("REJECTED in filter/INPUT") for each in (text, done.stdout))
-    print(f"{live} refused, {replayed} of them in the capture, {made.totals.lost} events lost by the probes")
+    print(f"{live} refused, {replayed} of them in the capture, {made.summary.lost} events lost by the probes")
     assert 3 <= replayed <= live - 3, "what is printed does not depend on the disk"
 
 
@@ -96,7 +96,7 @@ def test_a_slow_disk(recorder: Recorder, slow_disk: Path) -> None:
     said, text = made.said.read_text(), made.text.read_text()
     print(f"{time.monotonic() - began:.0f} s, {text.count('REJECTED in filter/INPUT')} refused, {made.lost} lost\n{said}")
     assert said.count("The capture misses events from here on: the disk was too slow. Tracing goes on.") == 1
-    assert f"\n{made.lost} events are not in the capture." in said and not made.totals.lost, (
+    assert f"\n{made.lost} events are not in the capture." in said and not made.summary.lost, (
         "the probes have lost nothing for it"
     )
     done = read(*made.files)

@@ -11,7 +11,7 @@ import pytest
 from scenes import rules, topology, traffic
 from tests.kernel.watching import Watch
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
@@ -62,9 +62,9 @@ def test_a_flooded_packet_is_the_one_that_is_taken(watch: Watch, forgetful: None
             replies.append(traffic.http_get())
     syns = HandshakeAnalyzer()
     for packet in seen.packets:
-        explain(packet, ClusterView(ObjectStore(), CniCache()))
-        syns.add(packet)
-    told = {v.asked.sport: v.cause for v in syns.rest()}
+        attribute(packet, ClusterView(ObjectStore(), CniCache()))
+        syns.feed(packet)
+    told = {v.asked.sport: v.cause for v in syns.flush()}
     asked = [p for p in seen.packets if p.tcp_flags == "SYN"]
     copied = {p.endpoints.sport for p in asked if any(h.clone and h.drop and "pod-" in h.netns for h in p.hops)}
     for reply in replies:

@@ -60,7 +60,7 @@ def test_told_and_seen(watch: Watch, plain: None, mode: str) -> None:
         for packet in seen.packets:
             question = questions.get(packet.endpoints.sport)
             if question and asked(packet, question):
-                told = compare(journey.stories(question), packet)
+                told = compare(journey.predict(question), packet)
                 count += 1
                 if told.difference:
                     wrong.append((scenario, question, told.difference))

@@ -44,9 +44,9 @@ def test_a_name_that_is_no_text(watch: Watch, container: None) -> None:
         with entered(SPACE), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.sendto(b"x", ("127.0.0.1", PORT))
     dnat = next(h for p in seen.packets for h in p.hops if h.nat and h.nat.kind == "DNAT" and h.netns == "node")
-    assert dnat.walk and dnat.walk.decision, dnat.walk and dnat.walk.undecided
-    assert dnat.walk.decision.rule and "default/http-proxy" in dnat.walk.decision.rule.comment
+    assert dnat.rule_trace and dnat.rule_trace.decision, dnat.rule_trace and dnat.rule_trace.undecided
+    assert dnat.rule_trace.decision.rule and "default/http-proxy" in dnat.rule_trace.decision.rule.comment
     drop = next(h for p in seen.packets for h in p.hops if h.netns == SPACE and h.table == "filter" and h.verdict == "DROP")
-    assert drop.walk and drop.walk.decision and drop.walk.decision.rule, drop.walk
-    assert [place.chain for place in drop.walk.decision.path] == ["INPUT", "\udcffchain"]
-    assert drop.walk.decision.rule.text == "-j DROP"
+    assert drop.rule_trace and drop.rule_trace.decision and drop.rule_trace.decision.rule, drop.rule_trace
+    assert [place.chain for place in drop.rule_trace.decision.path] == ["INPUT", "\udcffchain"]
+    assert drop.rule_trace.decision.rule.text == "-j DROP"

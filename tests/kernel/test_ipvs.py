@@ -13,7 +13,7 @@ from scenes import servers, topology, traffic
 from tests.kernel import restored
 from tests.kernel.watching import Watch
 from tests.support.nodes import node
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.model.evidence import Evidence
 from tracer.model.filter import Filter
@@ -26,7 +26,7 @@ PODS = {pod.addr4 for pod in topology.PODS}
 
 
 @pytest.fixture(scope="module")
-def known(watch: Watch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterView]:
+def cluster(watch: Watch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterView]:
     """A node whose kube-proxy runs in ipvs mode: http-proxy with three endpoints."""
     refused = {row.probe.name: row.why for row in watch.session.refused}
     if "ipvs_schedule" in refused:
@@ -60,14 +60,14 @@ def show(packets: list[Packet]) -> str:
     ids=["node-port", "cluster-ip", "from-a-pod", "from-the-node"],
 )
 def test_every_packet_names_virtual_and_real_server(
-    watch: Watch, known: ClusterView, address: str, port: int, ns: str | None, hook: str, whose: str
+    watch: Watch, cluster: ClusterView, address: str, port: int, ns: str | None, hook: str, whose: str
 ) -> None:
     with watch(Filter(ports=(port,)), nft=True) as seen:
         reply = traffic.http_get(address, port, ns=ns)
     assert reply.outcome == "answered", reply
     assert not seen.losses and all(p.complete for p in seen.packets)
     for packet in seen.packets:
-        explain(packet, known)
+        attribute(packet, cluster)
     show(seen.packets)
     there = [p for p in seen.packets if p.endpoints.dport == port and p.endpoints.dst == address]
     assert len(there) >= 4
@@ -94,7 +94,7 @@ def test_every_packet_names_virtual_and_real_server(
         assert [(h.nat.after.src, h.nat.after.sport) for h in hops if h.nat] == [(address, port)], packet
 
 
-def test_a_choice_that_was_made_before(watch: Watch, known: ClusterView) -> None:
+def test_a_choice_that_was_made_before(watch: Watch, cluster: ClusterView) -> None:
     with traffic.connections(topology.NODE4, NODE_PORT, 1) as (sock,):
         with watch(Filter(ports=(NODE_PORT,))) as seen:
             sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -103,7 +103,7 @@ def test_a_choice_that_was_made_before(watch: Watch, known: ClusterView) -> None
         assert chosen == {("earlier", Evidence.DERIVED)}
 
 
-def test_without_conntrack_both_ways_are_found_all_the_same(watch: Watch, known: ClusterView) -> None:
+def test_without_conntrack_both_ways_are_found_all_the_same(watch: Watch, cluster: ClusterView) -> None:
     """IPVS alone knows then that the answer belongs to the NodePort, and the request to the pod's port."""
     Path("/proc/sys/net/ipv4/vs/conntrack").write_text("0")
     try:
@@ -119,7 +119,7 @@ def test_without_conntrack_both_ways_are_found_all_the_same(watch: Watch, known:
         Path("/proc/sys/net/ipv4/vs/conntrack").write_text("1")
 
 
-def test_a_real_server_that_is_gone(watch: Watch, known: ClusterView) -> None:
+def test_a_real_server_that_is_gone(watch: Watch, cluster: ClusterView) -> None:
     """Its connections stay for a while, and IPVS drops their packets without a word."""
     server = ["-t", f"{topology.NODE4}:{NODE_PORT}"]
     Path("/proc/sys/net/ipv4/vs/expire_nodest_conn").write_text("0")
@@ -136,7 +136,7 @@ def test_a_real_server_that_is_gone(watch: Watch, known: ClusterView) -> None:
     assert dropped and {p.verdict for p in dropped} == {"DROPPED by IPVS, which gives no reason"}
 
 
-def test_no_real_server(watch: Watch, known: ClusterView) -> None:
+def test_no_real_server(watch: Watch, cluster: ClusterView) -> None:
     subprocess.run(["ipvsadm", "-A", "-t", f"{topology.NODE4}:31999", "-s", "wlc", "-p", "60"], check=True)
     with watch(Filter(ports=(31999,))) as seen:
         assert traffic.tcp_connect(topology.NODE4, 31999).outcome == "refused"
@@ -149,7 +149,7 @@ def test_no_real_server(watch: Watch, known: ClusterView) -> None:
     assert packet.outcome == "rejected"
 
 
-def test_real_servers_on_the_node_itself(watch: Watch, known: ClusterView) -> None:
+def test_real_servers_on_the_node_itself(watch: Watch, cluster: ClusterView) -> None:
     """The packet stays in INPUT then, and is delivered."""
     server = ["-t", f"{topology.NODE4}:31998"]
     subprocess.run(["ipvsadm", "-A", *server, "-s", "rr"], check=True)
@@ -166,7 +166,7 @@ def test_real_servers_on_the_node_itself(watch: Watch, known: ClusterView) -> No
     assert {h.ipvs.real_port for p in there for h in ipvs(p) if h.ipvs} == {31997}
 
 
-def test_ipv6(watch: Watch, known: ClusterView) -> None:
+def test_ipv6(watch: Watch, cluster: ClusterView) -> None:
     server = ["-t", f"[{topology.NODE6}]:31996"]
     subprocess.run(["ipvsadm", "-A", *server, "-s", "rr"], check=True)
     subprocess.run(["ipvsadm", "-a", *server, "-r", f"[{topology.PODS[1].addr6}]:8080", "-m"], check=True)

@@ -72,7 +72,7 @@ def running(watch: Watch, kube: OwnerResolver) -> Iterator[Told]:
         try:
             yield told
         finally:
-            stop.ask()
+            stop.request()
             thread.join()
             kube.detach()
             watch.session.set_filter(NOTHING)

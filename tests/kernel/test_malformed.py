@@ -84,8 +84,8 @@ def options(count: int, last: int) -> bytes:
 
 def forwarded(hops: Iterator[Hop] | list[Hop]) -> RuleTrace:
     hop = next(h for h in hops if h.what == "table" and h.table == "filter" and h.hook == "FORWARD")
-    assert hop.walk
-    return hop.walk
+    assert hop.rule_trace
+    return hop.rule_trace
 
 
 @pytest.mark.matrix
@@ -95,7 +95,7 @@ def test_a_packet_too_short_for_a_match(watch: Watch, table: None) -> None:
         for protocol, body in ((UDP, b"abc"), (TCP, b""), (SCTP, b"a"), (ICMP, b"\x08"), (UDP, whole)):
             send(protocol, body)
     walks = [forwarded(p.hops) for p in seen.packets if p.netns == CLIENT]
-    told = [(w.decision.place.number, w.decision.verdict, bool(w.decision.hotdrop)) for w in walks if w.decision]
+    told = [(w.decision.location.number, w.decision.verdict, bool(w.decision.hotdrop)) for w in walks if w.decision]
     assert told == [
         (1, "DROP", True), (2, "DROP", True), (3, "DROP", True), (4, "DROP", True), (1, "ACCEPT", False),
     ], [w.undecided for w in walks]  # fmt: skip
@@ -105,7 +105,7 @@ def test_a_watched_match_that_throws_it_away(watch: Watch, table: None) -> None:
     with watch(Filter(hosts=(parse_host(POD.addr4),))) as seen:
         send(136, b"a")  # UDP-Lite: hashlimit asks for its ports
     walk = forwarded(seen.packets[0].hops)
-    assert walk.decision and walk.decision.place.number == 6, walk
+    assert walk.decision and walk.decision.location.number == 6, walk
     assert "hashlimit" in walk.decision.hotdrop and walk.decision.evidence.value == "observed"
 
 
@@ -124,6 +124,6 @@ def test_extension_headers(watch: Watch, table: None) -> None:
             send6(first, payload)
         send6(60, options(30, TCP) + SYN)
     walks = [forwarded(p.hops) for p in seen.packets if p.netns == CLIENT and p.protocol != "ICMPv6"]
-    told = [(w.decision.place.number, w.decision.verdict, bool(w.decision.hotdrop)) for w in walks if w.decision]
+    told = [(w.decision.location.number, w.decision.verdict, bool(w.decision.hotdrop)) for w in walks if w.decision]
     assert told == [case[2] for case in cases.values()], [w.undecided for w in walks]
     assert len(walks) == len(cases) + 1 and walks[-1].undecided.startswith("the header that rule 1"), walks[-1]

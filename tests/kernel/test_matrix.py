@@ -10,7 +10,7 @@ import pytest
 
 from scenes import rules, topology, traffic
 from tests.kernel.watching import Watch
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
@@ -34,7 +34,7 @@ NOTHING = "not available"
 
 
 def _rule(hop: Hop) -> Evidence | None:
-    decision = hop.walk.decision if hop.walk and not hop.from_conntrack else None
+    decision = hop.rule_trace.decision if hop.rule_trace and not hop.from_conntrack else None
     return decision.evidence if decision and decision.rule and decision.rule.text else None
 
 
@@ -83,8 +83,8 @@ def test_what_is_told(watch: Watch, backend: str, record_property: Callable[[str
         assert traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY).outcome == "refused"
         assert traffic.tcp_connect(topology.NODE4, CLOSED).outcome == "refused"
     for packet in seen.packets:
-        explain(packet, known)
-        print(packet.tcp_flags, packet.endpoints, packet.verdict, [h.walk.undecided for h in packet.hops if h.walk])
+        attribute(packet, known)
+        print(packet.tcp_flags, packet.endpoints, packet.verdict, [h.rule_trace.undecided for h in packet.hops if h.rule_trace])
     rows = told(seen.packets)
     record_property("told", (backend, rows))
     assert all(p.complete for p in seen.packets)

@@ -79,8 +79,8 @@ def test_chains_of_a_device_and_of_a_bridge(watch: Watch, nft: None) -> None:
     chains = {(h.hook, h.table, h.chain): h for h in syn.hops if h.what == "chain" and h.netns == "node"}
     door, pods = ("INGRESS", "netdev door", "in"), ("OUTPUT", "bridge inside", "out")
     assert {door, pods, ("PREROUTING", "ip nat", "PREROUTING")} <= chains.keys(), chains.keys()
-    knock, inside = chains[door].walk, chains[pods].walk
-    assert knock and [v.rule.comment for v in knock.visits if v.rule] == ["knock"], knock
+    knock, inside = chains[door].rule_trace, chains[pods].rule_trace
+    assert knock and [v.rule.comment for v in knock.hits if v.rule] == ["knock"], knock
     assert inside and inside.decision and [str(p.chain) for p in inside.decision.path] == ["out", "pods"], inside
     assert inside.decision.verdict == "ACCEPT" and inside.decision.rule and inside.decision.rule.comment == "any pod"
     dropped = [p.verdict for p in seen.packets if p.endpoints.dport == 9556]
@@ -106,6 +106,6 @@ def test_only_drops_and_the_way_there(watch: Watch, nft: None) -> None:
     for packet in seen.packets:
         assert packet.verdict.startswith("DROPPED in inet deep/in") and packet.complete
         (chain,) = [h for h in packet.hops if h.what == "chain"]
-        decision = chain.walk.decision if chain.walk else None
-        assert decision and decision.rule and decision.rule.comment == "the end", chain.walk
+        decision = chain.rule_trace.decision if chain.rule_trace else None
+        assert decision and decision.rule and decision.rule.comment == "the end", chain.rule_trace
         assert [(p.chain, p.number) for p in decision.path] == [("in", 2), ("a", 2), ("b", 1)]

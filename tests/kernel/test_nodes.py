@@ -15,7 +15,7 @@ from scenes import packets, topology
 from tests.kernel import restored
 from tests.kernel.watching import Watch
 from tests.support.nodes import Node, node, owners
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.model.filter import Filter
 
 SCENARIOS = os.environ.get("K8SNET_SCENARIOS", "S1 S2-one S2-three S3 S4 S5").split()
@@ -68,7 +68,7 @@ def test_each_door_of_a_node_is_its_owners(watch: Watch, restored_after: None, m
         told = {}
         for packet in seen.packets:
             if packet.tcp_flags == "SYN" and packet.endpoints.sport in expected:
-                explain(packet, known)
+                attribute(packet, known)
                 told[packet.endpoints.sport] = owners(packet, set(expected.values()))
         assert told == {sport: {label} for sport, label in expected.items()}, (scenario, [p.verdict for p in seen.packets])
         asked += len(expected)

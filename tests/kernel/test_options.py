@@ -34,6 +34,6 @@ def plain_scene(watch: Watch) -> Iterator[None]:
 def test_the_finding_is_there(watch: Watch, recorder: Recorder, number: int, state: str, options: str) -> None:
     case = option_runs.incident_case(incidents.find(number), state, "legacy")
     result = option_runs.run(recorder, case, BY_NAME[options])
-    watch.lost += result.totals.lost
+    watch.lost += result.summary.lost
     print(result.line, result.text, sep="\n")
     assert not result.wrong, result.wrong

@@ -21,7 +21,7 @@ from tests.kernel import incident_runs
 from tests.kernel.watching import Watch
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding
 
@@ -61,7 +61,7 @@ def found(watch: Watch, wanted: Filter, traffic: Callable[[], object], of: list[
         traffic()
     findings = Findings(FindingContext(known))
     for packet in seen.packets:
-        explain(packet, known)
+        attribute(packet, known)
         findings.look(packet)
     print([(p.tcp_flags, p.verdict) for p in seen.packets], *(f"{f.name}: {f.cause}" for f in findings.all), sep="\n")
     return findings.all

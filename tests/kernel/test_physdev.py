@@ -63,10 +63,10 @@ def send(ns: str, to: str) -> None:
 def explained(source: str, dest: str) -> list[set[Rule]]:
     """The rules that match on each way that is told."""
     told = []
-    stories = PathPredictor(inventory.read(False)).stories(PathQuery(source, 0, dest, PORT, "udp"))
-    for story in (each for found in stories for each in found.every()):
-        visits = [v for h in story.packet.hops if h.table == "mangle" and h.walk for v in h.walk.visits if v.rule]
-        told.append({(v.place.chain, v.place.number) for v in visits})
+    stories = PathPredictor(inventory.read(False)).predict(PathQuery(source, 0, dest, PORT, "udp"))
+    for story in (each for found in stories for each in found.with_twins()):
+        visits = [v for h in story.packet.hops if h.table == "mangle" and h.rule_trace for v in h.rule_trace.hits if v.rule]
+        told.append({(v.location.chain, v.location.number) for v in visits})
     return told
 
 

@@ -66,7 +66,7 @@ def test_a_table_that_returns_on_another_processor(watch: Watch, table: None) ->
     with watch(Filter(ports=(PORT,))) as seen, moving(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _ in range(DATAGRAMS):
             sock.sendto(b"?", (CLIENT4, PORT))
-    walks = [h.walk for p in seen.packets for h in p.hops if (h.what, h.table, h.hook) == ("table", "filter", "OUTPUT")]
+    walks = [h.rule_trace for p in seen.packets for h in p.hops if (h.what, h.table, h.hook) == ("table", "filter", "OUTPUT")]
     told = Counter(w.undecided or "decided" for w in walks if w)
     print(told)
     assert "the table was not watched while it ran" not in told, told

@@ -58,8 +58,8 @@ def test_no_packet_is_explained_by_other_rules(watch: Watch, restored: None, bac
     told: Counter[str] = Counter()
     for packet in seen.packets:
         for hop in packet.hops:
-            if hop.nat and hop.nat.kind == "DNAT" and not hop.from_conntrack and hop.walk:
-                decision = hop.walk.decision
+            if hop.nat and hop.nat.kind == "DNAT" and not hop.from_conntrack and hop.rule_trace:
+                decision = hop.rule_trace.decision
                 comment = decision.rule.comment if decision and decision.rule else "undecided"
                 told[comment if comment == "undecided" else "right" if PODS[comment] == hop.nat.after.dst else "wrong"] += 1
     # On a slow machine most of these rules are gone before they can be read, and that is what is told of them.

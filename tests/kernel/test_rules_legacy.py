@@ -19,7 +19,7 @@ from tracer.model.filter import Filter
 from tracer.model.packet import Hop, Packet
 from tracer.rules.iptables.generations import GONE
 from tracer.rules.resolver import BEFORE
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 PACKETS = 120
 
@@ -33,9 +33,9 @@ def restored(watch: Watch) -> Iterator[None]:
 
 
 def path(hop: Hop) -> str:
-    assert hop.walk, hop
-    assert hop.walk.decision, hop.walk.undecided
-    return " > ".join(f"{p.chain} {p.number}" for p in hop.walk.decision.path)
+    assert hop.rule_trace, hop
+    assert hop.rule_trace.decision, hop.rule_trace.undecided
+    return " > ".join(f"{p.chain} {p.number}" for p in hop.rule_trace.decision.path)
 
 
 def translation(packet: Packet, kind: str) -> Hop:
@@ -64,12 +64,12 @@ def test_the_way_to_a_pod(watch: Watch, address: str) -> None:
     chains = [step.split()[0] for step in path(hop).split(" > ")]
     assert chains[:3] == ["PREROUTING", "KUBE-SERVICES", "KUBE-NODEPORTS"]
     assert chains[-1].startswith("KUBE-SEP-") and chains[-2].startswith("KUBE-SVC-")
-    assert hop.walk and hop.walk.decision and hop.walk.decision.rule and hop.nat
-    rule = hop.walk.decision.rule
+    assert hop.rule_trace and hop.rule_trace.decision and hop.rule_trace.decision.rule and hop.nat
+    rule = hop.rule_trace.decision.rule
     assert rule.target == "DNAT" and f"--to-destination {rule_address(hop)}" in rule.text
     assert "default/http-proxy" in rule.comment
-    assert hop.walk.decision.evidence is Evidence.OBSERVED and not hop.from_conntrack
-    assert [v.verdict for v in hop.walk.visits if v.verdict not in ("JUMP", "RETURN")] == ["MARK", "DNAT"]
+    assert hop.rule_trace.decision.evidence is Evidence.OBSERVED and not hop.from_conntrack
+    assert [v.verdict for v in hop.rule_trace.hits if v.verdict not in ("JUMP", "RETURN")] == ["MARK", "DNAT"]
     assert path(translation(syn, "MASQUERADE")).startswith("POSTROUTING")
     for packet in later:
         reply = packet.flow is not None and packet.flow.is_reply
@@ -80,7 +80,7 @@ def test_the_way_to_a_pod(watch: Watch, address: str) -> None:
 def rule_address(hop: Hop) -> str:
     assert hop.nat
     ends = hop.nat.after
-    return place(ends.dst, ends.dport)
+    return format_endpoint(ends.dst, ends.dport)
 
 
 def test_a_connection_from_before(watch: Watch) -> None:
@@ -88,7 +88,7 @@ def test_a_connection_from_before(watch: Watch) -> None:
         with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
             sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
             sock.recv(1000)
-        walks = [h.walk for p in seen.packets for h in p.hops if h.nat]
+        walks = [h.rule_trace for p in seen.packets for h in p.hops if h.nat]
     assert walks and {w for w in walks if w} == {BEFORE}
 
 
@@ -97,8 +97,8 @@ def test_a_reject_is_named(watch: Watch) -> None:
         assert traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY).outcome == "refused"
     hop = next(h for h in seen.packets[0].hops if h.verdict == "REJECT")
     assert path(hop).startswith("INPUT") and "KUBE-EXTERNAL-SERVICES 1" in path(hop)
-    assert hop.walk and hop.walk.decision and hop.walk.decision.rule
-    assert "has no endpoints" in hop.walk.decision.rule.comment
+    assert hop.rule_trace and hop.rule_trace.decision and hop.rule_trace.decision.rule
+    assert "has no endpoints" in hop.rule_trace.decision.rule.comment
 
 
 def test_a_policy_is_named(watch: Watch, restored: None) -> None:
@@ -118,7 +118,7 @@ def test_rules_replaced_between_two_packets(watch: Watch, restored: None) -> Non
             subprocess.run(add, check=True)
             traffic.tcp_connect(topology.NODE4, 9997, timeout=0.3)
     inputs = [h for p in seen.packets for h in p.hops if h.what == "table" and h.table == "filter" and h.hook == "INPUT"]
-    told = {h.walk.undecided or path(h) for h in inputs if h.walk}
+    told = {h.rule_trace.undecided or path(h) for h in inputs if h.rule_trace}
     assert told <= {"INPUT 0", "INPUT 1", GONE} and "INPUT 1" in told, told
     assert all(path(h) == "INPUT 1" for h in inputs if h.verdict == "DROP")
 
@@ -138,5 +138,5 @@ def test_nothing_changes(watch: Watch) -> None:
     before = saved()
     with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
         traffic.http_get()
-    assert any(h.walk and h.walk.visits for p in seen.packets for h in p.hops)
+    assert any(h.rule_trace and h.rule_trace.hits for p in seen.packets for h in p.hops)
     assert saved() == before

@@ -60,21 +60,21 @@ def packets(watch: Watch, live: RulesetWatcher, port: int) -> list[Packet]:
     traffic.http_get(port=port)
     time.sleep(SETTLE_SECONDS)
     watch.session.set_filter(NOTHING)
-    journeys.add(watch.session.events())
+    journeys.feed(watch.session.events())
     losses = watch.session.losses()
     watch.lost += sum(loss.count for loss in losses)
-    return journeys.rest()
+    return journeys.flush()
 
 
-def path(walk: RuleTrace | None) -> str:
-    assert walk and walk.decision, walk
-    return " > ".join(f"{place.chain} {place.number}" for place in walk.decision.path)
+def path(trace: RuleTrace | None) -> str:
+    assert trace and trace.decision, trace
+    return " > ".join(f"{place.chain} {place.number}" for place in trace.decision.path)
 
 
 @pytest.mark.matrix
 def test_the_rules_of_a_service(watch: Watch, nodeport: RulesetWatcher) -> None:
     syn = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
-    nat = {h.chain: h.walk for h in syn.hops if h.what == "chain" and h.table == "ip nat" and h.netns == "node"}
+    nat = {h.chain: h.rule_trace for h in syn.hops if h.what == "chain" and h.table == "ip nat" and h.netns == "node"}
     steps = path(nat["PREROUTING"]).split(" > ")
     assert [s.split()[0].split("-")[:2] for s in steps] == [
         ["PREROUTING"], ["KUBE", "SERVICES"], ["KUBE", "NODEPORTS"], ["KUBE", "EXT"], ["KUBE", "SVC"], ["KUBE", "SEP"],
@@ -83,15 +83,15 @@ def test_the_rules_of_a_service(watch: Watch, nodeport: RulesetWatcher) -> None:
     assert decision and decision.rule and decision.verdict == "DNAT"
     assert "-j DNAT --to-destination 10.244.0.1" in decision.rule.text and "default/http-proxy" in decision.rule.comment
     assert path(nat["POSTROUTING"]).startswith("POSTROUTING 1 > KUBE-POSTROUTING ")
-    marked = [v for v in (nat["PREROUTING"].visits if nat["PREROUTING"] else ()) if v.verdict == "MARK"]
-    assert [v.place.chain for v in marked] == ["KUBE-MARK-MASQ"]
+    marked = [v for v in (nat["PREROUTING"].hits if nat["PREROUTING"] else ()) if v.verdict == "MARK"]
+    assert [v.location.chain for v in marked] == ["KUBE-MARK-MASQ"]
 
 
 def test_every_run_of_a_chain_has_its_walk(watch: Watch, nodeport: RulesetWatcher) -> None:
     seen = packets(watch, nodeport, traffic.NODEPORT_HTTP)
     runs = [h for p in seen for h in p.hops if h.what == "chain"]
     assert len(runs) > 20
-    assert not [h for h in runs if not h.walk or h.walk.undecided or not h.walk.visits]
+    assert not [h for h in runs if not h.rule_trace or h.rule_trace.undecided or not h.rule_trace.hits]
 
 
 def test_rules_that_change_under_way(watch: Watch, nodeport: RulesetWatcher) -> None:
@@ -103,7 +103,7 @@ def test_rules_that_change_under_way(watch: Watch, nodeport: RulesetWatcher) -> 
     after = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
 
     def first(packet: Packet) -> str:
-        walk = next(h.walk for h in packet.hops if h.chain == "PREROUTING" and h.table == "ip nat")
+        walk = next(h.rule_trace for h in packet.hops if h.chain == "PREROUTING" and h.table == "ip nat")
         return path(walk).split(" > ")[0]
 
     assert (first(before), first(after)) == ("PREROUTING 1", "PREROUTING 2")

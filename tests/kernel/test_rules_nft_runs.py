@@ -62,7 +62,7 @@ class Copies:
     def again(self, random: Random) -> None:
         raise NotImplementedError
 
-    def check(self, e: Event, walk: RuleTrace) -> str:
+    def check(self, e: Event, trace: RuleTrace) -> str:
         return ""
 
 
@@ -99,9 +99,9 @@ def test_an_element_that_timed_out_and_names_that_are_long(watch: Watch) -> None
     hops = [h for p in seen.packets for h in p.hops if h.what == "chain" and h.chain.startswith(LONG)]
     assert hops
     for hop in hops:
-        assert hop.walk and not hop.walk.undecided and hop.walk.decision, hop.walk
+        assert hop.rule_trace and not hop.rule_trace.undecided and hop.rule_trace.decision, hop.rule_trace
         assert (hop.table, hop.chain) == (f"ip {TABLE}", f"{LONG}in")
-        elements = [(v.element, v.verdict) for v in hop.walk.visits if v.rule and " vmap " in v.rule.text]
+        elements = [(v.element, v.verdict) for v in hop.rule_trace.hits if v.rule and " vmap " in v.rule.text]
         assert elements == [("", f"JUMP {LONG}"), (f"{NODE4} : jump {LONG}", f"JUMP {LONG}")]
 
 
@@ -126,6 +126,6 @@ def test_the_rule_that_drops_a_packet_put_together_from_fragments(
         with entered(CLIENT), socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.sendto(b"signs" * 600, (address, 9558))
     runs = [h for p in seen.packets for h in p.hops if h.what == "chain" and h.table == "inet whole" and h.chain == "behind"]
-    assert [(h.verdict, h.walk and h.walk.undecided) for h in runs] == [("DROP", "")]
-    assert runs[0].walk and runs[0].walk.decision and runs[0].walk.decision.rule
-    assert "udp dport 9558" in runs[0].walk.decision.rule.text
+    assert [(h.verdict, h.rule_trace and h.rule_trace.undecided) for h in runs] == [("DROP", "")]
+    assert runs[0].rule_trace and runs[0].rule_trace.decision and runs[0].rule_trace.decision.rule
+    assert "udp dport 9558" in runs[0].rule_trace.decision.rule.text

@@ -27,23 +27,27 @@ def only(story: Story, port: int, protocol: str = "TCP") -> Timeline:
 
 
 def ways(timeline: Timeline) -> list[str]:
-    return [f"{s.way} {s.text.partition(',')[0]}" for s in sorted(timeline.steps, key=lambda s: s.time) if s.kind == "packet"]
+    return [
+        f"{s.direction} {s.text.partition(',')[0]}"
+        for s in sorted(timeline.entries, key=lambda s: s.time)
+        if s.kind == "packet"
+    ]
 
 
 def stages(timeline: Timeline, way: str) -> str:
-    return "\n".join(stage.text for step in timeline.steps if step.way == way for stage in step.stages)
+    return "\n".join(stage.text for step in timeline.entries if step.direction == way for stage in step.stages)
 
 
 def test_node_port_with_masquerade(watch: Watch) -> None:
     story = follow(watch, (traffic.NODEPORT_HTTP,), traffic.http_get)
     one = only(story, traffic.NODEPORT_HTTP)
     assert ways(one)[:3] == ["-> SYN", "<- SYN ACK", "-> ACK"]
-    assert one.state == "closed" and one.identity.netns == "node"
+    assert one.state == "closed" and one.key.netns == "node"
     assert "PREROUTING DNAT" in stages(one, "->") and "POSTROUTING MASQUERADE" in stages(one, "->")
     assert "reverse DNAT" in stages(one, "<-") and "reverse MASQUERADE" in stages(one, "<-")
-    told = [s.text for s in one.steps if s.kind == "verdict"]
+    told = [s.text for s in one.entries if s.kind == "verdict"]
     assert len(told) == 1 and told[0].startswith("accepted by ") and (one.cause, one.good) == ("accepted", True)
-    entry = [s.text for s in one.steps if s.kind == "conntrack"]
+    entry = [s.text for s in one.entries if s.kind == "conntrack"]
     assert entry and entry[0].startswith("created, SYN_SENT"), entry
     assert any("ESTABLISHED" in text for text in entry)
 
@@ -91,8 +95,8 @@ def test_dns_with_a_stale_entry(watch: Watch) -> None:
         assert second.server == first.server, "conntrack has kept the old way"
         one = only(story, traffic.NODEPORT_UDP, "UDP")
         assert ways(one) == ["-> UDP", "<- UDP", "-> UDP", "<- UDP"]
-        assert [s.text for s in one.steps if s.kind == "change" and "nat" in s.text], story.text
-        assert any(s.kind == "conntrack" and s.text.startswith("created") for s in one.steps), story.text
+        assert [s.text for s in one.entries if s.kind == "change" and "nat" in s.text], story.text
+        assert any(s.kind == "conntrack" and s.text.startswith("created") for s in one.entries), story.text
     finally:
         rules.restore("http-proxy", "http-proxy-v6")
 
@@ -112,7 +116,7 @@ def test_what_ate_the_first_try(watch: Watch) -> None:
     with also_rules(f"*filter\n-I INPUT -p tcp -m tcp --dport {port} -j DROP\nCOMMIT\n"):
         story = follow(watch, (port,), lambda: traffic.tcp_connect(topology.NODE4, port, timeout=1.5))
     one = only(story, port)
-    again = [s.remark for s in one.steps if s.remark]
+    again = [s.remark for s in one.entries if s.remark]
     assert again == ["sent again (2. try), the first ended: DROPPED in filter/INPUT"]
 
 
@@ -123,7 +127,7 @@ def test_an_entry_that_somebody_removes(watch: Watch) -> None:
         nfnetlink.conntrack_flush()
 
     one = only(follow(watch, (traffic.NODEPORT_HTTP,), ask), traffic.NODEPORT_HTTP)
-    assert any(s.kind == "conntrack" and s.text.startswith("removed by") for s in one.steps)
+    assert any(s.kind == "conntrack" and s.text.startswith("removed by") for s in one.entries)
 
 
 def test_an_icmp_error_and_a_reset(watch: Watch) -> None:

@@ -79,8 +79,8 @@ def test_a_tunnel_between_nodes(watch: Watch) -> None:
     one = only(story, port)
     assert ways(one)[:3] == ["-> SYN", "<- SYN ACK", "-> ACK"], story.text
     assert "in client" in stages(one, "->").splitlines(), story.text
-    assert not [s.remark for s in one.steps if "sent again" in s.remark], story.text
-    (told,) = [s.text for s in one.steps if s.kind == "verdict"]
+    assert not [s.remark for s in one.entries if "sent again" in s.remark], story.text
+    (told,) = [s.text for s in one.entries if s.kind == "verdict"]
     assert told.startswith("accepted by scene-far") and "in client" in told, told
     assert (one.state, one.cause) == ("closed", "accepted"), story.text
 
@@ -112,7 +112,7 @@ def test_a_way_that_is_too_narrow(watch: Watch) -> None:
     finally:
         links.ip(f"link set {topology.BRIDGE} mtu 1500")
     one = only(story, port)
-    remarks = [s.remark for s in one.steps if s.remark]
+    remarks = [s.remark for s in one.entries if s.remark]
     assert any(r.startswith("sent again (2. try), the first ended: DROPPED") for r in remarks), story.text
     assert any("perhaps an MTU black hole" in r for r in remarks), story.text
-    assert one.cause == "accepted" and one.lost >= 3 and one.again >= 2, story.text
+    assert one.cause == "accepted" and one.lost >= 3 and one.retransmitted >= 2, story.text

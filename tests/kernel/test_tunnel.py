@@ -22,7 +22,7 @@ def test_a_pod_of_another_node_behind_a_node_port(watch: Watch) -> None:
     one = only(story, ASKED)
     assert ways(one)[:3] == ["-> SYN", "<- SYN ACK", "-> ACK"], story.text
     assert "in client" in stages(one, "->"), story.text
-    assert not [s.remark for s in one.steps if "sent again" in s.remark], story.text
-    (told,) = [s.text for s in one.steps if s.kind == "verdict"]
+    assert not [s.remark for s in one.entries if "sent again" in s.remark], story.text
+    (told,) = [s.text for s in one.entries if s.kind == "verdict"]
     assert told.startswith("accepted by scene-far") and "in client" in told, told
     assert (one.state, one.cause) == ("closed", "accepted"), story.text

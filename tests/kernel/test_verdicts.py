@@ -11,7 +11,7 @@ from scenes import packets, rules, servers, topology, traffic
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 POD = topology.PODS[0].addr4
 STRAY = 45678
@@ -82,7 +82,7 @@ def test_no_listener(watch: Watch, addr: str) -> None:
     with watch(Filter(ports=(9123,))) as seen:
         assert traffic.tcp_connect(addr, 9123).outcome == "refused"
     first = seen.packets[0]
-    assert first.verdict == f"nobody listens here: TCP {place(addr, 9123)}"
+    assert first.verdict == f"nobody listens here: TCP {format_endpoint(addr, 9123)}"
     given = "NO_SOCKET" if watch.kernel.drop_reasons() else ""
     assert first.outcome == "refused" and first.drop and first.drop.reason == given
     assert seen.packets[1].tcp_flags == "RST ACK"

@@ -13,7 +13,7 @@ from tests.kernel.watching import Watch
 from tracer.connections.change_log import ChangeLog
 from tracer.connections.tracker import ConnectionTracker
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
@@ -34,11 +34,11 @@ class Kept(TextOutput):
 
     def timeline(self, timeline: Timeline) -> None:
         super().timeline(timeline)
-        before = next((t for t in self.timelines if (t.identity, t.origin) == (timeline.identity, timeline.origin)), None)
+        before = next((t for t in self.timelines if (t.key, t.origin) == (timeline.key, timeline.origin)), None)
         if before:
             self.timelines.remove(before)
-        steps = [*(before.steps if before else ()), *timeline.steps]
-        self.timelines.append(replace(timeline, steps=steps))
+        steps = [*(before.entries if before else ()), *timeline.entries]
+        self.timelines.append(replace(timeline, entries=steps))
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Story:
     """What was told. totals: filled at the end."""
 
     output: Kept = field(default_factory=Kept)
-    totals: RunSummary = field(default_factory=RunSummary)
+    summary: RunSummary = field(default_factory=RunSummary)
 
     @property
     def text(self) -> str:
@@ -54,7 +54,7 @@ class Story:
 
     def of(self, port: int, protocol: str = "TCP") -> list[Timeline]:
         """The timelines of connections that asked for a port."""
-        found = [t for t in self.output.timelines if t.identity.protocol == protocol and t.asked.dport == port]
+        found = [t for t in self.output.timelines if t.key.protocol == protocol and t.asked.dport == port]
         return sorted(found, key=lambda t: t.origin)
 
 
@@ -73,9 +73,9 @@ def following(watch: Watch, ports: tuple[int, ...]) -> Iterator[Story]:
         told.start(story.output)
         with watch(Filter(ports=ports), changed=changes.rules) as seen:
             yield story
-        told.turn(0, story.output)  # changes come at once, packets when they are over
+        told.expire(0, story.output)  # changes come at once, packets when they are over
         for packet in seen.packets:
-            explain(packet, known)
-            told.add(packet)
-        told.turn(time.monotonic_ns(), story.output)
-        told.end(story.totals, story.output)
+            attribute(packet, known)
+            told.feed(packet)
+        told.expire(time.monotonic_ns(), story.output)
+        told.flush(story.summary, story.output)

@@ -63,12 +63,12 @@ class Watch:
                 time.sleep(SETTLE_SECONDS)
             finally:
                 self.session.set_filter(NOTHING)
-            journeys.add(self.session.events())
+            journeys.feed(self.session.events())
             last = time.monotonic() + RULES_SECONDS
-            while journeys.waiting and time.monotonic() < last:
+            while journeys.is_waiting_for_rules and time.monotonic() < last:
                 time.sleep(POLL_SECONDS)
-                journeys.add(self.session.events())
+                journeys.feed(self.session.events())
             seen.losses = self.session.losses()
             self.lost += sum(loss.count for loss in seen.losses)
-            journeys.doubt(seen.losses, time.monotonic_ns())
-            seen.packets = journeys.rest()
+            journeys.add_losses(seen.losses, time.monotonic_ns())
+            seen.packets = journeys.flush()

@@ -142,7 +142,7 @@ def healthy() -> FakeNode:
 
 def of_text(
     text: str,
-    known: ClusterView | None = None,
+    cluster: ClusterView | None = None,
     node: FakeNode | None = None,
     backend: str = "legacy",
     sets: str = "",
@@ -152,7 +152,7 @@ def of_text(
     rules = save_parser.parse(text, "ip", backend)
     services = frozenset(re.findall(r"^-A -[tu] (\d[\d.]+):", ipvs, re.M))
     return NodeState(
-        FindingContext(known or ClusterView(), node or healthy()), RuleInventory(rules), FakeRoutes(local=LOCAL | services),
+        FindingContext(cluster or ClusterView(), node or healthy()), RuleInventory(rules), FakeRoutes(local=LOCAL | services),
         SavedVirtual(ipvs),
         SavedSets(sets),
     )  # fmt: skip

@@ -141,8 +141,8 @@ def packets(*trails: Trail) -> list[Packet]:
     """What becomes of all these events, when the kernel wrote them in order of time."""
     journeys = PacketAssembler(hops())
     rows = np.concatenate([t.batch for t in trails])
-    journeys.add(rows[np.argsort(rows["time"], kind="stable")])
-    return journeys.rest()
+    journeys.feed(rows[np.argsort(rows["time"], kind="stable")])
+    return journeys.flush()
 
 
 def packet(trail: Trail) -> Packet:

@@ -147,7 +147,7 @@ class Probes:
     def losses(self) -> list[Loss]:
         return self._losses
 
-    def glance(self) -> None: ...
+    def poll_losses(self) -> None: ...
 
 
 class Shelf(TableReader):
@@ -157,9 +157,9 @@ class Shelf(TableReader):
         self.ready: list[TableSnapshot] = []
         self._kept = kept
 
-    def ask(self, wanted: TableRequest) -> None: ...
+    def request(self, request: TableRequest) -> None: ...
 
-    def done(self) -> list[TableSnapshot]:
+    def read(self) -> list[TableSnapshot]:
         found, self.ready = self.ready[:1], self.ready[1:]
         for each in found:
             self._kept(each)
@@ -171,21 +171,21 @@ class Shelf(TableReader):
 class Machine(RecordingEnvironment):
     """A recording on a machine that is made up."""
 
-    def known(self) -> ClusterView:
-        return replace(super().known(), local=frozenset({"192.168.56.10"}))
+    def cluster_view(self) -> ClusterView:
+        return replace(super().cluster_view(), local=frozenset({"192.168.56.10"}))
 
     def namespaces(self) -> JournaledNamespaces:
-        return JournaledNamespaces(self.tape.asking, cast(Namespaces, Named()))
+        return JournaledNamespaces(self.buffer.ask, cast(Namespaces, Named()))
 
     def processes(self) -> JournaledProcesses:
-        return Holders(self.tape.asking)
+        return Holders(self.buffer.ask)
 
     def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
         return super().function(lambda address: FUNCTIONS.get(address, ""))
 
     def node(self) -> JournaledHostReader:
         nothing = self.files.names[0].parent
-        return JournaledHostReader(self.tape.asking, nothing, nothing)
+        return JournaledHostReader(self.buffer.ask, nothing, nothing)
 
 
 class Named(Names):
@@ -205,7 +205,7 @@ class Printed:
     path: Path
     text: dict[str, str] = field(default_factory=dict)
     said: str = ""
-    totals: RunSummary = field(default_factory=RunSummary)
+    summary: RunSummary = field(default_factory=RunSummary)
     files: list[Path] = field(default_factory=list)
 
 
@@ -243,7 +243,7 @@ def capture(
     heard: Heard | None = None,
     redacted: RecordRedactor | None = None,
     late: int = 0,
-    words: Selectors = Selectors(),  # noqa: B008
+    selectors: Selectors = Selectors(),  # noqa: B008
     renewals: Sequence[RenewedFilter] = (),
 ) -> Printed:
     """A capture, and what was printed. explained: False = as `record` does it. follow: by connection. heard: of conntrack.
@@ -253,31 +253,31 @@ def capture(
     """
     stop = StopRequest()
     machine, out, err = Machine(str(path), sizes, redacted), io.StringIO(), io.StringIO()
-    machine.heard = RecordedConntrackListener(machine.tape, heard or Heard(why="conntrack's events are not told: so"))
-    shelf = Shelf(machine.tape.reading)
+    machine.heard = RecordedConntrackListener(machine.buffer, heard or Heard(why="conntrack's events are not told: so"))
+    shelf = Shelf(machine.buffer.reading)
     shelf.ready = [reading(100, 200)]
-    probes = Probes(turns if turns is not None else some_turns(), stop.ask)
+    probes = Probes(turns if turns is not None else some_turns(), stop.request)
     with ExitStack() as stack:
         stack.callback(machine.close)
-        kube = stack.enter_context(OwnerResolver(ObjectSource(none=True, known=machine.known), words, Filter()))
+        kube = stack.enter_context(OwnerResolver(ObjectSource(none=True, known=machine.cluster_view), selectors, Filter()))
         coming = list(renewals)
         kube.renewals = lambda: [coming.pop(0)] if coming else []  # type: ignore[method-assign]
-        kube.known.store.node = "node-1"
-        kube.known.store.load([SERVICE])
+        kube.cluster.store.node = "node-1"
+        kube.cluster.store.load([SERVICE])
         spaces, processes = machine.namespaces(), cast(Processes, machine.processes())
         legacy = TableGenerations(shelf, lambda act: act in probes.acts)
         for family in ("ip", "ip6"):
-            legacy.ask(TableRequest(NODE, family, ""))
+            legacy.request(TableRequest(NODE, family, ""))
         hits, function = RuleResolver(legacy), machine.function(str)
         journeys = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, quiet=0, rules=hits)
         if not explained:
             asked = machine.spaces(spaces, processes)
             journeys = Prefetcher(spaces, processes, function, hits, machine.node(), machine.sandboxes, asked)
-        session, told = cast(Session, probes), {"said": "--port 30285", "words": asdict(words), "follow": follow}
+        session, told = cast(Session, probes), {"said": "--port 30285", "words": asdict(selectors), "follow": follow}
         told["record_only"] = not explained
         machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, told)
         output = find(form)(out, err)
-        findings = Findings(FindingContext(kube.known, machine.node()))
+        findings = Findings(FindingContext(kube.cluster, machine.node()))
         syns, connections = (
             HandshakeAnalyzer(machine.spaces(spaces, processes), 10**18),
             ConnectionTracker(10**18) if follow else None,
@@ -292,9 +292,9 @@ def capture(
         output.begin(FACTS["full" if form == "json" else "missed"], "--port 30285", "6.12.0")
         run.begin()
         run.follow(stop)
-        machine.close(run.totals.seconds)
-        output.summary(run.totals)
-    return Printed(path, {form: out.getvalue()}, err.getvalue(), run.totals, list(machine.files.names))
+        machine.close(run.summary.seconds)
+        output.summary(run.summary)
+    return Printed(path, {form: out.getvalue()}, err.getvalue(), run.summary, list(machine.files.names))
 
 
 def read(path: Path) -> tuple[RunSummary, str]:

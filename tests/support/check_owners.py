@@ -72,7 +72,7 @@ def check(node: Node, counts: dict[str, Count]) -> None:
                     count.take(f"{node.mode}/{node.scenario} virtual server", truth, answer)
 
 
-def _rules(node: Node, expected: Expected, known: ClusterView, with_api: bool, counts: dict[str, Count]) -> None:
+def _rules(node: Node, expected: Expected, cluster: ClusterView, with_api: bool, counts: dict[str, Count]) -> None:
     files = [name for name, _ in node.rulesets()]
     for name, ruleset in node.rulesets():
         hidden = name == "nft.json" and "nft.json + comments" in files
@@ -80,8 +80,8 @@ def _rules(node: Node, expected: Expected, known: ClusterView, with_api: bool, c
         for rules in ruleset.chains.values():
             for rule in rules:
                 where = f"{node.mode}/{node.scenario} {name} {rule.table} {rule.chain}"
-                counts[way].take(where, expected.of_rule(rule, ruleset), owner_of(rule, ruleset, known))
-                claims = [writer for writer, find in finders() if find(rule, ruleset, known)] if len(rules) < 100 else []
+                counts[way].take(where, expected.of_rule(rule, ruleset), owner_of(rule, ruleset, cluster))
+                claims = [writer for writer, find in finders() if find(rule, ruleset, cluster)] if len(rules) < 100 else []
                 if len(claims) > 1:
                     counts[way].wrong.append(f"{where}: claimed by {claims}")
 

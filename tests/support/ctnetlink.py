@@ -62,7 +62,7 @@ class Heard:
         self.listens = wanted
         return self._why
 
-    def take(self) -> list[Datagram]:
+    def read(self) -> list[Datagram]:
         found, self.waiting = self.waiting, []
         return found
 

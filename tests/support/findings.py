@@ -11,7 +11,7 @@ from tests.support.syns import FakeSpaces
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
@@ -19,7 +19,7 @@ from tracer.model.packet import Endpoints, Hop, IpvsDecision, Nat, Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.node import HostReader, ListeningSocket
-from tracer.packets.outcome import judge
+from tracer.packets.outcome import classify
 
 CLIENT = "192.168.56.1"
 SECOND = 1_000_000_000
@@ -88,31 +88,31 @@ def policy(chain: str, verdict: str = "ACCEPT") -> RuleHit:
 
 
 def table(rules: Ruleset, hook: str, name: str, *visits: RuleHit, verdict: str = "ACCEPT", **more: object) -> Hop:
-    return Hop(0, "table", "node", hook, name, verdict=verdict, walk=RuleTrace(visits, ruleset=rules), **more)  # type: ignore[arg-type]
+    return Hop(0, "table", "node", hook, name, verdict=verdict, rule_trace=RuleTrace(visits, ruleset=rules), **more)  # type: ignore[arg-type]
 
 
 def nat(rules: Ruleset, hook: str, kind: str, before: Endpoints, after: Endpoints, *visits: RuleHit) -> Hop:
-    return Hop(0, "nat", "node", hook, nat=Nat(kind, before, after), walk=RuleTrace(visits, ruleset=rules))
+    return Hop(0, "nat", "node", hook, nat=Nat(kind, before, after), rule_trace=RuleTrace(visits, ruleset=rules))
 
 
 def packet(hops: list[Hop], ends: Endpoints, number: int = 1, protocol: str = "TCP") -> Packet:
     """A SYN with these hops, a second after the one with the number before it."""
     made = Packet(number, number * SECOND, "node", "eth0", "IPv4", protocol, ends, "SYN", 60, hops=hops, number=number)
-    made.verdict, made.outcome = judge(made)
+    made.verdict, made.outcome = classify(made)
     return made
 
 
-def look(packets: list[Packet], known: ClusterView, node: HostReader) -> tuple[list[Finding], list[Finding]]:
+def look(packets: list[Packet], cluster: ClusterView, node: HostReader) -> tuple[list[Finding], list[Finding]]:
     """(what became certain, in order; all that there is at the end) when these packets came one after another."""
-    findings, told = Findings(FindingContext(known, node)), []
+    findings, told = Findings(FindingContext(cluster, node)), []
     settings = node.settings if isinstance(node, FakeNode) else {}
     syns = HandshakeAnalyzer(FakeSpaces(settings))
     for each in packets:
-        explain(each, known)
-        syns.add(each)
+        attribute(each, cluster)
+        syns.feed(each)
         told += findings.look(each)
-        told += [f for verdict in syns.over(each.time) for f in findings.look_syn(verdict)]
-    return told + [f for verdict in syns.rest() for f in findings.look_syn(verdict)], findings.all
+        told += [f for verdict in syns.expire(each.time) for f in findings.look_syn(verdict)]
+    return told + [f for verdict in syns.flush() for f in findings.look_syn(verdict)], findings.all
 
 
 def proofs(finding: Finding, what: str) -> list[str]:

@@ -73,7 +73,7 @@ def main() -> int:
             print(f"{about.stem}: {result.line}", flush=True)
             if given.show or result.wrong:
                 print(*(f"    {line}" for line in result.text.splitlines()), sep="\n", flush=True)
-    wrong, lost = sum(bool(r.wrong) for r in found), sum(bool(r.totals.lost) for r in found)
+    wrong, lost = sum(bool(r.wrong) for r in found), sum(bool(r.summary.lost) for r in found)
     print(f"runs={len(found)} wrong={wrong} lost={lost}")
     return int(bool(wrong) or not found)
 

@@ -10,7 +10,7 @@ from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import DecisionDetail, Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.procnet import BoundSocket
-from tracer.packets.outcome import judge
+from tracer.packets.outcome import classify
 
 MS = 1_000_000
 ASKED = Endpoints("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -45,12 +45,12 @@ class FakeSpaces(NamespaceInspector):
 def packet(ends: Endpoints, flags: str, hops: list[Hop], identity: int = 1, **more: Any) -> Packet:
     """A TCP packet with these hops, judged."""
     made = Packet(identity, hops[0].time, hops[0].netns, hops[0].in_iface, "IPv4", "TCP", ends, flags, 60, hops=hops, **more)
-    made.verdict, made.outcome = judge(made)
+    made.verdict, made.outcome = classify(made)
     return made
 
 
 def clue(what: str, at: int, netns: str = "pod-a", **facts: Any) -> Hop:
-    return Hop(at, "clue", netns, clue=DecisionDetail(what, facts))
+    return Hop(at, "clue", netns, detail=DecisionDetail(what, facts))
 
 
 def way(at: int = 0) -> list[Hop]:
@@ -105,17 +105,17 @@ def last_ack(accepted: bool | None = True, at: int = 8 * MS, identity: int = 3, 
     return packet(ASKED, "ACK", [*way(at), *more], identity, seq=SEQ + 1, ack=SERVER_SEQ + 1, flow=flow)
 
 
-def verdicts(*packets: Packet, spaces: NamespaceInspector | None = None) -> list[HandshakeVerdict]:
+def verdicts(*packets: Packet, inspector: NamespaceInspector | None = None) -> list[HandshakeVerdict]:
     """What is told of these packets when they end one after another, and the run with them."""
-    syns = HandshakeAnalyzer(spaces or FakeSpaces())
+    syns = HandshakeAnalyzer(inspector or FakeSpaces())
     told = []
     for each in packets:
-        syns.add(each)
-        told += syns.over(each.hops[-1].time)
-    return told + syns.rest()
+        syns.feed(each)
+        told += syns.expire(each.hops[-1].time)
+    return told + syns.flush()
 
 
-def cause(*packets: Packet, spaces: NamespaceInspector | None = None) -> tuple[str, str, str]:
+def cause(*packets: Packet, inspector: NamespaceInspector | None = None) -> tuple[str, str, str]:
     """(name, text, evidence) of the only SYN's cause."""
-    (only,) = verdicts(*packets, spaces=spaces)
+    (only,) = verdicts(*packets, inspector=inspector)
     return only.cause.name, only.cause.text, only.cause.evidence.value

@@ -34,7 +34,7 @@ class CaptureProfile:
     ends: dict[Kind, Counter[str]] = field(default_factory=dict)
     decided: dict[Kind, Counter[str]] = field(default_factory=dict)
 
-    def take(self, packet: Packet) -> None:
+    def feed(self, packet: Packet) -> None:
         """A packet of it; answers count with what they answer."""
         ends = packet.flow.orig if packet.flow else packet.endpoints
         if not packet.flow and "SYN ACK" in packet.tcp_flags:
@@ -44,7 +44,7 @@ class CaptureProfile:
             return
         self.ends.setdefault(kind, Counter())[packet.outcome] += 1
         for hop in packet.hops:
-            if hop.owner and hop.walk and hop.walk.decision and not hop.clone and not hop.from_conntrack:
+            if hop.owner and hop.rule_trace and hop.rule_trace.decision and not hop.clone and not hop.from_conntrack:
                 what = f"{hop.nat.kind if hop.nat else hop.verdict}: {hop.owner.text}"
                 self.decided.setdefault(kind, Counter())[what] += 1
 
@@ -58,7 +58,7 @@ def rules_of(capture: CaptureReader) -> dict[RuleKey, int]:
             if kind == Record.READING:
                 reading = rulesets.reading(body)
                 if reading.table:
-                    of = names.get(reading.wanted.netns, str(reading.wanted.netns))
+                    of = names.get(reading.request.netns, str(reading.request.netns))
                     last[key] = [(_key(of, r), r.number) for r in reading.rules.values() if r.number]
             elif kind == Record.NFT:
                 change = rulesets.change(body)

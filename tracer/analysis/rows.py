@@ -8,7 +8,7 @@ from typing import Any
 
 from tracer.model.finding import Finding
 from tracer.model.packet import Hop, Packet
-from tracer.model.rule import Rule, RuleTrace, path
+from tracer.model.rule import Rule, RuleTrace, format_path
 
 Row = dict[str, Any]
 
@@ -65,8 +65,8 @@ def of_packet(packet: Packet) -> Iterator[tuple[str, Row]]:
     yield "packets", row
     for place, hop in enumerate(packet.hops):
         yield "hops", _hop(packet, place, hop, began)
-        if hop.walk and not hop.nat:
-            yield from _acted(packet.number, place, hop.walk)
+        if hop.rule_trace and not hop.nat:
+            yield from _acted(packet.number, place, hop.rule_trace)
 
 
 def _hop(packet: Packet, place: int, hop: Hop, began: int) -> Row:
@@ -79,11 +79,11 @@ def _hop(packet: Packet, place: int, hop: Hop, began: int) -> Row:
     if hop.nat:
         after = hop.nat.after
         row |= {"nat": hop.nat.kind, "src": after.src, "sport": after.sport, "dst": after.dst, "dport": after.dport}
-    if hop.walk:
-        row["undecided"] = hop.walk.undecided or None
-        if hop.walk.decision:
-            rule = hop.walk.decision.rule
-            row |= {"chain_path": path(hop.walk.decision.path), "rule": rule.text if rule else "policy"}
+    if hop.rule_trace:
+        row["undecided"] = hop.rule_trace.undecided or None
+        if hop.rule_trace.decision:
+            rule = hop.rule_trace.decision.rule
+            row |= {"chain_path": format_path(hop.rule_trace.decision.path), "rule": rule.text if rule else "policy"}
     if hop.owner:
         row |= {"owner": hop.owner.text, "owner_kind": hop.owner.kind, "owner_name": hop.owner.label}
     if hop.socket:
@@ -93,9 +93,9 @@ def _hop(packet: Packet, place: int, hop: Hop, began: int) -> Row:
     return row
 
 
-def _acted(packet: int, place: int, walk: RuleTrace) -> Iterator[tuple[str, Row]]:
-    for step, visit in enumerate(walk.visits):
-        rule = visit.rule or Rule("", "", visit.place.chain, 0, "policy")
+def _acted(packet: int, place: int, trace: RuleTrace) -> Iterator[tuple[str, Row]]:
+    for step, visit in enumerate(trace.hits):
+        rule = visit.rule or Rule("", "", visit.location.chain, 0, "policy")
         yield "acted", {
             "packet": packet, "place": place, "step": step, "family": rule.family, "table": rule.table, "chain": rule.chain,
             "number": rule.number, "handle": rule.handle, "verdict": visit.verdict, "evidence": visit.evidence.value,

@@ -14,7 +14,7 @@ from tracer.analysis.rows import COLUMNS
 from tracer.analysis.table import ResultTable
 from tracer.errors import BadOption
 from tracer.pipeline.shutdown import StopRequest
-from tracer.util.optional import need
+from tracer.util.optional import require_optional
 
 MOST_ROWS = 100_000
 """Of an answer that is shown."""
@@ -34,7 +34,7 @@ def ask(directory: Path, sql: str, stop: StopRequest | None = None) -> ResultTab
 
     Raises BadOption with DuckDB's words; KeyboardInterrupt when it was asked to end.
     """
-    duckdb: Any = need("duckdb", "query")
+    duckdb: Any = require_optional("duckdb", "query")
     with duckdb.connect(directory / "capture.duckdb") as connection:
         for name in COLUMNS:
             source = _quoted(directory / f"{name}.parquet")

@@ -40,7 +40,7 @@ def doors(state: NodeState, family: str) -> Iterator[EntryPoint]:
 
 
 def _by_api(state: NodeState, here: str) -> Iterator[EntryPoint]:
-    store = state.known.store
+    store = state.cluster.store
     for port in dict.fromkeys(store.services.values()):
         ends = tuple(e.address for e in store.endpoints.all((port.label, port.protocol)) if e.ready)
         for address in (*port.cluster_ips, *port.external_ips, *port.balancer_ips):

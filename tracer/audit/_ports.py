@@ -75,7 +75,7 @@ def _by_elements(state: NodeState) -> Iterator[PortClaim]:
         if table != "kube-proxy" or not name.endswith("nodeports") or (family, table, name) not in state.maps:
             continue
         for element in found.elements.values():
-            owner = owner_of_element(element.text, state.known)
+            owner = owner_of_element(element.text, state.cluster)
             port = _PORT.match(owner.detail) if owner else None
             if owner and port:
                 fate = REFUSES if "reject" in element.verdict else _fate(owner, element.verdict.upper())
@@ -84,7 +84,7 @@ def _by_elements(state: NodeState) -> Iterator[PortClaim]:
 
 
 def _by_api(state: NodeState) -> Iterator[PortClaim]:
-    store = state.known.store
+    store = state.cluster.store
     for port in store.by_node_port.values():
         ends = [e for e in store.endpoints.all((port.label, port.protocol)) if e.ready]
         sends = "and IPVS sends every request to one of the Service's pods"

@@ -26,15 +26,15 @@ class Sender:
 
 def node_address(state: NodeState, family: str) -> str:
     """The address by which others reach this node; "" when none is known."""
-    node = state.known.store.this_node()
+    node = state.cluster.store.this_node()
     own = [a for a in (node.addresses if node else ()) if _is(a, family) and state.routes.is_local(a)]
     if own:
         return own[0]
     source = state.routes.to(ANYWHERE[family]).source
     if source:
         return source
-    others = (a for a in sorted(state.known.local) if _is(a, family) and not ip_address(a).is_loopback)
-    return next((a for a in others if a not in state.known.ipvs), "")
+    others = (a for a in sorted(state.cluster.local) if _is(a, family) and not ip_address(a).is_loopback)
+    return next((a for a in others if a not in state.cluster.ipvs), "")
 
 
 def senders(state: NodeState, family: str) -> list[Sender]:
@@ -74,8 +74,8 @@ def _pods(state: NodeState, family: str, outside: str) -> Iterator[str]:
                 found = _unused(state, network, link)
                 if found:
                     yield found
-    node, store = state.known.store.this_node(), state.known.store
-    own = [a for s in state.known.sandboxes.every() for a in s.addresses]
+    node, store = state.cluster.store.this_node(), state.cluster.store
+    own = [a for s in state.cluster.sandboxes.every() for a in s.addresses]
     own += [a for pod in store.pods.values() if node and pod.node == node.name and not pod.host_network for a in pod.addresses]
     for address in dict.fromkeys(own):
         if _is(address, family) and state.routes.to(address).kind == "unicast":
@@ -84,10 +84,10 @@ def _pods(state: NodeState, family: str, outside: str) -> Iterator[str]:
 
 def _unused(state: NodeState, network: str, link: NetworkDevice) -> str:
     """An address of the network that leads to this link and that no pod has."""
-    whole, store = ip_network(network), state.known.store
+    whole, store = ip_network(network), state.cluster.store
     for number in range(2, min(MOST_TRIED, whole.num_addresses)):
         address = str(whole[whole.num_addresses - number])
-        used = store.by_pod_ip.all(address) or state.known.sandboxes.at(address)
+        used = store.by_pod_ip.all(address) or state.cluster.sandboxes.at(address)
         route = state.routes.to(address)
         if not used and route.kind == "unicast" and route.out == link.name:
             return address

@@ -24,7 +24,7 @@ def check(state: NodeState) -> Iterator[Finding]:
 
 def _of_pods(state: NodeState, link: NetworkDevice, v6: bool) -> str:
     """The bridge's network if it is this node's pods'."""
-    node, sandboxes = state.known.store.this_node(), state.known.sandboxes
+    node, sandboxes = state.cluster.store.this_node(), state.cluster.sandboxes
     for network in (n for n in link.networks if (":" in n) == v6):
         if node and network in node.pod_cidrs:
             return network

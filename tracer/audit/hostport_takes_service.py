@@ -47,7 +47,7 @@ def _taker(way: TrafficPath) -> str:
     owner = way.owner
     if way.translated and owner and owner.program == "portmap":
         return _POD
-    if "by IPVS" in way.story.packet.verdict or (owner and owner.kind == "Service"):
+    if "by IPVS" in way.predicted.packet.verdict or (owner and owner.kind == "Service"):
         return _SERVICE
     return _NEITHER
 
@@ -96,13 +96,13 @@ def _fate(state: NodeState, host: PortClaim, asked: Sequence[PredictedTraffic]) 
         why = "for kube-proxy's rule comes first" if not state.ipvs else "for IPVS takes it before portmap's rule can act"
         return f"the Service gets every request, {why}, and the pod gets none", "kube", True
     open_ended = [a for a in asked if len(by_sender[a.sender.name]) > 1]
-    if takers == {_POD, _SERVICE} and all(w.by_order for w in _traffic.ways(open_ended)):
+    if takers == {_POD, _SERVICE} and all(w.by_order for w in _traffic.paths(open_ended)):
         way = "nftables" if host.rule and host.rule.table == "cni_hostport" else "backends"
         return _by_sender(by_sender) + _lost(asked, _POD), way if open_ended else "kube", True
     if takers == {_NEITHER}:
-        verdict = next(_traffic.ways(asked)).story.packet.verdict
+        verdict = next(_traffic.paths(asked)).predicted.packet.verdict
         return f"perhaps neither gets them as the rules stand ({verdict})", "unknown", False
-    doubts = [d for w in _traffic.ways(asked) for d in w.story.doubts]
+    doubts = [d for w in _traffic.paths(asked) for d in w.predicted.conditions]
     open_end = f", which depends on whether {doubts[0]}" if doubts else ""
     return f"perhaps one of them gets every request{open_end}", "unknown", False
 
@@ -126,9 +126,9 @@ _LAST = "the one whose base chain was registered last, and a restart of kube-pro
 
 def _lost(asked: Sequence[PredictedTraffic], taker: str) -> str:
     """That requests which one of them takes do not arrive, for rules behind it refuse them."""
-    bad = (w for w in _traffic.ways(asked) if _taker(w) == taker and w.translated and w.story.packet.outcome in BAD)
+    bad = (w for w in _traffic.paths(asked) if _taker(w) == taker and w.translated and w.predicted.packet.outcome in BAD)
     way = next(bad, None)
-    return f"; not all of them arrive: {way.story.packet.verdict}" if way else ""
+    return f"; not all of them arrive: {way.predicted.packet.verdict}" if way else ""
 
 
 def _why_the_pod(state: NodeState, host: PortClaim) -> str:
@@ -149,7 +149,7 @@ def _elsewhere(state: NodeState, host: PortClaim) -> Iterator[Finding]:
     mine, kube = _jumps(state, host)
     if not mine or not host.ruleset or host.address:
         return
-    store, v6 = state.known.store, mine.family == "ip6"
+    store, v6 = state.cluster.store, mine.family == "ip6"
     meant = {s for s, _ in store.by_address.values() if (s.port, s.protocol) == (host.port, host.protocol)}
     addresses = [(s, a) for s in meant for a in (*s.cluster_ips, *s.external_ips, *s.balancer_ips) if (":" in a) == v6]
     taken = [s for s, a in sorted(addresses, key=lambda pair: pair[0].label) if _takes(state, host, a)]
@@ -183,7 +183,7 @@ def _elsewhere(state: NodeState, host: PortClaim) -> Iterator[Finding]:
 def _takes(state: NodeState, host: PortClaim, address: str) -> bool:
     """Whether every request to this address and the hostPort, of the node and of pods, reaches the pod on all ways."""
     found = [
-        _traffic.ask(state, s, address, host.port, host.protocol)
+        _traffic.predict(state, s, address, host.port, host.protocol)
         for s in senders(state, "ip6" if ":" in address else "ip") if s.name != OUTSIDE and s.address != address
     ]  # fmt: skip
     return bool(found) and all(a and all(_taker(w) == _POD for w in a.ways) for a in found)

@@ -12,7 +12,7 @@ SETTINGS = (("IPv4", "net/ipv4/ip_forward", False), ("IPv6", "net/ipv6/conf/all/
 
 
 def check(state: NodeState) -> Iterator[Finding]:
-    node = state.known.store.this_node()
+    node = state.cluster.store.this_node()
     for family, name, v6 in SETTINGS:
         # A node has IPv6 pods only where it has a network for them.
         used = any(":" in c for c in node.pod_cidrs) if v6 and node else not v6

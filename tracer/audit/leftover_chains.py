@@ -121,7 +121,7 @@ def _repeated(state: NodeState) -> Iterator[Finding]:
 
 def _of_nobody(state: NodeState, host: PortClaim) -> Iterator[Finding]:
     """A hostPort of a container that libcni does not know any more, at an address that no pod has."""
-    sandboxes, store = state.known.sandboxes, state.known.store
+    sandboxes, store = state.cluster.sandboxes, state.cluster.store
     known = host.owner.kind == "Pod" or sandboxes.at(host.target) or not host.target
     if known or not store.pods or store.by_pod_ip.all(host.target) or not store.this_node():
         return
@@ -150,7 +150,7 @@ def _goes_to(state: NodeState, host: PortClaim) -> bool | None:
     """Whether every request to the hostPort goes to its pod's address: None when only some do, or that cannot be computed."""
     v6 = bool(host.rule and host.rule.family == "ip6")
     asked = _traffic.at_port(state, host.port, host.protocol, host.address, v6)
-    found = {w.target == host.target for w in _traffic.ways(asked)}
+    found = {w.target == host.target for w in _traffic.paths(asked)}
     return next(iter(found)) if len(found) == 1 else None
 
 

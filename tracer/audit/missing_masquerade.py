@@ -19,7 +19,7 @@ from tracer.audit.state import NodeState
 from tracer.findings.missing_masquerade import conflict, masquerades_behind, subnet_of
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.rule import Rule
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 TUNNELS = frozenset({"vxlan", "ipip", "geneve", "wireguard", "tun", "gre", "sit", "ip6tnl"})
 """Kinds of interfaces that lead to other nodes only."""
@@ -51,9 +51,9 @@ def _lost(state: NodeState, rule: Rule, network: str, found: Finding) -> Iterato
     if not kept:
         return
     door, way = kept[0]
-    to = f"{way.story.packet.endpoints.src} -> {place(door.address, door.port)}"
+    to = f"{way.predicted.packet.endpoints.src} -> {format_endpoint(door.address, door.port)}"
     to += f" (Service {door.label})" if door.label else ""
-    after = way.story.packet.hops[-1]
+    after = way.predicted.packet.hops[-1]
     left = f", and leaves by {after.out_iface}" if after.out_iface else ""
     proof = FindingEvidence("packet", f"{to} goes to {way.target} with its source unchanged{left}", "derived")
     of_door = [w for d, w in asked if d == door]
@@ -75,7 +75,7 @@ def _behind(state: NodeState, rule: Rule, network: str) -> Iterator[EntryPoint]:
 def _ways(state: NodeState, door: EntryPoint, network: str) -> Iterator[TrafficPath]:
     """The ways of the node's own request that lead into the network."""
     here = node_address(state, "ip6" if ":" in network else "ip")
-    asked = _traffic.ask(state, Sender(HERE, here), door.address, door.port, door.protocol) if here else None
+    asked = _traffic.predict(state, Sender(HERE, here), door.address, door.port, door.protocol) if here else None
     for way in asked.ways if asked else ():
         if way.target and ip_address(way.target) in ip_network(network, strict=False):
             yield way

@@ -34,7 +34,7 @@ def _as_it_goes(state: NodeState, port: ServicePort, found: Finding) -> Iterator
     addresses = [(a, port.port) for a in (*port.external_ips, *port.balancer_ips)]
     doors = [("", port.node_port)] if port.node_port else addresses
     asked = [a for address, number in doors for a in _traffic.at_port(state, number, port.protocol, address)]
-    fates = {w.story.packet.outcome in BAD for a in asked if a.sender.name == OUTSIDE for w in a.ways}
+    fates = {w.predicted.packet.outcome in BAD for a in asked if a.sender.name == OUTSIDE for w in a.ways}
     if fates != {False}:
         yield replace(found, certain=found.certain and fates == {True})
 
@@ -48,7 +48,7 @@ def _said(state: NodeState) -> Iterator[tuple[Owner, str, int, FindingEvidence]]
             yield owner, protocol(rule) or "tcp", number, state.proof(rule, ruleset, owner.text)
     for (family, table, name), found in (state.installed.nft.maps if state.installed.nft else {}).items():
         for element in found.elements.values() if (family, table, name) in state.maps and table == "kube-proxy" else ():
-            said = owner_of_element(element.text, state.known) if element.verdict == "drop" else None
+            said = owner_of_element(element.text, state.cluster) if element.verdict == "drop" else None
             port = _PORT.search(element.text)
             if said and NONE_HERE in said.detail and port:
                 proto = next((k for k in element.key if k in ("tcp", "udp", "sctp")), "tcp")

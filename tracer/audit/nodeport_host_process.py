@@ -35,7 +35,7 @@ def _told(state: NodeState, claim: PortClaim, listener: ListeningSocket) -> Iter
     """What becomes of requests, as the predictor says; nothing where all of them reach the process."""
     v6 = bool(claim.rule and claim.rule.family == "ip6")
     asked = _traffic.at_port(state, claim.port, claim.protocol, "", v6)
-    empty = not any(e.ready for e in state.known.store.endpoints.all((claim.owner.label, claim.protocol)))
+    empty = not any(e.ready for e in state.cluster.store.endpoints.all((claim.owner.label, claim.protocol)))
     by_sender = {a.sender.name: {_fate(w, empty) for w in a.ways} for a in asked}
     fates = set().union(*by_sender.values())
     if fates == {REFUSES, REFUSED_BY_IPVS}:
@@ -62,7 +62,7 @@ _WHOSE = {OUTSIDE: "from outside", HERE: "of the node itself", POD: "of pods"}
 
 def _fate(way: TrafficPath, empty: bool) -> str:
     """What becomes of a request, as a clause; "" when it is none of these. empty: no endpoint of the Service is known."""
-    packet = way.story.packet
+    packet = way.predicted.packet
     if way.outcome == BY_IPVS:
         return _BY_IPVS
     if packet.outcome == "rejected":
@@ -70,7 +70,7 @@ def _fate(way: TrafficPath, empty: bool) -> str:
         return REFUSED_BY_IPVS if by_ipvs else REFUSES if empty else _BY_A_RULE.format("refuses")
     if packet.outcome == "dropped":
         said = any(NONE_HERE in f"{v.rule.comment if v.rule else ''} {v.element}" or v.element.endswith(": drop")
-                   for h in packet.hops if h.walk for v in h.walk.visits)  # fmt: skip
+                   for h in packet.hops if h.rule_trace for v in h.rule_trace.hits)  # fmt: skip
         return _DROPS if said or empty else _BY_A_RULE.format("drops")
     if way.translated and way.owner and way.owner.kind == "Service":
         return _SENDS
@@ -79,6 +79,6 @@ def _fate(way: TrafficPath, empty: bool) -> str:
 
 def _listener(state: NodeState, port: int, protocol: str) -> ListeningSocket | None:
     """Who listens on the port at an address that others reach the node by."""
-    addresses = sorted(a for a in state.known.local if not a.startswith("127.") and a != "::1")
+    addresses = sorted(a for a in state.cluster.local if not a.startswith("127.") and a != "::1")
     found = (state.context.node.listener(address, port, protocol) for address in addresses)
     return next(filter(None, found), None)

@@ -36,11 +36,11 @@ class NodeState:
     uncomputed: list[str] = field(default_factory=list)
 
     @property
-    def known(self) -> ClusterView:
-        return self.context.known
+    def cluster(self) -> ClusterView:
+        return self.context.cluster
 
     @cached_property
-    def journey(self) -> PathPredictor:
+    def predictor(self) -> PathPredictor:
         """What says what happens to a packet (tracer/explain)."""
         return PathPredictor(self.installed, self.routes, self.context.node, self.virtual, self.sets)
 
@@ -73,7 +73,7 @@ class NodeState:
                         yield rule, ruleset
 
     def owner(self, rule: Rule, ruleset: Ruleset) -> Owner:
-        return owner_of(rule, ruleset, self.known)
+        return owner_of(rule, ruleset, self.cluster)
 
     def proof(self, rule: Rule, ruleset: Ruleset, whose: str = "") -> FindingEvidence:
         """A rule that is there, and who told so."""

@@ -18,7 +18,7 @@ from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.rule import Rule, Ruleset
 from tracer.packets.outcome import BAD
 from tracer.rules import operator_commands
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 SHOWN = 5
 """So many rules are shown."""
@@ -89,9 +89,9 @@ def _refuses(state: NodeState, rule: Rule, ruleset: Ruleset) -> tuple[str, Findi
     asked = _traffic.at_port(state, ports[0], proto, address, rule.family == "ip6")
     # IPVS takes the node's own requests in OUTPUT, before the filter table.
     ways = [w for a in asked if a.sender.name != HERE for w in a.ways]
-    if not ways or not all(w.met(rule) and w.story.packet.outcome in BAD for w in ways):
+    if not ways or not all(w.met(rule) and w.predicted.packet.outcome in BAD for w in ways):
         return None
     owner = state.owner(rule, ruleset)
-    at = place(address, ports[0])
+    at = format_endpoint(address, ports[0])
     server = FindingEvidence("server", f"IPVS virtual server {proto} {at} -> {', '.join(real)}", "/proc/net/ip_vs")
     return at + (f" (Service {owner.label})" if owner.label else ""), server

@@ -23,12 +23,12 @@ UNKNOWN = "conntrack's events are not in this capture"
 class RecordedChangeLog(ChangeLog):
     """Changes that go on tape."""
 
-    def __init__(self, tape: RecordBuffer) -> None:
+    def __init__(self, buffer: RecordBuffer) -> None:
         super().__init__()
-        self._tape = tape
+        self._tape = buffer
 
-    def take(self) -> list[TimelineEntry]:
-        found = super().take()
+    def read(self) -> list[TimelineEntry]:
+        found = super().read()
         if found:
             self._tape.changes(found)
         return found
@@ -41,7 +41,7 @@ class ReplayedChangeLog(ChangeLog):
         super().__init__()
         self.coming: list[TimelineEntry] = []
 
-    def take(self) -> list[TimelineEntry]:
+    def read(self) -> list[TimelineEntry]:
         return _taken(self.coming)
 
 
@@ -51,22 +51,22 @@ class RecordedConntrackListener:
     ports: of what was asked for, none = all. A message has both tuples of its connection, so it has one of them.
     """
 
-    def __init__(self, tape: RecordBuffer, of: ConntrackListener) -> None:
-        self._tape, self._of = tape, of
+    def __init__(self, buffer: RecordBuffer, of: ConntrackListener) -> None:
+        self._tape, self._of = buffer, of
         self._names: dict[int, str] = {}
         self.ports: Collection[int] = ()
         self.lost = 0
 
     def listen(self, wanted: bool) -> str:
-        return why(self._tape.asking, self._of.listen(True))
+        return why(self._tape.ask, self._of.listen(True))
 
-    def take(self) -> list[Datagram]:
+    def read(self) -> list[Datagram]:
         numbers = [port.to_bytes(2, "big") for port in self.ports]
-        found = [d for d in self._of.take() if not numbers or any(n in d[1] for n in numbers)]
+        found = [d for d in self._of.read() if not numbers or any(n in d[1] for n in numbers)]
         if found:
             self._tape.entries(found)
-        self._names = names(self._tape.asking, found, self._of)
-        self.lost = lost(self._tape.asking, self._of.lost)
+        self._names = names(self._tape.ask, found, self._of)
+        self.lost = lost(self._tape.ask, self._of.lost)
         return found
 
     def process(self, port: int) -> str:
@@ -79,8 +79,8 @@ class RecordedConntrackListener:
 class ReplayedConntrackListener:
     """What conntrack told then."""
 
-    def __init__(self, asking: Journal) -> None:
-        self._asking = asking
+    def __init__(self, journal: Journal) -> None:
+        self._asking = journal
         self._names: dict[int, str] = {}
         self.coming: list[Datagram] = []
         self.lost = 0
@@ -88,7 +88,7 @@ class ReplayedConntrackListener:
     def listen(self, wanted: bool) -> str:
         return why(self._asking, UNKNOWN)
 
-    def take(self) -> list[Datagram]:
+    def read(self) -> list[Datagram]:
         found = _taken(self.coming)
         self._names = names(self._asking, found, None)
         self.lost = lost(self._asking, 0)
@@ -103,23 +103,23 @@ class ReplayedConntrackListener:
 # The questions are asked in the same order live and in a replay.
 
 
-def why(asking: Journal, found: str) -> str:
-    return answered(lambda: asking(("conntrack events", "why not"), lambda: found, UNKNOWN), UNKNOWN)
+def why(journal: Journal, found: str) -> str:
+    return answered(lambda: journal(("conntrack events", "why not"), lambda: found, UNKNOWN), UNKNOWN)
 
 
-def lost(asking: Journal, found: int) -> int:
-    return answered(lambda: asking(("conntrack events", "lost"), lambda: found, 0), 0)
+def lost(journal: Journal, found: int) -> int:
+    return answered(lambda: journal(("conntrack events", "lost"), lambda: found, 0), 0)
 
 
-def names(asking: Journal, found: Iterable[Datagram], of: ConntrackListener | None) -> dict[int, str]:
+def names(journal: Journal, found: Iterable[Datagram], of: ConntrackListener | None) -> dict[int, str]:
     """Who has the netlink ports that removed entries."""
     ports = {port for _, data in found for port in removers(data)}
-    return {port: _name(asking, port, of) for port in sorted(ports)}
+    return {port: _name(journal, port, of) for port in sorted(ports)}
 
 
-def _name(asking: Journal, port: int, of: ConntrackListener | None) -> str:
+def _name(journal: Journal, port: int, of: ConntrackListener | None) -> str:
     known = f"netlink port {port}"
-    return answered(lambda: asking(("netlink port", port), lambda: of.process(port) if of else "", known), known)
+    return answered(lambda: journal(("netlink port", port), lambda: of.process(port) if of else "", known), known)
 
 
 def _taken(coming: list[T]) -> list[T]:

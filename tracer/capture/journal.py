@@ -24,9 +24,9 @@ NOBODY = (0, "")
 class JournaledProcesses(Processes):
     """Which process holds a socket."""
 
-    def __init__(self, asking: Journal, of: str = "process") -> None:
+    def __init__(self, journal: Journal, of: str = "process") -> None:
         super().__init__()
-        self._asking, self._of = asking, of
+        self._asking, self._of = journal, of
 
     def owner(self, inode: int) -> tuple[int, str]:
         # Most sockets are asked for again and again; the answer is looked up once.
@@ -39,9 +39,9 @@ class JournaledNamespaces(Namespaces):
     """Names of network namespaces. of: those of this machine; None in a replay: then what was known at the start is given."""
 
     def __init__(
-        self, asking: Journal, of: Namespaces | None, node: int = 0, own: int = 0, names: dict[int, str] | None = None
+        self, journal: Journal, of: Namespaces | None, node: int = 0, own: int = 0, names: dict[int, str] | None = None
     ) -> None:
-        self._asking, self._of = asking, of
+        self._asking, self._of = journal, of
         self.node, self.own = (of.node, of.own) if of else (node, own)
         self._names = of._names if of else Bounded(NAMES_KEPT)
         self._names.update(names or {})
@@ -70,10 +70,10 @@ class JournaledNamespaces(Namespaces):
 class JournaledHostReader(HostReader):
     """What findings ask of the node. Its processes are asked about through the same Asking. Every method may raise NotAsked."""
 
-    def __init__(self, asking: Journal, proc: Path = Path("/proc"), run: Path | None = None) -> None:
+    def __init__(self, journal: Journal, proc: Path = Path("/proc"), run: Path | None = None) -> None:
         super().__init__(proc, run)
-        self._asking = asking
-        self._processes = JournaledProcesses(asking, "listener")
+        self._asking = journal
+        self._processes = JournaledProcesses(journal, "listener")
 
     def listener(self, address: str, port: int, protocol: str) -> ListeningSocket | None:
         """As live. Raises NotAsked also where the process was not asked for: it may be one that is meant to listen there."""
@@ -92,9 +92,9 @@ class JournaledNamespaceInspector(NamespaceInspector):
     What was not asked is as what could not be read: empty, and a verdict says nothing of it.
     """
 
-    def __init__(self, asking: Journal, namespaces: Namespaces, processes: Processes) -> None:
+    def __init__(self, journal: Journal, namespaces: Namespaces, processes: Processes) -> None:
         super().__init__(namespaces, processes)
-        self._asking = asking
+        self._asking = journal
 
     def names(self) -> list[str]:
         ask = super().names
@@ -110,6 +110,6 @@ class JournaledNamespaceInspector(NamespaceInspector):
         return answered(lambda: self._asking(("space", name, "counters"), lambda: ask(name), {}), {})
 
 
-def asked_function(asking: Journal, function: Callable[[int], str]) -> Callable[[int], str]:
+def asked_function(journal: Journal, function: Callable[[int], str]) -> Callable[[int], str]:
     """The kernel function that an address lies in, "" = not known."""
-    return lambda address: answered(lambda: asking(("function", address), lambda: function(address), ""), "")
+    return lambda address: answered(lambda: journal(("function", address), lambda: function(address), ""), "")

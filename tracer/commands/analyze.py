@@ -57,7 +57,7 @@ def stats(paths: Sequence[str], names: Sequence[str], form: str, asked: ReplayRe
 
         def take(packet: Packet) -> None:
             for one in made:
-                one.take(packet)
+                one.feed(packet)
 
         totals, output = run(capture, f"counting {capture.path}", asked, take, stop)
         tables = [table for one in made for table in one.tables()]
@@ -98,7 +98,7 @@ def diff(one: str, other: str, form: str, asked: ReplayRequest) -> int:
         captures = [stack.enter_context(CaptureReader(path)) for path in (one, other)]
         for capture in captures:
             side = differing.CaptureProfile(differing.rules_of(capture))
-            run(capture, f"reading {capture.path}", asked, side.take, stop)
+            run(capture, f"reading {capture.path}", asked, side.feed, stop)
             sides.append(side)
         names = ("A", "B") if Path(one).name == Path(other).name else (Path(one).name, Path(other).name)
         tables = list(differing.tables(sides[0], sides[1], names))

@@ -27,7 +27,7 @@ def run(form: str, source: ObjectSource) -> int:
         for note in kube.notes():
             output.note(note)
         rules = inventory.read(nft_loaded())
-        state = NodeState(FindingContext(kube.known), rules)
+        state = NodeState(FindingContext(kube.cluster), rules)
         found = audit(state)
         unread = (*rules.unread, *state.uncomputed)
         code = status(found, unread)

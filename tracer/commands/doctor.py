@@ -68,10 +68,10 @@ def run(form: str, kubeconfig: str | None = None) -> int:
     return code
 
 
-def exit_status(facts: Iterable[CheckResult]) -> int:
+def exit_status(results: Iterable[CheckResult]) -> int:
     """0: a default run loses nothing; 1: it loses something; else the status with which a run would fail, first cause
     first (tracer/errors.py)."""
-    found = {fact.status for fact in facts}
+    found = {fact.status for fact in results}
     return min((s for s in found if s > 1), default=max(found, default=0))
 
 

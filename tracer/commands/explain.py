@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tracer import render
 from tracer.errors import BadOption
 from tracer.kernel.session import Kernel, Session
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
@@ -55,7 +55,7 @@ class LiveComparison:
     command: tuple[str, ...] = ()
 
 
-def run(question: PathQuery, form: str, verbose: bool, source: ObjectSource, live: LiveComparison | None) -> int:
+def run(query: PathQuery, form: str, verbose: bool, source: ObjectSource, live: LiveComparison | None) -> int:
     """The command `k8snet-trace explain`; returns its exit status. Raises TraceError."""
     (require_tracing if live else require_root)()
     with OwnerResolver(source, Selectors(), Filter()) as kube:
@@ -63,35 +63,37 @@ def run(question: PathQuery, form: str, verbose: bool, source: ObjectSource, liv
         kube.settle()
         for note in kube.notes():
             output.note(note)
-        stories, unread = tell(question, kube)
+        stories, unread = tell(query, kube)
         for why in unread:
             output.note(f"not looked at: {why}")
         output.explained(stories)
-        return watch(question, stories, kube, output, live) if live else 11 if unread else 0
+        return watch(query, stories, kube, output, live) if live else 11 if unread else 0
 
 
-def tell(question: PathQuery, kube: OwnerResolver) -> tuple[list[PredictedPath], Sequence[str]]:
+def tell(query: PathQuery, kube: OwnerResolver) -> tuple[list[PredictedPath], Sequence[str]]:
     """The stories with their owners, and what could not be read. Raises BadOption where the rules cannot be computed."""
     rules = inventory.read(nft_loaded())
     try:
-        stories = PathPredictor(rules).stories(question)
+        stories = PathPredictor(rules).predict(query)
     except UnknownOption as e:
         raise BadOption(f"The rules cannot be computed: {e}.") from e
     except TooManyPaths as e:
         raise BadOption(f"The rules leave too many ways open to tell them: {e}.") from e
     if rules.unread:
-        stories = [replace(story, doubts=(*story.doubts, UNREAD)) for story in stories]
+        stories = [replace(story, conditions=(*story.conditions, UNREAD)) for story in stories]
     for story in stories:
-        explain(story.packet, kube.known)
+        attribute(story.packet, kube.cluster)
     return stories, rules.unread
 
 
-def watch(question: PathQuery, stories: list[PredictedPath], kube: OwnerResolver, output: Output, live: LiveComparison) -> int:
+def watch(
+    query: PathQuery, predicted_paths: list[PredictedPath], kube: OwnerResolver, output: Output, live: LiveComparison
+) -> int:
     """Traces what is sent until told to stop, and compares; returns the exit status."""
     kernel = Kernel.running()
-    ports = (question.dport,) if question.dport else ()
-    wanted = Filter(ports=ports, hosts=(parse_host(question.dst),), protocol=question.number)
-    beside = PredictionOutput(question, stories, output)
+    ports = (query.dport,) if query.dport else ()
+    wanted = Filter(ports=ports, hosts=(parse_host(query.dst),), protocol=query.number)
+    beside = PredictionOutput(query, predicted_paths, output)
     with ExitStack() as stack:
         give_up(tuple(BITS))
         session = stack.enter_context(Session(kernel, wanted, True))
@@ -113,16 +115,16 @@ def watch(question: PathQuery, stories: list[PredictedPath], kube: OwnerResolver
             end(command)
     if not beside.told:
         output.note("No first packet of such a connection was seen.")
-        return 11 if traced.totals.lost else 12
+        return 11 if traced.summary.lost else 12
     return 10 if any(c.difference for c in beside.told) else 0
 
 
 class PredictionOutput(Output):
     """Takes the packets of a run, and gives an output those that were asked about, beside what was told of them."""
 
-    def __init__(self, question: PathQuery, stories: list[PredictedPath], output: Output) -> None:
+    def __init__(self, query: PathQuery, predicted_paths: list[PredictedPath], output: Output) -> None:
         super().__init__(output.out, output.err, output.verbose)
-        self._question, self._stories, self._output = question, stories, output
+        self._question, self._stories, self._output = query, predicted_paths, output
         self.told: list[PredictionCheck] = []
 
     def packet(self, packet: Packet) -> None:
@@ -134,22 +136,22 @@ class PredictionOutput(Output):
     def lost(self, loss: LostEvents) -> None:
         self._output.lost(loss)
 
-    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None:
+    def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         pass
 
     def finding(self, finding: Finding) -> None:
         pass
 
-    def summary(self, totals: RunSummary) -> None:
+    def summary(self, summary: RunSummary) -> None:
         pass
 
-    def doctor(self, facts: Sequence[CheckResult], status: int) -> None:
+    def doctor(self, results: Sequence[CheckResult], status: int) -> None:
         pass
 
 
-def asked(packet: Packet, question: PathQuery) -> bool:
+def asked(packet: Packet, query: PathQuery) -> bool:
     """Whether it is the first packet of a connection that was asked about; nothing is compared with one that lost a part."""
     ends, flow = packet.endpoints, packet.flow
-    same = (ends.src, ends.dst, ends.dport) == (question.src, question.dst, question.dport)
+    same = (ends.src, ends.dst, ends.dport) == (query.src, query.dst, query.dport)
     first = packet.tcp_flags in ("SYN", "") and not (flow and (flow.is_reply or flow.state == "ESTABLISHED"))
-    return same and first and packet.complete and question.sport in (0, ends.sport)
+    return same and first and packet.complete and query.sport in (0, ends.sport)

@@ -94,16 +94,16 @@ def trace(
             run.begin()
             command = start(cmd) if cmd else None
             run.follow(stop, command)
-            for note in parts.close(run.totals.seconds):
+            for note in parts.close(run.summary.seconds):
                 output.note(note)
-            output.summary(run.totals)
+            output.summary(run.summary)
         except BrokenPipeError:
             hang_up(sys.stdout)
             return 0
         finally:
             end(command)
             stop.restore()
-    return status(run.totals, bool(cmd))
+    return status(run.summary, bool(cmd))
 
 
 @dataclass(frozen=True)
@@ -140,12 +140,12 @@ def prepare(
     limits = RunLimits(job.count, job.duration, kube.current.drops_only)
     if isinstance(parts, RecordingEnvironment):
         facts = {"full": corrected(full, session.refused), "missed": few(session)}
-        told = asdict(job) | {"drops_only": limits.drops_only, "words": asdict(kube.words)}
+        told = asdict(job) | {"drops_only": limits.drops_only, "words": asdict(kube.selectors)}
         parts.start(session, kube, spaces, kernel.release, clock, reasons, tracked, facts, told)
-    findings, changes = Findings(FindingContext(kube.known, node)), parts.changes()
+    findings, changes = Findings(FindingContext(kube.cluster, node)), parts.changes()
     rules.replaced = changes.rules
-    kube.known.store.on_apply(changes.applied)
-    kube.known.store.on_change(changes.objects)
+    kube.cluster.store.on_apply(changes.applied)
+    kube.cluster.store.on_change(changes.objects)
     syns = HandshakeAnalyzer(parts.spaces(spaces, processes), clock, limits.drops_only)
     connections = ConnectionTracker(clock) if job.follow else None
     following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, limits.drops_only, parts.entries()))
@@ -156,7 +156,9 @@ def prepare(
 
 def _kube(options: dict[str, Any], parts: Environment) -> OwnerResolver:
     """Takes the options that speak of Kubernetes out of the others, which make the filter."""
-    source = ObjectSource(options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"), parts.known)
+    source = ObjectSource(
+        options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"), parts.cluster_view
+    )
     words = Selectors(*(options.pop(name) for name in ("services", "pods", "node_ports", "host_ports")))
     return OwnerResolver(source, words, filter_options.wanted(**options))
 

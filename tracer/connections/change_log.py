@@ -34,18 +34,18 @@ class ChangeLog:
 
     def applied(self, change: Change) -> None:
         """What is being done to the objects of the API, in this thread."""
-        self._applied.words = words(change)
+        self._applied.words = format_change(change)
 
     def objects(self) -> None:
         """What has just been applied, an endpoint for one, differs from what was known."""
         self._steps.append(TimelineEntry(self._now(), "change", getattr(self._applied, "words", "Kubernetes' objects changed")))
 
-    def take(self) -> list[TimelineEntry]:
+    def read(self) -> list[TimelineEntry]:
         """What has come since the last call, oldest first."""
         return [self._steps.popleft() for _ in range(len(self._steps))]
 
 
-def words(change: Change) -> str:
+def format_change(change: Change) -> str:
     """One phrase for a change of objects: "EndpointSlice shop/cart-x changed, ready: 10.244.0.11, 10.244.0.12"."""
     what, kind, bodies = change
     if what not in ENDS or len(bodies) != 1:

@@ -86,7 +86,7 @@ class ConntrackListener(Protocol):
     def listen(self, wanted: bool) -> str:
         """Begins, if this run tells it. Returns why that cannot be, "" when it can."""
 
-    def take(self) -> list[Datagram]:
+    def read(self) -> list[Datagram]:
         """What has come since the last call."""
 
     def process(self, port: int) -> str:
@@ -123,7 +123,7 @@ class EntryEvents:
         self._sock.settimeout(0.2)
         self._thread = Worker("conntrack events", self._work).start()
 
-    def take(self) -> list[Datagram]:
+    def read(self) -> list[Datagram]:
         return [self._came.popleft() for _ in range(len(self._came))]
 
     def process(self, port: int) -> str:
@@ -152,7 +152,7 @@ class EntryEvents:
             self._sock.close()
 
 
-def read(data: bytes, now: int) -> Iterator[EntryEvent]:
+def parse(data: bytes, now: int) -> Iterator[EntryEvent]:
     """The events in one datagram of netlink. Taken apart here: a busy node has thousands a second, and pyroute2's decoder takes
     twelve times as long (300 us an event)."""
     for kind, flags, port, body in _messages(data):
@@ -223,7 +223,7 @@ class EntryExpiry:
         self._until: dict[tuple[str, Endpoints, int], int] = {}
         self._most = most
 
-    def words(self, event: EntryEvent, process: Callable[[int], str] | None = None) -> str:
+    def format(self, event: EntryEvent, process: Callable[[int], str] | None = None) -> str:
         """One phrase for an event: "created, SYN_SENT, 120 s". process: tells who has a netlink port."""
         key = event.protocol, event.orig, event.zone
         if event.what != "removed":

@@ -12,10 +12,10 @@ from tracer.model.packet import Hop, Nat, Packet
 from tracer.model.timeline import Stage, TimelineEntry
 from tracer.packets import flooded_copies, icmp, purged
 from tracer.packets.outcome import BAD, benign
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 
-def step(packet: Packet, way: str, remark: str = "") -> TimelineEntry:
+def entry(packet: Packet, way: str, remark: str = "") -> TimelineEntry:
     """The step that a packet is. way, remark: as in Step."""
     text = f"{packet.tcp_flags or icmp.error(packet) or packet.protocol}, {packet.length} B"
     if "RST" in packet.tcp_flags or way == "!":
@@ -33,24 +33,24 @@ def _same(packet: Packet, way: str) -> int:
     return hash((way, packet.seq, packet.ack, packet.tcp_flags, packet.length, packet.protocol))
 
 
-def continues(step: TimelineEntry, packet: Packet, way: str) -> bool:
+def continues(entry: TimelineEntry, packet: Packet, way: str) -> bool:
     """Whether a packet is what this step tells of: later, or seen again in a namespace where it has not been, out of a tunnel,
     in another buffer. What is sent again begins where it began the first time."""
-    if step.same != _same(packet, way) or step.kind != "packet" or step.bad:
+    if entry.same != _same(packet, way) or entry.kind != "packet" or entry.bad:
         return False
-    elsewhere = packet.netns != step.netns and all(stage.netns != packet.netns for stage in step.stages)
+    elsewhere = packet.netns != entry.netns and all(stage.netns != packet.netns for stage in entry.stages)
     return bool(packet.continues) or elsewhere
 
 
-def further(step: TimelineEntry, packet: Packet) -> TimelineEntry:
+def extended(entry: TimelineEntry, packet: Packet) -> TimelineEntry:
     """The step with the rest of its packet's way."""
     first = packet.hops[0]
     by = f", by {first.in_iface}" if first.in_iface else ""
-    later = first.time - step.time
-    before = step.stages[-1].netns if step.stages else step.netns
+    later = first.time - entry.time
+    before = entry.stages[-1].netns if entry.stages else entry.netns
     here = [Stage(later, packet.netns, f"in {packet.netns}{by}, known by its header")] if packet.netns != before else []
     rest = (replace(stage, time=stage.time + later) for stage in _stages(packet))
-    return replace(step, stages=(*step.stages, *here, *rest), end=_end_of(packet), bad=packet.outcome in BAD)
+    return replace(entry, stages=(*entry.stages, *here, *rest), end=_end_of(packet), bad=packet.outcome in BAD)
 
 
 def _end_of(packet: Packet) -> str:
@@ -113,10 +113,10 @@ def _text(hop: Hop) -> str:
         return f"socket {hop.socket.state}".strip() + who
     if hop.drop and not benign(hop.drop):
         return f"drop {hop.drop.reason or 'without a reason'} in {hop.drop.function or 'an unknown function'}"
-    if hop.clue and hop.clue.what == "neighbour":
+    if hop.detail and hop.detail.what == "neighbour":
         return "waits for the next hop's link address"
-    if hop.clue and hop.clue.what == "reset":
-        state = hop.clue.facts.get("state")
+    if hop.detail and hop.detail.what == "reset":
+        state = hop.detail.facts.get("state")
         return "answered with a reset, " + (f"by a socket in {state}" if state else "for no socket takes it")
     if hop.decisive and hop.what in ("table", "chain", "hook"):
         owner = f"  {hop.owner.text}" if hop.owner and hop.owner.known else ""
@@ -136,7 +136,7 @@ def _translator(hop: Hop, nat: Nat) -> str:
 def rewrite(nat: Nat) -> str:
     """The end that changed, before and after."""
     return " and ".join(
-        f"{place(*old)} -> {place(*new)}"
+        f"{format_endpoint(*old)} -> {format_endpoint(*new)}"
         for old, new in (
             ((nat.before.src, nat.before.sport), (nat.after.src, nat.after.sport)),
             ((nat.before.dst, nat.before.dport), (nat.after.dst, nat.after.dport)),

@@ -51,19 +51,19 @@ class ConnectionIndex:
                 if number is not None:
                     yield number, "" if flow else BY_ENDS
 
-    def of_entry(self, identity: ConnectionKey) -> int | None:
+    def of_entry(self, key: ConnectionKey) -> int | None:
         """The timeline of a conntrack entry."""
-        number = self._by_identity.get(identity)
-        return self._by_alias.get((identity.protocol, identity.orig)) if number is None else number
+        number = self._by_identity.get(key)
+        return self._by_alias.get((key.protocol, key.orig)) if number is None else number
 
     def has(self, number: int, protocol: str, ends: Endpoints) -> bool:
         """Whether these ends, in this direction, lead to that timeline."""
         return self._by_alias.get((protocol, ends)) == number
 
-    def learn(self, number: int, identity: ConnectionKey, packet: Packet) -> None:
+    def learn(self, number: int, key: ConnectionKey, packet: Packet) -> None:
         """From now on everything that this packet had leads to the timeline. identity: the timeline's own."""
         leads = self._of.setdefault(number, [])
-        for each in (identity, identity_of(packet)):
+        for each in (key, identity_of(packet)):
             if self._by_identity.get(each) != number:
                 self._by_identity[each] = number
                 leads.append(each)

@@ -39,7 +39,7 @@ class Retransmissions:
         if tries == 1:
             self._sent[way, packet.seq] = tries, packet.verdict
 
-    def rest(self) -> None:
+    def flush(self) -> None:
         """The connection is quiet: only what may yet be sent again."""
         self._keep(MOST_QUIET)
 

@@ -66,45 +66,45 @@ class ConnectionTracker:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, packet: Packet) -> None:
+    def feed(self, packet: Packet) -> None:
         """Takes a packet that is over."""
         one, joined = self._find(packet)
         self._open.move_to_end(one.number)
         if packet.tcp_flags == "SYN" and one.isn is None:
             one.isn, one.timeline.whole = packet.seq, True
-        if packet.protocol == one.timeline.identity.protocol:
-            self._leads.learn(one.number, one.timeline.identity, packet)
+        if packet.protocol == one.timeline.key.protocol:
+            self._leads.learn(one.number, one.timeline.key, packet)
         way = self._way(one, packet)
         if self._goes_on(one, packet, way):
             return
         again = "" if packet.continues else one.tries.again(packet, way)
         remarks = (THE_REST if packet.continues else again, joined)
-        step = entries.step(packet, way, ", ".join(r for r in remarks if r))
+        step = entries.entry(packet, way, ", ".join(r for r in remarks if r))
         one.timeline.packets += 1
-        one.timeline.again += bool(again)
+        one.timeline.retransmitted += bool(again)
         one.timeline.lost += step.bad
         self._append(one, step)
         self._follow_state(one, packet, way)
         while len(self._open) > self._most or self._steps > self._most_steps:
             self._age()
 
-    def note(self, identity: ConnectionKey, step: TimelineEntry, cause: str = "") -> bool:
+    def add_entry(self, key: ConnectionKey, entry: TimelineEntry, cause: str = "") -> bool:
         """Puts what happened to a conntrack entry, or a SYN's verdict, on its timeline; False when there is none. cause: of the
         verdict."""
-        number = self._leads.of_entry(identity)
+        number = self._leads.of_entry(key)
         if number is None:
             return False
         one = self._open[number]
         if cause:
-            one.timeline.cause, one.timeline.good = cause, not step.bad
-        self._append(one, step)
+            one.timeline.cause, one.timeline.good = cause, not entry.bad
+        self._append(one, entry)
         return True
 
-    def changed(self, step: TimelineEntry) -> None:
+    def changed(self, entry: TimelineEntry) -> None:
         """Rules or endpoints were replaced: shown in each timeline that goes on after it."""
-        self._changes = [*self._changes[-CHANGES_KEPT + 1 :], step]
+        self._changes = [*self._changes[-CHANGES_KEPT + 1 :], entry]
 
-    def over(self, now: int) -> list[Timeline]:
+    def expire(self, now: int) -> list[Timeline]:
         """Timelines to be told: of connections that have ended, that aged out, or that are quiet. now: ns, CLOCK_MONOTONIC.
 
         Once they are written, `written` has to hear of each."""
@@ -118,11 +118,11 @@ class ConnectionTracker:
             one = self._open[number]
             if now - one.timeline.last < QUIET_NS:
                 break
-            one.tries.rest()
+            one.tries.flush()
             told.append(self._tell(one, "quiet"))
         return told
 
-    def rest(self) -> list[Timeline]:
+    def flush(self) -> list[Timeline]:
         """All that are still open and have something new; the run is over."""
         told = self._aged + [self._tell(self._open[number], "the run ended") for number in list(self._untold)]
         self._aged = []
@@ -130,10 +130,10 @@ class ConnectionTracker:
 
     def written(self, timeline: Timeline) -> None:
         """Its steps have been told, and are not kept any longer."""
-        timeline.told += len(timeline.steps)
+        timeline.printed += len(timeline.entries)
         if not timeline.over:
-            self._steps -= len(timeline.steps)
-        timeline.steps, timeline.left_out = [], 0
+            self._steps -= len(timeline.entries)
+        timeline.entries, timeline.left_out = [], 0
 
     def _find(self, packet: Packet) -> tuple[_OpenConnection, str]:
         """The timeline that a packet belongs to, and a remark where that is derived; a new one where there is none."""
@@ -150,7 +150,7 @@ class ConnectionTracker:
         return one, ""
 
     def _way(self, one: _OpenConnection, packet: Packet) -> str:
-        if packet.protocol != one.timeline.identity.protocol:
+        if packet.protocol != one.timeline.key.protocol:
             return "!"
         if packet.flow:
             return "<-" if packet.flow.is_reply else "->"
@@ -159,32 +159,32 @@ class ConnectionTracker:
 
     def _goes_on(self, one: _OpenConnection, packet: Packet, way: str) -> bool:
         """Whether this is the rest of a packet that was seen before: in another namespace, in another buffer."""
-        steps = one.timeline.steps
+        steps = one.timeline.entries
         for at in range(len(steps) - 1, max(-1, len(steps) - 1 - STEPS_BACK), -1):
             if entries.continues(steps[at], packet, way):
-                steps[at] = entries.further(steps[at], packet)
+                steps[at] = entries.extended(steps[at], packet)
                 one.timeline.lost += steps[at].bad
                 one.timeline.last = max(one.timeline.last, packet.hops[-1].time)
                 one.tries.went_on(packet, way)
                 return True
         return False
 
-    def _append(self, one: _OpenConnection, step: TimelineEntry) -> None:
+    def _append(self, one: _OpenConnection, entry: TimelineEntry) -> None:
         timeline = one.timeline
-        for change in self._changes if timeline.steps or timeline.told else ():
-            if timeline.last < change.time <= step.time:
+        for change in self._changes if timeline.entries or timeline.printed else ():
+            if timeline.last < change.time <= entry.time:
                 self._put(one, change)
-        timeline.last = max(timeline.last, step.time)
-        self._put(one, step)
+        timeline.last = max(timeline.last, entry.time)
+        self._put(one, entry)
 
-    def _put(self, one: _OpenConnection, step: TimelineEntry) -> None:
+    def _put(self, one: _OpenConnection, entry: TimelineEntry) -> None:
         timeline = one.timeline
-        timeline.steps.append(step)
+        timeline.entries.append(entry)
         self._untold[one.number] = None
         self._untold.move_to_end(one.number)
         self._steps += 1
-        if len(timeline.steps) > FIRST_STEPS + LAST_STEPS:
-            del timeline.steps[FIRST_STEPS]
+        if len(timeline.entries) > FIRST_STEPS + LAST_STEPS:
+            del timeline.entries[FIRST_STEPS]
             timeline.left_out += 1
             self._steps -= 1
 
@@ -218,13 +218,13 @@ class ConnectionTracker:
     def _tell(self, one: _OpenConnection, why: str) -> Timeline:
         self._untold.pop(one.number, None)
         one.timeline.why = why
-        one.timeline.steps.sort(key=lambda step: step.time)
+        one.timeline.entries.sort(key=lambda step: step.time)
         return one.timeline
 
     def _close(self, number: int, why: str) -> Timeline:
         one = self._open.pop(number)
         self._ended.pop(number, None)
-        self._steps -= len(one.timeline.steps)
+        self._steps -= len(one.timeline.entries)
         self._leads.forget(number)
         one.timeline.over = True
         return self._tell(one, why)

@@ -36,7 +36,7 @@ class CaptureInfo:
     kernel: str
     options: str
     began: int
-    facts: tuple[CheckResult, ...] = ()
+    results: tuple[CheckResult, ...] = ()
     lost: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
@@ -46,7 +46,7 @@ class Export(Protocol):
     def __init__(self, target: Path, about: CaptureInfo) -> None: ...
     def packet(self, packet: Packet) -> None: ...
     def finding(self, finding: Finding) -> None: ...
-    def close(self, totals: RunSummary) -> None: ...
+    def close(self, summary: RunSummary) -> None: ...
 
 
 @cache

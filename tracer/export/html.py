@@ -69,7 +69,7 @@ class Html:
 
     def packet(self, packet: Packet) -> None:
         for one in self._statistics:
-            one.take(packet)
+            one.feed(packet)
         self._timeline.add(packet.time, packet.outcome)
         if packet.outcome in BAD or not packet.complete:
             self._bad += 1
@@ -84,17 +84,17 @@ class Html:
     def finding(self, finding: Finding) -> None:
         self._findings.append(finding_object(finding))
 
-    def close(self, totals: RunSummary) -> None:
+    def close(self, summary: RunSummary) -> None:
         about = self._about
         data = {
             "version": __version__,
             "about": {"path": about.path, "host": about.host, "kernel": about.kernel, "options": about.options},
             "totals": {
-                "packets": totals.packets, "incomplete": totals.incomplete, "events": totals.events, "lost": totals.lost,
-                "seconds": round(totals.seconds, 3), "outcomes": totals.outcomes,
+                "packets": summary.packets, "incomplete": summary.incomplete, "events": summary.events, "lost": summary.lost,
+                "seconds": round(summary.seconds, 3), "outcomes": summary.outcomes,
             },
             "lost": [[probe, why, count] for (probe, why), count in sorted(about.lost.items())],
-            "facts": [[f.subject, f.text] for f in about.facts if f.state != "ok"],
+            "facts": [[f.subject, f.text] for f in about.results if f.state != "ok"],
             "findings": self._findings,
             "timeline": self._timeline.told(),
             "tables": [_table(t) for one in self._statistics for t in one.tables()],

@@ -22,7 +22,7 @@ class JsonLines:
     def __init__(self, target: Path, about: CaptureInfo) -> None:
         self._file = open(fresh(target), "w", encoding="utf-8")  # noqa: SIM115  # closed by close()
         self._json = JsonOutput(self._file, io.StringIO())
-        self._json.begin(about.facts, about.options, about.kernel)
+        self._json.begin(about.results, about.options, about.kernel)
 
     def packet(self, packet: Packet) -> None:
         self._json.packet(packet)
@@ -30,8 +30,8 @@ class JsonLines:
     def finding(self, finding: Finding) -> None:
         self._json.finding(finding)
 
-    def close(self, totals: RunSummary) -> None:
-        self._json.summary(totals)
+    def close(self, summary: RunSummary) -> None:
+        self._json.summary(summary)
         self._file.close()
 
 

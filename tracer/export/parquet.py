@@ -17,7 +17,7 @@ from tracer.model.finding import Finding
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.util.new_file import fresh
-from tracer.util.optional import need
+from tracer.util.optional import require_optional
 
 TELLS = "a directory of tables for DuckDB, pandas, Spark"
 GROUP = 50_000
@@ -28,8 +28,8 @@ class Parquet:
     """Rows collect until there are GROUP of a table."""
 
     def __init__(self, target: Path, about: CaptureInfo) -> None:
-        self._arrow: Any = need("pyarrow", "Parquet")
-        files: Any = need("pyarrow.parquet", "Parquet")
+        self._arrow: Any = require_optional("pyarrow", "Parquet")
+        files: Any = require_optional("pyarrow.parquet", "Parquet")
         target.mkdir(mode=0o700)
         directory = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         arrow = self._arrow
@@ -69,7 +69,7 @@ class Parquet:
             self._writers[name].write_table(self._arrow.table(columns, schema=schema))
             kept.clear()
 
-    def close(self, totals: RunSummary) -> None:
+    def close(self, summary: RunSummary) -> None:
         for name, writer in self._writers.items():
             self._flush(name)
             writer.close()

@@ -17,10 +17,10 @@ from tracer.events.record import PROTOCOLS, TCP_FLAGS
 from tracer.export import CaptureInfo
 from tracer.model.finding import Finding
 from tracer.model.packet import Endpoints, Hop, Packet
-from tracer.model.rule import path
+from tracer.model.rule import format_path
 from tracer.model.summary import RunSummary
 from tracer.util.new_file import fresh
-from tracer.util.optional import need
+from tracer.util.optional import require_optional
 from tracer.util.visible import visible
 
 TELLS = "packets' headers with comments, for Wireshark"
@@ -46,11 +46,11 @@ def _without_interfaces() -> None:
     """
     import logging
 
-    need("scapy", "pcapng")
+    require_optional("scapy", "pcapng")
     logging.getLogger("scapy").setLevel(logging.CRITICAL)
-    conf: Any = need("scapy.config", "pcapng").conf
+    conf: Any = require_optional("scapy.config", "pcapng").conf
     conf.route_autoload = conf.route6_autoload = False
-    need("scapy.interfaces", "pcapng")
+    require_optional("scapy.interfaces", "pcapng")
     conf.ifaces.reload = conf.ifaces.load_confiface = lambda: None
 
 
@@ -59,13 +59,13 @@ class Pcapng:
 
     def __init__(self, target: Path, about: CaptureInfo) -> None:
         _without_interfaces()
-        self._inet: Any = need("scapy.layers.inet", "pcapng")
-        self._inet6: Any = need("scapy.layers.inet6", "pcapng")
-        utils: Any = need("scapy.utils", "pcapng")
+        self._inet: Any = require_optional("scapy.layers.inet", "pcapng")
+        self._inet6: Any = require_optional("scapy.layers.inet6", "pcapng")
+        utils: Any = require_optional("scapy.utils", "pcapng")
         # open(), which scapy calls with this, takes a descriptor as well: the name is not looked up again.
         self._writer = utils.PcapNgWriter(fresh(target))
         self._writer.linktype = LINKTYPE_RAW
-        self._raw: Any = need("scapy.packet", "pcapng").Raw
+        self._raw: Any = require_optional("scapy.packet", "pcapng").Raw
 
     def packet(self, packet: Packet) -> None:
         for shown in as_shown(packet):
@@ -116,7 +116,7 @@ class Pcapng:
     def finding(self, finding: Finding) -> None:
         """Findings are of many packets; they are in the other formats."""
 
-    def close(self, totals: RunSummary) -> None:
+    def close(self, summary: RunSummary) -> None:
         self._writer.close()
 
 
@@ -147,9 +147,9 @@ def _verdict(packet: Packet) -> str:
 
 
 def _hop(hop: Hop, what: str) -> str:
-    decision = hop.walk.decision if hop.walk else None
+    decision = hop.rule_trace.decision if hop.rule_trace else None
     place = " ".join(p for p in (hop.netns, hop.hook, hop.table, hop.chain) if p)
-    rule = f" rule={path(decision.path)}" + (f": {decision.rule.text}" if decision.rule else "") if decision else ""
+    rule = f" rule={format_path(decision.path)}" + (f": {decision.rule.text}" if decision.rule else "") if decision else ""
     if decision and decision.hotdrop:
         rule += f" [{decision.hotdrop}]"
     return visible(f"{place}: {what}{rule}" + (f" owner={hop.owner.text}" if hop.owner else ""))

@@ -23,10 +23,10 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     """
     if packet.outcome != "dropped":
         return None
-    if packet.clue("table-full"):
+    if packet.detail("table-full"):
         seen = FindingEvidence("packet", "conntrack found no entry that it might give up for this one (early_drop)", "observed")
         # The figures are those of the node's own namespace.
-        here = any(h.clue and h.clue.what == "table-full" and h.netns == "node" for h in packet.hops)
+        here = any(h.detail and h.detail.what == "table-full" and h.netns == "node" for h in packet.hops)
         return replace(tell(*(full(context) if here else (0, 0)), context, [packet_proof(packet), seen]), certain=True)
     if packet.flow or not packet.complete:
         return None

@@ -25,12 +25,12 @@ class FindingContext:
     choice. told: what it has told of a connection before.
     """
 
-    known: ClusterView = field(default_factory=ClusterView)
+    cluster: ClusterView = field(default_factory=ClusterView)
     node: HostReader = field(default_factory=HostReader)
     counts: Counts[Hashable] = field(default_factory=lambda: Counts(COUNTS_KEPT))
     since: Bounded[Hashable, int] = field(default_factory=lambda: Bounded(COUNTS_KEPT))
     told: dict[Hashable, Finding] = field(default_factory=dict)
 
-    def owner(self, rule: Rule, walk: RuleTrace) -> Owner:
+    def owner(self, rule: Rule, trace: RuleTrace) -> Owner:
         """Whose a rule of this walk is."""
-        return owner_of(rule, walk.ruleset or EMPTY, self.known)
+        return owner_of(rule, trace.ruleset or EMPTY, self.cluster)

@@ -13,7 +13,7 @@ from tracer.model.kube import Owner
 from tracer.model.packet import Hop, Packet
 from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 POLICIES = frozenset({"Calico", "Cilium", "kube-router", "Antrea", "Weave Net", "Kube-OVN"})
 """Programs that make rules of NetworkPolicies."""
@@ -25,7 +25,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         return None
     for hop in packet.hops:
         decided = hop.what in ("table", "chain") and hop.verdict in ("DROP", "REJECT") and not hop.clone
-        visit = hop.walk.decision if decided and hop.walk else None
+        visit = hop.rule_trace.decision if decided and hop.rule_trace else None
         if visit and visit.verdict in ("DROP", "REJECT") and hop.owner and hop.owner.known:
             return None if hop.owner.program in KUBERNETES_OWN else _tell(packet, hop, visit, hop.owner)
         if visit and not visit.rule and visit.verdict == "DROP":
@@ -33,30 +33,30 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     return None
 
 
-def _tell(packet: Packet, hop: Hop, visit: RuleHit, owner: Owner | None) -> Finding:
+def _tell(packet: Packet, hop: Hop, hit: RuleHit, owner: Owner | None) -> Finding:
     ends, did = packet.endpoints, "refuses" if hop.verdict == "REJECT" else "drops"
-    where = f"{hop.table} {visit.place.chain}"
+    where = f"{hop.table} {hit.location.chain}"
     if not owner:
         who, cure = f"The policy of {where}", "no rule took the packet before: add one that accepts it, or change the policy"
     elif owner.program in POLICIES:
         who = f"A rule of {owner.text} (it carries out NetworkPolicies)"
-        cure = f"a NetworkPolicy that allows {ends.src} to reach {place(ends.dst, ends.dport)}"
+        cure = f"a NetworkPolicy that allows {ends.src} to reach {format_endpoint(ends.dst, ends.dport)}"
     else:
         who = f"A rule of {owner.text}"
         cure = "if it should not, remove the rule where it is written, not only here: it comes back otherwise"
-    target = place(ends.dst, ends.dport) if ends.dport else ends.dst
-    if visit.rule:
-        shown = operator_commands.shows(visit.rule)
-        check = f"Rule {visit.place.number} of {where}: its counter grows with each of these packets: `{shown}`."
+    target = format_endpoint(ends.dst, ends.dport) if ends.dport else ends.dst
+    if hit.rule:
+        shown = operator_commands.shows(hit.rule)
+        check = f"Rule {hit.location.number} of {where}: its counter grows with each of these packets: `{shown}`."
     else:
         family = "ip6" if ":" in ends.src else "ip"
-        shown = operator_commands.shows_policy(family, hop.table, visit.place.chain, legacy=hop.what == "table")
+        shown = operator_commands.shows_policy(family, hop.table, hit.location.chain, legacy=hop.what == "table")
         check = f"`{shown}` shows the policy."
     return Finding(
         name="",
-        key=(hop.netns, hop.table, visit.place.chain, visit.place.number, ends.dport),
+        key=(hop.netns, hop.table, hit.location.chain, hit.location.number, ends.dport),
         cause=f"{who} {did} packets from {ends.src} to {target} in {hop.hook}.",
-        proofs=(packet_proof(packet), rule_proof(visit, owner.text if owner else "")),
+        proofs=(packet_proof(packet), rule_proof(hit, owner.text if owner else "")),
         check=check,
         cure=f"{cure[0].upper()}{cure[1:]}.",
     )

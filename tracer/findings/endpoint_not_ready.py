@@ -29,7 +29,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 def _not_here(packet: Packet, context: FindingContext) -> Finding | None:
     """Policy Local: the pods that are ready run elsewhere, and those of this node are not ready."""
     for port, shown, fate in turned_away(packet, context):
-        ends = context.known.store.endpoints.all((port.label, port.protocol))
+        ends = context.cluster.store.endpoints.all((port.label, port.protocol))
         here = [e for e in ends if runs_here(e, context)]
         if not here or any(e.ready for e in here):
             continue
@@ -56,11 +56,11 @@ def _names(ends: Sequence[Endpoint]) -> str:
 def _nowhere(packet: Packet, context: FindingContext) -> Finding | None:
     """No pod of the Service is ready."""
     for hop in packet.hops:
-        by_rule = hop.walk and hop.walk.decision and hop.owner and NONE in hop.owner.detail
+        by_rule = hop.rule_trace and hop.rule_trace.decision and hop.owner and NONE in hop.owner.detail
         if hop.verdict != "REJECT" or hop.clone or not hop.owner or hop.owner.kind != "Service" or not (by_rule or hop.ipvs):
             continue
         port = port_of(hop.owner, packet.protocol.lower(), packet.endpoints.dport, context)
-        ends = context.known.store.endpoints.all((port.label, port.protocol)) if port else ()
+        ends = context.cluster.store.endpoints.all((port.label, port.protocol)) if port else ()
         if not port or not ends or any(e.ready for e in ends):
             continue
         return Finding(

@@ -13,7 +13,7 @@ from tracer.model.finding import Finding
 from tracer.model.packet import Packet
 from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -27,16 +27,16 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if not any(h.what == "hook" and h.hook == "POSTROUTING" and h.verdict == "ACCEPT" and h.netns == "node" for h in after):
         return None
     before, to = dnat.nat.before, dnat.nat.after
-    if context.known.is_local(to.dst):
+    if context.cluster.is_local(to.dst):
         return None
-    decision = dnat.walk.decision if dnat.walk else None
-    pod = context.known.leads_to(to.dst) or f"The pod at {to.dst}"
+    decision = dnat.rule_trace.decision if dnat.rule_trace else None
+    pod = context.cluster.leads_to(to.dst) or f"The pod at {to.dst}"
     service = f" (Service {dnat.owner.label})" if dnat.owner and dnat.owner.kind == "Service" else ""
     return Finding(
         name="",
         key=(to.dst, before.dst, before.dport),
         cause=(
-            f"{pod[0].upper()}{pod[1:]} asks {place(before.dst, before.dport)}{service} and is sent to itself without"
+            f"{pod[0].upper()}{pod[1:]} asks {format_endpoint(before.dst, before.dport)}{service} and is sent to itself without"
             " masquerade: what it gets has its own address as the source, so no answer comes back."
         ),
         proofs=(packet_proof(packet), *([rule_proof(decision, dnat.owner.text if dnat.owner else "")] if decision else [])),

@@ -18,7 +18,7 @@ from tracer.model.packet import Hop, Nat, Packet
 from tracer.model.rule import Rule, RuleHit, RuleTrace
 from tracer.node.node import ListeningSocket
 from tracer.rules import operator_commands
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 from tracer.util.asking import answered
 
 IPVS = "kube-ipvs0"
@@ -26,19 +26,26 @@ IPVS = "kube-ipvs0"
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
-        if hop.clone or hop.from_conntrack or not hop.nat or hop.nat.kind != "DNAT" or not hop.walk or not hop.walk.decision:
+        if (
+            hop.clone
+            or hop.from_conntrack
+            or not hop.nat
+            or hop.nat.kind != "DNAT"
+            or not hop.rule_trace
+            or not hop.rule_trace.decision
+        ):
             continue
-        visit, owner = hop.walk.decision, hop.owner
+        visit, owner = hop.rule_trace.decision, hop.owner
         if owner and owner.program == "portmap" and visit.rule:
             meant = _meant(hop.nat, packet.protocol.lower(), context)
             if meant:
-                return _tell(packet, hop, hop.nat, hop.walk, visit, owner, meant, context)
+                return _tell(packet, hop, hop.nat, hop.rule_trace, visit, owner, meant, context)
     return None
 
 
 def _meant(nat: Nat, protocol: str, context: FindingContext) -> tuple[str, str] | None:
     """(who should have had it, who says so); None when the node's own hostPort was meant and no Service's port."""
-    known, address, port = context.known, nat.before.dst, nat.before.dport
+    known, address, port = context.cluster, nat.before.dst, nat.before.dport
     service = known.service_at(address, port, protocol)
     if service:
         label, way = service[0].label, service[1]
@@ -62,8 +69,8 @@ def _tell(
     packet: Packet,
     hop: Hop,
     nat: Nat,
-    walk: RuleTrace,
-    visit: RuleHit,
+    trace: RuleTrace,
+    hit: RuleHit,
     owner: Owner,
     meant: tuple[str, str],
     context: FindingContext,
@@ -71,14 +78,16 @@ def _tell(
     should, says = meant
     address, port, protocol = nat.before.dst, nat.before.dport, packet.protocol.lower()
     pod = f"pod {owner.label}" if owner.kind == "Pod" else f"the pod at {nat.after.dst}"
-    way, why, proofs_of_order = _order(hop, walk, visit, address, context)
-    in_ipvs = way == "ipvs" or bool(context.known.ipvs)
-    became = place(nat.after.dst, nat.after.dport)
+    way, why, proofs_of_order = _order(hop, trace, hit, address, context)
+    in_ipvs = way == "ipvs" or bool(context.cluster.ipvs)
+    became = format_endpoint(nat.after.dst, nat.after.dport)
     proofs = [
-        FindingEvidence("packet", f"{packet.endpoints.src} -> {place(address, port)} became {became}", hop.evidence.value),
-        rule_proof(visit, owner.text),
+        FindingEvidence(
+            "packet", f"{packet.endpoints.src} -> {format_endpoint(address, port)} became {became}", hop.evidence.value
+        ),
+        rule_proof(hit, owner.text),
         *proofs_of_order,
-        FindingEvidence("object", f"{place(address, port)} is {should}", says),
+        FindingEvidence("object", f"{format_endpoint(address, port)} is {should}", says),
     ]
     if owner.kind == "Pod":
         proofs.append(FindingEvidence("object", f"{owner.detail} belongs to {pod}", owner.evidence))
@@ -87,7 +96,7 @@ def _tell(
         key=(protocol, port, owner.label or nat.after.dst, should, way),
         cause=f"hostPort {port} of {pod} takes what was meant for {should}: {why}.",
         proofs=tuple(proofs),
-        check=check(port, owner, visit.rule, on_port(address, port, protocol, context), in_ipvs, way),
+        check=check(port, owner, hit.rule, on_port(address, port, protocol, context), in_ipvs, way),
         cure=cure(port, pod, way),
     )
 
@@ -148,7 +157,7 @@ _CURES = {
 
 
 def _order(
-    hop: Hop, walk: RuleTrace, visit: RuleHit, address: str, context: FindingContext
+    hop: Hop, trace: RuleTrace, hit: RuleHit, address: str, context: FindingContext
 ) -> tuple[str, str, list[FindingEvidence]]:
     """(which of the ways it was, why portmap's rule came first as a clause, what shows it)."""
     proofs = []
@@ -156,11 +165,11 @@ def _order(
     ipvs = interface == IPVS
     if ipvs:
         proofs.append(FindingEvidence("address", f"{address} is an address of {IPVS}, so --dst-type LOCAL fits it", "netlink"))
-    if visit.rule and visit.rule.table == "cni_hostport":
+    if hit.rule and hit.rule.table == "cni_hostport":
         return "nftables", (
             "portmap's base chain ran before kube-proxy's, for of two at one priority the one registered last runs first"
         ), proofs  # fmt: skip
-    jump, kube = _jumps(hop, walk, visit)
+    jump, kube = _jumps(hop, trace, hit)
     if jump:
         tested = "--dst-type LOCAL" in jump.text
         proofs.append(FindingEvidence("rule", f"{jump.chain} {jump.number}: {jump.text}", "observed"))
@@ -177,12 +186,12 @@ def _order(
     return "unknown", "its rule acted first", proofs
 
 
-def _jumps(hop: Hop, walk: RuleTrace, visit: RuleHit) -> tuple[Rule | None, Rule | None]:
+def _jumps(hop: Hop, trace: RuleTrace, hit: RuleHit) -> tuple[Rule | None, Rule | None]:
     """portmap's jump from the base chain by which the packet went, and kube-proxy's jump in the same chain."""
-    base = visit.path[0]
-    if not visit.rule or not walk.ruleset:
-        met = next((v.rule for v in walk.visits if v.place == base), None)
+    base = hit.path[0]
+    if not hit.rule or not trace.ruleset:
+        met = next((v.rule for v in trace.hits if v.location == base), None)
         return met, None
-    rules = walk.ruleset.chain(visit.rule.family, visit.rule.table, base.chain)
+    rules = trace.ruleset.chain(hit.rule.family, hit.rule.table, base.chain)
     jump = next((r for r in rules if r.number == base.number), None)
     return jump, next((r for r in rules if r.target == "KUBE-SERVICES"), None)

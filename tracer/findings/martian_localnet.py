@@ -10,7 +10,7 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.packet import Packet
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 from tracer.util.asking import answered
 
 SAYS = "block incoming localnet connections"
@@ -19,7 +19,7 @@ SETTING = "net/ipv4/conf/all/route_localnet"
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
-        visit = hop.walk.decision if hop.verdict == "DROP" and hop.walk and not hop.clone else None
+        visit = hop.rule_trace.decision if hop.verdict == "DROP" and hop.rule_trace and not hop.clone else None
         if visit and visit.rule and not visit.hotdrop and visit.rule.comment == SAYS:
             ends = packet.endpoints
             value = answered(lambda: context.node.setting(SETTING), "")
@@ -28,8 +28,8 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
                 name="",
                 key=(ends.dst, ends.dport),
                 cause=(
-                    f"kubelet's firewall drops {ends.src} -> {place(ends.dst, ends.dport)}: a loopback address is only for"
-                    " packets that start from one, and this packet's connection was not translated to it."
+                    f"kubelet's firewall drops {ends.src} -> {format_endpoint(ends.dst, ends.dport)}: a loopback address is"
+                    " only for packets that start from one, and this packet's connection was not translated to it."
                 ),
                 proofs=(packet_proof(packet), rule_proof(visit, hop.owner.text if hop.owner else ""), *told),
                 check=(

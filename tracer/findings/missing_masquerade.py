@@ -21,7 +21,7 @@ from tracer.model.kube import Owner
 from tracer.model.packet import Hop, Nat, Packet
 from tracer.model.rule import Rule, RuleHit, Ruleset
 from tracer.rules import operator_commands
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 from tracer.util.asking import answered
 
 _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != (\S+/\d+) ip6? daddr (\S+/\d+) .*return")
@@ -47,7 +47,7 @@ def _again(packet: Packet, connection: Hashable, context: FindingContext) -> Fin
     context.counts[connection, packet.flow.is_reply] += 1
     sent, back = context.counts[connection, False] + 1, context.counts[connection, True]
     ends = packet.flow.orig
-    which = f"packets from {place(ends.src, ends.sport)} to {place(ends.dst, ends.dport)}"
+    which = f"packets from {format_endpoint(ends.src, ends.sport)} to {format_endpoint(ends.dst, ends.dport)}"
     came = next((h.in_iface for h in packet.hops if h.in_iface), "")
     answer = f"an answer came in by {came or 'an unknown interface'}" if back else "no answer was seen"
     return replace(told, proofs=(*told.proofs, FindingEvidence("packet", f"{which}: sent {sent}, {answer}", "observed")))
@@ -76,22 +76,31 @@ def subnet_of(rule: Rule) -> str:
 
 def _returned(hop: Hop, address: str) -> RuleHit | None:
     """The visit of the rule that sent the packet past MASQUERADE because of its destination."""
-    if hop.hook != "POSTROUTING" or hop.clone or not hop.walk or not hop.walk.decision or not hop.table.endswith("nat"):
+    if (
+        hop.hook != "POSTROUTING"
+        or hop.clone
+        or not hop.rule_trace
+        or not hop.rule_trace.decision
+        or not hop.table.endswith("nat")
+    ):
         return None
-    for visit in hop.walk.visits:
+    for visit in hop.rule_trace.hits:
         network = subnet_of(visit.rule) if visit.rule and visit.verdict == "RETURN" else ""
         if network and ip_address(address) in ip_network(network, strict=False):
             return visit
     return None
 
 
-def _tell(packet: Packet, nat: Nat, hop: Hop, visit: RuleHit, context: FindingContext) -> Finding | None:
-    assert visit.rule and hop.walk
+def _tell(packet: Packet, nat: Nat, hop: Hop, hit: RuleHit, context: FindingContext) -> Finding | None:
+    assert hit.rule and hop.rule_trace
     ends = nat.after
-    kept = f"{ends.src} -> {place(ends.dst, ends.dport)}"
+    kept = f"{ends.src} -> {format_endpoint(ends.dst, ends.dport)}"
     left = f"{kept} left by {hop.out_iface or 'an unknown interface'} with its source unchanged"
-    shown = [FindingEvidence("packet", left, "observed"), rule_proof(visit, _whose(visit.rule, hop.walk.ruleset, context).text)]
-    return conflict(visit.rule, hop.walk.ruleset, f"the source address {ends.src}", shown, context)
+    shown = [
+        FindingEvidence("packet", left, "observed"),
+        rule_proof(hit, _whose(hit.rule, hop.rule_trace.ruleset, context).text),
+    ]
+    return conflict(hit.rule, hop.rule_trace.ruleset, f"the source address {ends.src}", shown, context)
 
 
 def conflict(
@@ -107,14 +116,14 @@ def conflict(
     keeps: what requests keep. shown: the rule, as it was found. elsewhere: it is known that the network is not here.
     """
     network = subnet_of(rule)
-    node = context.known.store.this_node()
+    node = context.cluster.store.this_node()
     family = ":" in network
     by_api = tuple(c for c in node.pod_cidrs if (":" in c) == family) if node else ()
     leased = answered(context.node.flannel_subnets, None)
     leases = tuple(c for c in leased or () if (":" in c) == family)
     if network in (*by_api, *leases):
         return None
-    holder = context.known.store.by_pod_cidr.one(network)
+    holder = context.cluster.store.by_pod_cidr.one(network)
     mine = by_api or leases
     proofs = [*shown, *_instead(rule, ruleset)]
     if by_api and node:
@@ -149,7 +158,7 @@ def conflict(
 
 
 def _whose(rule: Rule, ruleset: Ruleset | None, context: FindingContext) -> Owner:
-    return owner_of(rule, ruleset or EMPTY, context.known)
+    return owner_of(rule, ruleset or EMPTY, context.cluster)
 
 
 def _instead(rule: Rule, ruleset: Ruleset | None) -> list[FindingEvidence]:

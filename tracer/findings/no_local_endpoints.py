@@ -18,7 +18,7 @@ from tracer.model.kube import Endpoint, Owner, ServicePort
 from tracer.model.packet import Hop, Packet
 from tracer.model.rule import RuleHit, RuleTrace
 from tracer.node.kube_proxy import FLAG, KEY, KubeProxy
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 from tracer.util.asking import answered
 
 
@@ -35,8 +35,8 @@ def turned_away(packet: Packet, context: FindingContext) -> Iterator[tuple[Servi
         if hop.ipvs and hop.verdict == "REJECT":
             yield from _by_ipvs(packet, hop, context)
             return
-        for visit in hop.walk.visits if hop.walk else ():
-            owner = _whom(visit, hop.walk, context) if hop.walk else None
+        for visit in hop.rule_trace.hits if hop.rule_trace else ():
+            owner = _whom(visit, hop.rule_trace, context) if hop.rule_trace else None
             port = port_of(owner, packet.protocol.lower(), packet.endpoints.dport, context) if owner else None
             if owner and port:
                 yield port, [packet_proof(packet), rule_proof(visit, owner.text)], "dropped"
@@ -52,13 +52,13 @@ def _by_ipvs(packet: Packet, hop: Hop, context: FindingContext) -> Iterator[tupl
         yield port, [packet_proof(packet), decision_proof(hop, owner.text)], "refused"
 
 
-def _whom(visit: RuleHit, walk: RuleTrace, context: FindingContext) -> Owner | None:
+def _whom(hit: RuleHit, trace: RuleTrace, context: FindingContext) -> Owner | None:
     """The Service whose rule says here that it has no local endpoints: by its comment, or by a map's element that drops."""
-    if not visit.rule:
+    if not hit.rule:
         return None
-    if visit.rule.comment.endswith("has " + NONE_HERE):
-        return context.owner(visit.rule, walk)
-    owner = owner_of_element(visit.element, context.known) if visit.element.endswith(": drop") else None
+    if hit.rule.comment.endswith("has " + NONE_HERE):
+        return context.owner(hit.rule, trace)
+    owner = owner_of_element(hit.element, context.cluster) if hit.element.endswith(": drop") else None
     return owner if owner and NONE_HERE in owner.detail else None
 
 
@@ -66,7 +66,7 @@ def port_of(owner: Owner, protocol: str, number: int, context: FindingContext) -
     """The service port that a rule is for. Its comment may name the Service alone: then it is the one port of this protocol
     and number, number 0 = of this protocol.
     """
-    ports = [p for p in context.known.store.services.all((owner.namespace, owner.name)) if p.protocol == protocol]
+    ports = [p for p in context.cluster.store.services.all((owner.namespace, owner.name)) if p.protocol == protocol]
     meant = [p for p in ports if number in (p.node_port, p.port)]
     found = [p for p in meant or ports if p.label == owner.label] or meant or ([] if number else ports)
     return found[0] if len(found) == 1 else None
@@ -78,7 +78,7 @@ def conflict(
     """That pods of the Service run here although a rule says that it has none; None when none does. shown: the rule. fate: what
     becomes of its packets.
     """
-    ends = [e for e in context.known.store.endpoints.all((port.label, port.protocol)) if e.ready]
+    ends = [e for e in context.cluster.store.endpoints.all((port.label, port.protocol)) if e.ready]
     here = [(e, why) for e in ends for why in [runs_here(e, context)] if why]
     if not here:
         return None
@@ -138,7 +138,7 @@ def _ends(here: Sequence[tuple[Endpoint, str]]) -> list[FindingEvidence]:
     return [
         FindingEvidence(
             "object",
-            f"{_pod(e)}{place(e.address, e.port)} runs here ({why}); its nodeName is {e.node or 'not told'}",
+            f"{_pod(e)}{format_endpoint(e.address, e.port)} runs here ({why}); its nodeName is {e.node or 'not told'}",
             "Kubernetes API",
         )
         for e, why in here[:5]
@@ -151,7 +151,7 @@ def _pod(end: Endpoint) -> str:
 
 def _names(proxy: KubeProxy | None, context: FindingContext) -> list[FindingEvidence]:
     """The name that kube-proxy goes by, and the one of this node."""
-    proofs, node = [], context.known.store.this_node()
+    proofs, node = [], context.cluster.store.this_node()
     if proxy:
         names = "; or ".join(f"{name}, by {source}" for name, source in proxy.names)
         told = names or "unknown: its configuration cannot be read"
@@ -163,7 +163,7 @@ def _names(proxy: KubeProxy | None, context: FindingContext) -> list[FindingEvid
 
 def runs_here(end: Endpoint, context: FindingContext) -> str:
     """How it is known that an endpoint is on this node, "" when it is not known to be."""
-    known = context.known
+    known = context.cluster
     node = known.store.this_node()
     if known.sandboxes.at(end.address):
         return "CNI result cache"

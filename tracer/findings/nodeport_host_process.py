@@ -17,7 +17,7 @@ from tracer.model.kube import Owner
 from tracer.model.packet import Hop, Packet
 from tracer.node.node import ListeningSocket
 from tracer.rules import operator_commands
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 from tracer.util.asking import answered
 
 PORTS, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
@@ -49,16 +49,16 @@ def _taken(hop: Hop) -> int:
         return 0
     if not (hop.verdict == "REJECT" or (hop.nat and hop.nat.kind == "DNAT")):
         return 0
-    if not (hop.walk and hop.walk.decision) and not (hop.ipvs and hop.ipvs.chosen != "earlier"):
+    if not (hop.rule_trace and hop.rule_trace.decision) and not (hop.ipvs and hop.ipvs.chosen != "earlier"):
         return 0
     word, _, number = owner.detail.partition(",")[0].partition(" ")
     return int(number) if word == "NodePort" and number.isdigit() else 0
 
 
 def _tell(packet: Packet, hop: Hop, owner: Owner, listener: ListeningSocket, context: FindingContext) -> Finding:
-    ends = [e for e in context.known.store.endpoints.all((owner.label, packet.protocol.lower())) if e.ready]
+    ends = [e for e in context.cluster.store.endpoints.all((owner.label, packet.protocol.lower())) if e.ready]
     # Of several the next request may go to another one.
-    to = ends[0].text or place(ends[0].address, ends[0].port) if len(ends) == 1 else "one of the Service's pods"
+    to = ends[0].text or format_endpoint(ends[0].address, ends[0].port) if len(ends) == 1 else "one of the Service's pods"
     what = "IPVS" if hop.ipvs else "its rule"
     fate = f"and {what} sends every request to {to}" if hop.nat else REFUSED_BY_IPVS if hop.ipvs else REFUSES
     shown = [packet_proof(packet), decision_proof(hop, owner.text)]

@@ -12,11 +12,11 @@ from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import ServicePort
 from tracer.model.packet import Nat, Packet
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
-    known, protocol = context.known, packet.protocol.lower()
+    known, protocol = context.cluster, packet.protocol.lower()
     for hop in packet.hops:
         if hop.clone or hop.netns != "node" or not hop.from_conntrack or not hop.nat or hop.nat.kind != "DNAT":
             continue
@@ -38,27 +38,29 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 
 
 def _is_endpoint(port: ServicePort, address: str, number: int, context: FindingContext) -> bool:
-    ends = context.known.store.endpoints.all((port.label, port.protocol))
+    ends = context.cluster.store.endpoints.all((port.label, port.protocol))
     return any((e.address, e.port) == (address, number) for e in ends)
 
 
 def _tell(packet: Packet, nat: Nat, port: ServicePort, context: FindingContext) -> Finding:
     before, after = nat.before, nat.after
-    ends = [e for e in context.known.store.endpoints.all((port.label, port.protocol)) if e.ready]
-    now = ", ".join(place(e.address, e.port) for e in ends[:5]) or "none"
+    ends = [e for e in context.cluster.store.endpoints.all((port.label, port.protocol)) if e.ready]
+    now = ", ".join(format_endpoint(e.address, e.port) for e in ends[:5]) or "none"
     protocol = packet.protocol.lower()
     return Finding(
         name="",
         key=(port.label, protocol, after.dst, after.dport),
         cause=(
-            f"A connection to Service {port.label} still goes to {place(after.dst, after.dport)}, which is no endpoint of it"
-            " and no pod any more: conntrack repeats the translation of the connection's first packet, and the rules are not"
-            " asked."
+            f"A connection to Service {port.label} still goes to {format_endpoint(after.dst, after.dport)}, which is no"
+            " endpoint of it and no pod any more: conntrack repeats the translation of the connection's first packet, and the"
+            " rules are not asked."
         ),
         proofs=(
             packet_proof(packet),
             FindingEvidence(
-                "packet", f"{place(before.dst, before.dport)} became {place(after.dst, after.dport)}", "from conntrack"
+                "packet",
+                f"{format_endpoint(before.dst, before.dport)} became {format_endpoint(after.dst, after.dport)}",
+                "from conntrack",
             ),
             FindingEvidence("object", f"the endpoints of {port.label} are {now}", "Kubernetes API"),
         ),

@@ -13,7 +13,7 @@ from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
 from tracer.model.kube import Owner, pod_text
 from tracer.model.packet import Handshake, Packet
-from tracer.util.addresses import place as place_of
+from tracer.util.addresses import format_endpoint as place_of
 from tracer.util.asking import answered
 
 RECYCLE = "net/ipv4/tcp_tw_recycle"
@@ -55,7 +55,7 @@ def _tell(verdict: HandshakeVerdict, attempt: ConnectionAttempt, kind: str, plac
     socket = next((h.socket for h in reversed(attempt.syn.hops) if h.socket), None)
     pid, command = (socket.pid, socket.command) if socket else (0, "")
     where = place_of(address, port)
-    pod, service = context.known.pod_at(address), _service(attempt.syn)
+    pod, service = context.cluster.pod_at(address), _service(attempt.syn)
     who = f"{command} (pid {pid})" if pid else f"The process that listens on {where}"
     who += f" of pod {pod[0]}/{pod[1]}" if pod else ""
     what = f"{'SYNs' if packet.tcp_flags == 'SYN' else 'connections'} to {where}"
@@ -90,7 +90,7 @@ def _named(
     """Who the listener is in Kubernetes' words; nothing where that is not known."""
     asked = f"asked for as Service {service.label}" + (f", {service.detail}" if service.detail else "") if service else ""
     is_pod = f"{address} is {pod_text(*pod)}" if pod else ""
-    source = "CNI result cache" if context.known.sandboxes.at(address) else "Kubernetes API"
+    source = "CNI result cache" if context.cluster.sandboxes.at(address) else "Kubernetes API"
     return [FindingEvidence("object", "; ".join(filter(None, (is_pod, asked))), source)] if pod or service else []
 
 

@@ -11,7 +11,7 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.packet import Packet
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 from tracer.util.asking import answered
 
 EXITS = ("POSTROUTING", "INPUT")
@@ -37,9 +37,9 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         name="",
         key=(ends.dst, ends.dport),
         cause=(
-            f"{'Two' if grown else 'Most likely two'} datagrams from {place(ends.src, ends.sport)} to"
-            f" {place(ends.dst, ends.dport)} came at once: each was translated by the rules, only one of their connections"
-            " could be entered, and conntrack dropped the other."
+            f"{'Two' if grown else 'Most likely two'} datagrams from {format_endpoint(ends.src, ends.sport)} to"
+            f" {format_endpoint(ends.dst, ends.dport)} came at once: each was translated by the rules, only one of their"
+            " connections could be entered, and conntrack dropped the other."
         ),
         proofs=(packet_proof(packet), counter) if now is not None and before is not None else (packet_proof(packet),),
         check="`conntrack -S`: insert_failed grows with each of them. A resolver's answers then take five seconds.",

@@ -7,13 +7,13 @@ import re
 
 from tracer.model.handshake import ConnectionAttempt
 from tracer.model.packet import DecisionDetail, Hop, Packet
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 INVALID = re.compile(r"(--ctstate|--state|ct state) INVALID\b", re.I)
 PAWS_WINDOW = 1
 
 
-def older(tsval: int, recent: int) -> bool:
+def is_older(tsval: int, recent: int) -> bool:
     """Whether a timestamp is older than another, as TCP compares them: by more than PAWS_WINDOW ticks, modulo 2^32."""
     return 0 < (recent - tsval - PAWS_WINDOW) % (1 << 32) < 1 << 31
 
@@ -28,29 +28,33 @@ def table_of(hop: Hop) -> str:
     return f"{hop.table}/{hop.chain or hop.hook}"
 
 
-def by(packet: Packet, hop: Hop) -> str:
+def formatted_actor(packet: Packet, hop: Hop) -> str:
     """Where it was decided, and how it was answered: "in filter/INPUT with tcp-reset", "by IPVS in INPUT with ...: why"."""
     answer = f" with {hop.reject}" if hop.reject else ""
     if not hop.ipvs:
         return f"in {table_of(hop)}{answer}"
-    server = f": {packet.protocol} {place(hop.ipvs.virtual, hop.ipvs.virtual_port)} has no real server available"
+    server = f": {packet.protocol} {format_endpoint(hop.ipvs.virtual, hop.ipvs.virtual_port)} has no real server available"
     return f"by IPVS in {hop.hook}{answer}{server if hop.ipvs.virtual else ''}"
 
 
-def whose(hop: Hop) -> str:
+def formatted_owner(hop: Hop) -> str:
     """ ": " and whose the rule is that decided, "" when it is not known."""
     return f": {hop.owner.text}" if hop.owner and hop.owner.known else ""
 
 
-def asks_for_invalid(hop: Hop) -> bool:
+def matches_invalid(hop: Hop) -> bool:
     """Whether the rule that decided matches what conntrack calls INVALID."""
-    rule = hop.walk.decision.rule if hop.walk and hop.walk.decision and not hop.walk.decision.hotdrop else None
+    rule = (
+        hop.rule_trace.decision.rule
+        if hop.rule_trace and hop.rule_trace.decision and not hop.rule_trace.decision.hotdrop
+        else None
+    )
     return bool(rule and INVALID.search(rule.text))
 
 
-def queues(clue: DecisionDetail) -> str:
+def queues(detail: DecisionDetail) -> str:
     """The listener's queues before the SYN came."""
-    n = clue.number
+    n = detail.number
     return f"accept queue {n('accept_queue')}/{n('accept_limit')}, SYN queue {n('syn_queue')}/{n('accept_limit')}"
 
 
@@ -64,6 +68,6 @@ def connected(attempt: ConnectionAttempt) -> str:
     return "acknowledged" if attempt.acks else ""
 
 
-def missing(attempt: ConnectionAttempt) -> str:
+def formatted_loss(attempt: ConnectionAttempt) -> str:
     """Why packets may be missing that came while it was open. Only where it is doubtful."""
     return "left unexplained" if attempt.unexplained else "lost"

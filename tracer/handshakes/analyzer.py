@@ -19,8 +19,8 @@ class HandshakeAnalyzer:
     """Those of one run. wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. partial: see Attempt. by_cause:
     how many of each."""
 
-    def __init__(self, spaces: NamespaceInspector | None = None, wall_offset: int = 0, partial: bool = False) -> None:
-        self._spaces = spaces or NamespaceInspector()
+    def __init__(self, inspector: NamespaceInspector | None = None, wall_offset: int = 0, partial: bool = False) -> None:
+        self._spaces = inspector or NamespaceInspector()
         self._offset = wall_offset
         self._attempts = HandshakeCorrelator(self._read, partial)
         self._reconcile = CounterCheck(self._spaces)
@@ -29,25 +29,25 @@ class HandshakeAnalyzer:
         self._number = 0
         self.by_cause: Counter[str] = Counter()
 
-    def add(self, packet: Packet) -> None:
+    def feed(self, packet: Packet) -> None:
         """Takes a packet that is over, with its owners."""
         if packet.protocol == "TCP" or packet.protocol.startswith("ICMP"):
-            self._reconcile.add(packet)
-            self._behind.add(packet)
-            self._attempts.add(packet)
+            self._reconcile.feed(packet)
+            self._behind.feed(packet)
+            self._attempts.feed(packet)
 
-    def doubt(self, now: int, unexplained: bool = False) -> None:
+    def add_loss(self, now: int, unexplained: bool = False) -> None:
         """Packets were lost by now, or left unexplained: the answer to an open SYN may be among them."""
-        self._attempts.doubt(now, unexplained)
+        self._attempts.add_loss(now, unexplained)
 
-    def over(self, now: int) -> list[HandshakeVerdict]:
+    def expire(self, now: int) -> list[HandshakeVerdict]:
         """The verdicts that can be told by now (ns, CLOCK_MONOTONIC)."""
-        self._attempts.over(now)
+        self._attempts.expire(now)
         return self._take()
 
-    def rest(self) -> list[HandshakeVerdict]:
+    def flush(self) -> list[HandshakeVerdict]:
         """The verdicts of all SYNs that are still open; the run is over."""
-        self._attempts.rest()
+        self._attempts.flush()
         return self._take()
 
     @property

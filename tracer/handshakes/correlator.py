@@ -20,9 +20,9 @@ ANSWER_NS = 1_000_000_000
 """A SYN without an answer for so long is one that nobody answered: the client sends it again."""
 NEIGHBOUR_NS = 6_000_000_000
 """So long a packet may wait for its next hop's link address, and the drop that then follows may take to be told."""
-LOOKED_AT = 1000
+MAX_COMPARED = 1000
 """So many of the oldest are asked at a time whether they have waited long enough."""
-MOST = 20_000
+MAX_ATTEMPTS = 20_000
 """So many attempts are kept open; when there are more, the oldest is told as far as it is known."""
 
 
@@ -54,7 +54,7 @@ class HandshakeCorrelator:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, packet: Packet) -> None:
+    def feed(self, packet: Packet) -> None:
         """Takes a packet that is over, in the order in which packets end."""
         flags = packet.tcp_flags
         if packet.identity in self._open:
@@ -77,7 +77,7 @@ class HandshakeCorrelator:
         following = (syn.seq + 1) & 0xFFFFFFFF
         ends = ends_of(syn)
         before = [n for n in self._by_next.get(following, ()) if self._ends[n] & ends]
-        if before and goes_on(self._open[before[-1]].syn, syn):
+        if before and is_retransmission(self._open[before[-1]].syn, syn):
             self._more(syn, before[-1])
             self._ripe.add(before[-1])
             return
@@ -88,7 +88,7 @@ class HandshakeCorrelator:
         self._ripe.add(syn.identity)
         for each in ends:
             self._by_ends[each] = syn.identity
-        if len(self._open) > MOST:
+        if len(self._open) > MAX_ATTEMPTS:
             self.early += 1
             self._close(next(iter(self._open)))
 
@@ -118,22 +118,22 @@ class HandshakeCorrelator:
         elif not attempt.acks:
             attempt.acks.append(packet)
 
-    def doubt(self, now: int, unexplained: bool = False) -> None:
+    def add_loss(self, now: int, unexplained: bool = False) -> None:
         """Something was lost by now, or left unexplained: of all that are open, an answer may have been."""
         self._doubt = now
         self._left = now if unexplained else self._left
 
-    def over(self, now: int) -> None:
+    def expire(self, now: int) -> None:
         """Reads those whose verdict can be told. now: ns, CLOCK_MONOTONIC."""
         for identity in sorted(self._ripe):
             if settled(self._open[identity]):
                 self._close(identity)
         self._ripe.clear()
-        for identity, attempt in list(islice(self._open.items(), LOOKED_AT)):
-            if now - attempt.began > patience(attempt):
+        for identity, attempt in list(islice(self._open.items(), MAX_COMPARED)):
+            if now - attempt.began > answer_timeout_ns(attempt):
                 self._close(identity)
 
-    def rest(self) -> None:
+    def flush(self) -> None:
         """Reads all that are open; the run is over."""
         for identity in list(self._open):
             self._close(identity)
@@ -154,7 +154,7 @@ class HandshakeCorrelator:
         self._read(attempt)
 
 
-def goes_on(before: Packet, packet: Packet) -> bool:
+def is_retransmission(before: Packet, packet: Packet) -> bool:
     """Whether a packet is the rest of an earlier one, seen again in a namespace where that has not been: out of a tunnel, in
     another buffer. What is sent again begins where it began the first time."""
     return before.outcome not in BAD and all(h.netns != packet.netns for h in before.hops)
@@ -163,7 +163,7 @@ def goes_on(before: Packet, packet: Packet) -> bool:
 def waits_for_neighbour(attempt: ConnectionAttempt) -> bool:
     """Whether nothing has been seen of it since it began to wait for its next hop."""
     last = next((h for h in reversed(attempt.syn.hops) if not h.clone and h.what != "hook"), None)
-    return bool(last and last.clue and last.clue.what == "neighbour")
+    return bool(last and last.detail and last.detail.what == "neighbour")
 
 
 def settled(attempt: ConnectionAttempt) -> bool:
@@ -173,6 +173,6 @@ def settled(attempt: ConnectionAttempt) -> bool:
     return bool(attempt.resets or attempt.acks or attempt.errors) and bool(attempt.synacks or attempt.syn.handshake is None)
 
 
-def patience(attempt: ConnectionAttempt) -> int:
+def answer_timeout_ns(attempt: ConnectionAttempt) -> int:
     """ns after which no answer is the answer."""
     return NEIGHBOUR_NS if waits_for_neighbour(attempt) else ANSWER_NS + 300_000_000

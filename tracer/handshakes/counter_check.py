@@ -24,14 +24,14 @@ COUNTERS = (
 class CounterCheck:
     """Counters from when this is made to the end, of the namespaces that have a name by then."""
 
-    def __init__(self, spaces: NamespaceInspector) -> None:
-        self._spaces = spaces
+    def __init__(self, inspector: NamespaceInspector) -> None:
+        self._spaces = inspector
         self._before: dict[str, dict[str, int]] = {}
         self._explained: Counter[tuple[str, str]] = Counter()
-        for name in spaces.names():
-            self._before[name] = spaces.counters(name)
+        for name in inspector.names():
+            self._before[name] = inspector.counters(name)
 
-    def add(self, packet: Packet) -> None:
+    def feed(self, packet: Packet) -> None:
         """Takes a packet that is over."""
         for netns, counter in explained_by(packet):
             self._explained[netns, counter] += 1
@@ -63,14 +63,14 @@ def explained_by(packet: Packet) -> Iterator[tuple[str, str]]:
 def _of_hop(packet: Packet, hop: Hop) -> Iterable[str]:
     if hop.handshake:
         return _of_handshake(packet, hop.handshake)
-    if hop.clue and hop.clue.what == "table-full":
+    if hop.detail and hop.detail.what == "table-full":
         return ("conntrack_drop",)
-    if hop.clue and hop.clue.what == "confirm":
+    if hop.detail and hop.detail.what == "confirm":
         return "conntrack_drop", "conntrack_insert_failed"
-    if hop.clue and hop.clue.what == "time-wait" and hop.clue.facts.get("answer") != "taken over":
+    if hop.detail and hop.detail.what == "time-wait" and hop.detail.facts.get("answer") != "taken over":
         # Counted under a name of its own since 6.14; only the one that the kernel has is compared.
-        known = "tsval" in hop.clue.facts and "ts_recent" in hop.clue.facts
-        old = known and _cause_helpers.older(hop.clue.number("tsval"), hop.clue.number("ts_recent"))
+        known = "tsval" in hop.detail.facts and "ts_recent" in hop.detail.facts
+        old = known and _cause_helpers.is_older(hop.detail.number("tsval"), hop.detail.number("ts_recent"))
         return ("PAWSEstab", "PAWSTimewait") if old else ()
     if hop.drop and hop.drop.reason == "IP_RPFILTER":
         return ("IPReversePathFilter",)
@@ -86,7 +86,7 @@ def _of_handshake(packet: Packet, shake: Handshake) -> Iterator[str]:
     if shake.accepted is not False or shake.stage == "request":
         return
     queue, limit = shake.accept_queue, shake.accept_limit
-    clue = packet.clue("listener")
+    clue = packet.detail("listener")
     if clue and shake.stage == "SYN":
         queue, limit, waiting = (clue.number(name) for name in ("accept_queue", "accept_limit", "syn_queue"))
         # Whether a SYN queue that is just as long as its limit is full has changed; that this SYN was dropped tells.

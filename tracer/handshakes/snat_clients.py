@@ -20,7 +20,7 @@ class SnatClients:
     def __init__(self) -> None:
         self._clients: dict[str, set[str]] = {}
 
-    def add(self, packet: Packet) -> None:
+    def feed(self, packet: Packet) -> None:
         """Takes a packet that is over."""
         given = snat(packet)
         if not given:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tracer.kernel.attach_plan import UnavailableProbe
-from tracer.util.worker import Worker, troubles
+from tracer.util.worker import Worker, user_warnings
 
 PAUSE_SECONDS = 2.0
 MODULES = Path("/sys/module")
@@ -40,7 +40,7 @@ class LateModules:
         """Looks once, and waits. False when there is nothing more to look for."""
         for module in [m for m in self.missed if (self._modules / m).exists()]:
             missed = "; ".join(self.missed.pop(module))
-            troubles.say(
+            user_warnings.add(
                 f"Start again: the kernel module {module} was loaded after this run began, which does not show: {missed}."
             )
         return not self._ended.wait(self._pause) and bool(self.missed)

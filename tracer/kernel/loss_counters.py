@@ -58,7 +58,7 @@ class LossCounters:
             fd = self._program.functions[row.probe.name].fd
             yield Loss(row.probe.name, -1, self._program.recursion_misses(fd), "another probe was running")
 
-    def glance(self) -> None:
+    def poll(self) -> None:
         """Reads the counters when that is due, so that what was lost is known to have been lost in a short time."""
         now = time.monotonic_ns()
         if now - self._read[False] >= MISSES_SECONDS * 1e9:
@@ -81,7 +81,7 @@ class LossCounters:
     def read(self) -> list[Loss]:
         """New losses since the last call."""
         self._note(self._totals(), time.monotonic_ns(), False)
-        self.glance()
+        self.poll()
         new, self._new = self._new, []
         return new
 

@@ -145,9 +145,9 @@ class Session:
         """What was lost since the last call."""
         return self._counters.read()
 
-    def glance(self) -> None:
+    def poll_losses(self) -> None:
         """Reads the loss counters when that is due; losses() tells of it."""
-        self._counters.glance()
+        self._counters.poll()
 
     def close(self) -> None:
         self._ring.close()

@@ -12,48 +12,48 @@ from tracer.kube.no_endpoints import without_real_server
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.model.kube import UNKNOWN, Owner
 from tracer.model.packet import Hop, Packet
-from tracer.util.addresses import place
-from tracer.util.frozen import changed
+from tracer.util.addresses import format_endpoint
+from tracer.util.frozen import evolve
 
 _NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
 
 
-def explain(packet: Packet, known: ClusterView) -> None:
+def attribute(packet: Packet, cluster: ClusterView) -> None:
     """Sets the owners of the packet's hops and ends."""
     protocol = packet.protocol.lower()
     ends = packet.endpoints
-    asked = known.service_at(ends.dst, ends.dport, protocol)
+    asked = cluster.service_at(ends.dst, ends.dport, protocol)
     service = asked[0].owner(asked[1]) if asked else None
-    trail = MarkTracker(known, service)
+    trail = MarkTracker(cluster, service)
     hops: list[Hop] = []
     for hop in packet.hops:
         owner = None
         if hop.ipvs and hop.ipvs.virtual:
             server = hop.ipvs
-            owner = owner_of_virtual_server(server.virtual, server.virtual_port, server.protocol, known)
+            owner = owner_of_virtual_server(server.virtual, server.virtual_port, server.protocol, cluster)
             if hop.verdict == "REJECT":
-                owner = without_real_server(owner, server.protocol, known)
-        if hop.walk and not hop.clone:
+                owner = without_real_server(owner, server.protocol, cluster)
+        if hop.rule_trace and not hop.clone:
             # What conntrack repeats was decided by an earlier packet, with the marks of that one.
-            of = MarkTracker(known, service) if hop.from_conntrack else trail
-            owners = of.table(hop.walk.visits, hop.walk.ruleset or EMPTY)
-            decision = hop.walk.decision
+            of = MarkTracker(cluster, service) if hop.from_conntrack else trail
+            owners = of.table(hop.rule_trace.hits, hop.rule_trace.ruleset or EMPTY)
+            decision = hop.rule_trace.decision
             # A rule whose match threw a malformed packet away did not do what its owner wrote it for.
             owner = owners[-1] if owners and decision and not decision.hotdrop else None
-        hops.append(changed(hop, owner=_came_as(owner, hop, packet, known)) if owner else hop)
+        hops.append(evolve(hop, owner=_came_as(owner, hop, packet, cluster)) if owner else hop)
     for at, hop in enumerate(hops):
         if hop.nat and not hop.nat.kind.startswith("reverse"):
-            owner = hop.owner or _decided_nearby(hops, at) or owner_of_rewrite(hop.nat, protocol, known)
+            owner = hop.owner or _decided_nearby(hops, at) or owner_of_rewrite(hop.nat, protocol, cluster)
             if owner:
-                hops[at] = changed(hop, owner=_leading(owner, hop.nat.after.dst, known))
+                hops[at] = evolve(hop, owner=_leading(owner, hop.nat.after.dst, cluster))
     packet.hops = hops
-    packet.src_owner = end_of(ends.src, ends.sport, protocol, known)
-    packet.dst_owner = end_of(ends.dst, ends.dport, protocol, known)
+    packet.src_owner = end_of(ends.src, ends.sport, protocol, cluster)
+    packet.dst_owner = end_of(ends.dst, ends.dport, protocol, cluster)
     if packet.dst_owner.kind == "Pod" and packet.dst_owner.detail.startswith("hostPort"):
-        packet.dst_owner = _host_port(packet, packet.dst_owner, known)
+        packet.dst_owner = _host_port(packet, packet.dst_owner, cluster)
     if packet.src_owner.kind == "Service" and packet.netns == "node" and packet.hops and packet.hops[0].hook == "OUTPUT":
         # Asking itself for a cluster IP of kube-ipvs0, it does so from that very address.
-        packet.src_owner = Owner("Node", name=known.store.node, detail=f"from {ends.src}", evidence="the node sent it")
+        packet.src_owner = Owner("Node", name=cluster.store.node, detail=f"from {ends.src}", evidence="the node sent it")
     if packet.netns != "node" and ends.dst.startswith(("127.", "::1")):
         # Every namespace has a loopback of its own.
         packet.src_owner = packet.dst_owner = UNKNOWN
@@ -61,10 +61,10 @@ def explain(packet: Packet, known: ClusterView) -> None:
         packet.src_owner = _in_namespace(packet.netns)
     if packet.dst_owner == UNKNOWN:
         taken = next((h.netns for h in reversed(packet.hops) if h.socket and not h.clone), "")
-        packet.dst_owner = _by_connection(packet, known) or _in_namespace(taken)
+        packet.dst_owner = _by_connection(packet, cluster) or _in_namespace(taken)
 
 
-def _host_port(packet: Packet, pod: Owner, known: ClusterView) -> Owner:
+def _host_port(packet: Packet, pod: Owner, cluster: ClusterView) -> Owner:
     """The pod that has this hostPort, unless the packet went elsewhere: the port is a Service's too, or somebody else's."""
     asked = packet.endpoints.dst, packet.endpoints.dport
     for hop in packet.hops:
@@ -73,10 +73,10 @@ def _host_port(packet: Packet, pod: Owner, known: ClusterView) -> Owner:
         if hop.clone or not (translated or hop.verdict in ("DROP", "REJECT")):
             continue
         if owner and owner.kind == "Service":
-            return both(owner.detail.partition(",")[0] or f"port {asked[1]}", owner.label, pod, known, "rule that acted")
-        at = known.pod_at(nat.after.dst) if nat else None
+            return both(owner.detail.partition(",")[0] or f"port {asked[1]}", owner.label, pod, cluster, "rule that acted")
+        at = cluster.pod_at(nat.after.dst) if nat else None
         if nat and translated and (not at or at[:2] != (pod.namespace, pod.name)):
-            to = known.leads_to(nat.after.dst) or place(nat.after.dst, nat.after.dport)
+            to = cluster.leads_to(nat.after.dst) or format_endpoint(nat.after.dst, nat.after.dport)
             return replace(UNKNOWN, target=to, evidence="its rewrite")
     return pod
 
@@ -88,12 +88,12 @@ def _in_namespace(netns: str) -> Owner:
     return replace(UNKNOWN, detail=f"in network namespace {netns}", evidence="network namespace")
 
 
-def _by_connection(packet: Packet, known: ClusterView) -> Owner | None:
+def _by_connection(packet: Packet, cluster: ClusterView) -> Owner | None:
     """What conntrack tells of an address that nobody else knows: who answers in its place."""
     flow = packet.flow
     if not flow or flow.is_reply or (flow.reply.src, flow.reply.sport) == (flow.orig.dst, flow.orig.dport):
         return None
-    answers = known.leads_to(flow.reply.src) or f"{flow.reply.src}:{flow.reply.sport}"
+    answers = cluster.leads_to(flow.reply.src) or f"{flow.reply.src}:{flow.reply.sport}"
     return replace(UNKNOWN, target=answers, evidence="conntrack")
 
 
@@ -101,32 +101,32 @@ def _decided_nearby(hops: list[Hop], at: int) -> Owner | None:
     """The owner of the rule that made this rewrite: the one that decided so in the same hook's nat table or chain."""
     hop = hops[at]
     for other in (*reversed(hops[:at]), *hops[at + 1 :]):
-        if (other.hook, other.netns, other.clone) == (hop.hook, hop.netns, hop.clone) and other.owner and other.walk:
-            decision = other.walk.decision
+        if (other.hook, other.netns, other.clone) == (hop.hook, hop.netns, hop.clone) and other.owner and other.rule_trace:
+            decision = other.rule_trace.decision
             done = {decision.verdict, decision.rule.target.upper() if decision.rule else ""} if decision else set()
             if hop.nat and any(_same(verdict, hop.nat.kind) for verdict in done.intersection(_NAT_VERDICTS)):
                 return other.owner
     return None
 
 
-def _came_as(owner: Owner, hop: Hop, packet: Packet, known: ClusterView) -> Owner:
+def _came_as(owner: Owner, hop: Hop, packet: Packet, cluster: ClusterView) -> Owner:
     """With what the packet took the Service for, where the rules on its way did not show it: by its address, or its port."""
-    walk = hop.walk
+    walk = hop.rule_trace
     if owner.kind != "Service" or owner.detail or not walk or not walk.decision or hop.hook not in ("PREROUTING", "OUTPUT"):
         return owner
     before = hop.nat.before if hop.nat else packet.endpoints
-    at = known.service_at(before.dst, before.dport, packet.protocol.lower())
+    at = cluster.service_at(before.dst, before.dport, packet.protocol.lower())
     if at and at[0].label == owner.label:
-        return changed(owner, detail=at[1])
+        return evolve(owner, detail=at[1])
     by_port = any(place.chain == "KUBE-NODEPORTS" for place in walk.decision.path)
     return replace(owner, detail=f"NodePort {before.dport}") if by_port else owner
 
 
-def _leading(owner: Owner, address: str, known: ClusterView) -> Owner:
+def _leading(owner: Owner, address: str, cluster: ClusterView) -> Owner:
     """With where it leads, which a rule of several targets leaves open and the rewrite shows."""
     if owner.kind != "Service" or owner.target:
         return owner
-    return replace(owner, target=known.leads_to(address))
+    return replace(owner, target=cluster.leads_to(address))
 
 
 def _same(verdict: str, kind: str) -> bool:

@@ -38,13 +38,13 @@ class OwnerCache:
         self._rulesets[id(ruleset)] = ref(ruleset)
         self._owners[id(ruleset), rule] = owner
 
-    def walk(self, visits: object, ruleset: Ruleset, before: Hashable, version: int) -> Any:
+    def get_trace(self, visits: object, ruleset: Ruleset, before: Hashable, version: int) -> Any:
         """What was remembered of a walk, which is known by its very visits; None if nothing was. before: what it began with."""
         found = self._walks.get((id(visits), id(ruleset), before)) if version == self._version else None
         known = self._rulesets.get(id(ruleset))
         return found[1] if found and known and known() is ruleset else None
 
-    def put_walk(self, visits: object, ruleset: Ruleset, before: Hashable, told: object) -> None:
+    def put_trace(self, visits: object, ruleset: Ruleset, before: Hashable, told: object) -> None:
         if len(self._walks) >= MOST_WALKS:
             self._walks.clear()
         # The visits are kept, so that no other's can get their place in memory.
@@ -69,7 +69,7 @@ class ClusterView:
     sandboxes: CniCache = field(default_factory=lambda: CniCache(()))
     local: frozenset[str] = frozenset()
     ipvs: frozenset[str] = frozenset()
-    memory: OwnerCache = field(default_factory=OwnerCache, compare=False, repr=False)
+    cache: OwnerCache = field(default_factory=OwnerCache, compare=False, repr=False)
 
     def is_local(self, address: str) -> bool:
         """Whether it is an address of this node itself."""

@@ -8,18 +8,18 @@ from tracer.model.kube import UNKNOWN, Owner
 from tracer.model.packet import Nat
 
 
-def end_of(address: str, port: int, protocol: str, known: ClusterView) -> Owner:
+def end_of(address: str, port: int, protocol: str, cluster: ClusterView) -> Owner:
     """Who is at this address and port; protocol: "tcp", "udp", "sctp" in lower case, anything else has no Service.
 
     Unknown where nothing says it: without the API, whoever is not on this node; a port that is a Service's NodePort and a
     pod's hostPort at once is the node's, and both are named.
     """
-    store = known.store
+    store = cluster.store
     # In ipvs mode the cluster IPs are addresses of the node too.
-    local = known.is_local(address) and not store.by_service_ip.all(address) and address not in known.ipvs
-    service, pod = known.service_at(address, port, protocol), _host_port(port, protocol, known) if local else None
+    local = cluster.is_local(address) and not store.by_service_ip.all(address) and address not in cluster.ipvs
+    service, pod = cluster.service_at(address, port, protocol), _host_port(port, protocol, cluster) if local else None
     if service and pod:
-        return both(service[1], service[0].label, pod, known, "API: address and port")
+        return both(service[1], service[0].label, pod, cluster, "API: address and port")
     if service:
         return service[0].owner(service[1], "API: address and port")
     if pod:
@@ -27,41 +27,43 @@ def end_of(address: str, port: int, protocol: str, known: ClusterView) -> Owner:
     names = store.by_service_ip.all(address)
     if names and len(set(names)) == 1:
         return Owner("Service", *names[0], detail=f"which has no port {port}", evidence="API: address")
-    at = known.pod_at(address)
+    at = cluster.pod_at(address)
     if at:
         return Owner("Pod", at[0], at[1], detail=f"on {at[2]}" if at[2] else "", evidence="address")
     node = store.by_node_ip.one(address)
     if node or local:
         return Owner("Node", name=node.name if node else store.node, evidence="address")
-    if address in known.ipvs:
+    if address in cluster.ipvs:
         return Owner("unknown", detail="a Service's, for it is an address of kube-ipvs0", evidence="netlink")
-    return _elsewhere(address, known)
+    return _elsewhere(address, cluster)
 
 
-def both(way: str, service: str, pod: Owner, known: ClusterView, evidence: str) -> Owner:
+def both(way: str, service: str, pod: Owner, cluster: ClusterView, evidence: str) -> Owner:
     """The node, at a port that is a Service's (way: "NodePort 30285") and a pod's hostPort at once."""
-    return Owner("Node", name=known.store.node, detail=f"{way} of {service} and {pod.detail} of {pod.label}", evidence=evidence)
+    return Owner(
+        "Node", name=cluster.store.node, detail=f"{way} of {service} and {pod.detail} of {pod.label}", evidence=evidence
+    )
 
 
-def _host_port(port: int, protocol: str, known: ClusterView) -> Owner | None:
+def _host_port(port: int, protocol: str, cluster: ClusterView) -> Owner | None:
     """The pod that has this host port of this node."""
-    sandboxes = known.sandboxes.host_port(port, protocol)
+    sandboxes = cluster.sandboxes.host_port(port, protocol)
     if len(sandboxes) == 1:
         only = sandboxes[0]
         return Owner("Pod", only.namespace, only.name, detail=f"hostPort {port}", evidence="CNI result cache")
-    pods = [p for p in known.store.by_host_port.all((port, protocol)) if p.node == known.store.node]
+    pods = [p for p in cluster.store.by_host_port.all((port, protocol)) if p.node == cluster.store.node]
     return pods[0].owner(f"hostPort {port}", "API: hostPort") if len(pods) == 1 and not sandboxes else None
 
 
-def _elsewhere(address: str, known: ClusterView) -> Owner:
+def _elsewhere(address: str, cluster: ClusterView) -> Owner:
     """Outside of the cluster, if the cluster is known; an address of a pod network that no pod has is nobody's."""
-    node = known.store.node_of_network(address)
+    node = cluster.store.node_of_network(address)
     if node:
         return Owner("unknown", detail=f"in podCIDR of {node.name}", evidence="API: podCIDR")
-    return Owner("external", evidence="no node, pod or Service has it") if len(known.store.nodes) else UNKNOWN
+    return Owner("external", evidence="no node, pod or Service has it") if len(cluster.store.nodes) else UNKNOWN
 
 
-def owner_of_rewrite(nat: Nat, protocol: str, known: ClusterView) -> Owner | None:
+def owner_of_rewrite(nat: Nat, protocol: str, cluster: ClusterView) -> Owner | None:
     """Whose a DNAT is by its addresses alone: the Service at the old one, if it has an endpoint at the new one; or a hostPort.
 
     None for any other rewrite, and when both would fit.
@@ -70,15 +72,15 @@ def owner_of_rewrite(nat: Nat, protocol: str, known: ClusterView) -> Owner | Non
         return None
     before, after = nat.before, nat.after
     found = []
-    service = known.service_at(before.dst, before.dport, protocol)
+    service = cluster.service_at(before.dst, before.dport, protocol)
     if service:
         port, way = service
-        ends = known.store.endpoints.all((port.label, port.protocol))
+        ends = cluster.store.endpoints.all((port.label, port.protocol))
         if any((e.address, e.port) == (after.dst, after.dport) for e in ends):
-            found.append(port.owner(way, "addresses of the rewrite", target=known.leads_to(after.dst)))
-    at = known.pod_at(after.dst)
-    if at and known.is_local(before.dst):
-        pod = _host_port(before.dport, protocol, known)
+            found.append(port.owner(way, "addresses of the rewrite", target=cluster.leads_to(after.dst)))
+    at = cluster.pod_at(after.dst)
+    if at and cluster.is_local(before.dst):
+        pod = _host_port(before.dport, protocol, cluster)
         if pod and (pod.namespace, pod.name) == at[:2]:
             found.append(pod)
     return found[0] if len(found) == 1 else None

@@ -20,7 +20,7 @@ from tracer.kube.cni_cache import CniCache
 from tracer.kube.selectors import End, Selectors
 from tracer.kube.store import Change, ObjectStore
 from tracer.model.filter import Filter
-from tracer.util.worker import troubles
+from tracer.util.worker import user_warnings
 
 KEPT = 256
 """Renewals that wait for their turn, and those that packets are still matched with; the oldest go first, and are counted."""
@@ -38,12 +38,12 @@ class RenewedFilter:
 class FilterRenewal:
     """The filter by the newest objects. known: what the packets are explained by; base: the options that name no object."""
 
-    def __init__(self, words: Selectors, base: Filter, known: ClusterView) -> None:
-        self._words, self._base = words, base
+    def __init__(self, selectors: Selectors, base: Filter, cluster: ClusterView) -> None:
+        self._words, self._base = selectors, base
         # Its own store, and its own view of the CNI cache: what is asked of the recorded one would be recorded.
-        self._known = ClusterView(ObjectStore(known.store.node), CniCache(), known.local, known.ipvs)
+        self._known = ClusterView(ObjectStore(cluster.store.node), CniCache(), cluster.local, cluster.ipvs)
         self._known.store.on_change(self._renew)
-        known.store.on_coming(self._take)
+        cluster.store.on_coming(self._take)
         self._lock = threading.Lock()
         self._write: Callable[[Filter], None] | None = None
         self._waiting: deque[RenewedFilter] = deque(maxlen=KEPT)
@@ -61,7 +61,7 @@ class FilterRenewal:
         with self._lock:
             self._write = None
 
-    def take(self) -> list[RenewedFilter]:
+    def read(self) -> list[RenewedFilter]:
         """What was renewed since the last call."""
         with self._lock:
             found = list(self._waiting)
@@ -102,7 +102,7 @@ class FilterRenewal:
                 if not before or before.filter != to:
                     self._write(to)
             except Exception as e:
-                troubles.failed("renewing the filter of the probes", e)
+                user_warnings.add_failure("renewing the filter of the probes", e)
                 return
             self._newest = RenewedFilter(time.monotonic_ns() if before else 0, ends, to)
             self.dropped += len(self._waiting) == KEPT

@@ -18,7 +18,7 @@ from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.rule_text import mark_set, mark_tested
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset
-from tracer.util.frozen import changed
+from tracer.util.frozen import evolve
 
 EMPTY = Ruleset("", 0, "", {})
 
@@ -38,47 +38,47 @@ class MarkTracker:
     service: the one that answers at the destination it came with, None if none does.
     """
 
-    def __init__(self, known: ClusterView, service: Owner | None = None) -> None:
-        self._known, self._service = known, service
+    def __init__(self, cluster: ClusterView, service: Owner | None = None) -> None:
+        self._known, self._service = cluster, service
         self._marks: list[_Mark] = []
         self._met: dict[RuleLocation, Rule] = {}
         self._chosen: dict[str, Owner] = {}
         self._sure = True
 
-    def table(self, visits: Sequence[RuleHit], ruleset: Ruleset = EMPTY) -> list[Owner | None]:
+    def table(self, hits: Sequence[RuleHit], ruleset: Ruleset = EMPTY) -> list[Owner | None]:
         """The owner of each visit of one walk, causes included; None for a chain's policy.
 
         ruleset: what the walk went through; without it, places on the way that no visit shows are known by their chains' names
         only.
         """
         # Many packets have the same walk, and with the same marks before it the same comes of it.
-        memory, before = self._known.memory, (self._service, tuple(self._marks))
+        memory, before = self._known.cache, (self._service, tuple(self._marks))
         owners: list[Owner | None]
-        told = memory.walk(visits, ruleset, before, self._known.store.version)
+        told = memory.get_trace(hits, ruleset, before, self._known.store.version)
         if told:
             owners, marks = told
             self._marks = list(marks)
             return owners
         self._sure = True
-        owners = self._owners_of(visits, ruleset)
+        owners = self._owners_of(hits, ruleset)
         if self._sure and ruleset is not EMPTY:
-            memory.put_walk(visits, ruleset, before, (owners, tuple(self._marks)))
+            memory.put_trace(hits, ruleset, before, (owners, tuple(self._marks)))
         return owners
 
-    def _owners_of(self, visits: Sequence[RuleHit], ruleset: Ruleset) -> list[Owner | None]:
+    def _owners_of(self, hits: Sequence[RuleHit], ruleset: Ruleset) -> list[Owner | None]:
         owners: list[Owner | None] = []
         opened = len(self._marks)
         led: list[Owner] = []
         self._met, self._chosen = {}, {}
-        for visit in visits:
+        for visit in hits:
             if visit.rule is None:
                 owners.append(None)
                 continue
-            self._met[visit.place] = visit.rule
+            self._met[visit.location] = visit.rule
             owner = self._owner(visit, visit.rule, ruleset, led)
             if owner.kind in ("Service", "Pod"):
                 led.append(owner)
-                self._marks[opened:] = [m if m.owner else changed(m, owner=owner) for m in self._marks[opened:]]
+                self._marks[opened:] = [m if m.owner else evolve(m, owner=owner) for m in self._marks[opened:]]
             elif self._service and asks_for_the_service(visit.rule):
                 led.append(self._service)
             bits = mark_set(visit.rule)
@@ -87,21 +87,21 @@ class MarkTracker:
             owners.append(self._with_cause(owner, visit.rule, ruleset))
         return owners
 
-    def _owner(self, visit: RuleHit, rule: Rule, ruleset: Ruleset, led: list[Owner]) -> Owner:
+    def _owner(self, hit: RuleHit, rule: Rule, ruleset: Ruleset, led: list[Owner]) -> Owner:
         """The rule's owner, with what the way to it tells: as what the packet came to the Service."""
         owner = self._of(rule, ruleset)
-        if visit.element:
-            owner = owner_of_element(visit.element, self._known) or owner
-            self._chosen[visit.element.rpartition(" ")[2]] = owner
+        if hit.element:
+            owner = owner_of_element(hit.element, self._known) or owner
+            self._chosen[hit.element.rpartition(" ")[2]] = owner
         elif owner.kind == "program":
             # A chain for all Services, such as reject-chain: the element that led here was for one.
             owner = self._chosen.get(rule.chain, owner)
-        way = [self._of(r, ruleset) for r in self._places(visit.path[:-1], rule, ruleset)]
+        way = [self._of(r, ruleset) for r in self._places(hit.path[:-1], rule, ruleset)]
         way = [o for o in [*led, *way] if o.kind in ("Service", "Pod")]
         led += [o for o in way if o not in led]
         if owner.kind in ("Service", "Pod") and not owner.detail:
             details = (o.detail for o in way if o.label == owner.label and o.detail)
-            return changed(owner, detail=next(details, ""))
+            return evolve(owner, detail=next(details, ""))
         return owner
 
     def _of(self, rule: Rule, ruleset: Ruleset) -> Owner:
@@ -131,7 +131,7 @@ class MarkTracker:
         tested = mark_tested(rule) or _bits_of(rule, ruleset)
         for mark in reversed(self._marks):
             if mark.chain == setter or (mark.bits and mark.bits & tested):
-                return changed(owner, cause=_clause(owner, mark))
+                return evolve(owner, cause=_clause(owner, mark))
         return owner
 
 
@@ -143,7 +143,7 @@ def _with_door(led: Sequence[Owner]) -> Owner | None:
     if not last or last.detail != NONE_HERE:
         return last
     door = next((o.detail for o in led if o.label == last.label and o.detail not in ("", NONE_HERE)), "")
-    return changed(last, detail=", ".join(filter(None, (door, none_here(door)))))
+    return evolve(last, detail=", ".join(filter(None, (door, none_here(door)))))
 
 
 def _bits_of(rule: Rule, ruleset: Ruleset) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tracer.kube.catalog import ClusterView
 from tracer.model.kube import Owner
-from tracer.util.frozen import changed
+from tracer.util.frozen import evolve
 
 NONE, NONE_HERE = "no endpoints", "no local endpoints"
 """In an owner's detail, and in the comments of kube-proxy's rules behind "has"."""
@@ -24,15 +24,15 @@ def fate_in(owner: Owner | None) -> str:
     return NONE_HERE if NONE_HERE in said else NONE if NONE in said else ""
 
 
-def without_real_server(owner: Owner, protocol: str, known: ClusterView) -> Owner:
+def without_real_server(owner: Owner, protocol: str, cluster: ClusterView) -> Owner:
     """The owner of a virtual server of IPVS that has no real server, with the reason that the API's objects tell. As it is,
     where they tell none: kube-proxy may not have heard of an endpoint yet.
     """
-    ports = known.store.services.all((owner.namespace, owner.name)) if owner.kind == "Service" else ()
+    ports = cluster.store.services.all((owner.namespace, owner.name)) if owner.kind == "Service" else ()
     port = next((p for p in ports if (p.label, p.protocol) == (owner.label, protocol)), None)
-    if not port or not len(known.store.endpoints):
+    if not port or not len(cluster.store.endpoints):
         return owner
-    ready = any(e.ready for e in known.store.endpoints.all((port.label, port.protocol)))
+    ready = any(e.ready for e in cluster.store.endpoints.all((port.label, port.protocol)))
     by_policy = port.local and owner.detail and not owner.detail.startswith(_WITHIN)
     fate = NONE if not ready else none_here(owner.detail) if by_policy else ""
-    return changed(owner, detail=", ".join(filter(None, (owner.detail, fate))))
+    return evolve(owner, detail=", ".join(filter(None, (owner.detail, fate))))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tracer.errors import BadOption, NoObjects, NoSuchObject
 from tracer.kube import kubeconfig, node_name, objects, selectors
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import MOST_FILES, CniCache
 from tracer.kube.filter_renewal import FilterHistory, FilterRenewal, RenewedFilter, sentence
@@ -61,8 +61,8 @@ class OwnerResolver:
             raise BadOption("--service and --pod need Kubernetes' objects: leave --no-kube out.")
         if bool(source.objects) + bool(source.kubeconfig) + source.none > 1:
             raise BadOption("--objects, --kubeconfig and --no-kube exclude each other.")
-        self.words, self._base = words, base
-        self.known = source.known()
+        self.selectors, self._base = words, base
+        self.cluster = source.known()
         self._ends: frozenset[selectors.End] = frozenset()
         self.current = base
         self._changed = threading.Event()
@@ -73,8 +73,8 @@ class OwnerResolver:
         self._said: set[str] = set()
         self._left_out = False
         if source.objects:
-            self.known.store.load(objects.read(source.objects))
-            self.known.store.node = node_name.name_of_node(self.known.store, self.known.local)
+            self.cluster.store.load(objects.read(source.objects))
+            self.cluster.store.node = node_name.name_of_node(self.cluster.store, self.cluster.local)
         elif not source.none:
             access = self._access(source)
             if access and access.unchecked:
@@ -83,47 +83,47 @@ class OwnerResolver:
                 from tracer.kube.watch import ObjectWatch
 
                 self._watch = ObjectWatch(
-                    access, self.known.store, lambda store: node_name.name_of_node(store, self.known.local)
+                    access, self.cluster.store, lambda store: node_name.name_of_node(store, self.cluster.local)
                 )
-                self._renewal = FilterRenewal(words, base, self.known) if words else None
+                self._renewal = FilterRenewal(words, base, self.cluster) if words else None
             elif words.need_names:
                 raise NoObjects("--service and --pod need Kubernetes' objects: give --kubeconfig FILE or --objects FILE.")
         self._have_all = bool(source.objects)
         if self._have_all:
-            selectors.check(words, self.known)
+            selectors.check(words, self.cluster)
 
     def _access(self, source: ObjectSource) -> ApiAccess | None:
         """How to reach the API. A file that nobody named and that cannot be used is worth a sentence, not the run."""
         try:
             return kubeconfig.find(source.kubeconfig or None)
         except NoObjects as e:
-            if source.kubeconfig or self.words.need_names:
+            if source.kubeconfig or self.selectors.need_names:
                 raise
             self._notes.append(f"{e} Names come from rules alone.")
             return None
 
     def start(self) -> None:
         """Begins to ask the API, and waits for it only if an option names an object. Raises NoObjects, NoSuchObject."""
-        self.known.store.on_change(self._changed.set)
+        self.cluster.store.on_change(self._changed.set)
         if self._watch:
             self._watch.start()
-            if self.words.need_names:
+            if self.selectors.need_names:
                 self._have_all = self._watch.wait(PATIENCE)
                 if not self._have_all or self._watch.troubled:
                     why = self._watch.troubled or f"The Kubernetes API has not answered within {PATIENCE:.0f} s."
                     self._watch.close()
                     raise NoObjects(f"--service and --pod need the Kubernetes API. {why}")
                 try:
-                    selectors.check(self.words, self.known)
+                    selectors.check(self.selectors, self.cluster)
                 except NoSuchObject:
                     self._watch.close()
                     raise
 
     def filter(self) -> Filter:
         """What the kernel is to let pass now; kept as `current`."""
-        if self.words:
-            self._ends = selectors.ends(self.words, self.known)
-            self.current = selectors.kernel_filter(self._base, self._ends, self.known)
+        if self.selectors:
+            self._ends = selectors.ends(self.selectors, self.cluster)
+            self.current = selectors.kernel_filter(self._base, self._ends, self.cluster)
         return self.current
 
     def attach(self, write: Callable[[Filter], None]) -> None:
@@ -138,9 +138,9 @@ class OwnerResolver:
 
     def renewals(self) -> list[RenewedFilter]:
         """New filters that the probes have got since the last call."""
-        return self._renewal.take() if self._renewal else []
+        return self._renewal.read() if self._renewal else []
 
-    def hold(self, renewed: RenewedFilter) -> None:
+    def apply_filter(self, renewed: RenewedFilter) -> None:
         """Packets are matched with this from its time on."""
         if renewed.since and renewed.filter != self.current:
             self._notes.append(sentence(self.current, renewed))
@@ -161,7 +161,7 @@ class OwnerResolver:
 
     def new_filter(self) -> Filter | None:
         """The filter to put in the place of the current one; None while that is still right, or is renewed elsewhere."""
-        if not self.words or not self._changed.is_set():
+        if not self.selectors or not self._changed.is_set():
             return None
         self._changed.clear()
         before = self.current
@@ -175,7 +175,7 @@ class OwnerResolver:
     def _miss(self) -> None:
         """Says once that something asked for is not there, or not any more."""
         try:
-            selectors.check(self.words, self.known)
+            selectors.check(self.selectors, self.cluster)
             self._said.clear()
         except NoSuchObject as e:
             if str(e) not in self._said:
@@ -191,22 +191,22 @@ class OwnerResolver:
 
     def wants(self, packet: Packet) -> bool:
         """Whether the packet is one that was asked for; the kernel lets a few more pass."""
-        if not self.words:
+        if not self.selectors:
             return True
         held = self._history.at(packet.hops[0].time if packet.hops else 0) if self._history else [self._ends]
-        return any(selectors.matches(packet, ends, self.known) for ends in held)
+        return any(selectors.matches(packet, ends, self.cluster) for ends in held)
 
-    def explain(self, packet: Packet) -> None:
+    def attribute(self, packet: Packet) -> None:
         """Writes owners into the packet."""
-        explain(packet, self.known)
+        attribute(packet, self.cluster)
 
-    def still(self) -> AbstractContextManager[object]:
+    def unchanged(self) -> AbstractContextManager[object]:
         """The objects do not change within the block."""
-        return self.known.store.still()
+        return self.cluster.store.still()
 
     def notes(self) -> list[str]:
         """What the user should be told since the last call, a sentence each."""
-        if self.known.sandboxes.left_out and not self._left_out:
+        if self.cluster.sandboxes.left_out and not self._left_out:
             self._left_out = True
             self._notes.append(LEFT_OUT)
         told, self._notes = self._notes, []

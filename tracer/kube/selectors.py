@@ -59,29 +59,29 @@ class Selectors:
         return bool(self.services or self.pods)
 
 
-def check(words: Selectors, known: ClusterView) -> None:
+def check(selectors: Selectors, cluster: ClusterView) -> None:
     """Raises NoSuchObject for the first word that Kubernetes does not have. All objects must have been read."""
-    for word in words.services:
-        if not _ports_of(word, known):
-            raise NoSuchObject(_no_service(word, known))
-    for word in words.pods:
-        if not known.store.pods.all(_name(word)) and not _addresses(word, known):
+    for word in selectors.services:
+        if not _ports_of(word, cluster):
+            raise NoSuchObject(_no_service(word, cluster))
+    for word in selectors.pods:
+        if not cluster.store.pods.all(_name(word)) and not _addresses(word, cluster):
             raise NoSuchObject(f"There is no pod {'/'.join(_name(word))} on this node or behind a Service.")
-    for port in words.node_ports:
-        if not any(known.store.by_node_port.all((port, proto)) for proto in ("tcp", "udp", "sctp")):
+    for port in selectors.node_ports:
+        if not any(cluster.store.by_node_port.all((port, proto)) for proto in ("tcp", "udp", "sctp")):
             raise NoSuchObject(f"No Service has NodePort {port}.")
-    for port in words.host_ports:
-        if not list(_host_ends(port, known)):
+    for port in selectors.host_ports:
+        if not list(_host_ends(port, cluster)):
             raise NoSuchObject(f"No pod of this node has hostPort {port}.")
 
 
-def _no_service(word: str, known: ClusterView) -> str:
+def _no_service(word: str, cluster: ClusterView) -> str:
     namespace, name = _name(word)
-    ports = known.store.services.all((namespace, name))
+    ports = cluster.store.services.all((namespace, name))
     if ports:
         names = ", ".join(p.port_name or str(p.port) for p in ports)
         return f"Service {namespace}/{name} has no port {word.rpartition(':')[2]} (it has: {names})."
-    others = sorted({f"{p.namespace}/{p.name}" for p in known.store.services.values() if p.name == name})
+    others = sorted({f"{p.namespace}/{p.name}" for p in cluster.store.services.values() if p.name == name})
     return f"There is no Service {namespace}/{name}" + (f" (there is {', '.join(others[:3])})." if others else ".")
 
 
@@ -91,95 +91,95 @@ def _name(word: str) -> tuple[str, str]:
     return found["ns"] or "default", found["name"]
 
 
-def _ports_of(word: str, known: ClusterView) -> list[ServicePort]:
+def _ports_of(word: str, cluster: ClusterView) -> list[ServicePort]:
     found = _NAME.fullmatch(word)
-    ports = known.store.services.all(_name(word))
+    ports = cluster.store.services.all(_name(word))
     wanted = found["port"] if found else None
     return [p for p in ports if wanted in (None, p.port_name, str(p.port))]
 
 
-def ends(words: Selectors, known: ClusterView) -> frozenset[End]:
+def ends(selectors: Selectors, cluster: ClusterView) -> frozenset[End]:
     """The addresses and ports that are meant, as things stand now."""
-    return frozenset(_ends(words, known))
+    return frozenset(_ends(selectors, cluster))
 
 
-def _ends(words: Selectors, known: ClusterView) -> Iterator[End]:
-    for word in words.services:
-        for port in _ports_of(word, known):
-            yield from _service_ends(port, known)
-    for word in words.pods:
-        yield from _pod_ends(word, known)
-    for number in words.node_ports:
+def _ends(selectors: Selectors, cluster: ClusterView) -> Iterator[End]:
+    for word in selectors.services:
+        for port in _ports_of(word, cluster):
+            yield from _service_ends(port, cluster)
+    for word in selectors.pods:
+        yield from _pod_ends(word, cluster)
+    for number in selectors.node_ports:
         yield LOCAL, number, ""
         for proto in ("tcp", "udp", "sctp"):
-            for port in known.store.by_node_port.all((number, proto)):
-                yield from _behind(port, known)
-    for number in words.host_ports:
+            for port in cluster.store.by_node_port.all((number, proto)):
+                yield from _behind(port, cluster)
+    for number in selectors.host_ports:
         yield LOCAL, number, ""
-        yield from _host_ends(number, known)
+        yield from _host_ends(number, cluster)
 
 
-def _service_ends(port: ServicePort, known: ClusterView) -> Iterator[End]:
+def _service_ends(port: ServicePort, cluster: ClusterView) -> Iterator[End]:
     for address in (*port.cluster_ips, *port.external_ips, *port.balancer_ips):
         yield address, port.port, port.protocol
     if port.node_port:
         yield LOCAL, port.node_port, port.protocol
-    yield from _behind(port, known)
+    yield from _behind(port, cluster)
 
 
-def _behind(port: ServicePort, known: ClusterView) -> Iterator[End]:
-    for end in known.store.endpoints.all((port.label, port.protocol)):
+def _behind(port: ServicePort, cluster: ClusterView) -> Iterator[End]:
+    for end in cluster.store.endpoints.all((port.label, port.protocol)):
         yield end.address, end.port, port.protocol
 
 
-def _addresses(word: str, known: ClusterView) -> list[str]:
+def _addresses(word: str, cluster: ClusterView) -> list[str]:
     """A pod's addresses; also of a pod of another node that stands behind a Service, and of one that libcni knows."""
     namespace, name = _name(word)
-    pods = known.store.pods.all((namespace, name))
+    pods = cluster.store.pods.all((namespace, name))
     found = [a for pod in pods for a in pod.addresses if not pod.host_network]
     if not pods:
-        found = [e.address for e in known.store.endpoints.values() if e.pod == (namespace, name)]
-    found += known.sandboxes.addresses(namespace, name)
+        found = [e.address for e in cluster.store.endpoints.values() if e.pod == (namespace, name)]
+    found += cluster.sandboxes.addresses(namespace, name)
     return list(dict.fromkeys(found))
 
 
-def _pod_ends(word: str, known: ClusterView) -> Iterator[End]:
-    for address in _addresses(word, known):
+def _pod_ends(word: str, cluster: ClusterView) -> Iterator[End]:
+    for address in _addresses(word, cluster):
         yield address, 0, ""
-    for pod in known.store.pods.all(_name(word)):
+    for pod in cluster.store.pods.all(_name(word)):
         if pod.host_network:
             yield from ((LOCAL, port, "") for port in pod.ports)
 
 
-def _host_ends(number: int, known: ClusterView) -> Iterator[End]:
+def _host_ends(number: int, cluster: ClusterView) -> Iterator[End]:
     """Where a hostPort leads to."""
     for proto in ("tcp", "udp", "sctp"):
-        for sandbox in known.sandboxes.host_port(number, proto):
+        for sandbox in cluster.sandboxes.host_port(number, proto):
             mapped = (h for h in sandbox.host_ports if (h.port, h.protocol) == (number, proto))
             yield from ((a, h.container_port, proto) for h in mapped for a in sandbox.addresses)
-        for pod in known.store.by_host_port.all((number, proto)):
-            if pod.node == known.store.node:
+        for pod in cluster.store.by_host_port.all((number, proto)):
+            if pod.node == cluster.store.node:
                 mapped = (h for h in pod.host_ports if (h.port, h.protocol) == (number, proto))
                 yield from ((a, h.container_port, proto) for h in mapped for a in pod.addresses)
 
 
-def kernel_filter(base: Filter, wanted: frozenset[End], known: ClusterView) -> Filter:
+def kernel_filter(base: Filter, wanted: frozenset[End], cluster: ClusterView) -> Filter:
     """The filter for the kernel: base, with hosts and ports that let all of these ends pass, and little else."""
     if not wanted:
         return replace(base, hosts=(NOBODY,), ports=())
     addresses = {address for address, _, _ in wanted if address}
     if any(address == LOCAL for address, _, _ in wanted):
-        node = known.store.this_node()
-        addresses |= {*(known.local - known.ipvs), *(node.addresses if node else ())}
+        node = cluster.store.this_node()
+        addresses |= {*(cluster.local - cluster.ipvs), *(node.addresses if node else ())}
     hosts = tuple(parse_host(a) for a in sorted(addresses))
     ports = () if any(port == 0 for _, port, _ in wanted) else tuple(sorted({port for _, port, _ in wanted}))
-    local_unknown = not known.local and any(address == LOCAL for address, _, _ in wanted)
+    local_unknown = not cluster.local and any(address == LOCAL for address, _, _ in wanted)
     if ports and (len(hosts) > MAX_HOSTS or local_unknown):
         hosts = ()
     return replace(base, hosts=hosts, ports=ports)
 
 
-def matches(packet: Packet, wanted: frozenset[End], known: ClusterView) -> bool:
+def matches(packet: Packet, wanted: frozenset[End], cluster: ClusterView) -> bool:
     """Whether one of these ends is the packet's, its connection's, or one that a rewrite gave or took."""
     protocol = packet.protocol.lower()
     protocol = protocol if protocol in ("tcp", "udp", "sctp") else ""
@@ -190,11 +190,11 @@ def matches(packet: Packet, wanted: frozenset[End], known: ClusterView) -> bool:
         if hop.nat:
             tuples += [hop.nat.before, hop.nat.after]
     pairs = {pair for t in tuples for pair in ((t.src, t.sport), (t.dst, t.dport))}
-    return any(_is(address, port, protocol, wanted, known) for address, port in pairs)
+    return any(_is(address, port, protocol, wanted, cluster) for address, port in pairs)
 
 
-def _is(address: str, port: int, protocol: str, wanted: frozenset[End], known: ClusterView) -> bool:
-    local = known.is_local(address) or not known.local
+def _is(address: str, port: int, protocol: str, wanted: frozenset[End], cluster: ClusterView) -> bool:
+    local = cluster.is_local(address) or not cluster.local
     places = (address, LOCAL) if local else (address,)
     protocols = (protocol, "") if protocol else ("", "tcp", "udp", "sctp")
     return any((place, p, proto) in wanted for place in places for p in (port, 0) for proto in protocols if place or p)

@@ -17,7 +17,7 @@ from tracer.kube import api_client, objects
 from tracer.kube.api_client import ApiClient, ApiResource, RequestRefused, ResponseTooLarge
 from tracer.kube.kubeconfig import ApiAccess
 from tracer.kube.store import ObjectStore
-from tracer.util.worker import Worker, troubles
+from tracer.util.worker import Worker, user_warnings
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between attempts, doubled each time."""
@@ -212,7 +212,7 @@ class _ResourceWatch:
             watch._away(kind, e)
         except Exception as e:
             self._version = ""
-            troubles.failed(f"following the {WORDS[kind]} of the Kubernetes API", e)
+            user_warnings.add_failure(f"following the {WORDS[kind]} of the Kubernetes API", e)
             watch._not_understood(kind, e)
         # A server that ends each watch at once is not to be asked in a loop.
         long = time.monotonic() - began > LONGEST_PAUSE

@@ -162,9 +162,9 @@ class Hop:
     handshake: Handshake | None = None
     socket: Socket | None = None
     drop: Drop | None = None
-    clue: DecisionDetail | None = None
+    detail: DecisionDetail | None = None
     clone: bool = False
-    walk: RuleTrace | None = None
+    rule_trace: RuleTrace | None = None
     from_conntrack: bool = False
     owner: Owner | None = None
 
@@ -218,9 +218,9 @@ class Packet:
     def drop(self) -> Drop | None:
         return next((h.drop for h in reversed(self.hops) if h.drop and not h.clone), None)
 
-    def clue(self, what: str) -> DecisionDetail | None:
+    def detail(self, what: str) -> DecisionDetail | None:
         """Its last clue of that kind."""
-        return next((h.clue for h in reversed(self.hops) if h.clue and h.clue.what == what), None)
+        return next((h.detail for h in reversed(self.hops) if h.detail and h.detail.what == what), None)
 
     @property
     def handshake(self) -> Handshake | None:

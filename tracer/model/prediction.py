@@ -20,16 +20,16 @@ class PredictedPath:
 
     packet: Packet
     share: Fraction
-    doubts: tuple[str, ...]
+    conditions: tuple[str, ...]
     loose: frozenset[tuple[str, str, str]] = frozenset()
     notes: tuple[str, ...] = ()
     twins: tuple[PredictedPath, ...] = ()
 
-    def every(self) -> Iterator[PredictedPath]:
+    def with_twins(self) -> Iterator[PredictedPath]:
         """The story and all its twins."""
         yield self
         for twin in self.twins:
-            yield from twin.every()
+            yield from twin.with_twins()
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class PathState:
     ends: Endpoints
     mark: int | None = 0
     hops: tuple[Hop, ...] = ()
-    in_face: str = ""
-    out_face: str = ""
+    in_iface: str = ""
+    out_iface: str = ""
     done: frozenset[str] = frozenset()
     share: Fraction = Fraction(1)
-    doubts: tuple[Condition, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     assumed: Assumed = frozenset()
     twins: tuple[tuple[Condition, PathState], ...] = ()
-    over: tuple[str, str] | None = None
+    ended: tuple[str, str] | None = None
 
-    def end(self, sentence: str, outcome: str, *hops: Hop) -> PathState:
+    def end_with(self, sentence: str, outcome: str, *hops: Hop) -> PathState:
         """The story with its end."""
-        return replace(self, hops=(*self.hops, *hops), over=(sentence, outcome))
+        return replace(self, hops=(*self.hops, *hops), ended=(sentence, outcome))

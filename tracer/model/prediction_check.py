@@ -12,6 +12,6 @@ from tracer.model.prediction import PredictedPath
 class PredictionCheck:
     """agreed: steps that are as told. difference: the first one that is not, as a sentence; "" = everything is as told."""
 
-    story: PredictedPath
+    predicted: PredictedPath
     agreed: int
     difference: str

@@ -84,7 +84,7 @@ class RuleHit:
     hotdrop: str = ""
 
     @property
-    def place(self) -> RuleLocation:
+    def location(self) -> RuleLocation:
         return self.path[-1]
 
 
@@ -97,16 +97,16 @@ class RuleTrace:
     None when it could not be read.
     """
 
-    visits: tuple[RuleHit, ...] = ()
+    hits: tuple[RuleHit, ...] = ()
     possible: tuple[Rule, ...] = ()
     undecided: str = ""
     ruleset: Ruleset | None = field(default=None, compare=False, repr=False)
 
     @property
     def decision(self) -> RuleHit | None:
-        return None if self.undecided or not self.visits else self.visits[-1]
+        return None if self.undecided or not self.hits else self.hits[-1]
 
 
-def path(places: Sequence[RuleLocation]) -> str:
+def format_path(places: Sequence[RuleLocation]) -> str:
     """PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1; a policy has no number: FORWARD policy."""
     return " > ".join(f"{p.chain} {p.number or 'policy'}" for p in places)

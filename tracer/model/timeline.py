@@ -40,7 +40,7 @@ class TimelineEntry:
     time: int
     kind: str
     text: str
-    way: str = ""
+    direction: str = ""
     end: str = ""
     remark: str = ""
     stages: tuple[Stage, ...] = ()
@@ -62,13 +62,13 @@ class Timeline:
     nothing comes any more.
     """
 
-    identity: ConnectionKey
+    key: ConnectionKey
     began: int
     origin: int
     asked: Endpoints
-    steps: list[TimelineEntry] = field(default_factory=list)
+    entries: list[TimelineEntry] = field(default_factory=list)
     packets: int = 0
-    again: int = 0
+    retransmitted: int = 0
     lost: int = 0
     left_out: int = 0
     whole: bool = False
@@ -77,10 +77,10 @@ class Timeline:
     state: str = "open"
     why: str = ""
     last: int = 0
-    told: int = 0
+    printed: int = 0
     over: bool = False
 
     @property
     def troubled(self) -> bool:
         """Whether something of it did not go as it should."""
-        return bool(self.lost or self.again or (self.cause and not self.good))
+        return bool(self.lost or self.retransmitted or (self.cause and not self.good))

@@ -23,7 +23,7 @@ from tracer.node.processes import Processes
 from tracer.node.procnet import BoundSocket
 from tracer.node.routes import Routes
 from tracer.util import untrusted_file
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 from tracer.util.bounded import Bounded
 
 KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
@@ -48,7 +48,7 @@ class ListeningSocket:
 
     @property
     def place(self) -> str:
-        return place(self.address, self.port)
+        return format_endpoint(self.address, self.port)
 
 
 class HostReader:

@@ -21,17 +21,17 @@ from tracer.packets.hop_builder import HopBuilder
 from tracer.packets.incomplete import LossHistory
 from tracer.rules.resolver import RuleResolver
 
-QUIET_NS = 150_000_000
+IDLE_NS = 150_000_000
 """A packet is over when nothing has happened to it for so long. Neighbour look-ups and queues can take longer: the rest then
 comes as a second packet of the same identity, which says that it continues the first."""
 
-WAIT_NS = 10_000_000_000
+RULES_WAIT_NS = 10_000_000_000
 """So much longer a packet is kept open while rules that acted on it are being read."""
 
-REMEMBERED_NS = 10_000_000_000
+CLOSED_KEPT_NS = 10_000_000_000
 """So long it is remembered which packets are over, for what comes of them later."""
 
-PARCEL = 64
+CHUNK_PACKETS = 64
 """So many packets are explained at once."""
 
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
@@ -65,23 +65,23 @@ class PacketAssembler:
         hops: HopBuilder,
         wall_offset: int = 0,
         tracking: Iterable[int] = (),
-        quiet: int = QUIET_NS,
+        quiet: int = IDLE_NS,
         rules: RuleResolver | None = None,
     ) -> None:
         self._rules = rules or RuleResolver()
-        self._hops, self._offset, self._quiet = hops, wall_offset, quiet
+        self._hops, self._offset, self._idle_ns = hops, wall_offset, quiet
         self._open: dict[int, list[Event]] = {}
         self._last: dict[int, int] = {}
-        self._over: dict[int, _ClosedPacket] = {}
-        self._doubt = LossHistory()
+        self._closed: dict[int, _ClosedPacket] = {}
+        self._losses = LossHistory()
         self._bytes: dict[int, payload.Pieces] = {}
         self._tracked = set(tracking)
         self._number = self._newest = 0
         self.events = 0
 
-    def add(self, batch: npt.NDArray[Any]) -> None:
+    def feed(self, batch: npt.NDArray[Any]) -> None:
         """Takes a batch of events in the order the kernel wrote them."""
-        batch, pieces = payload.split(self._rules.take(batch))
+        batch, pieces = payload.split(self._rules.feed(batch))
         for packet, first, piece in pieces:
             self._bytes.setdefault(packet, {})[first] = piece
         self.events += len(batch)
@@ -90,40 +90,40 @@ class PacketAssembler:
             opened.setdefault(e.packet, []).append(e)
             last[e.packet] = self._newest = e.time
 
-    def doubt(self, losses: Sequence[Loss], now: int) -> None:
+    def add_losses(self, losses: Sequence[Loss], now: int) -> None:
         """Something was lost, at the latest now (ns, CLOCK_MONOTONIC)."""
-        self._doubt.add(losses, now)
-        self._rules.doubt(losses)
+        self._losses.add(losses, now)
+        self._rules.add_losses(losses)
 
     @property
-    def waiting(self) -> bool:
+    def is_waiting_for_rules(self) -> bool:
         """Whether rules that acted on open packets are being read."""
-        return any(self._rules.waits(events) for events in self._open.values())
+        return any(self._rules.is_waiting_for(events) for events in self._open.values())
 
     @property
     def open(self) -> int:
         """How many packets have not been handed out."""
         return len(self._open)
 
-    def finished(self, now: int) -> list[Packet]:
+    def closed(self, now: int) -> list[Packet]:
         """Packets that have been quiet long enough, oldest first. now: ns, CLOCK_MONOTONIC, taken before the last drain."""
-        return [packet for parcel in self.parcels(now) for packet in parcel]
+        return [packet for parcel in self.chunks(now) for packet in parcel]
 
-    def rest(self) -> list[Packet]:
+    def flush(self) -> list[Packet]:
         """All packets still open, oldest first; they are over now."""
-        return [packet for parcel in self.parcels() for packet in parcel]
+        return [packet for parcel in self.chunks() for packet in parcel]
 
-    def parcels(self, now: int | None = None) -> Iterator[list[Packet]]:
+    def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
         """What finished() gives, and without a time rest(), by and by: whoever takes no more leaves the others open."""
         self._forget()
-        over = list(self._open) if now is None else self._over_by(now)
+        over = list(self._open) if now is None else self._idle_since(now)
         over.sort(key=lambda identity: self._open[identity][0].time)
-        for at in range(0, len(over), PARCEL):
-            yield self._close(over[at : at + PARCEL])
+        for at in range(0, len(over), CHUNK_PACKETS):
+            yield self._close(over[at : at + CHUNK_PACKETS])
 
-    def _over_by(self, now: int) -> list[int]:
-        quiet = [p for p, time in self._last.items() if now - time > self._quiet]
-        return [p for p in quiet if now - self._last[p] > WAIT_NS or not self._rules.waits(self._open[p])]
+    def _idle_since(self, now: int) -> list[int]:
+        quiet = [p for p, time in self._last.items() if now - time > self._idle_ns]
+        return [p for p in quiet if now - self._last[p] > RULES_WAIT_NS or not self._rules.is_waiting_for(self._open[p])]
 
     def _close(self, identities: Iterable[int]) -> list[Packet]:
         packets = []
@@ -143,20 +143,20 @@ class PacketAssembler:
     def _packet(self, identity: int, records: list[Event]) -> Packet | None:
         """None when every event that had the packet's addresses was lost."""
         records.sort(key=lambda e: e.time)
-        before = self._over.pop(identity, None)
+        before = self._closed.pop(identity, None)
         events = [e for e in records if e.kind not in record.PARTS]
         known, whole_event = header_tracker.completed(events, before.whole if before else None)
         events = known or events
         first = before.first if before else next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), None)
         if first is None:
             self.unaddressed += 1
-            self._rules.over(identity)
+            self._rules.forget(identity)
             return None
         expected = before.next if before else 0
         numbers = {e.hop for e in records if not e.flags & Flag.FLAG_CLONE}
-        whole = not self._doubt.about(records) and numbers == set(range(expected, expected + len(numbers)))
+        whole = not self._losses.concerns(records) and numbers == set(range(expected, expected + len(numbers)))
         whole = whole and (before is None or before.complete)
-        self._rules.begin(records, whole)
+        self._rules.begin_packet(records, whole)
         hops = flooded_copies.settled(header_tracker.followed(events, self._hop) or [self._hops.make(events[0])])
         packet = Packet(
             identity=identity,
@@ -179,26 +179,26 @@ class PacketAssembler:
         )
         began = before.began if before else events[0].time
         following = max(numbers, default=expected - 1) + 1
-        self._over[identity] = _ClosedPacket(began, records[-1].time, following, whole, packet.endpoints, first, whole_event)
-        self._rules.over(identity)
+        self._closed[identity] = _ClosedPacket(began, records[-1].time, following, whole, packet.endpoints, first, whole_event)
+        self._rules.forget(identity)
         packet.untracked = self._untracked(events)
-        packet.verdict, packet.outcome = outcome.judge(packet, packet.untracked)
+        packet.verdict, packet.outcome = outcome.classify(packet, packet.untracked)
         return packet
 
     def _forget(self) -> None:
         """Those that were over first stand first, within what a batch mixes up."""
-        if self._doubt:
-            self._doubt.forget(min(self._last.values(), default=self._newest))
-        while self._over and self._newest - self._over[identity := next(iter(self._over))].last > REMEMBERED_NS:
-            del self._over[identity]
+        if self._losses:
+            self._losses.forget(min(self._last.values(), default=self._newest))
+        while self._closed and self._newest - self._closed[identity := next(iter(self._closed))].last > CLOSED_KEPT_NS:
+            del self._closed[identity]
         # Bytes whose packet is told of no further: its events were lost. An identity begins with the time.
         while self._bytes and (identity := next(iter(self._bytes))) not in self._open:
-            if self._newest - (identity >> 8) <= REMEMBERED_NS:
+            if self._newest - (identity >> 8) <= CLOSED_KEPT_NS:
                 break
             del self._bytes[identity]
 
     def _hop(self, e: Event) -> Hop:
-        return self._hops.make(e, **self._rules.explain(e))
+        return self._hops.make(e, **self._rules.resolve(e))
 
     def _flow(self, events: list[Event]) -> Flow | None:
         """The connection as last seen in the first namespace that tracks it: a pod's own conntrack knows nothing of NAT."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Drop, Hop
 from tracer.packets import purged
-from tracer.util.frozen import changed
+from tracer.util.frozen import evolve
 
 RECEIVE = frozenset({"ip_rcv_core", "ip_rcv", "ip6_rcv_core", "ipv6_rcv"})
 """Functions that drop what is for another link address. Before 5.18 they give no reason for it (commit "net: ipv4: use
@@ -35,7 +35,7 @@ def settled(hops: Sequence[Hop]) -> list[Hop]:
         takers = {h.netns for h in kept if h.netns in takers and (h.socket or h.handshake)}
     if len(takers) != 1:
         return kept
-    return [changed(h, clone=h is last or (h.clone and not (h.netns in takers and _stays(h)))) for h in kept]
+    return [evolve(h, clone=h is last or (h.clone and not (h.netns in takers and _stays(h)))) for h in kept]
 
 
 def of_no_one(hop: Hop) -> bool:

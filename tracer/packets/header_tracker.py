@@ -9,7 +9,7 @@ from tracer.events import record
 from tracer.events.record import Event, Flag, Kind
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Endpoints, Hop, Nat
-from tracer.util.frozen import changed
+from tracer.util.frozen import evolve
 
 
 def completed(events: list[Event], whole: Event | None = None) -> tuple[list[Event], Event | None]:
@@ -44,7 +44,7 @@ def followed(events: list[Event], make: Callable[[Event], Hop]) -> list[Hop]:
         if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT):
             seen = record.header(e)
             if announced >= 0 and seen == expected:
-                hops[announced] = changed(hops[announced], evidence=Evidence.OBSERVED)
+                hops[announced] = evolve(hops[announced], evidence=Evidence.OBSERVED)
             elif expected and seen != expected and record.family(e) == _family_of(expected):
                 hops.append(_unannounced(hop, expected, seen))
             announced, expected = -1, seen

@@ -81,7 +81,7 @@ class HopBuilder:
         return {"what": "nat", "verdict": "", "nat": rewrite(e), "evidence": Evidence.DERIVED}
 
     def _ipvs(self, e: Event) -> dict[str, Any]:
-        told = self._ipvs_connections.tell(e)
+        told = self._ipvs_connections.decision(e)
         if not told.real:
             return {"what": "ipvs", "ipvs": told, **_verdict_of_rules(e)}
         return {"what": "ipvs", "ipvs": told, "verdict": "", "nat": rewrite(e), "evidence": Evidence.DERIVED}
@@ -117,7 +117,7 @@ class HopBuilder:
         return self._handshake(e, "request")
 
     def _clue(self, e: Event) -> dict[str, Any]:
-        return {"what": "clue", "clue": decision_detail.read(e.object)}
+        return {"what": "clue", "detail": decision_detail.read(e.object)}
 
     def _drop(self, e: Event) -> dict[str, Any]:
         reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")

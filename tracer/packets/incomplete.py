@@ -45,7 +45,7 @@ class LossHistory:
             both = min(first.since, second.since), max(first.until, second.until)
             self._losses.appendleft(Loss("any", -1, 1, "", *both))
 
-    def about(self, events: Sequence[Event]) -> bool:
+    def concerns(self, events: Sequence[Event]) -> bool:
         """Whether a packet may lack an event that leaves no gap. events: all of it, in the order of time."""
         if not self._losses:
             return False

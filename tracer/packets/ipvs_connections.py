@@ -28,7 +28,7 @@ class IpvsConnections:
     def __init__(self) -> None:
         self._seen: OrderedDict[object, None] = OrderedDict()
 
-    def tell(self, e: Event) -> IpvsDecision:
+    def decision(self, e: Event) -> IpvsDecision:
         """What an EVENT_IPVS tells. To be called in the order of a packet's events, packets in the order of their time."""
         if e.state == Act.IPVS_DROPPED:
             return IpvsDecision()

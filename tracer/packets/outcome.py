@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Drop, Handshake, Hop, Packet
 from tracer.packets import purged
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 Ending = tuple[str, str] | None
 
@@ -20,7 +20,7 @@ BAD = frozenset({"dropped", "rejected", "refused"})
 """Outcomes of a packet that did not get where it should."""
 
 
-def judge(packet: Packet, untracked: str = "") -> tuple[str, str]:
+def classify(packet: Packet, untracked: str = "") -> tuple[str, str]:
     """(sentence, word) for a packet. untracked: "INVALID" or "UNTRACKED" when it had no conntrack entry, "" otherwise."""
     hops = [h for h in packet.hops if not h.clone]
     if any(for_another_host(h.drop) for h in hops) and len(hops) < len(packet.hops):
@@ -62,7 +62,7 @@ def refused_by_ipvs(packet: Packet, hops: list[Hop]) -> Ending:
         return None
     if hop.verdict != "REJECT":
         return f"DROPPED by IPVS, which gives no reason{_where(hop)}", "dropped"
-    server = f"{packet.protocol} {place(hop.ipvs.virtual, hop.ipvs.virtual_port)}"
+    server = f"{packet.protocol} {format_endpoint(hop.ipvs.virtual, hop.ipvs.virtual_port)}"
     return f"REJECTED by IPVS with {hop.reject}: {server} has no real server available{_where(hop)}", "rejected"
 
 
@@ -99,7 +99,7 @@ def without_socket(hops: Iterable[Hop]) -> Hop | None:
     """Where a packet was dropped because no socket was there for it. Kernels before 5.17 give no reason; but only then does TCP
     answer with a reset that is no socket's, once the checksum was right."""
     hops = list(hops)
-    no_ones_reset = any(h.clue and h.clue.what == "reset" and "state" not in h.clue.facts for h in hops)
+    no_ones_reset = any(h.detail and h.detail.what == "reset" and "state" not in h.detail.facts for h in hops)
     reasons = ("NO_SOCKET", "") if no_ones_reset else ("NO_SOCKET",)
     return next((h for h in hops if h.drop and h.drop.reason in reasons), None)
 
@@ -112,7 +112,7 @@ def no_listener(packet: Packet, hops: list[Hop]) -> Ending:
 def _last_destination(packet: Packet, hops: list[Hop]) -> str:
     nat = next((h.nat for h in reversed(hops) if h.nat), None)
     ends = nat.after if nat else packet.endpoints
-    return f"{packet.protocol} {place(ends.dst, ends.dport)}"
+    return f"{packet.protocol} {format_endpoint(ends.dst, ends.dport)}"
 
 
 def closing(packet: Packet, hops: list[Hop]) -> Ending:

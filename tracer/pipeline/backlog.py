@@ -29,16 +29,16 @@ class Backlog:
         identities they had."""
         self.evidence, self._made, self._closed = evidence, made or [], closed
 
-    def count(self, journeys: PacketAssembler) -> int:
+    def count(self, assembler: PacketAssembler) -> int:
         """How many packets are in it, with those that are open."""
-        self.open = journeys.open + self._closed if self.evidence else 0
+        self.open = assembler.open + self._closed if self.evidence else 0
         return self.open
 
-    def packets(self, journeys: PacketAssembler) -> Iterator[Packet]:
+    def packets(self, assembler: PacketAssembler) -> Iterator[Packet]:
         """All of them, each with its mark."""
         if not self.evidence:
             return
-        for parcel in (self._made, *([] if self.open == self._closed else journeys.parcels())):
+        for parcel in (self._made, *([] if self.open == self._closed else assembler.chunks())):
             for packet in parcel:
                 packet.unexplained = self.evidence
                 yield packet

@@ -55,39 +55,39 @@ class ConnectionStage:
         if why and self.by_connection:
             output.note(f"{why[0].upper()}{why[1:]}.")
 
-    def add(self, packet: Packet) -> None:
+    def feed(self, packet: Packet) -> None:
         """Takes a packet that is over."""
-        self._syns.add(packet)
+        self._syns.feed(packet)
         if self._connections is not None and (packet.outcome in BAD or not icmp.housekeeping(packet)):
-            self._connections.add(packet)
+            self._connections.feed(packet)
 
-    def doubt(self, now: int, unexplained: bool = False) -> None:
+    def add_loss(self, now: int, unexplained: bool = False) -> None:
         """Something was lost by now (ns, CLOCK_MONOTONIC), or left unexplained: what is not seen of open connections proves
         nothing."""
-        self._syns.doubt(now, unexplained)
+        self._syns.add_loss(now, unexplained)
 
-    def turn(self, now: int, output: Output) -> None:
+    def expire(self, now: int, output: Output) -> None:
         """Writes what can be told by now (ns, CLOCK_MONOTONIC)."""
-        self._tell(self._syns.over(now), output)
+        self._tell(self._syns.expire(now), output)
         # Also where nobody is told of them: they may be recorded.
-        changes, entries = self._changes.take(), self._entries.take()
+        changes, entries = self._changes.read(), self._entries.read()
         if self._connections is not None:
             for change in changes:
                 self._connections.changed(change)
-            new = [event for at, data in entries for event in conntrack_events.read(data, at)]
-            self._held += [(e, TimelineEntry(e.time, "conntrack", self._ends.words(e, self._entries.process))) for e in new]
+            new = [event for at, data in entries for event in conntrack_events.parse(data, at)]
+            self._held += [(e, TimelineEntry(e.time, "conntrack", self._ends.format(e, self._entries.process))) for e in new]
             self._note_entries(now)
-            self._write(self._connections.over(now), output)
+            self._write(self._connections.expire(now), output)
 
-    def end(self, totals: RunSummary, output: Output) -> None:
+    def flush(self, summary: RunSummary, output: Output) -> None:
         """Writes the rest; fills in the totals."""
-        self._tell(self._syns.rest(), output)
-        totals.causes = dict(self._syns.by_cause)
-        totals.differences = self._syns.differences()
+        self._tell(self._syns.flush(), output)
+        summary.causes = dict(self._syns.by_cause)
+        summary.differences = self._syns.differences()
         if self._connections is not None:
             self._note_entries(0)
-            self._write(self._connections.rest(), output)
-            totals.timelines = dict(self._connections.counts)
+            self._write(self._connections.flush(), output)
+            summary.timelines = dict(self._connections.counts)
             if self._entries.lost:
                 output.note(f"Events of conntrack were lost {self._entries.lost} times; timelines may lack some.")
 
@@ -105,7 +105,7 @@ class ConnectionStage:
         assert self._connections is not None and verdict.attempt
         cause = verdict.cause
         text = cause.text + f" ({cause.evidence})" * (cause.evidence is Evidence.DERIVED)
-        return self._connections.note(
+        return self._connections.add_entry(
             identity_of(verdict.attempt.syn),
             TimelineEntry(verdict.attempt.began + verdict.after, "verdict", text, bad=not cause.good),
             cause.name,
@@ -117,7 +117,7 @@ class ConnectionStage:
         waiting, self._held = self._held, []
         for event, step in waiting:
             identities = (ConnectionKey(event.protocol, event.orig, event.zone, netns) for netns in ("node", ""))
-            if not any(self._connections.note(i, step) for i in identities) and now - event.time < HOLD_NS:
+            if not any(self._connections.add_entry(i, step) for i in identities) and now - event.time < HOLD_NS:
                 self._held.append((event, step))
         del self._held[: -conntrack_events.KEPT]
 

@@ -30,7 +30,7 @@ from tracer.rules.nftables.snapshot_cache import UpdateSource
 class Environment:
     """Those of a run that nobody records."""
 
-    def known(self) -> ClusterView:
+    def cluster_view(self) -> ClusterView:
         """What names of Kubernetes are found with."""
         return ClusterView(ObjectStore(), CniCache(), addresses.local_addresses(), addresses.ipvs_addresses())
 

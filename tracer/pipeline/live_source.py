@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tracer.util.worker import troubles
+from tracer.util.worker import user_warnings
 
 if TYPE_CHECKING:
     from tracer.kernel.session import Session
@@ -24,23 +24,23 @@ class LiveSource:
         if kube:
             kube.attach(self.set_filter)
 
-    def turn(self, last: bool) -> Batch:
+    def read(self, last: bool) -> Batch:
         now = time.monotonic_ns()
         batch = self.session.events()
         return Batch(now, batch, self.session.losses(), last)
 
-    def glance(self) -> None:
-        self.session.glance()
+    def poll_losses(self) -> None:
+        self.session.poll_losses()
 
     def notes(self) -> list[str]:
-        return (self._kube.notes() if self._kube else []) + troubles.take()
+        return (self._kube.notes() if self._kube else []) + user_warnings.read()
 
     def set_filter(self, to: Filter) -> None:
         self.session.set_filter(to)
 
-    def left(self, parcels: int) -> None: ...
+    def mark_unexplained(self, parcels: int) -> None: ...
 
-    def unasked(self) -> bool:
+    def was_unexplained(self) -> bool:
         return False
 
     def renewals(self) -> list[RenewedFilter]:

@@ -15,7 +15,7 @@ from tracer.kube.resolver import OwnerResolver
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.packets.assembler import PARCEL, PacketAssembler
+from tracer.packets.assembler import CHUNK_PACKETS, PacketAssembler
 from tracer.packets.outcome import BAD
 from tracer.pipeline.backlog import Backlog
 from tracer.pipeline.correlation import ConnectionStage
@@ -44,24 +44,24 @@ class Run:
     def __init__(
         self,
         source: EventSource,
-        journeys: PacketAssembler,
+        assembler: PacketAssembler,
         output: Output,
         limits: RunLimits,
         kube: OwnerResolver | None = None,
         findings: Findings | None = None,
-        following: ConnectionStage | None = None,
+        connections: ConnectionStage | None = None,
     ) -> None:
-        self._source, self._journeys, self._output, self._limits = source, journeys, output, limits
-        self._kube, self._findings, self._following = kube, findings, following
-        self.totals = RunSummary()
+        self._source, self._assembler, self._output, self._limits = source, assembler, output, limits
+        self._kube, self._findings, self._connections = kube, findings, connections
+        self.summary = RunSummary()
         self._stop = StopRequest()
         self._full = self._noted = False
         self._backlog = Backlog()
 
     def begin(self) -> None:
         """The probes are on, and packets come from now on."""
-        if self._following:
-            self._following.start(self._output)
+        if self._connections:
+            self._connections.start(self._output)
 
     def follow(self, stop: StopRequest, command: subprocess.Popen[bytes] | None = None) -> None:
         """Prints packets until stopped, a limit is reached, or the command has ended; then prints what is left.
@@ -76,101 +76,101 @@ class Run:
                 time.sleep(2 * POLL_SECONDS)
                 break
             time.sleep(POLL_SECONDS)
-            self._turn()
+            self._read()
         last = time.monotonic() + RULES_SECONDS
-        while self._journeys.waiting and not self._full and time.monotonic() < last and not stop.late:
+        while self._assembler.is_waiting_for_rules and not self._full and time.monotonic() < last and not stop.late:
             time.sleep(POLL_SECONDS)
-            self._turn()
-        self._turn(last=True)
-        self._over(time.monotonic() - began)
+            self._read()
+        self._read(last=True)
+        self._finish(time.monotonic() - began)
 
-    def replay(self, turns: Iterable[Batch], stop: StopRequest, seconds: float | None = None, early: bool = False) -> None:
+    def replay(self, batches: Iterable[Batch], stop: StopRequest, seconds: float | None = None, early: bool = False) -> None:
         """Prints the packets of turns that were recorded.
 
         seconds: how long that run took, None = as long as its turns. early: ends at the limit, as the recorded run did not.
         """
         self._stop, began, turn = stop, 0, Batch(0, record.NOTHING)
-        for turn in turns:
+        for turn in batches:
             began = began or turn.now
-            self._take(turn)
+            self._process(turn)
             if stop.asked or (early and self._full):
                 break
         if not turn.last:
-            self._take(Batch(turn.now, record.NOTHING, last=True))
-        self._over((turn.now - began) / 1e9 if seconds is None else seconds)
+            self._process(Batch(turn.now, record.NOTHING, last=True))
+        self._finish((turn.now - began) / 1e9 if seconds is None else seconds)
         if not (early and self._full):
             self._explain_backlog()
 
     def _explain_backlog(self) -> None:
         """Prints what the recorded run had not explained: no part of its totals, findings, SYNs and timelines."""
-        for packet in self._backlog.packets(self._journeys):
+        for packet in self._backlog.packets(self._assembler):
             if self._stop.asked:
                 return
             if self._kube:
                 if not self._kube.wants(packet):
                     continue
-                self._kube.explain(packet)
+                self._kube.attribute(packet)
             if not self._limits.drops_only or packet.outcome in BAD:
                 self._output.packet(packet)
 
-    def _over(self, seconds: float) -> None:
-        if self._following:
-            self._following.end(self.totals, self._output)
-        self.totals.seconds = seconds
-        self.totals.findings = self._findings.all if self._findings else []
+    def _finish(self, seconds: float) -> None:
+        if self._connections:
+            self._connections.flush(self.summary, self._output)
+        self.summary.seconds = seconds
+        self.summary.findings = self._findings.all if self._findings else []
 
-    def _turn(self, last: bool = False) -> None:
+    def _read(self, last: bool = False) -> None:
         with self._still():
-            self._take(self._source.turn(last))
+            self._process(self._source.read(last))
 
     def _still(self) -> AbstractContextManager[object]:
         """Within a turn the objects of Kubernetes do not change: all its packets are explained by the same."""
-        return self._kube.still() if self._kube else nullcontext()
+        return self._kube.unchanged() if self._kube else nullcontext()
 
-    def _take(self, turn: Batch) -> None:
+    def _process(self, batch: Batch) -> None:
         for renewed in self._source.renewals():
             if self._kube:
-                self._kube.hold(renewed)
-        self._journeys.add(turn.batch)
-        if turn.losses:
-            self._journeys.doubt(turn.losses, turn.now)
-            if self._following:
-                self._following.doubt(turn.now)
-        for loss in turn.losses:
-            self.totals.lost += loss.count
+                self._kube.apply_filter(renewed)
+        self._assembler.feed(batch.events)
+        if batch.losses:
+            self._assembler.add_losses(batch.losses, batch.now)
+            if self._connections:
+                self._connections.add_loss(batch.now)
+        for loss in batch.losses:
+            self.summary.lost += loss.count
             self._output.lost(loss)
-        for packet in self._packets(turn):
+        for packet in self._packets(batch):
             self._print(packet)
-        unexplained = self._backlog.count(self._journeys)
-        if turn.last:
-            self.totals.unexplained = unexplained
-        if unexplained and self._following:
-            self._following.doubt(turn.now, unexplained=True)
-        if self._following:
-            self._following.turn(turn.now, self._output)
-        self.totals.events, self.totals.unaddressed = self._journeys.events, self._journeys.unaddressed
+        unexplained = self._backlog.count(self._assembler)
+        if batch.last:
+            self.summary.unexplained = unexplained
+        if unexplained and self._connections:
+            self._connections.add_loss(batch.now, unexplained=True)
+        if self._connections:
+            self._connections.expire(batch.now, self._output)
+        self.summary.events, self.summary.unaddressed = self._assembler.events, self._assembler.unaddressed
         self._ask_kube()
 
-    def _packets(self, turn: Batch) -> Iterator[Packet]:
+    def _packets(self, batch: Batch) -> Iterator[Packet]:
         """Those that are over, as long as there is time for them; in a replay, those that the run had time for."""
-        parcels, taken = self._journeys.parcels(None if turn.last else turn.now), 0
+        parcels, taken = self._assembler.chunks(None if batch.last else batch.now), 0
         while not self._backlog.evidence:
-            open_before = self._journeys.open
-            if self._stop.late or taken == turn.explained:
+            open_before = self._assembler.open
+            if self._stop.late or taken == batch.explained:
                 if open_before:
                     self._backlog.begin(Evidence.OBSERVED)
-                    self._source.left(taken)
+                    self._source.mark_unexplained(taken)
                 return
             parcel = next(parcels, None)
             if parcel is None:
                 return
-            if self._source.unasked():
-                self._backlog.begin(Evidence.DERIVED, parcel, open_before - self._journeys.open)
+            if self._source.was_unexplained():
+                self._backlog.begin(Evidence.DERIVED, parcel, open_before - self._assembler.open)
                 return
             taken += 1
             yield from parcel
-            self._source.glance()
-            if self._stop.asked and self._journeys.open > PARCEL and not self._noted:
+            self._source.poll_losses()
+            if self._stop.asked and self._assembler.open > CHUNK_PACKETS and not self._noted:
                 self._noted = True
                 self._output.note(EXPLAINING)
 
@@ -189,9 +189,9 @@ class Run:
         if self._kube:
             if not self._kube.wants(packet):
                 return
-            self._kube.explain(packet)
-        if self._following:
-            self._following.add(packet)
+            self._kube.attribute(packet)
+        if self._connections:
+            self._connections.feed(packet)
         # What a packet shows does not depend on whether it is printed.
         found = self._findings.look(packet) if self._findings else []
         if not self._limits.drops_only or packet.outcome in BAD:
@@ -200,10 +200,10 @@ class Run:
             self._output.finding(finding)
 
     def _show(self, packet: Packet) -> None:
-        totals = self.totals
+        totals = self.summary
         totals.packets += 1
         totals.incomplete += not packet.complete
         totals.outcomes[packet.outcome] = totals.outcomes.get(packet.outcome, 0) + 1
-        if not (self._following and self._following.by_connection):
+        if not (self._connections and self._connections.by_connection):
             self._output.packet(packet)
         self._full = bool(self._limits.count) and totals.packets >= self._limits.count

@@ -30,7 +30,7 @@ class StopRequest:
     def late(self) -> bool:
         return time.monotonic() > self._until
 
-    def ask(self) -> None:
+    def request(self) -> None:
         self._until = min(self._until, time.monotonic() + END_SECONDS)
 
     def hurry(self) -> None:
@@ -53,7 +53,7 @@ class StopSignals(StopRequest):
         if self.asked:
             self.hurry()
         else:
-            self.ask()
+            self.request()
 
     def restore(self) -> None:
         for number, handler in self._before.items():
@@ -73,7 +73,7 @@ class ReadingSignals(StopSignals):
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             self._now(number, frame)
-        self.ask()
+        self.request()
         signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
 
     def _now(self, number: int, frame: FrameType | None) -> None:

@@ -15,9 +15,9 @@ from itertools import groupby
 from tracer.model.packet import Hop, Packet
 from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
-from tracer.model.rule import path
+from tracer.model.rule import format_path
 from tracer.packets.outcome import BAD
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 
 @dataclass(frozen=True)
@@ -49,46 +49,48 @@ def steps(packet: Packet, netns: str = "node") -> list[ComparedStep]:
             found.append(ComparedStep((hop.hook, hop.table, hop.chain), hop.verdict, _rule(hop)))
         elif hop.nat and not hop.nat.kind.startswith("reverse"):
             after = hop.nat.after
-            to = place(after.dst, after.dport) if hop.nat.kind == "DNAT" else after.src
+            to = format_endpoint(after.dst, after.dport) if hop.nat.kind == "DNAT" else after.src
             kind = "SNAT" if hop.nat.kind == "MASQUERADE" else hop.nat.kind
             found.append(ComparedStep((hop.hook, kind), to))
     return found
 
 
 def _rule(hop: Hop) -> str:
-    return path(hop.walk.decision.path) if hop.walk and hop.walk.decision else ""
+    return format_path(hop.rule_trace.decision.path) if hop.rule_trace and hop.rule_trace.decision else ""
 
 
-def compare(stories: Sequence[PredictedPath], packet: Packet, netns: str = "node") -> PredictionCheck:
+def compare(predicted_paths: Sequence[PredictedPath], packet: Packet, netns: str = "node") -> PredictionCheck:
     """The story that agrees longest with a packet that was traced."""
-    every = [each for story in stories for each in story.every()]
+    every = [each for story in predicted_paths for each in story.with_twins()]
     return max((_with(story, packet, netns) for story in every), key=lambda c: (not c.difference, c.agreed))
 
 
-def _with(story: PredictedPath, packet: Packet, netns: str) -> PredictionCheck:
-    told, seen = steps(story.packet), steps(packet, netns)
+def _with(predicted: PredictedPath, packet: Packet, netns: str) -> PredictionCheck:
+    told, seen = steps(predicted.packet), steps(packet, netns)
     keys = {s.key for s in seen}, {s.key for s in told}
-    told = _placed([s for s in told if s.key in keys[0] or _counts(s)], seen, story)
+    told = _placed([s for s in told if s.key in keys[0] or _counts(s)], seen, predicted)
     seen = [s for s in seen if s.key in keys[1] or _counts(s)]
     for at, (expected, met) in enumerate(zip(told, seen, strict=False)):
         if expected.key != met.key:
-            return PredictionCheck(story, at, f"explained was {_said(expected)}, seen {_said(met)}")
+            return PredictionCheck(predicted, at, f"explained was {_said(expected)}, seen {_said(met)}")
         if expected.told != met.told or (met.rule and expected.rule != met.rule):
-            return PredictionCheck(story, at, f"in {met.where} explained was {_said(expected, '')}, seen {_said(met, '')}")
+            return PredictionCheck(predicted, at, f"in {met.where} explained was {_said(expected, '')}, seen {_said(met, '')}")
     common = min(len(told), len(seen))
     if len(told) > common:
-        return PredictionCheck(story, common, f"explained was {_said(told[common])}, which was not seen")
+        return PredictionCheck(predicted, common, f"explained was {_said(told[common])}, which was not seen")
     if len(seen) > common:
-        return PredictionCheck(story, common, f"seen {_said(seen[common])}, which was not explained")
-    if story.packet.outcome in BAD and packet.outcome != story.packet.outcome:
-        return PredictionCheck(story, common, f"the end was explained as: {story.packet.verdict}; seen: {packet.verdict}")
-    return PredictionCheck(story, common, "")
+        return PredictionCheck(predicted, common, f"seen {_said(seen[common])}, which was not explained")
+    if predicted.packet.outcome in BAD and packet.outcome != predicted.packet.outcome:
+        return PredictionCheck(
+            predicted, common, f"the end was explained as: {predicted.packet.verdict}; seen: {packet.verdict}"
+        )
+    return PredictionCheck(predicted, common, "")
 
 
-def _placed(told: list[ComparedStep], seen: Sequence[ComparedStep], story: PredictedPath) -> list[ComparedStep]:
+def _placed(told: list[ComparedStep], seen: Sequence[ComparedStep], predicted: PredictedPath) -> list[ComparedStep]:
     """The steps that were told, those of one hook whose order is not known in the order they were seen."""
     order = {step.key: at for at, step in enumerate(seen)}
-    free = [at for at, step in enumerate(told) if step.key in story.loose and step.key in order]
+    free = [at for at, step in enumerate(told) if step.key in predicted.loose and step.key in order]
     placed = list(told)
     for _, run in groupby(enumerate(free), lambda pair: (pair[1] - pair[0], told[pair[1]].key[0])):
         places = [at for _, at in run]

@@ -42,7 +42,7 @@ class HookEntry:
         return f"legacy {self.table}" if self.what == "table" else self.table
 
 
-def stations(installed: RuleInventory, family: str) -> dict[str, list[HookEntry]]:
+def hook_entries(installed: RuleInventory, family: str) -> dict[str, list[HookEntry]]:
     """By hook, in the order of priorities. Of one priority the kernel asks first what was registered last
     (nf_hook_entries_grow): of one table that is the chain with the higher handle; of two tables the rules do not tell.
     Raises UnknownOption.
@@ -60,7 +60,7 @@ def stations(installed: RuleInventory, family: str) -> dict[str, list[HookEntry]
             station = HookEntry(
                 base.priority, "chain", " ".join(base.key[:2]), base.key[2],
                 _translated(base.hook) if base.kind == "nat" else "", installed.nft.ruleset,
-                lambda seen, known, world, base=base: engine.ways(base, seen, known, world),  # type: ignore[misc]
+                lambda seen, known, world, base=base: engine.simulate(base, seen, known, world),  # type: ignore[misc]
             )  # fmt: skip
             found[base.hook].append(station)
     for each in found.values():
@@ -81,7 +81,7 @@ def _add_iptables(
             station = HookEntry(
                 priority, what, name if what == "table" else f"{family} {name}", "" if what == "table" else hook,
                 _translated(hook) if nat else "", ruleset,
-                lambda seen, known, world, engine=engine, number=number: engine.ways(number, seen, known, world),  # type: ignore[misc]
+                lambda seen, known, world, engine=engine, number=number: engine.simulate(number, seen, known, world),  # type: ignore[misc]
             )  # fmt: skip
             found[hook].append(station)
 

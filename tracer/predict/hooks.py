@@ -19,7 +19,7 @@ from tracer.model.packet import Endpoints, Hop, Nat, Packet
 from tracer.model.prediction import PathState
 from tracer.model.rule import RuleTrace
 from tracer.node.routes import Routes
-from tracer.packets.outcome import judge
+from tracer.packets.outcome import classify
 from tracer.predict.hook_entries import HookEntry
 from tracer.predict.ipsets import IpSetReader
 from tracer.predict.merge import merged
@@ -76,7 +76,7 @@ class _NodeContext:
 class HookSimulator:
     """The hooks of one node, for one question. stations: by hook, in order. bridge_nf: bridged packets pass by iptables."""
 
-    question: PathQuery
+    query: PathQuery
     stations: Mapping[str, Sequence[HookEntry]]
     routes: Routes
     sets: IpSetReader
@@ -94,18 +94,18 @@ class HookSimulator:
         groups = ((hook, group) for hook, found in self._equal.items() for group in found)
         return frozenset((hook, s.table, s.chain) for hook, group in groups if len({s.table for s in group}) > 1 for s in group)
 
-    def through(self, hook: str, begun: PathState, part: tuple[float, float] = EVERY) -> list[PathState]:
+    def through(self, hook: str, state: PathState, part: tuple[float, float] = EVERY) -> list[PathState]:
         """The stories behind a hook, or behind those of its chains whose priority is in `part`. Raises TooManyPaths."""
-        moments = [begun]
+        moments = [state]
         for group in self._equal[hook]:
             if not part[0] <= group[0].priority < part[1]:
                 continue
-            moments = [after for m in moments for after in ([m] if m.over else self._asked(hook, group, m))]
+            moments = [after for m in moments for after in ([m] if m.ended else self._asked(hook, group, m))]
             if len(moments) > MANY:
                 moments = merged(moments)
             if len(moments) > MOST:
                 raise TooManyPaths(f"more than {MOST} ways")
-        return [m if m.over or part[1] < EVERY[1] else _passed(m, hook) for m in moments]
+        return [m if m.ended or part[1] < EVERY[1] else _passed(m, hook) for m in moments]
 
     def _asked(self, hook: str, group: Sequence[HookEntry], m: PathState) -> list[PathState]:
         """Behind all of one priority, in each order that they may be asked in."""
@@ -126,13 +126,13 @@ class HookSimulator:
         out = []
         for clause, (_, moments) in zip(clauses, behind, strict=True):
             doubt = Condition(clause, of=of, options=len(clauses))
-            out += [replace(each, doubts=(*each.doubts, doubt)) for each in moments]
+            out += [replace(each, conditions=(*each.conditions, doubt)) for each in moments]
         return out
 
     def _in_order(self, hook: str, order: Sequence[HookEntry], m: PathState) -> list[PathState]:
         moments = [m]
         for station in order:
-            moments = [after for each in moments for after in self._station(hook, station, each)]
+            moments = [after for each in moments for after in self._through_entry(hook, station, each)]
         return moments
 
     def _orders(self, group: Sequence[HookEntry], m: PathState) -> Iterator[list[HookEntry]]:
@@ -154,65 +154,65 @@ class HookSimulator:
                     raise TooManyPaths(f"more than {MOST_ORDERS} orders of chains of one priority")
                 yield [*order, *others]
 
-    def _acts(self, station: HookEntry, m: PathState) -> bool:
-        if station.translates in m.done:
+    def _acts(self, entry: HookEntry, m: PathState) -> bool:
+        if entry.translates in m.done:
             return False
-        return any(w.rewrite or w.verdict != "ACCEPT" or w.mark != m.mark for w in self._ways(station, m))
+        return any(w.rewrite or w.verdict != "ACCEPT" or w.mark != m.mark for w in self._rule_paths(entry, m))
 
-    def _marks(self, station: HookEntry, m: PathState) -> bool:
-        return any(w.mark != m.mark for w in self._ways(station, m))
+    def _marks(self, entry: HookEntry, m: PathState) -> bool:
+        return any(w.mark != m.mark for w in self._rule_paths(entry, m))
 
-    def _station(self, hook: str, station: HookEntry, m: PathState) -> list[PathState]:
+    def _through_entry(self, hook: str, entry: HookEntry, m: PathState) -> list[PathState]:
         """Behind one of them."""
-        if m.over or station.translates in m.done:
+        if m.ended or entry.translates in m.done:
             return [m]
-        return [self._after(hook, station, way, m) for way in self._ways(station, m)]
+        return [self._after(hook, entry, way, m) for way in self._rule_paths(entry, m)]
 
-    def _ways(self, station: HookEntry, m: PathState) -> list[RulePath]:
+    def _rule_paths(self, entry: HookEntry, m: PathState) -> list[RulePath]:
         translated = any(h.nat and h.nat.kind == "DNAT" for h in m.hops)
         states = frozenset({"NEW", "DNAT"} if translated else {"NEW"})
         world = _NodeContext(self.routes, self.sets, states, self.bridge_nf, m.assumed)
-        return station.ways(self._seen(m), bool(m.ends.sport), world)
+        return entry.ways(self._seen(m), bool(m.ends.sport), world)
 
     def _seen(self, m: PathState) -> PacketView:
-        q, ends = self.question, m.ends
+        q, ends = self.query, m.ends
         src, dst = int(ip_address(ends.src)), int(ip_address(ends.dst))
         icmp = (128 if q.protocol == "icmpv6" else 8, 0) if q.protocol.startswith("icmp") else (0, 0)
         flags = SYN if q.protocol == "tcp" else 0
-        arrives, leaves = (int.from_bytes(encoded(name).ljust(16, b"\0"), "big") for name in (m.in_face, m.out_face))
+        arrives, leaves = (int.from_bytes(encoded(name).ljust(16, b"\0"), "big") for name in (m.in_iface, m.out_iface))
         return PacketView(q.family, src, dst, arrives, leaves, q.number, False, ends.sport, ends.dport, icmp, flags, m.mark)
 
-    def _after(self, hook: str, station: HookEntry, way: RulePath, m: PathState) -> PathState:
-        verdict = way.verdict
-        walk = RuleTrace(way.visits, ruleset=station.ruleset)
+    def _after(self, hook: str, entry: HookEntry, rule_path: RulePath, m: PathState) -> PathState:
+        verdict = rule_path.verdict
+        walk = RuleTrace(rule_path.hits, ruleset=entry.ruleset)
         hop = Hop(
-            0, station.what, "node", hook, station.table, station.chain, verdict, Evidence.DERIVED, m.in_face, m.out_face,
-            way.mark or 0, way.reject, walk=walk,
+            0, entry.what, "node", hook, entry.table, entry.chain, verdict, Evidence.DERIVED, m.in_iface, m.out_iface,
+            rule_path.mark or 0, rule_path.reject, rule_trace=walk,
         )  # fmt: skip
-        doubts = (*m.doubts, *(d for d in way.doubts if d not in m.doubts))
-        told = replace(m, hops=(*m.hops, hop), mark=way.mark, share=m.share * way.share, doubts=doubts,
-                       assumed=m.assumed | way.assumed)  # fmt: skip
-        if way.rewrite:
-            return self._translated(told, hook, station, way.rewrite, walk)
+        doubts = (*m.conditions, *(d for d in rule_path.conditions if d not in m.conditions))
+        told = replace(m, hops=(*m.hops, hop), mark=rule_path.mark, share=m.share * rule_path.share, conditions=doubts,
+                       assumed=m.assumed | rule_path.assumed)  # fmt: skip
+        if rule_path.rewrite:
+            return self._translated(told, hook, entry, rule_path.rewrite, walk)
         if verdict == "ACCEPT":
             return told
         if verdict == "QUEUE":
-            return told.end(f"taken over in {hook}: queued for a program", "stolen")
+            return told.end_with(f"taken over in {hook}: queued for a program", "stolen")
         packet = Packet(0, 0, "node", "", "", "", told.ends, hops=list(told.hops))
-        return replace(told, over=judge(packet))
+        return replace(told, ended=classify(packet))
 
-    def _translated(self, m: PathState, hook: str, station: HookEntry, rewrite: Rewrite, walk: RuleTrace) -> PathState:
+    def _translated(self, m: PathState, hook: str, entry: HookEntry, rewrite: Rewrite, trace: RuleTrace) -> PathState:
         before = m.ends
-        if station.translates == "dst":
-            address = rewrite.address or self._own(before, m.in_face)
+        if entry.translates == "dst":
+            address = rewrite.address or self._own(before, m.in_iface)
             after = replace(before, dst=address, dport=rewrite.port or before.dport)
             kind = "DNAT"
         else:
             after = replace(before, src=rewrite.address or self.routes.to(before.dst).source or before.src, sport=rewrite.port)
             kind = "MASQUERADE" if rewrite.kind == "MASQUERADE" else "SNAT"
-        nat = Hop(0, "nat", "node", hook, evidence=Evidence.DERIVED, nat=Nat(kind, before, after), walk=walk,
-                  in_iface=m.in_face, out_iface=m.out_face)  # fmt: skip
-        return replace(m, ends=after, hops=(*m.hops, nat), done=m.done | {station.translates})
+        nat = Hop(0, "nat", "node", hook, evidence=Evidence.DERIVED, nat=Nat(kind, before, after), rule_trace=trace,
+                  in_iface=m.in_iface, out_iface=m.out_iface)  # fmt: skip
+        return replace(m, ends=after, hops=(*m.hops, nat), done=m.done | {entry.translates})
 
     def _own(self, ends: Endpoints, face: str) -> str:
         """Where REDIRECT sends to: this machine, by the interface that the packet came in by."""
@@ -222,7 +222,7 @@ class HookSimulator:
 
 
 def _passed(m: PathState, hook: str) -> PathState:
-    end = Hop(0, "hook", "node", hook, verdict="ACCEPT", evidence=Evidence.DERIVED, in_iface=m.in_face, out_iface=m.out_face)
+    end = Hop(0, "hook", "node", hook, verdict="ACCEPT", evidence=Evidence.DERIVED, in_iface=m.in_iface, out_iface=m.out_iface)
     return replace(m, hops=(*m.hops, end))
 
 
@@ -234,10 +234,10 @@ def _registered(hook: str, order: Sequence[HookEntry], orders: Sequence[Sequence
     return f"in {hook} what {ORDER}last was {', before it '.join(dict.fromkeys(s.name for s in order))}"
 
 
-def _outcomes(moments: Sequence[PathState], hook: str) -> Hashable:
+def _outcomes(states: Sequence[PathState], hook: str) -> Hashable:
     """What the stories come to, whichever rules did it. Behind POSTROUTING nobody looks at the mark any more."""
     found: Counter[Hashable] = Counter()
-    for m in moments:
+    for m in states:
         mark = m.mark if hook != "POSTROUTING" else 0
-        found[m.ends, mark, m.done, m.over, m.doubts] += m.share  # type: ignore[assignment]
+        found[m.ends, mark, m.done, m.ended, m.conditions] += m.share  # type: ignore[assignment]
     return frozenset(found.items())

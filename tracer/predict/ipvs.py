@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 
 @dataclass(frozen=True)
@@ -43,4 +43,4 @@ def _end(text: str) -> str:
     """0AF4000B:1F90 -> 10.244.0.11:8080."""
     host, _, port = text.rpartition(":")
     address = ip_address(host.strip("[]")) if host.startswith("[") else ip_address(bytes.fromhex(host))
-    return place(str(address), int(port, 16))
+    return format_endpoint(str(address), int(port, 16))

@@ -10,44 +10,44 @@ from dataclasses import replace
 from tracer.model.condition import Condition
 from tracer.model.packet import Packet
 from tracer.model.prediction import PathState
-from tracer.model.rule import RuleTrace, path
-from tracer.packets.outcome import judge
+from tracer.model.rule import RuleTrace, format_path
+from tracer.packets.outcome import classify
 
 
-def merged(moments: Sequence[PathState]) -> list[PathState]:
+def merged(states: Sequence[PathState]) -> list[PathState]:
     """The stories, those that differ in the answer to one question and in nothing that comes of it put together. What was put
     together is kept as twins.
     """
-    found, before = list(moments), 0
+    found, before = list(states), 0
     while len(found) != before:
         before = len(found)
-        for of in list(dict.fromkeys(d.group for m in found for d in m.doubts)):
+        for of in list(dict.fromkeys(d.group for m in found for d in m.conditions)):
             found = _without(of, found)
     return found
 
 
-def _without(of: Hashable, moments: Sequence[PathState]) -> list[PathState]:
+def _without(of: Hashable, states: Sequence[PathState]) -> list[PathState]:
     """The same, with those merged that have each answer to one question."""
     groups: dict[Hashable, list[tuple[PathState, Condition]]] = defaultdict(list)
     out: dict[int, PathState] = {}
-    for at, m in enumerate(moments):
-        doubt = next((d for d in m.doubts if d.group == of), None)
+    for at, m in enumerate(states):
+        doubt = next((d for d in m.conditions if d.group == of), None)
         if not doubt:
             out[at] = m
             continue
-        rest = tuple(d for d in m.doubts if d.group != of)
-        mark = m.mark if not m.over else 0
-        groups[m.ends, mark, m.in_face, m.out_face, m.done, m.share, rest, _comes_to(m)].append((m, doubt))
-    places = {id(m): at for at, m in enumerate(moments)}
+        rest = tuple(d for d in m.conditions if d.group != of)
+        mark = m.mark if not m.ended else 0
+        groups[m.ends, mark, m.in_iface, m.out_iface, m.done, m.share, rest, _comes_to(m)].append((m, doubt))
+    places = {id(m): at for at, m in enumerate(states)}
     for same in groups.values():
         answers = {doubt.text for _, doubt in same}
         if len(answers) < same[0][1].options or len(answers) != len(same):
             out |= {places[id(m)]: m for m, _ in same}
             continue
         (first, mine), *others = same
-        doubts = tuple(d for d in first.doubts if d is not mine)
+        doubts = tuple(d for d in first.conditions if d is not mine)
         twins = (*first.twins, *((doubt, m) for m, doubt in others))
-        out[places[id(first)]] = replace(first, doubts=doubts, twins=twins, assumed=_common(same))
+        out[places[id(first)]] = replace(first, conditions=doubts, twins=twins, assumed=_common(same))
     return [out[at] for at in sorted(out)]
 
 
@@ -67,22 +67,22 @@ def notes(m: PathState) -> tuple[str, ...]:
 
 def _deciding(m: PathState) -> list[str]:
     """The ways to the rules that translated or refused it."""
-    decided = (h for h in m.hops if h.walk and h.walk.decision and (h.nat or h.verdict not in ("", "ACCEPT")))
-    return list(dict.fromkeys(_named(h.walk) for h in decided if h.walk))
+    decided = (h for h in m.hops if h.rule_trace and h.rule_trace.decision and (h.nat or h.verdict not in ("", "ACCEPT")))
+    return list(dict.fromkeys(_named(h.rule_trace) for h in decided if h.rule_trace))
 
 
-def _named(walk: RuleTrace) -> str:
+def _named(trace: RuleTrace) -> str:
     """Its table, as a condition calls it, and the way to the rule that decided."""
-    visit = walk.decision
+    visit = trace.decision
     assert visit
-    rule, legacy = visit.rule, bool(walk.ruleset and walk.ruleset.backend == "legacy")
+    rule, legacy = visit.rule, bool(trace.ruleset and trace.ruleset.backend == "legacy")
     table = f"{'legacy' if legacy else rule.family} {rule.table} " if rule else ""
-    return table + path(visit.path)
+    return table + format_path(visit.path)
 
 
 def _comes_to(m: PathState) -> Hashable:
     """How it ends. Where a table ends it, what is done there and in which hook: it is the same by any table's rules."""
     last = m.hops[-1] if m.hops else None
-    if m.over and last and last.what in ("table", "chain") and last.verdict in ("DROP", "REJECT"):
+    if m.ended and last and last.what in ("table", "chain") and last.verdict in ("DROP", "REJECT"):
         return last.verdict, last.reject, last.hook, last.netns
-    return m.over or judge(Packet(0, 0, "node", "", "", "", m.ends, hops=list(m.hops)))
+    return m.ended or classify(Packet(0, 0, "node", "", "", "", m.ends, hops=list(m.hops)))

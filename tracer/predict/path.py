@@ -15,15 +15,15 @@ from tracer.model.packet import Drop, Endpoints, Flow, Hop, IpvsDecision, Packet
 from tracer.model.prediction import PathState, PredictedPath
 from tracer.node.node import HostReader
 from tracer.node.routes import Route, Routes
-from tracer.packets.outcome import judge
-from tracer.predict.hook_entries import HookEntry, stations
+from tracer.packets.outcome import classify
+from tracer.predict.hook_entries import HookEntry, hook_entries
 from tracer.predict.hooks import HookSimulator
 from tracer.predict.ipsets import IpSetReader
 from tracer.predict.ipvs import VirtualServers
 from tracer.predict.merge import merged, notes
 from tracer.predict.query import WITH_PORTS, PathQuery
 from tracer.rules.inventory import RuleInventory
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 LOCAL_REQUEST, REMOTE_REQUEST = -98, 98
 """Priorities at which IPVS stands in OUTPUT and INPUT: behind the translation of destinations, and before that of sources
@@ -41,47 +41,47 @@ class PathPredictor:
     sets: IpSetReader = field(default_factory=IpSetReader)
     _stations: dict[str, dict[str, list[HookEntry]]] = field(default_factory=dict, init=False)
 
-    def stories(self, question: PathQuery) -> list[PredictedPath]:
+    def predict(self, query: PathQuery) -> list[PredictedPath]:
         """All ways that the packet may go, the likeliest first. Raises TooManyPaths, UnknownOption."""
-        self._question = question
-        if question.family not in self._stations:
-            self._stations[question.family] = stations(self.installed, question.family)
-        name = "ip6tables" if question.family == "ip6" else "iptables"
+        self._question = query
+        if query.family not in self._stations:
+            self._stations[query.family] = hook_entries(self.installed, query.family)
+        name = "ip6tables" if query.family == "ip6" else "iptables"
         bridged = self.node.setting(f"net/bridge/bridge-nf-call-{name}") == "1"
-        self._hooks = HookSimulator(question, self._stations[question.family], self.routes, self.sets, bridged)
-        begun = PathState(Endpoints(question.src, question.sport, question.dst, question.dport))
-        sent = self.routes.is_local(question.src) and not question.arrives
+        self._hooks = HookSimulator(query, self._stations[query.family], self.routes, self.sets, bridged)
+        begun = PathState(Endpoints(query.src, query.sport, query.dst, query.dport))
+        sent = self.routes.is_local(query.src) and not query.arrives
         moments = self._sent(begun) if sent else self._arrived(begun)
-        found = [self._story(m) for m in merged(moments)]
-        return sorted(found, key=lambda s: (len(s.doubts), -s.share))
+        found = [self._predicted(m) for m in merged(moments)]
+        return sorted(found, key=lambda s: (len(s.conditions), -s.share))
 
-    def _story(self, moment: PathState) -> PredictedPath:
+    def _predicted(self, state: PathState) -> PredictedPath:
         q = self._question
-        src, dst = Endpoints(q.src, q.sport, q.dst, q.dport), moment.ends
+        src, dst = Endpoints(q.src, q.sport, q.dst, q.dport), state.ends
         name = {"icmpv6": "ICMPv6"}.get(q.protocol, q.protocol.upper())
-        first = next((h.in_iface for h in moment.hops if h.hook), "")
+        first = next((h.in_iface for h in state.hops if h.hook), "")
         packet = Packet(
             0, 0, "node", first, "IPv6" if q.family == "ip6" else "IPv4", name, src, "SYN" if q.protocol == "tcp" else "",
-            flow=Flow(src, dst.reversed, "NEW", False, 0), hops=list(moment.hops),
+            flow=Flow(src, dst.reversed, "NEW", False, 0), hops=list(state.hops),
         )  # fmt: skip
-        packet.verdict, packet.outcome = moment.over or judge(packet)
-        doubts = tuple(d.text for d in moment.doubts)
-        twins = tuple(self._story(twin) for _, twin in moment.twins)
-        return PredictedPath(packet, moment.share, doubts, self._hooks.loose, notes(moment), twins)
+        packet.verdict, packet.outcome = state.ended or classify(packet)
+        doubts = tuple(d.text for d in state.conditions)
+        twins = tuple(self._predicted(twin) for _, twin in state.twins)
+        return PredictedPath(packet, state.share, doubts, self._hooks.loose, notes(state), twins)
 
     # --- the two ways in
 
-    def _arrived(self, begun: PathState) -> list[PathState]:
-        face = self._question.arrives or self.routes.to(begun.ends.src).out
+    def _arrived(self, state: PathState) -> list[PathState]:
+        face = self._question.arrives or self.routes.to(state.ends.src).out
         out = []
-        for m in self._hooks.through("PREROUTING", replace(begun, in_face=face)):
-            out += self._routed(m) if not m.over else [m]
+        for m in self._hooks.through("PREROUTING", replace(state, in_iface=face)):
+            out += self._routed(m) if not m.ended else [m]
         return out
 
     def _routed(self, m: PathState) -> list[PathState]:
         """The routing decision of a packet that came in."""
         mark = m.mark or 0
-        route = self.routes.to(m.ends.dst, m.ends.src, m.in_face, mark)
+        route = self.routes.to(m.ends.dst, m.ends.src, m.in_iface, mark)
         m = replace(m, hops=(*m.hops, _routing(route, m)))
         if route.kind == "local":
             return self._delivered(m)
@@ -89,26 +89,26 @@ class PathPredictor:
             return [_refused(m, route)]
         setting = "net/ipv6/conf/all/forwarding" if ":" in m.ends.dst else "net/ipv4/ip_forward"
         if self.node.setting(setting) == "0":
-            return [m.end(f"dropped: {setting.replace('/', '.')} is 0", "dropped")]
+            return [m.end_with(f"dropped: {setting.replace('/', '.')} is 0", "dropped")]
         out = []
-        for forwarded in self._hooks.through("FORWARD", replace(m, out_face=route.out)):
-            out += self._left(forwarded) if not forwarded.over else [forwarded]
+        for forwarded in self._hooks.through("FORWARD", replace(m, out_iface=route.out)):
+            out += self._left(forwarded) if not forwarded.ended else [forwarded]
         return out
 
-    def _sent(self, begun: PathState) -> list[PathState]:
-        route = self.routes.to(begun.ends.dst)
-        begun = replace(begun, out_face=route.out, hops=(_routing(route, begun),))
+    def _sent(self, state: PathState) -> list[PathState]:
+        route = self.routes.to(state.ends.dst)
+        state = replace(state, out_iface=route.out, hops=(_routing(route, state),))
         if route.kind not in ("unicast", "local"):
-            return [_refused(begun, route)]
+            return [_refused(state, route)]
         out = []
-        for m in self._by_ipvs("OUTPUT", LOCAL_REQUEST, begun):
-            if m.over:
+        for m in self._by_ipvs("OUTPUT", LOCAL_REQUEST, state):
+            if m.ended:
                 out.append(m)
                 continue
-            if m.ends.dst != begun.ends.dst:
+            if m.ends.dst != state.ends.dst:
                 # A packet whose destination changed is routed anew (ip_route_me_harder).
                 route = self.routes.to(m.ends.dst, mark=m.mark or 0)
-                m = replace(m, out_face=route.out, hops=(*m.hops, _routing(route, m)))
+                m = replace(m, out_iface=route.out, hops=(*m.hops, _routing(route, m)))
                 if route.kind not in ("unicast", "local"):
                     out.append(_refused(m, route))
                     continue
@@ -121,26 +121,26 @@ class PathPredictor:
         """POSTROUTING; what leaves by the loopback comes in again, and its translations are made."""
         out = []
         for each in self._hooks.through("POSTROUTING", m):
-            if each.over or not self.routes.is_local(each.ends.dst) or m.in_face:
+            if each.ended or not self.routes.is_local(each.ends.dst) or m.in_iface:
                 out.append(each)
                 continue
-            back = replace(each, in_face="lo", out_face="", done=frozenset({"dst", "src"}))
+            back = replace(each, in_iface="lo", out_iface="", done=frozenset({"dst", "src"}))
             for again in self._hooks.through("PREROUTING", back):
-                out += self._delivered(again) if not again.over else [again]
+                out += self._delivered(again) if not again.ended else [again]
         return out
 
     def _delivered(self, m: PathState) -> list[PathState]:
         out = []
-        for each in self._by_ipvs("INPUT", REMOTE_REQUEST, replace(m, out_face="")):
-            out.append(each if each.over else self._socket(each))
+        for each in self._by_ipvs("INPUT", REMOTE_REQUEST, replace(m, out_iface="")):
+            out.append(each if each.ended else self._socket(each))
         return out
 
-    def _by_ipvs(self, hook: str, priority: float, begun: PathState) -> list[PathState]:
+    def _by_ipvs(self, hook: str, priority: float, state: PathState) -> list[PathState]:
         """The stories behind a hook in which IPVS stands among the chains: those before it are asked first."""
         out = []
-        for m in self._hooks.through(hook, begun, (-inf, priority)):
-            taken = m if m.over else self._scheduled(hook, m)
-            out += [taken] if taken.over else self._hooks.through(hook, m, (priority, inf))
+        for m in self._hooks.through(hook, state, (-inf, priority)):
+            taken = m if m.ended else self._scheduled(hook, m)
+            out += [taken] if taken.ended else self._hooks.through(hook, m, (priority, inf))
         return out
 
     def _scheduled(self, hook: str, m: PathState) -> PathState:
@@ -149,14 +149,14 @@ class PathPredictor:
         real = self.virtual.real_servers(ends.dst, ends.dport, protocol)
         if real is None:
             return m
-        server = f"virtual server {place(ends.dst, ends.dport)}"
+        server = f"virtual server {format_endpoint(ends.dst, ends.dport)}"
         if not real:
             told = IpvsDecision(ends.dst, ends.dport, protocol)
             answer = "icmp6-port-unreachable" if ":" in ends.dst else "icmp-port-unreachable"
             hop = Hop(0, "ipvs", "node", hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=told)
-            return m.end(f"REJECTED by IPVS in {hook}: {server} has no real server", "rejected", hop)
-        return m.end(f"taken over in {hook} by IPVS, {server}: which real server is not computed, one of {', '.join(real)}",
-                     "unknown")  # fmt: skip
+            return m.end_with(f"REJECTED by IPVS in {hook}: {server} has no real server", "rejected", hop)
+        sentence = f"taken over in {hook} by IPVS, {server}: which real server is not computed, one of {', '.join(real)}"
+        return m.end_with(sentence, "unknown")
 
     def _socket(self, m: PathState) -> PathState:
         """Who takes it: a process that listens, or nobody."""
@@ -164,7 +164,7 @@ class PathPredictor:
         if q.protocol not in WITH_PORTS:
             return m
         if q.protocol == "sctp":
-            return m.end("accepted in INPUT; who listens for SCTP is not known", "unknown")
+            return m.end_with("accepted in INPUT; who listens for SCTP is not known", "unknown")
         listener = self.node.listener(ends.dst, ends.dport, q.protocol)
         if not listener:
             drop = Hop(0, "drop", "node", evidence=Evidence.DERIVED, drop=Drop("NO_SOCKET", ""))
@@ -175,7 +175,7 @@ class PathPredictor:
 
 def _routing(route: Route, m: PathState) -> Hop:
     return Hop(0, "route", "node", verdict=route.text or "not known", evidence=Evidence.DERIVED,
-               in_iface=m.in_face, out_iface=route.out)  # fmt: skip
+               in_iface=m.in_iface, out_iface=route.out)  # fmt: skip
 
 
 def _refused(m: PathState, route: Route) -> PathState:
@@ -186,4 +186,4 @@ def _refused(m: PathState, route: Route) -> PathState:
         "broadcast": "a broadcast: not followed", "multicast": "a multicast: not followed", "": "the routing is not known",
     }  # fmt: skip
     outcome = "unknown" if route.kind in ("", "broadcast", "multicast") else "dropped"
-    return m.end(told.get(route.kind, f"dropped by the routing: {route.kind}"), outcome)
+    return m.end_with(told.get(route.kind, f"dropped by the routing: {route.kind}"), outcome)

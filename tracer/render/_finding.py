@@ -15,7 +15,7 @@ LABEL, WHAT = 14, 10
 """Columns: where a part's text begins, and the width of what kind of proof it is."""
 
 
-def block(finding: Finding, ink: Styler, told: Finding | None = None) -> list[str]:
+def block(finding: Finding, style: Styler, told: Finding | None = None) -> list[str]:
     """Its lines: the cause, what shows it and how each is known, what to check, what would mend it.
 
     told: as it was written before. Then only the cause is said again, and what has been learned since.
@@ -25,25 +25,25 @@ def block(finding: Finding, ink: Styler, told: Finding | None = None) -> list[st
     head = "FINDING" if finding.certain else "PERHAPS"
     number = count(finding.packets, "packet") if finding.packets else "without traffic"
     number += f", told above at {clock(told.last)}" if told else ""
-    lines = [ink(shade, f"{mark:>2} {head} {finding.name}") + ink("quiet", f"  {number}")]
-    lines.append(ink.fold(f"   {ink('strong', plain(finding.cause))}", 3))
-    lines += [ink.fold(line, LABEL + WHAT) for line in _proofs(finding, ink, told)]
+    lines = [style(shade, f"{mark:>2} {head} {finding.name}") + style("quiet", f"  {number}")]
+    lines.append(style.fold(f"   {style('strong', plain(finding.cause))}", 3))
+    lines += [style.fold(line, LABEL + WHAT) for line in _proofs(finding, style, told)]
     for label, text, before in (("check", finding.check, told and told.check), ("cure", finding.cure, told and told.cure)):
         if text != before:
-            lines.append(ink.fold(f"   {label:<{LABEL - 3}}".replace(" ", KEEP) + _commands(text, ink), LABEL))
+            lines.append(style.fold(f"   {label:<{LABEL - 3}}".replace(" ", KEEP) + _commands(text, style), LABEL))
     return lines
 
 
-def _commands(text: str, ink: Styler) -> str:
+def _commands(text: str, style: Styler) -> str:
     """The text with its `commands` kept whole, so that each can be copied from one line."""
-    return _COMMAND.sub(lambda found: ink("change", found[0].replace(" ", KEEP)), plain(text))
+    return _COMMAND.sub(lambda found: style("change", found[0].replace(" ", KEEP)), plain(text))
 
 
-def _proofs(finding: Finding, ink: Styler, told: Finding | None) -> Iterator[str]:
+def _proofs(finding: Finding, style: Styler, told: Finding | None) -> Iterator[str]:
     label = "since then" if told else "because"
     for proof in finding.proofs:
         if told and proof in told.proofs:
             continue
         head = f"   {label:<{LABEL - 3}}{proof.what:<{WHAT}}".replace(" ", KEEP)
-        yield f"{head}{plain(proof.text)}  {ink('quiet', f'({proof.evidence})'.replace(' ', KEEP))}"
+        yield f"{head}{plain(proof.text)}  {style('quiet', f'({proof.evidence})'.replace(' ', KEEP))}"
         label = ""

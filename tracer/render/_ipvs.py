@@ -6,7 +6,7 @@ from __future__ import annotations
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Hop, IpvsDecision
 from tracer.render._style import KEEP, plain
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 _CHOSEN = {
     ("earlier", Evidence.OBSERVED): "a known connection: chosen for an earlier packet",
@@ -16,7 +16,7 @@ _CHOSEN = {
 
 def virtual_server(told: IpvsDecision) -> str:
     """172.30.0.10:53/udp"""
-    return f"{place(told.virtual, told.virtual_port)}/{told.protocol}"
+    return f"{format_endpoint(told.virtual, told.virtual_port)}/{told.protocol}"
 
 
 def act(hop: Hop, told: IpvsDecision) -> tuple[str, str]:
@@ -27,7 +27,7 @@ def act(hop: Hop, told: IpvsDecision) -> tuple[str, str]:
     server = virtual_server(told) + f"{KEEP}({plain(how)})" * bool(how)
     if not told.real:
         return "IPVS", f"{server} has no real server available, {hop.verdict} with {hop.reject}"
-    real = place(told.real, told.real_port)
+    real = format_endpoint(told.real, told.real_port)
     if hop.nat and hop.nat.kind.startswith("reverse"):
         return "reverse IPVS", f"{real}{KEEP}-> {server}"
     return "IPVS", f"{server}{KEEP}-> {real}"

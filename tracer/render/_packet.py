@@ -13,7 +13,7 @@ from tracer.render import _ipvs
 from tracer.render._format import clock, relative, shade
 from tracer.render._style import KEEP, Styler, plain
 from tracer.render.parts.rules import rule_lines
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 TIME, HOOK, SUBJECT = 12, 12, 13
 """Columns: a time, right-aligned, and two blanks; a hook; what acted there; then the rest."""
@@ -30,14 +30,14 @@ _NAMES = {"icmpv6": "ICMPv6"}
 class PacketLines:
     """Writes packets. verbose: every hop, not only those that decided something."""
 
-    def __init__(self, ink: Styler, verbose: bool) -> None:
-        self._ink, self.verbose = ink, verbose
+    def __init__(self, style: Styler, verbose: bool) -> None:
+        self._ink, self.verbose = style, verbose
 
     def header(self, packet: Packet) -> str:
         ink, ends = self._ink, packet.endpoints
         protocol = _NAMES.get(packet.protocol.lower(), packet.protocol.upper())
-        src = ink("strong", place(ends.src, ends.sport))
-        dst = ink("strong", place(ends.dst, ends.dport))
+        src = ink("strong", format_endpoint(ends.src, ends.sport))
+        dst = ink("strong", format_endpoint(ends.dst, ends.dport))
         moment = clock(packet.time) if packet.time else f"{'explained':<{TIME}}".replace(" ", KEEP)
         parts = [f"{moment}{KEEP}{KEEP}{protocol}{KEEP}{src}{KEEP}-> {dst}"]
         if packet.tcp_flags:
@@ -53,7 +53,7 @@ class PacketLines:
             parts.append(ink("quiet", f"rest of the packet of {clock(packet.continues)}".replace(" ", KEEP)))
         return ink.fold("  ".join(parts), MARGIN)
 
-    def way(self, packet: Packet) -> Iterator[str]:
+    def hops(self, packet: Packet) -> Iterator[str]:
         """A line for each hop that is shown, and one where the packet came into another namespace."""
         if not packet.hops:
             return
@@ -63,12 +63,12 @@ class PacketLines:
             if not self.verbose and flooded_copies.of_no_one(hop):
                 if hop is others[0]:
                     line = f"{'':<{HOOK}}{'copies':<{SUBJECT}}{_elsewhere(others)}"
-                    yield ink.fold(f"{self._moment(packet, hop)}  {line}", DETAIL)
+                    yield ink.fold(f"{self._relative_time(packet, hop)}  {line}", DETAIL)
                 continue
             if hop.netns and hop.netns != netns:
                 netns = hop.netns
                 yield " " * MARGIN + ink("place", plain(f"in {netns}"))
-            moment = self._moment(packet, hop)
+            moment = self._relative_time(packet, hop)
             subject, detail = self._act(hop, packet.family)
             subject = f"{subject:<{SUBJECT - 1}}"
             actor = ink("change", subject) if hop.nat else subject
@@ -79,7 +79,7 @@ class PacketLines:
             for rule in rule_lines(hop, self.verbose, ink, not packet.time):
                 yield ink.fold(" " * RULE + rule, RULE + 4)
 
-    def _moment(self, packet: Packet, hop: Hop) -> str:
+    def _relative_time(self, packet: Packet, hop: Hop) -> str:
         """When, since the packet's first hop; nothing for a packet that is only explained."""
         return self._ink("quiet", f"{relative(hop.time - packet.hops[0].time) if packet.time else '':>{TIME}}")
 
@@ -107,11 +107,11 @@ class PacketLines:
             return subject, self._ink("good" if good else "doubt" if good is None else "bad", detail)
         if hop.socket:
             return "socket", _socket(hop.socket)
-        if hop.clue:
+        if hop.detail:
             # Of a next hop whose family is not known, an earlier version told its address in both.
-            both = {"ipv4", "ipv6"} <= hop.clue.facts.keys()
-            told = {n: v for n, v in hop.clue.facts.items() if not (both and n == ("ipv6" if family == "IPv4" else "ipv4"))}
-            return hop.clue.what, ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in told.items())
+            both = {"ipv4", "ipv6"} <= hop.detail.facts.keys()
+            told = {n: v for n, v in hop.detail.facts.items() if not (both and n == ("ipv6" if family == "IPv4" else "ipv4"))}
+            return hop.detail.what, ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in told.items())
         if hop.drop:
             places = (hop.drop.reason, f"in{KEEP}{hop.drop.function}" if hop.drop.function else "")
             return "drop", self._ink("bad", " ".join(p for p in places if p) or "no reason given")
@@ -180,7 +180,7 @@ def _rewrite(nat: Nat) -> str:
 
 
 def _end_of(ends: Endpoints, end: str) -> str:
-    return place(ends.src, ends.sport) if end == "src" else place(ends.dst, ends.dport)
+    return format_endpoint(ends.src, ends.sport) if end == "src" else format_endpoint(ends.dst, ends.dport)
 
 
 def _handshake(shake: Handshake) -> tuple[str, bool | None, str]:

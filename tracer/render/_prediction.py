@@ -7,18 +7,18 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from tracer.model.packet import Hop, Packet
-from tracer.model.rule import path
-from tracer.util.addresses import place
+from tracer.model.rule import format_path
+from tracer.util.addresses import format_endpoint
 
 if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath
 
 
-def alike(stories: Sequence[PredictedPath]) -> list[list[PredictedPath]]:
+def alike(predicted_paths: Sequence[PredictedPath]) -> list[list[PredictedPath]]:
     """The stories in groups: those of one differ only in the endpoint that chance has chosen."""
     groups: dict[Hashable, list[PredictedPath]] = {}
-    for story in stories:
-        groups.setdefault((story.doubts, story.share, _shape(story.packet)), []).append(story)
+    for story in predicted_paths:
+        groups.setdefault((story.conditions, story.share, _shape(story.packet)), []).append(story)
     return list(groups.values())
 
 
@@ -34,35 +34,35 @@ def condition(group: Sequence[PredictedPath]) -> str:
         parts.append(f"one of {len(group)} endpoints, each for {story.share} of all connections")
     elif story.share != 1:
         parts.append(f"{story.share} of all connections")
-    if story.doubts:
-        parts.append("if " + " and ".join(story.doubts) + " (cannot be computed)")
+    if story.conditions:
+        parts.append("if " + " and ".join(story.conditions) + " (cannot be computed)")
     return ", ".join(parts)
 
 
-def elsewhere(story: PredictedPath) -> str:
+def elsewhere(predicted: PredictedPath) -> str:
     """Where another one of a group leads: the last rule on the way, and the endpoint."""
-    hop = _translated(story)
-    decision = hop.walk.decision if hop and hop.walk else None
-    by = f" by {path(decision.path[-2:])}" if decision else ""
-    return f"or {endpoint(story) or story.packet.verdict}{by}"
+    hop = _translated(predicted)
+    decision = hop.rule_trace.decision if hop and hop.rule_trace else None
+    by = f" by {format_path(decision.path[-2:])}" if decision else ""
+    return f"or {endpoint(predicted) or predicted.packet.verdict}{by}"
 
 
-def endpoint(story: PredictedPath) -> str:
+def endpoint(predicted: PredictedPath) -> str:
     """Where a DNAT on the way leads: "10.244.0.12:8080 (pod default/http-proxy-b (node-1))"; "" when there is none."""
-    hop = _translated(story)
+    hop = _translated(predicted)
     if not hop or not hop.nat:
         return ""
     leads = f" ({hop.owner.target})" if hop.owner and hop.owner.target else ""
-    return place(hop.nat.after.dst, hop.nat.after.dport) + leads
+    return format_endpoint(hop.nat.after.dst, hop.nat.after.dport) + leads
 
 
-def chosen(story: PredictedPath) -> str:
+def chosen_rule(predicted: PredictedPath) -> str:
     """The endpoint that chance has chosen for a packet; "" where chance had no choice."""
-    return endpoint(story) if story.share != 1 else ""
+    return endpoint(predicted) if predicted.share != 1 else ""
 
 
-def _translated(story: PredictedPath) -> Hop | None:
-    return next((h for h in story.packet.hops if h.nat and h.nat.kind == "DNAT"), None)
+def _translated(predicted: PredictedPath) -> Hop | None:
+    return next((h for h in predicted.packet.hops if h.nat and h.nat.kind == "DNAT"), None)
 
 
 def common_hops(one: Packet, other: Packet) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 from tracer.model.timeline import Stage, Timeline, TimelineEntry
 from tracer.render._style import Styler, plain
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 TIME = 12
 MARGIN = TIME + 2
@@ -33,32 +33,36 @@ Ways = dict[str, set[tuple[str, str]]]
 """Stages that packets of a direction were seen to go through."""
 
 
-def block(timeline: Timeline, ink: Styler, clock: Callable[[int], str]) -> list[str]:
+def block(timeline: Timeline, style: Styler, clock: Callable[[int], str]) -> list[str]:
     """Its lines: those steps that have not been told before."""
     orig = timeline.asked
-    ends = f"{place(orig.src, orig.sport)} -> {place(orig.dst, orig.dport)}"
-    parts = [f"{clock(timeline.began)}  {timeline.identity.protocol} {ink('strong', ends)}"]
-    if timeline.told:
-        parts.append(ink("quiet", "goes on"))
+    ends = f"{format_endpoint(orig.src, orig.sport)} -> {format_endpoint(orig.dst, orig.dport)}"
+    parts = [f"{clock(timeline.began)}  {timeline.key.protocol} {style('strong', ends)}"]
+    if timeline.printed:
+        parts.append(style("quiet", "goes on"))
     outcome = plain(_outcome(timeline))
-    parts.append(outcome and ink("good" if timeline.good else "bad" if timeline.cause else "strong", outcome))
+    parts.append(outcome and style("good" if timeline.good else "bad" if timeline.cause else "strong", outcome))
     parts.append(f"{timeline.packets} packet{'s' * (timeline.packets != 1)}")
-    parts += [ink("bad", f"{n} {what}") for n, what in ((timeline.again, "sent again"), (timeline.lost, "lost here")) if n]
-    parts.append(ink("quiet", plain(_tracked(timeline))))
+    parts += [
+        style("bad", f"{n} {what}") for n, what in ((timeline.retransmitted, "sent again"), (timeline.lost, "lost here")) if n
+    ]
+    parts.append(style("quiet", plain(_tracked(timeline))))
     if timeline.why:
-        parts.append(ink("quiet", f"({WHY.get(timeline.why, timeline.why)})"))
-    lines = [ink.fold("  ".join(part for part in parts if part), MARGIN)]
+        parts.append(style("quiet", f"({WHY.get(timeline.why, timeline.why)})"))
+    lines = [style.fold("  ".join(part for part in parts if part), MARGIN)]
     ways: Ways = {}
-    for step in timeline.steps:
-        lines += _step(step, timeline, ink, ways)
+    for step in timeline.entries:
+        lines += _step(step, timeline, style, ways)
     if timeline.left_out:
-        lines.append(f"{'':{MARGIN}}{ink('doubt', f'{timeline.left_out} steps between the first and the last were not kept')}")
+        lines.append(
+            f"{'':{MARGIN}}{style('doubt', f'{timeline.left_out} steps between the first and the last were not kept')}"
+        )
     return lines
 
 
 def _outcome(timeline: Timeline) -> str:
     """What came of it so far: "accepted, closed after 161.20 ms"."""
-    protocol = timeline.identity.protocol
+    protocol = timeline.key.protocol
     if protocol != "TCP":
         return "answered" if timeline.state == "answered" else "no answer seen" * (not protocol.startswith("ICMP"))
     cause = timeline.cause or ("SYN not settled" if timeline.whole else "SYN not seen")
@@ -69,46 +73,46 @@ def _outcome(timeline: Timeline) -> str:
 
 
 def _tracked(timeline: Timeline) -> str:
-    identity = timeline.identity
+    identity = timeline.key
     if not identity.netns:
         return "not tracked"
     zone = f", zone {identity.zone}" if identity.zone else ""
     return f"tracked in {identity.netns}{zone}"
 
 
-def _step(step: TimelineEntry, timeline: Timeline, ink: Styler, ways: Ways) -> Iterator[str]:
-    moment = ink("quiet", f"{_delta(step.time - timeline.origin):>{TIME}}")
-    mark = step.way or MARKS.get(step.kind, "")
-    shade = "bad" if step.bad else "change" if step.kind == "packet" else "quiet" if step.kind == "conntrack" else "strong"
-    text = "conntrack entry " * (step.kind == "conntrack") + step.text
-    line = f"{moment}  {mark:<2} {ink(shade, plain(text))}"
-    if step.remark:
-        line += "  " + ink("doubt", plain(step.remark))
-    stages, known = _new(step, ways)
-    end = ink("bad" if step.bad else "good", plain(f"=> {step.end}")) if step.end else ""
+def _step(entry: TimelineEntry, timeline: Timeline, style: Styler, ways: Ways) -> Iterator[str]:
+    moment = style("quiet", f"{_delta(entry.time - timeline.origin):>{TIME}}")
+    mark = entry.direction or MARKS.get(entry.kind, "")
+    shade = "bad" if entry.bad else "change" if entry.kind == "packet" else "quiet" if entry.kind == "conntrack" else "strong"
+    text = "conntrack entry " * (entry.kind == "conntrack") + entry.text
+    line = f"{moment}  {mark:<2} {style(shade, plain(text))}"
+    if entry.remark:
+        line += "  " + style("doubt", plain(entry.remark))
+    stages, known = _new(entry, ways)
+    end = style("bad" if entry.bad else "good", plain(f"=> {entry.end}")) if entry.end else ""
     if end and not stages:
-        took = f", same way, {_delta(step.stages[-1].time)}" if known else ""
-        yield ink.fold(f"{line}  {end}{ink('quiet', took) if took else ''}", MARGIN + 3)
+        took = f", same way, {_delta(entry.stages[-1].time)}" if known else ""
+        yield style.fold(f"{line}  {end}{style('quiet', took) if took else ''}", MARGIN + 3)
         return
-    yield ink.fold(line + ("  " + ink("quiet", "same way, and") if known else ""), MARGIN + 3)
-    rows = [f"{ink('quiet', f'{_delta(s.time):>{TIME}}')}  {plain(s.text)}" for s in stages]
+    yield style.fold(line + ("  " + style("quiet", "same way, and") if known else ""), MARGIN + 3)
+    rows = [f"{style('quiet', f'{_delta(s.time):>{TIME}}')}  {plain(s.text)}" for s in stages]
     rows += [f"{'':{TIME}}  {end}"] if end else []
     for at, row in enumerate(rows):
         branch = "`" if at == len(rows) - 1 else "|"
-        yield ink.fold(f"{'':{MARGIN}}{branch} {row}", MARGIN + TIME + 6)
+        yield style.fold(f"{'':{MARGIN}}{branch} {row}", MARGIN + TIME + 6)
 
 
-def _new(step: TimelineEntry, ways: Ways) -> tuple[tuple[Stage, ...], bool]:
+def _new(entry: TimelineEntry, ways: Ways) -> tuple[tuple[Stage, ...], bool]:
     """Those of its stages that no packet of its direction went through before; and whether it did go through any of those."""
-    if not step.stages:
+    if not entry.stages:
         return (), False
-    before = ways.setdefault(step.way, set())
-    keys = [(s.netns, "socket" if s.text.startswith("socket") else s.text.partition("  ")[0]) for s in step.stages]
-    new = tuple(stage for stage, key in zip(step.stages, keys, strict=True) if key not in before)
+    before = ways.setdefault(entry.direction, set())
+    keys = [(s.netns, "socket" if s.text.startswith("socket") else s.text.partition("  ")[0]) for s in entry.stages]
+    new = tuple(stage for stage, key in zip(entry.stages, keys, strict=True) if key not in before)
     # One that went elsewhere is told as a whole.
-    elsewhere = step.bad or any(" -> " in stage.text for stage in new)
+    elsewhere = entry.bad or any(" -> " in stage.text for stage in new)
     before.update(keys)
-    return (step.stages, False) if elsewhere or len(new) == len(keys) else (new, True)
+    return (entry.stages, False) if elsewhere or len(new) == len(keys) else (new, True)
 
 
 def _delta(ns: int) -> str:

@@ -54,7 +54,7 @@ class Output(ABC):
         self.lost_by_probe: Counter[str] = Counter()
 
     @abstractmethod
-    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None:
+    def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         """A run begins. options_text: as on the command line. release: of the traced kernel, "" = the running one."""
 
     @abstractmethod
@@ -81,11 +81,11 @@ class Output(ABC):
         return
 
     @abstractmethod
-    def summary(self, totals: RunSummary) -> None:
+    def summary(self, summary: RunSummary) -> None:
         """A run has ended."""
 
     @abstractmethod
-    def doctor(self, facts: Sequence[CheckResult], status: int) -> None:
+    def doctor(self, results: Sequence[CheckResult], status: int) -> None:
         """What works on this machine. status: what the command will exit with."""
 
     def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
@@ -93,9 +93,9 @@ class Output(ABC):
         for finding in findings:
             self.finding(finding)
 
-    def explained(self, stories: Sequence[PredictedPath]) -> None:
+    def explained(self, predicted_paths: Sequence[PredictedPath]) -> None:
         """What would happen to a packet: all ways that it may go, the likeliest first."""
-        for story in stories:
+        for story in predicted_paths:
             self.packet(story.packet)
 
     def compared(self, packet: Packet, compared: PredictionCheck) -> None:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 class JsonOutput(Output):
     """Everything on `out`, but for notes."""
 
-    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None:
+    def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         kernel = release or os.uname().release
-        self._write("run", version=__version__, kernel=kernel, options=options_text, facts=[_fact(f) for f in facts])
+        self._write("run", version=__version__, kernel=kernel, options=options_text, facts=[_fact(f) for f in results])
 
     def packet(self, packet: Packet) -> None:
         self._write("packet", **packet_object(packet))
@@ -49,38 +49,40 @@ class JsonOutput(Output):
     def timeline(self, timeline: Timeline) -> None:
         self._write("timeline", **_timeline(timeline))
 
-    def summary(self, totals: RunSummary) -> None:
+    def summary(self, summary: RunSummary) -> None:
         self._write(
             "summary",
-            packets=totals.packets,
-            outcomes=totals.outcomes,
-            incomplete=totals.incomplete,
-            events=totals.events,
-            lost=totals.lost,
+            packets=summary.packets,
+            outcomes=summary.outcomes,
+            incomplete=summary.incomplete,
+            events=summary.events,
+            lost=summary.lost,
             lost_by_probe=dict(self.lost_by_probe),
-            seconds=round(totals.seconds, 3),
-            findings=[finding_object(f) for f in totals.findings],
-            causes=totals.causes,
+            seconds=round(summary.seconds, 3),
+            findings=[finding_object(f) for f in summary.findings],
+            causes=summary.causes,
             counters=[
                 {"netns": d.netns, "counter": d.counter, "counted": d.counted, "explained": d.explained}
-                for d in totals.differences
+                for d in summary.differences
             ],
-            **({"unexplained": totals.unexplained} if totals.unexplained else {}),
-            **({"unaddressed": totals.unaddressed} if totals.unaddressed else {}),
+            **({"unexplained": summary.unexplained} if summary.unexplained else {}),
+            **({"unaddressed": summary.unaddressed} if summary.unaddressed else {}),
         )
 
-    def doctor(self, facts: Sequence[CheckResult], status: int) -> None:
-        self._write("doctor", facts=[_fact(f) for f in facts], status=status)
+    def doctor(self, results: Sequence[CheckResult], status: int) -> None:
+        self._write("doctor", facts=[_fact(f) for f in results], status=status)
 
     def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
         for finding in findings:
             self.finding(finding)
         self._write("audit", checks=list(checks), findings=len(findings), unread=list(unread), status=status)
 
-    def explained(self, stories: Sequence[PredictedPath]) -> None:
-        for story in stories:
+    def explained(self, predicted_paths: Sequence[PredictedPath]) -> None:
+        for story in predicted_paths:
             more = {"notes": list(story.notes)} if story.notes else {}
-            self._write("explained", share=float(story.share), doubts=list(story.doubts), packet=_untimed(story.packet), **more)
+            self._write(
+                "explained", share=float(story.share), doubts=list(story.conditions), packet=_untimed(story.packet), **more
+            )
 
     def compared(self, packet: Packet, compared: PredictionCheck) -> None:
         told = {"difference": compared.difference} if compared.difference else {}
@@ -135,7 +137,7 @@ def _syn(verdict: HandshakeVerdict) -> Object:
 
 
 def _timeline(timeline: Timeline) -> Object:
-    identity = timeline.identity
+    identity = timeline.key
     out: Object = {
         "time": rfc3339(timeline.began),
         "proto": identity.protocol.lower(),
@@ -144,28 +146,33 @@ def _timeline(timeline: Timeline) -> Object:
         "state": timeline.state,
         "packets": timeline.packets,
         "left_out": timeline.left_out,
-        "steps": [_step(step, timeline.origin) for step in timeline.steps],
+        "steps": [_step(step, timeline.origin) for step in timeline.entries],
     }
     if identity.netns:
         out["netns"] = identity.netns
-    for key, value in (("why", timeline.why), ("cause", timeline.cause), ("again", timeline.again), ("lost", timeline.lost)):
+    for key, value in (
+        ("why", timeline.why),
+        ("cause", timeline.cause),
+        ("again", timeline.retransmitted),
+        ("lost", timeline.lost),
+    ):
         if value:
             out[key] = value
     return out
 
 
-def _step(step: TimelineEntry, origin: int) -> Object:
-    out: Object = {"time_ns": step.time - origin, "what": step.kind, "text": step.text}
-    for key, value in (("way", step.way), ("end", step.end), ("remark", step.remark), ("packet", step.number)):
+def _step(entry: TimelineEntry, origin: int) -> Object:
+    out: Object = {"time_ns": entry.time - origin, "what": entry.kind, "text": entry.text}
+    for key, value in (("way", entry.direction), ("end", entry.end), ("remark", entry.remark), ("packet", entry.number)):
         if value:
             out[key] = value
-    if step.stages:
-        out["stages"] = [{"time_ns": s.time, "netns": s.netns, "text": s.text} for s in step.stages]
+    if entry.stages:
+        out["stages"] = [{"time_ns": s.time, "netns": s.netns, "text": s.text} for s in entry.stages]
     return out
 
 
-def _fact(fact: CheckResult) -> Object:
-    return {"subject": fact.subject, "state": fact.state, "text": fact.text}
+def _fact(result: CheckResult) -> Object:
+    return {"subject": result.subject, "state": result.state, "text": result.text}
 
 
 FORMAT = JsonOutput

@@ -34,10 +34,10 @@ from tracer.render import _timeline
 from tracer.render._finding import block
 from tracer.render._format import clock, count, relative, shade
 from tracer.render._packet import MARGIN, TIME, PacketLines, decisive
-from tracer.render._prediction import alike, chosen, common_hops, condition, elsewhere
+from tracer.render._prediction import alike, chosen_rule, common_hops, condition, elsewhere
 from tracer.render._style import KEEP, Styler, plain
 from tracer.render.base import LostEvents, Output
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath
@@ -62,16 +62,16 @@ class TextOutput(Output):
         self._ways: OrderedDict[Hashable, int] = OrderedDict()
         self._found: dict[Hashable, Finding] = {}
 
-    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None:
+    def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         what = f"tracing {options_text}" if options_text else "tracing every packet"
         self.note(f"k8snet-trace {__version__} on Linux {release or os.uname().release}, {what}. Ctrl-C ends it.")
-        for fact in facts:
+        for fact in results:
             if fact.state != "ok":
                 self.note(self._fact(self._talk, fact, 0))
 
     def packet(self, packet: Packet) -> None:
         before = self._gone_before(packet)
-        way = [] if before else self._lines.way(packet)
+        way = [] if before else self._lines.hops(packet)
         ends = [] if before else self._lines.ends(packet)
         self._write([self._lines.header(packet), *ends, *way, self._lines.end(packet, before), ""])
 
@@ -111,8 +111,8 @@ class TextOutput(Output):
     def syn(self, verdict: HandshakeVerdict) -> None:
         """One line: who asked whom, and what became of it."""
         ink, asked, cause = self._ink, verdict.asked, verdict.cause
-        line = f"{clock(verdict.time)}{KEEP}{KEEP}SYN{KEEP}{place(asked.src, asked.sport)}{KEEP}-> "
-        line += place(asked.dst, asked.dport)
+        line = f"{clock(verdict.time)}{KEEP}{KEEP}SYN{KEEP}{format_endpoint(asked.src, asked.sport)}{KEEP}-> "
+        line += format_endpoint(asked.dst, asked.dport)
         if verdict.again:
             line += ink("doubt", f"  sent again ({verdict.again + 1}. try)".replace(" ", KEEP))
         line += "  " + ink("good" if cause.good else "bad", plain(cause.text))
@@ -125,41 +125,41 @@ class TextOutput(Output):
     def timeline(self, timeline: Timeline) -> None:
         self._write([*_timeline.block(timeline, self._ink, clock), ""])
 
-    def summary(self, totals: RunSummary) -> None:
+    def summary(self, summary: RunSummary) -> None:
         ink = self._ink
-        for finding in totals.findings:
+        for finding in summary.findings:
             self.finding(finding)
-        lines = [ink("strong", f"{count(totals.packets, 'packet')} in {totals.seconds:.1f} s")]
-        parts = [ink(shade(name), f"{n} {name}") for name, n in sorted(totals.outcomes.items()) if n]
-        if totals.incomplete:
-            parts.append(ink("doubt", f"{totals.incomplete} incomplete"))
+        lines = [ink("strong", f"{count(summary.packets, 'packet')} in {summary.seconds:.1f} s")]
+        parts = [ink(shade(name), f"{n} {name}") for name, n in sorted(summary.outcomes.items()) if n]
+        if summary.incomplete:
+            parts.append(ink("doubt", f"{summary.incomplete} incomplete"))
         lines += ["  " + ", ".join(parts)] if parts else []
         probes = ", ".join(
             f"{n} whole packets" if probe == LEFT_OUT else f"{n} of {probe}" for probe, n in self.lost_by_probe.most_common()
         )
-        lost = ink("doubt", f"{totals.lost} lost" + f" ({probes})" * bool(probes)) if totals.lost else "none lost"
-        if totals.causes:
-            told = (f"{n} {name}" for name, n in sorted(totals.causes.items(), key=lambda c: -c[1]))
-            lines.append(f"  {count(sum(totals.causes.values()), 'SYN')}: {', '.join(told)}")
-        lines += [f"  {ink('doubt' if d.open else 'quiet', plain(d.text))}" for d in totals.differences]
-        if totals.timelines:
-            aged = totals.timelines.get("aged out", 0)
-            lines.append(f"  {count(totals.timelines.get('timelines', 0), 'connection')}, {aged} aged out for want of room")
-        lines.append(f"  {count(totals.events, 'event')}, {lost}")
-        if totals.unaddressed:
-            of = count(totals.unaddressed, "packet")
+        lost = ink("doubt", f"{summary.lost} lost" + f" ({probes})" * bool(probes)) if summary.lost else "none lost"
+        if summary.causes:
+            told = (f"{n} {name}" for name, n in sorted(summary.causes.items(), key=lambda c: -c[1]))
+            lines.append(f"  {count(sum(summary.causes.values()), 'SYN')}: {', '.join(told)}")
+        lines += [f"  {ink('doubt' if d.open else 'quiet', plain(d.text))}" for d in summary.differences]
+        if summary.timelines:
+            aged = summary.timelines.get("aged out", 0)
+            lines.append(f"  {count(summary.timelines.get('timelines', 0), 'connection')}, {aged} aged out for want of room")
+        lines.append(f"  {count(summary.events, 'event')}, {lost}")
+        if summary.unaddressed:
+            of = count(summary.unaddressed, "packet")
             lines.append("  " + ink("doubt", f"{of} not shown: no event with the addresses was received"))
-        if totals.unexplained:
-            left = f"ended before {count(totals.unexplained, 'more packet')} that had been seen could be explained"
+        if summary.unexplained:
+            left = f"ended before {count(summary.unexplained, 'more packet')} that had been seen could be explained"
             lines.append("  " + ink("doubt", left))
         self._write([ink.fold(line, 2) for line in lines])
 
-    def doctor(self, facts: Sequence[CheckResult], status: int) -> None:
-        width = max((len(f.subject) for f in facts), default=0)
+    def doctor(self, results: Sequence[CheckResult], status: int) -> None:
+        width = max((len(f.subject) for f in results), default=0)
         ends = {0: ("good", "Tracing works here."), 1: ("doubt", "Tracing works here, but not all of it.")}
-        fatal = ", ".join(fact.subject for fact in facts if fact.status > 1)
+        fatal = ", ".join(fact.subject for fact in results if fact.status > 1)
         style, end = ends.get(status, ("bad", f"Tracing cannot work here: {fatal} (exit status {status})."))
-        self._write([*(self._fact(self._ink, fact, width) for fact in facts), self._ink(style, end)])
+        self._write([*(self._fact(self._ink, fact, width) for fact in results), self._ink(style, end)])
 
     def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
         ink = self._ink
@@ -172,8 +172,8 @@ class TextOutput(Output):
         style = "bad" if certain else "doubt" if findings or unread else "good"
         self._write([f"{count(len(checks), 'check')}: {ink(style, found if findings else 'nothing found')}"])
 
-    def explained(self, stories: Sequence[PredictedPath]) -> None:
-        ways = alike(stories)
+    def explained(self, predicted_paths: Sequence[PredictedPath]) -> None:
+        ways = alike(predicted_paths)
         for at, group in enumerate(ways[:OTHERS]):
             common = common_hops(ways[0][0].packet, group[0].packet) if at else 0
             self._write([*self._told(group, common), ""])
@@ -186,23 +186,23 @@ class TextOutput(Output):
         head = [] if common else [self._lines.header(story.packet), *self._lines.ends(story.packet)]
         words = "or " * bool(common) + condition(group)
         if words:
-            head.append(ink.fold(" " * MARGIN + ink("doubt" if story.doubts else "change", plain(words)), MARGIN + 4))
+            head.append(ink.fold(" " * MARGIN + ink("doubt" if story.conditions else "change", plain(words)), MARGIN + 4))
         head += [ink.fold(" " * MARGIN + ink("doubt", plain(note)), MARGIN + 4) for note in story.notes]
         rest = replace(story.packet, hops=story.packet.hops[common:])
         others = [ink.fold(" " * MARGIN + line, MARGIN + 4) for line in map(plain, map(elsewhere, group[1 : 1 + OTHERS]))]
         more = [" " * MARGIN + ink("quiet", f"and {len(group) - 1 - OTHERS} more")] if len(group) > 1 + OTHERS else []
-        return [*head, *self._lines.way(rest), self._lines.end(story.packet), *others, *more]
+        return [*head, *self._lines.hops(rest), self._lines.end(story.packet), *others, *more]
 
     def compared(self, packet: Packet, compared: PredictionCheck) -> None:
         ink, hops = self._ink, self._lines.header(packet)
         if not compared.difference:
-            way = chosen(compared.story)
+            way = chosen_rule(compared.predicted)
             to = f", to {plain(way)}" if way else ""
             agrees = f"{'=>':>{TIME}}  {ink('good', 'as explained')}{to}: {plain(packet.verdict)}"
             self._write([hops, ink.fold(agrees, MARGIN), ""])
             return
         differs = f"{'=>':>{TIME}}  {ink('bad', 'not as explained')}: {plain(compared.difference)}"
-        self._write([hops, *self._lines.way(packet), self._lines.end(packet), ink.fold(differs, MARGIN), ""])
+        self._write([hops, *self._lines.hops(packet), self._lines.end(packet), ink.fold(differs, MARGIN), ""])
 
     def note(self, text: str) -> None:
         super().note(self._talk.fold(text, 2))
@@ -210,10 +210,10 @@ class TextOutput(Output):
     def _write(self, lines: list[str]) -> None:
         self.put(*lines)
 
-    def _fact(self, ink: Styler, fact: CheckResult, width: int) -> str:
-        style, mark = _MARKS[fact.state]
-        subject = (fact.subject + ":" * (not width)).ljust(width).replace(" ", KEEP)
-        return ink.fold(f"{ink(style, mark)}{KEEP}{subject}{KEEP * (1 + bool(width))}{fact.text}", width + 4)
+    def _fact(self, ink: Styler, result: CheckResult, width: int) -> str:
+        style, mark = _MARKS[result.state]
+        subject = (result.subject + ":" * (not width)).ljust(width).replace(" ", KEEP)
+        return ink.fold(f"{ink(style, mark)}{KEEP}{subject}{KEEP * (1 + bool(width))}{result.text}", width + 4)
 
 
 FORMAT = TextOutput

@@ -48,5 +48,5 @@ def legacy_rules(
     legacy = TableGenerations(reader or TableReader(), lambda act: act in acts)
     for netns in namespaces.named():
         for family in ("ip", "ip6"):
-            legacy.ask(TableRequest(netns, family, ""))
+            legacy.request(TableRequest(netns, family, ""))
     return legacy

@@ -37,17 +37,17 @@ class RulePath:
     say, for the same question asked again.
     """
 
-    visits: tuple[RuleHit, ...] = ()
+    hits: tuple[RuleHit, ...] = ()
     verdict: str = "ACCEPT"
     mark: int | None = 0
     rewrite: Rewrite | None = None
     reject: str = ""
     share: Fraction = Fraction(1)
-    doubts: tuple[Condition, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     assumed: Assumed = frozenset()
 
 
-def doubtful(way: RulePath, what: str, holds: bool, where: str, question: Hashable = None) -> RulePath:
+def with_condition(rule_path: RulePath, what: str, holds: bool, where: str, question: Hashable = None) -> RulePath:
     """The way if that is so. question: what was asked, None = another answer may come when it is asked again."""
-    assumed = way.assumed if question is None else way.assumed | {(question, holds)}
-    return replace(way, doubts=(*way.doubts, Condition(what, holds, where)), assumed=assumed)
+    assumed = rule_path.assumed if question is None else rule_path.assumed | {(question, holds)}
+    return replace(rule_path, conditions=(*rule_path.conditions, Condition(what, holds, where)), assumed=assumed)

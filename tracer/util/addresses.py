@@ -7,7 +7,7 @@ from functools import lru_cache
 
 
 @lru_cache(4096)
-def place(address: str, port: int = 0) -> str:
+def format_endpoint(address: str, port: int = 0) -> str:
     """An address with its port, where it has one: 10.0.0.1:80, [fd00::1]:80, 10.0.0.1."""
     if not port:
         return address

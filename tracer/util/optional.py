@@ -9,7 +9,7 @@ from types import ModuleType
 from tracer.errors import NoLibrary
 
 
-def need(name: str, what: str) -> ModuleType:
+def require_optional(name: str, what: str) -> ModuleType:
     """The library. what: what it is needed for. Raises NoLibrary.
 
     Its sentence never says to install k8snet-trace from PyPI: that name is not this project's there.

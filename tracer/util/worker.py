@@ -30,7 +30,7 @@ class Warnings:
         self._said: deque[str] = deque(maxlen=most + 1)
         self._lock = threading.Lock()
 
-    def say(self, sentence: str, key: object = None) -> None:
+    def add(self, sentence: str, key: object = None) -> None:
         """Adds a sentence, unless one with this key (the sentence itself if there is none) was said before."""
         with self._lock:
             if (key or sentence) in self._known or len(self._known) > self._most:
@@ -39,7 +39,7 @@ class Warnings:
             full = len(self._known) > self._most
             self._said.append("There are more errors of this kind; they are not shown." if full else sentence)
 
-    def failed(self, what: str, error: Exception) -> None:
+    def add_failure(self, what: str, error: Exception) -> None:
         """Says that `what` met an unexpected error and goes on. The same error at the same line of code is said once."""
         _log.debug("%s failed", what, exc_info=error)
         last = traceback.extract_tb(error.__traceback__)[-1:]
@@ -47,14 +47,14 @@ class Warnings:
         sentence = (
             f"An unexpected error in {what}{at} ({type(error).__name__}: {str(error)[:200]}). The run goes on without that."
         )
-        self.say(sentence, (what, type(error).__name__, at))
+        self.add(sentence, (what, type(error).__name__, at))
 
-    def take(self) -> list[str]:
+    def read(self) -> list[str]:
         """What was said since the last call."""
         return [self._said.popleft() for _ in range(len(self._said))]
 
 
-troubles = Warnings()
+user_warnings = Warnings()
 """Of this process. A run's source gives them to the user, between two batches."""
 
 
@@ -76,7 +76,7 @@ class Worker:
                 if not self._unit():
                     return
             except Exception as e:
-                troubles.failed(f"the thread {self._thread.name!r}", e)
+                user_warnings.add_failure(f"the thread {self._thread.name!r}", e)
                 pause.wait(PAUSE_SECONDS)
 
     def join(self, seconds: float) -> None:

@@ -24,7 +24,7 @@ from tracer.audit import audit
 from tracer.audit.state import NodeState
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
@@ -149,8 +149,8 @@ class Box:
         """These packets as the rules and the routing would treat them now, with owners: all ways of each."""
         state, found = self.state, []
         for question in asked:
-            for story in state.journey.stories(question):
-                explain(story.packet, state.known)
+            for story in state.predictor.predict(question):
+                attribute(story.packet, state.cluster)
                 found.append(story.packet)
         return found
 
@@ -161,7 +161,7 @@ class Box:
     def look(self, name: str, packets: list[Packet]) -> list[Finding]:
         findings = Findings(self.context)
         for packet in packets:
-            explain(packet, self.context.known)
+            attribute(packet, self.context.cluster)
             findings.look(packet)
         return [f for f in findings.all if f.name == name]
 

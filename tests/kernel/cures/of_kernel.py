@@ -26,7 +26,7 @@ from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
 from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket
-from tracer.packets.outcome import judge
+from tracer.packets.outcome import classify
 
 _KUBE = "*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -j RETURN\nCOMMIT\n"
 
@@ -106,7 +106,7 @@ def _mtu(box: Box) -> Look:
             return []
         hops = [Hop(0, "drop", "node", drop=Drop("PKT_TOO_BIG", "ip_forward"))]
         packet = Packet(1, 0, "node", "cni0", "IPv4", "TCP", Endpoints(PODS["pod-a"], 40000, FAR, 8090), "ACK", size, hops=hops)
-        packet.verdict, packet.outcome = judge(packet)
+        packet.verdict, packet.outcome = classify(packet)
         return box.look("mtu", [packet])
 
     return Look(find, {"ping -c 1 -M do": "Frag needed|message too long|1 packets transmitted, 0 received", "ip link": "mtu"},
@@ -141,7 +141,7 @@ def _stale(box: Box) -> Look:
         hop = Hop(0, "nat", "node", "OUTPUT", nat=nat, from_conntrack=True)
         flow = Flow(before, before.reversed, "ESTABLISHED", False, 0)
         packet = Packet(1, 0, "node", "", "IPv4", "UDP", before, "", 29, hops=[hop], flow=flow)
-        packet.verdict, packet.outcome = judge(packet)
+        packet.verdict, packet.outcome = classify(packet)
         return box.look("stale_conntrack", [packet])
 
     find()
@@ -160,7 +160,7 @@ def _race(box: Box) -> Look:
         nat = Nat("DNAT", ends, Endpoints(PODS["pod-c"], 40000, PODS["pod-a"], 53))
         hops = [Hop(0, "nat", "node", "PREROUTING", nat=nat), Hop(1, "hook", "node", "POSTROUTING", verdict="DROP")]
         packet = Packet(1, 0, "node", "cni0", "IPv4", protocol[0], ends, "", 29, hops=hops)
-        packet.verdict, packet.outcome = judge(packet)
+        packet.verdict, packet.outcome = classify(packet)
         return box.look("udp_insert_race", [packet])
 
     return Look(find, {"conntrack -S": "insert_failed="}, mend=lambda: protocol.__setitem__(0, "TCP"))

@@ -65,7 +65,7 @@ class Rules(Protocol):
     def again(self, random: Random) -> None:
         """Replaces a part of the node's by others."""
 
-    def check(self, e: Event, walk: RuleTrace) -> str:
+    def check(self, e: Event, trace: RuleTrace) -> str:
         """What is wrong with texts and elements of a walk; "" when nothing is."""
 
 
@@ -81,16 +81,16 @@ def _neighbours(header: trace.Header) -> bool:
     return header[1].startswith("ff02:") or (header[2] == 58 and header[4] >> 8 in range(130, 144))
 
 
-def _did(visit: RuleHit) -> str:
+def _did(hit: RuleHit) -> str:
     """The kernel's word for what a visit did: DNAT and the like accept, MARK and the like go on."""
-    word = visit.verdict
-    if visit.rule is None or word.startswith(("JUMP ", "GOTO ")) or word in _KERNELS_OWN:
+    word = hit.verdict
+    if hit.rule is None or word.startswith(("JUMP ", "GOTO ")) or word in _KERNELS_OWN:
         return word
     return _DID.get(word, "ACCEPT")
 
 
 def _steps(walk: RuleTrace) -> tuple[trace.Step, ...]:
-    return tuple((v.place.chain, v.rule.handle if v.rule else 0, _did(v)) for v in walk.visits)
+    return tuple((v.location.chain, v.rule.handle if v.rule else 0, _did(v)) for v in walk.hits)
 
 
 def walks(batches: list[Any], spaces: Collection[int], watch: RulesetWatcher) -> Iterator[Found]:
@@ -112,7 +112,7 @@ def walks(batches: list[Any], spaces: Collection[int], watch: RulesetWatcher) ->
             if e.kind == Kind.EVENT_CHAIN and e.netns in spaces and own:
                 run = found[reconstruct.run_key(e)]
                 table = reconstruct.names(e, run, watch)[0] or e.table.split(b"\0")[0].decode() + record.CUT * (e.manip & 1)
-                yield own, e, table, reconstruct.walk(e, run, watch)
+                yield own, e, table, reconstruct.reconstruct(e, run, watch)
 
 
 class Bench:
@@ -169,7 +169,7 @@ class Bench:
             with entered(space), Nfnetlink() as nfnetlink:
                 now, named = netlink_dump.generation(nfnetlink), netns.identity(inode, netns_cookie.cookie())
             while not self.watch.find(named, now):
-                self.watch.coming(named, now)
+                self.watch.is_coming(named, now)
                 assert time.monotonic() < until, "the ruleset was not read"
                 time.sleep(0.02)
 
@@ -195,7 +195,7 @@ class Bench:
         """Gives the reader time for the generations that packets met, as a run does."""
         met = {g for batch in batches for g in reconstruct.generations(record.events(batch))}
         until = time.monotonic() + 10
-        while any([self.watch.coming(*g) for g in met]) and time.monotonic() < until:
+        while any([self.watch.is_coming(*g) for g in met]) and time.monotonic() < until:
             time.sleep(0.02)
 
     def _compare(

@@ -147,7 +147,7 @@ class Truth:
         if (table, number) != ("raw", 1) or chain not in ("PREROUTING", "OUTPUT"):
             places.append((chain, 0 if kind == "policy" else number))
 
-    def visited(self, e: Event, walk: RuleTrace) -> tuple[Key, Places] | None:
+    def visited(self, e: Event, trace: RuleTrace) -> tuple[Key, Places] | None:
         ends = record.header(e)
         names = (e.in_name.split(b"\0")[0].decode(), e.out_name.split(b"\0")[0].decode())
         if e.protocol == 58 and e.dport >> 8 in NEIGHBOURS:
@@ -162,5 +162,5 @@ class Truth:
         if second.is_elsewhere(ends.src, ends.dst):
             protocol, numbers = 0, (0, 0)
         table = e.table.split(b"\0")[0].decode()
-        places = [(v.place.chain, v.place.number) for v in walk.visits if v.verdict != "TRACE" and not v.hotdrop]
+        places = [(v.location.chain, v.location.number) for v in trace.hits if v.verdict != "TRACE" and not v.hotdrop]
         return (table, *names, protocol, ends.src, ends.dst, e.ident if ":" not in ends.src else 0, *numbers), places

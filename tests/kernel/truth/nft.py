@@ -176,13 +176,13 @@ class Made:
         tables = ruleset(random, family, True, False).split("*")[1:]
         rules.restore_text("*" + random.choice(tables), family, "nft")
 
-    def check(self, e: Event, walk: RuleTrace) -> str:
-        return check(e, walk)
+    def check(self, e: Event, trace: RuleTrace) -> str:
+        return check(e, trace)
 
 
-def check(e: Event, walk: RuleTrace) -> str:
+def check(e: Event, trace: RuleTrace) -> str:
     """What is wrong with the texts of a walk; "" when nothing is. Each rule of iptables has its own comment."""
-    for visit in walk.visits:
+    for visit in trace.hits:
         rule = visit.rule
         if (
             rule

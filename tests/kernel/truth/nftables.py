@@ -309,9 +309,9 @@ class Made:
         _load(f"delete table {old.family} {old.name}\n{new.text()}")
         self._remember([new])
 
-    def check(self, e: Event, walk: RuleTrace) -> str:
+    def check(self, e: Event, trace: RuleTrace) -> str:
         """What is wrong with texts and elements of a walk; "" when nothing is."""
-        for visit in walk.visits:
+        for visit in trace.hits:
             rule = visit.rule
             if rule is None:
                 continue

@@ -67,7 +67,7 @@ class Truth(Protocol):
     def account(self) -> Account:
         """What the kernel told since this was last called. A policy is number 0."""
 
-    def visited(self, e: Event, walk: RuleTrace) -> tuple[Key, Places] | None:
+    def visited(self, e: Event, trace: RuleTrace) -> tuple[Key, Places] | None:
         """The same of one event with its walk; None when the kernel tells nothing of it."""
 
 
@@ -131,14 +131,14 @@ def _round(
             sender.send(dice)
             if number % AT_ONCE == 0:
                 truth.collect()
-                events += record.events(hits.take(session.events()))
+                events += record.events(hits.feed(session.events()))
     behind, end = _until_quiet(truth, session, hits)
     session.set_filter(NOTHING)
     events += behind
     last = time.monotonic() + RULES_SECONDS
-    while hits.waits(events) and time.monotonic() < last:
+    while hits.is_waiting_for(events) and time.monotonic() < last:
         time.sleep(0.1)
-        hits.take(session.events())
+        hits.feed(session.events())
     result.lost += sum(loss.count for loss in session.losses())
     if truth.overruns > overruns:
         print("the kernel's log was not read in time, so this round proves nothing", flush=True)
@@ -156,7 +156,7 @@ def _until_quiet(truth: Truth, session: Session, hits: RuleResolver) -> tuple[li
         time.sleep(QUIET_SECONDS)
         began = time.monotonic_ns()
         came = truth.collect()
-        seen = list(record.events(hits.take(session.events())))
+        seen = list(record.events(hits.feed(session.events())))
         events += seen
         if (not came and not seen) or time.monotonic() > until:
             return events, began
@@ -168,11 +168,11 @@ def _walks(hits: RuleResolver, events: list[Event], netns: frozenset[int]) -> It
         packets.setdefault(e.packet, []).append(e)
     for e in sorted((e for own in packets.values() for e in completed(own)[0]), key=lambda e: e.time):
         if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns in netns:
-            walk = hits.explain(e).get("walk")
+            walk = hits.resolve(e).get("rule_trace")
             if walk:
                 yield e, walk
     for packet in packets:
-        hits.over(packet)
+        hits.forget(packet)
 
 
 def _compare(truth: Truth, walks: Iterator[tuple[Event, RuleTrace]], span: tuple[int, int], result: Result) -> None:
@@ -187,7 +187,7 @@ def _compare(truth: Truth, walks: Iterator[tuple[Event, RuleTrace]], span: tuple
             unknown.add(visited[0])
             result.undecided[walk.undecided] += 1
         result.hotdrop += bool(walk.decision and walk.decision.hotdrop)
-        result.evidence.update(v.evidence.value for v in walk.visits)
+        result.evidence.update(v.evidence.value for v in walk.hits)
         ours.setdefault(visited[0], []).append((visited[1], span[0] <= e.time <= span[1]))
     told = truth.account()
     for key in told.keys() | ours.keys():

@@ -69,7 +69,7 @@ def test_help_names_every_statistic(run: Any) -> None:
 def test_no_rule_is_not_among_the_rules() -> None:
     one = stats.make("rules")
     for packet in sample_packets.every():
-        one.take(packet)
+        one.feed(packet)
     found = {table.title: table for table in one.tables()}
     assert not any("policy" in str(row) for row in found["Rules that decided"].rows)
 
@@ -99,7 +99,7 @@ def test_every_statistic_takes_every_packet(name: str) -> None:
     one = stats.make(name)
     assert all(isinstance(t, ResultTable) for t in one.tables()), "also of nothing"
     for packet in sample_packets.every():
-        one.take(packet)
+        one.feed(packet)
     for table in one.tables():
         assert all(len(row) == len(table.columns) for row in table.rows)
 
@@ -123,7 +123,7 @@ def test_findings_of_a_capture(run: Any, capture: Path, tmp_path: Path) -> None:
 def test_an_answer_without_a_connection_counts_with_what_it_answers() -> None:
     side, packet = diff.CaptureProfile(), sample_packets.node_port_reply()
     packet.flow, packet.tcp_flags = None, "SYN ACK"
-    side.take(packet)
+    side.feed(packet)
     assert list(side.ends) == [("TCP", packet.endpoints.src, packet.endpoints.sport)]
 
 
@@ -153,7 +153,7 @@ def test_what_differs_is_told(run: Any, capture: Path, tmp_path: Path, monkeypat
 def test_sides_count_by_what_was_asked_for() -> None:
     side = diff.CaptureProfile()
     for packet in sample_packets.every():
-        side.take(packet)
+        side.feed(packet)
     kinds = {kind for kind in side.ends if kind[2] == 30285}
     assert len(kinds) == 1, "a reply counts with what it answers"
 

@@ -37,9 +37,9 @@ def service() -> ClusterView:
     return ClusterView(store)
 
 
-def causes(name: str, known: ClusterView | None = None) -> list[str]:
+def causes(name: str, cluster: ClusterView | None = None) -> list[str]:
     sets, servers = (SETS, SERVERS) if "ipvs" in name else ("", "")
-    return [f.cause for f in check(audits.of_text((RULESETS / f"{name}.rules").read_text(), known, sets=sets, ipvs=servers))]
+    return [f.cause for f in check(audits.of_text((RULESETS / f"{name}.rules").read_text(), cluster, sets=sets, ipvs=servers))]
 
 
 @pytest.mark.parametrize("mode", [m for m in MODES if "ipvs" not in m])

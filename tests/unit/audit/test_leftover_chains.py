@@ -19,8 +19,8 @@ def table(*rules: str, chains: str = "") -> str:
     return f"*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n{heads}" + "".join(f"-A {r}\n" for r in rules) + "COMMIT\n"
 
 
-def found(*rules: str, known: ClusterView | None = None) -> list[Finding]:
-    return list(check(audits.of_text(table(*dict.fromkeys(rules)), known)))
+def found(*rules: str, cluster: ClusterView | None = None) -> list[Finding]:
+    return list(check(audits.of_text(table(*dict.fromkeys(rules)), cluster)))
 
 
 def host_port(chain: str, port: int, address: str) -> list[str]:
@@ -80,9 +80,9 @@ def test_the_same_jump_twice() -> None:
 
 def test_a_hostport_of_a_pod_that_is_gone() -> None:
     rules = host_port(POD, 3306, "10.224.0.9")
-    (told,) = found(*rules, known=cluster())
+    (told,) = found(*rules, cluster=cluster())
     assert told.certain and "leads to 10.224.0.9, and no pod has that address" in told.cause
-    assert found(*host_port(POD, 3306, "10.224.0.222"), known=cluster()) == []
+    assert found(*host_port(POD, 3306, "10.224.0.222"), cluster=cluster()) == []
     assert found(*rules) == [], "without the API nobody knows that it is gone"
 
 

@@ -36,7 +36,7 @@ def moved(one: Node) -> Node:
 @pytest.mark.parametrize("mode", [m for m in MODES if "ipvs" not in m])
 def test_pods_that_run_here(mode: str, tmp_path: Path) -> None:
     state = audits.state(moved(node(mode, "S4")), tmp_path, BARE)
-    state.known.store.node = FULL
+    state.cluster.store.node = FULL
     (told,) = check(state)
     assert told.certain and told.cause.startswith("Service 2048-game/service-2048 has externalTrafficPolicy Local")
     assert "kube-proxy goes by the name node-1 (the host name) and the endpoints carry node-1.ec2.internal" in told.cause

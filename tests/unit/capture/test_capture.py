@@ -30,7 +30,7 @@ def read(run: Any) -> Any:
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_replay_prints_what_was_printed(tmp_path: Path, read: Any, form: str) -> None:
     made = captures.capture(tmp_path / "a.k8st", form=form)
-    assert made.totals.packets == 6 and made.totals.lost == 17
+    assert made.summary.packets == 6 and made.summary.lost == 17
     assert read("-r", made.path, "-o", form) == (0, made.text[form], made.said)
 
 
@@ -80,7 +80,7 @@ def test_it_is_for_its_owner_alone_and_has_no_more_than_it_needs(tmp_path: Path)
     with CaptureReader(str(made.path)) as found:
         assert "hunter2" not in str(list(found.records()))
         assert found.missed == 0 and found.ended()
-        assert sum(b.events for b in found.batches()) == made.totals.events + 1, "the look-up is no event of a packet"
+        assert sum(b.events for b in found.batches()) == made.summary.events + 1, "the look-up is no event of a packet"
 
 
 def test_a_file_that_is_there_is_not_written_over(tmp_path: Path, read: Any) -> None:

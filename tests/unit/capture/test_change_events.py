@@ -86,10 +86,10 @@ def test_only_events_of_the_ports_asked_for_are_kept() -> None:
     kept = RecordedConntrackListener(tape, Heard((1, CREATED), (2, other), (3, GONE), names=NAMES))
     assert kept.listen(False) == "", "also when this run does not tell them"
     kept.ports = (ASKED.dport,)
-    assert kept.take() == [(1, CREATED), (3, GONE)] and kept.process(77) == NAMES[77]
+    assert kept.read() == [(1, CREATED), (3, GONE)] and kept.process(77) == NAMES[77]
     kept = RecordedConntrackListener(tape, Heard((2, other)))
     kept.ports = (REPLY.sport,)
-    assert kept.take() == [(2, other)], "before or after translation"
+    assert kept.read() == [(2, other)], "before or after translation"
 
 
 def test_steps_are_kept_when_they_are_taken(tmp_path: Path) -> None:
@@ -100,10 +100,10 @@ def test_steps_are_kept_when_they_are_taken(tmp_path: Path) -> None:
     changes.rules(5, "nat")
     tape.flush()
     assert not chunks, "nobody has taken it"
-    assert [step.text for step in changes.take()] == ["somebody replaced nat"]
+    assert [step.text for step in changes.read()] == ["somebody replaced nat"]
     tape.flush()
     assert [(kind, body) for _, kind, _, body in chunks[0].records] == [(Record.CHANGE.value, [[5, "somebody replaced nat"]])]
-    assert changes.take() == []
+    assert changes.read() == []
 
 
 def test_an_older_capture_has_none(tmp_path: Path, run: Any) -> None:

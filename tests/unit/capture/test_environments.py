@@ -100,9 +100,9 @@ def test_an_answer_is_kept_when_it_differs_and_says_which_asking_it_was() -> Non
     tape.start(chunks.append)
     nothing = np.zeros((0, SLOT), np.uint8)
     for turn in range(2):
-        tape.turn(turn, nothing, False)
+        tape.add_batch(turn, nothing, False)
         for _ in range(3 - turn):
-            tape.asking(("process", 5), lambda: next(answers), "")
+            tape.ask(("process", 5), lambda: next(answers), "")
     tape.flush()
     kept = [(turn, body) for chunk in chunks for turn, kind, _, body in chunk.records if kind == Record.ANSWER]
     question = plain(("process", 5))
@@ -115,7 +115,7 @@ def test_what_is_complete_is_given_away_before_a_long_turn() -> None:
     tape = RecordBuffer()
     tape.start(chunks.append)
     for number, count in enumerate((3, LONG - 1, LONG)):
-        tape.turn(number, np.zeros((count, SLOT), np.uint8), False)
+        tape.add_batch(number, np.zeros((count, SLOT), np.uint8), False)
     assert [[count for _, count, _ in chunk.turns] for chunk in chunks] == [[3, LONG - 1]]
 
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_recorded_is_said_and_does_not_end_the_run() -> None:
     tape = RecordBuffer()
     odd = object()
     for number in (1, 2):
-        assert tape.asking(("odd", number), lambda: odd, object()) is odd
+        assert tape.ask(("odd", number), lambda: odd, object()) is odd
     assert tape.troubles() == ["Answers about odd are not in the capture: a capture has no object."]
     assert tape.troubles() == []
 
@@ -181,12 +181,12 @@ def test_the_cni_cache_is_replayed_from_the_question_on_at_which_it_was_read(
 def test_what_holds_is_the_last_of_each() -> None:
     standing = CarryOver()
     for turn in range(1, 40):
-        standing.take((turn, "answer", "process 5", json.dumps(turn).encode()))
-        standing.take((turn, "reading", "1 ip nat", b"{}"))
-        standing.take((turn, "nft", f"1 {turn}", b"{}"))
-    standing.take((40, "objects", "Service", b'["replace","Service",[{"kind":"Service","metadata":{"name":"a"}}]]'))
-    standing.take((41, "objects", "Service /a", b'["delete","Service",[{"kind":"Service","metadata":{"name":"a"}}]]'))
-    standing.take((42, "objects", "node-1", b'["named","node-1",[]]'))
+        standing.feed((turn, "answer", "process 5", json.dumps(turn).encode()))
+        standing.feed((turn, "reading", "1 ip nat", b"{}"))
+        standing.feed((turn, "nft", f"1 {turn}", b"{}"))
+    standing.feed((40, "objects", "Service", b'["replace","Service",[{"kind":"Service","metadata":{"name":"a"}}]]'))
+    standing.feed((41, "objects", "Service /a", b'["delete","Service",[{"kind":"Service","metadata":{"name":"a"}}]]'))
+    standing.feed((42, "objects", "node-1", b'["named","node-1",[]]'))
     found = standing.records()
     assert [r[0] for r in found if r[1] == "answer"] == [39]
     assert [r[0] for r in found if r[1] == "reading"] == [r[0] for r in found if r[1] == "nft"]
@@ -205,7 +205,7 @@ class Watcher:
         found, self.learned = self.learned, []
         return found
 
-    def coming(self, inode: int, generation: int) -> bool:
+    def is_coming(self, inode: int, generation: int) -> bool:
         self.asked.append(generation)
         return False
 
@@ -219,17 +219,17 @@ def test_a_view_learns_nothing_between_turns() -> None:
 
     watcher = Watcher()
     view = SnapshotCache(watcher)
-    assert view.coming(1, 7) and watcher.asked == [7]
+    assert view.is_coming(1, 7) and watcher.asked == [7]
     watcher.learned.append(RulesetUpdate(1, 7, False, snapshot(7)))
-    assert view.find(1, 7) is None and view.coming(1, 7)
+    assert view.find(1, 7) is None and view.is_coming(1, 7)
     view.refresh()
-    assert view.find(1, 7) and not view.coming(1, 7) and not view.coming(1, 6) and view.coming(1, 8)
+    assert view.find(1, 7) and not view.is_coming(1, 7) and not view.is_coming(1, 6) and view.is_coming(1, 8)
     watcher.learned += [RulesetUpdate(1, n, False, snapshot(n)) for n in range(8, 8 + KEPT)]
     view.refresh()
     assert len(view.near(1)) == KEPT and view.near(1)[0].number == 7 + KEPT and view.find(1, 7) is None
     watcher.learned.append(RulesetUpdate(1, 99, True))
     view.refresh()
-    assert not view.coming(1, 100)
+    assert not view.is_coming(1, 100)
 
 
 def test_recording_without_explaining_asks_what_a_replay_will_want_to_know(tmp_path: Path) -> None:
@@ -245,14 +245,14 @@ def test_recording_without_explaining_asks_what_a_replay_will_want_to_know(tmp_p
     ahead = Prefetcher(
         spaces, processes, function, RuleResolver(), node, None, JournaledNamespaceInspector(asking, spaces, processes)
     )
-    ahead.add(np.concatenate([captures.request(1, 1000), captures.refused(2, 2000)]))
+    ahead.feed(np.concatenate([captures.request(1, 1000), captures.refused(2, 2000)]))
     assert {("netns", 100), ("netns", 200), ("process", 48213), ("function", 0x10)} <= set(asked)
     assert {("node", ("bound", "tcp")), ("node", ("setting", OF_NODE[0], 0)), ("node", ("setting", OF_LISTENER[0], 5))} <= set(
         asked
     )
-    assert ahead.events == 7 and ahead.finished(1 << 62) == ahead.rest() == [] and not ahead.waiting
+    assert ahead.events == 7 and ahead.closed(1 << 62) == ahead.flush() == [] and not ahead.is_waiting_for_rules
     before = len(asked)
-    ahead.add(np.zeros(0, DTYPE))
+    ahead.feed(np.zeros(0, DTYPE))
     assert len(asked) == before, "the node is asked every two seconds"
 
 

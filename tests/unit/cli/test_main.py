@@ -236,8 +236,8 @@ class Run:
     def begin(self):
         pass
     def follow(self, stop, command):
-        self.output.summary(trace.Run.totals)
-    totals = SimpleNamespace(packets=1, seconds=1.0, outcomes={"dropped": 1}, incomplete=0, lost=0, events=1, findings=[],
+        self.output.summary(trace.Run.summary)
+    summary = SimpleNamespace(packets=1, seconds=1.0, outcomes={"dropped": 1}, incomplete=0, lost=0, events=1, findings=[],
                              causes={}, differences=[], timelines={}, unexplained=0, unaddressed=0)
 
 trace.require_tracing = lambda: None

@@ -30,10 +30,10 @@ def test_changes_are_taken_once() -> None:
     changes = ChangeLog(lambda: 77)
     changes.rules(5, "nat", 0)
     changes.objects()
-    assert changes.take() == [
+    assert changes.read() == [
         TimelineEntry(5, "change", "somebody replaced nat"), TimelineEntry(77, "change", "Kubernetes' objects changed"),
     ]  # fmt: skip
-    assert changes.take() == []
+    assert changes.read() == []
 
 
 def test_objects_are_named() -> None:
@@ -42,7 +42,7 @@ def test_objects_are_named() -> None:
     store.on_change(changes.objects)
 
     def told() -> list[str]:
-        return [step.text for step in changes.take()]
+        return [step.text for step in changes.read()]
 
     ends = [{"addresses": [f"10.0.0.{n}"], "conditions": {"ready": n != 2}} for n in range(1, 4)]
     meta = {"namespace": "shop", "name": "cart-x", "labels": {"kubernetes.io/service-name": "cart"}}

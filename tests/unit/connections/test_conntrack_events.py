@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.ctnetlink import ORIG, REPLY, message
 from tracer.connections import conntrack_events
-from tracer.connections.conntrack_events import EntryEvent, EntryExpiry, read
+from tracer.connections.conntrack_events import EntryEvent, EntryExpiry, parse
 from tracer.model.packet import Endpoints
 
 SECOND = 1_000_000_000
@@ -19,7 +19,7 @@ SECOND = 1_000_000_000
 
 def test_created_changed_removed() -> None:
     data = message(0, conntrack_events.F_CREATE) + message(0, state=3) + message(2, port=4242)
-    created, changed, removed = read(data, 5)
+    created, changed, removed = parse(data, 5)
     assert created == EntryEvent(5, "created", "TCP", ORIG, REPLY, 7, "SYN_SENT", 12, 120)
     assert (changed.what, changed.state) == ("changed", "ESTABLISHED")
     assert (removed.what, removed.by, removed.timeout) == ("removed", 4242, 0)
@@ -27,7 +27,7 @@ def test_created_changed_removed() -> None:
 
 def test_udp_and_ipv6() -> None:
     six = Endpoints("fd00:56::1", 5000, "fd00:56::10", 53)
-    (event,) = read(message(0, conntrack_events.F_CREATE, protocol=17, orig=six), 5)
+    (event,) = parse(message(0, conntrack_events.F_CREATE, protocol=17, orig=six), 5)
     assert (event.protocol, event.orig, event.state) == ("UDP", six, "")
 
 
@@ -38,8 +38,8 @@ def test_who_removed_entries() -> None:
 
 def test_what_is_no_event_is_passed_over() -> None:
     other = struct.pack("=IHHII", 20, 10 << 8, 0, 0, 0) + b"\0" * 4
-    assert list(read(other + b"\1\2", 5)) == []
-    assert list(read(struct.pack("=IHHII", 4, 0x100, 0, 0, 0), 5)) == [], "a length that cannot be"
+    assert list(parse(other + b"\1\2", 5)) == []
+    assert list(parse(struct.pack("=IHHII", 4, 0x100, 0, 0, 0), 5)) == [], "a length that cannot be"
 
 
 def event(what: str, time: int = 0, **more: int) -> EntryEvent:
@@ -48,8 +48,8 @@ def event(what: str, time: int = 0, **more: int) -> EntryEvent:
 
 def test_words() -> None:
     ends = EntryExpiry()
-    assert ends.words(event("created", timeout=120)) == "created, SYN_SENT, 120 s"
-    assert ends.words(event("changed", status=conntrack_events.ASSURED, timeout=60)) == "changed assured, SYN_SENT, 60 s"
+    assert ends.format(event("created", timeout=120)) == "created, SYN_SENT, 120 s"
+    assert ends.format(event("changed", status=conntrack_events.ASSURED, timeout=60)) == "changed assured, SYN_SENT, 60 s"
 
 
 @pytest.mark.parametrize(
@@ -62,21 +62,21 @@ def test_words() -> None:
 )
 def test_an_end_before_its_time(after: int, words: str) -> None:
     ends = EntryExpiry()
-    ends.words(event("created", timeout=120))
-    assert ends.words(event("removed", after * SECOND)) == words
-    assert ends.words(event("removed", after * SECOND)) == "removed", "nothing is known of it any more"
+    ends.format(event("created", timeout=120))
+    assert ends.format(event("removed", after * SECOND)) == words
+    assert ends.format(event("removed", after * SECOND)) == "removed", "nothing is known of it any more"
 
 
 def test_who_removed_it() -> None:
     mine = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
-    assert EntryExpiry().words(event("removed", by=os.getpid())) == f"removed by {mine} (pid {os.getpid()})"
-    assert EntryExpiry().words(event("removed", by=1 << 30)) == f"removed by netlink port {1 << 30}"
+    assert EntryExpiry().format(event("removed", by=os.getpid())) == f"removed by {mine} (pid {os.getpid()})"
+    assert EntryExpiry().format(event("removed", by=1 << 30)) == f"removed by netlink port {1 << 30}"
 
 
 def test_ends_are_bounded() -> None:
     ends = EntryExpiry(most=3)
     for n in range(10):
-        ends.words(EntryEvent(0, "created", "TCP", Endpoints("10.0.0.1", n, "10.0.0.2", 80), REPLY, timeout=9))
+        ends.format(EntryEvent(0, "created", "TCP", Endpoints("10.0.0.1", n, "10.0.0.2", 80), REPLY, timeout=9))
     assert len(ends._until) == 3
 
 

@@ -13,7 +13,7 @@ from tracer.model.packet import Drop, Endpoints, Flow, Hop, IpvsDecision, Nat, P
 
 
 def texts(*hops: Hop) -> list[str]:
-    return [s.text for s in entries.step(packet(ASKED, "SYN", list(hops)), "->").stages]
+    return [s.text for s in entries.entry(packet(ASKED, "SYN", list(hops)), "->").stages]
 
 
 def test_what_only_lets_it_pass_is_no_stage() -> None:
@@ -58,10 +58,10 @@ def test_what_a_closed_socket_frees_is_no_drop() -> None:
 
 
 def test_ends() -> None:
-    good, lost = entries.step(syn(*at_listener(True)), "->"), entries.step(syn(complete=False), "->")
+    good, lost = entries.entry(syn(*at_listener(True)), "->"), entries.entry(syn(complete=False), "->")
     assert (good.end, good.bad) == ("SYN answered by pid 4242 nginx in pod-a", False)
     assert lost.end == "forwarded to cni0 (incomplete)"
-    assert entries.step(syn(*at_listener(False)), "->").bad
+    assert entries.entry(syn(*at_listener(False)), "->").bad
 
 
 def test_icmp_errors_by_name() -> None:
@@ -69,7 +69,7 @@ def test_icmp_errors_by_name() -> None:
     hops = [Hop(MS, "hook", "pod-a", "OUTPUT")]
     ends = Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
     error = Packet(1, 0, "pod-a", "", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 4))
-    assert entries.step(error, "!").text == "ICMP fragmentation needed, 0 B, sent by pod-a"
+    assert entries.entry(error, "!").text == "ICMP fragmentation needed, 0 B, sent by pod-a"
 
 
 def test_ipvs_is_named() -> None:

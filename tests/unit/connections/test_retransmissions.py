@@ -53,7 +53,7 @@ def test_what_is_remembered_is_bounded() -> None:
     for n in range(500):
         of.again(segment("PSH ACK", n), "->")
     assert len(of._sent) == retransmissions.MOST and of.again(segment("PSH ACK", 499), "->")
-    of.rest()
+    of.flush()
     assert len(of._sent) == retransmissions.MOST_QUIET and of.again(segment("PSH ACK", 499), "->").startswith(
         "sent again (3. try)"
     )

@@ -25,28 +25,28 @@ def segment(flags: str, at: int, back: bool = False, seq: int = 5000, identity: 
 def rest(*packets: Packet) -> list[Timeline]:
     of = ConnectionTracker()
     for each in packets:
-        of.add(each)
-    return of.rest()
+        of.feed(each)
+    return of.flush()
 
 
 def test_a_handshake_is_one_timeline() -> None:
     (one,) = rest(syn(*at_listener(True)), synack(), last_ack())
-    assert one.identity == ConnectionKey("TCP", ASKED, 0, "node")
-    assert [(s.way, s.text) for s in one.steps] == [("->", "SYN, 60 B"), ("<-", "SYN ACK, 60 B"), ("->", "ACK, 60 B")]
-    assert [s.time for s in one.steps] == [0, 5 * MS, 8 * MS]
+    assert one.key == ConnectionKey("TCP", ASKED, 0, "node")
+    assert [(s.direction, s.text) for s in one.entries] == [("->", "SYN, 60 B"), ("<-", "SYN ACK, 60 B"), ("->", "ACK, 60 B")]
+    assert [s.time for s in one.entries] == [0, 5 * MS, 8 * MS]
     assert (one.packets, one.state, one.why) == (3, "open", "the run ended")
 
 
 def test_stages_of_a_packet() -> None:
     (one,) = rest(syn(*at_listener(True)))
-    assert [(s.netns, s.text) for s in one.steps[0].stages] == [
+    assert [(s.netns, s.text) for s in one.entries[0].stages] == [
         ("node", "PREROUTING DNAT 192.168.56.10:30285 -> 10.244.0.11:8080"),
         ("node", "POSTROUTING MASQUERADE 192.168.56.1:40812 -> 10.244.0.1:23711"),
         ("pod-a", "in pod-a"),
         ("pod-a", "socket LISTEN, nginx (pid 4242)"),
         ("pod-a", "SYN taken, accept queue 0/128"),
     ]
-    assert one.steps[0].end == "SYN answered by pid 4242 nginx in pod-a"
+    assert one.entries[0].end == "SYN answered by pid 4242 nginx in pod-a"
 
 
 def test_what_nobody_tracks_is_joined_by_its_ends() -> None:
@@ -54,14 +54,17 @@ def test_what_nobody_tracks_is_joined_by_its_ends() -> None:
     answer = packet(INSIDE.reversed, "ACK", [Hop(9 * MS, "socket", "pod-a")], 8, seq=1)
     reset = packet(HALF, "RST", [Hop(10 * MS, "hook", "node", "PREROUTING", in_iface="eth0")], 9, seq=SEQ + 1)
     (one,) = rest(syn(), answer, reset)
-    assert [(s.way, s.remark) for s in one.steps[1:]] == [("<-", "joined by its addresses"), ("->", "joined by its addresses")]
-    assert one.steps[2].text == "RST, 60 B, came in by eth0"
+    assert [(s.direction, s.remark) for s in one.entries[1:]] == [
+        ("<-", "joined by its addresses"),
+        ("->", "joined by its addresses"),
+    ]
+    assert one.entries[2].text == "RST, 60 B, came in by eth0"
 
 
 def test_who_sent_a_reset() -> None:
     own = packet(INSIDE.reversed, "RST ACK", [Hop(MS, "hook", "pod-a", "OUTPUT", out_iface="eth0")], 9, ack=SEQ + 1)
     (one,) = rest(syn(), own)
-    assert one.steps[1].text == "RST ACK, 60 B, sent by pod-a" and one.state == "refused"
+    assert one.entries[1].text == "RST ACK, 60 B, sent by pod-a" and one.state == "refused"
 
 
 def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
@@ -71,10 +74,10 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
     )
     stranger = replace(icmp, flow=None, identity=6)
     first, second = rest(syn(), icmp, stranger)
-    assert [s.way for s in first.steps] == ["->", "!"] and first.steps[
+    assert [s.direction for s in first.entries] == ["->", "!"] and first.entries[
         1
     ].text == "ICMP icmp-host-unreachable, 88 B, came in by eth1"
-    assert second.identity.protocol == "ICMP" and first.state == "refused"
+    assert second.key.protocol == "ICMP" and first.state == "refused"
 
 
 def test_zones_and_namespaces_keep_connections_apart() -> None:
@@ -83,9 +86,7 @@ def test_zones_and_namespaces_keep_connections_apart() -> None:
         return packet(ASKED, "SYN", [Hop(identity, "hook", netns, "FORWARD")], identity, seq=identity, flow=flow)
 
     told = rest(at(0, "node", 1), at(7, "node", 2), at(0, "other", 3))
-    assert {t.identity for t in told} == {
-        ConnectionKey("TCP", ASKED, z, n) for z, n in ((0, "node"), (7, "node"), (0, "other"))
-    }
+    assert {t.key for t in told} == {ConnectionKey("TCP", ASKED, z, n) for z, n in ((0, "node"), (7, "node"), (0, "other"))}
 
 
 def test_a_syn_with_another_number_begins_anew() -> None:
@@ -96,64 +97,64 @@ def test_a_syn_with_another_number_begins_anew() -> None:
 def test_a_syn_sent_again_says_which_hop_ate_the_first() -> None:
     eaten = syn(Hop(9, "drop", "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
     (one,) = rest(eaten, syn(at=SECOND, identity=2))
-    assert one.steps[1].remark == "sent again (2. try), the first ended: DROPPED in nf_hook_slow: NETFILTER_DROP"
-    assert one.steps[0].bad and not one.steps[1].bad
+    assert one.entries[1].remark == "sent again (2. try), the first ended: DROPPED in nf_hook_slow: NETFILTER_DROP"
+    assert one.entries[0].bad and not one.entries[1].bad
 
 
 def test_pure_acknowledgements_are_not_sent_again() -> None:
     (one,) = rest(syn(), segment("ACK", MS), segment("ACK", 2 * MS), segment("PSH ACK", 3 * MS), segment("PSH ACK", 4 * MS))
-    assert [bool(s.remark) for s in one.steps] == [False, False, False, False, True]
+    assert [bool(s.remark) for s in one.entries] == [False, False, False, False, True]
 
 
 def test_a_closed_connection_is_told_after_a_moment() -> None:
     of = ConnectionTracker()
     for each in (syn(), segment("FIN ACK", SECOND), segment("FIN ACK", SECOND + MS, True)):
-        of.add(each)
-    assert of.over(SECOND + MS + GRACE_NS // 2) == []
-    of.add(segment("ACK", SECOND + 2 * MS))
-    (one,) = of.over(2 * SECOND)
+        of.feed(each)
+    assert of.expire(SECOND + MS + GRACE_NS // 2) == []
+    of.feed(segment("ACK", SECOND + 2 * MS))
+    (one,) = of.expire(2 * SECOND)
     assert (one.state, one.why, one.packets, len(of)) == ("closed", "", 4, 0)
     assert not len(of._leads) and not of._steps
 
 
 def test_a_quiet_connection_is_told_and_goes_on() -> None:
     of = ConnectionTracker()
-    of.add(syn())
-    assert of.over(QUIET_NS // 2) == []
-    (one,) = of.over(2 * QUIET_NS)
-    assert (one.why, len(one.steps)) == ("quiet", 1)
+    of.feed(syn())
+    assert of.expire(QUIET_NS // 2) == []
+    (one,) = of.expire(2 * QUIET_NS)
+    assert (one.why, len(one.entries)) == ("quiet", 1)
     of.written(one)
-    assert of.over(3 * QUIET_NS) == [], "nothing new"
-    of.add(synack(at=3 * QUIET_NS))
-    (again,) = of.over(5 * QUIET_NS)
-    assert again is one and [s.text for s in one.steps] == ["SYN ACK, 60 B"] and one.told == 1
+    assert of.expire(3 * QUIET_NS) == [], "nothing new"
+    of.feed(synack(at=3 * QUIET_NS))
+    (again,) = of.expire(5 * QUIET_NS)
+    assert again is one and [s.text for s in one.entries] == ["SYN ACK, 60 B"] and one.printed == 1
 
 
 def test_changes_stand_between_packets() -> None:
     of = ConnectionTracker()
-    of.add(syn())
+    of.feed(syn())
     of.changed(TimelineEntry(3 * MS, "change", "kube-proxy replaced nat"))
-    of.add(synack())
+    of.feed(synack())
     of.changed(TimelineEntry(6 * MS, "change", "after the last packet"))
-    (one,) = of.rest()
-    assert [(s.kind, s.time) for s in one.steps] == [("packet", 0), ("change", 3 * MS), ("packet", 5 * MS)]
+    (one,) = of.flush()
+    assert [(s.kind, s.time) for s in one.entries] == [("packet", 0), ("change", 3 * MS), ("packet", 5 * MS)]
 
 
 def test_conntracks_events_and_verdicts_find_their_timeline() -> None:
     of = ConnectionTracker()
-    of.add(syn())
-    assert of.note(ConnectionKey("TCP", ASKED, 0, "node"), TimelineEntry(MS, "conntrack", "created, SYN_SENT, 120 s"))
-    assert of.note(ConnectionKey("TCP", HALF), TimelineEntry(MS, "verdict", "no answer")), "by an end of its way"
-    assert not of.note(ConnectionKey("UDP", ASKED, 0, "node"), TimelineEntry(MS, "conntrack", "created"))
-    assert [s.kind for s in of.rest()[0].steps] == ["packet", "conntrack", "verdict"]
+    of.feed(syn())
+    assert of.add_entry(ConnectionKey("TCP", ASKED, 0, "node"), TimelineEntry(MS, "conntrack", "created, SYN_SENT, 120 s"))
+    assert of.add_entry(ConnectionKey("TCP", HALF), TimelineEntry(MS, "verdict", "no answer")), "by an end of its way"
+    assert not of.add_entry(ConnectionKey("UDP", ASKED, 0, "node"), TimelineEntry(MS, "conntrack", "created"))
+    assert [s.kind for s in of.flush()[0].entries] == ["packet", "conntrack", "verdict"]
 
 
 def test_a_long_connection_keeps_its_first_and_last_steps() -> None:
     many = [segment("PSH ACK", n * MS, seq=n, identity=n) for n in range(1, 200)]
     (one,) = rest(syn(), *many)
     kept = tracker.FIRST_STEPS + tracker.LAST_STEPS
-    assert (len(one.steps), one.left_out, one.packets) == (kept, 200 - kept, 200)
-    assert one.steps[0].text == "SYN, 60 B" and one.steps[-1].time == 199 * MS
+    assert (len(one.entries), one.left_out, one.packets) == (kept, 200 - kept, 200)
+    assert one.entries[0].text == "SYN, 60 B" and one.entries[-1].time == 199 * MS
 
 
 def a_syn(n: int) -> Packet:
@@ -167,18 +168,18 @@ def a_syn(n: int) -> Packet:
 def test_those_quiet_longest_age_out_and_are_told() -> None:
     of = ConnectionTracker(most=10)
     for n in range(25):
-        of.add(a_syn(n))
-    aged = of.over(0)
+        of.feed(a_syn(n))
+    aged = of.expire(0)
     assert [t.why for t in aged] == ["aged out"] * 15 and len(of) == 10
-    assert aged[0].identity.orig == a_syn(0).endpoints
+    assert aged[0].key.orig == a_syn(0).endpoints
     assert of.counts == {"timelines": 25, "aged out": 15}
 
 
 def test_steps_are_bounded_too() -> None:
     of = ConnectionTracker(most_steps=30)
     for n in range(20):
-        of.add(a_syn(n))
-        of.note(ConnectionKey("TCP", a_syn(n).endpoints, 0, "node"), TimelineEntry(n, "conntrack", "created"))
+        of.feed(a_syn(n))
+        of.add_entry(ConnectionKey("TCP", a_syn(n).endpoints, 0, "node"), TimelineEntry(n, "conntrack", "created"))
     assert of._steps <= 31 and of.counts["aged out"] >= 4
 
 
@@ -186,7 +187,7 @@ def test_what_a_connection_costs() -> None:
     of, count = ConnectionTracker(), 2000
     tracemalloc.start()
     for n in range(count):
-        of.add(a_syn(n))
+        of.feed(a_syn(n))
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size / count < 5000, f"{size / count:.0f} bytes a connection"
@@ -196,12 +197,12 @@ def test_a_hundred_thousand_open_connections_do_not_stop_it() -> None:
     """All are kept; the next ones push the oldest out, and asking what is to be told costs no more than before."""
     of, count = ConnectionTracker(), 100_000
     for n in range(count + 100):
-        of.add(a_syn(n))
+        of.feed(a_syn(n))
         if n < count and n % 10_000 == 0:
-            of.over(n * 1000)
+            of.expire(n * 1000)
     assert len(of) == count == tracker.MOST_TIMELINES and of.counts["aged out"] == 100
     assert len(of._leads) == count
-    assert len(of.over(count * 1000)) == 100
+    assert len(of.expire(count * 1000)) == 100
 
 
 def test_large_segments_that_do_not_get_through() -> None:
@@ -209,15 +210,15 @@ def test_large_segments_that_do_not_get_through() -> None:
     for each in tries:
         each.length = 1500
     (one,) = rest(syn(*at_listener(True)), synack(), *tries)
-    assert ["MTU black hole" in s.remark for s in one.steps] == [False, False, False, False, True]
+    assert ["MTU black hole" in s.remark for s in one.entries] == [False, False, False, False, True]
 
 
 def test_idle_connections_are_not_looked_at_again() -> None:
     of = ConnectionTracker()
     for n in range(3000):
-        of.add(a_syn(n))
+        of.feed(a_syn(n))
     late = 10 * QUIET_NS
-    assert [len(of.over(late)) for _ in range(4)] == [1000, 1000, 1000, 0]
+    assert [len(of.expire(late)) for _ in range(4)] == [1000, 1000, 1000, 0]
     assert len(of) == 3000 and not of._untold
 
 
@@ -226,9 +227,9 @@ def test_what_was_told_is_not_kept() -> None:
     of, told = ConnectionTracker(), []
     for n in range(1, 5):
         for m in range(30):
-            of.add(segment("PSH ACK", n * 3 * QUIET_NS + m, seq=100 * n + m, identity=100 * n + m))
-        (one,) = of.over(n * 3 * QUIET_NS + 2 * QUIET_NS)
-        told += [s.time for s in one.steps]
+            of.feed(segment("PSH ACK", n * 3 * QUIET_NS + m, seq=100 * n + m, identity=100 * n + m))
+        (one,) = of.expire(n * 3 * QUIET_NS + 2 * QUIET_NS)
+        told += [s.time for s in one.entries]
         of.written(one)
     assert len(told) == len(set(told)) == 120 and not of._steps and not one.left_out
 
@@ -242,7 +243,7 @@ def test_a_packet_out_of_a_tunnel_goes_on() -> None:
     again = packet(ends, "SYN", [replace(here[0], time=SECOND)], 3, seq=7)
     (one,) = rest(first, rest_of_it, again)
     assert one.packets == 2
-    step, later = one.steps
+    step, later = one.entries
     assert [s.text for s in step.stages] == ["in node-2, by vxlan0, known by its header"]
     assert [s.time for s in step.stages] == [3 * MS]
     assert step.end == rest_of_it.verdict
@@ -255,17 +256,17 @@ def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
     late = packet(ASKED, "SYN", [Hop(SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ)
     late.continues = 1
     (one,) = rest(first, late)
-    (step,) = one.steps
+    (step,) = one.entries
     assert step.bad and step.end == late.verdict and [s.text for s in step.stages][-1].startswith("drop NEIGH_FAILED")
 
 
 def test_the_rest_of_what_was_told_is_said_to_be_that() -> None:
     of = ConnectionTracker()
-    of.add(packet(ASKED, "SYN", way(), 1, seq=SEQ))
-    (one,) = of.over(2 * QUIET_NS)
+    of.feed(packet(ASKED, "SYN", way(), 1, seq=SEQ))
+    (one,) = of.expire(2 * QUIET_NS)
     of.written(one)
     late = packet(ASKED, "SYN", [Hop(3 * QUIET_NS, "drop", "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
     late.continues = 1
-    of.add(late)
-    (step,) = of.rest()[0].steps
-    assert step.remark == "the rest of a packet that was told before, joined by its addresses" and one.again == 0
+    of.feed(late)
+    (step,) = of.flush()[0].entries
+    assert step.remark == "the rest of a packet that was told before, joined by its addresses" and one.retransmitted == 0

@@ -85,12 +85,12 @@ def test_a_clue_is_a_hop_of_its_packet() -> None:
     t.hop += 1
     told = packet(t.add("DROP", verdict="DROP", object=0x20, reason=6))
     assert [h.what for h in told.hops] == ["hook", "clue", "drop"] and told.complete
-    assert told.clue("route") == DecisionDetail("route", {"errno": 22}) and told.clue("confirm") is None
+    assert told.detail("route") == DecisionDetail("route", {"errno": 22}) and told.detail("confirm") is None
     assert not told.hops[1].decisive
 
 
 def test_clues_alone_are_no_packet() -> None:
     """With --drops-only, of a SYN that was taken: nothing else of it is written."""
     journeys = PacketAssembler(hops())
-    journeys.add(row("LISTENER", (0, 128, 0, 128), packet=256, time=5))
-    assert journeys.rest() == []
+    journeys.feed(row("LISTENER", (0, 128, 0, 128), packet=256, time=5))
+    assert journeys.flush() == []

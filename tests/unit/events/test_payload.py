@@ -18,7 +18,7 @@ from tests.support.builders import Trail, hops, packets
 from tracer.events import bpf_source
 from tracer.events import payload as events_payload
 from tracer.events.record import DTYPE, Kind
-from tracer.packets.assembler import REMEMBERED_NS, PacketAssembler
+from tracer.packets.assembler import CLOSED_KEPT_NS, PacketAssembler
 
 CLIENT = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 POD_END = ("10.244.0.1", "10.244.0.11", 8080)
@@ -65,20 +65,20 @@ def test_what_follows_a_gap_is_left_out() -> None:
 def test_a_packet_has_its_bytes_and_no_hop_more() -> None:
     trail, data = Trail(CLIENT).hook("PREROUTING").hook("INPUT"), ip(CLIENT)
     made = PacketAssembler(hops(), quiet=0)
-    made.add(np.concatenate([records(trail.packet, data), trail.batch]))
-    (packet,) = made.rest()
+    made.feed(np.concatenate([records(trail.packet, data), trail.batch]))
+    (packet,) = made.flush()
     (without,) = packets(trail)
     assert packet.raw == data and packet.complete
     assert packet.hops == without.hops and without.raw == b"" and made.events == 2
 
 
 def test_bytes_of_a_packet_that_is_told_of_no_further_are_not_kept() -> None:
-    made, later = PacketAssembler(hops(), quiet=0), 2 * REMEMBERED_NS
-    made.add(records(1000 << 8, ip(CLIENT)))
-    made.finished(later)
+    made, later = PacketAssembler(hops(), quiet=0), 2 * CLOSED_KEPT_NS
+    made.feed(records(1000 << 8, ip(CLIENT)))
+    made.closed(later)
     assert made._bytes
-    made.add(Trail(CLIENT, later << 8, later).hook("PREROUTING").batch)
-    made.finished(later)
+    made.feed(Trail(CLIENT, later << 8, later).hook("PREROUTING").batch)
+    made.closed(later)
     assert not made._bytes
 
 

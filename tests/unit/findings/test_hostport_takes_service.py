@@ -101,7 +101,7 @@ def test_nftables_go_by_registration(tmp_path: Path) -> None:
     way = (RuleLocation("prerouting", 1), RuleLocation("hostports", dnat.number))
     before = Endpoints(f.CLIENT, 40000, "192.168.56.10", 3306)
     walk = RuleTrace((RuleHit(way, dnat, "DNAT", Evidence.OBSERVED),), ruleset=rules)
-    hop = Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), walk=walk)
+    hop = Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), rule_trace=walk)
     (told,) = found(f.packet([hop], before), one.known(tmp_path))
     assert told.cause.endswith(
         "portmap's base chain ran before kube-proxy's, for of two at one priority the one registered last runs first."

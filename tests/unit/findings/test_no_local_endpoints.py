@@ -59,8 +59,8 @@ def dropped(rules: Ruleset, *hops: Hop) -> Packet:
     return f.packet([*hops, Hop(9, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))], ENDS)
 
 
-def found(made: Packet, known: ClusterView, proxy: KubeProxy | None) -> list[Finding]:
-    return f.look([made], known, f.FakeNode(proxy=proxy))[1]
+def found(made: Packet, cluster: ClusterView, proxy: KubeProxy | None) -> list[Finding]:
+    return f.look([made], cluster, f.FakeNode(proxy=proxy))[1]
 
 
 @pytest.mark.parametrize(("mode", "made"), [(LEGACY, marked_and_dropped()), (NEWER, dropped_at_once())])

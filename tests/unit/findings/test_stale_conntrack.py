@@ -19,7 +19,7 @@ DEAD, LIVE = replace(ASKED, dst="10.244.0.99", dport=8080), replace(ASKED, dst="
 
 
 def packet(after: Endpoints, **more: object) -> Packet:
-    hop = Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", ASKED, after), walk=BEFORE, from_conntrack=True)
+    hop = Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", ASKED, after), rule_trace=BEFORE, from_conntrack=True)
     return f.packet([replace(hop, **more)], ASKED)  # type: ignore[arg-type]
 
 

@@ -12,25 +12,25 @@ SECOND = 1_000_000_000
 def test_every_syn_has_exactly_one_verdict() -> None:
     syns = HandshakeAnalyzer(FakeSpaces(), wall_offset=100 * SECOND)
     for each in (syn(*at_listener(True)), synack(), syn(at=SECOND, identity=9, seq=77)):
-        syns.add(each)
-    assert syns.over(2 * MS) == []
-    syns.add(last_ack())
-    (first,) = syns.over(SECOND)
+        syns.feed(each)
+    assert syns.expire(2 * MS) == []
+    syns.feed(last_ack())
+    (first,) = syns.expire(SECOND)
     assert (first.number, first.time, first.after, first.netns) == (1, 100 * SECOND, 5 * MS, "node")
     assert (first.asked, first.reached) == (ASKED, INSIDE)
-    (second,) = syns.over(4 * SECOND)
+    (second,) = syns.expire(4 * SECOND)
     assert (second.number, second.time, second.after) == (2, 101 * SECOND, 0)
-    assert syns.rest() == [] and syns.early == 0
+    assert syns.flush() == [] and syns.early == 0
     assert syns.by_cause == {"accepted": 1, "no answer": 1}
 
 
 def test_what_was_lost_may_have_been_the_answer() -> None:
     syns = HandshakeAnalyzer(FakeSpaces())
-    syns.add(syn())
-    syns.doubt(SECOND // 2)
-    syns.add(syn(*at_listener(True), identity=8, seq=66))
-    syns.add(syn(at=SECOND, identity=9, seq=77))
-    lost, answered, unanswered = syns.over(4 * SECOND)
+    syns.feed(syn())
+    syns.add_loss(SECOND // 2)
+    syns.feed(syn(*at_listener(True), identity=8, seq=66))
+    syns.feed(syn(at=SECOND, identity=9, seq=77))
+    lost, answered, unanswered = syns.expire(4 * SECOND)
     assert lost.cause.name == "not known" and "packets were lost while its answer was awaited" in lost.cause.text
     assert (
         answered.cause.name == "half-open" and "the client's ACK was not seen, while packets were lost" in answered.cause.text
@@ -40,17 +40,17 @@ def test_what_was_lost_may_have_been_the_answer() -> None:
 
 def test_other_packets_have_none() -> None:
     syns = HandshakeAnalyzer(FakeSpaces())
-    syns.add(packet(ASKED, "PSH ACK", way()))
+    syns.feed(packet(ASKED, "PSH ACK", way()))
     udp = packet(ASKED, "", way(), 2)
     udp.protocol = "UDP"
-    syns.add(udp)
-    assert syns.rest() == [] and not syns.by_cause
+    syns.feed(udp)
+    assert syns.flush() == [] and not syns.by_cause
 
 
 def test_differences_are_those_of_the_run() -> None:
     spaces = FakeSpaces()
     syns = HandshakeAnalyzer(spaces)
-    syns.add(syn(*at_listener(False, accept_queue=129)))
+    syns.feed(syn(*at_listener(False, accept_queue=129)))
     spaces.counted = {"ListenDrops": 1}
     assert [(d.netns, d.counter, d.open) for d in syns.differences()] == [
         ("node", "ListenDrops", 1),

@@ -57,7 +57,7 @@ def test_differences() -> None:
     spaces = FakeSpaces()
     spaces.counted = {"ListenDrops": 10, "ListenOverflows": 4, "PAWSEstab": 0}
     reconcile = CounterCheck(spaces)
-    reconcile.add(syn(*at_listener(False, accept_queue=129)))
+    reconcile.feed(syn(*at_listener(False, accept_queue=129)))
     spaces.counted = {"ListenDrops": 12, "ListenOverflows": 5, "PAWSEstab": 0}
     told = {(d.netns, d.counter): d for d in reconcile.differences()}
     assert told["pod-a", "ListenOverflows"] == CounterMismatch("pod-a", "ListenOverflows", 1, 1)
@@ -73,7 +73,7 @@ def test_differences() -> None:
 def test_more_explained_than_counted_is_open_too() -> None:
     spaces = FakeSpaces()
     reconcile = CounterCheck(spaces)
-    reconcile.add(syn(*at_listener(False, syn_queue=100, syncookies=0)))
+    reconcile.feed(syn(*at_listener(False, syn_queue=100, syncookies=0)))
     (one,) = [d for d in reconcile.differences() if d.netns == "pod-a"]
     assert one.text == "ListenDrops in pod-a: 0 counted, 1 explained; 1 more than the kernel counted" and one.open == 1
 
@@ -82,7 +82,7 @@ def test_a_counter_that_the_kernel_has_not_is_not_compared() -> None:
     spaces = FakeSpaces()
     spaces.counted = {"PAWSEstab": 3}
     reconcile = CounterCheck(spaces)
-    reconcile.add(syn(clue("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)))
+    reconcile.feed(syn(clue("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)))
     spaces.counted = {"PAWSEstab": 4}
     assert [(d.counter, d.open) for d in reconcile.differences() if d.netns == "pod-a"] == [("PAWSEstab", 0)]
     spaces.counted = {}

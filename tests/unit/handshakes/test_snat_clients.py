@@ -22,7 +22,7 @@ def other(src: str, identity: int) -> Packet:
 def test_clients_are_counted_once_each() -> None:
     of = SnatClients()
     for n, src in enumerate(("192.168.56.1", "192.168.56.2", "192.168.56.2")):
-        of.add(other(src, n))
+        of.feed(other(src, n))
     assert of.clients(syn()) == 2
     assert of.clients(packet(HALF, "SYN", [Hop(0, "hook", "node")])) == 0
 
@@ -37,7 +37,7 @@ def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snat_clients, "MOST_CLIENTS", 3)
     of = SnatClients()
     for n in range(9):
-        of.add(other(f"10.0.0.{n}", n))
+        of.feed(other(f"10.0.0.{n}", n))
     assert of.clients(syn()) == 3
 
 

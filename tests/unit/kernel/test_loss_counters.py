@@ -68,10 +68,10 @@ def test_a_loss_lies_between_two_readings() -> None:
     given = Given()
     began = time.monotonic_ns()
     of = counters(given, "FEXIT")
-    of.glance()
+    of.poll()
     before = time.monotonic_ns()
     given.skipped = 1
-    of.glance()
+    of.poll()
     after = time.monotonic_ns()
     (loss,) = of.read()
     assert began <= loss.since <= before <= loss.until <= after, "not when it was told"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import node
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.endpoint_owners import end_of, owner_of_rewrite
 from tracer.kube.fwmarks import MarkTracker
@@ -52,12 +52,12 @@ def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
     )
     told = packet(
         [
-            Hop(0, "table", "node", "PREROUTING", "nat", walk=pre),
+            Hop(0, "table", "node", "PREROUTING", "nat", rule_trace=pre),
             Hop(1, "nat", "node", "PREROUTING", nat=nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))),
-            Hop(2, "table", "node", "POSTROUTING", "nat", walk=post),
+            Hop(2, "table", "node", "POSTROUTING", "nat", rule_trace=post),
         ]
     )
-    explain(told, known)
+    attribute(told, known)
     said = [hop.owner.text if hop.owner else "" for hop in told.hops]
     dnat = "Service default/http-proxy, NodePort 30285 -> pod default/http-proxy-a (node-1)"
     assert said == [dnat, dnat, "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"]
@@ -82,11 +82,11 @@ def test_where_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) -> None:
     rewrite = nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))
     told = packet(
         [
-            Hop(0, "nat", "node", "PREROUTING", nat=rewrite, walk=RuleTrace((mark, dnat))),
-            Hop(1, "table", "node", "POSTROUTING", "nat", walk=RuleTrace((masquerade,))),
+            Hop(0, "nat", "node", "PREROUTING", nat=rewrite, rule_trace=RuleTrace((mark, dnat))),
+            Hop(1, "table", "node", "POSTROUTING", "nat", rule_trace=RuleTrace((masquerade,))),
         ]
     )
-    explain(told, one.known(tmp_path, with_api))
+    attribute(told, one.known(tmp_path, with_api))
     said = [hop.owner.text if hop.owner else "" for hop in told.hops]
     pod = " -> pod default/http-proxy-a (node-1)" if with_api else ""
     assert said == [
@@ -130,7 +130,7 @@ def test_a_walk_that_is_remembered_says_what_it_said(tmp_path: Path) -> None:
     fresh = MarkTracker(one.known(tmp_path, True))
     assert [fresh.table(list(visits), rules) for visits in (marked, drop)] == first
     known.store.version += 1
-    assert known.memory.walk(drop, rules, (None, ()), known.store.version) is None
+    assert known.cache.get_trace(drop, rules, (None, ()), known.store.version) is None
     assert told([marked, drop]) == first
 
 
@@ -221,21 +221,21 @@ def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
     one = packet([Hop(0, "hook", "cni-3", "OUTPUT")], "127.0.0.1", 80)
     one.endpoints, one.netns = Endpoints("127.0.0.1", 40000, "127.0.0.1", 80), "cni-3"
     known = node("1.20.2-ipvs-nft", "S5").known(tmp_path)
-    explain(one, known)
+    attribute(one, known)
     assert one.src_owner and one.src_owner.text == "unknown, in network namespace cni-3"
     one.netns = "node"
-    explain(one, known)
+    attribute(one, known)
     assert one.dst_owner and one.dst_owner.text == "node node-1"
 
 
 def test_without_the_api_conntrack_and_namespaces_tell(tmp_path: Path) -> None:
     one = packet([Hop(0, "socket", "cni-7", socket=Socket(1, "LISTEN", 7, "nginx"))], "172.30.1.1", 80)
     one.netns = "cni-3"
-    explain(one, ClusterView())
+    attribute(one, ClusterView())
     assert one.src_owner and one.dst_owner
     assert [one.src_owner.text, one.dst_owner.text] == [f"unknown, in network namespace cni-{n}" for n in (3, 7)]
     one.flow = Flow(one.endpoints, Endpoints("10.224.0.222", 3306, "192.168.56.1", 40000), "NEW", False, 0)
-    explain(one, node("1.20.2-ipvs-nft", "S5").known(tmp_path, with_api=False))
+    attribute(one, node("1.20.2-ipvs-nft", "S5").known(tmp_path, with_api=False))
     assert one.dst_owner and one.dst_owner.text == "unknown -> pod default/mysql-b"
 
 
@@ -269,7 +269,7 @@ def test_the_node_asks_from_a_services_address(tmp_path: Path) -> None:
     known = node("1.20.2-ipvs-nft", "S2-three").known(tmp_path)
     ends = Endpoints("172.30.253.123", 49534, "172.30.253.123", 8080)
     asked = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=[Hop(0, "hook", "node", "OUTPUT")])
-    explain(asked, known)
+    attribute(asked, known)
     assert asked.src_owner and asked.src_owner.text == "node node-1, from 172.30.253.123"
     assert asked.dst_owner and asked.dst_owner.text == "Service default/http-proxy, cluster IP"
 
@@ -294,13 +294,13 @@ def test_ipvs_names_the_service_and_whom_a_mark_is_for(tmp_path: Path) -> None:
     out = walk("POSTROUTING 1", "KUBE-POSTROUTING 4", verdict="MASQUERADE")
     server = IpvsDecision("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080, chosen="now")
     hops = [
-        Hop(0, "chain", "node", "PREROUTING", walk=marked),
+        Hop(0, "chain", "node", "PREROUTING", rule_trace=marked),
         Hop(1, "ipvs", "node", "INPUT", ipvs=server, nat=Nat("DNAT", before, after)),
-        Hop(2, "chain", "node", "POSTROUTING", walk=out),
-        Hop(3, "nat", "node", "POSTROUTING", nat=Nat("MASQUERADE", after, masqueraded), walk=out),
+        Hop(2, "chain", "node", "POSTROUTING", rule_trace=out),
+        Hop(3, "nat", "node", "POSTROUTING", nat=Nat("MASQUERADE", after, masqueraded), rule_trace=out),
     ]
     packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=hops)
-    explain(packet, known)
+    attribute(packet, known)
     said = [h.owner.text if h.owner else "" for h in packet.hops]
     assert said[1] == "Service default/http-proxy, cluster IP -> pod default/http-proxy-a (node-1)"
     assert said[2] == "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"

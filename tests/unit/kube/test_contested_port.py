@@ -10,7 +10,7 @@ import pytest
 from tests.support import audits
 from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import MODES, node
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
 from tracer.predict.query import PathQuery
@@ -22,8 +22,8 @@ PORT = 30306
 def told(mode: str, scenario: str, port: int, folder: Path, with_api: bool = False) -> tuple[Packet, Owner]:
     here = node(mode, scenario)
     state = audits.state(here, folder, with_api=with_api)
-    story = audits.journey(state, here, state.virtual).stories(PathQuery(CLIENT, 0, NODE, port))[0]
-    explain(story.packet, state.known)
+    story = audits.journey(state, here, state.virtual).predict(PathQuery(CLIENT, 0, NODE, port))[0]
+    attribute(story.packet, state.cluster)
     assert story.packet.dst_owner
     return story.packet, story.packet.dst_owner
 
@@ -47,9 +47,9 @@ def test_a_hostport_alone_stays_the_pods(mode: str, tmp_path: Path) -> None:
 def test_what_an_unknown_rule_translates_is_not_called_the_pods(tmp_path: Path) -> None:
     """Without its rules: it went elsewhere, so the pod did not get it."""
     packet, _ = told(IPTABLES[0], "S5-nodeport", PORT, tmp_path)
-    known = audits.state(node(IPTABLES[0], "S5-nodeport"), tmp_path, with_api=False).known
+    known = audits.state(node(IPTABLES[0], "S5-nodeport"), tmp_path, with_api=False).cluster
     packet.hops = [h for h in packet.hops if h.nat]
     for at, hop in enumerate(packet.hops):
         packet.hops[at] = type(hop)(hop.time, hop.what, hop.netns, hop.hook, nat=hop.nat)
-    explain(packet, known)
+    attribute(packet, known)
     assert packet.dst_owner and packet.dst_owner.kind == "unknown" and packet.dst_owner.target == "10.244.0.11:8080"

@@ -16,7 +16,7 @@ from tests.support.nodes import MODES, node
 from tests.support.syns import FakeSpaces
 from tests.unit.findings.test_no_local_endpoints import marked_and_dropped
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.store import ObjectStore
 from tracer.model.handshake import Cause
@@ -37,8 +37,8 @@ def printed(packet: Packet) -> str:
 
 def cause(packet: Packet) -> Cause:
     syns = HandshakeAnalyzer(FakeSpaces())
-    syns.add(packet)
-    (only,) = syns.rest()
+    syns.feed(packet)
+    (only,) = syns.flush()
     return only.cause
 
 
@@ -46,8 +46,8 @@ def cause(packet: Packet) -> Cause:
 def test_explained(mode: str, tmp_path: Path) -> None:
     here = node(mode, "S4")
     state = audits.state(here, tmp_path)
-    (story,) = audits.journey(state, here, state.virtual).stories(PathQuery(CLIENT, 0, NODE, PORT))
-    explain(story.packet, state.known)
+    (story,) = audits.journey(state, here, state.virtual).predict(PathQuery(CLIENT, 0, NODE, PORT))
+    attribute(story.packet, state.cluster)
     text = printed(story.packet)
     assert "no local endpoints" in text and f"NodePort {PORT}" in text
     if mode.startswith("1.20"):
@@ -58,7 +58,7 @@ def test_explained(mode: str, tmp_path: Path) -> None:
 
 def test_a_packet_that_was_marked_and_dropped(tmp_path: Path) -> None:
     packet = marked_and_dropped()
-    explain(packet, node("1.20.2-iptables-legacy", "S4").known(tmp_path))
+    attribute(packet, node("1.20.2-iptables-legacy", "S4").known(tmp_path))
     assert MARKED in printed(packet)
     told = cause(packet)
     assert told.text == f"no local endpoint: dropped in filter/INPUT: {MARKED}" and told.evidence.value == "observed"
@@ -66,13 +66,13 @@ def test_a_packet_that_was_marked_and_dropped(tmp_path: Path) -> None:
 
 def test_the_comment_alone_says_it(tmp_path: Path) -> None:
     packet = marked_and_dropped()
-    explain(packet, node("1.20.2-iptables-legacy", "S4").known(tmp_path, with_api=False))
+    attribute(packet, node("1.20.2-iptables-legacy", "S4").known(tmp_path, with_api=False))
     assert LOCAL in cause(packet).text and LABEL in cause(packet).text
 
 
-def by_ipvs(known: ClusterView, port: int) -> Packet:
+def by_ipvs(cluster: ClusterView, port: int) -> Packet:
     packet = f.ipvs(NODE, port)
-    explain(packet, known)
+    attribute(packet, cluster)
     return packet
 
 
@@ -108,5 +108,5 @@ def test_a_cluster_ip_has_another_policy() -> None:
     store.load(json.loads(json.dumps(node("1.20.2-ipvs-nft", "S4").objects)))
     port = next(p for p in store.services.all(("2048-game", "service-2048")))
     packet = f.ipvs(port.cluster_ips[0], port.port)
-    explain(packet, ClusterView(store))
+    attribute(packet, ClusterView(store))
     assert "endpoints" not in printed(packet)

@@ -87,14 +87,14 @@ def test_the_probes_follow_while_packets_are_explained(tmp_path: Path, server: A
         assert OLD in kube.filter().ports
         slow = Slow(out, err, server, session)
         run = Run(LiveSource(cast(kernel.Session, session), kube), PacketAssembler(hops(), quiet=0), slow, RunLimits(), kube)
-        run._turn()
+        run._read()
         assert slow.knew and OLD not in session.filters[-1].ports
-        until(lambda: NEW in {p.node_port for p in kube.known.store.services.values()})
+        until(lambda: NEW in {p.node_port for p in kube.cluster.store.services.values()})
         # One that came before the change and is explained after it, and one that came after it.
         session._batches.append(np.concatenate([request(3, OLD, now - 10**9 + 2), request(4, NEW, time.monotonic_ns())]))
         session._batches.append(request(5, OLD, time.monotonic_ns() + 1))
-        run._turn()
-        run._turn(last=True)
+        run._read()
+        run._read(last=True)
         kube.detach()
     asked = re.findall(r"-> 192\.168\.56\.10:(\d+)", out.getvalue())
     assert asked == [str(OLD)] * 3 + [str(NEW)], "each as it was asked for when it came; the last one was not"
@@ -109,14 +109,14 @@ def test_nothing_is_written_to_probes_that_end(tmp_path: Path, server: ApiServer
         kube.detach()
         before = len(session.filters)
         server.put(renumbered(NEW))
-        until(lambda: NEW in {p.node_port for p in kube.known.store.services.values()})
+        until(lambda: NEW in {p.node_port for p in kube.cluster.store.services.values()})
         assert len(session.filters) == before
 
 
 def test_a_filter_that_cannot_be_written_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     known, said = ClusterView(), list[str]()
     renewal = FilterRenewal(Selectors(services=(SERVICE,)), Filter(), known)
-    monkeypatch.setattr("tracer.kube.filter_renewal.troubles.failed", lambda what, e: said.append(f"{what}: {e}"))
+    monkeypatch.setattr("tracer.kube.filter_renewal.user_warnings.add_failure", lambda what, e: said.append(f"{what}: {e}"))
 
     def write(to: Filter) -> None:
         raise OSError("no room")
@@ -133,7 +133,7 @@ def test_what_waits_and_what_is_kept_has_a_bound() -> None:
     known.store.load(OBJECTS)
     for port in range(31000, 31000 + KEPT + 3):
         known.store.apply("Service", renumbered(port))
-    assert len(renewal.take()) == KEPT and renewal.dropped == 5 and renewal.take() == []
+    assert len(renewal.read()) == KEPT and renewal.dropped == 5 and renewal.read() == []
     history = FilterHistory()
     for number in range(KEPT + 2):
         history.add(RenewedFilter(number * 10, frozenset({("", number + 1, "tcp")}), Filter(ports=(number + 1,))))
@@ -197,7 +197,7 @@ def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytes
         RenewedFilter(2 * at, frozenset({("", NEW, "tcp")}), Filter(ports=(NEW,), hosts=(parse_host("192.168.56.10"),))),
     ]
     turns: captures.Turns = [(request(n, port, n * at), []) for n, port in ((1, OLD), (3, NEW), (4, OLD))]
-    made = captures.capture(tmp_path / "a.k8st", turns, words=Selectors(node_ports=(OLD,)), renewals=steps)
+    made = captures.capture(tmp_path / "a.k8st", turns, selectors=Selectors(node_ports=(OLD,)), renewals=steps)
     asked = re.findall(r"-> 192\.168\.56\.10:(\d+)  SYN  60", made.text["text"])
     assert asked == [str(OLD), str(NEW)], "the last one came when the old port was not asked for any more"
     status, now, _ = run("-r", made.path)
@@ -211,7 +211,7 @@ def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytes
 @pytest.mark.parametrize("body", [[5, [], ["10.0.0.1/99"], [80]], [5, [], [], [70000]], [5, [["a", 1]], [], []], ["x"], 7])
 def test_a_filter_that_cannot_be_is_damage(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
-    monkeypatch.setattr("tracer.capture.record.buffer.RecordBuffer.renewed", lambda tape, _: tape.keep(Record.FILTER, "", body))
+    monkeypatch.setattr("tracer.capture.record.buffer.RecordBuffer.renewed", lambda tape, _: tape.add_record(Record.FILTER, "", body))
     steps = [RenewedFilter(0, frozenset(), Filter(ports=(OLD,)))]
     made = captures.capture(tmp_path / "a.k8st", [(request(1, OLD, 1000), [])], renewals=steps)
     status, out, err = run("-r", made.path)

@@ -37,7 +37,7 @@ OBJECTS = node("1.36.2-iptables-nft", "S2-three").objects
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> ClusterView:
+def cluster(tmp_path: Path) -> ClusterView:
     return node("1.36.2-iptables-nft", "S2-three").known(tmp_path)
 
 
@@ -45,26 +45,26 @@ def addresses(found: Filter) -> set[str]:
     return {str(h.network_address) for h in found.hosts}
 
 
-def test_a_service_is_its_addresses_its_node_port_and_its_endpoints(known: ClusterView) -> None:
-    found = ends(Selectors(services=("default/http-proxy",)), known)
+def test_a_service_is_its_addresses_its_node_port_and_its_endpoints(cluster: ClusterView) -> None:
+    found = ends(Selectors(services=("default/http-proxy",)), cluster)
     pods = {(f"10.244.0.1{n}", 8080, "tcp") for n in (1, 2, 3)}
     assert found == {("172.30.253.123", 8080, "tcp"), ("", 30285, "tcp"), *pods}
-    to_kernel = kernel_filter(Filter(family=4), found, known)
+    to_kernel = kernel_filter(Filter(family=4), found, cluster)
     assert (to_kernel.ports, to_kernel.family) == ((8080, 30285), 4)
     assert addresses(to_kernel) >= {"172.30.253.123", "192.168.56.10", "10.244.0.11", "10.244.0.12", "10.244.0.13"}
 
 
-def test_a_port_of_a_service_by_name_or_number(known: ClusterView) -> None:
+def test_a_port_of_a_service_by_name_or_number(cluster: ClusterView) -> None:
     for word in ("default/kubernetes:https", "kubernetes:443", "kubernetes"):
-        assert ("172.30.0.1", 443, "tcp") in ends(Selectors(services=(word,)), known)
+        assert ("172.30.0.1", 443, "tcp") in ends(Selectors(services=(word,)), cluster)
     with pytest.raises(NoSuchObject, match=r"^Service default/kubernetes has no port http \(it has: https\)\.$"):
-        selectors.check(Selectors(services=("default/kubernetes:http",)), known)
+        selectors.check(Selectors(services=("default/kubernetes:http",)), cluster)
 
 
-def test_a_pod_is_its_address_on_any_port(known: ClusterView) -> None:
-    found = ends(Selectors(pods=("default/http-proxy-b",)), known)
+def test_a_pod_is_its_address_on_any_port(cluster: ClusterView) -> None:
+    found = ends(Selectors(pods=("default/http-proxy-b",)), cluster)
     assert found == {("10.244.0.12", 0, "")}
-    assert kernel_filter(Filter(), found, known) == Filter(hosts=(parse_host("10.244.0.12"),))
+    assert kernel_filter(Filter(), found, cluster) == Filter(hosts=(parse_host("10.244.0.12"),))
 
 
 def test_a_host_port_is_known_without_the_api(tmp_path: Path) -> None:
@@ -83,14 +83,14 @@ def test_a_host_port_is_known_without_the_api(tmp_path: Path) -> None:
         (Selectors(host_ports=(81,)), "No pod of this node has hostPort 81."),
     ],
 )
-def test_what_is_not_there_is_one_sentence(words: Selectors, sentence: str, known: ClusterView) -> None:
+def test_what_is_not_there_is_one_sentence(words: Selectors, sentence: str, cluster: ClusterView) -> None:
     with pytest.raises(NoSuchObject) as e:
-        selectors.check(words, known)
+        selectors.check(words, cluster)
     assert (str(e.value), e.value.status) == (sentence, 9)
 
 
-def test_an_object_without_addresses_lets_nothing_pass(known: ClusterView) -> None:
-    assert kernel_filter(Filter(), frozenset(), known).hosts == (NOBODY,)
+def test_an_object_without_addresses_lets_nothing_pass(cluster: ClusterView) -> None:
+    assert kernel_filter(Filter(), frozenset(), cluster).hosts == (NOBODY,)
 
 
 def test_more_hosts_than_the_kernel_takes_are_left_to_user_space() -> None:
@@ -106,15 +106,15 @@ def packet(src: tuple[str, int], dst: tuple[str, int], orig: tuple[str, int] | N
     return found
 
 
-def test_pairs_are_looked_at_again_in_user_space(known: ClusterView) -> None:
-    found = ends(Selectors(services=("default/http-proxy",)), known)
+def test_pairs_are_looked_at_again_in_user_space(cluster: ClusterView) -> None:
+    found = ends(Selectors(services=("default/http-proxy",)), cluster)
     client = ("192.168.56.1", 40000)
     for dst in (("192.168.56.10", 30285), ("172.30.253.123", 8080), ("10.244.0.12", 8080)):
-        assert matches(packet(client, dst), found, known), dst
-        assert matches(packet(dst, client), found, known), dst
+        assert matches(packet(client, dst), found, cluster), dst
+        assert matches(packet(dst, client), found, cluster), dst
     for dst in (("192.168.56.10", 8080), ("172.30.253.123", 30285), ("10.244.0.12", 30285), ("192.168.56.99", 30285)):
-        assert not matches(packet(client, dst), found, known), dst
-    assert matches(packet(client, ("10.9.9.9", 1), orig=("192.168.56.10", 30285)), found, known), "by its connection"
+        assert not matches(packet(client, dst), found, cluster), dst
+    assert matches(packet(client, ("10.9.9.9", 1), orig=("192.168.56.10", 30285)), found, cluster), "by its connection"
 
 
 class Session:
@@ -132,7 +132,7 @@ class Session:
     def losses(self) -> list[Any]:
         return []
 
-    def glance(self) -> None: ...
+    def poll_losses(self) -> None: ...
 
 
 class Nothing(PacketAssembler):
@@ -143,10 +143,10 @@ class Nothing(PacketAssembler):
     def open(self) -> int:
         return 0
 
-    def add(self, batch: Any) -> None:
+    def feed(self, batch: Any) -> None:
         pass
 
-    def parcels(self, now: int | None = None) -> Iterator[list[Packet]]:
+    def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
         return iter(())
 
 
@@ -162,7 +162,7 @@ def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, server: 
 
         def turn_until(true: Callable[[], object]) -> None:
             def turned() -> bool:
-                run._turn()
+                run._read()
                 return bool(true())
 
             until(turned)
@@ -176,7 +176,7 @@ def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, server: 
         server.remove("Service", "default", "http-proxy")
         turn_until(lambda: session.filters[-1].hosts == (NOBODY,))
         time.sleep(0.05)
-        run._turn()
+        run._read()
     said = (tmp_path / "err").read_text().splitlines()
     assert [line for line in said if "new filter" not in line] == ["There is no Service default/http-proxy."]
 

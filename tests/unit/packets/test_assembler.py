@@ -11,7 +11,7 @@ from tracer.events import record
 from tracer.model.evidence import Evidence
 from tracer.model.loss import LEFT_OUT, NO_ROOM, Loss
 from tracer.model.packet import Endpoints, Flow, Handshake, Packet, Socket
-from tracer.packets.assembler import QUIET_NS, PacketAssembler
+from tracer.packets.assembler import IDLE_NS, PacketAssembler
 from tracer.packets.incomplete import MOST, LossHistory
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -94,30 +94,30 @@ def test_batches_may_cut_anywhere() -> None:
     whole = node_port()
     journeys = PacketAssembler(hops(), wall_offset=5)
     for row in whole.rows:
-        journeys.add(row)
-    (p,) = journeys.rest()
+        journeys.feed(row)
+    (p,) = journeys.flush()
     assert p.hops == packet(whole).hops
     assert p.time == SECOND + 5
-    assert (journeys.events, journeys.rest()) == (12, [])
+    assert (journeys.events, journeys.flush()) == (12, [])
 
 
 def test_over_when_it_has_been_quiet() -> None:
     t = Trail(CLIENT).hook("INPUT").hook("INPUT")
     last = SECOND + 1000
     journeys = PacketAssembler(hops())
-    journeys.add(t.batch)
-    assert journeys.finished(last + QUIET_NS) == []
-    assert [p.identity for p in journeys.finished(last + QUIET_NS + 1)] == [t.packet]
-    assert journeys.finished(last + 9 * QUIET_NS) == []
+    journeys.feed(t.batch)
+    assert journeys.closed(last + IDLE_NS) == []
+    assert [p.identity for p in journeys.closed(last + IDLE_NS + 1)] == [t.packet]
+    assert journeys.closed(last + 9 * IDLE_NS) == []
 
 
 def test_what_comes_after_the_quiet_is_a_part_of_its_own() -> None:
     t = Trail(CLIENT).hook("OUTPUT").hook("POSTROUTING")
     journeys = PacketAssembler(hops(), quiet=10)
-    journeys.add(t.rows[0])
-    (first,) = journeys.finished(2 * SECOND)
-    journeys.add(t.rows[1])
-    (rest,) = journeys.finished(3 * SECOND)
+    journeys.feed(t.rows[0])
+    (first,) = journeys.closed(2 * SECOND)
+    journeys.feed(t.rows[1])
+    (rest,) = journeys.closed(3 * SECOND)
     assert (first.identity, first.number, first.complete, first.continues) == (t.packet, 1, True, 0)
     assert (rest.identity, rest.number, rest.complete, rest.continues) == (t.packet, 2, True, first.time)
 
@@ -126,13 +126,13 @@ def test_what_comes_after_the_quiet_is_a_part_of_its_own() -> None:
 def test_the_rest_of_a_packet_knows_what_it_was(cut: int) -> None:
     rows = shortened(node_port().batch)
     journeys = PacketAssembler(hops(), quiet=10)
-    journeys.add(rows[:cut])
-    (first,) = journeys.finished(2 * SECOND)
-    journeys.add(rows[cut:])
-    (rest,) = journeys.finished(3 * SECOND)
+    journeys.feed(rows[:cut])
+    (first,) = journeys.closed(2 * SECOND)
+    journeys.feed(rows[cut:])
+    (rest,) = journeys.closed(3 * SECOND)
     together = PacketAssembler(hops(), quiet=10)
-    together.add(rows)
-    (one,) = together.finished(3 * SECOND)
+    together.feed(rows)
+    (one,) = together.closed(3 * SECOND)
     assert [r[:3] for r in rewrites(first) + rewrites(rest)] == [r[:3] for r in rewrites(one)]
     assert len(first.hops) + len(rest.hops) == len(one.hops) and rest.complete
     about = [(p.family, p.protocol, p.endpoints, p.tcp_flags, p.length, p.seq, p.verdict, p.outcome) for p in (rest, one)]
@@ -145,8 +145,8 @@ def test_a_rest_is_incomplete_when_something_before_it_was_lost() -> None:
         journeys = PacketAssembler(hops(), quiet=10)
         told = []
         for now, rows in enumerate(kept, 2):
-            journeys.add(np.concatenate([t.rows[n] for n in rows]))
-            told += journeys.finished(now * SECOND)
+            journeys.feed(np.concatenate([t.rows[n] for n in rows]))
+            told += journeys.closed(now * SECOND)
         assert (told[1].complete, told[1].continues) == (complete, told[0].time)
 
 
@@ -154,8 +154,8 @@ def test_packets_long_over_are_forgotten() -> None:
     t, late = Trail(CLIENT).hook("OUTPUT").hook("POSTROUTING"), Trail(CLIENT, 2 << 8, 30 * SECOND).hook("OUTPUT")
     journeys = PacketAssembler(hops(), quiet=10)
     for now, rows in (2, t.rows[0]), (31, late.batch), (32, t.rows[1]):
-        journeys.add(rows)
-        told = journeys.finished(now * SECOND)
+        journeys.feed(rows)
+        told = journeys.closed(now * SECOND)
     assert (told[0].identity, told[0].complete, told[0].continues) == (t.packet, False, 0)
 
 
@@ -185,9 +185,9 @@ SKIPPED = "another probe was running"
 def complete(loss: Loss, *trails: Trail) -> list[bool]:
     journeys = PacketAssembler(hops())
     for trail in trails:
-        journeys.add(trail.batch)
-    journeys.doubt([loss], 10 * SECOND)
-    return [p.complete for p in journeys.rest()]
+        journeys.feed(trail.batch)
+    journeys.add_losses([loss], 10 * SECOND)
+    return [p.complete for p in journeys.flush()]
 
 
 def test_a_skipped_program_puts_in_doubt_what_was_under_way_then() -> None:
@@ -221,7 +221,7 @@ def test_of_very_many_losses_the_oldest_become_one() -> None:
     assert len(doubt) == MOST
     (first,) = record.events(Trail(CLIENT, start=2 * MOST * SECOND - 500 * MS).hook("INPUT").batch)
     (last,) = record.events(Trail(CLIENT, start=3 * MOST * SECOND - 500 * MS).hook("INPUT").batch)
-    assert doubt.about([first]) and not doubt.about([last])
+    assert doubt.concerns([first]) and not doubt.concerns([last])
     doubt.forget(3 * MOST * SECOND)
     assert not doubt
 
@@ -232,19 +232,19 @@ def test_a_connection_whose_whole_event_was_lost_is_not_known() -> None:
     rows = shortened(t.batch)
     same = (rows["flags"] & record.Flag.FLAG_SAME != 0) & (rows["kind"] == record.Kind.EVENT_HOOK)
     journeys = PacketAssembler(hops())
-    journeys.add(np.concatenate([rows[same][:1], t.rows[-2]]))
-    (p,) = journeys.rest()
+    journeys.feed(np.concatenate([rows[same][:1], t.rows[-2]]))
+    (p,) = journeys.flush()
     assert p.endpoints.dst == INSIDE[2] and p.flow is None and not p.complete
 
 
 def test_a_packet_without_addresses_is_counted_and_not_told() -> None:
     t = Trail(CLIENT).lose().add("SYN", verdict=0, accept_len=3, accept_max=2, flags="NO_HEADER")
     journeys = PacketAssembler(hops())
-    journeys.add(t.batch)
-    assert (journeys.rest(), journeys.unaddressed) == ([], 1)
+    journeys.feed(t.batch)
+    assert (journeys.flush(), journeys.unaddressed) == ([], 1)
     whole = node_port()
-    journeys.add(shortened(whole.batch)[3:4])
-    assert (journeys.rest(), journeys.unaddressed) == ([], 2), "a short event whose whole one was lost"
+    journeys.feed(shortened(whole.batch)[3:4])
+    assert (journeys.flush(), journeys.unaddressed) == ([], 2), "a short event whose whole one was lost"
 
 
 def test_the_connection_is_the_first_namespaces() -> None:
@@ -272,8 +272,8 @@ def test_invalid_is_told_only_where_conntrack_is_in_use() -> None:
     assert packets(tracked, dropped)[1].verdict == "DROPPED in filter/FORWARD, conntrack state INVALID"
     assert packets(elsewhere, dropped)[1].verdict == "DROPPED in filter/FORWARD"
     journeys = PacketAssembler(hops(), tracking={NODE})
-    journeys.add(dropped.batch)
-    assert journeys.rest()[0].verdict == "DROPPED in filter/FORWARD, conntrack state INVALID"
+    journeys.feed(dropped.batch)
+    assert journeys.flush()[0].verdict == "DROPPED in filter/FORWARD, conntrack state INVALID"
 
 
 def test_untracked_by_rule() -> None:
@@ -302,5 +302,5 @@ def test_ipv4_at_an_ipv6_socket_is_told_once() -> None:
 def test_events_are_put_in_order_of_time() -> None:
     t = node_port()
     journeys = PacketAssembler(hops())
-    journeys.add(np.concatenate(t.rows[::-1]))
-    assert journeys.rest()[0].hops == packet(t).hops
+    journeys.feed(np.concatenate(t.rows[::-1]))
+    assert journeys.flush()[0].hops == packet(t).hops

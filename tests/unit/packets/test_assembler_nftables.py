@@ -12,7 +12,7 @@ from tests.support.builders import NODE, SECOND, Ends, Trail, hops
 from tests.unit.rules.nftables.test_reconstruct import TABLE, Held, snapshot
 from tracer.events.record import DTYPE, HIT_DTYPE, Kind, Trace
 from tracer.model.packet import Packet
-from tracer.packets.assembler import QUIET_NS, WAIT_NS, PacketAssembler
+from tracer.packets.assembler import IDLE_NS, RULES_WAIT_NS, PacketAssembler
 from tracer.rules.nftables.snapshot import Snapshot
 from tracer.rules.resolver import RuleResolver
 
@@ -29,7 +29,7 @@ class Rules(Held):
 
     def refresh(self) -> None: ...
 
-    def coming(self, inode: int, generation: int) -> bool:
+    def is_coming(self, inode: int, generation: int) -> bool:
         return self.reading and self.find(inode, generation) is None
 
 
@@ -60,16 +60,16 @@ def trail() -> Trail:
 
 def packets(batch: npt.NDArray[Any], rules: Rules | None) -> list[Packet]:
     journeys = PacketAssembler(hops(), rules=RuleResolver(nft=rules))
-    journeys.add(batch)
-    return journeys.rest()
+    journeys.feed(batch)
+    return journeys.flush()
 
 
 def test_a_chains_hop_has_its_walk() -> None:
     (packet,) = packets(trail().batch, Rules(snapshot()))
     assert [(h.what, h.table) for h in packet.hops] == [("chain", "ip nat"), ("chain", "ip raw"), ("hook", "")]
-    walk = packet.hops[0].walk
-    assert walk and [v.place.number for v in walk.visits] == [1, 2] and walk.undecided == ""
-    assert [h.walk for h in packet.hops[1:]] == [None, None]
+    walk = packet.hops[0].rule_trace
+    assert walk and [v.location.number for v in walk.hits] == [1, 2] and walk.undecided == ""
+    assert [h.rule_trace for h in packet.hops[1:]] == [None, None]
     assert packet.complete, "hits are numbered with the events"
 
 
@@ -79,12 +79,12 @@ def test_a_hit_that_was_lost_leaves_a_gap() -> None:
     t.lose().add("CHAIN", hook="PREROUTING", table="nat", chain="PREROUTING", state=2, object=BASE)
     (packet,) = packets(t.batch, Rules(snapshot()))
     assert not packet.complete
-    assert packet.hops[0].walk and packet.hops[0].walk.undecided == "a part of what the rules did was lost"
+    assert packet.hops[0].rule_trace and packet.hops[0].rule_trace.undecided == "a part of what the rules did was lost"
 
 
 def test_without_rules_hits_are_no_hops() -> None:
     (packet,) = packets(trail().batch, None)
-    assert len(packet.hops) == 3 and not any(h.walk for h in packet.hops)
+    assert len(packet.hops) == 3 and not any(h.rule_trace for h in packet.hops)
 
 
 def test_hits_alone_are_no_packet() -> None:
@@ -97,18 +97,18 @@ def test_a_packet_waits_for_its_rules() -> None:
     rules = Rules(reading=True)
     journeys = PacketAssembler(hops(), rules=RuleResolver(nft=rules))
     t = trail()
-    journeys.add(t.batch)
-    quiet = t.time + QUIET_NS
-    assert journeys.finished(quiet) == []
+    journeys.feed(t.batch)
+    quiet = t.time + IDLE_NS
+    assert journeys.closed(quiet) == []
     rules._snapshots = (snapshot(),)
-    (packet,) = journeys.finished(quiet)
-    assert packet.hops[0].walk and packet.hops[0].walk.decision
+    (packet,) = journeys.closed(quiet)
+    assert packet.hops[0].rule_trace and packet.hops[0].rule_trace.decision
 
 
 def test_but_not_for_ever() -> None:
     journeys = PacketAssembler(hops(), rules=RuleResolver(nft=Rules(reading=True)))
     t = trail()
-    journeys.add(t.batch)
-    assert journeys.finished(t.time + WAIT_NS - SECOND) == []
-    (packet,) = journeys.finished(t.time + WAIT_NS)
-    assert packet.hops[0].walk and packet.hops[0].walk.undecided.endswith("could not be read in time")
+    journeys.feed(t.batch)
+    assert journeys.closed(t.time + RULES_WAIT_NS - SECOND) == []
+    (packet,) = journeys.closed(t.time + RULES_WAIT_NS)
+    assert packet.hops[0].rule_trace and packet.hops[0].rule_trace.undecided.endswith("could not be read in time")

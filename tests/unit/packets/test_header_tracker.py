@@ -20,8 +20,8 @@ def test_short_events_say_the_same() -> None:
     told = []
     for rows in (batch, fewer):
         journeys = PacketAssembler(hops())
-        journeys.add(rows)
-        told.append(journeys.rest())
+        journeys.feed(rows)
+        told.append(journeys.flush())
     assert told[0] == told[1]
 
 
@@ -29,8 +29,8 @@ def test_a_short_event_whose_whole_one_was_lost_has_no_header() -> None:
     rows = shortened(node_port().batch)
     short = np.flatnonzero(rows["flags"] & Flag.FLAG_SAME)[0]
     journeys = PacketAssembler(hops())
-    journeys.add(rows[short:])
-    (p,) = journeys.rest()
+    journeys.feed(rows[short:])
+    (p,) = journeys.flush()
     assert not p.complete
     assert p.endpoints == Endpoints(*HALF), "as the next whole event has it"
     assert [h.nat.kind for h in p.hops if h.nat] == ["MASQUERADE"], "what the DNAT made of it is not known"

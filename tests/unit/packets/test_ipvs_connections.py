@@ -30,11 +30,11 @@ def told(act: int, **fields: Any) -> Any:
 def test_the_choice_is_observed_and_later_packets_refer_to_it() -> None:
     connections = IpvsConnections()
     server = IpvsDecision("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080)
-    assert connections.tell(told(Act.IPVS_CHOSEN)) == replace(server, chosen="now")
-    assert connections.tell(told(Act.IPVS_KNOWN)) == replace(server, chosen="earlier")
-    assert connections.tell(told(Act.IPVS_REPLY)) == replace(server, chosen="earlier")
+    assert connections.decision(told(Act.IPVS_CHOSEN)) == replace(server, chosen="now")
+    assert connections.decision(told(Act.IPVS_KNOWN)) == replace(server, chosen="earlier")
+    assert connections.decision(told(Act.IPVS_REPLY)) == replace(server, chosen="earlier")
     elsewhere = ("10.244.0.12", 8080, *CLIENT[:2])
-    unseen = connections.tell(told(Act.IPVS_KNOWN, reply=elsewhere))
+    unseen = connections.decision(told(Act.IPVS_KNOWN, reply=elsewhere))
     assert (unseen.real, unseen.chosen, unseen.evidence) == ("10.244.0.12", "earlier", Evidence.DERIVED)
 
 
@@ -42,25 +42,25 @@ def test_the_choice_is_observed_and_later_packets_refer_to_it() -> None:
 def test_another_connection_is_not_taken_for_one_that_was_seen(other: dict[str, Any]) -> None:
     """The memory of an ended connection is used again."""
     connections = IpvsConnections()
-    connections.tell(told(Act.IPVS_CHOSEN))
-    assert connections.tell(told(Act.IPVS_KNOWN, **other)).evidence is Evidence.DERIVED
+    connections.decision(told(Act.IPVS_CHOSEN))
+    assert connections.decision(told(Act.IPVS_KNOWN, **other)).evidence is Evidence.DERIVED
 
 
 def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ipvs_connections, "CONNECTIONS_KEPT", 2)
     connections = IpvsConnections()
     for n in (1, 2, 3):
-        connections.tell(told(Act.IPVS_CHOSEN, object=n))
-    known = [connections.tell(told(Act.IPVS_KNOWN, object=n)).evidence for n in (1, 2, 3)]
+        connections.decision(told(Act.IPVS_CHOSEN, object=n))
+    known = [connections.decision(told(Act.IPVS_KNOWN, object=n)).evidence for n in (1, 2, 3)]
     assert known == [Evidence.DERIVED, Evidence.OBSERVED, Evidence.OBSERVED]
 
 
 def test_no_real_server_and_no_reason() -> None:
     connections = IpvsConnections()
-    none = connections.tell(told(Act.IPVS_NO_SERVER, ct_info=PERSISTENT, reply=None))
+    none = connections.decision(told(Act.IPVS_NO_SERVER, ct_info=PERSISTENT, reply=None))
     assert none == IpvsDecision("172.30.253.123", 8080, "tcp", "rr", persistent=True)
-    assert connections.tell(told(Act.IPVS_DROPPED, orig=None, reply=None, table="")) == IpvsDecision()
-    by_mark = connections.tell(told(Act.IPVS_NO_SERVER, orig=None, reply=None, mark=5, orig_dst=bytes(16)))
+    assert connections.decision(told(Act.IPVS_DROPPED, orig=None, reply=None, table="")) == IpvsDecision()
+    by_mark = connections.decision(told(Act.IPVS_NO_SERVER, orig=None, reply=None, mark=5, orig_dst=bytes(16)))
     assert (by_mark.virtual, by_mark.virtual_port) == ("fwmark 5", 0)
 
 

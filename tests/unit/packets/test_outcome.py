@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.builders import POD, SECOND, Ends, Trail, packet, turned
 from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, Packet
-from tracer.packets.outcome import BAD, RULES, benign, judge
+from tracer.packets.outcome import BAD, RULES, benign, classify
 
 ASKED: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 INSIDE: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -235,15 +235,15 @@ def test_through_two_namespaces_the_last_one_counts() -> None:
 
 def test_conntrack_state_is_told_of_drops_only() -> None:
     dropped, fine = packet(rejected()), packet(forwarded())
-    assert judge(dropped, "INVALID")[0].endswith(" with icmp-port-unreachable, conntrack state INVALID")
-    assert judge(dropped, "")[0] == dropped.verdict
-    assert judge(fine, "INVALID") == (fine.verdict, fine.outcome)
+    assert classify(dropped, "INVALID")[0].endswith(" with icmp-port-unreachable, conntrack state INVALID")
+    assert classify(dropped, "")[0] == dropped.verdict
+    assert classify(fine, "INVALID") == (fine.verdict, fine.outcome)
 
 
 def test_nothing_known() -> None:
     p = Packet(1, SECOND, "node", "", "IPv4", "GRE", Endpoints("10.0.0.1", 0, "10.0.0.2", 0))
     p.hops = [Hop(SECOND, "nat-hook", "node")]
-    assert judge(p) == ("seen, its end was not", "unknown")
+    assert classify(p) == ("seen, its end was not", "unknown")
 
 
 def test_sentences_are_one_line_and_words_are_few() -> None:
@@ -277,5 +277,5 @@ def test_benign_drops() -> None:
 )
 def test_whose_reset_it_is_tells_where_kernels_give_no_reason(answering: dict[str, str], ending: tuple[str, str]) -> None:
     p = packet(came().hook("INPUT").add("DROP", object=IN_TCP))
-    p.hops.insert(-1, Hop(0, "clue", "node", clue=DecisionDetail("reset", {"reason": 0, **answering})))
-    assert judge(p) == ending
+    p.hops.insert(-1, Hop(0, "clue", "node", detail=DecisionDetail("reset", {"reason": 0, **answering})))
+    assert classify(p) == ending

@@ -31,9 +31,9 @@ def written(of: ConnectionStage, *packets: Any, output: type[Output] = TextOutpu
     out, totals = io.StringIO(), RunSummary()
     form = output(out, io.StringIO())
     for each in packets:
-        of.add(each)
-        of.turn(each.hops[-1].time + SECOND // 5, form)
-    of.end(totals, form)
+        of.feed(each)
+        of.expire(each.hops[-1].time + SECOND // 5, form)
+    of.flush(totals, form)
     return out.getvalue(), totals
 
 
@@ -80,14 +80,14 @@ def test_what_conntrack_says_waits_for_the_packet_it_is_of() -> None:
     of = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), entries=Heard((1, mine), (1, stranger)))
     out, totals = io.StringIO(), RunSummary()
     form = TextOutput(out, out)
-    of.turn(2, form)
+    of.expire(2, form)
     assert len(of._held) == 2
-    of.add(syn())
-    of.turn(3, form)
+    of.feed(syn())
+    of.expire(3, form)
     assert len(of._held) == 1
-    of.turn(1 + correlation.HOLD_NS, form)
+    of.expire(1 + correlation.HOLD_NS, form)
     assert not of._held, "nobody asked for that connection"
-    of.end(totals, form)
+    of.flush(totals, form)
     assert "## conntrack entry created assured, SYN_SENT, 120 s" in out.getvalue()
 
 

@@ -24,7 +24,7 @@ from tracer.model.finding import Finding
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.packets.assembler import PARCEL, PacketAssembler
+from tracer.packets.assembler import CHUNK_PACKETS, PacketAssembler
 from tracer.pipeline.child import start, write_ready
 from tracer.pipeline.exit_status import status
 from tracer.pipeline.live_source import LiveSource
@@ -45,7 +45,7 @@ class Written(Output):
         self.findings: list[Finding] = []
         self._at = at
 
-    def begin(self, facts: Sequence[CheckResult], options_text: str, release: str = "") -> None: ...
+    def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None: ...
 
     def packet(self, packet: Packet) -> None:
         self.packets.append(packet)
@@ -58,9 +58,9 @@ class Written(Output):
     def finding(self, finding: Finding) -> None:
         self.findings.append(finding)
 
-    def summary(self, totals: RunSummary) -> None: ...
+    def summary(self, summary: RunSummary) -> None: ...
 
-    def doctor(self, facts: Sequence[CheckResult], status: int) -> None: ...
+    def doctor(self, results: Sequence[CheckResult], status: int) -> None: ...
 
 
 class Given:
@@ -79,7 +79,7 @@ class Given:
     def losses(self) -> list[Loss]:
         return self._losses.get(self.turn, [])
 
-    def glance(self) -> None: ...
+    def poll_losses(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,7 @@ def dropped(packet: int) -> npt.NDArray[Any]:
 def follow(given: Given, limits: RunLimits | None = None, quiet: int = 0) -> tuple[Run, Written]:
     """Follows until all is given. Times in batches are long past, so packets are over at once."""
     out, stop = Written(), StopRequest()
-    given.ask = stop.ask
+    given.ask = stop.request
     run = Run(LiveSource(cast(Session, given)), PacketAssembler(hops(), quiet=quiet), out, limits or RunLimits())
     run.follow(stop)
     return run, out
@@ -109,9 +109,9 @@ def test_everything_is_printed_and_counted() -> None:
     run, out = follow(Given(forwarded(1), dropped(2), np.concatenate([forwarded(3), forwarded(4)])))
     assert [p.outcome for p in out.packets] == ["forwarded", "dropped", "forwarded", "forwarded"]
     assert [p.number for p in out.packets] == [1, 2, 3, 4]
-    assert run.totals.outcomes == {"forwarded": 3, "dropped": 1}
-    assert (run.totals.packets, run.totals.events, run.totals.lost, run.totals.incomplete) == (4, 7, 0, 0)
-    assert run.totals.seconds > 0
+    assert run.summary.outcomes == {"forwarded": 3, "dropped": 1}
+    assert (run.summary.packets, run.summary.events, run.summary.lost, run.summary.incomplete) == (4, 7, 0, 0)
+    assert run.summary.seconds > 0
 
 
 def test_what_is_still_open_at_the_end_is_printed_then() -> None:
@@ -122,7 +122,7 @@ def test_what_is_still_open_at_the_end_is_printed_then() -> None:
 def test_drops_only() -> None:
     run, out = follow(Given(forwarded(1), dropped(2), forwarded(3)), RunLimits(drops_only=True))
     assert [p.outcome for p in out.packets] == ["dropped"]
-    assert (run.totals.packets, run.totals.events) == (1, 5)
+    assert (run.summary.packets, run.summary.events) == (1, 5)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -130,7 +130,7 @@ def test_count(count: int) -> None:
     given = Given(forwarded(1), np.concatenate([forwarded(2), forwarded(3), forwarded(4)]), forwarded(5))
     run, out = follow(given, RunLimits(count=count))
     assert [p.number for p in out.packets] == list(range(1, count + 1))
-    assert run.totals.packets == count
+    assert run.summary.packets == count
 
 
 def test_count_counts_what_is_printed() -> None:
@@ -144,10 +144,10 @@ def test_losses_are_told_and_spoil_what_is_open() -> None:
     assert out.losses == [loss]
     assert out.lost_by_probe == {"table": 17}
     assert [p.complete for p in out.packets] == [True, False]
-    assert (run.totals.lost, run.totals.incomplete) == (17, 1)
+    assert (run.summary.lost, run.summary.incomplete) == (17, 1)
 
 
-MANY = 3 * PARCEL
+MANY = 3 * CHUNK_PACKETS
 
 
 def many() -> npt.NDArray[Any]:
@@ -158,7 +158,7 @@ def many() -> npt.NDArray[Any]:
 def test_ctrl_c_leaves_time_for_what_was_seen(quiet: int) -> None:
     run, out = follow(Given(many()), quiet=quiet)
     assert [p.number for p in out.packets] == list(range(1, MANY + 1))
-    assert run.totals.unexplained == 0
+    assert run.summary.unexplained == 0
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["late", "asked again"])
@@ -168,16 +168,16 @@ def test_ctrl_c_ends_soon_and_what_is_left_is_counted(seconds: float, monkeypatc
     stop = StopRequest()
 
     def end(packet: Packet) -> None:
-        if packet.number == PARCEL + 1:
-            stop.ask()
+        if packet.number == CHUNK_PACKETS + 1:
+            stop.request()
             stop.hurry() if seconds else time.sleep(0.001)
 
     out = Written(end)
     run = Run(LiveSource(cast(Session, Given(many()))), PacketAssembler(hops(), quiet=0), out, RunLimits())
     run.follow(stop)
-    assert [p.number for p in out.packets] == list(range(1, 2 * PARCEL + 1))
-    assert (run.totals.packets, run.totals.unexplained) == (2 * PARCEL, MANY - 2 * PARCEL)
-    assert status(run.totals, True) == 11, "nothing can be concluded"
+    assert [p.number for p in out.packets] == list(range(1, 2 * CHUNK_PACKETS + 1))
+    assert (run.summary.packets, run.summary.unexplained) == (2 * CHUNK_PACKETS, MANY - 2 * CHUNK_PACKETS)
+    assert status(run.summary, True) == 11, "nothing can be concluded"
 
 
 def test_who_waits_for_the_end_is_told_what_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,24 +185,24 @@ def test_who_waits_for_the_end_is_told_what_for(capsys: pytest.CaptureFixture[st
     run = Run(
         LiveSource(cast(Session, Given(many()))),
         PacketAssembler(hops(), quiet=0),
-        Written(lambda packet: stop.ask()),
+        Written(lambda packet: stop.request()),
         RunLimits(),
     )
     run.follow(stop)
-    assert (run.totals.packets, run.totals.unexplained) == (MANY, 0)
+    assert (run.summary.packets, run.summary.unexplained) == (MANY, 0)
     assert capsys.readouterr().err == EXPLAINING + "\n"
 
 
 def test_packets_left_out_spoil_no_other() -> None:
     run, out = follow(Given(forwarded(1), forwarded(2), losses={2: [Loss(LEFT_OUT, 0, 5, "the ring buffer was nearly full")]}))
     assert [p.complete for p in out.packets] == [True, True]
-    assert (run.totals.lost, run.totals.incomplete, out.lost_by_probe) == (5, 0, {LEFT_OUT: 5})
+    assert (run.summary.lost, run.summary.incomplete, out.lost_by_probe) == (5, 0, {LEFT_OUT: 5})
 
 
 def test_seconds() -> None:
     run = Run(LiveSource(cast(Session, Given())), PacketAssembler(hops()), Written(), RunLimits(seconds=0.05))
     run.follow(StopRequest())
-    assert run.totals.seconds >= 0.05
+    assert run.summary.seconds >= 0.05
 
 
 def test_ends_with_the_command_and_waits_for_what_it_left_behind() -> None:
@@ -260,14 +260,14 @@ class Finds(Findings):
 def test_findings_are_told_at_once_and_kept_for_the_end() -> None:
     out, stop = Written(), StopRequest()
     given = Given(forwarded(1), dropped(2), forwarded(3))
-    given.ask = stop.ask
+    given.ask = stop.request
     run = Run(
         LiveSource(cast(Session, given)), PacketAssembler(hops(), quiet=0), out, RunLimits(drops_only=True), findings=Finds()
     )
     run.follow(stop)
     assert [p.number for p in out.packets] == [2], "what is not printed is looked at all the same"
     assert [f.cause for f in out.findings] == ["Forwarded."]
-    assert run.totals.findings == out.findings
+    assert run.summary.findings == out.findings
 
 
 @pytest.mark.parametrize(

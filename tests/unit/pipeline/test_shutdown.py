@@ -17,9 +17,9 @@ def test_stop_leaves_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.pipeline.shutdown.time.monotonic", lambda: now[0])
     stop = StopRequest()
     assert not stop.asked and not stop.late
-    stop.ask()
+    stop.request()
     now[0] += END_SECONDS
-    stop.ask()
+    stop.request()
     assert stop.asked and not stop.late
     now[0] += 0.1
     assert stop.late, "asking again gives no more time"

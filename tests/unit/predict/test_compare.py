@@ -28,16 +28,16 @@ QUESTION = PathQuery(CLIENT, 0, NODE, 30285)
 @pytest.fixture
 def told(tmp_path: Path) -> list[PredictedPath]:
     state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
-    return audits.journey(state).stories(QUESTION)
+    return audits.journey(state).predict(QUESTION)
 
 
-def seen(story: PredictedPath, *changes: tuple[int, Hop]) -> Packet:
+def seen(predicted: PredictedPath, *changes: tuple[int, Hop]) -> Packet:
     """A packet that went as told, but for some hops, and on into a pod."""
-    hops = [replace(h, evidence=Evidence.OBSERVED) for h in story.packet.hops if h.what != "route"]
+    hops = [replace(h, evidence=Evidence.OBSERVED) for h in predicted.packet.hops if h.what != "route"]
     for at, hop in changes:
         hops[at] = hop
-    ends = replace(story.packet.endpoints, sport=40812)
-    made = replace(story.packet, hops=[*hops, Hop(9, "hook", "pod-a", "PREROUTING", verdict="ACCEPT")], endpoints=ends)
+    ends = replace(predicted.packet.endpoints, sport=40812)
+    made = replace(predicted.packet, hops=[*hops, Hop(9, "hook", "pod-a", "PREROUTING", verdict="ACCEPT")], endpoints=ends)
     made.outcome = "delivered"
     return made
 
@@ -50,7 +50,7 @@ def index(packet: Packet, hook: str, what: str, table: str = "") -> int:
 def test_any_of_the_endpoints_is_as_told(told: list[PredictedPath]) -> None:
     for story in told:
         found = compare(told, seen(story))
-        assert not found.difference and found.story is story and found.agreed >= 6
+        assert not found.difference and found.predicted is story and found.agreed >= 6
 
 
 def test_another_endpoint_is_the_first_difference(told: list[PredictedPath]) -> None:
@@ -67,7 +67,7 @@ def test_another_endpoint_is_the_first_difference(told: list[PredictedPath]) -> 
 def test_a_verdict_that_was_not_told(told: list[PredictedPath]) -> None:
     one = told[0]
     at = index(one.packet, "FORWARD", "table", "filter")
-    hop = replace([h for h in one.packet.hops if h.what != "route"][at], verdict="DROP", walk=None)
+    hop = replace([h for h in one.packet.hops if h.what != "route"][at], verdict="DROP", rule_trace=None)
     found = compare(told, seen(one, (at, hop)))
     assert found.difference.startswith("in FORWARD filter explained was ACCEPT by ") and found.difference.endswith("seen DROP")
 
@@ -114,7 +114,7 @@ def test_rules_that_could_not_be_read_leave_a_doubt(
     rules = replace(state.installed, unread=unread)
     monkeypatch.setattr(inventory, "read", lambda _: rules)
     monkeypatch.setattr(explain, "PathPredictor", lambda _: audits.journey(state))
-    kube: Any = SimpleNamespace(known=state.context.known)
+    kube: Any = SimpleNamespace(cluster=state.context.cluster)
     stories, told = explain.tell(QUESTION, kube)
     assert stories and told == unread
-    assert all(story.doubts == (("no rule that could not be read acts on it",) if unread else ()) for story in stories)
+    assert all(story.conditions == (("no rule that could not be read acts on it",) if unread else ()) for story in stories)

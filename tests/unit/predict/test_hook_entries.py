@@ -9,14 +9,14 @@ import pytest
 
 from tests.support import audits
 from tests.support.nodes import node
-from tracer.predict.hook_entries import stations
+from tracer.predict.hook_entries import hook_entries
 from tracer.rules import save_parser
 from tracer.rules.inventory import RuleInventory
 from tracer.rules.iptables.assemble import UnknownOption
 
 
 def names(installed: RuleInventory, hook: str, family: str = "ip") -> list[tuple[int, str, str, str]]:
-    return [(s.priority, s.table, s.chain, s.translates) for s in stations(installed, family)[hook]]
+    return [(s.priority, s.table, s.chain, s.translates) for s in hook_entries(installed, family)[hook]]
 
 
 def test_legacy_tables() -> None:
@@ -38,4 +38,4 @@ def test_native_chains_among_those_of_iptables_nft() -> None:
 def test_a_rule_that_is_not_understood_ends_it_with_its_name() -> None:
     rules = save_parser.parse("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING --brand-new -j ACCEPT\nCOMMIT\n")
     with pytest.raises(UnknownOption, match="PREROUTING 1: --brand-new"):
-        stations(RuleInventory(rules), "ip")
+        hook_entries(RuleInventory(rules), "ip")

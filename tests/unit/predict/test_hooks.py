@@ -39,7 +39,7 @@ def journey(*chains: tuple[Any, ...]) -> PathPredictor:
 
 
 def told(*chains: tuple[str, str, str, str, dict[str, Any]]) -> list[PredictedPath]:
-    return journey(*chains).stories(PathQuery(CLIENT, 40000, NODE, 80))
+    return journey(*chains).predict(PathQuery(CLIENT, 40000, NODE, 80))
 
 
 def met(packet: Packet) -> list[str]:
@@ -48,12 +48,12 @@ def met(packet: Packet) -> list[str]:
 
 def test_of_one_table_the_chain_made_last_is_asked_first() -> None:
     (story,) = told(("a", "old", "filter", "input", REJECT), ("a", "new", "filter", "input", DROP))
-    assert met(story.packet) == ["new"] and story.packet.outcome == "dropped" and not story.doubts and not story.loose
+    assert met(story.packet) == ["new"] and story.packet.outcome == "dropped" and not story.conditions and not story.loose
 
 
 def test_of_two_tables_that_would_decide_each_may_be_asked_first() -> None:
     found = told(("a", "one", "filter", "input", REJECT), ("b", "two", "filter", "input", DROP))
-    assert {(s.doubts[0], s.packet.outcome) for s in found} == {
+    assert {(s.conditions[0], s.packet.outcome) for s in found} == {
         ("in INPUT ip a was registered after ip b, and so is asked first", "rejected"),
         ("in INPUT ip b was registered after ip a, and so is asked first", "dropped"),
     }  # fmt: skip
@@ -67,7 +67,7 @@ def test_of_two_tables_that_translate_the_other_is_not_asked() -> None:
 def test_an_order_that_changes_nothing_is_no_condition() -> None:
     (story,) = told(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", DNAT))
     (twin,) = story.twins
-    assert not story.doubts and sorted([met(story.packet), met(twin.packet)]) == [["one"], ["two"]]
+    assert not story.conditions and sorted([met(story.packet), met(twin.packet)]) == [["one"], ["two"]]
     (note,) = story.notes
     assert note.startswith("the same by ip ") and "if in PREROUTING ip " in note and "is asked first" in note
     assert not compare([story], twin.packet).difference, "a packet that met the other one went as told"
@@ -77,10 +77,10 @@ def test_an_order_that_only_the_mark_makes_matter() -> None:
     """One table marks and the other one asks for the mark: which of them is asked first decides."""
     mark = {"mangle": {"key": {"meta": {"key": "mark"}}, "value": 7}}
     asks = {"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}}
-    found = journey(("a", "marks", "filter", "input", mark), ("b", "asks", "filter", "input", asks, DROP)).stories(
+    found = journey(("a", "marks", "filter", "input", mark), ("b", "asks", "filter", "input", asks, DROP)).predict(
         PathQuery(CLIENT, 40000, NODE, 80)
     )
-    assert {(s.doubts[0].partition(" was")[0], s.packet.outcome) for s in found} == {
+    assert {(s.conditions[0].partition(" was")[0], s.packet.outcome) for s in found} == {
         ("in INPUT ip a", "dropped"), ("in INPUT ip b", "refused"),
     }  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_an_order_that_only_the_mark_makes_matter() -> None:
 @pytest.mark.parametrize("other", [ACCEPT, {"counter": {"packets": 0, "bytes": 0}}])
 def test_no_order_is_asked_for_where_only_one_decides(other: dict[str, Any]) -> None:
     (story,) = told(("a", "one", "filter", "input", other), ("b", "two", "filter", "input", DROP))
-    assert not story.doubts and story.loose == {("INPUT", "ip a", "one"), ("INPUT", "ip b", "two")}
+    assert not story.conditions and story.loose == {("INPUT", "ip a", "one"), ("INPUT", "ip b", "two")}
 
 
 def test_a_packet_that_met_them_in_the_other_order_went_as_told() -> None:

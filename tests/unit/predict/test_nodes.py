@@ -12,7 +12,7 @@ import pytest
 from tests.support import audits
 from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import MODES, Node, node, owners
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.model.prediction import PredictedPath
 from tracer.predict.ipvs import VirtualServers
@@ -44,12 +44,12 @@ def doors(here: Node) -> Iterator[tuple[str, str, int, str, int]]:
             yield f"{pod['metadata']['namespace']}/{pod['metadata']['name']}", NODE, port["hostPort"], CLIENT, 1
 
 
-def stories(here: Node, question: PathQuery, folder: Path) -> tuple[list[PredictedPath], ClusterView]:
+def stories(here: Node, query: PathQuery, folder: Path) -> tuple[list[PredictedPath], ClusterView]:
     state = audits.state(here, folder)
-    found = audits.journey(state).stories(question)
+    found = audits.journey(state).predict(query)
     for story in found:
-        explain(story.packet, state.known)
-    return found, state.known
+        attribute(story.packet, state.cluster)
+    return found, state.cluster
 
 
 def targets(found: list[PredictedPath]) -> set[str]:
@@ -66,11 +66,11 @@ def test_each_door_is_its_owners(mode: str, scenario: str, tmp_path: Path) -> No
     assert all_doors
     for label, address, port, source, endpoints in all_doors:
         found, _ = stories(here, PathQuery(source, 0, address, port), tmp_path)
-        assert sum(s.share for s in found if s.doubts == found[0].doubts) == 1, "chance gives all connections a way"
+        assert sum(s.share for s in found if s.conditions == found[0].conditions) == 1, "chance gives all connections a way"
         for story in found:
             told = owners(story.packet, labels)
             assert told == {label} or (not told and label == "default/kubernetes:https"), (label, address, port)
-        certain = [s for s in found if s.doubts == found[0].doubts]
+        certain = [s for s in found if s.conditions == found[0].conditions]
         assert len(targets(certain)) == endpoints == (len(certain) if endpoints else 0), (label, address, port, targets(found))
         if not endpoints:
             assert {s.packet.outcome for s in found} == {"dropped" if scenario == "S4" else "rejected"}, (label, address)
@@ -81,9 +81,9 @@ def test_a_hostport_and_a_nodeport_on_one_port(mode: str, tmp_path: Path) -> Non
     found, _ = stories(node(mode, "S5-nodeport"), PathQuery(CLIENT, 0, NODE, 30306), tmp_path)
     if "nftables" in mode:
         assert sorted(t.rpartition(".")[0] for t in targets(found)) == ["10.224.0", "10.244.0"] and len(found) == 2
-        assert all("is asked first" in s.doubts[0] for s in found), "which chain was registered last is not known"
+        assert all("is asked first" in s.conditions[0] for s in found), "which chain was registered last is not known"
     else:
-        assert targets(found) == {"10.244.0.11"} and not found[0].doubts, "kube-proxy's jump stands first"
+        assert targets(found) == {"10.244.0.11"} and not found[0].conditions, "kube-proxy's jump stands first"
 
 
 def test_two_back_ends_with_the_same_services(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_two_back_ends_with_the_same_services(tmp_path: Path) -> None:
     state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
     other = audits.recorded(node("1.20.2-iptables-nft", "S2-three"))
     both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
-    found = audits.journey(both).stories(PathQuery(CLIENT, 0, NODE, 30285))
-    assert [s.doubts for s in found] == [()] * 3 and len(targets(found)) == 3
+    found = audits.journey(both).predict(PathQuery(CLIENT, 0, NODE, 30285))
+    assert [s.conditions for s in found] == [()] * 3 and len(targets(found)) == 3
     for story in found:
         post, pre = sorted(story.notes)
         assert pre.startswith("the same by ip nat PREROUTING 1 > KUBE-SERVICES") and "POSTROUTING" not in pre
@@ -105,11 +105,11 @@ def test_two_back_ends_that_refuse_alike(scenario: str, port: int, end: str, tmp
     state = audits.state(node("1.36.2-iptables-legacy", scenario), tmp_path)
     other = audits.recorded(node("1.20.2-iptables-nft", scenario))
     both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
-    (story,) = audits.journey(both).stories(PathQuery(CLIENT, 0, NODE, port))
-    assert not story.doubts and story.packet.verdict.startswith(f"{end} in filter/INPUT")
+    (story,) = audits.journey(both).predict(PathQuery(CLIENT, 0, NODE, port))
+    assert not story.conditions and story.packet.verdict.startswith(f"{end} in filter/INPUT")
     (note,) = story.notes
     assert note.startswith("the same by ip filter INPUT ") and " if in INPUT ip filter was registered after" in note
-    told = {each.packet.verdict.partition(" with")[0] for each in story.every()}
+    told = {each.packet.verdict.partition(" with")[0] for each in story.with_twins()}
     assert told == {f"{end} in filter/INPUT", f"{end} in ip filter/INPUT"}
 
 
@@ -120,8 +120,8 @@ def test_two_back_ends_that_refuse_differently(tmp_path: Path) -> None:
     legacy = audits.of_text(text.format(rule, "REJECT --reject-with tcp-reset"))
     nft = save_parser.parse(text.format(rule, "DROP"), "ip", "nft")
     both = RuleInventory(legacy.installed.legacy, json_parser.NftListing(nft), frozenset({("ip", "filter")}))
-    found = audits.journey(replace(legacy, installed=both)).stories(PathQuery(CLIENT, 0, NODE, 80))
-    assert {s.packet.outcome for s in found} == {"rejected", "dropped"} and all(len(s.doubts) == 1 for s in found)
+    found = audits.journey(replace(legacy, installed=both)).predict(PathQuery(CLIENT, 0, NODE, 80))
+    assert {s.packet.outcome for s in found} == {"rejected", "dropped"} and all(len(s.conditions) == 1 for s in found)
 
 
 def test_a_pod_that_asks_itself_through_its_service_is_masqueraded(tmp_path: Path) -> None:
@@ -136,12 +136,12 @@ def test_a_pod_that_asks_itself_through_its_service_is_masqueraded(tmp_path: Pat
 def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> None:
     state = audits.of_text((RULESETS / f"{name}.rules").read_text())
     routes = audits.FakeRoutes(gateways={"192.168.66.0/24": ("192.168.66.0", "flannel.1")})
-    found = audits.journey(replace(state, routes=routes)).stories(PathQuery(NODE, 0, "172.30.253.123", 8080))
+    found = audits.journey(replace(state, routes=routes)).predict(PathQuery(NODE, 0, "172.30.253.123", 8080))
     first = found[0]
     open_set = "-m set --match-set cali40masq-ipam-pools src is false in rule 1 of cali-nat-outgoing"
-    assert first.doubts == ((open_set,) if name == "canal-stale" else ()), "either of them masquerades"
+    assert first.conditions == ((open_set,) if name == "canal-stale" else ()), "either of them masquerades"
     assert [h.nat.kind for h in first.packet.hops if h.nat] == kinds and first.packet.verdict == "sent to flannel.1"
-    visits = next(h.walk for h in first.packet.hops if h.hook == "POSTROUTING" and h.table == "nat" and h.walk).visits
+    visits = next(h.rule_trace for h in first.packet.hops if h.hook == "POSTROUTING" and h.table == "nat" and h.rule_trace).hits
     returned = [v.rule.text for v in visits if v.rule and v.verdict == "RETURN" and "192.168.66.0/24" in v.rule.text]
     assert bool(returned) == (name == "canal-stale")
 
@@ -149,8 +149,8 @@ def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> 
 def test_ipvs_is_said_to_be_out_of_sight(tmp_path: Path) -> None:
     state = audits.state(node("1.20.2-ipvs-nft", "S2-one"), tmp_path)
     (tmp_path / "ip_vs").write_text("IP Virtual Server version 1.2.1\nTCP  C0A8380A:764D rr \n  -> 0AF4000B:1F90 Masq 1 0 0\n")
-    found = audits.journey(state, node("1.20.2-ipvs-nft", "S2-one"), VirtualServers(tmp_path)).stories(
+    found = audits.journey(state, node("1.20.2-ipvs-nft", "S2-one"), VirtualServers(tmp_path)).predict(
         PathQuery(CLIENT, 0, NODE, 30285)
     )
-    assert {s.packet.outcome for s in found} == {"unknown"} and not found[0].doubts, "its sets are known"
+    assert {s.packet.outcome for s in found} == {"unknown"} and not found[0].conditions, "its sets are known"
     assert all("by IPVS, virtual server 192.168.56.10:30285" in s.packet.verdict for s in found)

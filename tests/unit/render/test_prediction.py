@@ -15,18 +15,18 @@ from tests.support.nodes import node
 from tests.unit.predict.test_compare import seen
 from tests.unit.render.test_finding import VALIDATOR
 from tracer import render
-from tracer.kube.attribution import explain
+from tracer.kube.attribution import attribute
 from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
 from tracer.predict.compare import compare
 from tracer.predict.query import PathQuery
 
 
-def stories(folder: Path, mode: str, scenario: str, question: PathQuery) -> list[PredictedPath]:
+def stories(folder: Path, mode: str, scenario: str, query: PathQuery) -> list[PredictedPath]:
     state = audits.state(node(mode, scenario), folder)
-    found = audits.journey(state).stories(question)
+    found = audits.journey(state).predict(query)
     for story in found:
-        explain(story.packet, state.known)
+        attribute(story.packet, state.cluster)
     return found
 
 
@@ -70,7 +70,7 @@ def test_as_json(scenario: str, tmp_path: Path) -> None:
     assert len(lines) == len(found)
     for line, story in zip(lines, found, strict=True):
         VALIDATOR.validate(line)
-        assert line["share"] == float(story.share) and line["doubts"] == list(story.doubts)
+        assert line["share"] == float(story.share) and line["doubts"] == list(story.conditions)
         whole = {"type": "packet", "number": 1, "time": "2026-01-31T14:03:22.118204511Z", "length": 60, **line["packet"]}
         VALIDATOR.validate(whole)
         assert {h["evidence"] for h in whole["hops"]} == {"derived"}

@@ -27,16 +27,16 @@ POLICY = RuleTrace((RuleHit((RuleLocation("FORWARD", 0),), None, "DROP", Evidenc
 UNKNOWN = RuleTrace(possible=(DNAT, JUMP), undecided="match bpf was not observed and cannot be computed")
 
 
-def explained(walk: RuleTrace, what: str = "nat", **more: Any) -> Packet:
+def explained(trace: RuleTrace, what: str = "nat", **more: Any) -> Packet:
     """The NodePort request, its first hop of that kind with a walk."""
     packet = samples.node_port()
     at = next(i for i, h in enumerate(packet.hops) if h.what == what)
-    packet.hops[at] = replace(packet.hops[at], walk=walk, **more)
+    packet.hops[at] = replace(packet.hops[at], rule_trace=trace, **more)
     return packet
 
 
 def rules(packet: Packet, verbose: bool = False) -> list[str]:
-    plain = written(replace(packet, hops=[replace(h, walk=None) for h in packet.hops]), verbose)
+    plain = written(replace(packet, hops=[replace(h, rule_trace=None) for h in packet.hops]), verbose)
     return [text.strip() for text in written(packet, verbose) if text not in plain]
 
 

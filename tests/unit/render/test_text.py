@@ -164,7 +164,7 @@ def test_a_full_queue_and_an_incomplete_packet() -> None:
 )  # fmt: skip
 def test_a_next_hop_has_one_address(facts: dict[str, str | int], said: str) -> None:
     packet = samples.ping()
-    packet.hops.append(Hop(0, "clue", "node", clue=DecisionDetail("neighbour", {**facts, "state": 1})))
+    packet.hops.append(Hop(0, "clue", "node", detail=DecisionDetail("neighbour", {**facts, "state": 1})))
     assert any(line.rstrip().endswith(f"neighbour    {said}") for line in written(packet, verbose=True))
 
 

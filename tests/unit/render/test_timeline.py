@@ -24,7 +24,7 @@ def a_timeline(**more: object) -> Timeline:
         TimelineEntry(4 * MS, "conntrack", "created"),
         TimelineEntry(9 * MS, "packet", "SYN ACK, 60 B", "<-", "dropped", "joined by its addresses", bad=True),
     ]
-    fields: dict[str, object] = {"identity": ConnectionKey("TCP", ASKED, 7, "node"), "steps": steps, "packets": 2, **more}
+    fields: dict[str, object] = {"key": ConnectionKey("TCP", ASKED, 7, "node"), "entries": steps, "packets": 2, **more}
     return Timeline(began=0, origin=0, asked=ASKED, **fields)  # type: ignore[arg-type]
 
 
@@ -42,19 +42,19 @@ def test_a_tree() -> None:
 
 
 def test_what_was_told_before_is_said() -> None:
-    head = lines(a_timeline(told=1, why="quiet"))[0]
+    head = lines(a_timeline(printed=1, why="quiet"))[0]
     assert head.endswith("  goes on  SYN not seen, open  2 packets  tracked in node, zone 7  (nothing for 5 s, told so far)")
 
 
 def test_what_was_not_kept_and_not_tracked_is_said() -> None:
-    told = lines(a_timeline(left_out=12, identity=ConnectionKey("UDP", ASKED)))
+    told = lines(a_timeline(left_out=12, key=ConnectionKey("UDP", ASKED)))
     assert told[0].endswith("30285  no answer seen  2 packets  not tracked") and "UDP" in told[0]
     assert told[-1].strip() == "12 steps between the first and the last were not kept"
 
 
 def test_names_cannot_speak_to_the_terminal() -> None:
     evil = TimelineEntry(0, "packet", "\x1b[2J", "->", "\x1b]0;x\x07", "\x1b", (Stage(0, "x", "\x1b[1m"),))
-    assert "\x1b" not in "".join(lines(a_timeline(steps=[evil])))
+    assert "\x1b" not in "".join(lines(a_timeline(entries=[evil])))
 
 
 def a_packet(at: int, *stages: Stage, end: str = "delivered", bad: bool = False) -> TimelineEntry:
@@ -74,7 +74,7 @@ def test_the_same_way_again_is_one_line() -> None:
         a_packet(30 * MS, elsewhere, far),
         a_packet(40 * MS, known, end="dropped", bad=True),
     ]
-    _, *told = lines(a_timeline(steps=steps))
+    _, *told = lines(a_timeline(entries=steps))
     assert told[5] == "   +10.00 ms  -> ACK, 52 B  => delivered, same way, +2.00 ms"
     assert told[6:9] == [
         "   +20.00 ms  -> ACK, 52 B  same way, and",
@@ -95,7 +95,7 @@ def test_the_same_way_again_is_one_line() -> None:
 
 
 def test_what_came_of_it_stands_first() -> None:
-    refused = a_timeline(state="refused", cause="no endpoints", last=5 * MS, again=2)
+    refused = a_timeline(state="refused", cause="no endpoints", last=5 * MS, retransmitted=2)
     assert "  no endpoints, refused after 5.00 ms  2 packets  2 sent again  tracked" in lines(refused)[0]
     assert "  SYN not settled, open  " in lines(a_timeline(whole=True))[0]
-    assert "  answered  2 packets" in lines(a_timeline(identity=ConnectionKey("UDP", ASKED), state="answered"))[0]
+    assert "  answered  2 packets" in lines(a_timeline(key=ConnectionKey("UDP", ASKED), state="answered"))[0]

@@ -39,8 +39,8 @@ def read(node: TableGenerations, shelf: Shelf) -> None:
     # Without the kernel side a DNAT would be refuted, so plain rules stand for it.
     table = build({"PREROUTING": [R("A")], "POSTROUTING": [], "A": [R("ACCEPT")]}, name="nat").table()
     shelf.ready.append(TableSnapshot(NAT, READER, 100, 200, table, SavedRules(table, None)))
-    node.note([])
-    node.note([TableLookup(110, READER, NODE, "ip", "nat", 0x1000)])
+    node.add_changes([])
+    node.add_changes([TableLookup(110, READER, NODE, "ip", "nat", 0x1000)])
 
 
 def first(packet: int = 1 << 8) -> Trail:
@@ -64,28 +64,32 @@ def other_reply() -> Trail:
 
 def told(packet: Packet) -> list[tuple[str, str, bool]]:
     return [
-        (h.what, h.walk.undecided or " > ".join(f"{p.chain} {p.number}" for p in h.walk.visits[-1].path), h.from_conntrack)
+        (
+            h.what,
+            h.rule_trace.undecided or " > ".join(f"{p.chain} {p.number}" for p in h.rule_trace.hits[-1].path),
+            h.from_conntrack,
+        )
         for h in packet.hops
-        if h.walk
+        if h.rule_trace
     ]
 
 
 def test_a_translation_is_told_by_the_rule_that_decided() -> None:
     journeys, _, node, shelf = traced()
-    journeys.add(first().batch)
+    journeys.feed(first().batch)
     read(node, shelf)
-    (packet,) = journeys.finished(3_000_000_000)
+    (packet,) = journeys.closed(3_000_000_000)
     path = "PREROUTING 1 > A 1"
     assert told(packet) == [("table", path, False), ("nat", path, False)]
-    journeys.add(reply().batch)
-    (answer,) = journeys.finished(3_000_000_000)
+    journeys.feed(reply().batch)
+    (answer,) = journeys.closed(3_000_000_000)
     assert told(answer) == [("nat", path, True)]
 
 
 def test_a_connection_from_before() -> None:
     journeys, *_ = traced()
-    journeys.add(reply().batch)
-    (answer,) = journeys.rest()
+    journeys.feed(reply().batch)
+    (answer,) = journeys.flush()
     assert told(answer) == [("nat", BEFORE.undecided, True)]
 
 
@@ -98,31 +102,31 @@ def test_a_connection_from_before() -> None:
 def test_after_a_loss_a_connection_is_believed_by_its_translation(probe: str, answer: Callable[[], Trail], rule: str) -> None:
     """Another connection of the same addresses and ports may have begun unseen."""
     journeys, _, node, shelf = traced()
-    journeys.add(first().batch)
+    journeys.feed(first().batch)
     read(node, shelf)
-    journeys.finished(3_000_000_000)
-    journeys.doubt([Loss(probe, -1, 1, "another probe was running", 2_000_000_000, 2_100_000_000)], 2_100_000_000)
-    journeys.add(answer().batch)
-    assert told(journeys.rest()[0]) == [("nat", rule, True)]
+    journeys.closed(3_000_000_000)
+    journeys.add_losses([Loss(probe, -1, 1, "another probe was running", 2_000_000_000, 2_100_000_000)], 2_100_000_000)
+    journeys.feed(answer().batch)
+    assert told(journeys.flush()[0]) == [("nat", rule, True)]
 
 
 def test_after_a_loss_and_other_rules_nothing_is_concluded() -> None:
     journeys, hits, node, shelf = traced()
-    journeys.add(first().batch)
+    journeys.feed(first().batch)
     read(node, shelf)
-    journeys.finished(3_000_000_000)
+    journeys.closed(3_000_000_000)
     hits.nft_changed(2_000_000_000)
-    journeys.doubt([Loss("table", -1, 1, "another probe was running")], 2_100_000_000)
-    journeys.add(reply().batch)
-    assert told(journeys.rest()[0]) == [("nat", LOST.undecided, True)]
+    journeys.add_losses([Loss("table", -1, 1, "another probe was running")], 2_100_000_000)
+    journeys.feed(reply().batch)
+    assert told(journeys.flush()[0]) == [("nat", LOST.undecided, True)]
 
 
 def test_a_part_that_is_missing_is_no_sign_of_another_translator() -> None:
     """The table's event was lost: that no rule was asked is not known."""
     journeys, *_ = traced()
     new = Trail(CLIENT, orig=CLIENT, reply=turned(HALF), ct_info=2, pf=2).lose().nat("PREROUTING", 1, HALF).hook("PREROUTING")
-    journeys.add(new.batch)
-    assert told(journeys.rest()[0]) == [("nat", LOST.undecided, True)]
+    journeys.feed(new.batch)
+    assert told(journeys.flush()[0]) == [("nat", LOST.undecided, True)]
 
 
 def test_no_rule_is_computed_from_a_header_that_was_lost() -> None:
@@ -133,9 +137,9 @@ def test_no_rule_is_computed_from_a_header_that_was_lost() -> None:
     for name in FIELDS[SHORT:]:
         table.rows[0][name] = np.zeros((), DTYPE[name])
     table.rows[0]["flags"] |= np.uint8(Flag.FLAG_SAME)
-    journeys.add(np.concatenate([table.rows[0], table.now(netns=200, orig=None, reply=None).hook("INPUT").rows[1]]))
+    journeys.feed(np.concatenate([table.rows[0], table.now(netns=200, orig=None, reply=None).hook("INPUT").rows[1]]))
     read(node, shelf)
-    (packet,) = journeys.rest()
+    (packet,) = journeys.flush()
     assert told(packet) == [("table", NO_HEADER.undecided, False)]
 
 
@@ -143,30 +147,30 @@ def test_what_no_legacy_table_translates() -> None:
     """nftables or IPVS may: that no table was asked is no reason to name one."""
     journeys, *_ = traced()
     new = Trail(CLIENT, orig=CLIENT, reply=turned(INSIDE), ct_info=2, pf=2).nat("PREROUTING", 1, HALF).hook("PREROUTING")
-    journeys.add(new.batch)
-    journeys.add(reply().batch)
-    assert [told(p) for p in journeys.rest()] == [[], []]
+    journeys.feed(new.batch)
+    journeys.feed(reply().batch)
+    assert [told(p) for p in journeys.flush()] == [[], []]
 
 
 def test_a_packet_waits_for_its_rules() -> None:
     journeys, _, node, shelf = traced()
-    journeys.add(first().batch)
-    assert journeys.waiting and journeys.finished(2_000_000_000) == []
+    journeys.feed(first().batch)
+    assert journeys.is_waiting_for_rules and journeys.closed(2_000_000_000) == []
     read(node, shelf)
-    assert not journeys.waiting and len(journeys.finished(2_000_000_000)) == 1
+    assert not journeys.is_waiting_for_rules and len(journeys.closed(2_000_000_000)) == 1
 
 
 def test_not_for_ever() -> None:
     journeys, *_ = traced()
-    journeys.add(first().batch)
-    (packet,) = journeys.finished(60_000_000_000)
+    journeys.feed(first().batch)
+    (packet,) = journeys.closed(60_000_000_000)
     assert told(packet)[0][1] == "the rules have not been read"
 
 
 def test_without_rules_no_hop_has_a_walk() -> None:
     journeys = PacketAssembler(hops())
-    journeys.add(first().batch)
-    assert told(journeys.rest()[0]) == []
+    journeys.feed(first().batch)
+    assert told(journeys.flush()[0]) == []
 
 
 def test_notes_of_packets_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +179,7 @@ def test_notes_of_packets_that_never_end_are_bounded(monkeypatch: pytest.MonkeyP
     read(node, shelf)
     rows = np.zeros(50, STEPS)
     rows["kind"], rows["packet"], rows["time"], rows["count"] = Kind.EVENT_STEPS, np.arange(1, 51), 300, 1
-    rules.take(rows.view(record.DTYPE))
-    assert len(rules._noted) == 10 and rules.given_up == 40
+    rules.feed(rows.view(record.DTYPE))
+    assert len(rules._noted) == 10 and rules.shed == 40
     trail = Trail(CLIENT, 1, start=300, pf=2).table("PREROUTING", "nat", object=0x1000, state=WATCHED + 1)
-    assert rules.explain(next(record.events(trail.batch)))["walk"].undecided == "a part of what the table did was lost"
+    assert rules.resolve(next(record.events(trail.batch)))["rule_trace"].undecided == "a part of what the table did was lost"

@@ -86,7 +86,7 @@ def test_answers_of_a_tape(monkeypatch: pytest.MonkeyPatch) -> None:
     tape = RecordBuffer()
     tape.start(chunks.append)
     for inode in (1, 2, 2, 3, 1):
-        tape.asking(("process", inode), lambda: (7, "server"), (0, ""))
+        tape.ask(("process", inode), lambda: (7, "server"), (0, ""))
     tape.flush()
     assert [body[0]["tuple"][1] for chunk in chunks for _, _, _, body in chunk.records] == [1, 2, 3, 1]
     assert tape._answers.evicted == 2
@@ -97,8 +97,8 @@ def test_what_a_further_file_begins_with(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(carry_over, "TABLES_KEPT", 2)
     of = CarryOver()
     for turn in range(10):
-        of.take((turn, Record.ANSWER, f"process {turn}", pack([])))
-        of.take((turn, Record.READING, f"{turn} ip nat", pack([])))
+        of.feed((turn, Record.ANSWER, f"process {turn}", pack([])))
+        of.feed((turn, Record.READING, f"{turn} ip nat", pack([])))
     kept: list[Any] = of.records()
     assert [r[2] for r in kept if r[1] == Record.ANSWER] == ["process 7", "process 8", "process 9"]
     assert [r[2] for r in kept if r[1] == Record.READING] == ["8 ip nat", "9 ip nat"]
@@ -156,7 +156,7 @@ class Known:
         learned, self.learned = self.learned, []
         return learned
 
-    def coming(self, space: int, generation: int) -> bool:
+    def is_coming(self, space: int, generation: int) -> bool:
         return False
 
 
@@ -181,9 +181,9 @@ def test_rules_that_a_run_has_forgotten_are_told_again(monkeypatch: pytest.Monke
     with RulesetWatcher(pause=0.01) as watch:
         watch.poll(own, PATIENCE)
         view = SnapshotCache(watch)
-        assert watch.changes() and view.coming(own, 1)
+        assert watch.changes() and view.is_coming(own, 1)
         view.refresh()
-        assert view.find(own, 1) and not view.coming(own, 1)
+        assert view.find(own, 1) and not view.is_coming(own, 1)
 
 
 def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,8 +192,8 @@ def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     of = RuleResolver(nft=SnapshotCache(Known()))
     for port in range(10):
         (rewrite,) = record.events(event("NAT", orig_sport=port, ct_info=resolver.NEW))
-        of.begin([rewrite], True)
-        of.explain(rewrite)
+        of.begin_packet([rewrite], True)
+        of.resolve(rewrite)
     assert (len(of._connections), of._connections.evicted) == (3, 7)
 
 
@@ -205,5 +205,5 @@ def test_rules_that_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(10):
         rows = np.zeros(1, HIT_DTYPE)
         rows["kind"], rows["netns"], rows["generation"] = Kind.EVENT_NFT_RULE, 1000 + number, 1
-        of.ahead(rows.view(DTYPE))
-    assert (len(of._met), of._met.evicted) == (3, 7)
+        of.prefetch(rows.view(DTYPE))
+    assert (len(of._generations_met), of._generations_met.evicted) == (3, 7)

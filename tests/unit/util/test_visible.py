@@ -56,15 +56,19 @@ TOTALS = RunSummary(
     {"timelines": 1}, 4
 )  # fmt: skip
 OWNED = replace(samples.node_port(), src_owner=Owner("Pod", "a", "b"), dst_owner=Owner("Service", "a", "b", "c", "d", "e", "f"))
-CLUED = replace(samples.ping(), hops=[Hop(0, "clue", "node", clue=DecisionDetail("route", {"error": 113, "text": "x"}))])
+CLUED = replace(samples.ping(), hops=[Hop(0, "clue", "node", detail=DecisionDetail("route", {"error": 113, "text": "x"}))])
 NAT = Nat("DNAT", Endpoints("a", 1, "b", 2), Endpoints("a", 1, "c", 2))
 RULE = Rule("ip", "nat", "A", 1, "-j DNAT", "comment", "DNAT", 7)
 WALK = RuleTrace(
     (RuleHit((RuleLocation("A", 1), RuleLocation("B", 2)), RULE, "DNAT", Evidence.OBSERVED, "tcp : goto x"),), possible=(RULE,)
 )
 MORE = [
-    Hop(0, "nat", "node", "PREROUTING", "nat", "A", nat=NAT, walk=WALK, owner=Owner("Service", "a", "b"), in_iface="eth0"),
-    Hop(1, "table", "node", "INPUT", "filter", "INPUT", verdict="REJECT", reject="x", walk=replace(WALK, undecided="why")),
+    Hop(
+        0, "nat", "node", "PREROUTING", "nat", "A", nat=NAT, rule_trace=WALK, owner=Owner("Service", "a", "b"), in_iface="eth0"
+    ),
+    Hop(
+        1, "table", "node", "INPUT", "filter", "INPUT", verdict="REJECT", reject="x", rule_trace=replace(WALK, undecided="why")
+    ),
     Hop(2, "drop", "node", verdict="DROP", drop=Drop("REASON", "function")),
     Hop(3, "socket", "pod", socket=Socket(1, "LISTEN", 7, "nginx")),
     Hop(4, "handshake", "pod", handshake=Handshake("SYN", False, 3, 2, 1)),

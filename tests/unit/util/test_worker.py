@@ -38,7 +38,7 @@ from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapsho
 from tracer.rules.nftables import snapshot
 from tracer.rules.nftables.snapshot import Snapshot
 from tracer.rules.nftables.watcher import RulesetWatcher
-from tracer.util.worker import Warnings, Worker, troubles
+from tracer.util.worker import Warnings, Worker, user_warnings
 
 TRACER = Path(__file__).parents[3] / "tracer"
 OWN = Path("/proc/self/ns/net").stat().st_ino
@@ -51,9 +51,9 @@ class Unforeseen(Exception):
 @pytest.fixture(autouse=True)
 def said(monkeypatch: pytest.MonkeyPatch) -> Warnings:
     """What the user is told, beginning with nothing."""
-    monkeypatch.setattr(troubles, "_known", set())
-    troubles.take()
-    return troubles
+    monkeypatch.setattr(user_warnings, "_known", set())
+    user_warnings.read()
+    return user_warnings
 
 
 def test_every_thread_is_a_worker() -> None:
@@ -81,23 +81,23 @@ def test_a_worker_goes_on_and_says_the_same_error_once(said: Warnings) -> None:
 
     Worker("test", unit).start().join(PATIENCE)
     assert len(calls) == 4
-    (sentence,) = said.take()
+    (sentence,) = said.read()
     assert sentence.startswith("An unexpected error in the thread 'test' at test_worker.py:")
     assert sentence.endswith("(Unforeseen: bad\x1b name). The run goes on without that.")
-    assert said.take() == []
+    assert said.read() == []
 
 
 def test_what_is_said_has_a_bound() -> None:
     said = Warnings(most=3)
     for number in range(10):
-        said.say(f"error {number}")
-    assert said.take() == ["error 0", "error 1", "error 2", "There are more errors of this kind; they are not shown."]
-    said.say("error 11")
-    assert said.take() == []
+        said.add(f"error {number}")
+    assert said.read() == ["error 0", "error 1", "error 2", "There are more errors of this kind; they are not shown."]
+    said.add("error 11")
+    assert said.read() == []
 
 
 def test_a_run_gives_them_to_the_user(said: Warnings) -> None:
-    said.say("Something failed.")
+    said.add("Something failed.")
     assert LiveSource(None).notes() == ["Something failed."]  # type: ignore[arg-type]
 
 
@@ -127,7 +127,7 @@ def taken(reader: TableReader, count: int) -> list[TableSnapshot]:
     found: list[TableSnapshot] = []
 
     def enough() -> bool:
-        found.extend(reader.done())
+        found.extend(reader.read())
         return len(found) >= count
 
     until(enough)
@@ -136,14 +136,14 @@ def taken(reader: TableReader, count: int) -> list[TableSnapshot]:
 
 def test_the_reader_of_legacy_rules(tables: dict[str, Any], said: Warnings) -> None:
     reader = TableReader(lambda inode: Path("/here"))
-    reader.ask(TableRequest(7, "ip", ""))
+    reader.request(TableRequest(7, "ip", ""))
     nat, rest, every = taken(reader, 3)
     assert nat.table is None and nat.why == "they could not be read (Unforeseen: nat)"
-    assert rest.table and not rest.why and every.wanted.table == ""
-    reader.ask(TableRequest(7, "ip", "filter"))
+    assert rest.table and not rest.why and every.request.table == ""
+    reader.request(TableRequest(7, "ip", "filter"))
     (again,) = taken(reader, 1)
     assert again.table, "the thread still answers"
-    (sentence,) = said.take()
+    (sentence,) = said.read()
     assert "reading the legacy table nat of network namespace 7" in sentence
     reader.close()
 
@@ -155,10 +155,10 @@ def test_the_list_of_legacy_tables(tables: dict[str, Any], monkeypatch: pytest.M
     reader = TableReader(lambda inode: Path("/here"))
     with monkeypatch.context() as context:
         context.setattr(sockopt, "present", fails)
-        reader.ask(TableRequest(7, "ip", ""))
-        assert [r.wanted.table for r in taken(reader, 1)] == [""]
-    reader.ask(TableRequest(7, "ip", "filter"))
-    assert taken(reader, 1)[0].table and said.take()
+        reader.request(TableRequest(7, "ip", ""))
+        assert [r.request.table for r in taken(reader, 1)] == [""]
+    reader.request(TableRequest(7, "ip", "filter"))
+    assert taken(reader, 1)[0].table and said.read()
     reader.close()
 
 
@@ -176,8 +176,8 @@ def test_the_watch_of_nftables(monkeypatch: pytest.MonkeyPatch, said: Warnings) 
     with RulesetWatcher(pause=0.01) as watch:
         watch.poll(OWN)
         until(lambda: watch.changes())
-        assert not watch.coming(OWN, 5), "nobody waits for rules that cannot be read"
-        (sentence,) = said.take()
+        assert not watch.is_coming(OWN, 5), "nobody waits for rules that cannot be read"
+        (sentence,) = said.read()
         assert f"the nftables rules of network namespace {OWN} " in sentence
         fails.clear()
         until(lambda: watch.find(OWN, 5))
@@ -212,10 +212,10 @@ def test_what_conntrack_tells(monkeypatch: pytest.MonkeyPatch, said: Warnings) -
     assert events.listen(True) == ""
     theirs.send(b"told")
     found: list[Any] = []
-    until(lambda: found.append(events.take()) or found[-1])  # type: ignore[func-returns-value]
+    until(lambda: found.append(events.read()) or found[-1])  # type: ignore[func-returns-value]
     found = found[-1]
     assert found[0][1] == b"told"
-    assert "the thread 'conntrack events'" in said.take()[0]
+    assert "the thread 'conntrack events'" in said.read()[0]
     events.close()
     theirs.close()
 
@@ -236,7 +236,7 @@ def test_the_writer_of_a_capture(said: Warnings) -> None:
     writer.close()
     assert closed.is_set()
     assert any(record[2] == "good" for records, _ in written for record in records)
-    assert "writing the capture" in said.take()[0]
+    assert "writing the capture" in said.read()[0]
 
 
 HOSTILE = [
@@ -325,7 +325,7 @@ def test_the_watch_of_the_api(monkeypatch: pytest.MonkeyPatch, said: Warnings) -
     watch.close()
     assert any("sent what cannot be understood (Unforeseen)" in sentence for sentence in told)
     assert any("of a form that it does not document" in sentence for sentence in told)
-    assert any("following the services of the Kubernetes API" in sentence for sentence in said.take())
+    assert any("following the services of the Kubernetes API" in sentence for sentence in said.read())
 
 
 @pytest.mark.parametrize("text", [b"null", b"[1]", b'{"items": "text"}', b'{"metadata": [1]}', b"[" * 200_000, b'{"items": 7}'])
@@ -364,7 +364,7 @@ def test_modules_that_come_late(said: Warnings, tmp_path: Path) -> None:
         (tmp_path / "nft_fwd_netdev").mkdir()
         until(lambda: not late.missed)
     until(lambda: said._said)
-    assert said.take() == [
+    assert said.read() == [
         "Start again: the kernel module nft_fwd_netdev was loaded after this run began, which does not show: "
         f"{rows['nft_fwd'].tells}; {rows['nft_fwd_to'].tells}."
     ]

@@ -46,7 +46,7 @@ class LatencyStatistic:
         self._between: dict[tuple[str, str], Distribution] = {}
         self._whole: dict[str, Distribution] = {}
 
-    def take(self, packet: Packet) -> None:
+    def feed(self, packet: Packet) -> None:
         hops = [h for h in packet.hops if not h.clone and h.what not in ("nat", "nat-hook", "clue")]
         places: list[tuple[str, Hop]] = []
         for hop in hops:

@@ -17,7 +17,7 @@ class OwnerStatistic:
         self._rules: KeyCounter[tuple[str, str]] = KeyCounter()
         self._ends: KeyCounter[tuple[str, str]] = KeyCounter()
 
-    def take(self, packet: Packet) -> None:
+    def feed(self, packet: Packet) -> None:
         for hop in packet.hops:
             if hop.owner and not hop.clone:
                 what = hop.nat.kind if hop.nat else hop.verdict

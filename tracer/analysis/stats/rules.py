@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tracer.analysis.stats._counter import KeyCounter
 from tracer.analysis.table import ResultTable
 from tracer.model.packet import Packet
-from tracer.render.parts.rules import words
+from tracer.render.parts.rules import format_rule
 
 SHOWN = 30
 
@@ -19,19 +19,19 @@ class RuleStatistic:
         self._policies: KeyCounter[tuple[str, str, str]] = KeyCounter()
         self._undecided: KeyCounter[str] = KeyCounter()
 
-    def take(self, packet: Packet) -> None:
+    def feed(self, packet: Packet) -> None:
         for hop in packet.hops:
-            if hop.clone or hop.nat or not hop.walk:
+            if hop.clone or hop.nat or not hop.rule_trace:
                 continue
-            decision = hop.walk.decision
-            if decision and decision.place.number:
-                place = f"{decision.place.chain} {decision.place.number}"
+            decision = hop.rule_trace.decision
+            if decision and decision.location.number:
+                place = f"{decision.location.chain} {decision.location.number}"
                 verdict = f"{decision.verdict} (malformed packet)" if decision.hotdrop else decision.verdict
-                self._decided.add((hop.table, place, verdict, words(decision.rule) if decision.rule else ""))
+                self._decided.add((hop.table, place, verdict, format_rule(decision.rule) if decision.rule else ""))
             elif decision:
-                self._policies.add((hop.table, decision.place.chain, decision.verdict))
-            elif hop.walk.undecided:
-                self._undecided.add(hop.walk.undecided)
+                self._policies.add((hop.table, decision.location.chain, decision.verdict))
+            elif hop.rule_trace.undecided:
+                self._undecided.add(hop.rule_trace.undecided)
 
     def tables(self) -> Iterator[ResultTable]:
         rows: list[tuple[object, ...]] = [(count, *what) for what, count in self._decided.most(SHOWN)]

@@ -17,7 +17,7 @@ class HandshakeStatistic:
         self._listeners: KeyCounter[tuple[str, str, str]] = KeyCounter()
         self._causes: KeyCounter[tuple[str, str]] = KeyCounter()
 
-    def take(self, packet: Packet) -> None:
+    def feed(self, packet: Packet) -> None:
         shake = packet.handshake
         if packet.tcp_flags != "SYN":
             return

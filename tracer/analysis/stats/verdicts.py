@@ -18,7 +18,7 @@ class VerdictStatistic:
         self._verdicts: KeyCounter[tuple[str, str]] = KeyCounter()
         self._packets = self._incomplete = self._unexplained = 0
 
-    def take(self, packet: Packet) -> None:
+    def feed(self, packet: Packet) -> None:
         self._packets += 1
         self._incomplete += not packet.complete
         self._unexplained += packet.unexplained is not None

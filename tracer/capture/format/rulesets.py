@@ -25,7 +25,7 @@ def of_reading(r: TableSnapshot) -> Any:
     if r.table:
         hooks, under = ([[k, v] for k, v in sorted(places.items())] for places in (r.table.hooks, r.table.underflows))
         table = {"blob": base64.b64encode(r.blob).decode(), "hooks": hooks, "underflows": under, "text": r.text}
-    wanted = [r.wanted.netns, r.wanted.family, r.wanted.table]
+    wanted = [r.request.netns, r.request.family, r.request.table]
     return {"wanted": wanted, "thread": r.thread, "began": r.began, "ended": r.ended, "why": r.why, "table": table}
 
 

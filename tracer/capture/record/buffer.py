@@ -81,13 +81,13 @@ class RecordBuffer:
         if self._sink and (chunk.records or chunk.turns):
             self._sink(chunk)
 
-    def keep(self, kind: Record, key: str, body: Any, turn: int | None = None) -> None:
+    def add_record(self, kind: Record, key: str, body: Any, turn: int | None = None) -> None:
         """A record of this turn, unless another is given. body: plain JSON, or a function that makes it in another thread."""
         with self._lock:
             # A text in SQLite is UTF-8; a name need not be. What is read back stands in the body.
             self._chunk.records.append((self.number if turn is None else turn, kind.value, visible(key), body))
 
-    def turn(self, now: int, slots: npt.NDArray[np.uint8], last: bool) -> None:
+    def add_batch(self, now: int, slots: npt.NDArray[np.uint8], last: bool) -> None:
         """A turn begins with these slots."""
         with self._lock:
             chunk = self._chunk
@@ -105,16 +105,16 @@ class RecordBuffer:
         self._asked.clear()
         changes = record_layout.rulesets(slots)
         if len(changes):
-            self.keep(Record.RULESET, "", plain(changes.tobytes()))
+            self.add_record(Record.RULESET, "", plain(changes.tobytes()))
 
-    def asking(self, question: Question, ask: Callable[[], T], default: T) -> T:
+    def ask(self, question: Question, ask: Callable[[], T], default: T) -> T:
         """An Asking that asks, and keeps the first answer and each that is not the one before."""
         self._asked[question] = count = self._asked.get(question, 0) + 1
         answer = ask()
         if self._answers.get(question, _NONE) != answer:
             self._answers[question] = answer
             try:
-                self.keep(Record.ANSWER, " ".join(map(str, question)), [plain(question), count, plain(answer)])
+                self.add_record(Record.ANSWER, " ".join(map(str, question)), [plain(question), count, plain(answer)])
             except TypeError as e:
                 self._trouble(str(question[0]), e)
         return answer
@@ -138,49 +138,49 @@ class RecordBuffer:
         if what in ("apply", "delete"):
             meta = kept[0].get("metadata") or {}
             name = f"{kind} {meta.get('namespace', '')}/{meta.get('name', '')}"
-        self.keep(Record.OBJECTS, name, [what, kind, kept], self.number and self.number + 1)
+        self.add_record(Record.OBJECTS, name, [what, kind, kept], self.number and self.number + 1)
 
     def sandboxes(self, asked: int, found: list[Sandbox]) -> None:
         """The CNI result cache was read."""
-        self.keep(Record.SANDBOXES, "", [asked, plain(found)])
+        self.add_record(Record.SANDBOXES, "", [asked, plain(found)])
 
-    def reading(self, reading: TableSnapshot) -> None:
+    def reading(self, snapshot: TableSnapshot) -> None:
         """A legacy table was read."""
-        wanted = reading.wanted
+        wanted = snapshot.request
         key = f"{wanted.netns} {wanted.family} {wanted.table}"
-        self.keep(Record.READING, key, lambda: rulesets.of_reading(reading))
+        self.add_record(Record.READING, key, lambda: rulesets.of_reading(snapshot))
 
     def nft(self, change: NftChange) -> None:
         """A namespace's nftables were looked at."""
-        self.keep(Record.NFT, f"{change.inode} {change.seen}", lambda: rulesets.of_change(change))
+        self.add_record(Record.NFT, f"{change.inode} {change.seen}", lambda: rulesets.of_change(change))
 
-    def changes(self, steps: list[TimelineEntry]) -> None:
+    def changes(self, entries: list[TimelineEntry]) -> None:
         """Rules or objects were replaced."""
-        self.keep(Record.CHANGE, "", [[step.time, step.text] for step in steps])
+        self.add_record(Record.CHANGE, "", [[step.time, step.text] for step in entries])
 
     def entries(self, datagrams: list[Datagram]) -> None:
         """Conntrack told something of its entries."""
         with self._lock:
             self._chunk.bytes += sum(len(data) for _, data in datagrams)
-        self.keep(Record.CONNTRACK, "", lambda: [[at, base64.b64encode(data).decode()] for at, data in datagrams])
+        self.add_record(Record.CONNTRACK, "", lambda: [[at, base64.b64encode(data).decode()] for at, data in datagrams])
 
     def loss(self, loss: Loss) -> None:
-        self.keep(Record.LOSS, loss.probe, plain(loss))
+        self.add_record(Record.LOSS, loss.probe, plain(loss))
 
     def renewed(self, renewed: RenewedFilter) -> None:
         """The probes got another filter."""
         to = renewed.filter
         body = [renewed.since, sorted(map(list, renewed.ends)), [str(host) for host in to.hosts], list(to.ports)]
-        self.keep(Record.FILTER, "", body)
+        self.add_record(Record.FILTER, "", body)
 
-    def left(self, parcels: int) -> None:
+    def mark_unexplained(self, parcels: int) -> None:
         """The run explains nothing more: so many parcels of this turn are explained."""
-        self.keep(Record.LEFT, "", parcels)
+        self.add_record(Record.LEFT, "", parcels)
 
     def note(self, text: str) -> None:
-        self.keep(Record.NOTE, "", text)
+        self.add_record(Record.NOTE, "", text)
 
     def end(self, seconds: float) -> None:
         """The run has ended as it should."""
-        self.keep(Record.END, "", [seconds, self.number])
+        self.add_record(Record.END, "", [seconds, self.number])
         self.flush()

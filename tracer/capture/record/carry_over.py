@@ -34,7 +34,7 @@ class CarryOver:
         self._named: Stored | None = None
         self._filters: deque[Stored] = deque(maxlen=FILTERS)
 
-    def take(self, record: Stored) -> None:
+    def feed(self, record: Stored) -> None:
         """A record was written."""
         _, kind, key, body = record
         if kind == Record.ANSWER:

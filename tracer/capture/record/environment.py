@@ -48,18 +48,18 @@ from tracer.rules.iptables.reader import TableReader, TableSnapshot
 from tracer.rules.nftables.snapshot_cache import UpdateSource
 from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.util.timezone import local_zone
-from tracer.util.worker import troubles
+from tracer.util.worker import user_warnings
 
 
 class RecordedTableReader(TableReader):
     """A reader whose readings go on tape when they are taken."""
 
-    def __init__(self, tape: RecordBuffer) -> None:
-        self._tape = tape
+    def __init__(self, buffer: RecordBuffer) -> None:
+        self._tape = buffer
         super().__init__(keep=True)
 
-    def done(self) -> list[TableSnapshot]:
-        found = super().done()
+    def read(self) -> list[TableSnapshot]:
+        found = super().read()
         for reading in found:
             self._tape.reading(reading)
         # What they were made of is on tape, and need not stay in memory.
@@ -69,8 +69,8 @@ class RecordedTableReader(TableReader):
 class RecordedRulesetWatcher:
     """nftables' rules, on tape as they are taken."""
 
-    def __init__(self, watch: UpdateSource, tape: RecordBuffer) -> None:
-        self._watch, self._tape = watch, tape
+    def __init__(self, watch: UpdateSource, buffer: RecordBuffer) -> None:
+        self._watch, self._tape = watch, buffer
 
     def changes(self) -> list[RulesetUpdate]:
         found = self._watch.changes()
@@ -78,8 +78,8 @@ class RecordedRulesetWatcher:
             self._tape.nft(change)
         return found
 
-    def coming(self, inode: int, generation: int) -> bool:
-        return self._watch.coming(inode, generation)
+    def is_coming(self, inode: int, generation: int) -> bool:
+        return self._watch.is_coming(inode, generation)
 
 
 class RecordingEnvironment(Environment):
@@ -90,32 +90,32 @@ class RecordingEnvironment(Environment):
 
     def __init__(self, path: str, sizes: RotationLimits, redacted: RecordRedactor | None = None) -> None:
         self._redacted = redacted
-        self.tape = RecordBuffer()
+        self.buffer = RecordBuffer()
         self.files = CaptureFiles(Path(path), sizes)
         self.writer: CaptureWriter | None = None
         self.sandboxes: RecordedCniCache | None = None
-        self.heard = RecordedConntrackListener(self.tape, EntryEvents())
+        self.heard = RecordedConntrackListener(self.buffer, EntryEvents())
         self._closed = False
         self._function: Callable[[int], str] = lambda address: ""
 
-    def known(self) -> ClusterView:
+    def cluster_view(self) -> ClusterView:
         """What names are found with."""
         store = ObjectStore()
-        store.on_apply(self.tape.objects)
-        self.sandboxes = RecordedCniCache(self.tape.sandboxes)
+        store.on_apply(self.buffer.objects)
+        self.sandboxes = RecordedCniCache(self.buffer.sandboxes)
         return ClusterView(store, self.sandboxes, addresses.local_addresses(), addresses.ipvs_addresses())
 
     def namespaces(self) -> JournaledNamespaces:
-        return JournaledNamespaces(self.tape.asking, Namespaces())
+        return JournaledNamespaces(self.buffer.ask, Namespaces())
 
     def processes(self) -> JournaledProcesses:
-        return JournaledProcesses(self.tape.asking)
+        return JournaledProcesses(self.buffer.ask)
 
     def spaces(self, namespaces: Namespaces, processes: Processes) -> JournaledNamespaceInspector:
-        return JournaledNamespaceInspector(self.tape.asking, namespaces, processes)
+        return JournaledNamespaceInspector(self.buffer.ask, namespaces, processes)
 
     def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
-        self._function = asked_function(self.tape.asking, symbols)
+        self._function = asked_function(self.buffer.ask, symbols)
         return self._function
 
     def dropped(self, events: npt.NDArray[Any]) -> None:
@@ -124,16 +124,16 @@ class RecordingEnvironment(Environment):
             self._function(address)
 
     def node(self) -> JournaledHostReader:
-        return JournaledHostReader(self.tape.asking)
+        return JournaledHostReader(self.buffer.ask)
 
     def reader(self) -> RecordedTableReader:
-        return RecordedTableReader(self.tape)
+        return RecordedTableReader(self.buffer)
 
     def watch(self, watch: UpdateSource) -> RecordedRulesetWatcher:
-        return RecordedRulesetWatcher(watch, self.tape)
+        return RecordedRulesetWatcher(watch, self.buffer)
 
     def changes(self) -> RecordedChangeLog:
-        return RecordedChangeLog(self.tape)
+        return RecordedChangeLog(self.buffer)
 
     def entries(self) -> RecordedConntrackListener:
         return self.heard
@@ -169,12 +169,12 @@ class RecordingEnvironment(Environment):
             "drop_reasons": plain(drop_reasons),
             "namespaces": {"node": namespaces.node, "own": namespaces.own, "names": plain(names), "named": list(names)},
             "tracking": sorted(tracking),
-            "addresses": sorted(kube.known.local),
-            "ipvs_addresses": sorted(kube.known.ipvs),
+            "addresses": sorted(kube.cluster.local),
+            "ipvs_addresses": sorted(kube.cluster.ipvs),
         }  # fmt: skip
         self.files.describe(self._redacted.meta(told) if self._redacted else told)
         self.writer = CaptureWriter(self.files.insert, self.files.close, clock, self._redacted)
-        self.tape.start(self.writer.put)
+        self.buffer.start(self.writer.put)
 
     def source(self, session: Session, kube: OwnerResolver) -> RecordingSource:
         return RecordingSource(session, kube, self)
@@ -184,14 +184,14 @@ class RecordingEnvironment(Environment):
             return []
         self._closed = True
         if seconds is not None:
-            self.tape.end(seconds)
-        self.tape.flush()
+            self.buffer.end(seconds)
+        self.buffer.flush()
         if not self.writer:
             self.files.discard()
             return []
         self.writer.close()
         lost = self.writer.lost
-        return self.writer.said() + troubles.take() + ([f"{lost} events are not in the capture."] if lost else [])
+        return self.writer.said() + user_warnings.read() + ([f"{lost} events are not in the capture."] if lost else [])
 
 
 class RecordingSource(LiveSource):
@@ -199,12 +199,12 @@ class RecordingSource(LiveSource):
 
     def __init__(self, session: Session, kube: OwnerResolver, recording: RecordingEnvironment) -> None:
         super().__init__(session, kube)
-        self._recording, self._tape = recording, recording.tape
+        self._recording, self._tape = recording, recording.buffer
 
-    def turn(self, last: bool) -> Batch:
+    def read(self, last: bool) -> Batch:
         now = time.monotonic_ns()
         slots = self.session.drain()
-        self._tape.turn(now, slots, last)
+        self._tape.add_batch(now, slots, last)
         if self._recording.sandboxes:
             self._recording.sandboxes.turn()
         self._recording.heard.ports = self._kube.ports() if self._kube else ()
@@ -215,8 +215,8 @@ class RecordingSource(LiveSource):
         self._recording.dropped(events)
         return Batch(now, events, losses, last)
 
-    def glance(self) -> None:
-        super().glance()
+    def poll_losses(self) -> None:
+        super().poll_losses()
         self._recording.heard.ports = self._kube.ports() if self._kube else ()
 
     def renewals(self) -> list[RenewedFilter]:
@@ -225,8 +225,8 @@ class RecordingSource(LiveSource):
             self._tape.renewed(renewed)
         return found
 
-    def left(self, parcels: int) -> None:
-        self._tape.left(parcels)
+    def mark_unexplained(self, parcels: int) -> None:
+        self._tape.mark_unexplained(parcels)
 
     def notes(self) -> list[str]:
         told = super().notes()

@@ -121,7 +121,7 @@ class CaptureFiles:
         self._fresh = False
         for record in records if self.sizes.several else ():
             if record[1] != Record.GAP:
-                self._standing.take(record)
+                self._standing.feed(record)
         if self.sizes.ring and self._size(connection) > self.sizes.ring - self.sizes.ring // SHARE:
             # What was written is written; what cannot be forgotten now is forgotten later.
             with suppress(sqlite3.Error):

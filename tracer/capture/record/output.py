@@ -27,8 +27,8 @@ class RecordOutput(TextOutput):
     def lost(self, loss: LostEvents) -> None:
         self.lost_by_probe[loss.probe] += loss.count
 
-    def summary(self, totals: RunSummary) -> None:
+    def summary(self, summary: RunSummary) -> None:
         size = sum(path.stat().st_size for path in self._files if path.exists()) / 1e6
         names = ", ".join(map(str, self._files))
-        lost = f", {totals.lost} lost" if totals.lost else ""
-        self.note(f"{totals.events} events{lost} in {totals.seconds:.1f} s; {size:.1f} MB in {names}.")
+        lost = f", {summary.lost} lost" if summary.lost else ""
+        self.note(f"{summary.events} events{lost} in {summary.seconds:.1f} s; {size:.1f} MB in {names}.")

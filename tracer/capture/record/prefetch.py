@@ -73,16 +73,16 @@ class Prefetcher(PacketAssembler):
         rules: RuleResolver,
         node: HostReader,
         sandboxes: RecordedCniCache | None,
-        spaces: NamespaceInspector,
+        inspector: NamespaceInspector,
     ) -> None:
         self._namespaces, self._processes, self._function = namespaces, processes, function
-        self._hits, self._node, self._sandboxes, self._spaces = rules, node, sandboxes, spaces
+        self._hits, self._node, self._sandboxes, self._spaces = rules, node, sandboxes, inspector
         self._looked = self._counted = float("-inf")
         self._listeners: dict[int, None] = {}
         self.events = 0
 
-    def add(self, batch: npt.NDArray[Any]) -> None:
-        events, _ = payload.split(self._hits.ahead(batch))
+    def feed(self, batch: npt.NDArray[Any]) -> None:
+        events, _ = payload.split(self._hits.prefetch(batch))
         self.events += len(events)
         if len(events):
             self._ask(events)
@@ -152,17 +152,17 @@ class Prefetcher(PacketAssembler):
                 node.counters(pid)
         self._counted = now if now - self._counted >= COUNTER_SECONDS else self._counted
 
-    def doubt(self, losses: Sequence[Loss], now: int) -> None:
+    def add_losses(self, losses: Sequence[Loss], now: int) -> None:
         """Losses are on the tape."""
 
     @property
-    def waiting(self) -> bool:
+    def is_waiting_for_rules(self) -> bool:
         """Whether rules that packets met are being read."""
-        return self._hits.reading
+        return self._hits.is_reading
 
     @property
     def open(self) -> int:
         return 0
 
-    def parcels(self, now: int | None = None) -> Iterator[list[Packet]]:
+    def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
         return iter(())

@@ -22,7 +22,7 @@ from tracer.capture.format.codec import pack
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import Chunk, Row
 from tracer.capture.redact.records import RecordRedactor
-from tracer.util.worker import Worker, troubles
+from tracer.util.worker import Worker, user_warnings
 
 ROOM = 128 << 20
 """Bytes of slots that may wait for the disk."""
@@ -126,7 +126,7 @@ class CaptureWriter:
         try:
             self._write(chunk)
         except Exception as e:
-            troubles.failed("writing the capture", e)
+            user_warnings.add_failure("writing the capture", e)
             self._left = []  # one of them may be the reason, and would be it again
             self._miss(chunk, f"it could not be made ({type(e).__name__})")
         finally:
@@ -139,11 +139,11 @@ class CaptureWriter:
             if self._left or self._gap:
                 self._write(Chunk(0))
         except Exception as e:
-            troubles.failed("writing the end of the capture", e)
+            user_warnings.add_failure("writing the end of the capture", e)
         try:
             self._close()
         except Exception as e:
-            troubles.failed("closing the capture", e)
+            user_warnings.add_failure("closing the capture", e)
 
     def _write(self, chunk: Chunk) -> None:
         self._left += [row for row in map(self._stored, chunk.records) if row]

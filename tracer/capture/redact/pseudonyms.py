@@ -119,8 +119,8 @@ class Pseudonymizer:
     def finding(self, finding: Finding) -> Finding:
         return self.deep(finding)
 
-    def totals(self, totals: RunSummary) -> RunSummary:
-        return replace(totals, findings=[self.finding(f) for f in totals.findings])
+    def totals(self, summary: RunSummary) -> RunSummary:
+        return replace(summary, findings=[self.finding(f) for f in summary.findings])
 
     def deep(self, value: T) -> T:
         """The same with every text of it redacted. Rulesets are left out: what is shown of them are rules, in visits."""

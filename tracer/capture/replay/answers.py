@@ -21,9 +21,9 @@ class ReplayedTableReader(TableReader):
     def __init__(self) -> None:
         self.coming: list[TableSnapshot] = []
 
-    def ask(self, wanted: TableRequest) -> None: ...
+    def request(self, request: TableRequest) -> None: ...
 
-    def done(self) -> list[TableSnapshot]:
+    def read(self) -> list[TableSnapshot]:
         found, self.coming = self.coming, []
         return found
 
@@ -40,7 +40,7 @@ class ReplayedRulesetWatcher:
         found, self.learned = self.learned, []
         return found
 
-    def coming(self, inode: int, generation: int) -> bool:
+    def is_coming(self, inode: int, generation: int) -> bool:
         return True
 
 
@@ -57,7 +57,7 @@ class ReplayedAnswers:
         self._coming: dict[Question, list[tuple[int, Any]]] = {}
         self._asked: dict[Question, int] = {}
 
-    def take(self, question: Question, count: int, answer: Any) -> None:
+    def feed(self, question: Question, count: int, answer: Any) -> None:
         """An answer of the turn that begins, or of one before it (count 1), at its count-th asking."""
         if count > 1:
             self._coming.setdefault(question, []).append((count, answer))

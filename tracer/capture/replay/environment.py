@@ -36,7 +36,7 @@ class ReplayEnvironment:
         self.meta = capture.meta
         self.turns = ReplaySource(capture, progress)
 
-    def known(self) -> ClusterView:
+    def cluster_view(self) -> ClusterView:
         local, ipvs = (frozenset(self._told(name, [], list)) for name in ("addresses", "ipvs_addresses"))
         return ClusterView(self.turns.store, self.turns.sandboxes, local, ipvs)
 
@@ -89,7 +89,7 @@ class ReplayEnvironment:
         named = told.get("named") if isinstance(told, dict) else []
         for netns in named if isinstance(named, list) else []:
             for family in ("ip", "ip6"):
-                legacy.ask(TableRequest(netns, family, ""))
+                legacy.request(TableRequest(netns, family, ""))
         self.turns.expect(legacy)
         watched = any(isinstance(p, list) and p[:1] == ["nft_rule"] for p in self._told("probes", [], list))
         return RuleResolver(legacy, SnapshotCache(self.turns.watch) if watched else None)

@@ -38,7 +38,7 @@ class ReplayRequest:
     """What of a capture is wanted: beside what its run asked for. count: packets, 0 = as many as the run had printed."""
 
     wanted: DisplayFilter = field(default_factory=DisplayFilter)
-    words: Selectors = field(default_factory=Selectors)
+    selectors: Selectors = field(default_factory=Selectors)
     drops_only: bool = False
     count: int = 0
     no_rules: bool = False
@@ -48,19 +48,19 @@ class ReplayRequest:
 class ReplayedOwnerResolver(OwnerResolver):
     """Kubernetes as a capture has it. also: words of the reader, beside those of the run."""
 
-    def __init__(self, known: ClusterView, words: Selectors, asked: ReplayRequest) -> None:
-        super().__init__(ObjectSource(none=True, known=lambda: known, replayed=True), words, Filter())
+    def __init__(self, cluster: ClusterView, selectors: Selectors, asked: ReplayRequest) -> None:
+        super().__init__(ObjectSource(none=True, known=lambda: cluster, replayed=True), selectors, Filter())
         self._asked, self._also, self._version = asked, frozenset[words_of.End](), -1
 
     def wants(self, packet: Packet) -> bool:
         if not super().wants(packet) or not self._asked.wanted(packet):
             return False
-        if not self._asked.words:
+        if not self._asked.selectors:
             return True
-        if self._version != self.known.store.version:
-            self._version = self.known.store.version
-            self._also = words_of.ends(self._asked.words, self.known)
-        return words_of.matches(packet, self._also, self.known)
+        if self._version != self.cluster.store.version:
+            self._version = self.cluster.store.version
+            self._also = words_of.ends(self._asked.selectors, self.cluster)
+        return words_of.matches(packet, self._also, self.cluster)
 
 
 def options(capture: CaptureReader) -> dict[str, Any]:
@@ -105,9 +105,9 @@ def replay(
         words = Selectors(**told.get("words", {}))
     except (TypeError, BadOption):
         words = Selectors()
-    kube = ReplayedOwnerResolver(again.known(), words, asked)
+    kube = ReplayedOwnerResolver(again.cluster_view(), words, asked)
     limits = RunLimits(asked.count or _int(told.get("count")), 0, asked.drops_only or told.get("drops_only") is True)
-    findings = Findings(FindingContext(kube.known, again.node()))
+    findings = Findings(FindingContext(kube.cluster, again.node()))
     ended = capture.ended()
     with kube:
         kube.filter()
@@ -119,7 +119,7 @@ def replay(
         run = Run(turns, journeys, output, limits, kube, findings, following)
         run.begin()
         run.replay(turns.all(), stop, ended and ended[0], early=bool(asked.count))
-    return run.totals
+    return run.summary
 
 
 def _int(value: object) -> int:

@@ -85,7 +85,7 @@ class ReplaySource:
                 return
             if kind == Record.READING:
                 try:
-                    legacy.expect(rulesets.reading(body).wanted)
+                    legacy.expect(rulesets.reading(body).request)
                 except MalformedRecord:
                     continue
 
@@ -94,10 +94,10 @@ class ReplaySource:
         told, self._notes = self._notes, []
         return told
 
-    def turn(self, last: bool) -> Batch:
+    def read(self, last: bool) -> Batch:
         raise NotImplementedError("a replay has its turns in `all`")
 
-    def glance(self) -> None:
+    def poll_losses(self) -> None:
         """Losses come with the turns."""
 
     def set_filter(self, to: Filter) -> None:
@@ -108,10 +108,10 @@ class ReplaySource:
         found, self._renewed = self._renewed, []
         return found
 
-    def left(self, parcels: int) -> None:
+    def mark_unexplained(self, parcels: int) -> None:
         """The capture has it already."""
 
-    def unasked(self) -> bool:
+    def was_unexplained(self) -> bool:
         """Whether packets that were just explained need an answer that the run never got: then it had ended before them."""
         found = self._unasked.proves_end(self._first.turn if self._first else 0)
         if found:
@@ -198,7 +198,7 @@ class ReplaySource:
 
     def _answer(self, body: Any, in_turn: bool) -> None:
         question, count, found = checks.answer(body)
-        self._answers.take(question, count if in_turn else 1, found)
+        self._answers.feed(question, count if in_turn else 1, found)
         if in_turn and question[0] in OF_PACKETS:
             self._answered_in = self._number
 

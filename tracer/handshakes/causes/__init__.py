@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a SYN ended as it did: a cause is one file of this package, named after it.
+"""Why a SYN ended as it did: each cause is one file of this package, named after the cause.
 
-A file has `why(attempt, spaces)`: the Cause, or None when the evidence is of something else. ORDER has them by what settles a
-SYN first: what ended it stands before what merely happened to it, and the last one always speaks.
+A file has `classify(attempt, inspector)`, which returns the Cause, or None when the evidence shows something else. ORDER lists
+the files by precedence: what ended a SYN comes before what only happened to it. The last file always returns a cause.
 
 Must not know: other causes, how a cause is shown.
 """
@@ -17,7 +17,7 @@ from importlib import import_module
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 
-Why = Callable[[ConnectionAttempt, NamespaceInspector], Cause | None]
+Classify = Callable[[ConnectionAttempt, NamespaceInspector], Cause | None]
 
 ORDER = (
     "no_endpoints", "rejected_by_rule", "dropped_by_rule", "conntrack_full", "conntrack_race", "paws", "accept_queue",
@@ -28,14 +28,14 @@ ORDER = (
 
 
 @cache
-def causes() -> tuple[tuple[str, Why], ...]:
+def causes() -> tuple[tuple[str, Classify], ...]:
     """Every cause there is, in ORDER. A file that ORDER does not name is an error."""
     there = {m.name for m in pkgutil.iter_modules(__path__) if m.name[0] != "_"}
     if there != set(ORDER):
         raise LookupError(f"tracer/handshakes/causes: ORDER and files differ: {sorted(there ^ set(ORDER))}")
-    return tuple((name, import_module(f"{__name__}.{name}").why) for name in ORDER)
+    return tuple((name, import_module(f"{__name__}.{name}").classify) for name in ORDER)
 
 
-def cause_of(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause:
+def cause_of(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause:
     """The one cause of a SYN."""
-    return next(told for _, why in causes() if (told := why(attempt, spaces)))
+    return next(found for _, classify in causes() if (found := classify(attempt, inspector)))

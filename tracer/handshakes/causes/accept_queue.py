@@ -9,8 +9,8 @@ from tracer.model.packet import Handshake
 from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
-    clue = attempt.syn.clue("listener")
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
+    clue = attempt.syn.detail("listener")
     shake = attempt.syn.handshake
     if shake and shake.stage == "SYN" and shake.accepted is False:
         queue, limit = (clue.number("accept_queue"), clue.number("accept_limit")) if clue else _queue(shake)

@@ -7,19 +7,19 @@ from __future__ import annotations
 from tracer.handshakes import _cause_helpers
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     done = _cause_helpers.connected(attempt)
     shake = attempt.syn.handshake
     if done == "connected" or (done == "acknowledged" and shake and shake.accepted):
-        clue = attempt.syn.clue("listener")
-        hit = attempt.syn.clue("time-wait")
+        clue = attempt.syn.detail("listener")
+        hit = attempt.syn.detail("time-wait")
         queue = f", accept queue {clue.number('accept_queue')}/{clue.number('accept_limit')}" if clue else ""
         reused = ", taking over a connection in TIME_WAIT of the same ports" if hit else ""
         return Cause("accepted", f"accepted by {attempt.process}{attempt.where}{queue}{reused}", good=True)
     if done == "acknowledged" and attempt.synacks:
         reached = attempt.reached
-        return Cause("accepted", f"answered by {place(reached.dst, reached.dport)} and acknowledged", good=True)
+        return Cause("accepted", f"answered by {format_endpoint(reached.dst, reached.dport)} and acknowledged", good=True)
     return None

@@ -7,21 +7,25 @@ from tracer.handshakes.causes import no_listener
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.procnet import BoundSocket
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     if not no_listener.nobody(attempt):
         return None
     port = attempt.reached.dport
-    others = [b for b in spaces.bound(attempt.place) if b.port == port and not b.takes(attempt.reached.dst)]
+    others = [b for b in inspector.bound(attempt.place) if b.port == port and not b.takes(attempt.reached.dst)]
     if not others:
         return None
-    who = ", ".join(_listener(b, spaces) for b in others)
-    asked = f"nobody listens on {place(attempt.reached.dst, port)}{attempt.where}"
+    who = ", ".join(_listener(b, inspector) for b in others)
+    asked = f"nobody listens on {format_endpoint(attempt.reached.dst, port)}{attempt.where}"
     return Cause("listener on another address", f"{asked}, but {who} does{no_listener.answered(attempt)}")
 
 
-def _listener(bound: BoundSocket, spaces: NamespaceInspector) -> str:
-    who = spaces.process(bound.inode)
-    return f"{who} on {place(bound.address, bound.port)}" if who else f"a process on {place(bound.address, bound.port)}"
+def _listener(bound: BoundSocket, inspector: NamespaceInspector) -> str:
+    who = inspector.process(bound.inode)
+    return (
+        f"{who} on {format_endpoint(bound.address, bound.port)}"
+        if who
+        else f"a process on {format_endpoint(bound.address, bound.port)}"
+    )

@@ -11,10 +11,10 @@ NEARLY = 0.95
 """A table may have lost an entry or two between the packet and the reading."""
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
-    if not attempt.syn.clue("table-full"):
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
+    if not attempt.syn.detail("table-full"):
         return None
-    count, most = (spaces.setting(attempt.place, f"net/netfilter/nf_conntrack_{name}") for name in ("count", "max"))
+    count, most = (inspector.setting(attempt.place, f"net/netfilter/nf_conntrack_{name}") for name in ("count", "max"))
     shows = count.isdigit() and most.isdigit() and int(count) >= NEARLY * int(most)
     size = f" ({count} of {most} entries when it was read afterwards)" if shows else ""
     return Cause("conntrack table full", f"dropped: conntrack's table is full{size}{attempt.where}")

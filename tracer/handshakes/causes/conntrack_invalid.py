@@ -10,12 +10,12 @@ from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     hop = next((h for h in _cause_helpers.hops(attempt) if h.verdict == "DROP" and h.what in ("table", "chain")), None)
-    matched = bool(hop and _cause_helpers.asks_for_invalid(hop))
+    matched = bool(hop and _cause_helpers.matches_invalid(hop))
     if attempt.syn.untracked != "INVALID" and not matched:
         return None
-    end = f"DROPped in {_cause_helpers.table_of(hop)}{_cause_helpers.whose(hop)}" if hop else attempt.syn.verdict
+    end = f"DROPped in {_cause_helpers.table_of(hop)}{_cause_helpers.formatted_owner(hop)}" if hop else attempt.syn.verdict
     return Cause(
         "conntrack INVALID",
         f"conntrack state INVALID{attempt.where}: {end}",

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
-    if not attempt.syn.clue("confirm"):
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
+    if not attempt.syn.detail("confirm"):
         return None
     to = attempt.reached
     return Cause(
         "conntrack race lost",
         "dropped: its connection was not put into conntrack's table, another one with the same addresses and ports"
-        f" ({place(to.src, to.sport)} -> {place(to.dst, to.dport)}) is there already{attempt.where}",
+        f" ({format_endpoint(to.src, to.sport)} -> {format_endpoint(to.dst, to.dport)}) is there already{attempt.where}",
     )

@@ -32,7 +32,7 @@ SOURCE_CHECK = frozenset({"ip_rcv_finish_core", "ip_rcv_finish", "ip_route_input
 """Functions that drop a packet whose source or destination cannot be, without a reason of its own before 6.14."""
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     syn, drop = attempt.syn, attempt.syn.drop
     if syn.outcome not in BAD or drop is None:
         return None

@@ -8,8 +8,10 @@ from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     hop = next((h for h in _cause_helpers.hops(attempt) if h.what in ("table", "chain") and h.verdict == "DROP"), None)
-    if not hop or attempt.syn.untracked == "INVALID" or _cause_helpers.asks_for_invalid(hop):
+    if not hop or attempt.syn.untracked == "INVALID" or _cause_helpers.matches_invalid(hop):
         return None
-    return Cause("dropped by rule", f"DROPped in {_cause_helpers.table_of(hop)}{attempt.where}{_cause_helpers.whose(hop)}")
+    return Cause(
+        "dropped by rule", f"DROPped in {_cause_helpers.table_of(hop)}{attempt.where}{_cause_helpers.formatted_owner(hop)}"
+    )

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from tracer.handshakes._cause_helpers import missing
+from tracer.handshakes._cause_helpers import formatted_loss
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     if not attempt.syn.complete:
         return Cause("not known", f"not known, a part of its way was lost: {attempt.syn.verdict}", Evidence.DERIVED)
     if attempt.doubtful:
-        lost = f"packets were {missing(attempt)} while its answer was awaited"
+        lost = f"packets were {formatted_loss(attempt)} while its answer was awaited"
         return Cause("not known", f"not known, {lost}: {attempt.syn.verdict}", Evidence.DERIVED)
     return Cause("not known", f"not known: {attempt.syn.verdict}", Evidence.DERIVED)

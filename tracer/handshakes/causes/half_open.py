@@ -4,24 +4,24 @@ left, no ACK was seen for a second. Where ACKs are not recorded, only the answer
 
 from __future__ import annotations
 
-from tracer.handshakes._cause_helpers import missing
+from tracer.handshakes._cause_helpers import formatted_loss
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     shake = attempt.syn.handshake
     if shake and shake.accepted:
         by = f"{attempt.process}{attempt.where}"
         waiting = f", SYN queue {shake.syn_queue}" if shake.syn_queue else ""
     elif attempt.synacks:
-        by, waiting = place(attempt.reached.dst, attempt.reached.dport), ""
+        by, waiting = format_endpoint(attempt.reached.dst, attempt.reached.dport), ""
     else:
         return None
     if attempt.partial:
         return Cause("answered", f"answered by {by}; what came after it was not recorded", good=True)
     ack = "the client's ACK has not come"
     if attempt.doubtful:
-        ack = f"the client's ACK was not seen, while packets were {missing(attempt)}"
+        ack = f"the client's ACK was not seen, while packets were {formatted_loss(attempt)}"
     return Cause("half-open", f"answered by {by}, {ack}{waiting}", good=True)

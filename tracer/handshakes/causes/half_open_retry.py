@@ -9,7 +9,7 @@ from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     if not any(h.handshake and h.handshake.stage == "request" for h in _cause_helpers.hops(attempt)):
         return None
     done = "then connected" if _cause_helpers.connected(attempt) in ("connected", "acknowledged") else "SYN-ACK sent once more"

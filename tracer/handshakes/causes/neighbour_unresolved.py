@@ -17,8 +17,8 @@ FUNCTIONS = frozenset({"neigh_invalidate", "arp_error_report", "ndisc_error_repo
 """What drops those that wait when nobody has answered; for IPv6 without a reason of its own."""
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
-    clue, drop = attempt.syn.clue("neighbour"), attempt.syn.drop
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
+    clue, drop = attempt.syn.detail("neighbour"), attempt.syn.drop
     family = "ipv6" if ":" in attempt.reached.dst else "ipv4"
     if clue and family not in clue.facts:
         family = "ipv6"  # a route for IPv4 may lead by an IPv6 address

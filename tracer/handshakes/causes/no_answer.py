@@ -6,17 +6,17 @@ from __future__ import annotations
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     if attempt.syn.outcome not in ("forwarded", "sent") or not attempt.syn.complete or attempt.doubtful:
         return None
     hop = next((h for h in reversed(attempt.syn.hops) if h.out_iface and not h.clone), None)
     by = f" by {hop.out_iface}" if hop else ""
     owner = next((h.owner for h in reversed(attempt.syn.hops) if h.nat and h.owner and h.owner.target), None)
     who = f", {owner.target}," if owner else ""
-    target = place(attempt.reached.dst, attempt.reached.dport)
+    target = format_endpoint(attempt.reached.dst, attempt.reached.dport)
     return Cause(
         "no answer", f"left{by}{attempt.where}, no SYN-ACK in 1 s: {target}{who} should have answered", Evidence.DERIVED
     )

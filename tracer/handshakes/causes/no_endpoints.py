@@ -15,7 +15,7 @@ from tracer.model.packet import Hop
 from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     for hop in _cause_helpers.hops(attempt):
         fate = _fate(hop) if hop.verdict in ("REJECT", "DROP") else ""
         if fate:
@@ -23,7 +23,9 @@ def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
             done = "rejected" if hop.verdict == "REJECT" else "dropped"
             evidence = Evidence.DERIVED if hop.ipvs else Evidence.OBSERVED
             return Cause(
-                "no endpoints", f"{what}: {done} {_cause_helpers.by(attempt.syn, hop)}{_cause_helpers.whose(hop)}", evidence
+                "no endpoints",
+                f"{what}: {done} {_cause_helpers.formatted_actor(attempt.syn, hop)}{_cause_helpers.formatted_owner(hop)}",
+                evidence,
             )
     return None
 
@@ -32,7 +34,7 @@ def _fate(hop: Hop) -> str:
     """What the rule's comment says, or what its owner's words have from rules before it."""
     if hop.ipvs:
         return fate_in(hop.owner)
-    decision = hop.walk.decision if hop.walk else None
+    decision = hop.rule_trace.decision if hop.rule_trace else None
     if not decision or not decision.rule or decision.hotdrop:
         return ""
     says = f"{decision.rule.comment} {decision.rule.text}"

@@ -7,7 +7,7 @@ from tracer.handshakes import _cause_helpers
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.packets.outcome import without_socket
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 
 def nobody(attempt: ConnectionAttempt) -> bool:
@@ -16,13 +16,14 @@ def nobody(attempt: ConnectionAttempt) -> bool:
 
 
 def answered(attempt: ConnectionAttempt) -> str:
-    return ", answered with a reset" if attempt.syn.clue("reset") or attempt.resets else ""
+    return ", answered with a reset" if attempt.syn.detail("reset") or attempt.resets else ""
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     if not nobody(attempt):
         return None
     where = attempt.where or " here"
     return Cause(
-        "no listener", f"nobody listens on {place(attempt.reached.dst, attempt.reached.dport)}{where}{answered(attempt)}"
+        "no listener",
+        f"nobody listens on {format_endpoint(attempt.reached.dst, attempt.reached.dport)}{where}{answered(attempt)}",
     )

@@ -26,8 +26,8 @@ IPV6 = {
 REASONS = {"IP_INNOROUTES": "there is no route", "IP_OUTNOROUTES": "there is no route", "IP_INADDRERRORS": "it is not for here"}
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
-    clue, drop = attempt.syn.clue("route"), attempt.syn.drop
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
+    clue, drop = attempt.syn.detail("route"), attempt.syn.drop
     if clue:
         number = clue.number("errno")
         kind = KINDS.get(number, f"the route says {errno.errorcode.get(number, number)}")

@@ -10,30 +10,32 @@ from tracer.handshakes import _cause_helpers
 from tracer.handshakes.snat_clients import snat
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 REASONS = frozenset({"TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS", "TCP_RFC7323_PAWS_ACK"})
 SETTINGS = ("tcp_timestamps", "tcp_tw_reuse", "tcp_tw_recycle")
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
-    clue = attempt.syn.clue("time-wait")
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
+    clue = attempt.syn.detail("time-wait")
     if clue and clue.facts.get("answer") != "taken over":
-        return Cause("old timestamp", f"dropped: {_hit(attempt)}{settings(attempt, spaces)}")
+        return Cause("old timestamp", f"dropped: {_hit(attempt)}{settings(attempt, inspector)}")
     drop = attempt.syn.drop
     if drop and drop.reason in REASONS:
-        return Cause("old timestamp", f"dropped: its TCP timestamp is older than the connection's{settings(attempt, spaces)}")
+        return Cause(
+            "old timestamp", f"dropped: its TCP timestamp is older than the connection's{settings(attempt, inspector)}"
+        )
     return None
 
 
 def _hit(attempt: ConnectionAttempt) -> str:
-    clue = attempt.syn.clue("time-wait")
+    clue = attempt.syn.detail("time-wait")
     assert clue
-    client = place(attempt.reached.src, attempt.reached.sport)
+    client = format_endpoint(attempt.reached.src, attempt.reached.sport)
     hit = f"it hit a connection in {clue.facts.get('state')}{attempt.where} of the same ports ({client})"
     if "tsval" in clue.facts and "ts_recent" in clue.facts:
         tsval, recent = clue.number("tsval"), clue.number("ts_recent")
-        if _cause_helpers.older(tsval, recent):
+        if _cause_helpers.is_older(tsval, recent):
             return f"{hit}, and its timestamp {tsval} is older than {recent} of {clue.number('seconds')} s ago{shared(attempt)}"
     return f"{hit}, which its sequence number does not go beyond{shared(attempt)}"
 
@@ -47,12 +49,12 @@ def shared(attempt: ConnectionAttempt) -> str:
     return f"; {given.kind} gives {many} the one address {given.after.src}"
 
 
-def settings(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> str:
+def settings(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> str:
     """The sysctls that have a say in it, as they stand, as a clause; "" where they were not read.
 
     Every kernel has the first one; another that has no value does not exist.
     """
-    values = [(name, spaces.setting(attempt.place, f"net/ipv4/{name}")) for name in SETTINGS]
+    values = [(name, inspector.setting(attempt.place, f"net/ipv4/{name}")) for name in SETTINGS]
     if not values[0][1]:
         return ""
     return "; " + ", ".join(f"{name} {value or 'does not exist'}" for name, value in values)

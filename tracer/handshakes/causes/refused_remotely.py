@@ -6,16 +6,17 @@ from __future__ import annotations
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.packets import icmp
-from tracer.util.addresses import place
+from tracer.util.addresses import format_endpoint
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     following = (attempt.syn.seq + 1) & 0xFFFFFFFF
     for packet in attempt.resets:
         if packet.ack == following:
             start = f" (from {packet.netns})" if not packet.hops[0].in_iface else ""
             return Cause(
-                "refused elsewhere", f"answered with a reset by {place(packet.endpoints.src, packet.endpoints.sport)}{start}"
+                "refused elsewhere",
+                f"answered with a reset by {format_endpoint(packet.endpoints.src, packet.endpoints.sport)}{start}",
             )
     for packet in attempt.errors:
         name = icmp.error(packet) or f"an {packet.protocol} error"

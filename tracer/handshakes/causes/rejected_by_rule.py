@@ -8,8 +8,11 @@ from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     hop = next((h for h in _cause_helpers.hops(attempt) if h.verdict == "REJECT"), None)
     if not hop:
         return None
-    return Cause("rejected", f"REJECTed {_cause_helpers.by(attempt.syn, hop)}{attempt.where}{_cause_helpers.whose(hop)}")
+    return Cause(
+        "rejected",
+        f"REJECTed {_cause_helpers.formatted_actor(attempt.syn, hop)}{attempt.where}{_cause_helpers.formatted_owner(hop)}",
+    )

@@ -12,7 +12,7 @@ from tracer.node.namespace_view import NamespaceInspector
 LIVE = frozenset({"ESTABLISHED", "FIN_WAIT1", "FIN_WAIT2", "CLOSE_WAIT", "LAST_ACK", "CLOSING", "SYN_RECV"})
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     hop = next((h for h in reversed(attempt.syn.hops) if h.socket and not h.clone), None)
     if not hop or not hop.socket or hop.socket.state not in LIVE:
         return None

@@ -11,8 +11,8 @@ from tracer.node.namespace_view import NamespaceInspector
 ENDS = {"connected": "the client came back with it", "refused": "the client came back with it and was dropped"}
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
-    shake, clue = attempt.syn.handshake, attempt.syn.clue("listener")
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
+    shake, clue = attempt.syn.handshake, attempt.syn.detail("listener")
     if not shake or not shake.cookie or not shake.accepted:
         return None
     reason = ""

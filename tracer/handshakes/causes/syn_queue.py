@@ -9,8 +9,8 @@ from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
-    clue, shake = attempt.syn.clue("listener"), attempt.syn.handshake
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
+    clue, shake = attempt.syn.detail("listener"), attempt.syn.handshake
     if not clue or not shake or shake.stage != "SYN" or shake.accepted is not False or clue.number("syncookies"):
         return None
     waiting, limit, backlog = (clue.number(name) for name in ("syn_queue", "accept_limit", "syn_backlog"))

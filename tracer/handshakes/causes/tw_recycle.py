@@ -13,15 +13,15 @@ from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 
 
-def why(attempt: ConnectionAttempt, spaces: NamespaceInspector) -> Cause | None:
+def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     shake = attempt.syn.handshake
     if not shake or shake.stage != "SYN" or shake.accepted is not False:
         return None
-    if spaces.setting(attempt.place, "net/ipv4/tcp_tw_recycle") != "1":
+    if inspector.setting(attempt.place, "net/ipv4/tcp_tw_recycle") != "1":
         return None
     return Cause(
         "old timestamp",
         "dropped: most likely its TCP timestamp is older than the last one from that address, and tcp_tw_recycle rejects such"
-        f" SYNs{shared(attempt)}{settings(attempt, spaces)}",
+        f" SYNs{shared(attempt)}{settings(attempt, inspector)}",
         Evidence.DERIVED,
     )

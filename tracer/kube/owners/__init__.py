@@ -47,24 +47,24 @@ def marks() -> dict[str, str]:
     return joined
 
 
-def owner_of(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner:
+def owner_of(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner:
     """Whose rule it is.
 
     The administrator's are those that nobody known wrote; unknown stays what cannot be told: a rule whose text is hidden from
     whoever read it, or one of a program that does not show for whom it wrote it.
     """
-    remembered = known.memory.get(rule, ruleset, known.store.version)
+    remembered = cluster.cache.get(rule, ruleset, cluster.store.version)
     if remembered:
         return remembered
-    found = _find(rule, ruleset, known)
+    found = _find(rule, ruleset, cluster)
     if found.known:
-        known.memory.put(rule, ruleset, found)
+        cluster.cache.put(rule, ruleset, found)
     return found
 
 
-def _find(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner:
+def _find(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner:
     for _, find in finders():
-        found = find(rule, ruleset, known)
+        found = find(rule, ruleset, cluster)
         if found:
             return found
     return UNKNOWN if rule.chain in BASE and is_hidden(rule) else ADMINISTRATOR

@@ -14,5 +14,5 @@ COMMENTS = ("cali:",)
 TABLES = ("calico",)
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
     return by_name(rule, PROGRAM, CHAINS, TABLES, COMMENTS)

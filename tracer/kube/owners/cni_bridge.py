@@ -20,9 +20,9 @@ _CHAIN = re.compile(r"CNI-[0-9a-f]{24}")
 _ID = re.compile(r'^name: "[^"]*" id: "([^"]+)"$')
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
     if _CHAIN.fullmatch(rule.chain) or (rule.chain in BASE and _CHAIN.fullmatch(rule.target)):
-        return _of_pod(rule, known)
+        return _of_pod(rule, cluster)
     if rule.chain == "CNI-ADMIN":
         return Owner("administrator", detail=rule.chain, evidence="chain name")
     if rule.chain == "CNI-FORWARD" or (rule.chain in BASE and rule.target in ("CNI-FORWARD", "CNI-ADMIN")):
@@ -30,9 +30,9 @@ def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
     return None
 
 
-def _of_pod(rule: Rule, known: ClusterView) -> Owner:
+def _of_pod(rule: Rule, cluster: ClusterView) -> Owner:
     found = _ID.search(rule.comment)
-    sandbox = known.sandboxes.of(found[1]) if found else None
+    sandbox = cluster.sandboxes.of(found[1]) if found else None
     if not sandbox:
         return Owner("unknown", program=BRIDGE, evidence="chain name")
     return Owner("Pod", sandbox.namespace, sandbox.name, "", BRIDGE, "ipMasq", "", "", "CNI result cache")

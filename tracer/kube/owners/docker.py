@@ -26,7 +26,7 @@ _SHAPES = (
 """Its rules in iptables' own chains, word for word; another that names docker0 may be anybody's."""
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
     if rule.table in TABLES:
         return Owner("program", program=PROGRAM, detail=f"table {rule.table}", evidence="table name")
     if rule.chain == "DOCKER-USER":

@@ -32,15 +32,15 @@ _SHAPES = {
 }
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
     if rule.chain.startswith("FLANNEL-") or rule.table.startswith("flannel-"):
-        return _own(rule, known, "chain name")
+        return _own(rule, cluster, "chain name")
     if rule.comment.startswith("flanneld "):
-        return _own(rule, known, "comment")
+        return _own(rule, cluster, "comment")
     if from_base(rule, ("FLANNEL-",)):
-        return _own(rule, known, "chain it jumps to")
+        return _own(rule, cluster, "chain it jumps to")
     if rule.chain == "POSTROUTING" and rule.table == "nat" and _bare(rule, ruleset):
-        return _own(rule, known, "shape of the rule, and of those around it")
+        return _own(rule, cluster, "shape of the rule, and of those around it")
     return None
 
 
@@ -64,13 +64,13 @@ def _bare(rule: Rule, ruleset: Ruleset) -> bool:
     return ("inside", [nets[0], nets[0]]) in around and ("out", [nets[0]]) in around
 
 
-def _own(rule: Rule, known: ClusterView, evidence: str) -> Owner:
+def _own(rule: Rule, cluster: ClusterView, evidence: str) -> Owner:
     name, nets = _shape(rule)
     detail = ""
     if name == "to subnet":
         detail = f"podCIDR {nets[1]}"
-        node = known.store.this_node()
-        holder = known.store.by_pod_cidr.one(nets[1])
+        node = cluster.store.this_node()
+        holder = cluster.store.by_pod_cidr.one(nets[1])
         if node and node.pod_cidrs:
             detail += "" if nets[1] in node.pod_cidrs else " (not this node's)"
             evidence += ", API: podCIDR"

@@ -45,15 +45,15 @@ _WAYS = {
 }
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
     if IPTABLES_CHAIN.fullmatch(rule.chain):
-        return _of_service(rule, ruleset, known)
+        return _of_service(rule, ruleset, cluster)
     if rule.chain in FOR_SERVICES:
         if rule.target in COMMON - {"KUBE-MARK-MASQ"}:
             return Owner("program", program=PROGRAM, detail=rule.chain, evidence="chain name")
         if rule.target in ("KUBE-NODE-PORT", "KUBE-LOAD-BALANCER") or "--match-set" in rule.text or 'match "set"' in rule.text:
             return None
-        return _of_service(rule, ruleset, known)
+        return _of_service(rule, ruleset, cluster)
     if rule.chain in COMMON and "--match-set" not in rule.text and 'match "set"' not in rule.text:
         return Owner("program", program=PROGRAM, detail=rule.chain, evidence="chain name")
     if from_base(rule, COMMON):
@@ -67,32 +67,32 @@ def service_in(comment: str) -> tuple[str, str, str] | None:
     return (found["ns"], found["name"], found["port"] or "") if found else None
 
 
-def _of_service(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner:
-    found = _by_hash(rule, known) or _by_comment(rule) or _by_ruleset(rule, ruleset) or _by_address(rule, known)
+def _of_service(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner:
+    found = _by_hash(rule, cluster) or _by_comment(rule) or _by_ruleset(rule, ruleset) or _by_address(rule, cluster)
     if not found:
         return Owner("unknown", program=PROGRAM, evidence="chain name")
     port, evidence = found
     end = dnat_target(rule)
-    target = known.leads_to(end[0]) if end else ""
+    target = cluster.leads_to(end[0]) if end else ""
     if not end and rule.chain.startswith("KUBE-SEP-"):
-        behind = known.store.by_endpoint_chain.one(rule.chain[9:])
-        target = known.leads_to(behind[1].address) if behind and rule.target == "DNAT" else ""
+        behind = cluster.store.by_endpoint_chain.one(rule.chain[9:])
+        target = cluster.leads_to(behind[1].address) if behind and rule.target == "DNAT" else ""
     return port.owner(detail(rule, port), evidence, PROGRAM, target)
 
 
 Found = tuple[ServicePort, str]
 
 
-def _by_hash(rule: Rule, known: ClusterView) -> Found | None:
+def _by_hash(rule: Rule, cluster: ClusterView) -> Found | None:
     """By the API's Services: each has its hash, and so has each endpoint."""
     for chain in (rule.chain, rule.target):
         match = IPTABLES_CHAIN.fullmatch(chain)
         if match and match[1] == "SEP":
-            behind = known.store.by_endpoint_chain.one(match[2])
+            behind = cluster.store.by_endpoint_chain.one(match[2])
             if behind:
                 return behind[0], "API: chain hash"
         elif match:
-            port = known.store.by_chain.one(match[2])
+            port = cluster.store.by_chain.one(match[2])
             if port:
                 return port, "API: chain hash"
     return None
@@ -145,18 +145,18 @@ def _told(ruleset: Ruleset) -> dict[str, ServicePort]:
     return told
 
 
-def _by_address(rule: Rule, known: ClusterView) -> Found | None:
+def _by_address(rule: Rule, cluster: ClusterView) -> Found | None:
     ports, proto = destination_ports(rule), protocol(rule)
     if rule.chain not in FOR_SERVICES or len(ports) != 1 or not proto:
         return None
     address = destination(rule)
     if address and not address.startswith("127."):
-        found = known.store.by_address.one((address, ports[0], proto))
+        found = cluster.store.by_address.one((address, ports[0], proto))
         return (found[0], "API: address and port") if found else None
     if rule.table == "filter" and rule.chain == "KUBE-NODEPORTS":
-        health = known.store.by_health_port.all(ports[0])
+        health = cluster.store.by_health_port.all(ports[0])
         return (health[0], "API: health check port") if len({(p.namespace, p.name) for p in health}) == 1 else None
-    port = known.store.by_node_port.one((ports[0], proto))
+    port = cluster.store.by_node_port.one((ports[0], proto))
     return (port, "API: NodePort") if port else None
 
 

@@ -24,7 +24,7 @@ SHARED = frozenset({"KUBE-SERVICES", "KUBE-POSTROUTING", "KUBE-NODEPORTS"})
 """Chains that the iptables mode has too; here their rules ask ipsets."""
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
     asks_set = "--match-set KUBE-" in rule.text or 'xt match "set"' in rule.text
     mine = rule.chain in OWN or (rule.chain in SHARED and (asks_set or rule.target in OWN))
     # kubelet's KUBE-FIREWALL is in the filter table.
@@ -41,9 +41,9 @@ def asks_for_the_service(rule: Rule) -> bool:
     return bool(_FOR_SERVICE.search(rule.text))
 
 
-def owner_of_virtual_server(address: str, port: int, protocol: str, known: ClusterView) -> Owner:
+def owner_of_virtual_server(address: str, port: int, protocol: str, cluster: ClusterView) -> Owner:
     """Whose a virtual server is: by cluster, external or load balancer IP; a NodePort has one on every local address."""
-    store = known.store
+    store = cluster.store
     found = store.by_address.one((address, port, protocol))
     if found:
         return found[0].owner(found[1], "API: address and port", PROGRAM)

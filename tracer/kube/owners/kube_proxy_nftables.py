@@ -28,17 +28,17 @@ _NODE_PORT = re.compile(r"^(tcp|udp|sctp) \. (\d+)\b")
 _SERVICE_IP = re.compile(r"^([0-9a-f.:]+) \. (tcp|udp|sctp) \. (\d+)\b")
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
     if rule.table != "kube-proxy":
         return None
     named = read_nftables_name(rule.chain)
     if not named:
         return Owner("program", program=PROGRAM, detail=f"chain {rule.chain}", evidence="table name")
     end = dnat_target(rule)
-    return _service(named, known, target=known.leads_to(end[0]) if end else "")
+    return _service(named, cluster, target=cluster.leads_to(end[0]) if end else "")
 
 
-def owner_of_element(text: str, known: ClusterView) -> Owner | None:
+def owner_of_element(text: str, cluster: ClusterView) -> Owner | None:
     """Whose the element of a verdict map is that chose; text as nft writes it: tcp . 30285 : goto external-...
 
     None for an element that names no Service.
@@ -46,12 +46,12 @@ def owner_of_element(text: str, known: ClusterView) -> Owner | None:
     node_port, service_ip = _NODE_PORT.search(text), _SERVICE_IP.search(text)
     detail = f"NodePort {node_port[2]}" if node_port else ""
     if service_ip:
-        at = known.store.by_address.one((service_ip[1], int(service_ip[3]), service_ip[2]))
+        at = cluster.store.by_address.one((service_ip[1], int(service_ip[3]), service_ip[2]))
         detail = at[1] if at else f"{service_ip[1]}:{service_ip[3]}"
     for chain in _LEADS.findall(text):
         named = read_nftables_name(chain.rstrip(","))
         if named:
-            return _service(named, known, detail)
+            return _service(named, cluster, detail)
     fate = NONE if "goto reject-chain" in text else NONE_HERE if text.endswith(": drop") else ""
     said = _SAYS.search(text)
     label = service_in(said[1]) if said else None
@@ -59,23 +59,23 @@ def owner_of_element(text: str, known: ClusterView) -> Owner | None:
         proto = node_port[1] if node_port else service_ip[2] if service_ip else "tcp"
         found, evidence = ServicePort(*label, proto, 0), "comment of the map element"
     else:
-        by_key = _by_key(node_port, service_ip, known)
+        by_key = _by_key(node_port, service_ip, cluster)
         if not by_key:
             return None
         found, evidence = by_key, "API: key of the map element"
     return found.owner(", ".join(p for p in (detail, fate) if p), evidence, PROGRAM)
 
 
-def _by_key(node_port: re.Match[str] | None, service_ip: re.Match[str] | None, known: ClusterView) -> ServicePort | None:
+def _by_key(node_port: re.Match[str] | None, service_ip: re.Match[str] | None, cluster: ClusterView) -> ServicePort | None:
     """The Service whose address or NodePort the element's key is: netlink gives elements without their comments."""
     if node_port:
-        return known.store.by_node_port.one((int(node_port[2]), node_port[1]))
-    found = service_ip and known.store.by_address.one((service_ip[1], int(service_ip[3]), service_ip[2]))
+        return cluster.store.by_node_port.one((int(node_port[2]), node_port[1]))
+    found = service_ip and cluster.store.by_address.one((service_ip[1], int(service_ip[3]), service_ip[2]))
     return found[0] if found else None
 
 
-def _service(named: NftChainName, known: ClusterView, detail: str = "", target: str = "") -> Owner:
+def _service(named: NftChainName, cluster: ClusterView, detail: str = "", target: str = "") -> Owner:
     if named.address and not target:
-        target = known.leads_to(named.address)
+        target = cluster.leads_to(named.address)
     owned = (named.namespace, named.name, named.port_name)
     return Owner("Service", *owned, PROGRAM, detail, target, "", "chain name")

@@ -19,7 +19,7 @@ CHAINS = ("KUBE-ROUTER-", "KUBE-POD-FW-", "KUBE-NWPLCY-", "KUBE-HAIRPIN-")
 _POD = re.compile(r"POD name: ?(?P<name>\S+) namespace: ?(?P<ns>\S+)")
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
     if not (rule.chain.startswith(CHAINS) or from_base(rule, CHAINS) or rule.comment.startswith("kube-router netpol")):
         return None
     pod = _POD.search(rule.comment)

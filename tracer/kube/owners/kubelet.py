@@ -17,7 +17,7 @@ FIREWALL = frozenset({"KUBE-FIREWALL"})
 MARKS = {"KUBE-FIREWALL": "KUBE-MARK-DROP"}
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
     own = OWN | FIREWALL if rule.table == "filter" else OWN
     if rule.chain in own:
         return Owner("program", program=PROGRAM, detail=rule.chain, evidence="chain name")

@@ -28,7 +28,7 @@ TABLES = {"firewalld": "firewalld"}
 COMMENTS = {"NodeLocal DNS Cache:": "NodeLocal DNSCache"}
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
     if rule.table in TABLES:
         return Owner("program", program=TABLES[rule.table], detail=f"table {rule.table}", evidence="table name")
     for chain in (rule.chain, rule.target if rule.chain in BASE else ""):

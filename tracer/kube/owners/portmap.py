@@ -27,15 +27,15 @@ MARKS = {"CNI-HOSTPORT-MASQ": "CNI-HOSTPORT-SETMARK"}
 _ID = re.compile(r'id: "([^"]+)"|^([0-9a-f]{64})$')
 
 
-def owner(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner | None:
+def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
     if rule.table == TABLE:
         if _container(rule):
-            return _of_pod(rule, ruleset, known)
+            return _of_pod(rule, ruleset, cluster)
         return Owner("program", program=PROGRAM, detail=f"chain {rule.chain}", evidence="table name")
     if rule.chain.startswith((FOR_POD, FOR_POD_SNAT)) or (
         rule.chain in OWN and rule.target.startswith((FOR_POD, FOR_POD_SNAT))
     ):
-        return _of_pod(rule, ruleset, known)
+        return _of_pod(rule, ruleset, cluster)
     if rule.chain in OWN:
         return Owner("program", program=PROGRAM, detail=rule.chain, evidence="chain name")
     if from_base(rule, OWN):
@@ -49,19 +49,19 @@ def _container(rule: Rule) -> str:
     return (found[1] or found[2]) if found else ""
 
 
-def _of_pod(rule: Rule, ruleset: Ruleset, known: ClusterView) -> Owner:
+def _of_pod(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner:
     chain = rule.chain if rule.chain.startswith((FOR_POD, FOR_POD_SNAT)) else rule.target
     rules = _together(rule, ruleset, chain)
     ports = next((p for p in map(destination_ports, (rule, *rules)) if p), ())
     detail = f"hostPort {', '.join(map(str, ports))}" if ports else "hostPort"
     container = next(filter(None, map(_container, (rule, *rules))), "")
-    sandbox = (known.sandboxes.of(container) if container else None) or known.sandboxes.of_chain(chain)
+    sandbox = (cluster.sandboxes.of(container) if container else None) or cluster.sandboxes.of_chain(chain)
     if sandbox:
         return Owner("Pod", sandbox.namespace, sandbox.name, "", PROGRAM, detail, "", "", "CNI result cache")
     end = next((e for e in map(dnat_target, (rule, *rules)) if e), None)
     proto = next(filter(None, map(protocol, (rule, *rules))), "tcp")
     for port in ports if end else ():
-        pods = [p for p in known.store.by_host_port.all((port, proto)) if end and end[0] in p.addresses]
+        pods = [p for p in cluster.store.by_host_port.all((port, proto)) if end and end[0] in p.addresses]
         if len(pods) == 1:
             return pods[0].owner(detail, "API: pod address and hostPort", PROGRAM)
     return Owner("unknown", program=PROGRAM, detail=detail, evidence="chain name")

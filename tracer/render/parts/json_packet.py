@@ -10,7 +10,7 @@ from typing import Any
 
 from tracer.model.kube import UNKNOWN, Owner
 from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, IpvsDecision, Packet, Socket
-from tracer.model.rule import Rule, RuleHit, RuleTrace, path
+from tracer.model.rule import Rule, RuleHit, RuleTrace, format_path
 
 Object = dict[str, Any]
 
@@ -65,8 +65,8 @@ def _hop(hop: Hop, began: int) -> Object:
     ):
         if text:
             out[key] = text
-    if hop.walk:
-        out |= _walk(hop.walk)
+    if hop.rule_trace:
+        out |= _walk(hop.rule_trace)
     if hop.from_conntrack:
         out["from_conntrack"] = True
     if hop.nat:
@@ -80,39 +80,39 @@ def _hop(hop: Hop, began: int) -> Object:
         out["socket"] = _socket(hop.socket)
     if hop.drop:
         out["drop"] = _drop(hop.drop)
-    if hop.clue:
-        out["clue"] = {"what": hop.clue.what, **hop.clue.facts}
+    if hop.detail:
+        out["clue"] = {"what": hop.detail.what, **hop.detail.facts}
     if hop.owner:
         out["owner"] = _owner(hop.owner)
     return out
 
 
-def _walk(walk: RuleTrace) -> Object:
+def _walk(trace: RuleTrace) -> Object:
     """The rule that decided, and all that acted; or why that is not known."""
     out: Object = {}
-    if walk.decision:
-        out["chain_path"] = path(walk.decision.path)
-        if walk.decision.rule:
-            out["rule"] = _rule(walk.decision.rule)
-        if walk.decision.hotdrop:
-            out["hotdrop"] = walk.decision.hotdrop
-    if walk.undecided:
-        out["undecided"] = walk.undecided
-    if walk.visits:
-        out["acted"] = [_visit(v) for v in walk.visits]
-    if walk.possible:
-        out["possible"] = [_rule(r) for r in walk.possible]
+    if trace.decision:
+        out["chain_path"] = format_path(trace.decision.path)
+        if trace.decision.rule:
+            out["rule"] = _rule(trace.decision.rule)
+        if trace.decision.hotdrop:
+            out["hotdrop"] = trace.decision.hotdrop
+    if trace.undecided:
+        out["undecided"] = trace.undecided
+    if trace.hits:
+        out["acted"] = [_visit(v) for v in trace.hits]
+    if trace.possible:
+        out["possible"] = [_rule(r) for r in trace.possible]
     return out
 
 
-def _visit(visit: RuleHit) -> Object:
-    out: Object = {"chain_path": path(visit.path), "verdict": visit.verdict, "evidence": visit.evidence.value}
-    if visit.rule:
-        out["rule"] = _rule(visit.rule)
-    if visit.element:
-        out["element"] = visit.element
-    if visit.hotdrop:
-        out["hotdrop"] = visit.hotdrop
+def _visit(hit: RuleHit) -> Object:
+    out: Object = {"chain_path": format_path(hit.path), "verdict": hit.verdict, "evidence": hit.evidence.value}
+    if hit.rule:
+        out["rule"] = _rule(hit.rule)
+    if hit.element:
+        out["element"] = hit.element
+    if hit.hotdrop:
+        out["hotdrop"] = hit.hotdrop
     return out
 
 

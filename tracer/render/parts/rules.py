@@ -14,43 +14,43 @@ PASSED = frozenset({"", "JUMP", "GOTO"})
 """What a rule does that only leads on: the path tells of it."""
 
 
-def acted(visits: Sequence[RuleHit]) -> list[RuleHit]:
+def acted(hits: Sequence[RuleHit]) -> list[RuleHit]:
     """Those that did more than lead on."""
-    return [v for v in visits if v.verdict not in PASSED]
+    return [v for v in hits if v.verdict not in PASSED]
 
 
-def words(rule: Rule) -> str:
+def format_rule(rule: Rule) -> str:
     """The rule's text, or what it does if iptables-save told none."""
     return rule.text or f"{rule.target or 'counts'} (its text could not be read)"
 
 
-def rule_lines(hop: Hop, verbose: bool, ink: Styler, explained: bool = False) -> Iterator[str]:
+def rule_lines(hop: Hop, verbose: bool, style: Styler, explained: bool = False) -> Iterator[str]:
     """Which rules acted, for people: the one that decided; verbose: also those before it that did more than lead there.
 
     explained: of a packet that nobody has sent everything is derived, so it is not said of each rule.
     """
-    walk = hop.walk
+    walk = hop.rule_trace
     if not walk:
         return
     before = "from conntrack, " * hop.from_conntrack
     if walk.undecided:
         reason = plain(walk.undecided)
-        yield ink("doubt", before + (reason if reason.startswith("decided") else f"rule not known: {reason}"))
+        yield style("doubt", before + (reason if reason.startswith("decided") else f"rule not known: {reason}"))
         for rule in walk.possible:
-            yield ink("quiet", plain(f"  perhaps {rule.chain} {rule.number}: {rule.text}"))
+            yield style("quiet", plain(f"  perhaps {rule.chain} {rule.number}: {rule.text}"))
         return
-    visits = acted(walk.visits) if verbose and not hop.nat else [v for v in (walk.decision,) if v]
+    visits = acted(walk.hits) if verbose and not hop.nat else [v for v in (walk.decision,) if v]
     for visit in visits:
-        remark = "  " + ink("quiet", "(derived)") if visit.evidence is Evidence.DERIVED and not explained else ""
+        remark = "  " + style("quiet", "(derived)") if visit.evidence is Evidence.DERIVED and not explained else ""
         # The first packet's lines tell the whole way, and the rule.
         places = visit.path[-1:] if before and not verbose else visit.path
         steps = f"{KEEP}> ".join(f"{plain(p.chain)}{KEEP}{p.number or 'policy'}" for p in places)
-        said = plain(words(visit.rule)) if visit.rule and (verbose or not before) else ""
+        said = plain(format_rule(visit.rule)) if visit.rule and (verbose or not before) else ""
         if before:
-            yield f"{before}decided by {ink('place', steps)}{': ' * bool(said)}{said}{remark}"
+            yield f"{before}decided by {style('place', steps)}{': ' * bool(said)}{said}{remark}"
         else:
-            yield f"{ink('place', steps)}{remark}"
+            yield f"{style('place', steps)}{remark}"
             if visit.hotdrop:
-                yield "  " + ink("doubt", f"dropped here because {plain(visit.hotdrop)}; the rule's target did not act")
+                yield "  " + style("doubt", f"dropped here because {plain(visit.hotdrop)}; the rule's target did not act")
             if said:
                 yield "  " + said

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ipaddress import ip_network
 
 from tracer.rules.iptables.entry import Extension, TableHeader
-from tracer.rules.iptables.rule_parser import Option, words
+from tracer.rules.iptables.rule_parser import Option, format_options
 from tracer.util.octets import encoded
 
 WORDS = -1
@@ -64,7 +64,7 @@ def match(name: str, options: list[Option], at: int) -> Extension:
         data = pack(options)
         if data is not None:
             return Extension(name, revision, at, data)
-    return Extension(name, WORDS, at, encoded(words(options)))
+    return Extension(name, WORDS, at, encoded(format_options(options)))
 
 
 def _ports(value: str) -> tuple[int, int]:
@@ -153,4 +153,4 @@ def target(name: str, options: list[Option], at: int) -> Extension:
     """A target that is no verdict and no chain."""
     if name == "MARK" and [o[0] for o in options] == ["--set-xmark"]:
         return Extension(name, 2, at, struct.pack("<II", *_masked(options[0][2][0])))
-    return Extension(name, WORDS, at, encoded(words(options)))
+    return Extension(name, WORDS, at, encoded(format_options(options)))

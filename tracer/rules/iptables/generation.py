@@ -34,7 +34,7 @@ class Generation:
     object: int
     born: int = 0
     died: int = 0
-    reading: TableSnapshot | None = None
+    snapshot: TableSnapshot | None = None
     ruleset: Ruleset | None = None
     why: str = ""
     asked: int = 0
@@ -43,7 +43,7 @@ class Generation:
     @property
     def octets(self) -> int:
         """Of its rules in the kernel."""
-        return self.reading.table.octets if self.reading and self.reading.table else 0
+        return self.snapshot.table.octets if self.snapshot and self.snapshot.table else 0
 
 
 class GenerationLog:
@@ -54,7 +54,7 @@ class GenerationLog:
         self._over: deque[Generation] = deque()
         self._octets = 0
         self._horizon = 0
-        self.given_up: Counter[str] = Counter()
+        self.shed: Counter[str] = Counter()
 
     def at(self, address: int, time: int) -> Generation:
         """The life of an address at a time: the first not over then; a blob is in use a moment before that is told."""
@@ -65,7 +65,7 @@ class GenerationLog:
                 return life if life.born <= time or time >= self._horizon else _forgotten(address)
         return self._begin(address, time) if time >= self._horizon else _forgotten(address)
 
-    def begun_again(self, life: Generation, time: int) -> Generation:
+    def restart(self, life: Generation, time: int) -> Generation:
         """A new life at an address of which is known that it stands for something else now."""
         self._end(life, time)
         return self._begin(life.object, time)
@@ -75,16 +75,16 @@ class GenerationLog:
         before = self._last(change.before)
         self._end(before or self._begin(change.before, 0), change.time)
         there = self._last(change.object)
-        if there and there.reading and there.reading.ended < change.time:
+        if there and there.snapshot and there.snapshot.ended < change.time:
             self._end(there, change.time)  # its table went with its namespace, which nothing tells
             there = None
         if not there:
             self._begin(change.object, change.time)
 
-    def read(self, life: Generation, reading: TableSnapshot) -> None:
+    def read(self, life: Generation, snapshot: TableSnapshot) -> None:
         """Its rules have been read."""
         before = life.octets
-        life.reading, life.ruleset, life.why = reading, None, ""
+        life.snapshot, life.ruleset, life.why = snapshot, None, ""
         self._octets += (life.octets - before) * bool(life.died)
 
     def in_force(self) -> list[Generation]:
@@ -107,9 +107,9 @@ class GenerationLog:
             oldest = next(iter(self._lives))
             for other in [other for other in self._lives[oldest] if other.died]:
                 self._over.remove(other)
-                self._give_up(other)
+                self._shed(other)
             if oldest in self._lives:
-                self.given_up["in force"] += 1
+                self.shed["in force"] += 1
                 del self._lives[oldest]
         return life
 
@@ -118,12 +118,12 @@ class GenerationLog:
         self._over.append(life)
         self._octets += life.octets
         while self._over and (len(self._over) > REPLACED_KEPT or self._octets > REPLACED_BYTES_KEPT):
-            self._give_up(self._over.popleft())
+            self._shed(self._over.popleft())
 
-    def _give_up(self, life: Generation) -> None:
+    def _shed(self, life: Generation) -> None:
         self._octets -= life.octets
         self._horizon = max(self._horizon, life.died)
-        self.given_up["replaced"] += 1
+        self.shed["replaced"] += 1
         if life.ruleset and isinstance(life.ruleset.chains, Lazy):
             life.ruleset.chains.forget()  # the walks of connections have it, too
         lives = self._lives[life.object]

@@ -18,7 +18,7 @@ from tracer.events.table_trace import RECORDS, REPLACED, SHAPE_AT, SHAPE_MASK, W
 from tracer.model.rule import ChainKey, Rule, Ruleset, RuleTrace
 from tracer.rules.iptables.entry import MalformedTable
 from tracer.rules.iptables.generation import Generation, GenerationLog
-from tracer.rules.iptables.path_search import TableObservation, walk
+from tracer.rules.iptables.path_search import TableObservation, reconstruct
 from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.iptables.table import Table
 from tracer.rules.packet_view import PacketView
@@ -26,14 +26,14 @@ from tracer.util.lazy import Lazy
 
 K = TypeVar("K")
 V = TypeVar("V")
-WALKS_KEPT = 4096
+TRACES_KEPT = 4096
 TABLES_KEPT = 8192
 """Tables of which it is remembered that they were read, or why not."""
-LOOKS_KEPT = 65536
+LOOKUPS_KEPT = 65536
 """Look-ups that are remembered while a table is being read."""
 THREADS_KEPT = 4096
 """Threads of which the last look-up is remembered."""
-ASKED_AT_MOST = 4096
+MAX_REQUESTS = 4096
 """Tables that may wait to be read; what else is wanted then is asked for when a packet meets it again."""
 TRIES = 5
 GONE = "the rules of this moment were replaced before they could be read"
@@ -57,37 +57,37 @@ class TableGenerations:
         self._last_look: OrderedDict[int, TableLookup] = OrderedDict()
         self._known: OrderedDict[TableRequest, None] = OrderedDict()
         self._walks: OrderedDict[object, RuleTrace] = OrderedDict()
-        self.given_up = self._lives.given_up
+        self.shed = self._lives.shed
 
-    def ask(self, wanted: TableRequest) -> bool:
+    def request(self, request: TableRequest) -> bool:
         """Has a table read, unless that is under way. False when too many wait to be read."""
-        self._keep(self._known, wanted, None, TABLES_KEPT, "tables read")
-        return wanted in self._pending or self._start(wanted)
+        self._keep(self._known, request, None, TABLES_KEPT, "tables read")
+        return request in self._pending or self._start(request)
 
-    def expect(self, wanted: TableRequest) -> None:
+    def expect(self, request: TableRequest) -> None:
         """A reading of it will come that was asked for elsewhere."""
-        self._pending[wanted] += 1
+        self._pending[request] += 1
 
-    def _start(self, wanted: TableRequest) -> bool:
-        if len(self._pending) >= ASKED_AT_MOST:
-            self.given_up["tables to read"] += 1
+    def _start(self, request: TableRequest) -> bool:
+        if len(self._pending) >= MAX_REQUESTS:
+            self.shed["tables to read"] += 1
             return False
-        self._pending[wanted] += 1
-        self._reader.ask(wanted)
+        self._pending[request] += 1
+        self._reader.request(request)
         return True
 
-    def note(self, changes: Iterable[TableLookup | TableReplaced]) -> None:
+    def add_changes(self, changes: Iterable[TableLookup | TableReplaced]) -> None:
         """Takes what was drained of look-ups and replacements; then what had been read before that drain."""
         for change in changes:
             if isinstance(change, TableLookup):
                 self._keep(self._last_look, change.thread, change, THREADS_KEPT, "threads")
                 self._looks.append(change)
-                if len(self._looks) > LOOKS_KEPT:
+                if len(self._looks) > LOOKUPS_KEPT:
                     self._unseen_until = self._looks.popleft().time
-                    self.given_up["look-ups"] += 1
+                    self.shed["look-ups"] += 1
             else:
                 self._replace(change)
-        late, self._early = self._early, self._reader.done()
+        late, self._early = self._early, self._reader.read()
         for reading in late:
             self._take(reading)
         if not self._pending:
@@ -102,8 +102,8 @@ class TableGenerations:
             if wanted in self._known and self._pending[wanted] < 2:
                 self._start(wanted)
 
-    def _take(self, reading: TableSnapshot) -> None:
-        wanted = reading.wanted
+    def _take(self, snapshot: TableSnapshot) -> None:
+        wanted = snapshot.request
         if self._pending[wanted] > 1:
             self._pending[wanted] -= 1
         else:
@@ -112,59 +112,59 @@ class TableGenerations:
             return
         looks = [
             x for x in self._looks
-            if x.thread == reading.thread and reading.began <= x.time <= reading.ended
+            if x.thread == snapshot.thread and snapshot.began <= x.time <= snapshot.ended
             and (x.netns, x.family, x.table) == (wanted.netns, wanted.family, wanted.table)
         ]  # fmt: skip
         objects = {x.object for x in looks}
         self._keep(self._known, wanted, None, TABLES_KEPT, "tables read")
-        if not objects or reading.began <= self._unseen_until:
-            why = reading.why or "it was not seen which rules were read"
+        if not objects or snapshot.began <= self._unseen_until:
+            why = snapshot.why or "it was not seen which rules were read"
             self._keep(self._why, wanted, why, TABLES_KEPT, "tables not read")
             return
-        life = self._lives.at(looks[-1].object, reading.ended)
-        if len(objects) == 1 and reading.table and (not life.died or life.died > reading.ended):
-            self._lives.read(life, reading)
+        life = self._lives.at(looks[-1].object, snapshot.ended)
+        if len(objects) == 1 and snapshot.table and (not life.died or life.died > snapshot.ended):
+            self._lives.read(life, snapshot)
         elif not life.died:
-            life.why = reading.why
+            life.why = snapshot.why
 
     def _keep(self, where: OrderedDict[K, V], key: K, value: V, most: int, what: str) -> None:
         where[key] = value
         where.move_to_end(key)
         if len(where) > most:
             where.popitem(last=False)
-            self.given_up[what] += 1
+            self.shed[what] += 1
 
     def _of(self, e: Event) -> Generation:
         """The life that a TABLE event belongs to."""
         life = self._lives.at(e.object, e.time)
-        if life.reading and not life.died and life.reading.wanted != _wanted(e):
-            life = self._lives.begun_again(life, e.time)  # its table went with its namespace, which nothing tells
+        if life.snapshot and not life.died and life.snapshot.request != _wanted(e):
+            life = self._lives.restart(life, e.time)  # its table went with its namespace, which nothing tells
         return life
 
-    def want(self, e: Event) -> None:
+    def request_for(self, e: Event) -> None:
         """Sees to it that the rules which a TABLE event belongs to are read, if they still can be."""
         life = self._of(e)
-        if life.reading or life.died or life.asked >= TRIES:
+        if life.snapshot or life.died or life.asked >= TRIES:
             return
         wanted = _wanted(e)
         if wanted not in self._pending:
-            life.asked += self.ask(wanted)
+            life.asked += self.request(wanted)
 
-    def waits(self, e: Event) -> bool:
+    def is_waiting_for(self, e: Event) -> bool:
         """Whether the rules of a TABLE event may yet be read."""
         life = self._of(e)
-        self.want(e)
-        return not life.reading and not life.died and _wanted(e) in self._pending
+        self.request_for(e)
+        return not life.snapshot and not life.died and _wanted(e) in self._pending
 
     @property
-    def reading(self) -> bool:
+    def is_reading(self) -> bool:
         """Whether any table is being read."""
         return bool(self._pending)
 
-    def walk(self, e: Event, notes: list[TableTrace]) -> RuleTrace:
+    def reconstruct(self, e: Event, notes: list[TableTrace]) -> RuleTrace:
         """How the packet of a TABLE event went through the table. notes: the event's records of steps."""
         life = self._of(e)
-        if not life.reading or not life.reading.table:
+        if not life.snapshot or not life.snapshot.table:
             if life.forgotten:
                 return RuleTrace(undecided=FORGOTTEN)
             return RuleTrace(
@@ -183,20 +183,20 @@ class TableGenerations:
         jumps = notes[0].jumps if notes else ()
         verdict = record.verdict(e)
         hotdrop = notes[0].hotdrop if notes else 0
-        key = (life.reading.ended, life.object, e.hook, verdict, packet, steps, lost, jumps, hotdrop, e.mark)
+        key = (life.snapshot.ended, life.object, e.hook, verdict, packet, steps, lost, jumps, hotdrop, e.mark)
         found = self._walks.get(key)
         if found is None:
-            rules = life.reading.rules
+            rules = life.snapshot.rules
             seen = TableObservation(steps, lost, jumps, self._watched, hotdrop, e.mark)
             try:
-                found = walk(life.reading.table, lambda entry: rules[entry.at], e.hook, verdict, packet, seen)
+                found = reconstruct(life.snapshot.table, lambda entry: rules[entry.at], e.hook, verdict, packet, seen)
             except MalformedTable as bad:
                 return RuleTrace(undecided=f"the rules could not be read ({bad})")
             self._walks[key] = found
-            if len(self._walks) > WALKS_KEPT:
+            if len(self._walks) > TRACES_KEPT:
                 self._walks.popitem(last=False)
         # Walks that are kept have no ruleset: of rules that were replaced it would be the last to hold them.
-        life.ruleset = life.ruleset or _ruleset(e.netns, [(life.reading, life.reading.table)])
+        life.ruleset = life.ruleset or _ruleset(e.netns, [(life.snapshot, life.snapshot.table)])
         return replace(found, ruleset=life.ruleset)
 
     def close(self) -> None:
@@ -207,9 +207,9 @@ class TableGenerations:
         """The rules in force, as far as they have been read: one ruleset a namespace."""
         tables: dict[int, list[tuple[TableSnapshot, Table]]] = {}
         for life in self._lives.in_force():
-            reading = life.reading
+            reading = life.snapshot
             if reading and reading.table:
-                tables.setdefault(reading.wanted.netns, []).append((reading, reading.table))
+                tables.setdefault(reading.request.netns, []).append((reading, reading.table))
         return [_ruleset(netns, found) for netns, found in sorted(tables.items())]
 
 

@@ -12,18 +12,18 @@ from fractions import Fraction
 from ipaddress import IPv6Address
 
 from tracer.model.condition import MatchResult
-from tracer.rules.iptables.rule_parser import Option, words
+from tracer.rules.iptables.rule_parser import Option, format_options
 from tracer.rules.match_context import MatchContext, address_text
 from tracer.rules.packet_view import PacketView
 
 YES, NO = MatchResult(), MatchResult(Fraction(0))
 
 
-def foretell(name: str, options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult:
+def forecast(name: str, options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult:
     """Whether a match is true."""
     function = _KNOWN.get(name)
     told = function(options, packet, world) if function else None
-    return told if told is not None else MatchResult(doubt=f"-m {name} {words(options)}".strip())
+    return told if told is not None else MatchResult(doubt=f"-m {name} {format_options(options)}".strip())
 
 
 def _is(true: bool) -> MatchResult:

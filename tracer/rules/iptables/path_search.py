@@ -72,7 +72,7 @@ class _SearchState:
 RuleOf = Callable[[Entry], Rule]
 
 
-def walk(table: Table, rule: RuleOf, hook: int, verdict: str, packet: PacketView, seen: TableObservation) -> RuleTrace:
+def reconstruct(table: Table, rule: RuleOf, hook: int, verdict: str, packet: PacketView, seen: TableObservation) -> RuleTrace:
     """The way of `packet` through the table at `hook`, which returned `verdict` ("ACCEPT", "DROP", "QUEUE")."""
     if hook not in table.hooks:
         return RuleTrace(undecided=f"the rules of table {table.name} that were read have no such hook")

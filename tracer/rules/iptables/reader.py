@@ -20,7 +20,7 @@ from tracer.rules.iptables import save_join, sockopt
 from tracer.rules.iptables.blob import BlobTable
 from tracer.rules.iptables.entry import MalformedTable
 from tracer.rules.iptables.table import Table
-from tracer.util.worker import Worker, troubles
+from tracer.util.worker import Worker, user_warnings
 
 TRIES = 3
 TOTAL_BYTES = 256 << 20
@@ -44,7 +44,7 @@ class TableSnapshot:
     of; kept only for whoever asks for it.
     """
 
-    wanted: TableRequest
+    request: TableRequest
     thread: int
     began: int
     ended: int
@@ -69,10 +69,10 @@ class TableReader:
         self._done: queue.SimpleQueue[TableSnapshot] = queue.SimpleQueue()
         self._thread = Worker("rules", self._work).start()
 
-    def ask(self, wanted: TableRequest) -> None:
-        self._asked.put(wanted)
+    def request(self, request: TableRequest) -> None:
+        self._asked.put(request)
 
-    def done(self) -> list[TableSnapshot]:
+    def read(self) -> list[TableSnapshot]:
         """What has been read since the last call."""
         readings = []
         while True:
@@ -96,68 +96,68 @@ class TableReader:
         self._done.put(self._answer(wanted) if wanted.table else TableSnapshot(wanted, 0, 0, 0))
         return True
 
-    def _tables(self, wanted: TableRequest) -> list[str]:
+    def _tables(self, request: TableRequest) -> list[str]:
         try:
-            with netns.entered(self._path(wanted.netns)):
-                return sockopt.present(wanted.family)
+            with netns.entered(self._path(request.netns)):
+                return sockopt.present(request.family)
         except (OSError, LookupError):
-            self._forget(wanted.netns)
+            self._forget(request.netns)
             return []
         except Exception as e:
-            troubles.failed("listing a namespace's legacy tables", e)
+            user_warnings.add_failure("listing a namespace's legacy tables", e)
             return []
 
-    def _answer(self, wanted: TableRequest) -> TableSnapshot:
+    def _answer(self, request: TableRequest) -> TableSnapshot:
         """The reading, also when it fails in a way that is not foreseen: somebody waits for it."""
         began = time.monotonic_ns()
         try:
-            return self._read(wanted)
+            return self._read(request)
         except Exception as e:
-            troubles.failed(f"reading the legacy table {wanted.table} of network namespace {wanted.netns}", e)
+            user_warnings.add_failure(f"reading the legacy table {request.table} of network namespace {request.netns}", e)
             why = f"they could not be read ({type(e).__name__}: {e})"
-            return TableSnapshot(wanted, threading.get_native_id(), began, time.monotonic_ns(), why=why)
+            return TableSnapshot(request, threading.get_native_id(), began, time.monotonic_ns(), why=why)
 
-    def _room(self, wanted: TableRequest) -> int:
+    def _room(self, request: TableRequest) -> int:
         """Bytes that a table may have."""
-        if wanted.netns in self._first:
+        if request.netns in self._first:
             return sockopt.MOST_BYTES
-        held = sum(size for other, size in self._sizes.items() if other != wanted)
+        held = sum(size for other, size in self._sizes.items() if other != request)
         return min(sockopt.MOST_BYTES, TOTAL_BYTES - held)
 
     def _forget(self, inode: int) -> None:
         for wanted in [w for w in self._sizes if w.netns == inode]:
             del self._sizes[wanted]
 
-    def _read(self, wanted: TableRequest) -> TableSnapshot:
+    def _read(self, request: TableRequest) -> TableSnapshot:
         why = "they changed while they were read"
         thread = threading.get_native_id()
         began = time.monotonic_ns()
         try:
-            path = self._path(wanted.netns)
+            path = self._path(request.netns)
         except LookupError:
-            self._forget(wanted.netns)
-            return TableSnapshot(wanted, thread, began, began, why="the network namespace is gone")
+            self._forget(request.netns)
+            return TableSnapshot(request, thread, began, began, why="the network namespace is gone")
         for _ in range(TRIES):
             began = time.monotonic_ns()
             try:
                 with netns.entered(path):
-                    found = read_here(wanted, self._room(wanted))
+                    found = read_here(request, self._room(request))
             except sockopt.TooManyEntries as e:
-                self._sizes.pop(wanted, None)
+                self._sizes.pop(request, None)
                 why = f"they are not read: {e}"
-                where = f"table {wanted.table} of {wanted.family}tables in network namespace {wanted.netns} ({path})"
-                troubles.say(f"The rules of {where} are not read, and not told of its packets: {e}.", wanted)
+                where = f"table {request.table} of {request.family}tables in network namespace {request.netns} ({path})"
+                user_warnings.add(f"The rules of {where} are not read, and not told of its packets: {e}.", request)
                 break
             except (OSError, MalformedTable) as e:
                 why = f"they could not be read ({e})"
                 continue
             if found:
                 table, rules, blob, printed = found
-                if wanted.netns not in self._first:
-                    self._sizes[wanted] = len(blob)
+                if request.netns not in self._first:
+                    self._sizes[request] = len(blob)
                 kept = (blob, printed) if self._keep else (b"", None)
-                return TableSnapshot(wanted, thread, began, time.monotonic_ns(), table, rules, "", *kept)
-        return TableSnapshot(wanted, thread, began, time.monotonic_ns(), why=why)
+                return TableSnapshot(request, thread, began, time.monotonic_ns(), table, rules, "", *kept)
+        return TableSnapshot(request, thread, began, time.monotonic_ns(), why=why)
 
 
 def _inode(path: Path) -> int:
@@ -168,13 +168,13 @@ def _inode(path: Path) -> int:
 
 
 def read_here(
-    wanted: TableRequest, room: int = sockopt.MOST_BYTES
+    request: TableRequest, room: int = sockopt.MOST_BYTES
 ) -> tuple[Table, Mapping[int, Rule], bytearray, str | None] | None:
     """The table in this thread's namespace, its rules, and what they were made of; None when it changed meanwhile.
 
     room: bytes that it may have. Raises OSError, TooManyEntries, MalformedTable.
     """
-    family, name = wanted.family, wanted.table
+    family, name = request.family, request.table
     if name not in sockopt.present(family):
         raise OSError(f"there is no table {name} any more")
     raw = sockopt.read(family, name, room)

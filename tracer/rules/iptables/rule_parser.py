@@ -69,7 +69,7 @@ def parse(words: Sequence[str]) -> ParsedRule:
     return out
 
 
-def words(options: Sequence[Option]) -> str:
+def format_options(options: Sequence[Option]) -> str:
     """Options as iptables-save writes them."""
     return " ".join(" ".join(["!"] * negated + [name, *values]) for name, negated, values in options)
 

@@ -19,14 +19,14 @@ from tracer.model.rule import Rule, RuleHit, RuleLocation
 from tracer.rules.ending_targets import CONTINUE, ENDS
 from tracer.rules.iptables.encode import WORDS
 from tracer.rules.iptables.entry import Entry, Extension
-from tracer.rules.iptables.match_forecast import foretell
+from tracer.rules.iptables.match_forecast import forecast
 from tracer.rules.iptables.matches import compute, header_matches, mark_after, mark_after_match, packet_after
 from tracer.rules.iptables.path_search import RULES_TO_TRY
 from tracer.rules.iptables.rule_parser import options_of
 from tracer.rules.iptables.table import RETURN, Table
 from tracer.rules.match_context import MatchContext, assumption, question_of
 from tracer.rules.packet_view import PacketView
-from tracer.rules.rule_path import MOST, Rewrite, RulePath, TooManyPaths, doubtful
+from tracer.rules.rule_path import MOST, Rewrite, RulePath, TooManyPaths, with_condition
 
 ANY_PORT = 46883
 """A source port that stands for all that a match does not name."""
@@ -35,7 +35,7 @@ ANY_PORT = 46883
 @dataclass
 class _Simulation:
     at: int
-    way: RulePath
+    rule_path: RulePath
     packet: PacketView
     stack: tuple[int, ...] = ()
 
@@ -49,7 +49,7 @@ class IptablesSimulator:
     _world: MatchContext = field(init=False)
     _tried: int = field(default=0, init=False)
 
-    def ways(self, hook: int, packet: PacketView, sport_known: bool, world: MatchContext) -> list[RulePath]:
+    def simulate(self, hook: int, packet: PacketView, sport_known: bool, world: MatchContext) -> list[RulePath]:
         """Raises TooManyPaths."""
         found: list[RulePath] = []
         self._tried, self._world = 0, world
@@ -59,10 +59,10 @@ class IptablesSimulator:
                 raise TooManyPaths(f"more than {MOST} ways")
             state = open_states.pop()
             found += self._follow(state, open_states, hook, sport_known)
-        return sorted(found, key=lambda w: bool(w.doubts))
+        return sorted(found, key=lambda w: bool(w.conditions))
 
     def _follow(self, state: _Simulation, fork: list[_Simulation], hook: int, sport_known: bool) -> Iterator[RulePath]:
-        entry, at, way, stack, packet = self.table.entry, state.at, state.way, state.stack, state.packet
+        entry, at, way, stack, packet = self.table.entry, state.at, state.rule_path, state.stack, state.packet
         while True:
             self._tried += 1
             if self._tried > RULES_TO_TRY:
@@ -100,46 +100,46 @@ class IptablesSimulator:
                 yield replace(self._with(way, e, stack, name), verdict=name)
                 return
 
-    def _with(self, way: RulePath, e: Entry, stack: tuple[int, ...], verdict: str) -> RulePath:
+    def _with(self, rule_path: RulePath, e: Entry, stack: tuple[int, ...], verdict: str) -> RulePath:
         path = tuple(RuleLocation(x.chain, x.number) for x in (*(self.table.entry(o) for o in stack), e))
         visit = RuleHit(path, self.rules.get(e.at), verdict, Evidence.DERIVED)
-        return replace(way, visits=(*way.visits, visit))
+        return replace(rule_path, hits=(*rule_path.hits, visit))
 
     def _matches(
-        self, e: Entry, way: RulePath, packet: PacketView, sport_known: bool
+        self, e: Entry, rule_path: RulePath, packet: PacketView, sport_known: bool
     ) -> tuple[RulePath | None, list[RulePath]]:
         """(the way on which the rule matches, None = it cannot; those on which it does not, where it need not)."""
         matched = header_matches(e.header, packet)
         if matched is False:
-            return None, [way]
-        begun, others = way, list[RulePath]()
+            return None, [rule_path]
+        begun, others = rule_path, list[RulePath]()
         if matched is None:
             changed = f"the address in rule {e.number} of {e.chain}, behind DNPT or SNPT,"
-            others.append(doubtful(way, f"{changed} is another", True, ""))
-            way = doubtful(way, f"{changed} is the packet's", True, "")
+            others.append(with_condition(rule_path, f"{changed} is another", True, ""))
+            rule_path = with_condition(rule_path, f"{changed} is the packet's", True, "")
         for match in e.matches:
-            answer = self._answer(match, packet, way.mark, sport_known)
+            answer = self._answer(match, packet, rule_path.mark, sport_known)
             if answer.share == 0:
-                return None, [replace(begun, mark=way.mark)]
+                return None, [replace(begun, mark=rule_path.mark)]
             if answer.doubt:
                 question = question_of(match.name, answer.doubt if match.revision == WORDS else match.data, packet)
-                before = assumption(way.assumed, question)
+                before = assumption(rule_path.assumed, question)
                 if before is False:
-                    return None, [replace(begun, mark=way.mark)]
+                    return None, [replace(begun, mark=rule_path.mark)]
                 if before is None:
                     where = f"rule {e.number} of {e.chain}"
-                    others.append(doubtful(way, answer.doubt, False, where, question))
-                    way = doubtful(way, answer.doubt, True, where, question)
+                    others.append(with_condition(rule_path, answer.doubt, False, where, question))
+                    rule_path = with_condition(rule_path, answer.doubt, True, where, question)
             elif answer.share < 1:
-                others.append(replace(way, share=way.share * (1 - answer.share)))
-                way = replace(way, share=way.share * answer.share)
-            if (mark := mark_after_match(match, way.mark)) != way.mark:
-                way = replace(way, mark=mark)
-        return way, others
+                others.append(replace(rule_path, share=rule_path.share * (1 - answer.share)))
+                rule_path = replace(rule_path, share=rule_path.share * answer.share)
+            if (mark := mark_after_match(match, rule_path.mark)) != rule_path.mark:
+                rule_path = replace(rule_path, mark=mark)
+        return rule_path, others
 
     def _answer(self, match: Extension, packet: PacketView, mark: int | None, sport_known: bool) -> MatchResult:
         if match.revision == WORDS:
-            return foretell(match.name, options_of(match), packet, self._world)
+            return forecast(match.name, options_of(match), packet, self._world)
         sports = {packet.sport} if sport_known else _telling(match)
         told = {compute(match, replace(packet, sport=sport), mark) for sport in sports}
         if len(told) == 1 and None not in told:
@@ -157,17 +157,17 @@ def _telling(match: Extension) -> set[int]:
     return {ANY_PORT} | {p for n in named for p in (n - 1, n, n + 1) if 0 < p < 65536}
 
 
-def _ended(way: RulePath, target: Extension, packet: PacketView) -> RulePath:
+def _ended(rule_path: RulePath, target: Extension, packet: PacketView) -> RulePath:
     """What a target that ends the table does."""
     values = {name: given for name, _, given in options_of(target)} if target.revision == WORDS else {}
     if target.name == "REJECT":
         default = "icmp-port-unreachable" if packet.family == "ip" else "icmp6-port-unreachable"
-        return replace(way, verdict="REJECT", reject=_first(values.get("--reject-with"), default))
+        return replace(rule_path, verdict="REJECT", reject=_first(values.get("--reject-with"), default))
     if target.name == "NFQUEUE":
-        return replace(way, verdict="QUEUE")
+        return replace(rule_path, verdict="QUEUE")
     given = _first(values.get("--to-destination") or values.get("--to-source") or values.get("--to-ports"), "")
     address, port = _end(given) if target.name != "REDIRECT" else ("", _end(":" + given)[1])
-    return replace(way, rewrite=Rewrite(target.name, address, port))
+    return replace(rule_path, rewrite=Rewrite(target.name, address, port))
 
 
 def _first(values: Sequence[str] | None, default: str) -> str:

@@ -42,7 +42,7 @@ class RefreshedSnapshots(Snapshots, Protocol):
 
     def refresh(self) -> None: ...
 
-    def coming(self, space: int, generation: int) -> bool: ...
+    def is_coming(self, space: int, generation: int) -> bool: ...
 
 
 def space(hit: NftHit) -> int:
@@ -214,7 +214,7 @@ def named(chain: Event, run: ChainRun, snapshots: Snapshots) -> dict[str, str]:
     return ({"table": f"{family} {table}".strip()} if table else {}) | ({"chain": base} if base else {})
 
 
-def walk(chain: Event, run: ChainRun, snapshots: Snapshots, whole: bool = True) -> RuleTrace:
+def reconstruct(chain: Event, run: ChainRun, snapshots: Snapshots, whole: bool = True) -> RuleTrace:
     """The walk of one run. chain: the EVENT_CHAIN that ended it. whole: False when records of the packet were lost: then a run
     without an end is no wonder."""
     table, base = names(chain, run, snapshots)

@@ -20,7 +20,7 @@ from tracer.rules.nftables.format import expression as words
 from tracer.rules.nftables.format import operand
 from tracer.rules.nftables.json_parser import BaseChain, Expression, NftListing
 from tracer.rules.packet_view import PacketView
-from tracer.rules.rule_path import MOST, Rewrite, RulePath, TooManyPaths, doubtful
+from tracer.rules.rule_path import MOST, Rewrite, RulePath, TooManyPaths, with_condition
 
 _REJECTS = {("icmp", "ip"): "icmp-port-unreachable", ("icmpv6", "ip6"): "icmp6-port-unreachable"}
 _IDLE = frozenset({
@@ -50,7 +50,7 @@ class _Simulation:
 
     chain: str
     next: int
-    way: RulePath
+    rule_path: RulePath
     frames: tuple[_Frame, ...] = ()
     expression: int = 0
     element: str = ""
@@ -65,7 +65,7 @@ class NftablesSimulator:
     _family: str = field(default="", init=False)
     _table: str = field(default="", init=False)
 
-    def ways(self, base: BaseChain, packet: PacketView, sport_known: bool, world: MatchContext) -> list[RulePath]:
+    def simulate(self, base: BaseChain, packet: PacketView, sport_known: bool, world: MatchContext) -> list[RulePath]:
         """Raises TooManyPaths."""
         self._world = world
         self._family, self._table, chain = base.key
@@ -79,7 +79,9 @@ class NftablesSimulator:
             state = open_states.pop()
             rules = self.listed.ruleset.chain(self._family, self._table, state.chain)
             if state.next < len(rules):
-                values = Evaluator(self.listed, (self._family, self._table), packet, self._world, state.way.mark, sport_known)
+                values = Evaluator(
+                    self.listed, (self._family, self._table), packet, self._world, state.rule_path.mark, sport_known
+                )
                 for following in self._rule(rules[state.next], state, values, packet):
                     if isinstance(following, RulePath):
                         found.append(following)
@@ -90,31 +92,31 @@ class NftablesSimulator:
             else:
                 place = RuleLocation(chain, 0)
                 visit = RuleHit((place,), None, base.policy, Evidence.DERIVED)
-                found.append(replace(state.way, visits=(*state.way.visits, visit), verdict=base.policy))
-        return sorted(found, key=lambda w: bool(w.doubts))
+                found.append(replace(state.rule_path, hits=(*state.rule_path.hits, visit), verdict=base.policy))
+        return sorted(found, key=lambda w: bool(w.conditions))
 
     def _rule(self, rule: Rule, state: _Simulation, values: Evaluator, packet: PacketView) -> Iterator[_Simulation | RulePath]:
         """What follows a rule: other places, or ends."""
         body = self.listed.expressions.get((rule.family, rule.table, rule.chain, rule.handle), ())
         passed = replace(state, next=state.next + 1, expression=0)
-        way, acted = state.way, False
+        way, acted = state.rule_path, False
         for at in range(state.expression, len(body)):
             ((kind, given),) = body[at].items()
             values = replace(values, mark=way.mark)
             if kind == "match":
                 true = values.matches(given)
                 if true is False:
-                    yield replace(passed, way=way)
+                    yield replace(passed, rule_path=way)
                     return
                 if true is None:
                     text = words(body[at])
                     question = question_of("" if _CHANGING.search(text) else "nft", text, packet)
                     before = assumption(way.assumed, question)
                     if before is None:
-                        yield replace(passed, way=doubtful(way, text, False, _where(rule), question))
-                        way = doubtful(way, text, True, _where(rule), question)
+                        yield replace(passed, rule_path=with_condition(way, text, False, _where(rule), question))
+                        way = with_condition(way, text, True, _where(rule), question)
                     elif not before:
-                        yield replace(passed, way=way)
+                        yield replace(passed, rule_path=way)
                         return
             elif kind == "mangle":
                 acted = True
@@ -122,13 +124,13 @@ class NftablesSimulator:
                     mark = values.of(given["value"])
                     way = replace(way, mark=mark if isinstance(mark, int) else None)
             elif kind == "vmap":
-                yield from self._map(rule, given, replace(passed, way=way), values)
+                yield from self._map(rule, given, replace(passed, rule_path=way), values)
                 return
             elif kind in ("jump", "goto"):
-                yield self._enter(rule, kind, given["target"], replace(passed, way=way))
+                yield self._enter(rule, kind, given["target"], replace(passed, rule_path=way))
                 return
             elif kind == "return":
-                yield _back(replace(passed, way=_with(way, rule, state.frames, "RETURN")))
+                yield _back(replace(passed, rule_path=_with(way, rule, state.frames, "RETURN")))
                 return
             elif kind in _ENDS:
                 yield replace(_with(way, rule, state.frames, _ENDS[kind]), verdict=_ENDS[kind])
@@ -144,35 +146,35 @@ class NftablesSimulator:
                 return
             elif kind not in _IDLE and not (kind == "text" and _WRITES.match(given)):
                 # Not known here: whether the rule goes on behind it cannot be told.
-                yield replace(passed, way=doubtful(way, words(body[at]), False, _where(rule)))
-                way = doubtful(way, words(body[at]), True, _where(rule))
-        yield replace(passed, way=_with(way, rule, state.frames, rule.target or "CONTINUE") if acted else way)
+                yield replace(passed, rule_path=with_condition(way, words(body[at]), False, _where(rule)))
+                way = with_condition(way, words(body[at]), True, _where(rule))
+        yield replace(passed, rule_path=_with(way, rule, state.frames, rule.target or "CONTINUE") if acted else way)
 
     def _map(self, rule: Rule, given: Expression, state: _Simulation, values: Evaluator) -> Iterator[_Simulation | RulePath]:
         """A verdict map: the element for the key, or all of them by chance, or none and the rule has no effect."""
         choices = values.look_up(given["key"], given["data"])
         if choices is None:
             what = f"an element of {operand(given['data'])} for this packet"
-            yield replace(state, way=doubtful(state.way, what, False, _where(rule)))
+            yield replace(state, rule_path=with_condition(state.rule_path, what, False, _where(rule)))
             return
         rest = Fraction(1)
         for share, text, verdict in choices:
             rest -= share
-            way = replace(state.way, share=state.way.share * share)
+            way = replace(state.rule_path, share=state.rule_path.share * share)
             word, _, target = verdict.partition(" ")
             if word in ("jump", "goto"):
-                yield self._enter(rule, word, target, replace(state, way=way), text)
+                yield self._enter(rule, word, target, replace(state, rule_path=way), text)
             elif word in _ENDS:
                 yield replace(_with(way, rule, state.frames, _ENDS[word], text), verdict=_ENDS[word])
             elif word == "return":
-                yield _back(replace(state, way=_with(way, rule, state.frames, "RETURN", text)))
+                yield _back(replace(state, rule_path=_with(way, rule, state.frames, "RETURN", text)))
             else:
-                yield replace(state, way=way)
+                yield replace(state, rule_path=way)
         if rest > 0:
-            yield replace(state, way=replace(state.way, share=state.way.share * rest))
+            yield replace(state, rule_path=replace(state.rule_path, share=state.rule_path.share * rest))
 
     def _enter(self, rule: Rule, kind: str, target: str, state: _Simulation, element: str = "") -> _Simulation:
-        way = _with(state.way, rule, state.frames, f"{kind.upper()} {target}", element)
+        way = _with(state.rule_path, rule, state.frames, f"{kind.upper()} {target}", element)
         frame = _Frame(RuleLocation(rule.chain, rule.number), kind == "jump")
         # Where a chain was gone to is not come back to; the frame stays for the path.
         return _Simulation(target, 0, way, (*state.frames, frame))
@@ -188,14 +190,14 @@ def _back(state: _Simulation) -> _Simulation:
     while frames:
         frame = frames.pop()
         if frame.back:
-            return _Simulation(frame.place.chain, frame.place.number, state.way, tuple(frames))
+            return _Simulation(frame.place.chain, frame.place.number, state.rule_path, tuple(frames))
     base = state.frames[0].place.chain if state.frames else state.chain
-    return _Simulation(base, 1 << 30, state.way, ())
+    return _Simulation(base, 1 << 30, state.rule_path, ())
 
 
-def _with(way: RulePath, rule: Rule, frames: Iterable[_Frame], verdict: str, element: str = "") -> RulePath:
+def _with(rule_path: RulePath, rule: Rule, frames: Iterable[_Frame], verdict: str, element: str = "") -> RulePath:
     path = (*(f.place for f in frames), RuleLocation(rule.chain, rule.number))
-    return replace(way, visits=(*way.visits, RuleHit(path, rule, verdict, Evidence.DERIVED, element)))
+    return replace(rule_path, hits=(*rule_path.hits, RuleHit(path, rule, verdict, Evidence.DERIVED, element)))
 
 
 def _rewrites(kind: str, given: Expression | None, values: Evaluator) -> Iterator[tuple[Rewrite, Fraction]]:

@@ -19,7 +19,7 @@ class UpdateSource(Protocol):
     """Who reads. changes: what has become known since the last call. coming: has a generation tried."""
 
     def changes(self) -> list[RulesetUpdate]: ...
-    def coming(self, space: int, generation: int) -> bool: ...
+    def is_coming(self, space: int, generation: int) -> bool: ...
 
 
 class _CachedNamespace:
@@ -59,10 +59,10 @@ class SnapshotCache:
         """All snapshots of a namespace, the newest first."""
         return list(self._namespaces[space].snapshots.values())[::-1]
 
-    def coming(self, space: int, generation: int) -> bool:
+    def is_coming(self, space: int, generation: int) -> bool:
         """Whether that generation is not there yet, but may still be read; if so, it will be tried."""
         known = self._namespaces[space]
         if known.gone or generation in known.snapshots or generation < known.seen:
             return False
-        self._watch.coming(space, generation)
+        self._watch.is_coming(space, generation)
         return True

@@ -23,7 +23,7 @@ from tracer.node.nfnetlink import TooManyMessages
 from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables.namespace_snapshots import NamespaceTable, SnapshotHistory
 from tracer.rules.nftables.snapshot import RulesetChanging, Snapshot
-from tracer.util.worker import Worker, troubles
+from tracer.util.worker import Worker, user_warnings
 
 PAUSE_SECONDS = 0.1
 END_SECONDS = 1.0
@@ -66,7 +66,7 @@ class _Namespace:
     def stays(self) -> bool:
         return self.polled
 
-    def coming(self, generation: int) -> bool:
+    def is_coming(self, generation: int) -> bool:
         """Whether that generation may still be read: nobody has seen a later one in force."""
         return not self.gone and generation not in self.snapshots and generation >= self.seen
 
@@ -78,7 +78,7 @@ class _Namespace:
     def due(self) -> bool:
         if self._again and time.monotonic() >= self._again:
             return True
-        return not self.gone and (self.polled or (self.asked > 0 and self.coming(self.asked)))
+        return not self.gone and (self.polled or (self.asked > 0 and self.is_coming(self.asked)))
 
     def look(self) -> None:
         """Reads the rules if they have changed. After a reading that took long there is a pause as long.
@@ -162,7 +162,7 @@ class RulesetWatcher:
         """All snapshots of a namespace, the newest first."""
         return list(self._space(space).snapshots.values())[::-1]
 
-    def coming(self, space: int, generation: int) -> bool:
+    def is_coming(self, space: int, generation: int) -> bool:
         """Whether that generation is not there yet, but may still be read; if so, it will be tried.
 
         Whoever asks for one that is there has forgotten it, and is told again.
@@ -171,7 +171,7 @@ class RulesetWatcher:
         known = found.snapshots.get(generation)
         if known and not any(change.inode == space for change in list(self._changes)):
             self._tell(RulesetUpdate(space, found.seen, found.gone, known))
-        if not found.coming(generation):
+        if not found.is_coming(generation):
             return False
         found.asked = max(found.asked, generation)
         self._wake.set()
@@ -201,7 +201,7 @@ class RulesetWatcher:
             space.look()
             space.gone = False
         except TooManyMessages as e:
-            troubles.say(
+            user_warnings.add(
                 f"The nftables rules of network namespace {space.space & INODE} are not read, so its packets show none: {e}.",
                 ("too many", space.space),
             )
@@ -210,7 +210,7 @@ class RulesetWatcher:
             space.gone = True
         except Exception as e:
             # Nobody waits for these rules meanwhile; other namespaces are read as before.
-            troubles.failed(f"reading the nftables rules of network namespace {space.space & INODE}", e)
+            user_warnings.add_failure(f"reading the nftables rules of network namespace {space.space & INODE}", e)
             space.fail(AGAIN_SECONDS)
         if space.gone or (space.seen, bool(space.snapshots), space.gone) != before:
             self._tell(RulesetUpdate(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))

@@ -32,7 +32,7 @@ with CaptureReader(str(first)) as capture:
 writer, made = CaptureWriter(files.insert, files.close, 0), buffer.RecordBuffer()
 made.start(writer.put)
 for number in range(1, 1 << 30):
-    made.turn(number * 1_000_000, captures.slots(captures.request(number, number * 1_000_000)), False)
+    made.add_batch(number * 1_000_000, captures.slots(captures.request(number, number * 1_000_000)), False)
     while writer._waiting > 1 << 14:
         time.sleep(0.001)
     if number == 30:

@@ -41,7 +41,7 @@ def test_objects_of_a_capture_are_in_the_capture(tmp_path: Path, monkeypatch: py
     made = captures.capture(tmp_path / "a.k8st", captures.some_turns(8), form="json")
     monkeypatch.setattr("tracer.kube.kubeconfig.find", look)
     totals, text = read(made.files[0])
-    assert totals.packets == made.totals.packets and "Service default/http-proxy" in text
+    assert totals.packets == made.summary.packets and "Service default/http-proxy" in text
 
 
 def test_what_a_run_ended_before_it_explained_can_be_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_what_a_run_ended_before_it_explained_can_be_explained(tmp_path: Path, m
     monkeypatch.setattr(Run, "_packets", lambda run, turn: iter(()))
     made = captures.capture(tmp_path / "a.k8st", captures.some_turns(8))
     monkeypatch.undo()
-    assert made.totals.packets == 0
+    assert made.summary.packets == 0
     _, text = read(made.files[0])
     dropped = [json.loads(line) for line in text.splitlines() if '"drop":' in line]
     assert dropped and all(p["drop"]["function"] for p in dropped)
@@ -59,7 +59,7 @@ def test_files_that_follow_each_other_can_each_be_read_alone(tmp_path: Path) -> 
     made = captures.capture(tmp_path / "night.k8st", captures.some_turns(200), sizes=RotationLimits(rotate=40_000), form="json")
     assert len(made.files) > 2 and made.files[1].name == "night.2.k8st"
     totals = [read(path) for path in made.files]
-    assert sum(t.packets for t, _ in totals) == made.totals.packets == 200
+    assert sum(t.packets for t, _ in totals) == made.summary.packets == 200
     # What the first file has read and was told is in the others too: rules, names, objects, processes.
     for _, text in totals[1:]:
         assert '"chain_path":"INPUT 1"' in text and "nginx" in text and "Service default/http-proxy" in text
@@ -125,7 +125,7 @@ def test_a_ring_keeps_the_last(tmp_path: Path) -> None:
     made = captures.capture(tmp_path / "ring.k8st", captures.some_turns(600), sizes=RotationLimits(ring=size), form="json")
     assert made.path.stat().st_size <= size * 1.1
     totals, text = read(made.path)
-    assert 0 < totals.packets < made.totals.packets == 600
+    assert 0 < totals.packets < made.summary.packets == 600
     last = text.splitlines()[-1]
     assert last.partition('"time":')[2][:40] == made.text["json"].splitlines()[-2].partition('"time":')[2][:40]
     assert '"chain_path":"INPUT 1"' in last or "nginx" in last
@@ -140,10 +140,10 @@ def test_a_gap_makes_packets_incomplete_when_it_is_read(tmp_path: Path) -> None:
     with CaptureReader(str(path)) as capture:
         files.describe({k: v for k, v in capture.meta.items() if k != "parts"})
     tape = RecordBuffer()
-    tape.keep(Record.GAP, "", [5, "it could not be written"], 1)
+    tape.add_record(Record.GAP, "", [5, "it could not be written"], 1)
     writer = CaptureWriter(files.insert, files.close, 0)
     tape.start(writer.put)
-    tape.turn(1, captures.slots(captures.refused(1, 1)), False)
+    tape.add_batch(1, captures.slots(captures.refused(1, 1)), False)
     tape.end(1.0)
     writer.close()
     totals, text = read(tmp_path / "b.k8st")
@@ -167,7 +167,7 @@ def test_a_transaction_cut_short_is_undone_on_reading(tmp_path: Path) -> None:
     left = tmp_path / "left.k8st"
     left.write_bytes(half)
     left.with_name("left.k8st-journal").write_bytes(journal)
-    assert read(left)[0].packets == made.totals.packets
+    assert read(left)[0].packets == made.summary.packets
     assert left.read_bytes() == half, "the file itself is only read"
 
 

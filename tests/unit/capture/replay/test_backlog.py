@@ -16,7 +16,7 @@ from tests.support import captures
 from tests.support.alone import PROGRAM
 from tests.support.builders import Trail
 from tracer.events import record
-from tracer.packets.assembler import PARCEL
+from tracer.packets.assembler import CHUNK_PACKETS
 
 REAL = PROGRAM / "tests/data/real"
 MARK = "not explained by the run"
@@ -69,7 +69,7 @@ def requests(first: int, count: int) -> Any:
     return np.concatenate([captures.request(n, n * 1_000_000, 48_000 + n) for n in range(first, first + count)])
 
 
-FIRST, SECOND, THIRD = 3, 2 * PARCEL + 9, 5
+FIRST, SECOND, THIRD = 3, 2 * CHUNK_PACKETS + 9, 5
 """Packets of three turns."""
 
 
@@ -81,7 +81,7 @@ def made(place: Path, late: int) -> captures.Printed:
 
 @pytest.mark.parametrize(
     ("late", "left"),
-    [(FIRST + 1, SECOND - PARCEL + THIRD), (FIRST + PARCEL + 1, 9 + THIRD), (FIRST + SECOND, THIRD), (0, 0)],
+    [(FIRST + 1, SECOND - CHUNK_PACKETS + THIRD), (FIRST + CHUNK_PACKETS + 1, 9 + THIRD), (FIRST + SECOND, THIRD), (0, 0)],
     ids=["in a turn", "later in a turn", "before the last turn", "explained all"],
 )
 @pytest.mark.parametrize("says", [True, False], ids=["recorded", "derived"])
@@ -91,11 +91,11 @@ def test_where_the_explaining_ended(
     """In a capture that does not say it, it is proved by the processes of sockets, which explaining always asks for."""
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
     if not says:
-        monkeypatch.setattr("tracer.capture.record.environment.RecordingSource.left", lambda *_: None)
+        monkeypatch.setattr("tracer.capture.record.environment.RecordingSource.mark_unexplained", lambda *_: None)
     it = made(tmp_path, late)
     _, now, said = run("-r", it.path)
     found = more(it.text["text"], now)
-    assert it.totals.unexplained == len(found) == left
+    assert it.summary.unexplained == len(found) == left
     assert all(MARK in block.splitlines()[-1] for block in found)
     assert all((f"{MARK} (derived)" in block) is not says for block in found)
     assert ("does not say how far" in said) is (bool(left) and not says)
@@ -111,7 +111,7 @@ def test_in_json(tmp_path: Path, run: Any) -> None:
     assert (lines[-1]["packets"], lines[-1]["unexplained"]) == (157, 28)
 
 
-@pytest.mark.parametrize("late", [0, PARCEL // 2])
+@pytest.mark.parametrize("late", [0, CHUNK_PACKETS // 2])
 def test_no_answer_is_not_said_of_a_syn_whose_answer_may_be_unexplained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
@@ -119,7 +119,7 @@ def test_no_answer_is_not_said_of_a_syn_whose_answer_may_be_unexplained(
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
     trail = Trail(("192.168.56.9", 7, "192.168.56.10", 30285), 1 << 8, 1000, in_name="eth0").hook("PREROUTING")
     syn = trail.hook("POSTROUTING", in_name="", out_name="cni0").batch
-    cut = captures.capture(tmp_path / "a.k8st", [(np.concatenate([syn, requests(5, PARCEL)]), [])], late=late)
+    cut = captures.capture(tmp_path / "a.k8st", [(np.concatenate([syn, requests(5, CHUNK_PACKETS)]), [])], late=late)
     (line,) = (block for block in blocks(cut.text["text"]) if "  SYN 192.168.56.9" in block and "=>" not in block)
     assert ("no SYN-ACK in 1 s" in line) is (not late)
     assert ("packets were left unexplained while its answer was awaited" in line) is bool(late)

@@ -69,7 +69,7 @@ def test_an_answer_that_is_not_there_is_none() -> None:
     with pytest.raises(NotAsked):
         answers.asking(("node", "conntrack"), dict, {})
     assert answered(lambda: answers.asking(("x",), dict, {}), None) is None
-    answers.take(("node", "conntrack"), 1, {})
+    answers.feed(("node", "conntrack"), 1, {})
     counted = answers.asking(("node", "conntrack"), lambda: {"drop": 1}, dict[str, int]())
     assert counted == {}, "that it could not be read is an answer"
 
@@ -91,10 +91,10 @@ def test_every_question_to_the_node() -> None:
 def test_who_listens_is_no_unknown_process_where_it_was_not_asked() -> None:
     """The socket is known and its process is not: kube-proxy holds NodePorts, so nothing may be said of "a process"."""
     answers = ReplayedAnswers()
-    answers.take(("node", ("bound", "tcp")), 1, (BoundSocket("0.0.0.0", 32400, 7001),))
+    answers.feed(("node", ("bound", "tcp")), 1, (BoundSocket("0.0.0.0", 32400, 7001),))
     with pytest.raises(NotAsked):
         JournaledHostReader(answers.asking).listener("10.77.0.7", 32400, "tcp")
-    answers.take(("listener", 7001), 1, (0, ""))
+    answers.feed(("listener", 7001), 1, (0, ""))
     told = JournaledHostReader(answers.asking).listener("10.77.0.7", 32400, "tcp")
     assert told and told.text == "a process that cannot be seen from here", "it was looked for"
 

@@ -43,7 +43,7 @@ def drop(reason: str, function: str = "tcp_v4_rcv", netns: str = "pod-a", at: in
 def by_rule(verdict: str, comment: str = "", text: str = "-j DROP", **more: Any) -> Hop:
     rule = Rule("ip", "filter", "INPUT", 3, text, comment=comment)
     walk = RuleTrace((RuleHit((RuleLocation("INPUT", 3),), rule, verdict, Evidence.OBSERVED),))
-    return Hop(9, "table", "node", "INPUT", "filter", verdict=verdict, walk=walk, **more)
+    return Hop(9, "table", "node", "INPUT", "filter", verdict=verdict, rule_trace=walk, **more)
 
 
 def test_every_cause_is_a_file_an_order_and_a_row_of_the_document() -> None:
@@ -110,7 +110,7 @@ def test_cookie(facts: dict[str, int], words: str) -> None:
 
 def test_old_timestamp_in_time_wait() -> None:
     hit = clue("time-wait", 9, answer="ack", state="TIME_WAIT", ts_recent=5000, tsval=1000, seconds=4)
-    told = cause(syn(hit, drop("NOT_SPECIFIED")), spaces=FakeSpaces({"net/ipv4/tcp_timestamps": "1"}))
+    told = cause(syn(hit, drop("NOT_SPECIFIED")), inspector=FakeSpaces({"net/ipv4/tcp_timestamps": "1"}))
     assert told[0] == "old timestamp"
     assert "its timestamp 1000 is older than 5000 of 4 s ago" in told[1]
     assert "MASQUERADE gives clients the one address 10.244.0.1" in told[1]
@@ -131,11 +131,11 @@ def test_old_timestamp_by_the_kernels_word(reason: str) -> None:
 def test_tw_recycle_is_told_of_recordings() -> None:
     """What kernels before 4.12 did: no reason given, the queues are not full, and the setting is on."""
     spaces = FakeSpaces({"net/ipv4/tcp_tw_recycle": "1", "net/ipv4/tcp_timestamps": "1"})
-    name, text, evidence = cause(syn(*at_listener(False)), spaces=spaces)
+    name, text, evidence = cause(syn(*at_listener(False)), inspector=spaces)
     assert (name, evidence) == ("old timestamp", "derived")
     assert "tcp_tw_recycle rejects such SYNs; MASQUERADE gives clients the one address 10.244.0.1" in text
     assert text.endswith("tcp_timestamps 1, tcp_tw_reuse does not exist, tcp_tw_recycle 1")
-    assert cause(syn(*at_listener(False, accept_queue=129)), spaces=spaces)[0] == "accept queue full"
+    assert cause(syn(*at_listener(False, accept_queue=129)), inspector=spaces)[0] == "accept queue full"
 
 
 def test_old_connection() -> None:
@@ -153,13 +153,13 @@ def test_no_listener() -> None:
 
 def test_listener_on_another_address() -> None:
     spaces = FakeSpaces(listening=(BoundSocket("127.0.0.1", 8080, 48213), BoundSocket("10.0.0.1", 80, 7)))
-    told = cause(syn(drop("NO_SOCKET")), spaces=spaces)
+    told = cause(syn(drop("NO_SOCKET")), inspector=spaces)
     assert told[:2] == (
         "listener on another address",
         "nobody listens on 10.244.0.11:8080 in pod-a, but nginx (pid 4242) on 127.0.0.1:8080 does",
     )
     late = FakeSpaces(listening=(BoundSocket("0.0.0.0", 8080, 48213),))
-    assert cause(syn(drop("NO_SOCKET")), spaces=late)[0] == "no listener", "one that would have taken it came later"
+    assert cause(syn(drop("NO_SOCKET")), inspector=late)[0] == "no listener", "one that would have taken it came later"
 
 
 def test_rejected_dropped_and_no_endpoints() -> None:
@@ -187,11 +187,11 @@ def test_invalid() -> None:
 def test_conntracks_table() -> None:
     gone = drop("NETFILTER_DROP", "nf_hook_slow", "node")
     spaces = FakeSpaces({"net/netfilter/nf_conntrack_count": "8", "net/netfilter/nf_conntrack_max": "8"})
-    told = cause(syn(gone, clue("table-full", 30, "node")), spaces=spaces)
+    told = cause(syn(gone, clue("table-full", 30, "node")), inspector=spaces)
     said = "dropped: conntrack's table is full"
     assert told[:2] == ("conntrack table full", f"{said} (8 of 8 entries when it was read afterwards)")
     spaces = FakeSpaces({"net/netfilter/nf_conntrack_count": "4", "net/netfilter/nf_conntrack_max": "65536"})
-    assert cause(syn(gone, clue("table-full", 30, "node")), spaces=spaces)[1] == said, "figures of another moment"
+    assert cause(syn(gone, clue("table-full", 30, "node")), inspector=spaces)[1] == said, "figures of another moment"
     name, text, _ = cause(syn(clue("confirm", 15, "node"), gone))
     assert name == "conntrack race lost" and "(10.244.0.1:23711 -> 10.244.0.11:8080)" in text
 
@@ -282,8 +282,8 @@ def partly_watched(*packets: Packet) -> tuple[str, str]:
     """The cause as a run with --drops-only tells it."""
     syns = HandshakeAnalyzer(FakeSpaces(), partial=True)
     for each in packets:
-        syns.add(each)
-    (only,) = syns.rest()
+        syns.feed(each)
+    (only,) = syns.flush()
     return only.cause.name, only.cause.text
 
 
@@ -315,7 +315,7 @@ def test_a_syn_sent_again_to_a_half_open_connection() -> None:
     ("tsval", "recent", "old"), [(1, 5000, True), (5000, 1, False), (9, 10, False), (8, 10, True), (2**32 - 5, 4, True)]
 )
 def test_timestamps_are_compared_as_tcp_does(tsval: int, recent: int, old: bool) -> None:
-    assert _cause_helpers.older(tsval, recent) is old
+    assert _cause_helpers.is_older(tsval, recent) is old
 
 
 def test_numbers_of_a_clue() -> None:

@@ -19,11 +19,11 @@ from tracer.model.rule import Rule, Ruleset
 from tracer.rules import save_parser
 
 
-def owner(text: str, table: str = "nat", known: ClusterView | None = None, others: str = "") -> Owner:
+def owner(text: str, table: str = "nat", cluster: ClusterView | None = None, others: str = "") -> Owner:
     """Whose `-A CHAIN ...` is, others standing behind it."""
     rules = save_parser.parse(f"*{table}\n{text}\n{others}")
     chain = text.split()[1]
-    return owner_of(rules.chain("ip", table, chain)[0], rules, known or ClusterView())
+    return owner_of(rules.chain("ip", table, chain)[0], rules, cluster or ClusterView())
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_the_bridges_own_masquerade(tmp_path: Path) -> None:
     one = node("1.36.2-iptables-nft", "S5")
     container = next(c for c, pod in one.containers().items() if pod == "default/mysql-b")
     rule = f'-A POSTROUTING -s 10.224.0.224/32 -m comment --comment "name: \\"azure\\" id: \\"{container}\\"" -j CNI-{"0" * 24}'
-    assert owner(rule, known=one.known(tmp_path)).text == "pod default/mysql-b, ipMasq (CNI bridge)"
+    assert owner(rule, cluster=one.known(tmp_path)).text == "pod default/mysql-b, ipMasq (CNI bridge)"
 
 
 @pytest.mark.parametrize("mode", MODES)

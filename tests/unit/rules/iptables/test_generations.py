@@ -33,19 +33,19 @@ class Shelf(TableReader):
         self.asked: list[TableRequest] = []
         self.ready: list[TableSnapshot] = []
 
-    def ask(self, wanted: TableRequest) -> None:
-        self.asked.append(wanted)
+    def request(self, request: TableRequest) -> None:
+        self.asked.append(request)
 
-    def done(self) -> list[TableSnapshot]:
+    def read(self) -> list[TableSnapshot]:
         ready, self.ready = self.ready, []
         return ready
 
 
-def reading(*rules: R, began: int = 100, ended: int = 200, wanted: TableRequest = FILTER, why: str = "") -> TableSnapshot:
+def reading(*rules: R, began: int = 100, ended: int = 200, request: TableRequest = FILTER, why: str = "") -> TableSnapshot:
     if why:
-        return TableSnapshot(wanted, READER, began, ended, why=why)
+        return TableSnapshot(request, READER, began, ended, why=why)
     table = build({"INPUT": [*rules], "FORWARD": [], "OUTPUT": []}).table()
-    return TableSnapshot(wanted, READER, began, ended, table, SavedRules(table, None))
+    return TableSnapshot(request, READER, began, ended, table, SavedRules(table, None))
 
 
 def looked(time: int, address: int = OLD, thread: int = READER, netns: int = NODE) -> TableLookup:
@@ -65,32 +65,32 @@ def legacy() -> tuple[TableGenerations, Shelf]:
 def finish(node: TableGenerations, shelf: Shelf, done: TableSnapshot, *changes: TableLookup | TableReplaced) -> None:
     """A reading ends; its look-ups come with the drain after it."""
     shelf.ready.append(done)
-    node.note([])
-    node.note(changes)
+    node.add_changes([])
+    node.add_changes(changes)
 
 
 def verdicts(node: TableGenerations, e: Event, *notes: TableTrace) -> list[str] | str:
-    walk = node.walk(e, list(notes))
-    return walk.undecided or [v.verdict for v in walk.visits]
+    walk = node.reconstruct(e, list(notes))
+    return walk.undecided or [v.verdict for v in walk.hits]
 
 
 def test_rules_are_read_when_a_packet_met_them() -> None:
     node, shelf = legacy()
     e = table()
-    node.want(e)
+    node.request_for(e)
     assert shelf.asked == [FILTER]
-    assert node.waits(e)
+    assert node.is_waiting_for(e)
     finish(node, shelf, reading(R("ACCEPT")), looked(110), looked(190))
-    assert not node.waits(e)
+    assert not node.is_waiting_for(e)
     assert verdicts(node, e) == ["ACCEPT"]
     assert shelf.asked == [FILTER], "once"
 
 
 def test_an_event_of_replaced_rules_is_explained_by_those() -> None:
     node, shelf = legacy()
-    node.ask(FILTER)
+    node.request(FILTER)
     finish(node, shelf, reading(R("ACCEPT")), looked(110))
-    node.note([looked(900, OLD, thread=5), TableReplaced(1000, 5, OLD, NEW)])
+    node.add_changes([looked(900, OLD, thread=5), TableReplaced(1000, 5, OLD, NEW)])
     assert shelf.asked == [FILTER, FILTER], "the new ones are read at once"
     finish(node, shelf, reading(R(""), R("ACCEPT"), began=1100, ended=1200), looked(1110, NEW))
     assert verdicts(node, table(300)) == ["ACCEPT"]
@@ -100,14 +100,14 @@ def test_an_event_of_replaced_rules_is_explained_by_those() -> None:
 
 def test_an_address_that_is_used_again() -> None:
     node, shelf = legacy()
-    node.ask(FILTER)
+    node.request(FILTER)
     finish(node, shelf, reading(R("ACCEPT")), looked(110))
-    node.note(
+    node.add_changes(
         [looked(900, thread=5), TableReplaced(1000, 5, OLD, NEW), looked(1900, NEW, thread=5), TableReplaced(2000, 5, NEW, OLD)]
     )
     assert verdicts(node, table(300)) == ["ACCEPT"]
     assert verdicts(node, table(1500, NEW)) == GONE
-    assert node.waits(table(2500, OLD))
+    assert node.is_waiting_for(table(2500, OLD))
     finish(node, shelf, reading(R(""), R("ACCEPT"), began=2100, ended=2200), looked(2110, OLD))
     assert verdicts(node, table(2500, OLD)) == ["", "ACCEPT"]
     assert verdicts(node, table(300)) == ["ACCEPT"], "the first life is still known"
@@ -115,27 +115,27 @@ def test_an_address_that_is_used_again() -> None:
 
 def test_rules_replaced_while_they_were_read_are_not_taken() -> None:
     node, shelf = legacy()
-    node.ask(FILTER)
+    node.request(FILTER)
     finish(
         node, shelf, reading(R("ACCEPT")), looked(110), looked(120, thread=5), TableReplaced(130, 5, OLD, NEW), looked(190, NEW)
     )
     assert verdicts(node, table(105)) == GONE
-    assert node.waits(table(300, NEW)), "they are being read again"
+    assert node.is_waiting_for(table(300, NEW)), "they are being read again"
 
 
 def test_rules_that_came_and_went() -> None:
     node, _ = legacy()
-    node.note([TableReplaced(1000, 5, OLD, NEW)])
+    node.add_changes([TableReplaced(1000, 5, OLD, NEW)])
     e = table(300)
-    node.want(e)
-    assert not node.waits(e)
+    node.request_for(e)
+    assert not node.is_waiting_for(e)
     assert verdicts(node, e) == GONE
 
 
 def test_other_readers_look_ups_prove_nothing() -> None:
     node, shelf = legacy()
     e = table()
-    node.want(e)
+    node.request_for(e)
     finish(node, shelf, reading(R("ACCEPT")), looked(110, thread=5), looked(110, netns=POD), looked(500))
     assert verdicts(node, e) == "it was not seen which rules were read"
 
@@ -144,8 +144,8 @@ def test_what_cannot_be_read_is_not_asked_for_for_ever() -> None:
     node, shelf = legacy()
     e = table()
     for _ in range(20):
-        node.want(e)
-        if shelf.asked and node.waits(e):
+        node.request_for(e)
+        if shelf.asked and node.is_waiting_for(e):
             finish(node, shelf, reading(why="they could not be read (no)"), looked(110))
     assert 1 < len(shelf.asked) < 10
     assert verdicts(node, e) == "they could not be read (no)"
@@ -161,14 +161,14 @@ def test_what_cannot_be_read_is_not_asked_for_for_ever() -> None:
 )
 def test_what_was_not_seen_whole(watched: int, why: str) -> None:
     node, shelf = legacy()
-    node.ask(FILTER)
+    node.request(FILTER)
     finish(node, shelf, reading(R("ACCEPT")), looked(110))
     assert verdicts(node, table(watched=watched)) == why
 
 
 def test_steps_are_put_together() -> None:
     node, shelf = legacy()
-    node.ask(FILTER)
+    node.request(FILTER)
     done = reading(R("DNAT", data=bytes(40), revision=2))
     finish(node, shelf, done, looked(110))
     assert done.table
@@ -179,7 +179,7 @@ def test_steps_are_put_together() -> None:
 
 def test_rulesets_in_force() -> None:
     node, shelf = legacy()
-    node.ask(FILTER)
+    node.request(FILTER)
     finish(node, shelf, reading(R("ACCEPT")), looked(110))
     (found,) = node.rulesets()
     assert (found.backend, found.netns) == ("legacy", NODE)
@@ -208,31 +208,31 @@ def test_records_beside_the_events() -> None:
 def test_an_address_that_another_table_has() -> None:
     """A table goes with its namespace, and nothing tells that; its address may be the next table's."""
     node, shelf = legacy()
-    node.ask(FILTER)
+    node.request(FILTER)
     finish(node, shelf, reading(R("ACCEPT")), looked(110))
     other = table(900, netns=POD)
-    node.want(other)
+    node.request_for(other)
     assert shelf.asked[-1] == TableRequest(POD, "ip", "filter")
     assert verdicts(node, other) == "the rules have not been read"
     assert verdicts(node, table(300)) == ["ACCEPT"]
-    node.note([TableReplaced(1000, 5, 0x9000, OLD)])
+    node.add_changes([TableReplaced(1000, 5, 0x9000, OLD)])
     assert verdicts(node, table(1100)) == "the rules have not been read", "a blob that came into force where one was"
 
 
 def test_replaced_rules_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation, "REPLACED_KEPT", 3)
     node, shelf = legacy()
-    node.ask(FILTER)
+    node.request(FILTER)
     finish(node, shelf, reading(R("ACCEPT")), looked(110))
     old = table(300)
-    kept = node.walk(old, [])
+    kept = node.reconstruct(old, [])
     assert kept.ruleset and kept.ruleset.chain("ip", "filter", "INPUT")
     addresses = [OLD, *(0x10000 + 0x1000 * n for n in range(5)), OLD]
     for n in range(1, len(addresses)):
-        node.note(
+        node.add_changes(
             [looked(1000 * n - 1, addresses[n - 1], thread=5), TableReplaced(1000 * n, 5, addresses[n - 1], addresses[n])]
         )
-    assert node.given_up["replaced"] == 3
+    assert node.shed["replaced"] == 3
     finish(node, shelf, reading(R("DROP"), began=6100, ended=6200), looked(6110))
     assert verdicts(node, table(6300, verdict="DROP")) == ["DROP"]
     assert verdicts(node, old) == FORGOTTEN, "not by the rules that have its address now"
@@ -243,38 +243,38 @@ def test_replaced_rules_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch
 def test_bytes_of_replaced_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation, "REPLACED_BYTES_KEPT", 2000)
     node, shelf = legacy()
-    node.ask(FILTER)
+    node.request(FILTER)
     for n in range(10):
         now, then = 0x1000 * (n + 1), 0x1000 * (n + 2)
         finish(node, shelf, reading(R("ACCEPT"), began=1000 * n + 1, ended=1000 * n + 9), looked(1000 * n + 5, now))
-        node.note([looked(1000 * n + 90, now, thread=5), TableReplaced(1000 * n + 100, 5, now, then)])
-    assert 5 < node.given_up["replaced"] < 10
+        node.add_changes([looked(1000 * n + 90, now, thread=5), TableReplaced(1000 * n + 100, 5, now, then)])
+    assert 5 < node.shed["replaced"] < 10
 
 
 def test_nothing_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TABLES_KEPT", "LOOKS_KEPT", "THREADS_KEPT", "ASKED_AT_MOST"):
+    for name in ("TABLES_KEPT", "LOOKUPS_KEPT", "THREADS_KEPT", "MAX_REQUESTS"):
         monkeypatch.setattr(legacy_module, name, 10)
     monkeypatch.setattr(generation, "ADDRESSES_KEPT", 10)
     node, shelf = legacy()
-    node.ask(TableRequest(NODE, "ip6", "raw"))  # is never answered
+    node.request(TableRequest(NODE, "ip6", "raw"))  # is never answered
     for n in range(100):
-        node.want(table(300 + n, 0x1000 * n, netns=NODE + n))
-        node.note([looked(1000 + n, thread=n, netns=NODE + n), TableReplaced(1000 + n, n, 0x1000 * n, 0x9000000 + n)])
-        shelf.ready.append(reading(why="no", wanted=TableRequest(NODE + n, "ip", "filter")))
-    node.note([])
+        node.request_for(table(300 + n, 0x1000 * n, netns=NODE + n))
+        node.add_changes([looked(1000 + n, thread=n, netns=NODE + n), TableReplaced(1000 + n, n, 0x1000 * n, 0x9000000 + n)])
+        shelf.ready.append(reading(why="no", request=TableRequest(NODE + n, "ip", "filter")))
+    node.add_changes([])
     held = (node._why, node._known, node._last_look, node._looks, node._pending)
     assert [len(each) <= 10 for each in held] == [True] * 5
     assert len(node._lives) <= 20
     for n in range(20):
-        node.ask(TableRequest(NODE + 1000 + n, "ip", "filter"))
+        node.request(TableRequest(NODE + 1000 + n, "ip", "filter"))
     assert len(node._pending) == 10
-    assert {"tables read", "threads", "look-ups", "tables to read", "in force"} <= set(node.given_up)
-    assert all(node.given_up.values())
+    assert {"tables read", "threads", "look-ups", "tables to read", "in force"} <= set(node.shed)
+    assert all(node.shed.values())
 
 
 def test_a_reading_of_which_look_ups_were_given_up_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legacy_module, "LOOKS_KEPT", 2)
+    monkeypatch.setattr(legacy_module, "LOOKUPS_KEPT", 2)
     node, shelf = legacy()
-    node.ask(FILTER)
+    node.request(FILTER)
     finish(node, shelf, reading(R("ACCEPT")), looked(110), looked(120, NEW), looked(130, NEW))
     assert verdicts(node, table(300, NEW)) == "it was not seen which rules were read"

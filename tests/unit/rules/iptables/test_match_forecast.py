@@ -10,7 +10,7 @@ from fractions import Fraction
 import pytest
 
 from tracer.model.condition import MatchResult
-from tracer.rules.iptables.match_forecast import foretell
+from tracer.rules.iptables.match_forecast import forecast
 from tracer.rules.iptables.rule_parser import parse, split
 from tracer.rules.packet_view import PacketView
 
@@ -36,7 +36,7 @@ class World:
 
 
 def answer(name: str, text: str, world: World | None = None) -> MatchResult:
-    return foretell(name, parse(split(text)).head, PACKET, world or World())
+    return forecast(name, parse(split(text)).head, PACKET, world or World())
 
 
 @pytest.mark.parametrize(

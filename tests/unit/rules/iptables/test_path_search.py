@@ -13,7 +13,7 @@ from tests.support.blobs import R, build
 from tracer.events.table_trace import Shape
 from tracer.model.evidence import Evidence
 from tracer.model.rule import RuleTrace
-from tracer.rules.iptables.path_search import FALSE, TARGET, TRUE, UNKNOWN, TableObservation, walk
+from tracer.rules.iptables.path_search import FALSE, TARGET, TRUE, UNKNOWN, TableObservation, reconstruct
 from tracer.rules.iptables.save_join import SavedRules
 from tracer.rules.iptables.table import Table
 from tracer.rules.packet_view import PacketView
@@ -62,12 +62,12 @@ def went(
 ) -> RuleTrace:  # fmt: skip
     rules = SavedRules(table, None)
     seen = TableObservation(steps, lost, jumps, lambda act: act in WATCHED)
-    return walk(table, lambda e: rules[e.at], hook, verdict, packet, seen)
+    return reconstruct(table, lambda e: rules[e.at], hook, verdict, packet, seen)
 
 
 def places(w: RuleTrace) -> list[str]:
     assert not w.undecided, w.undecided
-    return [" > ".join(f"{p.chain} {p.number}" for p in v.path) + f" {v.verdict}".rstrip() for v in w.visits]
+    return [" > ".join(f"{p.chain} {p.number}" for p in v.path) + f" {v.verdict}".rstrip() for v in w.hits]
 
 
 def test_plain_rules_are_derived() -> None:
@@ -84,7 +84,7 @@ def test_plain_rules_are_derived() -> None:
         "INPUT 2 > A 2 > B 2 RETURN",
         "INPUT 2 > A 3 ACCEPT",
     ]
-    assert {v.evidence for v in w.visits} == {Evidence.DERIVED}
+    assert {v.evidence for v in w.hits} == {Evidence.DERIVED}
     assert w.decision and w.decision.rule and (w.decision.rule.chain, w.decision.rule.number) == ("A", 3)
 
 
@@ -92,7 +92,7 @@ def test_a_policy_is_number_0() -> None:
     table = build({"INPUT": [R("ACCEPT", dst="1.2.3.4")]}, policies={"INPUT": "DROP"}).table()
     w = went(table, verdict="DROP")
     assert places(w) == ["INPUT 0 DROP"]
-    assert w.visits[0].rule is None
+    assert w.hits[0].rule is None
 
 
 def test_goto_returns_to_the_caller_of_its_chain() -> None:
@@ -108,7 +108,7 @@ def test_observed_matches_lead_the_way() -> None:
     target = table.rules("A")[0].target.at
     w = went(table, (first, FALSE), (second, TRUE), (target, TARGET))
     assert places(w) == ["INPUT 2 JUMP", "INPUT 2 > A 1 DNAT"]
-    assert [v.evidence for v in w.visits] == [Evidence.OBSERVED, Evidence.OBSERVED]
+    assert [v.evidence for v in w.hits] == [Evidence.OBSERVED, Evidence.OBSERVED]
 
 
 def test_what_a_match_answered_follows_from_what_came_next() -> None:
@@ -186,7 +186,7 @@ def udp(dport: int) -> tuple[str, int, bytes]:
 def hotdrop(w: RuleTrace) -> str:
     """Where a match threw the packet away, and why."""
     assert w.decision and w.decision.verdict == "DROP", w
-    return f"{w.decision.place.chain} {w.decision.place.number}: {w.decision.hotdrop}"
+    return f"{w.decision.location.chain} {w.decision.location.number}: {w.decision.hotdrop}"
 
 
 def test_a_packet_too_short_for_a_match_is_dropped_there() -> None:
@@ -217,7 +217,7 @@ def test_what_each_match_wants(protocol: int, match: tuple[str, int, bytes], sha
     packet = replace(PACKET, protocol=protocol, shape=shape, dport=80 if protocol == 6 else 53)
     table = build({"INPUT": [R("ACCEPT", protocol=protocol, matches=(match,)), R("DROP")]}).table()
     w = went(table, packet=packet, verdict="DROP")
-    assert w.decision and (bool(w.decision.hotdrop), w.decision.place.number) == (dropped_there, 1 if dropped_there else 2)
+    assert w.decision and (bool(w.decision.hotdrop), w.decision.location.number) == (dropped_there, 1 if dropped_there else 2)
 
 
 def test_a_fragment_that_begins_in_the_tcp_header() -> None:
@@ -257,7 +257,7 @@ def test_a_watched_match_that_throws_a_packet_away() -> None:
 
     def so(hotdrop: int | None, *seen: tuple[int, int]) -> RuleTrace:
         observed = TableObservation(seen, 0, (), lambda act: act[1] == "connlimit", hotdrop)
-        return walk(table, lambda e: SavedRules(table, None)[e.at], 1, "DROP", PACKET, observed)
+        return reconstruct(table, lambda e: SavedRules(table, None)[e.at], 1, "DROP", PACKET, observed)
 
     w = so(2, *steps)
     assert hotdrop(w).startswith("INPUT 2: match connlimit could not look into the packet")
@@ -276,7 +276,7 @@ def test_a_match_that_changes_the_mark() -> None:
 
     def so(answer: int, mark: int | None) -> RuleTrace:
         observed = TableObservation(((first, answer),), 0, (), lambda act: act[1] == "socket", 0, mark)
-        return walk(table, lambda e: SavedRules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
+        return reconstruct(table, lambda e: SavedRules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
 
     assert so(TRUE, None).undecided == "match mark of rule 2 of INPUT was not observed and cannot be computed"
     assert places(so(TRUE, 7)) == ["INPUT 1", "INPUT 2 ACCEPT"], "nothing changes it any more: it is the mark behind the table"
@@ -291,7 +291,7 @@ def test_the_mark_behind_the_table_chooses_between_ways() -> None:
 
     def so(steps: tuple[tuple[int, int], ...], behind: int) -> RuleTrace:
         observed = TableObservation(steps, 0, (), lambda act: act in WATCHED, 0, behind)
-        return walk(table, lambda e: SavedRules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
+        return reconstruct(table, lambda e: SavedRules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
 
     assert places(so((target,), 5))[-1] == "INPUT 2 ACCEPT"
     assert so((target,), 6).undecided
@@ -309,5 +309,5 @@ def test_a_mark_that_is_not_known_and_changes_again_is_not_the_one_behind_the_ta
     rules = [restore, R("A", matches=(marked(7),)), mark(9), R("ACCEPT")]
     table = build({"INPUT": rules, "A": [R("")]}).table()
     observed = TableObservation(((table.rules("INPUT")[2].target.at, TARGET),), 0, (), lambda act: act in WATCHED, 0, 9)
-    w = walk(table, lambda e: SavedRules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
+    w = reconstruct(table, lambda e: SavedRules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
     assert w.undecided == "match mark of rule 2 of INPUT was not observed and cannot be computed"

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 from tracer.node import netns
 from tracer.rules.iptables import reader, sockopt
 from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
-from tracer.util.worker import troubles
+from tracer.util.worker import user_warnings
 
 FILTER = TableRequest(7, "ip", "filter")
 TEXT = ":INPUT ACCEPT\n-A INPUT -j DROP\n"
@@ -58,11 +58,11 @@ def ask(*wanted: TableRequest, path: str | None = "/here", count: int = 1) -> li
 
     it = TableReader(leads_to)
     for one in wanted:
-        it.ask(one)
+        it.request(one)
     found: list[TableSnapshot] = []
 
     def all_found() -> bool:
-        found.extend(it.done())
+        found.extend(it.read())
         return len(found) >= count
 
     until(all_found)
@@ -79,9 +79,9 @@ def test_rules_with_their_text(node: dict[str, object]) -> None:
 
 def test_all_tables_that_are_there(node: dict[str, object]) -> None:
     everything = TableRequest(7, "ip", "")
-    assert [r.wanted for r in ask(everything, count=2)] == [FILTER, everything]
+    assert [r.request for r in ask(everything, count=2)] == [FILTER, everything]
     node["tables"] = []
-    assert [r.wanted for r in ask(everything)] == [everything]
+    assert [r.request for r in ask(everything)] == [everything]
 
 
 def test_rules_that_changed_meanwhile_are_read_again(node: dict[str, object]) -> None:
@@ -116,14 +116,14 @@ def test_more_rules_than_are_read_are_said(node: dict[str, object], monkeypatch:
     def read(family: str, table: str, room: int = 0) -> sockopt.RawTable:
         raise sockopt.TooManyEntries(600_000, f"the table has 600000 rules, room {room}")
 
-    troubles.take()
-    monkeypatch.setattr(troubles, "_known", set())
+    user_warnings.read()
+    monkeypatch.setattr(user_warnings, "_known", set())
     with monkeypatch.context() as context:
         context.setattr(sockopt, "read", read)
         one, two = ask(FILTER, FILTER, count=2)
     assert one.table is None and one.why == f"they are not read: the table has 600000 rules, room {sockopt.MOST_BYTES}"
     assert two.why == one.why
-    (said,) = troubles.take()
+    (said,) = user_warnings.read()
     assert said.startswith("The rules of table filter of iptables in network namespace 7 (/here) are not read, and not told of")
     (again,) = ask(FILTER)
     assert again.table

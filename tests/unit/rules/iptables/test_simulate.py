@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from tests.unit.rules.iptables.test_match_forecast import World
-from tracer.model.rule import path
+from tracer.model.rule import format_path
 from tracer.rules import save_parser
 from tracer.rules.iptables.assemble import assemble
 from tracer.rules.iptables.simulate import IptablesSimulator
@@ -24,16 +24,16 @@ def ways(
 ) -> list[RulePath]:
     heads = "".join(f":{h} ACCEPT [0:0]\n" for h in HOOKS) + ":A - [0:0]\n:B - [0:0]\n"
     ruleset = save_parser.parse(f"*{table}\n{heads}" + "".join(f"-A {r}\n" for r in rules))
-    return IptablesSimulator(*assemble(ruleset, "ip", table)).ways(HOOKS.index(hook), packet, known, World())
+    return IptablesSimulator(*assemble(ruleset, "ip", table)).simulate(HOOKS.index(hook), packet, known, World())
 
 
 def test_jump_return_goto_and_policy() -> None:
     (way,) = ways(
         "INPUT -j A", "INPUT -g B", "INPUT -j DROP", "A -p udp -j DROP", "A -j RETURN", "A -j DROP", "B -p udp -j DROP"
     )
-    assert [path(v.path) for v in way.visits] == ["INPUT 1", "INPUT 1 > A 2", "INPUT 2", "INPUT policy"]
-    assert (way.verdict, way.share, way.doubts) == ("ACCEPT", Fraction(1), ())
-    assert [v.rule.text if v.rule else "" for v in way.visits][1] == "-j RETURN"
+    assert [format_path(v.path) for v in way.hits] == ["INPUT 1", "INPUT 1 > A 2", "INPUT 2", "INPUT policy"]
+    assert (way.verdict, way.share, way.conditions) == ("ACCEPT", Fraction(1), ())
+    assert [v.rule.text if v.rule else "" for v in way.hits][1] == "-j RETURN"
 
 
 def test_marks_are_carried() -> None:
@@ -57,7 +57,7 @@ def test_what_cannot_be_computed_parts_them_with_a_word() -> None:
     found = ways("INPUT -m set --match-set X src -m limit --limit 5/sec -j DROP")
     first, second = ("-m set --match-set X src", "-m limit --limit 5/sec")
     where = "in rule 1 of INPUT"
-    assert {(w.verdict, tuple(d.text for d in w.doubts)) for w in found} == {
+    assert {(w.verdict, tuple(d.text for d in w.conditions)) for w in found} == {
         ("ACCEPT", (f"{first} is false {where}",)),
         ("ACCEPT", (f"{first} is true {where}", f"{second} is false {where}")),
         ("DROP", (f"{first} is true {where}", f"{second} is true {where}")),
@@ -68,8 +68,8 @@ def test_a_source_port_that_was_not_given() -> None:
     rule = "INPUT -p tcp -m tcp --sport 40000 -j DROP"
     for each in (rule, "INPUT -p tcp -m tcp --sport 40000:50000 -j DROP", "INPUT -p tcp -m multiport --sports 1,9 -j DROP"):
         found = ways(each)
-        assert sorted(w.verdict for w in found) == ["ACCEPT", "DROP"] and all(w.doubts for w in found), each
-    assert [w.doubts for w in ways("INPUT -p tcp -m tcp --sport 40000 --dport 81 -j DROP")] == [()]
+        assert sorted(w.verdict for w in found) == ["ACCEPT", "DROP"] and all(w.conditions for w in found), each
+    assert [w.conditions for w in ways("INPUT -p tcp -m tcp --sport 40000 --dport 81 -j DROP")] == [()]
     exact = PacketView("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=40000, dport=80)
     assert [w.verdict for w in ways(rule, packet=exact, known=True)] == ["DROP"]
 
@@ -96,10 +96,10 @@ def test_too_many_ways_end_it() -> None:
 
 def test_a_match_that_changes_the_mark_and_a_target_that_changes_an_address() -> None:
     restoring = ("INPUT -m socket --restore-skmark -m mark --mark 1 -j ACCEPT", "INPUT -m mark --mark 7 -j DROP")
-    found = {(w.verdict, w.mark): w.doubts for w in ways(*restoring)}
+    found = {(w.verdict, w.mark): w.conditions for w in ways(*restoring)}
     assert ("ACCEPT", 0) in found and len(found[("ACCEPT", 0)]) == 1, "no socket: the mark is what it was"
     assert found[("DROP", None)][-1].text == "-m mark is true in rule 2 of INPUT"
     (way,) = ways("INPUT -m socket --transparent", "INPUT -m mark --mark 7 -j DROP")[:1]
     assert way.mark == 0
     moved = ways("INPUT -j SNPT --src-pfx fd00::/64 --dst-pfx fd01::/64", "INPUT -s 10.0.0.1/32 -j DROP")
-    assert sorted(w.verdict for w in moved) == ["ACCEPT", "DROP"] and all("SNPT" in w.doubts[0].text for w in moved)
+    assert sorted(w.verdict for w in moved) == ["ACCEPT", "DROP"] and all("SNPT" in w.conditions[0].text for w in moved)

@@ -91,11 +91,11 @@ def chain(verdict: int = 1, **more: Any) -> Any:
 
 
 def walk(*hits: Any, verdict: int = 1, held: Held | None = None, whole: bool = True) -> RuleTrace:
-    return reconstruct.walk(chain(verdict), reconstruct.ChainRun(list(hits)), held or Held(snapshot()), whole)
+    return reconstruct.reconstruct(chain(verdict), reconstruct.ChainRun(list(hits)), held or Held(snapshot()), whole)
 
 
 def paths(w: RuleTrace) -> list[str]:
-    return [" > ".join(f"{p.chain} {p.number}" for p in v.path) + ": " + v.verdict for v in w.visits]
+    return [" > ".join(f"{p.chain} {p.number}" for p in v.path) + ": " + v.verdict for v in w.hits]
 
 
 def test_the_way_to_a_service() -> None:
@@ -112,7 +112,7 @@ def test_the_way_to_a_service() -> None:
         "PREROUTING 1 > SERVICES 2 > SVC 2 > SEP 1: DNAT",
     ]
     assert w.undecided == "" and w.decision and w.decision.rule and w.decision.rule.text == "text 108"
-    assert {v.evidence for v in w.visits} == {Evidence.OBSERVED}
+    assert {v.evidence for v in w.hits} == {Evidence.OBSERVED}
 
 
 def test_a_goto_is_not_come_back_to() -> None:
@@ -132,16 +132,16 @@ def test_return_is_told_in_two_ways(trace: str) -> None:
 
 def test_the_element_of_a_verdict_map() -> None:
     w = walk(hit(102, JUMP, "MAPPED"), hit(109, GOTO, "SEP", registers=b"\x06\0\0\0\x76\x4d"), hit(108, 1))
-    assert w.visits[1].element == "tcp . 30285 : goto SEP"
+    assert w.hits[1].element == "tcp . 30285 : goto SEP"
     w = walk(hit(102, JUMP, "MAPPED"), hit(109, 0, registers=b"\x11\0\0\0\0\x35"), verdict=0)
-    assert (w.visits[1].element, w.visits[1].verdict) == ("udp . 53 : drop", "DROP")
-    assert walk(hit(102, JUMP, "MAPPED"), hit(109, 0), verdict=0).visits[1].element == ""
+    assert (w.hits[1].element, w.hits[1].verdict) == ("udp . 53 : drop", "DROP")
+    assert walk(hit(102, JUMP, "MAPPED"), hit(109, 0), verdict=0).hits[1].element == ""
 
 
 @pytest.mark.parametrize(("code", "to", "element"), [(GOTO, "SEP", "tcp . 30285 : goto SEP"), (JUMP, "SEP", ""), (0, "", "")])
 def test_a_map_of_another_generation_is_believed_where_it_agrees(code: int, to: str, element: str) -> None:
     asked = hit(109, code, to, registers=b"\x06\0\0\0\x76\x4d", generation=0)
-    visit = walk(hit(102, JUMP, "MAPPED", generation=0), asked).visits[1]
+    visit = walk(hit(102, JUMP, "MAPPED", generation=0), asked).hits[1]
     assert (visit.element, visit.evidence) == (element, Evidence.DERIVED)
 
 
@@ -149,9 +149,9 @@ def test_verdicts_in_words() -> None:
     rules = snapshot()
     reject = replace(rules.rules[TABLE, 101], target="REJECT")
     held = Held(replace(rules, rules={(TABLE, 101): reject}))
-    assert walk(hit(101, 0), verdict=0, held=held).visits[0].verdict == "REJECT"
-    assert walk(hit(109, 3 | 5 << 16), verdict=3).visits[0].verdict == "QUEUE"
-    assert walk(hit(109, 3 | 65535 << 16), verdict=3).visits[0].verdict == "QUEUE"
+    assert walk(hit(101, 0), verdict=0, held=held).hits[0].verdict == "REJECT"
+    assert walk(hit(109, 3 | 5 << 16), verdict=3).hits[0].verdict == "QUEUE"
+    assert walk(hit(109, 3 | 65535 << 16), verdict=3).hits[0].verdict == "QUEUE"
 
 
 def did(target: str, code: int, matches: tuple[str, ...] = (), flags: int = 0, in_map: bool = False) -> tuple[str, str]:
@@ -159,7 +159,7 @@ def did(target: str, code: int, matches: tuple[str, ...] = (), flags: int = 0, i
     rules, key = snapshot(), (TABLE, 101)
     changed = {key: replace(rules.rules[key], target=target)}
     held = replace(rules, rules=changed, throwing={key: matches}, lookups={key: (MAP, 0)} if in_map else {})
-    visit = reconstruct.walk(chain(code & 0xFF, flags=flags), reconstruct.ChainRun([hit(101, code)]), Held(held)).visits[0]
+    visit = reconstruct.reconstruct(chain(code & 0xFF, flags=flags), reconstruct.ChainRun([hit(101, code)]), Held(held)).hits[0]
     return visit.verdict, visit.hotdrop
 
 
@@ -191,7 +191,7 @@ def test_a_target_is_shown_for_what_it_does(target: str, code: int, verdict: str
 def test_a_generation_that_nobody_read() -> None:
     w = walk(hit(101, JUMP, "SERVICES", generation=8), hit(104, 1, generation=8), held=Held())
     assert w.undecided == "the rules of generation 8 could not be read in time" and w.decision is None
-    assert [(v.place, v.rule and v.rule.handle) for v in w.visits] == [
+    assert [(v.location, v.rule and v.rule.handle) for v in w.hits] == [
         (RuleLocation("PREROUTING", reconstruct.UNKNOWN), 101),
         (RuleLocation("SERVICES", reconstruct.UNKNOWN), 104),
     ]
@@ -200,7 +200,7 @@ def test_a_generation_that_nobody_read() -> None:
 def test_a_neighbouring_generation_knows_the_rule() -> None:
     """A handle is never given twice, so the text is the rule's; its place may have moved."""
     w = walk(hit(101, JUMP, "SERVICES", generation=8), hit(104, 1, generation=8))
-    assert not w.undecided and [v.evidence for v in w.visits] == [Evidence.DERIVED] * 2
+    assert not w.undecided and [v.evidence for v in w.hits] == [Evidence.DERIVED] * 2
     assert w.decision and w.decision.rule and w.decision.rule.text == "text 104"
 
 
@@ -265,7 +265,7 @@ def test_a_run_of_which_a_record_is_missing() -> None:
     ended = chain(1, hop=6, time=9, **in_run(1))
     found = reconstruct.runs([*run, ended])[reconstruct.run_key(ended)]
     assert not found.whole
-    assert reconstruct.walk(ended, found, Held(snapshot()), False).undecided == "a part of what the rules did was lost"
+    assert reconstruct.reconstruct(ended, found, Held(snapshot()), False).undecided == "a part of what the rules did was lost"
     known = reconstruct.runs([run[0], chain(1, hop=4, object=8, **in_run(2)), run[1], ended])
     assert known[reconstruct.run_key(ended)].whole
 
@@ -275,7 +275,7 @@ def test_a_chain_name_that_was_cut_short() -> None:
     rules = snapshot()
     held = Held(replace(rules, chains={**rules.chains, (TABLE, 99): long}))
     w = walk(hit(101, JUMP, long[:95], to_handle=99), end(), policy(), held=held)
-    assert w.visits[0].verdict == "JUMP " + long
+    assert w.hits[0].verdict == "JUMP " + long
 
 
 LONG_BASE, LONG_TABLE = "base-" + "é" * 60, "table-" + "x" * 100
@@ -296,17 +296,17 @@ def long_chain() -> Any:
 def test_names_that_an_event_has_no_room_for_are_found_by_handle() -> None:
     run = reconstruct.ChainRun([hit(101, JUMP, "SERVICES", chain_handle=11), end(), policy()])
     run.hits = [h._replace(chain_handle=11) for h in run.hits]
-    w = reconstruct.walk(long_chain(), run, long_names())
+    w = reconstruct.reconstruct(long_chain(), run, long_names())
     assert not w.undecided and paths(w) == [f"{LONG_BASE} 1: JUMP SERVICES", f"{LONG_BASE} 0: ACCEPT"]
     assert reconstruct.named(long_chain(), run, long_names()) == {"table": LONG_TABLE, "chain": LONG_BASE}
 
 
 def test_a_name_that_nobody_knows_whole_is_never_compared_as_if_it_were() -> None:
     run = reconstruct.ChainRun([hit(101, JUMP, "SERVICES"), end(), policy()])
-    w = reconstruct.walk(long_chain(), run, long_names())
+    w = reconstruct.reconstruct(long_chain(), run, long_names())
     assert not w.undecided and paths(w)[0] == f"{LONG_BASE} 1: JUMP SERVICES"
     assert reconstruct.named(long_chain(), run, Held()) == {}
-    alone = reconstruct.walk(long_chain(), reconstruct.ChainRun([policy()]), Held())
+    alone = reconstruct.reconstruct(long_chain(), reconstruct.ChainRun([policy()]), Held())
     assert paths(alone) == ["base-" + "é" * 13 + "… 0: ACCEPT"]
     other = replace(snapshot(), chains={(TABLE, 11): "another"}, tables={TABLE: "another"})
     assert reconstruct.named(long_chain(), run, Held(other)) == {}
@@ -316,7 +316,7 @@ def asked(verdicts: VerdictMap, code: int, to: str = "", taken: int = 0, time: i
     """The element told for protocol 6, port 30285."""
     held = Held(replace(snapshot(), lookups={(TABLE, 109): (verdicts, 0)}, taken=taken))
     looked = hit(109, code, to, registers=b"\x06\0\0\0\x76\x4d", time=time, generation=generation)
-    return walk(hit(102, JUMP, "MAPPED", generation=generation), looked, held=held).visits[1].element
+    return walk(hit(102, JUMP, "MAPPED", generation=generation), looked, held=held).hits[1].element
 
 
 def late(verdict: str, otherwise: str) -> VerdictMap:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.rules.iptables.test_match_forecast import World
-from tracer.model.rule import path
+from tracer.model.rule import format_path
 from tracer.rules.nftables import json_parser
 from tracer.rules.nftables.simulate import NftablesSimulator
 from tracer.rules.packet_view import PacketView
@@ -41,7 +41,7 @@ def ways(
             handle += 1
             listed.append({"rule": {**place, "chain": name, "handle": handle, "expr": each}})
     found = json_parser.parse(json.dumps({"nftables": listed}))
-    return NftablesSimulator(found).ways(found.bases[0], packet, False, World())
+    return NftablesSimulator(found).simulate(found.bases[0], packet, False, World())
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def ways(
 )  # fmt: skip
 def test_matches(left: Any, right: Any, op: str, true: bool) -> None:
     (way,) = ways([match(left, right, op), DROP])
-    assert (way.verdict, way.doubts) == ("DROP" if true else "ACCEPT", ())
+    assert (way.verdict, way.conditions) == ("DROP" if true else "ACCEPT", ())
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_matches(left: Any, right: Any, op: str, true: bool) -> None:
 )  # fmt: skip
 def test_what_nobody_knows_parts_the_ways(left: Any) -> None:
     found = ways([match(left, 5), DROP])
-    assert {(w.verdict, w.doubts[0].text.rpartition(" is ")[2]) for w in found} == {
+    assert {(w.verdict, w.conditions[0].text.rpartition(" is ")[2]) for w in found} == {
         ("DROP", "true in rule 1 of base"), ("ACCEPT", "false in rule 1 of base"),
     }  # fmt: skip
 
 
 def test_an_expression_that_is_not_known() -> None:
     found = ways([{"xt": {"type": "match", "name": "recent"}}, DROP])
-    assert sorted(w.verdict for w in found) == ["ACCEPT", "DROP"] and all(w.doubts for w in found)
+    assert sorted(w.verdict for w in found) == ["ACCEPT", "DROP"] and all(w.conditions for w in found)
 
 
 def test_jump_goto_return_and_policy() -> None:
@@ -87,8 +87,8 @@ def test_jump_goto_return_and_policy() -> None:
         [{"jump": {"target": "a"}}], [{"goto": {"target": "b"}}], [DROP],
         a=[[match(L4, "udp"), DROP], [{"return": None}], [DROP]], b=[[match(L4, "udp"), DROP]],
     )  # fmt: skip
-    assert [path(v.path) for v in way.visits] == ["base 1", "base 1 > a 2", "base 2", "base policy"]
-    assert [v.verdict for v in way.visits] == ["JUMP a", "RETURN", "GOTO b", "ACCEPT"]
+    assert [format_path(v.path) for v in way.hits] == ["base 1", "base 1 > a 2", "base 2", "base policy"]
+    assert [v.verdict for v in way.hits] == ["JUMP a", "RETURN", "GOTO b", "ACCEPT"]
 
 
 def test_marks_and_translation() -> None:
@@ -97,9 +97,7 @@ def test_marks_and_translation() -> None:
         [mark], [match({"&": [MARK, 0x4000]}, 0, "!="), {"masquerade": {"flags": "fully-random"}}], hook="postrouting"
     )
     assert (
-        way.mark == 0x4000
-        and way.rewrite == Rewrite("MASQUERADE")
-        and [v.verdict for v in way.visits] == ["MARK", "MASQUERADE"]
+        way.mark == 0x4000 and way.rewrite == Rewrite("MASQUERADE") and [v.verdict for v in way.hits] == ["MARK", "MASQUERADE"]
     )
 
 
@@ -111,10 +109,10 @@ def test_a_verdict_map_says_which_element() -> None:
     }
     rule = [{"vmap": {"key": {"concat": [L4, DPORT]}, "data": "@services"}}]
     (way,) = ways(rule, [DROP], more=(services,), web=[[{"reject": {"type": "icmp", "expr": "port-unreachable"}}]])
-    assert [(path(v.path), v.element) for v in way.visits] == [("base 1", "tcp . 80 : goto web"), ("base 1 > web 1", "")]
+    assert [(format_path(v.path), v.element) for v in way.hits] == [("base 1", "tcp . 80 : goto web"), ("base 1 > web 1", "")]
     assert (way.verdict, way.reject) == ("REJECT", "icmp-port-unreachable")
     (other,) = ways(rule, more=(services,), packet=replace(PACKET, dport=82), web=[])
-    assert other.verdict == "ACCEPT" and len(other.visits) == 1, "no element, no effect"
+    assert other.verdict == "ACCEPT" and len(other.hits) == 1, "no element, no effect"
 
 
 def test_chance() -> None:
@@ -128,7 +126,7 @@ def test_chance() -> None:
     }
     verdicts = {"set": [[0, {"goto": {"target": "a"}}], [1, {"goto": {"target": "b"}}]]}
     found = ways([{"vmap": {"key": numgen, "data": verdicts}}], a=[[DROP]], b=[[ACCEPT]])
-    assert {(w.verdict, w.share, w.visits[0].element) for w in found} == {
+    assert {(w.verdict, w.share, w.hits[0].element) for w in found} == {
         ("DROP", half, "0 : goto a"),
         ("ACCEPT", half, "1 : goto b"),
     }
@@ -154,4 +152,4 @@ def test_chance_of_very_many_values_is_not_spread_out() -> None:
     value = {"numgen": {"mode": "random", "mod": 2_000_000_000, "offset": 0}}
     found = ways([{"mangle": {"key": MARK, "value": value}}], [match(value, 7), DROP])
     assert [w.verdict for w in found] == ["ACCEPT", "DROP"] or [w.verdict for w in found] == ["DROP", "ACCEPT"]
-    assert all(w.mark is None and w.doubts for w in found)
+    assert all(w.mark is None and w.conditions for w in found)

@@ -79,7 +79,7 @@ def test_too_many_rules_are_not_read_again_until_they_change(
     watch.poll(OWN, PATIENCE)
     looks = kernel.looks
     until(lambda: kernel.looks > looks + 3)
-    assert kernel.readings == 1 and not watch.near(OWN) and not watch.coming(OWN, 1)
+    assert kernel.readings == 1 and not watch.near(OWN) and not watch.is_coming(OWN, 1)
     kernel.generation = 2
     until(lambda: watch.find(OWN, 2))
     assert kernel.readings == 2
@@ -89,9 +89,9 @@ def test_other_namespaces_are_read_when_a_hit_asks(kernel: Kernel, watch: Rulese
     assert watch.find(OWN, 1) is None
     time.sleep(0.05)
     assert kernel.looks == 0, "nobody asked"
-    assert watch.coming(OWN, 1)
+    assert watch.is_coming(OWN, 1)
     until(lambda: watch.find(OWN, 1))
-    assert not watch.coming(OWN, 1)
+    assert not watch.is_coming(OWN, 1)
     looks = kernel.looks
     time.sleep(0.05)
     assert kernel.looks == looks
@@ -99,9 +99,9 @@ def test_other_namespaces_are_read_when_a_hit_asks(kernel: Kernel, watch: Rulese
 
 def test_a_generation_that_has_passed_does_not_come(kernel: Kernel, watch: RulesetWatcher) -> None:
     kernel.generation = 5
-    assert watch.coming(OWN, 4), "nobody has looked yet"
+    assert watch.is_coming(OWN, 4), "nobody has looked yet"
     until(lambda: watch.find(OWN, 5))
-    assert not watch.coming(OWN, 4) and watch.coming(OWN, 6)
+    assert not watch.is_coming(OWN, 4) and watch.is_coming(OWN, 6)
 
 
 def test_a_namespace_that_is_gone(kernel: Kernel, watch: RulesetWatcher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +109,8 @@ def test_a_namespace_that_is_gone(kernel: Kernel, watch: RulesetWatcher, monkeyp
         raise LookupError(inode)
 
     monkeypatch.setattr(netns, "find", nothing)
-    assert watch.coming(999, 1)
-    until(lambda: not watch.coming(999, 1))
+    assert watch.is_coming(999, 1)
+    until(lambda: not watch.is_coming(999, 1))
     assert kernel.looks == 0
 
 
@@ -125,7 +125,7 @@ def test_rules_that_never_hold_still(kernel: Kernel, watch: RulesetWatcher) -> N
 
 def test_old_snapshots_are_dropped(kernel: Kernel, watch: RulesetWatcher) -> None:
     for kernel.generation in range(1, KEPT + 4):
-        assert watch.coming(OWN, kernel.generation)
+        assert watch.is_coming(OWN, kernel.generation)
         until(lambda: watch.find(OWN, kernel.generation))
     until(lambda: len(watch.near(OWN)) == KEPT)
     assert watch.near(OWN)[0].number == KEPT + 3
@@ -135,7 +135,7 @@ def test_the_next_namespace_with_the_same_inode(kernel: Kernel, watch: RulesetWa
     """It is another one for the reader, so that it is read, and not explained by what the first one had."""
     watch.poll(OWN, PATIENCE)
     later = netns.identity(OWN, 7)
-    assert watch.find(OWN, 1) and watch.find(later, 1) is None and watch.coming(later, 1)
+    assert watch.find(OWN, 1) and watch.find(later, 1) is None and watch.is_coming(later, 1)
     until(lambda: watch.find(later, 1))
 
 
@@ -154,7 +154,7 @@ def test_namespaces_that_come_and_go_are_not_remembered_for_ever(kernel: Kernel,
     view = SnapshotCache(watch)
     view.refresh()
     for inode in missing:
-        watch.coming(inode, 1)
+        watch.is_coming(inode, 1)
         view.find(inode, 1)
     assert (watch._namespaces.forgotten, view._namespaces.forgotten) == (21, 21)
     assert watch.find(OWN, 1) and view.find(OWN, 1)
