@@ -88,10 +88,10 @@ def decoding(batch: npt.NDArray[Any]) -> dict[str, float]:
     began = time.process_time()
     events = sum(1 for _ in record.events(batch))
     tuples = time.process_time() - began
-    journeys = PacketAssembler(HopBuilder(Namespaces(), Processes(), {}, hex))
+    assembler = PacketAssembler(HopBuilder(Namespaces(), Processes(), {}, hex))
     began = time.process_time()
-    journeys.feed(batch)
-    packets = len(journeys.flush())
+    assembler.feed(batch)
+    packets = len(assembler.flush())
     seconds = time.process_time() - began
     return {"events": events / tuples, "packets": packets / seconds, "events_in_journeys": events / seconds}
 

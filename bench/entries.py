@@ -69,13 +69,13 @@ def measure(way: str, events: int) -> dict[str, float]:
             theirs.send(data)
         os._exit(0)
     with tempfile.TemporaryDirectory() as scratch:
-        path, tape = Path(scratch) / "a.k8st", RecordBuffer()
+        path, buffer = Path(scratch) / "a.k8st", RecordBuffer()
         files = CaptureFiles(path, RotationLimits())
         files.describe({"layout": describe()})
         writer = CaptureWriter(files.insert, files.close, 0)
-        tape.start(writer.put)
+        buffer.start(writer.put)
         heard = Through(ours)
-        kept = RecordedConntrackListener(tape, heard)
+        kept = RecordedConntrackListener(buffer, heard)
         kept.ports = (PORT,) if way == "filter" else ()
         before, told = time.process_time(), 0
         kept.listen(True)
@@ -83,12 +83,12 @@ def measure(way: str, events: int) -> dict[str, float]:
         while told < len(datagrams):
             time.sleep(TURN)
             waiting = len(heard._came)
-            tape.add_batch(time.monotonic_ns(), np.zeros((0, SLOT), np.uint8), False)
+            buffer.add_batch(time.monotonic_ns(), np.zeros((0, SLOT), np.uint8), False)
             take()
             told += waiting
             if not waiting and os.waitpid(-1, os.WNOHANG) != (0, 0):
                 break
-        tape.end(0)
+        buffer.end(0)
         writer.close()
         used = time.process_time() - before
         heard.close()

@@ -179,10 +179,10 @@ def _packet(n: int, ruleset: Ruleset, cluster: ClusterView) -> None:
     led = (("PREROUTING", 1), ("KUBE-NODEPORTS", n + 1), (f"KUBE-EXT-{chain}", 1), (f"KUBE-SVC-{chain}", 1))
     path = tuple(RuleLocation(*place) for place in led)
     rule = ruleset.chain("ip", "nat", f"KUBE-SEP-{end}")[1]
-    walk = RuleTrace((RuleHit((*path, RuleLocation(f"KUBE-SEP-{end}", 2)), rule, "DNAT", Evidence.OBSERVED),), ruleset=ruleset)
+    trace = RuleTrace((RuleHit((*path, RuleLocation(f"KUBE-SEP-{end}", 2)), rule, "DNAT", Evidence.OBSERVED),), ruleset=ruleset)
     before, after = Endpoints("8.8.8.8", 5, "192.168.0.2", 20000 + n), Endpoints("8.8.8.8", 5, _ip("10.100", ENDS * n), 8080)
     hops = [
-        Hop(0, "table", "node", "PREROUTING", "nat", rule_trace=walk),
+        Hop(0, "table", "node", "PREROUTING", "nat", rule_trace=trace),
         Hop(1, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, after)),
     ]
     told = Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=hops)

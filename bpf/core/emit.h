@@ -8,7 +8,7 @@ struct reserved {
     struct event *out, *whole;
 };
 
-static __always_inline void write_head(struct event *out, struct follow *e, u8 kind, u16 hop)
+static __always_inline void write_head(struct event *out, struct tracked_skb *e, u8 kind, u16 hop)
 {
     out->time = bpf_ktime_get_ns();
     out->packet = e->packet;
@@ -19,12 +19,12 @@ static __always_inline void write_head(struct event *out, struct follow *e, u8 k
     out->hook = NO_HOOK;
 }
 
-static __always_inline struct reserved reserve_whole(struct follow *e, u8 kind)
+static __always_inline struct reserved reserve_whole(struct tracked_skb *e, u8 kind)
 {
     struct event *out;
     u16 hop = e->hops++;
 
-    if (e->left_out)
+    if (e->shed)
         return (struct reserved){0, 0};
     out = events.ringbuf_reserve(sizeof(struct event));
     if (out) {
@@ -37,12 +37,12 @@ static __always_inline struct reserved reserve_whole(struct follow *e, u8 kind)
     return (struct reserved){out, out};
 }
 
-static __always_inline struct reserved reserve_short(struct follow *e, u8 kind)
+static __always_inline struct reserved reserve_short(struct tracked_skb *e, u8 kind)
 {
     struct event *out;
     u16 hop = e->hops++;
 
-    if (e->left_out)
+    if (e->shed)
         return (struct reserved){0, 0};
     out = events.ringbuf_reserve(SHORT_EVENT);
     if (out) {
@@ -80,10 +80,10 @@ static __always_inline void write_name(struct call *c, char *to, struct net_devi
     }
 }
 
-/* Header and connection, from the sight; the packet's entry keeps what has been told. */
-static __always_inline void write_sight(struct event *out, struct follow *e, struct sight *s)
+/* Header and connection, from the observation; the packet's entry keeps what has been written. */
+static __always_inline void write_observation(struct event *out, struct tracked_skb *e, struct observation *s)
 {
-    struct told *told = &e->told;
+    struct emitted *emitted = &e->emitted;
 
     out->length = s->packet.length;
     out->seq = s->packet.seq;
@@ -100,22 +100,22 @@ static __always_inline void write_sight(struct event *out, struct follow *e, str
         out->zone = zone_of(s->nfct);
     }
     e->part = s->packet.part;
-    told->header = header_sum(&s->tuple[HEADER]);
-    told->shape = s->packet.shape;
-    told->nfct = (s->has_flow || !(s->nfct & NFCT_POINTER)) && is_settled(s->nfct) ? s->nfct : UNSETTLED;
-    told->netns = s->netns;
-    told->in = s->in;
-    told->out = s->out;
+    emitted->header = header_sum(&s->tuple[HEADER]);
+    emitted->shape = s->packet.shape;
+    emitted->nfct = (s->has_flow || !(s->nfct & NFCT_POINTER)) && is_settled(s->nfct) ? s->nfct : UNSETTLED;
+    emitted->netns = s->netns;
+    emitted->in = s->in;
+    emitted->out = s->out;
 }
 
-/* An event about the packet in sight *s, short if nothing but the event itself is new. in, out: its devices, or NULL. */
-static __always_inline struct reserved begin_event(struct call *c, struct follow *e, u8 kind, struct sk_buff *skb,
-                                                   struct sight *s, struct net_device *in, struct net_device *out)
+/* An event about the packet in observation *s, short if nothing but the event itself is new. in, out: its devices, or NULL. */
+static __always_inline struct reserved begin_event(struct call *c, struct tracked_skb *e, u8 kind, struct sk_buff *skb,
+                                                   struct observation *s, struct net_device *in, struct net_device *out)
 {
     struct reserved r;
 
 #ifdef SNAPLEN
-    if (!e->snapped && !s->same && !e->left_out) {
+    if (!e->snapped && !s->same && !e->shed) {
         e->snapped = 1;
         write_bytes(c, e, skb, s);
     }
@@ -140,7 +140,7 @@ static __always_inline struct reserved begin_event(struct call *c, struct follow
     if (s->same ? s->nfct & NFCT_POINTER : s->has_flow)
         r.out->flags |= FLAG_HAS_CT;
     if (r.whole) {
-        write_sight(r.whole, e, s);
+        write_observation(r.whole, e, s);
         if (in)
             write_name(c, r.whole->in_name, in);
         if (out)
@@ -166,7 +166,7 @@ static __always_inline int begins_connection(u64 nfct)
  * is decided about them (rules, translations, the listener's answer) explains what happens to the connection's later packets,
  * and that a SYN has no answer is only known when every answer is written. So TCP's SYN, SYN-ACK and RST, the first packet of any
  * other connection, ICMP errors, and what comes to a listener are written whole. nfct: of the packet, 0 = not known here. */
-static __always_inline int only_ends(struct follow *e, u64 nfct)
+static __always_inline int only_ends(struct tracked_skb *e, u64 nfct)
 {
     if (e->opens || !only_drops())
         return 0;

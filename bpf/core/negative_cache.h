@@ -10,13 +10,13 @@
  * A packet without a connection has only its address, which says nothing by itself. But where it was decided against in
  * PREROUTING or OUTPUT, the same address a moment later in a later hook of the same namespace and CPU is the same packet. */
 
-#define UNWANTED_CONNECTIONS 64
+#define CACHED_CONNECTIONS 64
 
-struct unwanted {
+struct negative_cache {
     struct {
         u64 nfct;
         u64 until; /* jiffies */
-    } connection[UNWANTED_CONNECTIONS];
+    } connection[CACHED_CONNECTIONS];
     u64 skb;
     u64 until;
     u32 netns;
@@ -25,7 +25,7 @@ struct unwanted {
     u8 spare[2];
 };
 
-BPF_PERCPU_ARRAY(unwanted, struct unwanted, 1);
+BPF_PERCPU_ARRAY(negative_caches, struct negative_cache, 1);
 
 enum { PREROUTING, INPUT, FORWARD, OUTPUT, POSTROUTING, NO_HOOK = 255 };
 
@@ -39,19 +39,19 @@ static __always_inline u8 stage_of(u8 hook, u8 returned)
 /* Entries lie 256 bytes apart or more. */
 static __always_inline u32 place_of(u64 nfct)
 {
-    return (nfct >> 8 ^ nfct >> 14) & (UNWANTED_CONNECTIONS - 1);
+    return (nfct >> 8 ^ nfct >> 14) & (CACHED_CONNECTIONS - 1);
 }
 
-static __always_inline struct unwanted *unwanted_here(void)
+static __always_inline struct negative_cache *negative_cache_here(void)
 {
     int zero = 0;
-    return unwanted.lookup(&zero);
+    return negative_caches.lookup(&zero);
 }
 
 /* True when this CPU has just decided against this connection. nfct: skb->_nfct. */
-static __always_inline int known_unwanted(u64 nfct)
+static __always_inline int is_cached_unwanted(u64 nfct)
 {
-    struct unwanted *u = unwanted_here();
+    struct negative_cache *u = negative_cache_here();
     u32 place = place_of(nfct);
     return u && nfct & NFCT_POINTER && u->connection[place].nfct == nfct && bpf_jiffies64() <= u->connection[place].until;
 }
@@ -59,16 +59,16 @@ static __always_inline int known_unwanted(u64 nfct)
 /* True when this CPU has just decided against this packet, which has no connection, in an earlier hook. */
 static __always_inline int passed_over(u64 skb, u32 netns, u8 pf, u8 stage)
 {
-    struct unwanted *u = unwanted_here();
+    struct negative_cache *u = negative_cache_here();
     if (!u || u->skb != skb || u->netns != netns || u->pf != pf || stage <= u->stage || bpf_jiffies64() > u->until)
         return 0;
     u->stage = stage;
     return 1;
 }
 
-static __always_inline void remember_unwanted(u64 nfct)
+static __always_inline void cache_unwanted(u64 nfct)
 {
-    struct unwanted *u = unwanted_here();
+    struct negative_cache *u = negative_cache_here();
     u32 place = place_of(nfct), info = nfct & ~NFCT_POINTER;
     if (!u || info == IP_CT_RELATED || info == IP_CT_RELATED_REPLY)
         return;
@@ -78,7 +78,7 @@ static __always_inline void remember_unwanted(u64 nfct)
 
 static __always_inline void pass_over(u64 skb, u32 netns, u8 pf, u8 stage)
 {
-    struct unwanted *u = unwanted_here();
+    struct negative_cache *u = negative_cache_here();
     if (!u)
         return;
     u->skb = skb;
@@ -88,9 +88,9 @@ static __always_inline void pass_over(u64 skb, u32 netns, u8 pf, u8 stage)
     u->until = bpf_jiffies64() + 1;
 }
 
-static __always_inline void forget_unwanted(u64 skb, u64 nfct)
+static __always_inline void uncache_unwanted(u64 skb, u64 nfct)
 {
-    struct unwanted *u = unwanted_here();
+    struct negative_cache *u = negative_cache_here();
     u32 place = place_of(nfct);
     if (!u)
         return;

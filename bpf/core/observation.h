@@ -4,7 +4,7 @@
 enum { HEADER, ORIG, REPLY };
 
 /* What is known of a packet at a probe. */
-struct sight {
+struct observation {
     struct tuple tuple[3]; /* HEADER, ORIG, REPLY; the last two only if has_flow */
     struct packet packet;
     u64 nfct;
@@ -23,15 +23,15 @@ struct sight {
 
 /* Too large for a program's stack of 512 bytes. One a row and CPU is enough: the kernel never runs a program on top of
  * itself (kprobes: bpf_prog_active; fentry: prog->active, since kernel commit ca06f55b9002), it counts a miss instead. */
-BPF_PERCPU_ARRAY(sights, struct sight, TALLY_ROWS);
+BPF_PERCPU_ARRAY(observations, struct observation, COUNTER_ROWS);
 
-static __always_inline struct sight *sight_of(struct call *c)
+static __always_inline struct observation *observation_of(struct call *c)
 {
     int number = c->number;
-    return sights.lookup(&number);
+    return observations.lookup(&number);
 }
 
-static __always_inline int filter_wants(struct filter *f, struct sight *s)
+static __always_inline int filter_wants(struct filter *f, struct observation *s)
 {
     if (f->netns && f->netns != s->netns)
         return 0;
@@ -46,7 +46,7 @@ static __always_inline int filter_wants(struct filter *f, struct sight *s)
 
 /* False when the ports of a packet without options or extensions are not wanted, which settles it if it has no connection:
  * the cheapest look there is. */
-static __always_inline int wanted_at_a_glance(struct call *c, struct sk_buff *skb, struct filter *f)
+static __always_inline int ports_may_match(struct call *c, struct sk_buff *skb, struct filter *f)
 {
     struct {
         u8 ip[20];

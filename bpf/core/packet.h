@@ -27,7 +27,7 @@ struct tuple {
 struct packet {
     u32 seq, ack;
     u32 length;   /* from the IP header on */
-    u32 sign;     /* survives NAT, differs from packet to packet: sequence number, or first bytes of the payload */
+    u32 fingerprint; /* survives NAT, differs from packet to packet: sequence number, or first bytes of the payload */
     u16 ident;    /* IPv4 identification */
     u8 tcp_flags;
     u8 fragment;  /* 1 = a fragment, but not the first */
@@ -104,11 +104,11 @@ static __always_inline void parse_transport(struct packet *p, struct tuple *t, u
         p->seq = bpf_ntohl(*(u32 *)(h + 4));
         p->ack = bpf_ntohl(*(u32 *)(h + 8));
         p->tcp_flags = h[13];
-        p->sign = p->seq ^ p->ack;
+        p->fingerprint = p->seq ^ p->ack;
     } else if (t->protocol == SCTP) {
-        p->sign = *(u32 *)(h + 4) ^ *(u32 *)(h + 12); /* between them is a checksum, which NAT changes */
+        p->fingerprint = *(u32 *)(h + 4) ^ *(u32 *)(h + 12); /* between them is a checksum, which NAT changes */
     } else {
-        p->sign = *(u32 *)(h + 8);
+        p->fingerprint = *(u32 *)(h + 8);
     }
     if (t->has_ports) {
         t->sport = bpf_ntohs(*(u16 *)h);
@@ -116,7 +116,7 @@ static __always_inline void parse_transport(struct packet *p, struct tuple *t, u
     } else if (t->protocol == ICMP || t->protocol == ICMPV6) {
         t->sport = bpf_ntohs(*(u16 *)(h + 4));
         t->dport = here < 2 ? NO_ICMP_TYPE : h[0] << 8 | h[1];
-        p->sign ^= *(u16 *)(h + 6);
+        p->fingerprint ^= *(u16 *)(h + 6);
     }
 }
 

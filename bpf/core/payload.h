@@ -51,9 +51,9 @@ static __always_inline struct piece first_page(struct call *c, struct sk_buff *s
 static int (*read_bytes)(void *to, u64 bytes, const void *from) = (void *)BPF_FUNC_probe_read_kernel;
 
 /* One record of `count` bytes at `from`; `first` is where they stand in the packet. */
-static __always_inline void write_raw(struct follow *e, u64 first, u64 from, u64 count)
+static __always_inline void write_payload(struct tracked_skb *e, u64 first, u64 from, u64 count)
 {
-    struct raw *out = events.ringbuf_reserve(sizeof(struct raw));
+    struct payload_record *out = events.ringbuf_reserve(sizeof(struct payload_record));
 
     if (!out) {
         count_lost(EVENT_RAW);
@@ -77,8 +77,8 @@ static __always_inline void write_raw(struct follow *e, u64 first, u64 from, u64
     events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
 }
 
-/* The packet in sight *s, whose header has just been looked at: its bytes, piece by piece. */
-static __always_inline void write_bytes(struct call *c, struct follow *e, struct sk_buff *skb, struct sight *s)
+/* The packet in observation *s, whose header has just been looked at: its bytes, piece by piece. */
+static __always_inline void write_bytes(struct call *c, struct tracked_skb *e, struct sk_buff *skb, struct observation *s)
 {
     struct piece own = {(u64)READ(c, skb, head) + READ(c, skb, network_header)}, page;
     u64 at = 0, wanted;
@@ -100,7 +100,7 @@ static __always_inline void write_bytes(struct call *c, struct follow *e, struct
             count = wanted - at;
         if (count > RAW_IN_RECORD)
             count = RAW_IN_RECORD;
-        write_raw(e, at, from, count);
+        write_payload(e, at, from, count);
         at += count;
     }
 }

@@ -11,15 +11,15 @@
 static __always_inline int clone_keep(struct call *c)
 {
     u64 skb = c->arg[0];
-    return already_followed(skb) != 0;
+    return find_tracked(skb) != 0;
 }
 
 static __always_inline int clone_returned(struct call *c)
 {
     u64 skb = c->arg[0], copy = c->ret;
-    struct follow *e = already_followed(skb);
-    struct sight *s = sight_of(c);
-    struct follow f;
+    struct tracked_skb *e = find_tracked(skb);
+    struct observation *s = observation_of(c);
+    struct tracked_skb f;
 
     if (!e || !s || !copy || e->dead)
         return 0;
@@ -27,10 +27,10 @@ static __always_inline int clone_returned(struct call *c)
     f.flags |= FLAG_CLONE;
     f.netns = 0;
     f.stage = 0;
-    f.told.netns = 0;
+    f.emitted.netns = 0;
     f.until = bpf_jiffies64() + COPY_TICKS;
-    followed.update(&copy, &f);
-    followed_now(copy, s);
+    tracked_skbs.update(&copy, &f);
+    track_recent(copy, s);
     return 0;
 }
 
@@ -46,10 +46,10 @@ PROBE_RETURN(pcopy)
 static __always_inline int tap_entered(struct call *c)
 {
     u64 skb = c->arg[0];
-    struct follow *e = already_followed(skb);
+    struct tracked_skb *e = find_tracked(skb);
 
     if (e && e->flags & FLAG_CLONE)
-        followed.delete(&skb);
+        tracked_skbs.delete(&skb);
     return 0;
 }
 #define tap_ring_entered tap_entered

@@ -49,33 +49,33 @@ static __always_inline int take_full_table(void)
     return bpf_ktime_get_ns() - noted < FULL_TABLE_NS;
 }
 
-static __always_inline void tell_full_table(struct follow *e)
+static __always_inline void tell_full_table(struct tracked_skb *e)
 {
-    struct clue *out = reserve_clue(e, CLUE_TABLE_FULL);
+    struct decision_detail *out = reserve_detail(e, DETAIL_TABLE_FULL);
 
     if (out)
-        submit_clue(out);
+        submit_detail(out);
 }
 
 /* arg: skb; returns a verdict */
 static __always_inline int confirm_keep(struct call *c)
 {
-    return already_followed(c->arg[0]) != 0;
+    return find_tracked(c->arg[0]) != 0;
 }
 
 static __always_inline int confirm_returned(struct call *c)
 {
-    struct follow *e;
-    struct clue *out;
+    struct tracked_skb *e;
+    struct decision_detail *out;
 
     if ((c->ret & 255) != NF_DROP)
         return 0;
-    e = already_followed(c->arg[0]);
+    e = find_tracked(c->arg[0]);
     if (!e || e->dead)
         return 0;
-    out = reserve_clue(e, CLUE_CONFIRM);
+    out = reserve_detail(e, DETAIL_CONFIRM);
     if (out)
-        submit_clue(out);
+        submit_detail(out);
     return 0;
 }
 PROBE_RETURN(confirm)

@@ -9,16 +9,16 @@ static __always_inline int drop_entered(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
     struct net_device *dev;
-    struct follow *e;
+    struct tracked_skb *e;
     struct reserved r;
-    struct sight *s = sight_of(c);
+    struct observation *s = observation_of(c);
     u16 protocol = READ(c, skb, protocol);
     int no_room;
 
     if (protocol != bpf_htons(ETH_IP) && protocol != bpf_htons(ETH_IPV6))
         return 0;
     no_room = take_full_table();
-    e = follow_outside(c, skb, s);
+    e = track_outside_hook(c, skb, s);
     if (!e)
         return 0;
     e->dead = 1;

@@ -5,13 +5,13 @@
  * table had: xt_find_table_lock holds the lock until they have been copied out. So a reader knows by its own look-ups which
  * rule blob it has read, and by the replacements how long that address stood for these rules. */
 
-_Static_assert(sizeof(struct ruleset) == SHORT_EVENT, "one slot");
-_Static_assert(__builtin_offsetof(struct ruleset, kind) == __builtin_offsetof(struct event, kind), "kind");
+_Static_assert(sizeof(struct table_generation) == SHORT_EVENT, "one slot");
+_Static_assert(__builtin_offsetof(struct table_generation, kind) == __builtin_offsetof(struct event, kind), "kind");
 
 #ifdef HAVE_xt_table
-static __always_inline struct ruleset *reserve_ruleset(struct xt_table *table)
+static __always_inline struct table_generation *reserve_generation(struct xt_table *table)
 {
-    struct ruleset *out = events.ringbuf_reserve(sizeof(struct ruleset));
+    struct table_generation *out = events.ringbuf_reserve(sizeof(struct table_generation));
 
     if (!out) {
         count_lost(EVENT_RULESET);
@@ -37,11 +37,11 @@ static __always_inline int table_found_keep(struct call *c)
 static __always_inline int table_found_returned(struct call *c)
 {
     struct net *net = (void *)c->arg[0];
-    struct ruleset *out;
+    struct table_generation *out;
 
     if (!c->ret || c->ret > -4096ULL)
         return 0;
-    out = reserve_ruleset((void *)c->ret);
+    out = reserve_generation((void *)c->ret);
     if (!out)
         return 0;
     out->netns = PEEK(net, ns_inum);
@@ -59,11 +59,11 @@ static __always_inline int table_replaced_keep(struct call *c)
 
 static __always_inline int table_replaced_returned(struct call *c)
 {
-    struct ruleset *out;
+    struct table_generation *out;
 
     if (!c->ret)
         return 0;
-    out = reserve_ruleset((void *)c->arg[0]);
+    out = reserve_generation((void *)c->arg[0]);
     if (!out)
         return 0;
     out->before = c->ret;

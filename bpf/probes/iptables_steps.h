@@ -25,10 +25,10 @@
 enum { STEP_FALSE, STEP_TRUE, STEP_UNKNOWN, STEP_TARGET };
 
 #if RULE_STEPS
-_Static_assert(sizeof(struct steps) == sizeof(struct event), "one size");
-_Static_assert(__builtin_offsetof(struct steps, kind) == __builtin_offsetof(struct event, kind), "kind");
-_Static_assert(__builtin_offsetof(struct steps, joint1) == SHORT_EVENT, "slots");
-_Static_assert(__builtin_offsetof(struct steps, joint2) == __builtin_offsetof(struct event, joint2), "slots");
+_Static_assert(sizeof(struct table_trace) == sizeof(struct event), "one size");
+_Static_assert(__builtin_offsetof(struct table_trace, kind) == __builtin_offsetof(struct event, kind), "kind");
+_Static_assert(__builtin_offsetof(struct table_trace, joint1) == SHORT_EVENT, "slots");
+_Static_assert(__builtin_offsetof(struct table_trace, joint2) == __builtin_offsetof(struct event, joint2), "slots");
 
 struct run {
     u64 private; /* struct xt_table_info of the table */
@@ -80,7 +80,7 @@ static __always_inline int table_begin_entered(struct call *c)
     u32 free = RUNS - 1;
     struct run *r;
 
-    if (!runs || known_unwanted(READ(c, skb, _nfct)))
+    if (!runs || is_cached_unwanted(READ(c, skb, _nfct)))
         return 0;
 #pragma unroll
     for (int i = RUNS - 1; i >= 0; i--)

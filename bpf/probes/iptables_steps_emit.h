@@ -3,7 +3,7 @@
 
 #if RULE_STEPS
 /* What every record of steps begins with. */
-static __always_inline void write_run(struct steps *out, struct run *r, struct event *table, u32 first)
+static __always_inline void write_run(struct table_trace *out, struct run *r, struct event *table, u32 first)
 {
     out->time = table->time;
     out->packet = table->packet;
@@ -26,7 +26,7 @@ static __always_inline void write_run(struct steps *out, struct run *r, struct e
 /* One record of steps, from number `first` on. When there is no room it is counted as lost. */
 static __always_inline void write_record(struct run *r, struct event *table, u32 first)
 {
-    struct steps *out = events.ringbuf_reserve(sizeof(struct steps));
+    struct table_trace *out = events.ringbuf_reserve(sizeof(struct table_trace));
 
     if (!out) {
         count_lost(EVENT_STEPS);
@@ -43,7 +43,7 @@ static __always_inline void write_record(struct run *r, struct event *table, u32
 
 static __always_inline void write_short_record(struct run *r, struct event *table)
 {
-    struct steps *out = events.ringbuf_reserve(SHORT_EVENT);
+    struct table_trace *out = events.ringbuf_reserve(SHORT_EVENT);
 
     if (!out) {
         count_lost(EVENT_STEPS);

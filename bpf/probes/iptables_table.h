@@ -6,7 +6,7 @@
 static __always_inline int table_keep(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
-    return !known_unwanted(READ(c, skb, _nfct));
+    return !is_cached_unwanted(READ(c, skb, _nfct));
 }
 
 /* Returns the CPU on which the table ran. */
@@ -17,15 +17,15 @@ static __always_inline int write_table(struct call *c, int cpu)
     struct xt_table *table = (void *)c->arg[2];
     struct run *run = end_run(c->arg[0], cpu);
     u8 verdict = c->ret & 255;
-    struct follow *e;
+    struct tracked_skb *e;
     struct reserved r;
     int from;
-    struct sight *s;
+    struct observation *s;
 
-    if (verdict == NF_STOLEN || known_unwanted(READ(c, skb, _nfct)))
+    if (verdict == NF_STOLEN || is_cached_unwanted(READ(c, skb, _nfct)))
         return cpu;
-    s = sight_of(c);
-    e = follow_in_hook(c, skb, state, 0, s);
+    s = observation_of(c);
+    e = track_in_hook(c, skb, state, 0, s);
     if (!e || (verdict != NF_DROP && only_ends(e, s->nfct)))
         return cpu;
     if (!run) {
@@ -44,7 +44,7 @@ static __always_inline int write_table(struct call *c, int cpu)
     r.out->object = (u64)PEEK(table, private);
     bpf_probe_read_kernel(&r.out->table, sizeof(r.out->table), &table->name);
     write_steps(run, r.out);
-    r.out->state |= e->told.shape << STEPS_SHAPE;
+    r.out->state |= e->emitted.shape << STEPS_SHAPE;
     submit_event(r);
     return cpu;
 }

@@ -66,13 +66,13 @@ static __always_inline void read_ipvs(struct ip_vs_conn *cp, struct tuple *tuple
 
 /* The entry of a packet of this connection. What conntrack knows of it was asked for in the hook before; so only what IPVS alone
  * knows is compared with the filter: the real server, and of an answer the virtual one. Fills *s. */
-static __always_inline struct follow *follow_ipvs(struct call *c, struct sk_buff *skb, struct ip_vs_conn *cp, u8 hook,
-                                                  struct sight *s)
+static __always_inline struct tracked_skb *track_ipvs(struct call *c, struct sk_buff *skb, struct ip_vs_conn *cp, u8 hook,
+                                                  struct observation *s)
 {
     struct netns_ipvs *ipvs = PEEK(cp, ipvs);
     struct net *net = ipvs ? PEEK(ipvs, net) : 0;
     u64 key = (u64)skb;
-    struct follow *e;
+    struct tracked_skb *e;
     struct filter *f;
     int zero = 0;
 
@@ -89,8 +89,8 @@ static __always_inline struct follow *follow_ipvs(struct call *c, struct sk_buff
     if (!parse_packet(c, skb, &s->packet, &s->tuple[HEADER], s->raw))
         return 0;
     read_ipvs(cp, &s->tuple[ORIG]);
-    e = followed_lately(key, s);
-    if (e && goes_on(e, s))
+    e = tracked_recently(key, s);
+    if (e && is_same_packet(e, s))
         return move_on(e, s);
     if (!filter_wants(f, s))
         return 0;
@@ -108,14 +108,14 @@ static __always_inline void write_service(struct event *out, struct ip_vs_servic
         out->ct_info |= IPVS_PERSISTENT;
 }
 
-/* An event about a packet of this connection, in sight *s. */
-static __always_inline int write_ipvs(struct call *c, struct follow *e, struct sk_buff *skb, struct ip_vs_conn *cp,
-                                      struct sight *s, u8 act, u8 manip)
+/* An event about a packet of this connection, in observation *s. */
+static __always_inline int write_ipvs(struct call *c, struct tracked_skb *e, struct sk_buff *skb, struct ip_vs_conn *cp,
+                                      struct observation *s, u8 act, u8 manip)
 {
     struct reserved r = begin_event(c, e, EVENT_IPVS, skb, s, 0, 0);
     struct ip_vs_dest *dest;
 
-    e->told.netns = 0; /* the next one is whole: this one had another connection, and the header changes */
+    e->emitted.netns = 0; /* the next one is whole: this one had another connection, and the header changes */
     if (!r.out)
         return 0;
     r.out->flags &= ~FLAG_HAS_CT;
@@ -132,7 +132,7 @@ static __always_inline int write_ipvs(struct call *c, struct follow *e, struct s
 }
 
 /* An event about a packet that is followed already and whose header is as it was told last. */
-static __always_inline struct reserved begin_refusal(struct follow *e, u8 act)
+static __always_inline struct reserved begin_refusal(struct tracked_skb *e, u8 act)
 {
     struct reserved r = reserve_whole(e, EVENT_IPVS);
 
@@ -149,7 +149,7 @@ static __always_inline struct reserved begin_refusal(struct follow *e, u8 act)
 static __always_inline int ipvs_schedule_keep(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[1];
-    return !known_unwanted(READ(c, skb, _nfct));
+    return !is_cached_unwanted(READ(c, skb, _nfct));
 }
 
 static __always_inline int ipvs_schedule_returned(struct call *c)
@@ -165,15 +165,15 @@ static __always_inline int ipvs_nat4_entered(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
     struct ip_vs_conn *cp = (void *)c->arg[1];
-    struct follow *e;
-    struct sight *s;
+    struct tracked_skb *e;
+    struct observation *s;
     u8 act;
 
-    if (known_unwanted(READ(c, skb, _nfct)))
+    if (is_cached_unwanted(READ(c, skb, _nfct)))
         return 0;
     act = take_choice(c->arg[0]) == c->arg[1] ? IPVS_CHOSEN : IPVS_KNOWN;
-    s = sight_of(c);
-    e = follow_ipvs(c, skb, cp, READ(c, skb, skb_iif) ? INPUT : OUTPUT, s);
+    s = observation_of(c);
+    e = track_ipvs(c, skb, cp, READ(c, skb, skb_iif) ? INPUT : OUTPUT, s);
     if (!e)
         return 0;
     if (!only_ends(e, s->nfct))
@@ -191,12 +191,12 @@ static __always_inline int ipvs_reply_entered(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
     struct ip_vs_conn *cp = (void *)c->arg[1];
-    struct sight *s = sight_of(c);
-    struct follow *e = already_followed(c->arg[0]);
+    struct observation *s = observation_of(c);
+    struct tracked_skb *e = find_tracked(c->arg[0]);
 
-    if (known_unwanted(READ(c, skb, _nfct)) || (only_drops() && !(e && e->opens)))
+    if (is_cached_unwanted(READ(c, skb, _nfct)) || (only_drops() && !(e && e->opens)))
         return 0;
-    e = follow_ipvs(c, skb, cp, c->arg[2], s);
+    e = track_ipvs(c, skb, cp, c->arg[2], s);
     return e && !only_ends(e, s->nfct) ? write_ipvs(c, e, skb, cp, s, IPVS_REPLY, 2) : 0;
 }
 PROBE_ENTRY(ipvs_reply)
@@ -204,13 +204,13 @@ PROBE_ENTRY(ipvs_reply)
 /* arg: service, skb; returns the verdict */
 static __always_inline int ipvs_leave_keep(struct call *c)
 {
-    return already_followed(c->arg[1]) != 0;
+    return find_tracked(c->arg[1]) != 0;
 }
 
 static __always_inline int ipvs_leave_returned(struct call *c)
 {
     struct ip_vs_service *service = (void *)c->arg[0];
-    struct follow *e = already_followed(c->arg[1]);
+    struct tracked_skb *e = find_tracked(c->arg[1]);
     union address virtual;
     struct reserved r;
 
@@ -237,17 +237,17 @@ PROBE_RETURN(ipvs_leave)
 /* arg: skb; returns the verdict */
 static __always_inline int ipvs_in_keep(struct call *c)
 {
-    return already_followed(c->arg[0]) != 0;
+    return find_tracked(c->arg[0]) != 0;
 }
 
 static __always_inline int ipvs_in_returned(struct call *c)
 {
-    struct follow *e;
+    struct tracked_skb *e;
     struct reserved r;
 
     if ((c->ret & 255) != NF_DROP)
         return 0;
-    e = already_followed(c->arg[0]);
+    e = find_tracked(c->arg[0]);
     if (!e || e->dead || take_choice(c->arg[0]) == REFUSED_BY_IPVS)
         return 0;
     r = begin_refusal(e, IPVS_DROPPED);

@@ -30,7 +30,7 @@ static __always_inline int is_masquerade(struct nf_conn *ct)
 /* Which hook is this? It is not among the arguments. Destinations change on the way in: PREROUTING, or OUTPUT for what this
  * namespace sends itself (a packet received by a device has skb_iif set). Sources change on the way out: POSTROUTING, or
  * INPUT for what is delivered here and has been neither through FORWARD nor sent on by IPVS. */
-static __always_inline u8 hook_of_rewrite(struct follow *e, int source, u32 received_by)
+static __always_inline u8 hook_of_rewrite(struct tracked_skb *e, int source, u32 received_by)
 {
     if (!source)
         return received_by ? PREROUTING : OUTPUT;
@@ -39,7 +39,7 @@ static __always_inline u8 hook_of_rewrite(struct follow *e, int source, u32 rece
 
 /* What the header will be, for the next event to be a short one if it is just that. An ICMP message has one id, which belongs to
  * the source in conntrack's tuples of both directions; its type stays. */
-static __always_inline void tell_rewrite(struct follow *e, struct sight *s, int source, int reply)
+static __always_inline void tell_rewrite(struct tracked_skb *e, struct observation *s, int source, int reply)
 {
     struct tuple t = s->tuple[HEADER], *other = &s->tuple[reply ? ORIG : REPLY];
 
@@ -56,7 +56,7 @@ static __always_inline void tell_rewrite(struct follow *e, struct sight *s, int 
         t.sport = other->sport;
         t.dport = s->tuple[HEADER].dport;
     }
-    e->told.header = header_sum(&t);
+    e->emitted.header = header_sum(&t);
 }
 
 /* arg: skb, ct, what is rewritten (0 source, 1 destination), direction (0 original, 1 reply) */
@@ -67,31 +67,31 @@ static __always_inline int nat_entered(struct call *c)
     int source = !(c->arg[2] & 255), reply = c->arg[3] & 1;
     u64 nfct = READ(c, skb, _nfct);
     struct net_device *dev;
-    struct follow *e;
+    struct tracked_skb *e;
     struct reserved r;
-    struct sight *s;
+    struct observation *s;
 
-    e = already_followed(c->arg[0]);
-    if (known_unwanted(nfct) || (only_drops() && !begins_connection(nfct) && !(e && e->opens)))
+    e = find_tracked(c->arg[0]);
+    if (is_cached_unwanted(nfct) || (only_drops() && !begins_connection(nfct) && !(e && e->opens)))
         return 0;
-    s = sight_of(c);
+    s = observation_of(c);
     if (!s)
         return 0;
     s->nfct = nfct;
     dev = READ(c, skb, dev);
     s->netns = netns_of(c, READ(c, ct, ct_net_net));
-    s->in = e ? e->told.in : 0; /* not known here: those of the hook */
-    s->out = e ? e->told.out : 0;
+    s->in = e ? e->emitted.in : 0; /* not known here: those of the hook */
+    s->out = e ? e->emitted.out : 0;
     s->pf = 0;
     s->returned = 0;
     s->by_loopback = dev && (READ(c, dev, flags) & IFF_LOOPBACK);
     s->hook = hook_of_rewrite(e, source, READ(c, skb, skb_iif));
-    e = follow(c, skb, s, 0);
+    e = track(c, skb, s, 0);
     if (!e || only_ends(e, nfct))
         return 0;
     r = begin_event(c, e, EVENT_NAT, skb, s, 0, 0);
     if (!r.out) {
-        e->told.netns = 0;
+        e->emitted.netns = 0;
         return 0;
     }
     r.out->pf = s->tuple[HEADER].family == 4 ? 2 : 10;
@@ -111,15 +111,15 @@ PROBE_ENTRY(nat)
 static __always_inline int nat_hook_keep(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
-    return !known_unwanted(READ(c, skb, _nfct));
+    return !is_cached_unwanted(READ(c, skb, _nfct));
 }
 
 static __always_inline int nat_hook_returned(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
     u8 verdict = c->ret & 255;
-    struct sight *s = sight_of(c);
-    struct follow *e = follow_in_hook(c, skb, (void *)c->arg[1], 0, s);
+    struct observation *s = observation_of(c);
+    struct tracked_skb *e = track_in_hook(c, skb, (void *)c->arg[1], 0, s);
     struct reserved r;
 
     if (!e || (verdict != NF_DROP && only_ends(e, s->nfct)))

@@ -14,15 +14,15 @@ static __always_inline int neighbour_entered(struct call *c)
 #if defined(HAVE_neighbour_nud_state) && defined(HAVE_neighbour_primary_key)
     struct neighbour *n = (void *)c->arg[0];
     u8 state = PEEK(n, nud_state);
-    struct follow *e;
-    struct clue *out;
+    struct tracked_skb *e;
+    struct decision_detail *out;
 
     if (!c->arg[1] || (state && !(state & (NUD_INCOMPLETE | NUD_FAILED))))
         return 0;
-    e = still_followed(c, (void *)c->arg[1], sight_of(c));
+    e = is_still_tracked(c, (void *)c->arg[1], observation_of(c));
     if (!e)
         return 0;
-    out = reserve_clue(e, CLUE_NEIGHBOUR);
+    out = reserve_detail(e, DETAIL_NEIGHBOUR);
     if (!out)
         return 0;
     out->status = state;
@@ -34,7 +34,7 @@ static __always_inline int neighbour_entered(struct call *c)
         bpf_probe_read_kernel(out->values, sizeof(out->values[0]), (void *)n + OFFSET_neighbour_primary_key);
     else
         bpf_probe_read_kernel(out->values, sizeof(out->values), (void *)n + OFFSET_neighbour_primary_key);
-    submit_clue(out);
+    submit_detail(out);
 #endif
     return 0;
 }
@@ -46,18 +46,18 @@ static __always_inline int no_route_entered(struct call *c)
 #if defined(HAVE_sk_buff__skb_refdst) && defined(HAVE_dst_entry_error)
     struct sk_buff *skb = (void *)c->arg[0];
     struct dst_entry *dst = (void *)(PEEK(skb, _skb_refdst) & ~DST_NOREF);
-    struct follow *e = still_followed(c, skb, sight_of(c));
-    struct clue *out;
+    struct tracked_skb *e = is_still_tracked(c, skb, observation_of(c));
+    struct decision_detail *out;
     short error;
 
     if (!e)
         return 0;
-    out = reserve_clue(e, CLUE_ROUTE);
+    out = reserve_detail(e, DETAIL_ROUTE);
     if (!out)
         return 0;
     error = PEEK(dst, error);
     out->values[0] = error < 0 ? -error : error;
-    submit_clue(out);
+    submit_detail(out);
 #endif
     return 0;
 }

@@ -22,8 +22,8 @@ static __always_inline u8 ip_hook(u8 pf, u8 hook)
 }
 
 /* The entry of a packet inside a hook (or, with returned = 1, just after). Fills *s. */
-static __always_inline struct follow *follow_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
-                                                     u8 returned, struct sight *s)
+static __always_inline struct tracked_skb *track_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
+                                                     u8 returned, struct observation *s)
 {
     struct net_device *in, *out;
 
@@ -41,12 +41,12 @@ static __always_inline struct follow *follow_in_hook(struct call *c, struct sk_b
     s->in = in ? READ(c, in, ifindex) : 0;
     s->out = out ? READ(c, out, ifindex) : 0;
     s->by_loopback = in && (READ(c, in, flags) & IFF_LOOPBACK);
-    return follow(c, skb, s, !returned && s->hook != NO_HOOK);
+    return track(c, skb, s, !returned && s->hook != NO_HOOK);
 }
 
 /* An event of a packet inside a hook. */
-static __always_inline struct reserved begin_hook_event(struct call *c, struct follow *e, u8 kind, struct sk_buff *skb,
-                                                        struct sight *s, struct nf_hook_state *state)
+static __always_inline struct reserved begin_hook_event(struct call *c, struct tracked_skb *e, u8 kind, struct sk_buff *skb,
+                                                        struct observation *s, struct nf_hook_state *state)
 {
     return begin_event(c, e, kind, skb, s, READ(c, state, in), READ(c, state, out));
 }
@@ -55,7 +55,7 @@ static __always_inline struct reserved begin_hook_event(struct call *c, struct f
  * the IP hooks itself returns "stolen" when the packet has long passed them: ip_sabotage_in, br_nf_pre_routing.) */
 static __always_inline void write_gone(struct call *c, u64 skb, struct nf_hook_state *state, u8 verdict)
 {
-    struct follow *e = already_followed(skb);
+    struct tracked_skb *e = find_tracked(skb);
     u8 hook = READ(c, state, hook);
     struct net_device *in, *out;
     struct reserved r;
@@ -89,7 +89,7 @@ static __always_inline int hook_keep(struct call *c)
     struct nf_hook_state *state = (void *)c->arg[1];
     struct sk_buff *skb = (void *)c->arg[0];
 
-    return is_ip(READ(c, state, pf)) && !known_unwanted(READ(c, skb, _nfct));
+    return is_ip(READ(c, state, pf)) && !is_cached_unwanted(READ(c, skb, _nfct));
 }
 
 static __always_inline int hook_returned(struct call *c)
@@ -98,8 +98,8 @@ static __always_inline int hook_returned(struct call *c)
     struct nf_hook_state *state = (void *)c->arg[1];
     int ret = c->ret;
     struct reserved r;
-    struct follow *e;
-    struct sight *s;
+    struct tracked_skb *e;
+    struct observation *s;
 
     if (!is_ip(READ(c, state, pf)))
         return 0;
@@ -107,10 +107,10 @@ static __always_inline int hook_returned(struct call *c)
         write_gone(c, c->arg[0], state, ret < 0 ? NF_DROP : NF_STOLEN);
         return 0;
     }
-    if (known_unwanted(READ(c, skb, _nfct)))
+    if (is_cached_unwanted(READ(c, skb, _nfct)))
         return 0;
-    s = sight_of(c);
-    e = follow_in_hook(c, skb, state, 1, s);
+    s = observation_of(c);
+    e = track_in_hook(c, skb, state, 1, s);
     if (!e || only_ends(e, s->nfct))
         return 0;
     r = begin_hook_event(c, e, EVENT_HOOK, skb, s, state);

@@ -32,7 +32,7 @@ static __always_inline int chain_keep(struct call *c)
 {
     struct nft_pktinfo *pkt = (void *)c->arg[0];
     struct sk_buff *skb = READ(c, pkt, skb);
-    return !known_unwanted(READ(c, skb, _nfct));
+    return !is_cached_unwanted(READ(c, skb, _nfct));
 }
 
 /* The runs of chains under way on this CPU, see probes/nftables_rule.h. info: trace info of each, 0 = free. until: jiffies, when
@@ -86,7 +86,7 @@ static __always_inline void write_chain(struct event *out, struct event *whole, 
  * make nftables drops visible in net dropmonitor"). The packet is gone; its entry says whether it was this one. */
 static __always_inline void write_dropped(struct call *c, u64 skb, struct nf_hook_state *state)
 {
-    struct follow *e = already_followed(skb);
+    struct tracked_skb *e = find_tracked(skb);
     u8 hook = READ(c, state, hook), of_ip = ip_hook(READ(c, state, pf), hook);
     struct reserved r;
 
@@ -108,7 +108,7 @@ static __always_inline void write_dropped(struct call *c, u64 skb, struct nf_hoo
 static __always_inline void write_stolen(struct call *c, u64 skb, struct nf_hook_state *state)
 {
     struct nft_open *open = nft_open_here();
-    struct follow *e = already_followed(skb);
+    struct tracked_skb *e = find_tracked(skb);
     struct reserved r;
 
     if (!open || !open->stolen_packet || open->stolen_pkt != c->arg[0])
@@ -135,9 +135,9 @@ static __always_inline int chain_returned(struct call *c)
     struct sk_buff *skb = READ(c, pkt, skb);
     struct nf_hook_state *state = CHAIN_STATE(c, pkt);
     u8 verdict = c->ret & 255;
-    struct follow *e;
+    struct tracked_skb *e;
     struct reserved r;
-    struct sight *s;
+    struct observation *s;
 
     if (verdict == NF_STOLEN) {
         if ((u32)c->ret >> 16)
@@ -146,12 +146,12 @@ static __always_inline int chain_returned(struct call *c)
             write_stolen(c, (u64)skb, state);
         return 0;
     }
-    if (known_unwanted(READ(c, skb, _nfct)))
+    if (is_cached_unwanted(READ(c, skb, _nfct)))
         return 0;
-    s = sight_of(c);
+    s = observation_of(c);
     if (s)
         s->whole = 1; /* for the chain's name */
-    e = follow_in_hook(c, skb, state, 0, s);
+    e = track_in_hook(c, skb, state, 0, s);
     if (!e || (verdict != NF_DROP && only_ends(e, s->nfct)))
         return 0;
     r = begin_hook_event(c, e, EVENT_CHAIN, skb, s, state);

@@ -27,7 +27,7 @@ struct nft_run {
     u64 chain;
     u64 packet; /* 0 = nobody wants it */
     u64 depth;  /* with --drops-only: so many jumps led to where the packet is */
-    struct nft_hit jumps[NFT_JUMPS];
+    struct nft_rule_trace jumps[NFT_JUMPS];
 };
 BPF_PERCPU_ARRAY(nft_runs, struct nft_run, NFT_RUNS);
 
@@ -129,18 +129,18 @@ static __always_inline u64 nft_handle(u64 rule)
 
 /* The packet's entry, looked for at the first call of a run; NULL when nobody wants it. gone = 1: the packet may have been
  * freed, and which one it was is known if it was seen before the rule took it over. */
-static __always_inline struct follow *follow_in_run(struct call *c, struct nft_run *run, struct sk_buff *skb,
+static __always_inline struct tracked_skb *track_in_run(struct call *c, struct nft_run *run, struct sk_buff *skb,
                                                     struct nf_hook_state *state, u64 chain, u64 pkt, u8 gone)
 {
-    struct follow *e = 0;
+    struct tracked_skb *e = 0;
 
     if (run->skb == (u64)skb && run->chain == chain) {
         if (run->packet)
-            e = already_followed((u64)skb);
+            e = find_tracked((u64)skb);
         if (e && e->packet != run->packet)
             e = 0;
     } else {
-        e = gone ? taken_in_run(pkt, (u64)skb) : follow_in_hook(c, skb, state, 0, sight_of(c));
+        e = gone ? taken_in_run(pkt, (u64)skb) : track_in_hook(c, skb, state, 0, observation_of(c));
         run->depth = 0;
     }
     run->skb = (u64)skb;
@@ -150,7 +150,7 @@ static __always_inline struct follow *follow_in_run(struct call *c, struct nft_r
 }
 
 /* What only a whole record has: what a map was asked for, and where a jump leads. */
-static __always_inline void write_nft_choice(struct nft_hit *out, struct nft_verdict *verdict, struct nft_table *table, int code)
+static __always_inline void write_nft_choice(struct nft_rule_trace *out, struct nft_verdict *verdict, struct nft_table *table, int code)
 {
     struct nft_chain *to;
 
@@ -178,9 +178,9 @@ static __always_inline void forget_jump(struct nft_run *run)
 }
 
 /* Where to write a jump that is to be kept; NULL when there is no room. */
-static __always_inline struct nft_hit *keep_jump(struct nft_run *run, struct follow *e)
+static __always_inline struct nft_rule_trace *keep_jump(struct nft_run *run, struct tracked_skb *e)
 {
-    struct nft_hit *out = &run->jumps[run->depth & (NFT_JUMPS - 1)];
+    struct nft_rule_trace *out = &run->jumps[run->depth & (NFT_JUMPS - 1)];
 
     if (run->depth >= NFT_JUMPS)
         return 0;
@@ -190,7 +190,7 @@ static __always_inline struct nft_hit *keep_jump(struct nft_run *run, struct fol
     return out;
 }
 
-static __always_inline void write_jumps(struct nft_run *run, struct follow *e)
+static __always_inline void write_jumps(struct nft_run *run, struct tracked_skb *e)
 {
 #pragma clang loop unroll(disable)
     for (int i = 0; i < NFT_JUMPS; i++) {
@@ -202,7 +202,7 @@ static __always_inline void write_jumps(struct nft_run *run, struct follow *e)
         if (!r.out)
             break;
         hop = r.out->hop;
-        bpf_probe_read_kernel(r.out, sizeof(struct nft_hit), &run->jumps[i]);
+        bpf_probe_read_kernel(r.out, sizeof(struct nft_rule_trace), &run->jumps[i]);
         r.out->hop = hop;
         submit_event(r);
     }
@@ -222,9 +222,9 @@ static __always_inline int nft_rule_entered(struct call *c)
     struct nft_run *run;
     struct nft_table *table;
     struct sk_buff *skb;
-    struct nft_hit *out;
+    struct nft_rule_trace *out;
     struct reserved r;
-    struct follow *e;
+    struct tracked_skb *e;
     int code, ended, silent, jumps;
 
 #ifdef HAVE_nft_traceinfo_pkt
@@ -232,7 +232,7 @@ static __always_inline int nft_rule_entered(struct call *c)
         pkt = READ(c, info, pkt);
 #endif
     skb = READ(c, pkt, skb);
-    if (known_unwanted(READ(c, skb, _nfct)))
+    if (is_cached_unwanted(READ(c, skb, _nfct)))
         return 0;
 #ifdef HAVE_nft_traceinfo_verdict
     if (!verdict)
@@ -252,7 +252,7 @@ static __always_inline int nft_rule_entered(struct call *c)
     run = run_with(c->arg[0]);
     if (!run)
         return 0;
-    e = follow_in_run(c, run, skb, state, chain, (u64)pkt, decision == NF_STOLEN);
+    e = track_in_run(c, run, skb, state, chain, (u64)pkt, decision == NF_STOLEN);
     if (ended)
         close_run(c->arg[0], (u64)pkt, e && decision == NF_STOLEN ? e->packet : 0);
     if (!e)

@@ -22,10 +22,10 @@ static __always_inline void note_asked(u64 pkt, u64 packet)
 }
 
 /* The entry of the packet that a rule of this run has taken over; NULL when it is not known, or its address is another's now. */
-static __always_inline struct follow *taken_in_run(u64 pkt, u64 skb)
+static __always_inline struct tracked_skb *taken_in_run(u64 pkt, u64 skb)
 {
     struct nft_open *open = nft_open_here();
-    struct follow *e = already_followed(skb);
+    struct tracked_skb *e = find_tracked(skb);
     u64 packet = 0;
 
     if (!open || !e)
@@ -49,15 +49,15 @@ static __always_inline int nft_fwd_entered(struct call *c)
     struct nft_pktinfo *pkt = (void *)c->arg[0];
     struct sk_buff *skb = READ(c, pkt, skb);
     struct nf_hook_state *state;
-    struct follow *e;
+    struct tracked_skb *e;
     struct reserved r;
-    struct sight *s;
+    struct observation *s;
 
-    if (known_unwanted(READ(c, skb, _nfct)))
+    if (is_cached_unwanted(READ(c, skb, _nfct)))
         return 0;
     state = CHAIN_STATE(c, pkt);
-    s = sight_of(c);
-    e = follow_in_hook(c, skb, state, 0, s);
+    s = observation_of(c);
+    e = track_in_hook(c, skb, state, 0, s);
     if (!e)
         return 0;
     note_asked((u64)pkt, e->packet);

@@ -37,23 +37,23 @@ static __always_inline int socket_entered(struct call *c)
 {
     struct sock *sk = (void *)c->arg[0];
     struct sk_buff *skb = (void *)c->arg[1];
-    struct follow *e;
+    struct tracked_skb *e;
     struct reserved r;
-    struct sight *s;
+    struct observation *s;
     u64 key = c->arg[1];
     u8 state;
 
     if (!is_ip_socket(c, sk))
         return 0;
-    s = sight_of(c);
+    s = observation_of(c);
     state = READ(c, sk, __sk_common_skc_state);
     if (s)
         s->whole = state == TCP_LISTEN;
-    e = follow_outside(c, skb, s);
+    e = track_outside_hook(c, skb, s);
     if (!e) {
         /* An earlier packet may have had its address, and the handshake's probes, which come next, go by that alone. */
         if (state == TCP_LISTEN)
-            followed.delete(&key);
+            tracked_skbs.delete(&key);
         return 0;
     }
     e->flags |= FLAG_AT_SOCKET;

@@ -14,7 +14,7 @@ enum synack { SYNACK_SENT = 1, SYNACK_COOKIE = 2 };
 static __always_inline int write_handshake(struct call *c, u8 kind, u8 verdict, u8 final, u32 reason)
 {
     struct sock *sk = (void *)c->arg[0];
-    struct follow *e = already_followed(c->arg[1]);
+    struct tracked_skb *e = find_tracked(c->arg[1]);
     struct reserved r;
 
     if (!e || e->dead || (!final && only_ends(e, 0)))
@@ -36,7 +36,7 @@ static __always_inline int write_handshake(struct call *c, u8 kind, u8 verdict, 
 static __always_inline int synack4_entered(struct call *c)
 {
     u64 skb = c->arg[0];
-    struct follow *e = skb ? already_followed(skb) : 0;
+    struct tracked_skb *e = skb ? find_tracked(skb) : 0;
 
     if (e)
         e->synack |= SYNACK_SENT;
@@ -49,7 +49,7 @@ PROBE_ENTRY(synack6)
 /* arg: skb of the SYN that is answered with a cookie, which is kept nowhere */
 static __always_inline int cookie4_entered(struct call *c)
 {
-    struct follow *e = already_followed(c->arg[0]);
+    struct tracked_skb *e = find_tracked(c->arg[0]);
 
     if (e)
         e->synack |= SYNACK_COOKIE;
@@ -62,14 +62,14 @@ PROBE_ENTRY(cookie6)
 static __always_inline int handshake_keep(struct call *c)
 {
     u64 skb = c->arg[1];
-    return already_followed(skb) != 0;
+    return find_tracked(skb) != 0;
 }
 
 /* arg: listener, skb */
 #define syn_keep handshake_keep
 static __always_inline int syn_returned(struct call *c)
 {
-    struct follow *e = already_followed(c->arg[1]);
+    struct tracked_skb *e = find_tracked(c->arg[1]);
     u8 verdict = e && e->synack & SYNACK_SENT ? PASSED : SYNACK_SEEN ? REFUSED : UNKNOWN;
     u32 cookie = e && e->synack & SYNACK_COOKIE;
 

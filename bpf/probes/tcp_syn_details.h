@@ -2,14 +2,14 @@
 /* Why a SYN was not taken: what its listener's queues and settings were as it came, the connection in TIME_WAIT that it
  * hit, the socket that answered with a reset. Seldom functions all of them: none runs for a segment of an open connection. */
 
-static __always_inline struct clue *reserve_clue(struct follow *e, u8 what)
+static __always_inline struct decision_detail *reserve_detail(struct tracked_skb *e, u8 what)
 {
-    struct clue *out;
+    struct decision_detail *out;
     u16 hop = e->hops++;
 
-    if (e->left_out)
+    if (e->shed)
         return 0;
-    out = events.ringbuf_reserve(sizeof(struct clue));
+    out = events.ringbuf_reserve(sizeof(struct decision_detail));
     if (!out) {
         count_lost(EVENT_CLUE);
         return 0;
@@ -26,23 +26,23 @@ static __always_inline struct clue *reserve_clue(struct follow *e, u8 what)
     return out;
 }
 
-static __always_inline void submit_clue(struct clue *out)
+static __always_inline void submit_detail(struct decision_detail *out)
 {
     events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
 }
 
 /* The entry of a packet, if it still speaks of this one. Nobody is followed from here on: a clue has no header. */
-static __always_inline struct follow *still_followed(struct call *c, struct sk_buff *skb, struct sight *s)
+static __always_inline struct tracked_skb *is_still_tracked(struct call *c, struct sk_buff *skb, struct observation *s)
 {
-    struct follow *e = already_followed((u64)skb);
+    struct tracked_skb *e = find_tracked((u64)skb);
 
     if (!e || e->dead || !s || !parse_packet(c, skb, &s->packet, &s->tuple[HEADER], s->raw))
         return 0;
-    return same_signs(e, s) ? e : 0;
+    return same_fingerprint(e, s) ? e : 0;
 }
 
 /* The SYN's options; the reader takes them apart. The read may go beyond them, never beyond the buffer. */
-static __always_inline void write_options(struct clue *out, struct sk_buff *skb)
+static __always_inline void write_options(struct decision_detail *out, struct sk_buff *skb)
 {
     void *at = PEEK(skb, head);
     u8 words = 0;
@@ -59,13 +59,13 @@ static __always_inline int listener_entered(struct call *c)
 {
     struct sock *sk = (void *)c->arg[0];
     struct sk_buff *skb = (void *)c->arg[1];
-    struct follow *e = already_followed(c->arg[1]);
+    struct tracked_skb *e = find_tracked(c->arg[1]);
     struct net *net;
-    struct clue *out;
+    struct decision_detail *out;
 
     if (!e || e->dead)
         return 0;
-    out = reserve_clue(e, CLUE_LISTENER);
+    out = reserve_detail(e, DETAIL_LISTENER);
     if (!out)
         return 0;
     net = PEEK(sk, __sk_common_skc_net_net);
@@ -79,7 +79,7 @@ static __always_inline int listener_entered(struct call *c)
     out->status = PEEK(net, ipv4_sysctl_tcp_syncookies);
 #endif
     write_options(out, skb);
-    submit_clue(out);
+    submit_detail(out);
     return 0;
 }
 PROBE_ENTRY(listener)
@@ -88,7 +88,7 @@ PROBE_ENTRY(listener)
 
 /* The packet has reached what is left of a connection: a socket that nobody holds. Told also where only drops are asked
  * for: the kernel frees the last segments of every connection as if it dropped them, and only this tells the one from the other. */
-static __always_inline int write_time_wait(struct call *c, struct follow *e, struct sk_buff *skb, struct sight *s)
+static __always_inline int write_time_wait(struct call *c, struct tracked_skb *e, struct sk_buff *skb, struct observation *s)
 {
     struct reserved r = begin_event(c, e, EVENT_SOCKET, skb, s, 0, 0);
 
@@ -111,12 +111,12 @@ static __always_inline int time_wait_returned(struct call *c)
 #if defined(HAVE_tcp_timewait_sock_tw_ts_recent) && defined(HAVE_inet_timewait_sock_tw_substate)
     struct tcp_timewait_sock *tw = (void *)c->arg[0];
     struct sk_buff *skb = (void *)c->arg[1];
-    struct sight *s = sight_of(c);
-    struct follow *e;
-    struct clue *out;
+    struct observation *s = observation_of(c);
+    struct tracked_skb *e;
+    struct decision_detail *out;
     u32 recent, stamp;
 
-    e = follow_outside(c, skb, s);
+    e = track_outside_hook(c, skb, s);
     if (!e)
         return 0;
     write_time_wait(c, e, skb, s);
@@ -124,7 +124,7 @@ static __always_inline int time_wait_returned(struct call *c)
         e->flags |= FLAG_AT_SOCKET;
         return 0;
     }
-    out = reserve_clue(e, CLUE_TIME_WAIT);
+    out = reserve_detail(e, DETAIL_TIME_WAIT);
     if (!out)
         return 0;
     recent = PEEK(tw, tw_ts_recent);
@@ -135,7 +135,7 @@ static __always_inline int time_wait_returned(struct call *c)
     out->status = c->ret;
     out->state = PEEK((struct inet_timewait_sock *)tw, tw_substate);
     write_options(out, skb);
-    submit_clue(out);
+    submit_detail(out);
 #endif
     return 0;
 }
@@ -145,12 +145,12 @@ PROBE_RETURN(time_wait)
 static __always_inline int answer_reset4_entered(struct call *c)
 {
     struct sock *sk = (void *)c->arg[0];
-    struct follow *e = still_followed(c, (void *)c->arg[1], sight_of(c));
-    struct clue *out;
+    struct tracked_skb *e = is_still_tracked(c, (void *)c->arg[1], observation_of(c));
+    struct decision_detail *out;
 
     if (!e)
         return 0;
-    out = reserve_clue(e, CLUE_RESET);
+    out = reserve_detail(e, DETAIL_RESET);
     if (!out)
         return 0;
     out->values[0] = c->arg[2];
@@ -159,7 +159,7 @@ static __always_inline int answer_reset4_entered(struct call *c)
         out->state = PEEK(sk, __sk_common_skc_state);
         out->object = socket_inode(c, sk);
     }
-    submit_clue(out);
+    submit_detail(out);
     return 0;
 }
 #define answer_reset6_entered answer_reset4_entered

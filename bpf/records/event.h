@@ -25,11 +25,11 @@ enum event_kind {
     EVENT_REQUEST = 9,  /* a segment met a half-open connection: tcp_check_req returned */
     EVENT_DROP = 10,    /* the packet was freed as dropped: skb:kfree_skb */
     EVENT_IPVS = 11,    /* IPVS sent the packet to a real server, or back, or refused it: ip_vs_nat_xmit and others, see ipvs.h */
-    EVENT_NFT_RULE = 12, /* an nftables rule acted: struct nft_hit in records/nft_trace.h */
-    EVENT_STEPS = 13,   /* what one run of an iptables table asked: struct steps in records/table_trace.h */
-    EVENT_RULESET = 14, /* a legacy table was looked up or replaced: struct ruleset in records/table_trace.h */
-    EVENT_RAW = 15,     /* the packet's own bytes, with --snaplen: struct raw in records/payload.h */
-    EVENT_CLUE = 20,    /* what the kernel knew when it decided: struct clue in records/decision_detail.h */
+    EVENT_NFT_RULE = 12, /* an nftables rule acted: struct nft_rule_trace in records/nft_trace.h */
+    EVENT_STEPS = 13,   /* what one run of an iptables table asked: struct table_trace in records/table_trace.h */
+    EVENT_RULESET = 14, /* a legacy table was looked up or replaced: struct table_generation in records/table_trace.h */
+    EVENT_RAW = 15,     /* the packet's own bytes, with --snaplen: struct payload_record in records/payload.h */
+    EVENT_CLUE = 20,    /* what the kernel knew when it decided: struct decision_detail in records/decision_detail.h */
 };
 
 enum event_flag {
@@ -94,8 +94,8 @@ struct event {
     u64 joint2;        /* zero: here begins the third slot */
     u32 length;        /* bytes from the IP header on */
     u32 ack;           /* TCP acknowledgement number */
-    u32 accept_len;    /* SOCKET, SYN, ACCEPT: connections waiting in the accept queue; CHAIN: lower half of nft_hit.run */
-    u32 accept_max;    /* SOCKET, SYN, ACCEPT: the listener's backlog; CHAIN: upper half of nft_hit.run */
+    u32 accept_len;    /* SOCKET, SYN, ACCEPT: connections waiting in the accept queue; CHAIN: lower half of nft_rule_trace.run */
+    u32 accept_max;    /* SOCKET, SYN, ACCEPT: the listener's backlog; CHAIN: upper half of nft_rule_trace.run */
     u32 syn_len;       /* SOCKET, SYN, ACCEPT: half-open connections of the listener */
     u16 sport;         /* source port, or ICMP id */
     u16 dport;         /* destination port, or ICMP type << 8 | code */

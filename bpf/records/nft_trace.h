@@ -12,7 +12,7 @@ enum nft_trace_kind {
     TRACE_RULE = 3,   /* a rule matched. Newer kernels say this for TRACE_RETURN too: look at code and handle */
 };
 
-struct nft_hit {
+struct nft_rule_trace {
     u64 time;           /* ns, CLOCK_MONOTONIC */
     u64 packet;         /* the followed packet */
     u64 object;         /* the base chain */
@@ -41,6 +41,6 @@ struct nft_hit {
     u64 joint2;         /* zero: here begins the third slot */
     char to[96];        /* JUMP, GOTO: name of the chain it leads to */
 };
-_Static_assert(sizeof(struct nft_hit) == sizeof(struct event), "as whole as an event");
-_Static_assert(__builtin_offsetof(struct nft_hit, joint1) == SHORT_EVENT, "as short as an event");
-_Static_assert(__builtin_offsetof(struct nft_hit, joint2) == __builtin_offsetof(struct event, joint2), "same slots");
+_Static_assert(sizeof(struct nft_rule_trace) == sizeof(struct event), "as whole as an event");
+_Static_assert(__builtin_offsetof(struct nft_rule_trace, joint1) == SHORT_EVENT, "as short as an event");
+_Static_assert(__builtin_offsetof(struct nft_rule_trace, joint2) == __builtin_offsetof(struct event, joint2), "same slots");

@@ -11,7 +11,7 @@
 #define BYTES_3 96
 #define RAW_IN_RECORD (BYTES_1 + BYTES_2 + BYTES_3)
 
-struct raw {
+struct payload_record {
     u64 time;            /* ns, CLOCK_MONOTONIC */
     u64 packet;          /* the followed packet */
     u64 object;          /* zero */
@@ -28,7 +28,7 @@ struct raw {
     u64 joint2;          /* zero: here begins the third slot */
     u8 bytes_3[BYTES_3]; /* more bytes */
 };
-_Static_assert(sizeof(struct raw) == sizeof(struct event), "as whole as an event");
-_Static_assert(__builtin_offsetof(struct raw, joint1) == SHORT_EVENT, "as short as an event");
-_Static_assert(__builtin_offsetof(struct raw, joint2) == __builtin_offsetof(struct event, joint2), "same slots");
-_Static_assert(__builtin_offsetof(struct raw, hop) == __builtin_offsetof(struct event, hop), "hop");
+_Static_assert(sizeof(struct payload_record) == sizeof(struct event), "as whole as an event");
+_Static_assert(__builtin_offsetof(struct payload_record, joint1) == SHORT_EVENT, "as short as an event");
+_Static_assert(__builtin_offsetof(struct payload_record, joint2) == __builtin_offsetof(struct event, joint2), "same slots");
+_Static_assert(__builtin_offsetof(struct payload_record, hop) == __builtin_offsetof(struct event, hop), "hop");

@@ -26,7 +26,7 @@ enum header_shape {
 /* What one table run asked of matches and targets. It belongs to the TABLE event of the same packet and time. A step is a
  * match's or target's data, in words of 8 bytes from the first rule << 2, or-ed with: 0 a match that was false, 1 true, 2 not
  * known, 3 a target. A record of few steps is short. */
-struct steps {
+struct table_trace {
     u64 time;        /* of the TABLE event */
     u64 packet;      /* of the TABLE event */
     u64 object;      /* the rule blob when the table began: struct xt_table_info */
@@ -50,7 +50,7 @@ struct steps {
 };
 
 /* A legacy table was looked up, to be read or changed, or its rules were replaced. It belongs to no packet, and is short. */
-struct ruleset {
+struct table_generation {
     u64 time;       /* ns, CLOCK_MONOTONIC */
     u64 packet;     /* 0 */
     u64 object;     /* the rule blob in force now: struct xt_table_info */

@@ -158,8 +158,8 @@ class Judge:
             if ask.udp:
                 continue
             source = NODE if ask.ns is None else PODS.get(ask.ns, CLIENT)
-            stories = state.predictor.predict(PathQuery(source, 0, ask.address, ask.port))
-            told = [audit_claims.expected(story, plan) for story in stories]
+            predicted_paths = state.predictor.predict(PathQuery(source, 0, ask.address, ask.port))
+            told = [audit_claims.expected(predicted, plan) for predicted in predicted_paths]
             failed = {"refused": audit_claims.REFUSED, "timeout": audit_claims.LOST}
             got = (reply.server or failed.get(reply.outcome, reply.outcome), reply.seen_source)
             may = set().union(*(t for t in told if t))

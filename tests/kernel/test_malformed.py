@@ -94,19 +94,19 @@ def test_a_packet_too_short_for_a_match(watch: Watch, table: None) -> None:
         whole = struct.pack("!HHHH", 4000, 53, 8, 0)
         for protocol, body in ((UDP, b"abc"), (TCP, b""), (SCTP, b"a"), (ICMP, b"\x08"), (UDP, whole)):
             send(protocol, body)
-    walks = [forwarded(p.hops) for p in seen.packets if p.netns == CLIENT]
-    told = [(w.decision.location.number, w.decision.verdict, bool(w.decision.hotdrop)) for w in walks if w.decision]
+    traces = [forwarded(p.hops) for p in seen.packets if p.netns == CLIENT]
+    told = [(w.decision.location.number, w.decision.verdict, bool(w.decision.hotdrop)) for w in traces if w.decision]
     assert told == [
         (1, "DROP", True), (2, "DROP", True), (3, "DROP", True), (4, "DROP", True), (1, "ACCEPT", False),
-    ], [w.undecided for w in walks]  # fmt: skip
+    ], [w.undecided for w in traces]  # fmt: skip
 
 
 def test_a_watched_match_that_throws_it_away(watch: Watch, table: None) -> None:
     with watch(Filter(hosts=(parse_host(POD.addr4),))) as seen:
         send(136, b"a")  # UDP-Lite: hashlimit asks for its ports
-    walk = forwarded(seen.packets[0].hops)
-    assert walk.decision and walk.decision.location.number == 6, walk
-    assert "hashlimit" in walk.decision.hotdrop and walk.decision.evidence.value == "observed"
+    trace = forwarded(seen.packets[0].hops)
+    assert trace.decision and trace.decision.location.number == 6, trace
+    assert "hashlimit" in trace.decision.hotdrop and trace.decision.evidence.value == "observed"
 
 
 @pytest.mark.matrix
@@ -123,7 +123,7 @@ def test_extension_headers(watch: Watch, table: None) -> None:
         for first, payload, _ in cases.values():
             send6(first, payload)
         send6(60, options(30, TCP) + SYN)
-    walks = [forwarded(p.hops) for p in seen.packets if p.netns == CLIENT and p.protocol != "ICMPv6"]
-    told = [(w.decision.location.number, w.decision.verdict, bool(w.decision.hotdrop)) for w in walks if w.decision]
-    assert told == [case[2] for case in cases.values()], [w.undecided for w in walks]
-    assert len(walks) == len(cases) + 1 and walks[-1].undecided.startswith("the header that rule 1"), walks[-1]
+    traces = [forwarded(p.hops) for p in seen.packets if p.netns == CLIENT and p.protocol != "ICMPv6"]
+    told = [(w.decision.location.number, w.decision.verdict, bool(w.decision.hotdrop)) for w in traces if w.decision]
+    assert told == [case[2] for case in cases.values()], [w.undecided for w in traces]
+    assert len(traces) == len(cases) + 1 and traces[-1].undecided.startswith("the header that rule 1"), traces[-1]

@@ -63,10 +63,10 @@ def send(ns: str, to: str) -> None:
 def explained(source: str, dest: str) -> list[set[Rule]]:
     """The rules that match on each way that is told."""
     told = []
-    stories = PathPredictor(inventory.read(False)).predict(PathQuery(source, 0, dest, PORT, "udp"))
-    for story in (each for found in stories for each in found.with_twins()):
-        visits = [v for h in story.packet.hops if h.table == "mangle" and h.rule_trace for v in h.rule_trace.hits if v.rule]
-        told.append({(v.location.chain, v.location.number) for v in visits})
+    predicted_paths = PathPredictor(inventory.read(False)).predict(PathQuery(source, 0, dest, PORT, "udp"))
+    for predicted in (each for found in predicted_paths for each in found.with_twins()):
+        hits = [v for h in predicted.packet.hops if h.table == "mangle" and h.rule_trace for v in h.rule_trace.hits if v.rule]
+        told.append({(v.location.chain, v.location.number) for v in hits})
     return told
 
 

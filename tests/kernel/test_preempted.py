@@ -66,8 +66,8 @@ def test_a_table_that_returns_on_another_processor(watch: Watch, table: None) ->
     with watch(Filter(ports=(PORT,))) as seen, moving(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _ in range(DATAGRAMS):
             sock.sendto(b"?", (CLIENT4, PORT))
-    walks = [h.rule_trace for p in seen.packets for h in p.hops if (h.what, h.table, h.hook) == ("table", "filter", "OUTPUT")]
-    told = Counter(w.undecided or "decided" for w in walks if w)
+    traces = [h.rule_trace for p in seen.packets for h in p.hops if (h.what, h.table, h.hook) == ("table", "filter", "OUTPUT")]
+    told = Counter(w.undecided or "decided" for w in traces if w)
     print(told)
     assert "the table was not watched while it ran" not in told, told
     assert told["decided"] > DATAGRAMS // 2, told

@@ -88,8 +88,8 @@ def test_a_connection_from_before(watch: Watch) -> None:
         with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
             sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
             sock.recv(1000)
-        walks = [h.rule_trace for p in seen.packets for h in p.hops if h.nat]
-    assert walks and {w for w in walks if w} == {BEFORE}
+        traces = [h.rule_trace for p in seen.packets for h in p.hops if h.nat]
+    assert traces and {w for w in traces if w} == {BEFORE}
 
 
 def test_a_reject_is_named(watch: Watch) -> None:

@@ -54,16 +54,16 @@ def nodeport(watch: Watch) -> Iterator[RulesetWatcher]:
 def packets(watch: Watch, live: RulesetWatcher, port: int) -> list[Packet]:
     """What was seen of the requests of one block, each hop with its walk."""
     hops = HopBuilder(Namespaces(), Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
-    journeys = PacketAssembler(hops, rules=RuleResolver(nft=SnapshotCache(live)))
+    assembler = PacketAssembler(hops, rules=RuleResolver(nft=SnapshotCache(live)))
     watch.session.drain()
     watch.session.set_filter(Filter(ports=(port,)))
     traffic.http_get(port=port)
     time.sleep(SETTLE_SECONDS)
     watch.session.set_filter(NOTHING)
-    journeys.feed(watch.session.events())
+    assembler.feed(watch.session.events())
     losses = watch.session.losses()
     watch.lost += sum(loss.count for loss in losses)
-    return journeys.flush()
+    return assembler.flush()
 
 
 def path(trace: RuleTrace | None) -> str:

@@ -59,9 +59,9 @@ def packet_to(port: int, packets: list[Packet]) -> tuple[Packet, list[Hop]]:
 def decided(hops: list[Hop]) -> list[tuple[str, str]]:
     """What each rule of one run did, and its text."""
     assert len(hops) == 1, hops
-    walk = hops[0].rule_trace
-    assert walk and walk.decision and not walk.undecided, walk
-    return [(v.verdict, v.rule.text if v.rule else "policy") for v in walk.hits]
+    trace = hops[0].rule_trace
+    assert trace and trace.decision and not trace.undecided, trace
+    return [(v.verdict, v.rule.text if v.rule else "policy") for v in trace.hits]
 
 
 @pytest.mark.matrix

@@ -56,19 +56,19 @@ class Watch:
         with_nft = nft and any(row.probe.name == "nft_rule" for row in self.session.planned)
         with live.watching(namespaces, self.session.acts, with_nft) as (rules, _):
             rules.replaced = changed
-            journeys = PacketAssembler(hops, tracking=tracking(), rules=rules)
+            assembler = PacketAssembler(hops, tracking=tracking(), rules=rules)
             self.session.set_filter(wanted)
             try:
                 yield seen
                 time.sleep(SETTLE_SECONDS)
             finally:
                 self.session.set_filter(NOTHING)
-            journeys.feed(self.session.events())
+            assembler.feed(self.session.events())
             last = time.monotonic() + RULES_SECONDS
-            while journeys.is_waiting_for_rules and time.monotonic() < last:
+            while assembler.is_waiting_for_rules and time.monotonic() < last:
                 time.sleep(POLL_SECONDS)
-                journeys.feed(self.session.events())
+                assembler.feed(self.session.events())
             seen.losses = self.session.losses()
             self.lost += sum(loss.count for loss in seen.losses)
-            journeys.add_losses(seen.losses, time.monotonic_ns())
-            seen.packets = journeys.flush()
+            assembler.add_losses(seen.losses, time.monotonic_ns())
+            seen.packets = assembler.flush()

@@ -139,10 +139,10 @@ def hops() -> HopBuilder:
 
 def packets(*trails: Trail) -> list[Packet]:
     """What becomes of all these events, when the kernel wrote them in order of time."""
-    journeys = PacketAssembler(hops())
+    assembler = PacketAssembler(hops())
     rows = np.concatenate([t.batch for t in trails])
-    journeys.feed(rows[np.argsort(rows["time"], kind="stable")])
-    return journeys.flush()
+    assembler.feed(rows[np.argsort(rows["time"], kind="stable")])
+    return assembler.flush()
 
 
 def packet(trail: Trail) -> Packet:

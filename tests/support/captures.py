@@ -269,10 +269,10 @@ def capture(
         for family in ("ip", "ip6"):
             legacy.request(TableRequest(NODE, family, ""))
         hits, function = RuleResolver(legacy), machine.function(str)
-        journeys = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, quiet=0, rules=hits)
+        assembler = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, quiet=0, rules=hits)
         if not explained:
             asked = machine.spaces(spaces, processes)
-            journeys = Prefetcher(spaces, processes, function, hits, machine.node(), machine.sandboxes, asked)
+            assembler = Prefetcher(spaces, processes, function, hits, machine.node(), machine.sandboxes, asked)
         session, told = cast(Session, probes), {"said": "--port 30285", "words": asdict(selectors), "follow": follow}
         told["record_only"] = not explained
         machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, told)
@@ -286,7 +286,7 @@ def capture(
         changes.rules(CHANGED, "nat", os.getpid())
         entries = machine.entries()
         following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, entries=entries))
-        run = Run(machine.source(session, kube), journeys, output, RunLimits(), kube, findings, following)
+        run = Run(machine.source(session, kube), assembler, output, RunLimits(), kube, findings, following)
         if late:
             _hurried(output, stop, late)
         output.begin(FACTS["full" if form == "json" else "missed"], "--port 30285", "6.12.0")

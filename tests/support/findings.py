@@ -76,7 +76,7 @@ def rule(rules: Ruleset, table: str, chain: str, words: str) -> Rule:
     return next(r for r in rules.chain("ip", table, chain) if words in r.text)
 
 
-def visit(rules: Ruleset, table: str, *way: tuple[str, str], verdict: str = "") -> RuleHit:
+def hit(rules: Ruleset, table: str, *way: tuple[str, str], verdict: str = "") -> RuleHit:
     """The visit of the last of the rules, each given by its chain and words of it."""
     found = [rule(rules, table, *each) for each in way]
     places = tuple(RuleLocation(r.chain, r.number) for r in found)
@@ -87,12 +87,12 @@ def policy(chain: str, verdict: str = "ACCEPT") -> RuleHit:
     return RuleHit((RuleLocation(chain, 0),), None, verdict, Evidence.DERIVED)
 
 
-def table(rules: Ruleset, hook: str, name: str, *visits: RuleHit, verdict: str = "ACCEPT", **more: object) -> Hop:
-    return Hop(0, "table", "node", hook, name, verdict=verdict, rule_trace=RuleTrace(visits, ruleset=rules), **more)  # type: ignore[arg-type]
+def table(rules: Ruleset, hook: str, name: str, *hits: RuleHit, verdict: str = "ACCEPT", **more: object) -> Hop:
+    return Hop(0, "table", "node", hook, name, verdict=verdict, rule_trace=RuleTrace(hits, ruleset=rules), **more)  # type: ignore[arg-type]
 
 
-def nat(rules: Ruleset, hook: str, kind: str, before: Endpoints, after: Endpoints, *visits: RuleHit) -> Hop:
-    return Hop(0, "nat", "node", hook, nat=Nat(kind, before, after), rule_trace=RuleTrace(visits, ruleset=rules))
+def nat(rules: Ruleset, hook: str, kind: str, before: Endpoints, after: Endpoints, *hits: RuleHit) -> Hop:
+    return Hop(0, "nat", "node", hook, nat=Nat(kind, before, after), rule_trace=RuleTrace(hits, ruleset=rules))
 
 
 def packet(hops: list[Hop], ends: Endpoints, number: int = 1, protocol: str = "TCP") -> Packet:

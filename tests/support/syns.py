@@ -49,7 +49,7 @@ def packet(ends: Endpoints, flags: str, hops: list[Hop], identity: int = 1, **mo
     return made
 
 
-def clue(what: str, at: int, netns: str = "pod-a", **facts: Any) -> Hop:
+def decision_detail(what: str, at: int, netns: str = "pod-a", **facts: Any) -> Hop:
     return Hop(at, "clue", netns, detail=DecisionDetail(what, facts))
 
 
@@ -75,7 +75,7 @@ def at_listener(accepted: bool | None, at: int = 10, cookie: bool = False, **fac
     shake = Handshake("SYN", accepted, told["accept_queue"], told["accept_limit"], told["syn_queue"] + bool(accepted), cookie)
     return [
         Hop(at, "socket", "pod-a", socket=Socket(48213, "LISTEN", 4242, "nginx")),
-        clue("listener", at + 1, **told),
+        decision_detail("listener", at + 1, **told),
         Hop(at + 2, "handshake", "pod-a", verdict="DROP" if accepted is False else "", handshake=shake),
     ]
 

@@ -94,11 +94,11 @@ def _hop(packet: Packet, place: int, hop: Hop, began: int) -> Row:
 
 
 def _acted(packet: int, place: int, trace: RuleTrace) -> Iterator[tuple[str, Row]]:
-    for step, visit in enumerate(trace.hits):
-        rule = visit.rule or Rule("", "", visit.location.chain, 0, "policy")
+    for step, hit in enumerate(trace.hits):
+        rule = hit.rule or Rule("", "", hit.location.chain, 0, "policy")
         yield "acted", {
             "packet": packet, "place": place, "step": step, "family": rule.family, "table": rule.table, "chain": rule.chain,
-            "number": rule.number, "handle": rule.handle, "verdict": visit.verdict, "evidence": visit.evidence.value,
+            "number": rule.number, "handle": rule.handle, "verdict": hit.verdict, "evidence": hit.evidence.value,
             "rule": rule.text, "comment": rule.comment,
         }  # fmt: skip
 

@@ -89,14 +89,14 @@ def predict(state: NodeState, sender: Sender, address: str, port: int, protocol:
         source = state.routes.to(address).source or source
     question = PathQuery(source, 0, address, port, protocol)
     try:
-        stories = state.predictor.predict(question)
+        predicted_paths = state.predictor.predict(question)
     except (UnknownOption, TooManyPaths) as e:
         why = f"what happens to {protocol} {format_endpoint(address, port)} cannot be computed: {e}"
         if why not in state.uncomputed:
             state.uncomputed.append(why)
         return None
     # Ways that come to the same may do so by rules of different owners.
-    every = [each for story in stories for each in story.with_twins()]
+    every = [each for story in predicted_paths for each in story.with_twins()]
     for story in every:
         attribute(story.packet, state.cluster)
     return PredictedTraffic(sender, question, tuple(TrafficPath(s) for s in every))

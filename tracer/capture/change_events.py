@@ -25,12 +25,12 @@ class RecordedChangeLog(ChangeLog):
 
     def __init__(self, buffer: RecordBuffer) -> None:
         super().__init__()
-        self._tape = buffer
+        self._buffer = buffer
 
     def read(self) -> list[TimelineEntry]:
         found = super().read()
         if found:
-            self._tape.changes(found)
+            self._buffer.changes(found)
         return found
 
 
@@ -52,21 +52,21 @@ class RecordedConntrackListener:
     """
 
     def __init__(self, buffer: RecordBuffer, of: ConntrackListener) -> None:
-        self._tape, self._of = buffer, of
+        self._buffer, self._of = buffer, of
         self._names: dict[int, str] = {}
         self.ports: Collection[int] = ()
         self.lost = 0
 
     def listen(self, wanted: bool) -> str:
-        return why(self._tape.ask, self._of.listen(True))
+        return why(self._buffer.ask, self._of.listen(True))
 
     def read(self) -> list[Datagram]:
         numbers = [port.to_bytes(2, "big") for port in self.ports]
         found = [d for d in self._of.read() if not numbers or any(n in d[1] for n in numbers)]
         if found:
-            self._tape.entries(found)
-        self._names = names(self._tape.ask, found, self._of)
-        self.lost = lost(self._tape.ask, self._of.lost)
+            self._buffer.entries(found)
+        self._names = names(self._buffer.ask, found, self._of)
+        self.lost = lost(self._buffer.ask, self._of.lost)
         return found
 
     def process(self, port: int) -> str:

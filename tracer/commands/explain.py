@@ -80,9 +80,9 @@ def tell(query: PathQuery, kube: OwnerResolver) -> tuple[list[PredictedPath], Se
     except TooManyPaths as e:
         raise BadOption(f"The rules leave too many ways open to tell them: {e}.") from e
     if rules.unread:
-        stories = [replace(story, conditions=(*story.conditions, UNREAD)) for story in stories]
-    for story in stories:
-        attribute(story.packet, kube.cluster)
+        stories = [replace(predicted, conditions=(*predicted.conditions, UNREAD)) for predicted in stories]
+    for predicted in stories:
+        attribute(predicted.packet, kube.cluster)
     return stories, rules.unread
 
 
@@ -101,8 +101,8 @@ def watch(
         spaces = Namespaces()
         hops = HopBuilder(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
         rules = rules_of(session, spaces, stack, Environment())
-        journeys = PacketAssembler(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
-        traced = Run(live_source.LiveSource(session, kube), journeys, beside, RunLimits(0, live.seconds), kube)
+        assembler = PacketAssembler(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
+        traced = Run(live_source.LiveSource(session, kube), assembler, beside, RunLimits(0, live.seconds), kube)
         stop, command = StopSignals(), None
         output.note("Watching: send the packet now. Ctrl-C ends it.")
         if live.ready_file:
@@ -124,12 +124,12 @@ class PredictionOutput(Output):
 
     def __init__(self, query: PathQuery, predicted_paths: list[PredictedPath], output: Output) -> None:
         super().__init__(output.out, output.err, output.verbose)
-        self._question, self._stories, self._output = query, predicted_paths, output
+        self._question, self._predicted_paths, self._output = query, predicted_paths, output
         self.told: list[PredictionCheck] = []
 
     def packet(self, packet: Packet) -> None:
         if asked(packet, self._question):
-            told = compare(self._stories, packet)
+            told = compare(self._predicted_paths, packet)
             self.told.append(told)
             self._output.compared(packet, told)
 

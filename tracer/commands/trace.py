@@ -134,9 +134,9 @@ def prepare(
     rules = RuleResolver() if job.no_rules else rules_of(session, spaces, stack, parts)
     reasons, tracked, clock = kernel.drop_reasons(), tracking(), time.time_ns() - time.monotonic_ns()
     function = parts.function(kernel.symbols.containing)
-    journeys = PacketAssembler(HopBuilder(spaces, processes, reasons, function), clock, tracked, rules=rules)
+    assembler = PacketAssembler(HopBuilder(spaces, processes, reasons, function), clock, tracked, rules=rules)
     if job.record_only and isinstance(parts, RecordingEnvironment):
-        journeys = Prefetcher(spaces, processes, function, rules, node, parts.sandboxes, parts.spaces(spaces, processes))
+        assembler = Prefetcher(spaces, processes, function, rules, node, parts.sandboxes, parts.spaces(spaces, processes))
     limits = RunLimits(job.count, job.duration, kube.current.drops_only)
     if isinstance(parts, RecordingEnvironment):
         facts = {"full": corrected(full, session.refused), "missed": few(session)}
@@ -151,7 +151,7 @@ def prepare(
     following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, limits.drops_only, parts.entries()))
     source = parts.source(session, kube)
     stack.callback(kube.detach)
-    return Run(source, journeys, output, limits, kube, findings, following)
+    return Run(source, assembler, output, limits, kube, findings, following)
 
 
 def _kube(options: dict[str, Any], parts: Environment) -> OwnerResolver:

@@ -7,8 +7,8 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 
-from tracer.events.record import TCP_STATES, ClueKind
-from tracer.events.record import Clue as Row
+from tracer.events.record import TCP_STATES, DetailKind
+from tracer.events.record import DecisionDetailRow as Row
 from tracer.model.packet import DecisionDetail
 
 Facts = dict[str, int | str]
@@ -21,7 +21,7 @@ _TIME_WAIT_STATES = {5: "FIN_WAIT2", 6: "TIME_WAIT"}
 
 def read(row: Row) -> DecisionDetail:
     """A clue by its kernel record."""
-    kind = ClueKind(row.what).name.removeprefix("CLUE_")
+    kind = DetailKind(row.what).name.removeprefix("DETAIL_")
     return DecisionDetail(kind.lower().replace("_", "-"), _READERS[row.what](row))
 
 
@@ -97,5 +97,11 @@ def _reset(row: Row) -> Facts:
 
 
 _READERS: dict[int, Callable[[Row], Facts]] = {
-    kind.value: globals()["_" + kind.name.removeprefix("CLUE_").lower()] for kind in ClueKind
+    DetailKind.DETAIL_LISTENER: _listener,
+    DetailKind.DETAIL_TIME_WAIT: _time_wait,
+    DetailKind.DETAIL_TABLE_FULL: _table_full,
+    DetailKind.DETAIL_CONFIRM: _confirm,
+    DetailKind.DETAIL_NEIGHBOUR: _neighbour,
+    DetailKind.DETAIL_ROUTE: _route,
+    DetailKind.DETAIL_RESET: _reset,
 }

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracer.events import cstruct, record
 from tracer.events.record import Kind
 
-RAW = cstruct.dtype("records/payload.h", "raw")
+RAW = cstruct.dtype("records/payload.h", "payload_record")
 Pieces = dict[int, bytes]
 """By where in the packet they stand, from the IP header on."""
 

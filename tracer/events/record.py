@@ -35,16 +35,16 @@ _Event: Any = namedtuple("_Event", DTYPE.names or ())  # type: ignore[misc]
 Event = Any
 """A row of a batch; fields by name, addresses as 16 bytes, names as bytes."""
 
-HIT_DTYPE = cstruct.dtype("records/nft_trace.h", "nft_hit")
+HIT_DTYPE = cstruct.dtype("records/nft_trace.h", "nft_rule_trace")
 Trace: Any = cstruct.enum("records/nft_trace.h", "nft_trace_kind")
 _NftHit: Any = namedtuple("_NftHit", HIT_DTYPE.names or ())  # type: ignore[misc]
 NftHit = Any
-"""A row whose kind is EVENT_NFT_RULE: the fields of struct nft_hit (bpf/records/nft_trace.h)."""
-CLUE_DTYPE = cstruct.dtype("records/decision_detail.h", "clue")
-ClueKind: Any = cstruct.enum("records/decision_detail.h", "clue_kind")
-_Clue: Any = namedtuple("_Clue", CLUE_DTYPE.names or ())  # type: ignore[misc]
-Clue = Any
-"""What `object` holds in a row whose kind is EVENT_CLUE: the fields of struct clue (bpf/records/decision_detail.h)."""
+"""A row whose kind is EVENT_NFT_RULE: the fields of struct nft_rule_trace (bpf/records/nft_trace.h)."""
+DETAIL_DTYPE = cstruct.dtype("records/decision_detail.h", "decision_detail")
+DetailKind: Any = cstruct.enum("records/decision_detail.h", "decision_detail_kind")
+_Detail: Any = namedtuple("_Detail", DETAIL_DTYPE.names or ())  # type: ignore[misc]
+DecisionDetailRow = Any
+"""`object` of a row with kind EVENT_CLUE: the fields of struct decision_detail (bpf/records/decision_detail.h)."""
 PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET, Kind.EVENT_RAW})
 """Kinds that are no hop of their own: they tell more of the hop that comes after them."""
 
@@ -117,15 +117,15 @@ def rewritten(e: Event) -> Event:
 
 def events(batch: npt.NDArray[Any]) -> Iterator[Event]:
     """The rows of a batch, one at a time, each with the fields of its kind."""
-    hits, clues = batch["kind"] == Kind.EVENT_NFT_RULE, batch["kind"] == Kind.EVENT_CLUE
-    if not hits.any() and not clues.any():
+    hits, details = batch["kind"] == Kind.EVENT_NFT_RULE, batch["kind"] == Kind.EVENT_CLUE
+    if not hits.any() and not details.any():
         return map(_Event._make, batch.tolist())
     rows: list[Any] = [None] * len(batch)
-    for make, dtype, chosen in ((_Event._make, DTYPE, ~(hits | clues)), (_NftHit._make, HIT_DTYPE, hits)):
+    for make, dtype, chosen in ((_Event._make, DTYPE, ~(hits | details)), (_NftHit._make, HIT_DTYPE, hits)):
         places = np.flatnonzero(chosen)
         for place, row in zip(places.tolist(), batch[places].view(dtype).tolist(), strict=True):
             rows[place] = make(row)
-    for place in np.flatnonzero(clues).tolist():
+    for place in np.flatnonzero(details).tolist():
         rows[place] = _with_clue(batch[place : place + 1])
     return iter(rows)
 
@@ -135,11 +135,11 @@ _BLANK: Event = _Event._make(np.zeros(1, DTYPE).tolist()[0])
 
 def _with_clue(row: npt.NDArray[Any]) -> Event:
     """An event without a header, which has its clue as `object`."""
-    short = np.ascontiguousarray(row).view(np.uint8)[: CLUE_DTYPE.itemsize].view(CLUE_DTYPE)
-    clue: Any = _Clue._make(short.tolist()[0])
-    clue = clue._replace(values=tuple(map(int, clue.values)), options=bytes(clue.options))
-    common = {name: getattr(clue, name) for name in ("time", "packet", "netns", "hop", "kind", "flags")}
-    return _BLANK._replace(object=clue, hook=NO_HOOK, **common)
+    short = np.ascontiguousarray(row).view(np.uint8)[: DETAIL_DTYPE.itemsize].view(DETAIL_DTYPE)
+    detail: Any = _Detail._make(short.tolist()[0])
+    detail = detail._replace(values=tuple(map(int, detail.values)), options=bytes(detail.options))
+    common = {name: getattr(detail, name) for name in ("time", "packet", "netns", "hop", "kind", "flags")}
+    return _BLANK._replace(object=detail, hook=NO_HOOK, **common)
 
 
 @lru_cache(maxsize=65536)

@@ -14,7 +14,10 @@ from tracer.events import cstruct, record
 from tracer.events.record import Kind
 from tracer.util.octets import c_text
 
-STEPS, RULESET = cstruct.dtype("records/table_trace.h", "steps"), cstruct.dtype("records/table_trace.h", "ruleset")
+STEPS, RULESET = (
+    cstruct.dtype("records/table_trace.h", "table_trace"),
+    cstruct.dtype("records/table_trace.h", "table_generation"),
+)
 WATCHED, REPLACED = (
     cstruct.define("records/table_trace.h", "STEPS_WATCHED"),
     cstruct.define("records/table_trace.h", "STEPS_REPLACED"),

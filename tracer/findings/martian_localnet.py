@@ -19,8 +19,8 @@ SETTING = "net/ipv4/conf/all/route_localnet"
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
-        visit = hop.rule_trace.decision if hop.verdict == "DROP" and hop.rule_trace and not hop.clone else None
-        if visit and visit.rule and not visit.hotdrop and visit.rule.comment == SAYS:
+        hit = hop.rule_trace.decision if hop.verdict == "DROP" and hop.rule_trace and not hop.clone else None
+        if hit and hit.rule and not hit.hotdrop and hit.rule.comment == SAYS:
             ends = packet.endpoints
             value = answered(lambda: context.node.setting(SETTING), "")
             told = [FindingEvidence("setting", f"{SETTING.replace('/', '.')} = {value}", "/proc/sys")] if value else []
@@ -31,7 +31,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
                     f"kubelet's firewall drops {ends.src} -> {format_endpoint(ends.dst, ends.dport)}: a loopback address is"
                     " only for packets that start from one, and this packet's connection was not translated to it."
                 ),
-                proofs=(packet_proof(packet), rule_proof(visit, hop.owner.text if hop.owner else ""), *told),
+                proofs=(packet_proof(packet), rule_proof(hit, hop.owner.text if hop.owner else ""), *told),
                 check=(
                     "Who sends to 127.0.0.0/8 from another address: a wrong DNAT or route, or somebody who tries CVE-2020-8558."
                 ),

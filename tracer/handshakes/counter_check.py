@@ -86,13 +86,13 @@ def _of_handshake(packet: Packet, shake: Handshake) -> Iterator[str]:
     if shake.accepted is not False or shake.stage == "request":
         return
     queue, limit = shake.accept_queue, shake.accept_limit
-    clue = packet.detail("listener")
-    if clue and shake.stage == "SYN":
-        queue, limit, waiting = (clue.number(name) for name in ("accept_queue", "accept_limit", "syn_queue"))
+    detail = packet.detail("listener")
+    if detail and shake.stage == "SYN":
+        queue, limit, waiting = (detail.number(name) for name in ("accept_queue", "accept_limit", "syn_queue"))
         # Whether a SYN queue that is just as long as its limit is full has changed; that this SYN was dropped tells.
         if waiting > limit or (waiting == limit and queue <= limit):
-            yield "TCPReqQFullDoCookies" if clue.number("syncookies") else "TCPReqQFullDrop"
-            if not clue.number("syncookies"):
+            yield "TCPReqQFullDoCookies" if detail.number("syncookies") else "TCPReqQFullDrop"
+            if not detail.number("syncookies"):
                 yield "ListenDrops"
                 return
     yield from (("ListenOverflows",) if queue > limit else ())

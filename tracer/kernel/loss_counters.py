@@ -29,27 +29,29 @@ class LossCounters:
     def __init__(self, program: BccProgram, rows: list[PlannedProbe], cpus: int) -> None:
         self._program, self._rows = program, rows
         self._kinds = {k.value: (k.name[6:].lower(), NO_ROOM) for k in cstruct.enum("records/event.h", "event_kind")}
-        self._kinds[cstruct.define("records/loss_counters.h", "PACKETS_LEFT_OUT")] = (
+        self._kinds[cstruct.define("records/loss_counters.h", "PACKETS_SHED")] = (
             LEFT_OUT,
             "the ring buffer was nearly full",
         )
         self._known: dict[tuple[str, int, str], int] = {}
-        tally = cstruct.dtype("records/loss_counters.h", "tally")
-        self._map = mmap.mmap(program.bpf[b"tallies"].map_fd, cpus * tally.itemsize, mmap.MAP_SHARED, mmap.PROT_READ)
-        self._tallies = np.frombuffer(self._map, tally, cpus)
+        counters_dtype = cstruct.dtype("records/loss_counters.h", "loss_counters")
+        self._map = mmap.mmap(
+            program.bpf[b"loss_counters"].map_fd, cpus * counters_dtype.itemsize, mmap.MAP_SHARED, mmap.PROT_READ
+        )
+        self._counters = np.frombuffer(self._map, counters_dtype, cpus)
         self._kept = [row for row in rows if row.way == "KRETPROBE"]
         self._read = dict.fromkeys((False, True), time.monotonic_ns())
         self._new: list[Loss] = []
 
     def _totals(self) -> Iterator[Loss]:
-        lost = self._tallies["lost"]
+        lost = self._counters["lost"]
         if lost.any():
             for cpu, kind in np.argwhere(lost):
                 probe, why = self._kinds[int(kind)]
                 yield Loss(probe, int(cpu), int(lost[cpu, kind]), why)
         if self._kept:
             # A call may be under way on each CPU, so a small difference is no loss.
-            missed = self._tallies["kept"].sum(0).astype(int) - self._tallies["returned"].sum(0) - len(self._tallies)
+            missed = self._counters["kept"].sum(0).astype(int) - self._counters["returned"].sum(0) - len(self._counters)
             for row in self._kept:
                 yield Loss(row.probe.name, -1, max(0, int(missed[row.number])), MISSED)
 
@@ -86,5 +88,5 @@ class LossCounters:
         return new
 
     def close(self) -> None:
-        del self._tallies
+        del self._counters
         self._map.close()

@@ -111,14 +111,14 @@ def _decided_nearby(hops: list[Hop], at: int) -> Owner | None:
 
 def _came_as(owner: Owner, hop: Hop, packet: Packet, cluster: ClusterView) -> Owner:
     """With what the packet took the Service for, where the rules on its way did not show it: by its address, or its port."""
-    walk = hop.rule_trace
-    if owner.kind != "Service" or owner.detail or not walk or not walk.decision or hop.hook not in ("PREROUTING", "OUTPUT"):
+    trace = hop.rule_trace
+    if owner.kind != "Service" or owner.detail or not trace or not trace.decision or hop.hook not in ("PREROUTING", "OUTPUT"):
         return owner
     before = hop.nat.before if hop.nat else packet.endpoints
     at = cluster.service_at(before.dst, before.dport, packet.protocol.lower())
     if at and at[0].label == owner.label:
         return evolve(owner, detail=at[1])
-    by_port = any(place.chain == "KUBE-NODEPORTS" for place in walk.decision.path)
+    by_port = any(place.chain == "KUBE-NODEPORTS" for place in trace.decision.path)
     return replace(owner, detail=f"NodePort {before.dport}") if by_port else owner
 
 

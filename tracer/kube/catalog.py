@@ -23,7 +23,7 @@ class OwnerCache:
         self._version = -1
         self._rulesets: dict[int, ref[Ruleset]] = {}
         self._owners: dict[tuple[int, Rule], Owner] = {}
-        self._walks: dict[Hashable, tuple[object, object]] = {}
+        self._traces: dict[Hashable, tuple[object, object]] = {}
 
     def get(self, rule: Rule, ruleset: Ruleset, version: int) -> Owner | None:
         """The owner as it was found in this very ruleset, by objects of this version."""
@@ -38,22 +38,22 @@ class OwnerCache:
         self._rulesets[id(ruleset)] = ref(ruleset)
         self._owners[id(ruleset), rule] = owner
 
-    def get_trace(self, visits: object, ruleset: Ruleset, before: Hashable, version: int) -> Any:
+    def get_trace(self, hits: object, ruleset: Ruleset, before: Hashable, version: int) -> Any:
         """What was remembered of a walk, which is known by its very visits; None if nothing was. before: what it began with."""
-        found = self._walks.get((id(visits), id(ruleset), before)) if version == self._version else None
+        found = self._traces.get((id(hits), id(ruleset), before)) if version == self._version else None
         known = self._rulesets.get(id(ruleset))
         return found[1] if found and known and known() is ruleset else None
 
-    def put_trace(self, visits: object, ruleset: Ruleset, before: Hashable, told: object) -> None:
-        if len(self._walks) >= MOST_WALKS:
-            self._walks.clear()
+    def put_trace(self, hits: object, ruleset: Ruleset, before: Hashable, told: object) -> None:
+        if len(self._traces) >= MOST_WALKS:
+            self._traces.clear()
         # The visits are kept, so that no other's can get their place in memory.
         self._rulesets.setdefault(id(ruleset), ref(ruleset))
-        self._walks[id(visits), id(ruleset), before] = visits, told
+        self._traces[id(hits), id(ruleset), before] = hits, told
 
     def _forget(self, version: int) -> None:
         self._owners.clear()
-        self._walks.clear()
+        self._traces.clear()
         self._rulesets.clear()
         self._version = version
 

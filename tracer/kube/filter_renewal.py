@@ -141,12 +141,12 @@ class FilterHistory:
 def sentence(before: Filter, renewed: RenewedFilter) -> str:
     """What the user is told of a renewal. before: the filter that held until then."""
     to, wall = renewed.filter, renewed.since + time.time_ns() - time.monotonic_ns()
-    moment = f"{time.strftime('%H:%M:%S', time.localtime(wall // 10**9))}.{wall // 10**6 % 1000:03d}"
+    state = f"{time.strftime('%H:%M:%S', time.localtime(wall // 10**9))}.{wall // 10**6 % 1000:03d}"
     hosts = [*map(_place, to.hosts)], [*map(_place, before.hosts)]
     came = [h for h in hosts[0] if h not in hosts[1]] + [f"port {p}" for p in to.ports if p not in before.ports]
     went = [h for h in hosts[1] if h not in hosts[0]] + [f"port {p}" for p in before.ports if p not in to.ports]
     parts = [f"{what} {_few(names)}" for what, names in (("with", came), ("without", went)) if names]
-    return f"The objects have changed. Since {moment} the probes go by a new filter{': ' * bool(parts)}{', '.join(parts)}."
+    return f"The objects have changed. Since {state} the probes go by a new filter{': ' * bool(parts)}{', '.join(parts)}."
 
 
 def _place(network: object) -> str:

@@ -98,13 +98,13 @@ class Nfnetlink:
         """All objects of a kind. Raises DumpInterrupted when they changed under way, TooManyMessages when there are more than
         MOST."""
         out: list[Message] = []
-        for each in self.walk(message, family, attrs):
+        for each in self.trace(message, family, attrs):
             out.append(each)
             if len(out) > MOST:
                 raise TooManyMessages(f"there are more than {MOST} of them")
         return out
 
-    def walk(self, message: int, family: int = 0, attrs: bytes = b"") -> Iterator[Message]:
+    def trace(self, message: int, family: int = 0, attrs: bytes = b"") -> Iterator[Message]:
         """The objects of a kind, one by one; at the end raises DumpInterrupted when they changed under way.
 
         A walk that is left before its end keeps the kernel busy with it until the socket is closed.

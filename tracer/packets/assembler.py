@@ -107,11 +107,11 @@ class PacketAssembler:
 
     def closed(self, now: int) -> list[Packet]:
         """Packets that have been quiet long enough, oldest first. now: ns, CLOCK_MONOTONIC, taken before the last drain."""
-        return [packet for parcel in self.chunks(now) for packet in parcel]
+        return [packet for chunk in self.chunks(now) for packet in chunk]
 
     def flush(self) -> list[Packet]:
         """All packets still open, oldest first; they are over now."""
-        return [packet for parcel in self.chunks() for packet in parcel]
+        return [packet for chunk in self.chunks() for packet in chunk]
 
     def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
         """What finished() gives, and without a time rest(), by and by: whoever takes no more leaves the others open."""

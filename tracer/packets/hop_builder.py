@@ -50,7 +50,18 @@ class HopBuilder:
         self._ipvs_connections = IpvsConnections()
         self._listeners: Bounded[tuple[int, str, int], int] = Bounded(LISTENERS_KEPT)
         self._makers: dict[int, Callable[[Event], dict[str, Any]]] = {
-            kind: getattr(self, "_" + kind.name.removeprefix("EVENT_").lower()) for kind in Kind if kind not in record.PARTS
+            Kind.EVENT_HOOK: self._hook,
+            Kind.EVENT_TABLE: self._table,
+            Kind.EVENT_CHAIN: self._chain,
+            Kind.EVENT_NAT: self._nat,
+            Kind.EVENT_NAT_HOOK: self._nat_hook,
+            Kind.EVENT_IPVS: self._ipvs,
+            Kind.EVENT_SOCKET: self._socket,
+            Kind.EVENT_SYN: self._syn,
+            Kind.EVENT_ACCEPT: self._accept,
+            Kind.EVENT_REQUEST: self._request,
+            Kind.EVENT_DROP: self._drop,
+            Kind.EVENT_CLUE: self._detail,
         }
 
     def make(self, e: Event, **more: Any) -> Hop:
@@ -116,7 +127,7 @@ class HopBuilder:
     def _request(self, e: Event) -> dict[str, Any]:
         return self._handshake(e, "request")
 
-    def _clue(self, e: Event) -> dict[str, Any]:
+    def _detail(self, e: Event) -> dict[str, Any]:
         return {"what": "clue", "detail": decision_detail.read(e.object)}
 
     def _drop(self, e: Event) -> dict[str, Any]:

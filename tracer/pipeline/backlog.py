@@ -38,7 +38,7 @@ class Backlog:
         """All of them, each with its mark."""
         if not self.evidence:
             return
-        for parcel in (self._made, *([] if self.open == self._closed else assembler.chunks())):
-            for packet in parcel:
+        for chunk in (self._made, *([] if self.open == self._closed else assembler.chunks())):
+            for packet in chunk:
                 packet.unexplained = self.evidence
                 yield packet

@@ -38,7 +38,7 @@ class LiveSource:
     def set_filter(self, to: Filter) -> None:
         self.session.set_filter(to)
 
-    def mark_unexplained(self, parcels: int) -> None: ...
+    def mark_unexplained(self, chunks: int) -> None: ...
 
     def was_unexplained(self) -> bool:
         return False

@@ -153,7 +153,7 @@ class Run:
 
     def _packets(self, batch: Batch) -> Iterator[Packet]:
         """Those that are over, as long as there is time for them; in a replay, those that the run had time for."""
-        parcels, taken = self._assembler.chunks(None if batch.last else batch.now), 0
+        chunks, taken = self._assembler.chunks(None if batch.last else batch.now), 0
         while not self._backlog.evidence:
             open_before = self._assembler.open
             if self._stop.late or taken == batch.explained:
@@ -161,14 +161,14 @@ class Run:
                     self._backlog.begin(Evidence.OBSERVED)
                     self._source.mark_unexplained(taken)
                 return
-            parcel = next(parcels, None)
-            if parcel is None:
+            chunk = next(chunks, None)
+            if chunk is None:
                 return
             if self._source.was_unexplained():
-                self._backlog.begin(Evidence.DERIVED, parcel, open_before - self._assembler.open)
+                self._backlog.begin(Evidence.DERIVED, chunk, open_before - self._assembler.open)
                 return
             taken += 1
-            yield from parcel
+            yield from chunk
             self._source.poll_losses()
             if self._stop.asked and self._assembler.open > CHUNK_PACKETS and not self._noted:
                 self._noted = True

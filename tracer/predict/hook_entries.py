@@ -57,12 +57,12 @@ def hook_entries(installed: RuleInventory, family: str) -> dict[str, list[HookEn
         for base in sorted(installed.nft.bases, key=lambda b: -b.handle):
             if base.key[:2] in installed.saved or base.key[0] not in (family, "inet") or base.hook not in found:
                 continue
-            station = HookEntry(
+            hook_entry = HookEntry(
                 base.priority, "chain", " ".join(base.key[:2]), base.key[2],
                 _translated(base.hook) if base.kind == "nat" else "", installed.nft.ruleset,
                 lambda seen, known, world, base=base: engine.simulate(base, seen, known, world),  # type: ignore[misc]
             )  # fmt: skip
-            found[base.hook].append(station)
+            found[base.hook].append(hook_entry)
     for each in found.values():
         each.sort(key=lambda s: s.priority)
     return found
@@ -78,12 +78,12 @@ def _add_iptables(
             hook = HOOKS[number]
             nat = name == "nat"
             priority = (SNAT if hook in _OF_SOURCES else DNAT) if nat else PRIORITIES.get(name, 0)
-            station = HookEntry(
+            hook_entry = HookEntry(
                 priority, what, name if what == "table" else f"{family} {name}", "" if what == "table" else hook,
                 _translated(hook) if nat else "", ruleset,
                 lambda seen, known, world, engine=engine, number=number: engine.simulate(number, seen, known, world),  # type: ignore[misc]
             )  # fmt: skip
-            found[hook].append(station)
+            found[hook].append(hook_entry)
 
 
 def _translated(hook: str) -> str:

@@ -131,8 +131,8 @@ class HookSimulator:
 
     def _in_order(self, hook: str, order: Sequence[HookEntry], m: PathState) -> list[PathState]:
         moments = [m]
-        for station in order:
-            moments = [after for each in moments for after in self._through_entry(hook, station, each)]
+        for hook_entry in order:
+            moments = [after for each in moments for after in self._through_entry(hook, hook_entry, each)]
         return moments
 
     def _orders(self, group: Sequence[HookEntry], m: PathState) -> Iterator[list[HookEntry]]:

@@ -73,11 +73,11 @@ def _deciding(m: PathState) -> list[str]:
 
 def _named(trace: RuleTrace) -> str:
     """Its table, as a condition calls it, and the way to the rule that decided."""
-    visit = trace.decision
-    assert visit
-    rule, legacy = visit.rule, bool(trace.ruleset and trace.ruleset.backend == "legacy")
+    hit = trace.decision
+    assert hit
+    rule, legacy = hit.rule, bool(trace.ruleset and trace.ruleset.backend == "legacy")
     table = f"{'legacy' if legacy else rule.family} {rule.table} " if rule else ""
-    return table + format_path(visit.path)
+    return table + format_path(hit.path)
 
 
 def _comes_to(m: PathState) -> Hashable:

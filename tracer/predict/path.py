@@ -51,8 +51,8 @@ class PathPredictor:
         self._hooks = HookSimulator(query, self._stations[query.family], self.routes, self.sets, bridged)
         begun = PathState(Endpoints(query.src, query.sport, query.dst, query.dport))
         sent = self.routes.is_local(query.src) and not query.arrives
-        moments = self._sent(begun) if sent else self._arrived(begun)
-        found = [self._predicted(m) for m in merged(moments)]
+        states = self._sent(begun) if sent else self._arrived(begun)
+        found = [self._predicted(m) for m in merged(states)]
         return sorted(found, key=lambda s: (len(s.conditions), -s.share))
 
     def _predicted(self, state: PathState) -> PredictedPath:

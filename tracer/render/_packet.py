@@ -38,8 +38,8 @@ class PacketLines:
         protocol = _NAMES.get(packet.protocol.lower(), packet.protocol.upper())
         src = ink("strong", format_endpoint(ends.src, ends.sport))
         dst = ink("strong", format_endpoint(ends.dst, ends.dport))
-        moment = clock(packet.time) if packet.time else f"{'explained':<{TIME}}".replace(" ", KEEP)
-        parts = [f"{moment}{KEEP}{KEEP}{protocol}{KEEP}{src}{KEEP}-> {dst}"]
+        state = clock(packet.time) if packet.time else f"{'explained':<{TIME}}".replace(" ", KEEP)
+        parts = [f"{state}{KEEP}{KEEP}{protocol}{KEEP}{src}{KEEP}-> {dst}"]
         if packet.tcp_flags:
             parts.append(ink("change", packet.tcp_flags.replace(" ", KEEP)))
         if packet.length:
@@ -68,11 +68,11 @@ class PacketLines:
             if hop.netns and hop.netns != netns:
                 netns = hop.netns
                 yield " " * MARGIN + ink("place", plain(f"in {netns}"))
-            moment = self._relative_time(packet, hop)
+            state = self._relative_time(packet, hop)
             subject, detail = self._act(hop, packet.family)
             subject = f"{subject:<{SUBJECT - 1}}"
             actor = ink("change", subject) if hop.nat else subject
-            line = f"{moment}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop, not packet.time)}"
+            line = f"{state}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop, not packet.time)}"
             yield ink.fold(line, DETAIL)
             if hop.ipvs and (remark := _ipvs.remark(hop.ipvs)):
                 yield ink.fold(" " * RULE + ink("quiet", remark), RULE + 4)

@@ -81,11 +81,11 @@ def _tracked(timeline: Timeline) -> str:
 
 
 def _step(entry: TimelineEntry, timeline: Timeline, style: Styler, ways: Ways) -> Iterator[str]:
-    moment = style("quiet", f"{_delta(entry.time - timeline.origin):>{TIME}}")
+    state = style("quiet", f"{_delta(entry.time - timeline.origin):>{TIME}}")
     mark = entry.direction or MARKS.get(entry.kind, "")
     shade = "bad" if entry.bad else "change" if entry.kind == "packet" else "quiet" if entry.kind == "conntrack" else "strong"
     text = "conntrack entry " * (entry.kind == "conntrack") + entry.text
-    line = f"{moment}  {mark:<2} {style(shade, plain(text))}"
+    line = f"{state}  {mark:<2} {style(shade, plain(text))}"
     if entry.remark:
         line += "  " + style("doubt", plain(entry.remark))
     stages, known = _new(entry, ways)

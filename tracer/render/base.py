@@ -95,8 +95,8 @@ class Output(ABC):
 
     def explained(self, predicted_paths: Sequence[PredictedPath]) -> None:
         """What would happen to a packet: all ways that it may go, the likeliest first."""
-        for story in predicted_paths:
-            self.packet(story.packet)
+        for predicted in predicted_paths:
+            self.packet(predicted.packet)
 
     def compared(self, packet: Packet, compared: PredictionCheck) -> None:
         """A packet that was traced beside what was told of it."""

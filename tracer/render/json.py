@@ -78,10 +78,14 @@ class JsonOutput(Output):
         self._write("audit", checks=list(checks), findings=len(findings), unread=list(unread), status=status)
 
     def explained(self, predicted_paths: Sequence[PredictedPath]) -> None:
-        for story in predicted_paths:
-            more = {"notes": list(story.notes)} if story.notes else {}
+        for predicted in predicted_paths:
+            more = {"notes": list(predicted.notes)} if predicted.notes else {}
             self._write(
-                "explained", share=float(story.share), doubts=list(story.conditions), packet=_untimed(story.packet), **more
+                "explained",
+                share=float(predicted.share),
+                doubts=list(predicted.conditions),
+                packet=_untimed(predicted.packet),
+                **more,
             )
 
     def compared(self, packet: Packet, compared: PredictionCheck) -> None:

@@ -182,16 +182,16 @@ class TextOutput(Output):
 
     def _told(self, group: Sequence[PredictedPath], common: int) -> list[str]:
         """One way, from the hop on in which it parts from the first one; those that only lead elsewhere are a line each."""
-        story, ink = group[0], self._ink
-        head = [] if common else [self._lines.header(story.packet), *self._lines.ends(story.packet)]
+        predicted, ink = group[0], self._ink
+        head = [] if common else [self._lines.header(predicted.packet), *self._lines.ends(predicted.packet)]
         words = "or " * bool(common) + condition(group)
         if words:
-            head.append(ink.fold(" " * MARGIN + ink("doubt" if story.conditions else "change", plain(words)), MARGIN + 4))
-        head += [ink.fold(" " * MARGIN + ink("doubt", plain(note)), MARGIN + 4) for note in story.notes]
-        rest = replace(story.packet, hops=story.packet.hops[common:])
+            head.append(ink.fold(" " * MARGIN + ink("doubt" if predicted.conditions else "change", plain(words)), MARGIN + 4))
+        head += [ink.fold(" " * MARGIN + ink("doubt", plain(note)), MARGIN + 4) for note in predicted.notes]
+        rest = replace(predicted.packet, hops=predicted.packet.hops[common:])
         others = [ink.fold(" " * MARGIN + line, MARGIN + 4) for line in map(plain, map(elsewhere, group[1 : 1 + OTHERS]))]
         more = [" " * MARGIN + ink("quiet", f"and {len(group) - 1 - OTHERS} more")] if len(group) > 1 + OTHERS else []
-        return [*head, *self._lines.hops(rest), self._lines.end(story.packet), *others, *more]
+        return [*head, *self._lines.hops(rest), self._lines.end(predicted.packet), *others, *more]
 
     def compared(self, packet: Packet, compared: PredictionCheck) -> None:
         ink, hops = self._ink, self._lines.header(packet)

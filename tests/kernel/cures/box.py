@@ -149,9 +149,9 @@ class Box:
         """These packets as the rules and the routing would treat them now, with owners: all ways of each."""
         state, found = self.state, []
         for question in asked:
-            for story in state.predictor.predict(question):
-                attribute(story.packet, state.cluster)
-                found.append(story.packet)
+            for predicted in state.predictor.predict(question):
+                attribute(predicted.packet, state.cluster)
+                found.append(predicted.packet)
         return found
 
     def shown(self, name: str, *asked: PathQuery) -> list[Finding]:

@@ -93,7 +93,7 @@ def _steps(walk: RuleTrace) -> tuple[trace.Step, ...]:
     return tuple((v.location.chain, v.rule.handle if v.rule else 0, _did(v)) for v in walk.hits)
 
 
-def walks(batches: list[Any], spaces: Collection[int], watch: RulesetWatcher) -> Iterator[Found]:
+def traces(batches: list[Any], spaces: Collection[int], watch: RulesetWatcher) -> Iterator[Found]:
     """Every chain run in these namespaces, with its walk."""
     packets: dict[int, list[Any]] = {}
     for e in (e for batch in batches for e in record.events(batch)):
@@ -154,7 +154,7 @@ class Bench:
             true, batches = true + last_true, batches + last_batches
             losses = self.session.losses()
             self._wait_for(batches)
-            found = list(walks(batches, self._inodes.values(), self.watch))
+            found = list(traces(batches, self._inodes.values(), self.watch))
         if losses or any(listener.lost for listener in listeners.values()):
             print("something was lost, so this round proves nothing:", losses)
             return

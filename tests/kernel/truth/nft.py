@@ -182,8 +182,8 @@ class Made:
 
 def check(e: Event, trace: RuleTrace) -> str:
     """What is wrong with the texts of a walk; "" when nothing is. Each rule of iptables has its own comment."""
-    for visit in trace.hits:
-        rule = visit.rule
+    for hit in trace.hits:
+        rule = hit.rule
         if (
             rule
             and rule.table != "truth"

@@ -311,19 +311,19 @@ class Made:
 
     def check(self, e: Event, trace: RuleTrace) -> str:
         """What is wrong with texts and elements of a walk; "" when nothing is."""
-        for visit in trace.hits:
-            rule = visit.rule
+        for hit in trace.hits:
+            rule = hit.rule
             if rule is None:
                 continue
             if not rule.text:
                 return f"no text for {rule.chain} {rule.number}"
             if "@late" in rule.text:
-                late = f"{rule.text.split('@')[1].split()[0]} {visit.element.split(' : ')[0]}"
+                late = f"{rule.text.split('@')[1].split()[0]} {hit.element.split(' : ')[0]}"
                 if e.time > self._late.get(late, e.time):
-                    return f"element {visit.element!r} of {rule.text[:60]!r} had timed out"
-            goes_on = visit.verdict in ("CONTINUE", "MARK") and rule.text.split("comment")[0].rstrip().endswith("counter")
-            if " vmap " in f" {rule.text} " and (visit.element or not ("@late" in rule.text or goes_on)):
-                wrong = _wrong_element(e, rule.text, visit.verdict, visit.element)
+                    return f"element {hit.element!r} of {rule.text[:60]!r} had timed out"
+            goes_on = hit.verdict in ("CONTINUE", "MARK") and rule.text.split("comment")[0].rstrip().endswith("counter")
+            if " vmap " in f" {rule.text} " and (hit.element or not ("@late" in rule.text or goes_on)):
+                wrong = _wrong_element(e, rule.text, hit.verdict, hit.element)
                 if wrong:
                     return wrong
         return ""

@@ -144,7 +144,7 @@ def _round(
         print("the kernel's log was not read in time, so this round proves nothing", flush=True)
         return
     result.packets += count
-    _compare(truth, _walks(hits, events, truth.netns()), (begin, end), result)
+    _compare(truth, _traces(hits, events, truth.netns()), (begin, end), result)
 
 
 def _until_quiet(truth: Truth, session: Session, hits: RuleResolver) -> tuple[list[Event], int]:
@@ -162,7 +162,7 @@ def _until_quiet(truth: Truth, session: Session, hits: RuleResolver) -> tuple[li
             return events, began
 
 
-def _walks(hits: RuleResolver, events: list[Event], netns: frozenset[int]) -> Iterator[tuple[Event, RuleTrace]]:
+def _traces(hits: RuleResolver, events: list[Event], netns: frozenset[int]) -> Iterator[tuple[Event, RuleTrace]]:
     packets: dict[int, list[Event]] = {}
     for e in sorted(events, key=lambda e: e.time):
         packets.setdefault(e.packet, []).append(e)
@@ -175,11 +175,12 @@ def _walks(hits: RuleResolver, events: list[Event], netns: frozenset[int]) -> It
         hits.forget(packet)
 
 
-def _compare(truth: Truth, walks: Iterator[tuple[Event, RuleTrace]], span: tuple[int, int], result: Result) -> None:
+def _compare(truth: Truth, traces: Iterator[tuple[Event, RuleTrace]], span: tuple[int, int], result: Result) -> None:
     """span: of the tracer's runs between these times (ns) the kernel's account was read, too; of others it may have been."""
     ours: dict[Key, list[tuple[Places, bool]]] = {}
     unknown: set[Key] = set()
-    for e, walk in walks:
+    events: dict[Key, list[str]] = {}
+    for e, walk in traces:
         visited = truth.visited(e, walk)
         if visited is None:
             continue
@@ -189,6 +190,7 @@ def _compare(truth: Truth, walks: Iterator[tuple[Event, RuleTrace]], span: tuple
         result.hotdrop += bool(walk.decision and walk.decision.hotdrop)
         result.evidence.update(v.evidence.value for v in walk.hits)
         ours.setdefault(visited[0], []).append((visited[1], span[0] <= e.time <= span[1]))
+        events.setdefault(visited[0], []).append(f"packet={e.packet} protocol={e.protocol} flags={e.flags} state={e.state}")
     told = truth.account()
     for key in told.keys() | ours.keys():
         runs, there = ours.get(key, []), told.get(key, [])
@@ -196,4 +198,4 @@ def _compare(truth: Truth, walks: Iterator[tuple[Event, RuleTrace]], span: tuple
         if key not in unknown and by_hook(there) not in map(by_hook, may_be(runs)):
             here = [place for places, _ in runs for place in places]
             result.mismatches += 1
-            result.examples.append(f"{key}\n    kernel {there}\n    tracer {here}")
+            result.examples.append(f"{key}\n    kernel {there}\n    tracer {here} {events.get(key)}")

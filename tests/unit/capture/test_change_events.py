@@ -81,27 +81,27 @@ def test_a_capture_that_has_no_events_says_so(tmp_path: Path, run: Any) -> None:
 
 
 def test_only_events_of_the_ports_asked_for_are_kept() -> None:
-    tape = RecordBuffer()
+    buffer = RecordBuffer()
     other = message(*TOLD, orig=Endpoints("10.0.0.1", 5000, "10.0.0.2", 53))
-    kept = RecordedConntrackListener(tape, Heard((1, CREATED), (2, other), (3, GONE), names=NAMES))
+    kept = RecordedConntrackListener(buffer, Heard((1, CREATED), (2, other), (3, GONE), names=NAMES))
     assert kept.listen(False) == "", "also when this run does not tell them"
     kept.ports = (ASKED.dport,)
     assert kept.read() == [(1, CREATED), (3, GONE)] and kept.process(77) == NAMES[77]
-    kept = RecordedConntrackListener(tape, Heard((2, other)))
+    kept = RecordedConntrackListener(buffer, Heard((2, other)))
     kept.ports = (REPLY.sport,)
     assert kept.read() == [(2, other)], "before or after translation"
 
 
 def test_steps_are_kept_when_they_are_taken(tmp_path: Path) -> None:
     chunks: list[Any] = []
-    tape = RecordBuffer()
-    tape.start(chunks.append)
-    changes = RecordedChangeLog(tape)
+    buffer = RecordBuffer()
+    buffer.start(chunks.append)
+    changes = RecordedChangeLog(buffer)
     changes.rules(5, "nat")
-    tape.flush()
+    buffer.flush()
     assert not chunks, "nobody has taken it"
     assert [step.text for step in changes.read()] == ["somebody replaced nat"]
-    tape.flush()
+    buffer.flush()
     assert [(kind, body) for _, kind, _, body in chunks[0].records] == [(Record.CHANGE.value, [[5, "somebody replaced nat"]])]
     assert changes.read() == []
 

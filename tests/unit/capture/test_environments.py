@@ -96,14 +96,14 @@ def test_a_store_done_again_is_the_same_store() -> None:
 
 def test_an_answer_is_kept_when_it_differs_and_says_which_asking_it_was() -> None:
     chunks: list[Chunk] = []
-    tape, answers = RecordBuffer(), iter(["", "a", "a", "b", "b"])
-    tape.start(chunks.append)
+    buffer, answers = RecordBuffer(), iter(["", "a", "a", "b", "b"])
+    buffer.start(chunks.append)
     nothing = np.zeros((0, SLOT), np.uint8)
     for turn in range(2):
-        tape.add_batch(turn, nothing, False)
+        buffer.add_batch(turn, nothing, False)
         for _ in range(3 - turn):
-            tape.ask(("process", 5), lambda: next(answers), "")
-    tape.flush()
+            buffer.ask(("process", 5), lambda: next(answers), "")
+    buffer.flush()
     kept = [(turn, body) for chunk in chunks for turn, kind, _, body in chunk.records if kind == Record.ANSWER]
     question = plain(("process", 5))
     assert kept == [(1, [question, 1, ""]), (1, [question, 2, "a"]), (2, [question, 1, "b"])], "the first one, whatever it is"
@@ -112,20 +112,20 @@ def test_an_answer_is_kept_when_it_differs_and_says_which_asking_it_was() -> Non
 def test_what_is_complete_is_given_away_before_a_long_turn() -> None:
     """Explaining it may take longer than a chunk may wait, and the tracer may be killed meanwhile."""
     chunks: list[Chunk] = []
-    tape = RecordBuffer()
-    tape.start(chunks.append)
+    buffer = RecordBuffer()
+    buffer.start(chunks.append)
     for number, count in enumerate((3, LONG - 1, LONG)):
-        tape.add_batch(number, np.zeros((count, SLOT), np.uint8), False)
+        buffer.add_batch(number, np.zeros((count, SLOT), np.uint8), False)
     assert [[count for _, count, _ in chunk.turns] for chunk in chunks] == [[3, LONG - 1]]
 
 
 def test_what_cannot_be_recorded_is_said_and_does_not_end_the_run() -> None:
-    tape = RecordBuffer()
+    buffer = RecordBuffer()
     odd = object()
     for number in (1, 2):
-        assert tape.ask(("odd", number), lambda: odd, object()) is odd
-    assert tape.troubles() == ["Answers about odd are not in the capture: a capture has no object."]
-    assert tape.troubles() == []
+        assert buffer.ask(("odd", number), lambda: odd, object()) is odd
+    assert buffer.troubles() == ["Answers about odd are not in the capture: a capture has no object."]
+    assert buffer.troubles() == []
 
 
 def test_asked_classes_ask_through_their_asking(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.syns import ASKED, HALF, INSIDE, MS, at_listener, clue, packet, syn, way
+from tests.support.syns import ASKED, HALF, INSIDE, MS, at_listener, decision_detail, packet, syn, way
 from tracer.connections import entries
 from tracer.model.evidence import Evidence
 from tracer.model.kube import Owner
@@ -17,7 +17,7 @@ def texts(*hops: Hop) -> list[str]:
 
 
 def test_what_only_lets_it_pass_is_no_stage() -> None:
-    assert texts(way()[0], way()[3], clue("listener", 9, "node", accept_queue=0)) == []
+    assert texts(way()[0], way()[3], decision_detail("listener", 9, "node", accept_queue=0)) == []
 
 
 def test_rewrites() -> None:
@@ -42,9 +42,9 @@ def test_where_it_comes_into_another_namespace() -> None:
         (Hop(1, "socket", "node", socket=Socket(7, "LISTEN", 0, "")), "socket LISTEN"),
         (Hop(1, "drop", "node", drop=Drop("", "")), "drop without a reason in an unknown function"),
         (Hop(1, "table", "node", "INPUT", "filter", verdict="REJECT", reject="x"), "INPUT filter REJECT with x"),
-        (clue("neighbour", 1, "node"), "waits for the next hop's link address"),
-        (clue("reset", 1, "node", reason=1), "answered with a reset, for no socket takes it"),
-        (clue("reset", 1, "node", reason=9, state="CLOSE"), "answered with a reset, by a socket in CLOSE"),
+        (decision_detail("neighbour", 1, "node"), "waits for the next hop's link address"),
+        (decision_detail("reset", 1, "node", reason=1), "answered with a reset, for no socket takes it"),
+        (decision_detail("reset", 1, "node", reason=9, state="CLOSE"), "answered with a reset, by a socket in CLOSE"),
         (Hop(1, "nat", "node", "OUTPUT", nat=Nat("DNAT", ASKED, HALF), clone=True),
          "OUTPUT DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (copy)"),
     ],

@@ -76,7 +76,7 @@ def test_event_fields() -> None:
 
 
 def test_a_hit_has_what_it_shares_with_an_event_at_one_place() -> None:
-    hit, event = cstruct.dtype("records/nft_trace.h", "nft_hit"), cstruct.dtype("records/event.h", "event")
+    hit, event = cstruct.dtype("records/nft_trace.h", "nft_rule_trace"), cstruct.dtype("records/event.h", "event")
     assert hit.itemsize == event.itemsize and hit.fields and event.fields
     shared = ("time", "packet", "object", "netns", "mark", "hop", "kind", "flags", "hook", "pf", "joint1", "joint2")
     assert {name: hit.fields[name][:2] for name in shared} == {name: event.fields[name][:2] for name in shared}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.builders import Trail, hops, packet
 from tracer.events import decision_detail, record
-from tracer.events.record import ClueKind
+from tracer.events.record import DetailKind
 from tracer.model.packet import DecisionDetail
 from tracer.packets.assembler import PacketAssembler
 
@@ -23,12 +23,16 @@ LINUX_SYN = bytes.fromhex("020405b40402080a00001388000000000103 0307".replace(" 
 def row(what: str, values: tuple[int, ...] = (), options: bytes = b"", **fields: int) -> npt.NDArray[Any]:
     """An array of one event that is a clue."""
     out = np.zeros(1, record.DTYPE)
-    clue = out.view(np.uint8)[: record.CLUE_DTYPE.itemsize].view(record.CLUE_DTYPE)
-    clue["kind"], clue["what"], clue["flags"] = record.Kind.EVENT_CLUE, ClueKind["CLUE_" + what], record.Flag.FLAG_NO_HEADER
-    clue["values"][0, : len(values)] = values
-    clue["options"][0, : len(options)], clue["option_bytes"] = list(options), len(options)
+    detail = out.view(np.uint8)[: record.DETAIL_DTYPE.itemsize].view(record.DETAIL_DTYPE)
+    detail["kind"], detail["what"], detail["flags"] = (
+        record.Kind.EVENT_CLUE,
+        DetailKind["DETAIL_" + what],
+        record.Flag.FLAG_NO_HEADER,
+    )
+    detail["values"][0, : len(values)] = values
+    detail["options"][0, : len(options)], detail["option_bytes"] = list(options), len(options)
     for name, value in fields.items():
-        clue[name] = value
+        detail[name] = value
     return out
 
 
@@ -77,11 +81,11 @@ def test_tcp_options(raw: bytes, kinds: list[int]) -> None:
 
 def test_a_clue_is_a_hop_of_its_packet() -> None:
     t = Trail(("10.0.0.1", 1, "10.0.0.2", 80)).hook("INPUT")
-    clue = row("ROUTE", (22,))
+    detail = row("ROUTE", (22,))
     for name in ("packet", "time", "hop"):
-        clue[name] = getattr(t, name)
-    clue["netns"] = t.fields["netns"]
-    t.rows.append(clue)
+        detail[name] = getattr(t, name)
+    detail["netns"] = t.fields["netns"]
+    t.rows.append(detail)
     t.hop += 1
     told = packet(t.add("DROP", verdict="DROP", object=0x20, reason=6))
     assert [h.what for h in told.hops] == ["hook", "clue", "drop"] and told.complete
@@ -91,6 +95,6 @@ def test_a_clue_is_a_hop_of_its_packet() -> None:
 
 def test_clues_alone_are_no_packet() -> None:
     """With --drops-only, of a SYN that was taken: nothing else of it is written."""
-    journeys = PacketAssembler(hops())
-    journeys.feed(row("LISTENER", (0, 128, 0, 128), packet=256, time=5))
-    assert journeys.flush() == []
+    assembler = PacketAssembler(hops())
+    assembler.feed(row("LISTENER", (0, 128, 0, 128), packet=256, time=5))
+    assert assembler.flush() == []

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support import findings as f
-from tests.support.syns import clue
+from tests.support.syns import decision_detail
 from tracer.findings.conntrack_full import COUNT, MOST
 from tracer.kube.catalog import ClusterView
 from tracer.model.finding import Finding
@@ -39,7 +39,7 @@ def test_full() -> None:
 )
 def test_the_kernel_was_seen_to_find_no_room(count: str, most: str, said: str) -> None:
     """Whatever the numbers are a moment later. No hook tells of it: the packet was not followed before it was dropped."""
-    hops = [clue("table-full", 0, "node"), Hop(1, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
+    hops = [decision_detail("table-full", 0, "node"), Hop(1, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
     (told,) = found(replace(f.packet(hops, ENDS), complete=False), count, most)
     assert told.certain and told.cause.startswith("The table of connections is full" + said)
     figures = [f"nf_conntrack_count = {count}, nf_conntrack_max = {most}, read after the packet (/proc/sys)"] if most else []

@@ -27,8 +27,8 @@ COMMIT
 ENDS = Endpoints("10.244.0.11", 40000, "10.244.0.12", 8080)
 
 
-def packet(hook: str, *visits: RuleHit) -> Packet:
-    return f.packet([f.table(RULES, hook, "filter", *visits, verdict="DROP")], ENDS)
+def packet(hook: str, *hits: RuleHit) -> Packet:
+    return f.packet([f.table(RULES, hook, "filter", *hits, verdict="DROP")], ENDS)
 
 
 def found(made: Packet) -> list[Finding]:
@@ -36,14 +36,14 @@ def found(made: Packet) -> list[Finding]:
 
 
 def test_a_networkpolicy() -> None:
-    (told,) = found(packet("FORWARD", f.visit(RULES, "filter", ("FORWARD", "cali-fw-1"), ("cali-fw-1", "DROP"))))
+    (told,) = found(packet("FORWARD", f.hit(RULES, "filter", ("FORWARD", "cali-fw-1"), ("cali-fw-1", "DROP"))))
     assert told.certain and told.cause.startswith("A rule of Calico, chain cali-fw-1 (it carries out NetworkPolicies) drops")
     assert "packets from 10.244.0.11 to 10.244.0.12:8080 in FORWARD" in told.cause
     assert f.proofs(told, "rule")[0].startswith("FORWARD 1 > cali-fw-1 1: ")
 
 
 def test_the_administrator() -> None:
-    (told,) = found(packet("FORWARD", f.visit(RULES, "filter", ("FORWARD", "--dport 8080"))))
+    (told,) = found(packet("FORWARD", f.hit(RULES, "filter", ("FORWARD", "--dport 8080"))))
     assert told.cause.startswith("A rule of the administrator drops packets")
 
 
@@ -56,7 +56,7 @@ def test_a_policy_of_a_chain() -> None:
 
 
 def test_what_kubelet_drops_and_what_is_let_pass_is_none() -> None:
-    assert found(packet("INPUT", f.visit(RULES, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "DROP")))) == []
+    assert found(packet("INPUT", f.hit(RULES, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "DROP")))) == []
     passed = f.packet([f.table(RULES, "FORWARD", "filter", f.policy("FORWARD"))], ENDS)
     assert found(passed) == []
 

@@ -29,7 +29,7 @@ SLICE = {
 
 def packet(mode: str) -> Packet:
     rules = node(mode, "S1").iptables()
-    way = f.visit(rules, "filter", ("INPUT", "EXTERNAL-SERVICES"), ("KUBE-EXTERNAL-SERVICES", "30584"), verdict="REJECT")
+    way = f.hit(rules, "filter", ("INPUT", "EXTERNAL-SERVICES"), ("KUBE-EXTERNAL-SERVICES", "30584"), verdict="REJECT")
     hop = f.table(rules, "INPUT", "filter", way, verdict="REJECT", reject="icmp-port-unreachable")
     return f.packet([hop], Endpoints(f.CLIENT, 40000, "192.168.56.10", 30584))
 

@@ -17,7 +17,7 @@ ITSELF = replace(ASKED, dst="10.244.0.11")
 
 def packet(after: Endpoints = ITSELF, masquerade: bool = False, left: bool = True) -> Packet:
     rules = node("1.36.2-iptables-legacy", "S2-three").iptables()
-    way = f.visit(rules, "nat", ("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"),
+    way = f.hit(rules, "nat", ("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"),
                   ("KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP"), ("KUBE-SEP-66PQAUDBO7BH47NT", "DNAT"))  # fmt: skip
     hops = [f.nat(rules, "PREROUTING", "DNAT", ASKED, after, way)]
     if masquerade:

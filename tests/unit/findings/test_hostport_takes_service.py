@@ -33,7 +33,7 @@ def jump_first(rules: Ruleset, local: bool = True) -> Ruleset:
 
 def request(rules: Ruleset, to: str, port: int = 3306) -> Packet:
     dn = f.rule(rules, "nat", "CNI-HOSTPORT-DNAT", f"--dports {port}")
-    way = f.visit(rules, "nat", ("PREROUTING", "CNI-HOSTPORT-DNAT"), (dn.chain, dn.target), (dn.target, "-j DNAT"))
+    way = f.hit(rules, "nat", ("PREROUTING", "CNI-HOSTPORT-DNAT"), (dn.chain, dn.target), (dn.target, "-j DNAT"))
     before = Endpoints(f.CLIENT, 40000, to, port)
     after = replace(before, dst="10.224.0.222")
     return f.packet([f.nat(rules, "PREROUTING", "DNAT", before, after, way)], before)
@@ -100,8 +100,8 @@ def test_nftables_go_by_registration(tmp_path: Path) -> None:
     dnat = next(r for r in rules.chain("ip", "cni_hostport", "hostports") if "dport 3306" in r.text)
     way = (RuleLocation("prerouting", 1), RuleLocation("hostports", dnat.number))
     before = Endpoints(f.CLIENT, 40000, "192.168.56.10", 3306)
-    walk = RuleTrace((RuleHit(way, dnat, "DNAT", Evidence.OBSERVED),), ruleset=rules)
-    hop = Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), rule_trace=walk)
+    trace = RuleTrace((RuleHit(way, dnat, "DNAT", Evidence.OBSERVED),), ruleset=rules)
+    hop = Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), rule_trace=trace)
     (told,) = found(f.packet([hop], before), one.known(tmp_path))
     assert told.cause.endswith(
         "portmap's base chain ran before kube-proxy's, for of two at one priority the one registered last runs first."
@@ -119,7 +119,7 @@ def test_its_own_port_at_its_own_address_is_none(tmp_path: Path) -> None:
 
 def test_the_service_that_wins_is_none(tmp_path: Path) -> None:
     rules = node(IPTABLES, "S5-nodeport").iptables()
-    way = f.visit(
+    way = f.hit(
         rules,
         "nat",
         ("PREROUTING", "KUBE-SERVICES"),
@@ -141,8 +141,8 @@ def test_another_programs_dnat_is_none(tmp_path: Path) -> None:
     of = known(IPTABLES, tmp_path)
     assert owner_of(rule, rules, of).kind == "administrator"
     before = Endpoints(f.CLIENT, 40000, MYSQL_A, 3306)
-    visit = RuleHit((RuleLocation("PREROUTING", 1),), rule, "DNAT", Evidence.OBSERVED)
-    assert not found(f.packet([f.nat(rules, "PREROUTING", "DNAT", before, replace(before, dst="10.9.9.9"), visit)], before), of)
+    hit = RuleHit((RuleLocation("PREROUTING", 1),), rule, "DNAT", Evidence.OBSERVED)
+    assert not found(f.packet([f.nat(rules, "PREROUTING", "DNAT", before, replace(before, dst="10.9.9.9"), hit)], before), of)
 
 
 def test_the_check_says_what_ss_and_ipvsadm_show(tmp_path: Path) -> None:

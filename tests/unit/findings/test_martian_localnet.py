@@ -16,7 +16,7 @@ from tracer.model.packet import Endpoints
 def test_told(mode: str, tmp_path: Path) -> None:
     one = node(mode, "S2-one")
     rules = one.iptables()
-    way = f.visit(rules, "filter", ("INPUT", "-j KUBE-FIREWALL"), ("KUBE-FIREWALL", "block incoming localnet"))
+    way = f.hit(rules, "filter", ("INPUT", "-j KUBE-FIREWALL"), ("KUBE-FIREWALL", "block incoming localnet"))
     made = f.packet([f.table(rules, "INPUT", "filter", way, verdict="DROP")], Endpoints(f.CLIENT, 4000, "127.0.0.1", 10250))
     on = f.FakeNode(settings={"net/ipv4/conf/all/route_localnet": "1"})
     (told,) = f.look([made], one.known(tmp_path), on)[0]
@@ -27,6 +27,6 @@ def test_told(mode: str, tmp_path: Path) -> None:
 def test_another_drop_of_that_chain_is_none(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-legacy", "S2-one")
     rules = one.iptables()
-    way = f.visit(rules, "filter", ("INPUT", "-j KUBE-FIREWALL"), ("KUBE-FIREWALL", "dropping marked packets"))
+    way = f.hit(rules, "filter", ("INPUT", "-j KUBE-FIREWALL"), ("KUBE-FIREWALL", "dropping marked packets"))
     made = f.packet([f.table(rules, "INPUT", "filter", way, verdict="DROP")], Endpoints(f.CLIENT, 4000, "192.168.56.10", 80))
     assert f.look([made], one.known(tmp_path), f.FakeNode())[1] == []

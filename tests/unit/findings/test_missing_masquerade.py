@@ -20,7 +20,7 @@ SERVICE, AWAY = (Endpoints("192.168.56.10", 40000, *end) for end in (("172.30.25
 
 
 def request(rules: Ruleset, *post: RuleHit, after: Endpoints = AWAY, masquerade: bool = False) -> Packet:
-    way = f.visit(rules, "nat", ("OUTPUT", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"))
+    way = f.hit(rules, "nat", ("OUTPUT", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"))
     hops = [
         f.nat(rules, "OUTPUT", "DNAT", SERVICE, after, way),
         f.table(rules, "POSTROUTING", "nat", *post, f.policy("POSTROUTING"), out_iface="flannel.1"),
@@ -33,7 +33,7 @@ def request(rules: Ruleset, *post: RuleHit, after: Endpoints = AWAY, masquerade:
 
 def kube(rules: Ruleset) -> RuleHit:
     """kube-proxy's own RETURN, for what bears no mark."""
-    return f.visit(rules, "nat", ("POSTROUTING", "KUBE-POSTROUTING"), ("KUBE-POSTROUTING", "-j RETURN"))
+    return f.hit(rules, "nat", ("POSTROUTING", "KUBE-POSTROUTING"), ("KUBE-POSTROUTING", "-j RETURN"))
 
 
 def found(mode: str, made: Packet, folder: Path, with_api: bool = True, on: f.FakeNode | None = None) -> list[Finding]:
@@ -43,7 +43,7 @@ def found(mode: str, made: Packet, folder: Path, with_api: bool = True, on: f.Fa
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stale_return(mode: str, tmp_path: Path) -> None:
     rules = node(mode, "S3").iptables()
-    (told,) = found(mode, request(rules, kube(rules), f.visit(rules, "nat", STALE)), tmp_path)
+    (told,) = found(mode, request(rules, kube(rules), f.hit(rules, "nat", STALE)), tmp_path)
     assert told.name == "missing_masquerade" and told.certain
     assert told.cause == (
         "Requests to pods in 10.244.3.0/24 keep the source address 192.168.56.10: a stale RETURN rule of flannel for"
@@ -60,7 +60,7 @@ def test_a_stale_return(mode: str, tmp_path: Path) -> None:
 
 def test_flannels_lease_tells_it_without_the_api(tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
-    made = request(rules, f.visit(rules, "nat", STALE))
+    made = request(rules, f.hit(rules, "nat", STALE))
     (told,) = found(MODES[0], made, tmp_path, False, f.FakeNode(leases=("10.244.0.0/24",)))
     assert told.certain
     assert f.proofs(told, "setting") == ["flannel's lease here is 10.244.0.0/24 (/run/flannel/subnet.env)"]
@@ -70,16 +70,16 @@ def test_flannels_lease_tells_it_without_the_api(tmp_path: Path) -> None:
 
 def test_the_return_for_this_nodes_own_subnet_is_none(tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
-    own = f.visit(rules, "nat", ("POSTROUTING", "FLANNEL-POSTRTG"), ("FLANNEL-POSTRTG", "! -s 10.244.0.0/16 -d 10.244.0.0/24 "))
+    own = f.hit(rules, "nat", ("POSTROUTING", "FLANNEL-POSTRTG"), ("FLANNEL-POSTRTG", "! -s 10.244.0.0/16 -d 10.244.0.0/24 "))
     assert not found(MODES[0], request(rules, own, after=replace(AWAY, dst="10.244.0.11")), tmp_path)
-    made = request(rules, f.visit(rules, "nat", STALE))
+    made = request(rules, f.hit(rules, "nat", STALE))
     assert not found(MODES[0], made, tmp_path, False, f.FakeNode(leases=("10.244.3.0/24",)))
 
 
 def test_other_returns_and_masquerades_are_none(tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
-    stale = f.visit(rules, "nat", STALE)
-    inside = f.visit(rules, "nat", ("POSTROUTING", "-s 10.244.0.0/16 -d 10.244.0.0/16 -j RETURN"))
+    stale = f.hit(rules, "nat", STALE)
+    inside = f.hit(rules, "nat", ("POSTROUTING", "-s 10.244.0.0/16 -d 10.244.0.0/16 -j RETURN"))
     assert not found(MODES[0], request(rules, kube(rules)), tmp_path)
     assert not found(MODES[0], request(rules, inside), tmp_path)
     assert not found(MODES[0], request(rules, stale, masquerade=True), tmp_path)
@@ -97,7 +97,7 @@ def test_other_returns_and_masquerades_are_none(tmp_path: Path) -> None:
 )
 def test_whether_an_answer_came(replies: bool, said: str, tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
-    first = request(rules, f.visit(rules, "nat", STALE))
+    first = request(rules, f.hit(rules, "nat", STALE))
     flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0)
     first.flow = flow
     later = f.packet([Hop(0, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2)

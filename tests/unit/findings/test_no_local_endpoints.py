@@ -42,8 +42,8 @@ def marked_and_dropped() -> Packet:
     rules = node(LEGACY, "S4").iptables()
     xlb = ("KUBE-XLB-FGSWHB27NEIMUT22", "has no local endpoints")
     way = [("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-NODEPORTS"), ("KUBE-NODEPORTS", "KUBE-XLB")]
-    mark = [f.visit(rules, "nat", *way, xlb, verdict="JUMP"), f.visit(rules, "nat", *way, xlb, ("KUBE-MARK-DROP", "MARK"))]
-    drop = f.visit(rules, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "0x8000"))
+    mark = [f.hit(rules, "nat", *way, xlb, verdict="JUMP"), f.hit(rules, "nat", *way, xlb, ("KUBE-MARK-DROP", "MARK"))]
+    drop = f.hit(rules, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "0x8000"))
     return dropped(rules, f.table(rules, "PREROUTING", "nat", *mark, f.policy("PREROUTING")),
                    f.table(rules, "INPUT", "filter", drop, verdict="DROP"))  # fmt: skip
 
@@ -51,7 +51,7 @@ def marked_and_dropped() -> Packet:
 def dropped_at_once() -> Packet:
     """1.26 and later: a DROP of its own in the filter table."""
     rules = node(NEWER, "S4").iptables()
-    drop = f.visit(rules, "filter", ("INPUT", "KUBE-EXTERNAL-SERVICES"), ("KUBE-EXTERNAL-SERVICES", "has no local endpoints"))
+    drop = f.hit(rules, "filter", ("INPUT", "KUBE-EXTERNAL-SERVICES"), ("KUBE-EXTERNAL-SERVICES", "has no local endpoints"))
     return dropped(rules, f.table(rules, "INPUT", "filter", drop, verdict="DROP"))
 
 
@@ -128,7 +128,7 @@ def test_pods_that_run_elsewhere_are_none(proxy: KubeProxy | None, tmp_path: Pat
 
 def test_another_drop_is_none() -> None:
     rules = node(LEGACY, "S4").iptables()
-    drop = f.visit(rules, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "0x8000"))
+    drop = f.hit(rules, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "0x8000"))
     assert not found(dropped(rules, f.table(rules, "INPUT", "filter", drop, verdict="DROP")), here(LEGACY), BARE)
 
 

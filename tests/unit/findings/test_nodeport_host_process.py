@@ -20,14 +20,14 @@ ASKED, INSIDE = (Endpoints(f.CLIENT, 40000, *end) for end in (("192.168.56.10", 
 
 def refused(mode: str = "1.20.2-iptables-legacy", number: int = 1) -> Packet:
     rules = node(mode, "S1").iptables()
-    way = f.visit(rules, "filter", ("INPUT", "EXTERNAL-SERVICES"), ("KUBE-EXTERNAL-SERVICES", "30584"), verdict="REJECT")
+    way = f.hit(rules, "filter", ("INPUT", "EXTERNAL-SERVICES"), ("KUBE-EXTERNAL-SERVICES", "30584"), verdict="REJECT")
     hop = f.table(rules, "INPUT", "filter", way, verdict="REJECT", reject="icmp-port-unreachable")
     return f.packet([hop], LONELY, number)
 
 
 def sent_to_a_pod() -> Packet:
     rules = node("1.20.2-iptables-legacy", "S2-one").iptables()
-    way = f.visit(
+    way = f.hit(
         rules, "nat", ("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-NODEPORTS"), ("KUBE-NODEPORTS", "KUBE-SVC"),
         ("KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP"), ("KUBE-SEP-66PQAUDBO7BH47NT", "DNAT"),
     )  # fmt: skip

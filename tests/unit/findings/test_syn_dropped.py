@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import findings as f
-from tests.support.syns import clue
+from tests.support.syns import decision_detail
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
@@ -82,7 +82,7 @@ def test_tw_recycle() -> None:
 def test_a_full_syn_queue_only_without_cookies(cookies: str, certain: bool) -> None:
     known = {"accept_queue": 0, "accept_limit": 16, "syn_queue": 16, "syncookies": int(cookies or 1)}
     dropped = syn(Handshake("SYN", False, 0, 16, 16))
-    dropped.hops.insert(3, clue("listener", 3, "http-proxy", **known))
+    dropped.hops.insert(3, decision_detail("listener", 3, "http-proxy", **known))
     told, (at_the_end,) = found([dropped])
     assert bool(told) == certain == at_the_end.certain
     assert ("SYN queue" in at_the_end.cause) == certain
@@ -128,7 +128,7 @@ def cluster(*more: object) -> ClusterView:
 def test_a_full_queue_names_pod_and_service(shake: Handshake) -> None:
     made = syn(shake)
     known = {"accept_queue": shake.accept_queue, "accept_limit": shake.accept_limit, "syn_queue": shake.syn_queue}
-    made.hops.insert(3, clue("listener", 3, "http-proxy", **known, syncookies=0))
+    made.hops.insert(3, decision_detail("listener", 3, "http-proxy", **known, syncookies=0))
     (told,), _ = f.look([made], cluster(), f.FakeNode())
     assert "haproxy (pid 4242) of pod shop/checkout-0" in told.cause
     assert "SYNs to 10.128.0.74:8081 (Service shop/checkout:tls)" in told.cause

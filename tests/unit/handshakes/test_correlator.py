@@ -13,7 +13,7 @@ from tests.support.syns import (
     SEQ,
     FakeSpaces,
     at_listener,
-    clue,
+    decision_detail,
     last_ack,
     packet,
     syn,
@@ -73,7 +73,7 @@ def test_no_answer_is_told_after_a_second(open_: HandshakeCorrelator, read: list
 
 def test_a_syn_that_waits_for_its_next_hop_has_more_time(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
     """The drop comes seconds later, as a second part of the same packet."""
-    open_.feed(syn(clue("neighbour", 9, "node")))
+    open_.feed(syn(decision_detail("neighbour", 9, "node")))
     open_.expire(3 * SECOND)
     assert not read
     gone = Hop(3 * SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))
@@ -82,7 +82,7 @@ def test_a_syn_that_waits_for_its_next_hop_has_more_time(open_: HandshakeCorrela
     (one,) = read
     assert one.syn.drop and one.syn.drop.reason == "NEIGH_FAILED" and len(one.syn.hops) == len(way()) + 2
     late = HandshakeCorrelator(read.append)
-    late.feed(syn(clue("neighbour", 9, "node")))
+    late.feed(syn(decision_detail("neighbour", 9, "node")))
     late.expire(2 * NEIGHBOUR_NS)
     assert len(read) == 2
 

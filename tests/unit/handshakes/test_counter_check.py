@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.syns import FakeSpaces, at_listener, clue, last_ack, syn
+from tests.support.syns import FakeSpaces, at_listener, decision_detail, last_ack, syn
 from tracer.handshakes.counter_check import CounterCheck, explained_by
 from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.packet import Drop, Hop, Packet
@@ -34,11 +34,11 @@ def counted(packet: Packet) -> dict[str, int]:
         (syn(*at_listener(True, syn_queue=128, syncookies=0)), {}),
         (last_ack(True), {}),
         (last_ack(False, queue=129), {"ListenOverflows": 1, "ListenDrops": 1}),
-        (syn(clue("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)), {"PAWSEstab": 1, "PAWSTimewait": 1}),
-        (syn(clue("time-wait", 9, answer="ack", tsval=9000, ts_recent=1)), {}),
-        (syn(clue("time-wait", 9, answer="taken over", tsval=1, ts_recent=9000)), {}),
-        (syn(clue("table-full", 9)), {"conntrack_drop": 1}),
-        (syn(clue("confirm", 9)), {"conntrack_drop": 1, "conntrack_insert_failed": 1}),
+        (syn(decision_detail("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)), {"PAWSEstab": 1, "PAWSTimewait": 1}),
+        (syn(decision_detail("time-wait", 9, answer="ack", tsval=9000, ts_recent=1)), {}),
+        (syn(decision_detail("time-wait", 9, answer="taken over", tsval=1, ts_recent=9000)), {}),
+        (syn(decision_detail("table-full", 9)), {"conntrack_drop": 1}),
+        (syn(decision_detail("confirm", 9)), {"conntrack_drop": 1, "conntrack_insert_failed": 1}),
         (syn(Hop(9, "drop", "pod-a", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core"))), {"IPReversePathFilter": 1}),
         (syn(Hop(9, "drop", "pod-a", drop=Drop("TCP_RFC7323_PAWS", "tcp_validate_incoming"))), {}),
     ],
@@ -82,7 +82,7 @@ def test_a_counter_that_the_kernel_has_not_is_not_compared() -> None:
     spaces = FakeSpaces()
     spaces.counted = {"PAWSEstab": 3}
     reconcile = CounterCheck(spaces)
-    reconcile.feed(syn(clue("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)))
+    reconcile.feed(syn(decision_detail("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)))
     spaces.counted = {"PAWSEstab": 4}
     assert [(d.counter, d.open) for d in reconcile.differences() if d.netns == "pod-a"] == [("PAWSEstab", 0)]
     spaces.counted = {}

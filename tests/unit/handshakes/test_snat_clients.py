@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.syns import HALF, INSIDE, clue, packet, syn, verdicts, way
+from tests.support.syns import HALF, INSIDE, decision_detail, packet, syn, verdicts, way
 from tracer.handshakes import snat_clients
 from tracer.handshakes.snat_clients import SnatClients, snat
 from tracer.model.packet import Drop, Hop, Nat, Packet
@@ -42,7 +42,7 @@ def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_said_with_an_old_timestamp() -> None:
-    hit = clue("time-wait", 9, answer="ack", state="TIME_WAIT", ts_recent=5000, tsval=1000, seconds=4)
+    hit = decision_detail("time-wait", 9, answer="ack", state="TIME_WAIT", ts_recent=5000, tsval=1000, seconds=4)
     late = syn(hit, Hop(20, "drop", "pod-a", drop=Drop("NOT_SPECIFIED", "tcp_v4_rcv")))
     _, second = sorted(verdicts(other("192.168.56.2", 8), late), key=lambda v: v.cause.name)
     assert "MASQUERADE gives 2 clients the one address 10.244.0.1" in second.cause.text

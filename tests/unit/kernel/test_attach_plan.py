@@ -215,8 +215,8 @@ def test_header_of_an_old_kernel() -> None:
 
 def test_the_table_itself() -> None:
     names = [p.name for p in PROBES]
-    assert len(set(names)) == len(names) <= cstruct.define("records/loss_counters.h", "TALLY_ROWS"), (
-        "there are sights and counters for so many"
+    assert len(set(names)) == len(names) <= cstruct.define("records/loss_counters.h", "COUNTER_ROWS"), (
+        "there are observations and counters for so many"
     )
     assert {p.at for p in PROBES} == {ENTRY, RETURN, TRACEPOINT}
     assert {p.name for p in PROBES if p.needed} == {"hook", "drop"}

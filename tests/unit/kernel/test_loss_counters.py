@@ -21,18 +21,18 @@ from tracer.kernel.probes import PROBES
 from tracer.model.loss import NO_ROOM
 
 CPUS = 2
-TALLY = cstruct.dtype("records/loss_counters.h", "tally")
+COUNTERS = cstruct.dtype("records/loss_counters.h", "loss_counters")
 
 
 class Given:
     """The counters' memory, and how often programs were skipped."""
 
     def __init__(self) -> None:
-        fd = os.memfd_create("tallies")
-        os.ftruncate(fd, CPUS * TALLY.itemsize)
-        self.tallies = np.frombuffer(mmap.mmap(fd, CPUS * TALLY.itemsize), TALLY, CPUS)
+        fd = os.memfd_create("loss_counters")
+        os.ftruncate(fd, CPUS * COUNTERS.itemsize)
+        self.loss_counters = np.frombuffer(mmap.mmap(fd, CPUS * COUNTERS.itemsize), COUNTERS, CPUS)
         self.skipped = 0
-        self.bpf = {b"tallies": SimpleNamespace(map_fd=fd)}
+        self.bpf = {b"loss_counters": SimpleNamespace(map_fd=fd)}
         self.functions = {PROBES[0].name: SimpleNamespace(fd=3)}
 
     def recursion_misses(self, fd: int) -> int:
@@ -56,9 +56,9 @@ def told(of: LossCounters) -> list[tuple[Any, ...]]:
 def test_only_what_is_new_is_told() -> None:
     given = Given()
     of = counters(given, "FEXIT")
-    given.tallies["lost"][1, Kind.EVENT_TABLE] = 3
+    given.loss_counters["lost"][1, Kind.EVENT_TABLE] = 3
     assert told(of) == [("table", 1, 3, NO_ROOM)]
-    given.tallies["lost"][1, Kind.EVENT_TABLE] = 5
+    given.loss_counters["lost"][1, Kind.EVENT_TABLE] = 5
     given.skipped = 1
     assert told(of) == [("table", 1, 2, NO_ROOM), ("hook", -1, 1, "another probe was running")]
     assert told(of) == []
@@ -81,8 +81,8 @@ def test_a_loss_lies_between_two_readings() -> None:
 def test_a_missed_return_may_be_older_than_the_reading_before() -> None:
     given = Given()
     of = counters(given, "KRETPROBE")
-    given.tallies["kept"][0, 0] = CPUS
+    given.loss_counters["kept"][0, 0] = CPUS
     assert told(of) == [], "as many may be under way"
-    given.tallies["kept"][0, 0] = CPUS + 1
+    given.loss_counters["kept"][0, 0] = CPUS + 1
     (loss,) = of.read()
     assert (loss.probe, loss.count, loss.since) == ("hook", 1, 0) and loss.until

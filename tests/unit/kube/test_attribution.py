@@ -18,7 +18,7 @@ from tracer.model.packet import Endpoints, Flow, Hop, IpvsDecision, Nat, Packet,
 from tracer.model.rule import RuleHit, RuleLocation, Ruleset, RuleTrace
 
 
-def visit(rules: Ruleset, table: str, *path: tuple[str, int], verdict: str = "", element: str = "") -> RuleHit:
+def hit(rules: Ruleset, table: str, *path: tuple[str, int], verdict: str = "", element: str = "") -> RuleHit:
     """The visit of the last place of the path; the rule is looked up, its target is the verdict if none is given."""
     chain, number = path[-1]
     rule = rules.chain("ip", table, chain)[number - 1]
@@ -44,12 +44,10 @@ def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
     service = numbered(rules, "nat", "KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP")
     end = numbered(rules, "nat", "KUBE-SEP-66PQAUDBO7BH47NT", "DNAT")
     pre = RuleTrace(
-        (visit(rules, "nat", *way, mark, ("KUBE-MARK-MASQ", 1)), visit(rules, "nat", *way, jump, service, end)), ruleset=rules
+        (hit(rules, "nat", *way, mark, ("KUBE-MARK-MASQ", 1)), hit(rules, "nat", *way, jump, service, end)), ruleset=rules
     )
     masquerade = numbered(rules, "nat", "KUBE-POSTROUTING", "MASQUERADE")
-    post = RuleTrace(
-        (visit(rules, "nat", numbered(rules, "nat", "POSTROUTING", "KUBE-POSTROUTING"), masquerade),), ruleset=rules
-    )
+    post = RuleTrace((hit(rules, "nat", numbered(rules, "nat", "POSTROUTING", "KUBE-POSTROUTING"), masquerade),), ruleset=rules)
     told = packet(
         [
             Hop(0, "table", "node", "PREROUTING", "nat", rule_trace=pre),
@@ -76,9 +74,9 @@ def test_where_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) -> None:
     rules = one.iptables()
     chain = "5DZI2HW7VHZLUOJ5"
     led = (("PREROUTING", 1), ("KUBE-SERVICES", 3), ("KUBE-NODEPORTS", 2), (f"KUBE-EXT-{chain}", 1))
-    mark = visit(rules, "nat", *led, ("KUBE-MARK-MASQ", 1))
-    dnat = visit(rules, "nat", *led[:3], (f"KUBE-EXT-{chain}", 2), (f"KUBE-SVC-{chain}", 2), ("KUBE-SEP-66PQAUDBO7BH47NT", 2))
-    masquerade = visit(rules, "nat", ("POSTROUTING", 1), numbered(rules, "nat", "KUBE-POSTROUTING", "MASQUERADE"))
+    mark = hit(rules, "nat", *led, ("KUBE-MARK-MASQ", 1))
+    dnat = hit(rules, "nat", *led[:3], (f"KUBE-EXT-{chain}", 2), (f"KUBE-SVC-{chain}", 2), ("KUBE-SEP-66PQAUDBO7BH47NT", 2))
+    masquerade = hit(rules, "nat", ("POSTROUTING", 1), numbered(rules, "nat", "KUBE-POSTROUTING", "MASQUERADE"))
     rewrite = nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))
     told = packet(
         [
@@ -104,9 +102,9 @@ def test_a_drop_is_named_by_who_marked_it(with_rules: bool, tmp_path: Path) -> N
     trail = MarkTracker(known)
     kept = rules if with_rules else Ruleset("", 0, "", {})
     xlb = numbered(rules, "nat", "KUBE-XLB-FGSWHB27NEIMUT22", "no local endpoints")
-    trail.table([visit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))], kept)
+    trail.table([hit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))], kept)
     drop = numbered(rules, "filter", "KUBE-FIREWALL", "0x8000")
-    (owner,) = trail.table([visit(rules, "filter", ("INPUT", 2), drop)], kept)
+    (owner,) = trail.table([hit(rules, "filter", ("INPUT", 2), drop)], kept)
     assert owner
     why = ", no local endpoints" if with_rules else ""
     assert owner.text == f"kubelet KUBE-FIREWALL, marked by KUBE-MARK-DROP for 2048-game/service-2048{why}"
@@ -117,18 +115,18 @@ def test_a_walk_that_is_remembered_says_what_it_said(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-nft", "S4")
     rules, known = one.iptables(), one.known(tmp_path, True)
     xlb = numbered(rules, "nat", "KUBE-XLB-FGSWHB27NEIMUT22", "no local endpoints")
-    marked = [visit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))]
-    drop = [visit(rules, "filter", ("INPUT", 2), numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))]
+    marked = [hit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))]
+    drop = [hit(rules, "filter", ("INPUT", 2), numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))]
 
     def told(tables: list[list[RuleHit]]) -> list[list[Owner | None]]:
         trail = MarkTracker(known)
-        return [trail.table(visits, rules) for visits in tables]
+        return [trail.table(hits, rules) for hits in tables]
 
     first, unmarked = told([marked, drop]), told([drop])
     assert first[1] != unmarked[0], "the same walk, with another mark before it"
     assert told([marked, drop]) == first and told([drop]) == unmarked
     fresh = MarkTracker(one.known(tmp_path, True))
-    assert [fresh.table(list(visits), rules) for visits in (marked, drop)] == first
+    assert [fresh.table(list(hits), rules) for hits in (marked, drop)] == first
     known.store.version += 1
     assert known.cache.get_trace(drop, rules, (None, ()), known.store.version) is None
     assert told([marked, drop]) == first
@@ -138,7 +136,7 @@ def test_a_mark_of_one_packet_is_not_anothers(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-nft", "S4")
     rules = one.iptables()
     (owner,) = MarkTracker(one.known(tmp_path)).table(
-        [visit(rules, "filter", numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))], rules
+        [hit(rules, "filter", numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))], rules
     )
     assert owner and owner.cause == ""
 
@@ -149,16 +147,16 @@ def test_the_nftables_mode(tmp_path: Path) -> None:
     external, service = "external-3I2DGWPK-default/http-proxy/tcp/", "service-3I2DGWPK-default/http-proxy/tcp/"
     element = f"tcp . 30285 : goto {external}"
     pre = [
-        visit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), element=element),
-        visit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), (external, 1)),
-        visit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), (external, 2), (service, 1)),
+        hit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), element=element),
+        hit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), (external, 1)),
+        hit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), (external, 2), (service, 1)),
     ]
     trail = MarkTracker(known)
     owners = trail.table(pre, rules)
     assert owners[0] and owners[2]
     assert owners[0].text == "Service default/http-proxy, NodePort 30285"
     assert owners[2].text == "Service default/http-proxy, NodePort 30285 -> pod default/http-proxy-a (node-1)"
-    (masq,) = trail.table([visit(rules, "kube-proxy", ("nat-postrouting", 1), ("masquerading", 1))], rules)
+    (masq,) = trail.table([hit(rules, "kube-proxy", ("nat-postrouting", 1), ("masquerading", 1))], rules)
     assert masq
     assert masq.text == f"kube-proxy, chain masquerading (mark 0x4000 set by {external} for default/http-proxy)"
 
@@ -168,9 +166,9 @@ def test_the_clusterip_mark_of_the_nftables_mode_is_for_whom_the_map_then_chose(
     rules, known = next(r for name, r in one.rulesets() if name == "nft.json"), one.known(tmp_path)
     element = "172.30.253.123 . tcp . 8080 : goto service-3I2DGWPK-default/http-proxy/tcp/"
     trail = MarkTracker(known)
-    first = visit(rules, "kube-proxy", ("nat-output", 1), ("services", 1))
-    trail.table([first, visit(rules, "kube-proxy", ("nat-output", 1), ("services", 2), element=element)], rules)
-    (masq,) = trail.table([visit(rules, "kube-proxy", ("nat-postrouting", 1), ("masquerading", 1))], rules)
+    first = hit(rules, "kube-proxy", ("nat-output", 1), ("services", 1))
+    trail.table([first, hit(rules, "kube-proxy", ("nat-output", 1), ("services", 2), element=element)], rules)
+    (masq,) = trail.table([hit(rules, "kube-proxy", ("nat-postrouting", 1), ("masquerading", 1))], rules)
     assert masq and masq.cause == "mark 0x4000 set by services for default/http-proxy"
 
 
@@ -245,11 +243,11 @@ def test_a_service_without_endpoints_in_the_nftables_mode(tmp_path: Path) -> Non
     rules = next(r for name, r in one.rulesets() if name == "nft.json")
     way = (("filter-input", 1), ("nodeport-endpoints-check", 1))
     for with_api, element in ((True, ""), (False, ' comment "default/lonely-web:http"')):
-        visits = [
-            visit(rules, "kube-proxy", *way, element=f"tcp . 30584{element} : goto reject-chain"),
-            visit(rules, "kube-proxy", *way, ("reject-chain", 1)),
+        hits = [
+            hit(rules, "kube-proxy", *way, element=f"tcp . 30584{element} : goto reject-chain"),
+            hit(rules, "kube-proxy", *way, ("reject-chain", 1)),
         ]
-        owners = MarkTracker(one.known(tmp_path, with_api)).table(visits)
+        owners = MarkTracker(one.known(tmp_path, with_api)).table(hits)
         assert [o and o.text for o in owners] == ["Service default/lonely-web:http, NodePort 30584, no endpoints"] * 2
 
 
@@ -282,16 +280,16 @@ def test_ipvs_names_the_service_and_whom_a_mark_is_for(tmp_path: Path) -> None:
     before, after = Endpoints("192.168.56.1", 5, "172.30.253.123", 8080), Endpoints("192.168.56.1", 5, "10.244.0.11", 8080)
     masqueraded = Endpoints("10.244.0.1", 77, "10.244.0.11", 8080)
 
-    def walk(*places: str, verdict: str) -> RuleTrace:
+    def trace(*places: str, verdict: str) -> RuleTrace:
         path = tuple(RuleLocation(p.split()[0], int(p.split()[1])) for p in places)
-        visits = []
+        hits = []
         for n, place in enumerate(path):
             rule = rules.chain("ip", "nat", place.chain)[place.number - 1]
-            visits.append(RuleHit(path[: n + 1], rule, verdict if n == len(path) - 1 else "JUMP", Evidence.OBSERVED))
-        return RuleTrace(tuple(visits), ruleset=rules)
+            hits.append(RuleHit(path[: n + 1], rule, verdict if n == len(path) - 1 else "JUMP", Evidence.OBSERVED))
+        return RuleTrace(tuple(hits), ruleset=rules)
 
-    marked = walk("PREROUTING 1", "KUBE-SERVICES 1", "KUBE-MARK-MASQ 1", verdict="MARK")
-    out = walk("POSTROUTING 1", "KUBE-POSTROUTING 4", verdict="MASQUERADE")
+    marked = trace("PREROUTING 1", "KUBE-SERVICES 1", "KUBE-MARK-MASQ 1", verdict="MARK")
+    out = trace("POSTROUTING 1", "KUBE-POSTROUTING 4", verdict="MASQUERADE")
     server = IpvsDecision("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080, chosen="now")
     hops = [
         Hop(0, "chain", "node", "PREROUTING", rule_trace=marked),

@@ -22,10 +22,10 @@ PORT = 30306
 def told(mode: str, scenario: str, port: int, folder: Path, with_api: bool = False) -> tuple[Packet, Owner]:
     here = node(mode, scenario)
     state = audits.state(here, folder, with_api=with_api)
-    story = audits.journey(state, here, state.virtual).predict(PathQuery(CLIENT, 0, NODE, port))[0]
-    attribute(story.packet, state.cluster)
-    assert story.packet.dst_owner
-    return story.packet, story.packet.dst_owner
+    predicted = audits.journey(state, here, state.virtual).predict(PathQuery(CLIENT, 0, NODE, port))[0]
+    attribute(predicted.packet, state.cluster)
+    assert predicted.packet.dst_owner
+    return predicted.packet, predicted.packet.dst_owner
 
 
 @pytest.mark.parametrize("mode", IPTABLES)

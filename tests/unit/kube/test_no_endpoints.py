@@ -46,13 +46,13 @@ def cause(packet: Packet) -> Cause:
 def test_explained(mode: str, tmp_path: Path) -> None:
     here = node(mode, "S4")
     state = audits.state(here, tmp_path)
-    (story,) = audits.journey(state, here, state.virtual).predict(PathQuery(CLIENT, 0, NODE, PORT))
-    attribute(story.packet, state.cluster)
-    text = printed(story.packet)
+    (predicted,) = audits.journey(state, here, state.virtual).predict(PathQuery(CLIENT, 0, NODE, PORT))
+    attribute(predicted.packet, state.cluster)
+    text = printed(predicted.packet)
     assert "no local endpoints" in text and f"NodePort {PORT}" in text
     if mode.startswith("1.20"):
         assert LOCAL in text
-    told = cause(story.packet)
+    told = cause(predicted.packet)
     assert told.name == "no endpoints" and told.text.startswith("no local endpoint: ") and LABEL in told.text
 
 

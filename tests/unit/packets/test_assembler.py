@@ -92,32 +92,32 @@ def test_oldest_first() -> None:
 
 def test_batches_may_cut_anywhere() -> None:
     whole = node_port()
-    journeys = PacketAssembler(hops(), wall_offset=5)
+    assembler = PacketAssembler(hops(), wall_offset=5)
     for row in whole.rows:
-        journeys.feed(row)
-    (p,) = journeys.flush()
+        assembler.feed(row)
+    (p,) = assembler.flush()
     assert p.hops == packet(whole).hops
     assert p.time == SECOND + 5
-    assert (journeys.events, journeys.flush()) == (12, [])
+    assert (assembler.events, assembler.flush()) == (12, [])
 
 
 def test_over_when_it_has_been_quiet() -> None:
     t = Trail(CLIENT).hook("INPUT").hook("INPUT")
     last = SECOND + 1000
-    journeys = PacketAssembler(hops())
-    journeys.feed(t.batch)
-    assert journeys.closed(last + IDLE_NS) == []
-    assert [p.identity for p in journeys.closed(last + IDLE_NS + 1)] == [t.packet]
-    assert journeys.closed(last + 9 * IDLE_NS) == []
+    assembler = PacketAssembler(hops())
+    assembler.feed(t.batch)
+    assert assembler.closed(last + IDLE_NS) == []
+    assert [p.identity for p in assembler.closed(last + IDLE_NS + 1)] == [t.packet]
+    assert assembler.closed(last + 9 * IDLE_NS) == []
 
 
 def test_what_comes_after_the_quiet_is_a_part_of_its_own() -> None:
     t = Trail(CLIENT).hook("OUTPUT").hook("POSTROUTING")
-    journeys = PacketAssembler(hops(), quiet=10)
-    journeys.feed(t.rows[0])
-    (first,) = journeys.closed(2 * SECOND)
-    journeys.feed(t.rows[1])
-    (rest,) = journeys.closed(3 * SECOND)
+    assembler = PacketAssembler(hops(), quiet=10)
+    assembler.feed(t.rows[0])
+    (first,) = assembler.closed(2 * SECOND)
+    assembler.feed(t.rows[1])
+    (rest,) = assembler.closed(3 * SECOND)
     assert (first.identity, first.number, first.complete, first.continues) == (t.packet, 1, True, 0)
     assert (rest.identity, rest.number, rest.complete, rest.continues) == (t.packet, 2, True, first.time)
 
@@ -125,11 +125,11 @@ def test_what_comes_after_the_quiet_is_a_part_of_its_own() -> None:
 @pytest.mark.parametrize("cut", range(1, 11))
 def test_the_rest_of_a_packet_knows_what_it_was(cut: int) -> None:
     rows = shortened(node_port().batch)
-    journeys = PacketAssembler(hops(), quiet=10)
-    journeys.feed(rows[:cut])
-    (first,) = journeys.closed(2 * SECOND)
-    journeys.feed(rows[cut:])
-    (rest,) = journeys.closed(3 * SECOND)
+    assembler = PacketAssembler(hops(), quiet=10)
+    assembler.feed(rows[:cut])
+    (first,) = assembler.closed(2 * SECOND)
+    assembler.feed(rows[cut:])
+    (rest,) = assembler.closed(3 * SECOND)
     together = PacketAssembler(hops(), quiet=10)
     together.feed(rows)
     (one,) = together.closed(3 * SECOND)
@@ -142,20 +142,20 @@ def test_the_rest_of_a_packet_knows_what_it_was(cut: int) -> None:
 def test_a_rest_is_incomplete_when_something_before_it_was_lost() -> None:
     t = Trail(CLIENT).hook("PREROUTING").hook("FORWARD").hook("POSTROUTING").hook("POSTROUTING")
     for kept, complete in (((0,), (1, 2, 3)), True), (((0, 2), (3,)), False), (((0,), (2, 3)), False):
-        journeys = PacketAssembler(hops(), quiet=10)
+        assembler = PacketAssembler(hops(), quiet=10)
         told = []
         for now, rows in enumerate(kept, 2):
-            journeys.feed(np.concatenate([t.rows[n] for n in rows]))
-            told += journeys.closed(now * SECOND)
+            assembler.feed(np.concatenate([t.rows[n] for n in rows]))
+            told += assembler.closed(now * SECOND)
         assert (told[1].complete, told[1].continues) == (complete, told[0].time)
 
 
 def test_packets_long_over_are_forgotten() -> None:
     t, late = Trail(CLIENT).hook("OUTPUT").hook("POSTROUTING"), Trail(CLIENT, 2 << 8, 30 * SECOND).hook("OUTPUT")
-    journeys = PacketAssembler(hops(), quiet=10)
+    assembler = PacketAssembler(hops(), quiet=10)
     for now, rows in (2, t.rows[0]), (31, late.batch), (32, t.rows[1]):
-        journeys.feed(rows)
-        told = journeys.closed(now * SECOND)
+        assembler.feed(rows)
+        told = assembler.closed(now * SECOND)
     assert (told[0].identity, told[0].complete, told[0].continues) == (t.packet, False, 0)
 
 
@@ -183,11 +183,11 @@ SKIPPED = "another probe was running"
 
 
 def complete(loss: Loss, *trails: Trail) -> list[bool]:
-    journeys = PacketAssembler(hops())
+    assembler = PacketAssembler(hops())
     for trail in trails:
-        journeys.feed(trail.batch)
-    journeys.add_losses([loss], 10 * SECOND)
-    return [p.complete for p in journeys.flush()]
+        assembler.feed(trail.batch)
+    assembler.add_losses([loss], 10 * SECOND)
+    return [p.complete for p in assembler.flush()]
 
 
 def test_a_skipped_program_puts_in_doubt_what_was_under_way_then() -> None:
@@ -231,20 +231,20 @@ def test_a_connection_whose_whole_event_was_lost_is_not_known() -> None:
     t = node_port().now(header=INSIDE)
     rows = shortened(t.batch)
     same = (rows["flags"] & record.Flag.FLAG_SAME != 0) & (rows["kind"] == record.Kind.EVENT_HOOK)
-    journeys = PacketAssembler(hops())
-    journeys.feed(np.concatenate([rows[same][:1], t.rows[-2]]))
-    (p,) = journeys.flush()
+    assembler = PacketAssembler(hops())
+    assembler.feed(np.concatenate([rows[same][:1], t.rows[-2]]))
+    (p,) = assembler.flush()
     assert p.endpoints.dst == INSIDE[2] and p.flow is None and not p.complete
 
 
 def test_a_packet_without_addresses_is_counted_and_not_told() -> None:
     t = Trail(CLIENT).lose().add("SYN", verdict=0, accept_len=3, accept_max=2, flags="NO_HEADER")
-    journeys = PacketAssembler(hops())
-    journeys.feed(t.batch)
-    assert (journeys.flush(), journeys.unaddressed) == ([], 1)
+    assembler = PacketAssembler(hops())
+    assembler.feed(t.batch)
+    assert (assembler.flush(), assembler.unaddressed) == ([], 1)
     whole = node_port()
-    journeys.feed(shortened(whole.batch)[3:4])
-    assert (journeys.flush(), journeys.unaddressed) == ([], 2), "a short event whose whole one was lost"
+    assembler.feed(shortened(whole.batch)[3:4])
+    assert (assembler.flush(), assembler.unaddressed) == ([], 2), "a short event whose whole one was lost"
 
 
 def test_the_connection_is_the_first_namespaces() -> None:
@@ -271,9 +271,9 @@ def test_invalid_is_told_only_where_conntrack_is_in_use() -> None:
     assert packet(dropped).verdict == "DROPPED in filter/FORWARD"
     assert packets(tracked, dropped)[1].verdict == "DROPPED in filter/FORWARD, conntrack state INVALID"
     assert packets(elsewhere, dropped)[1].verdict == "DROPPED in filter/FORWARD"
-    journeys = PacketAssembler(hops(), tracking={NODE})
-    journeys.feed(dropped.batch)
-    assert journeys.flush()[0].verdict == "DROPPED in filter/FORWARD, conntrack state INVALID"
+    assembler = PacketAssembler(hops(), tracking={NODE})
+    assembler.feed(dropped.batch)
+    assert assembler.flush()[0].verdict == "DROPPED in filter/FORWARD, conntrack state INVALID"
 
 
 def test_untracked_by_rule() -> None:
@@ -301,6 +301,6 @@ def test_ipv4_at_an_ipv6_socket_is_told_once() -> None:
 
 def test_events_are_put_in_order_of_time() -> None:
     t = node_port()
-    journeys = PacketAssembler(hops())
-    journeys.feed(np.concatenate(t.rows[::-1]))
-    assert journeys.flush()[0].hops == packet(t).hops
+    assembler = PacketAssembler(hops())
+    assembler.feed(np.concatenate(t.rows[::-1]))
+    assert assembler.flush()[0].hops == packet(t).hops

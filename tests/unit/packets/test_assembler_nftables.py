@@ -59,9 +59,9 @@ def trail() -> Trail:
 
 
 def packets(batch: npt.NDArray[Any], rules: Rules | None) -> list[Packet]:
-    journeys = PacketAssembler(hops(), rules=RuleResolver(nft=rules))
-    journeys.feed(batch)
-    return journeys.flush()
+    assembler = PacketAssembler(hops(), rules=RuleResolver(nft=rules))
+    assembler.feed(batch)
+    return assembler.flush()
 
 
 def test_a_chains_hop_has_its_walk() -> None:
@@ -95,20 +95,20 @@ def test_hits_alone_are_no_packet() -> None:
 
 def test_a_packet_waits_for_its_rules() -> None:
     rules = Rules(reading=True)
-    journeys = PacketAssembler(hops(), rules=RuleResolver(nft=rules))
+    assembler = PacketAssembler(hops(), rules=RuleResolver(nft=rules))
     t = trail()
-    journeys.feed(t.batch)
+    assembler.feed(t.batch)
     quiet = t.time + IDLE_NS
-    assert journeys.closed(quiet) == []
+    assert assembler.closed(quiet) == []
     rules._snapshots = (snapshot(),)
-    (packet,) = journeys.closed(quiet)
+    (packet,) = assembler.closed(quiet)
     assert packet.hops[0].rule_trace and packet.hops[0].rule_trace.decision
 
 
 def test_but_not_for_ever() -> None:
-    journeys = PacketAssembler(hops(), rules=RuleResolver(nft=Rules(reading=True)))
+    assembler = PacketAssembler(hops(), rules=RuleResolver(nft=Rules(reading=True)))
     t = trail()
-    journeys.feed(t.batch)
-    assert journeys.closed(t.time + RULES_WAIT_NS - SECOND) == []
-    (packet,) = journeys.closed(t.time + RULES_WAIT_NS)
+    assembler.feed(t.batch)
+    assert assembler.closed(t.time + RULES_WAIT_NS - SECOND) == []
+    (packet,) = assembler.closed(t.time + RULES_WAIT_NS)
     assert packet.hops[0].rule_trace and packet.hops[0].rule_trace.undecided.endswith("could not be read in time")

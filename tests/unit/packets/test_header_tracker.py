@@ -19,18 +19,18 @@ def test_short_events_say_the_same() -> None:
     assert np.count_nonzero(fewer["flags"] & Flag.FLAG_SAME) == 9
     told = []
     for rows in (batch, fewer):
-        journeys = PacketAssembler(hops())
-        journeys.feed(rows)
-        told.append(journeys.flush())
+        assembler = PacketAssembler(hops())
+        assembler.feed(rows)
+        told.append(assembler.flush())
     assert told[0] == told[1]
 
 
 def test_a_short_event_whose_whole_one_was_lost_has_no_header() -> None:
     rows = shortened(node_port().batch)
     short = np.flatnonzero(rows["flags"] & Flag.FLAG_SAME)[0]
-    journeys = PacketAssembler(hops())
-    journeys.feed(rows[short:])
-    (p,) = journeys.flush()
+    assembler = PacketAssembler(hops())
+    assembler.feed(rows[short:])
+    (p,) = assembler.flush()
     assert not p.complete
     assert p.endpoints == Endpoints(*HALF), "as the next whole event has it"
     assert [h.nat.kind for h in p.hops if h.nat] == ["MASQUERADE"], "what the DNAT made of it is not known"

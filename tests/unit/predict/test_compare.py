@@ -115,6 +115,8 @@ def test_rules_that_could_not_be_read_leave_a_doubt(
     monkeypatch.setattr(inventory, "read", lambda _: rules)
     monkeypatch.setattr(explain, "PathPredictor", lambda _: audits.journey(state))
     kube: Any = SimpleNamespace(cluster=state.context.cluster)
-    stories, told = explain.tell(QUESTION, kube)
-    assert stories and told == unread
-    assert all(story.conditions == (("no rule that could not be read acts on it",) if unread else ()) for story in stories)
+    predicted_paths, told = explain.tell(QUESTION, kube)
+    assert predicted_paths and told == unread
+    assert all(
+        story.conditions == (("no rule that could not be read acts on it",) if unread else ()) for story in predicted_paths
+    )

@@ -47,8 +47,13 @@ def met(packet: Packet) -> list[str]:
 
 
 def test_of_one_table_the_chain_made_last_is_asked_first() -> None:
-    (story,) = told(("a", "old", "filter", "input", REJECT), ("a", "new", "filter", "input", DROP))
-    assert met(story.packet) == ["new"] and story.packet.outcome == "dropped" and not story.conditions and not story.loose
+    (predicted,) = told(("a", "old", "filter", "input", REJECT), ("a", "new", "filter", "input", DROP))
+    assert (
+        met(predicted.packet) == ["new"]
+        and predicted.packet.outcome == "dropped"
+        and not predicted.conditions
+        and not predicted.loose
+    )
 
 
 def test_of_two_tables_that_would_decide_each_may_be_asked_first() -> None:
@@ -65,12 +70,12 @@ def test_of_two_tables_that_translate_the_other_is_not_asked() -> None:
 
 
 def test_an_order_that_changes_nothing_is_no_condition() -> None:
-    (story,) = told(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", DNAT))
-    (twin,) = story.twins
-    assert not story.conditions and sorted([met(story.packet), met(twin.packet)]) == [["one"], ["two"]]
-    (note,) = story.notes
+    (predicted,) = told(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", DNAT))
+    (twin,) = predicted.twins
+    assert not predicted.conditions and sorted([met(predicted.packet), met(twin.packet)]) == [["one"], ["two"]]
+    (note,) = predicted.notes
     assert note.startswith("the same by ip ") and "if in PREROUTING ip " in note and "is asked first" in note
-    assert not compare([story], twin.packet).difference, "a packet that met the other one went as told"
+    assert not compare([predicted], twin.packet).difference, "a packet that met the other one went as told"
 
 
 def test_an_order_that_only_the_mark_makes_matter() -> None:
@@ -87,13 +92,13 @@ def test_an_order_that_only_the_mark_makes_matter() -> None:
 
 @pytest.mark.parametrize("other", [ACCEPT, {"counter": {"packets": 0, "bytes": 0}}])
 def test_no_order_is_asked_for_where_only_one_decides(other: dict[str, Any]) -> None:
-    (story,) = told(("a", "one", "filter", "input", other), ("b", "two", "filter", "input", DROP))
-    assert not story.conditions and story.loose == {("INPUT", "ip a", "one"), ("INPUT", "ip b", "two")}
+    (predicted,) = told(("a", "one", "filter", "input", other), ("b", "two", "filter", "input", DROP))
+    assert not predicted.conditions and predicted.loose == {("INPUT", "ip a", "one"), ("INPUT", "ip b", "two")}
 
 
 def test_a_packet_that_met_them_in_the_other_order_went_as_told() -> None:
-    stories = told(("a", "one", "filter", "input", ACCEPT), ("b", "two", "filter", "input", ACCEPT))
-    packet = stories[0].packet
+    predicted_paths = told(("a", "one", "filter", "input", ACCEPT), ("b", "two", "filter", "input", ACCEPT))
+    packet = predicted_paths[0].packet
     chains = [h for h in packet.hops if h.chain]
     at = [packet.hops.index(h) for h in chains]
     other = list(packet.hops)
@@ -101,7 +106,7 @@ def test_a_packet_that_met_them_in_the_other_order_went_as_told() -> None:
         other[place] = hop
     turned = Packet(1, 0, "node", "eth0", "IPv4", "TCP", packet.endpoints, hops=other, outcome=packet.outcome)
     assert [h.chain for h in turned.hops if h.chain] == list(reversed(met(packet)))
-    found = compare(stories, turned)
+    found = compare(predicted_paths, turned)
     assert not found.difference and found.agreed == 2
     (one_table,) = told(("a", "one", "filter", "input", ACCEPT), ("a", "two", "filter", "input", ACCEPT))
     turned.hops = list(reversed([h for h in one_table.packet.hops if h.chain]))

@@ -44,11 +44,11 @@ def doors(here: Node) -> Iterator[tuple[str, str, int, str, int]]:
             yield f"{pod['metadata']['namespace']}/{pod['metadata']['name']}", NODE, port["hostPort"], CLIENT, 1
 
 
-def stories(here: Node, query: PathQuery, folder: Path) -> tuple[list[PredictedPath], ClusterView]:
+def predicted_paths(here: Node, query: PathQuery, folder: Path) -> tuple[list[PredictedPath], ClusterView]:
     state = audits.state(here, folder)
     found = audits.journey(state).predict(query)
-    for story in found:
-        attribute(story.packet, state.cluster)
+    for predicted in found:
+        attribute(predicted.packet, state.cluster)
     return found, state.cluster
 
 
@@ -65,10 +65,10 @@ def test_each_door_is_its_owners(mode: str, scenario: str, tmp_path: Path) -> No
     labels = {label for label, *_ in all_doors}
     assert all_doors
     for label, address, port, source, endpoints in all_doors:
-        found, _ = stories(here, PathQuery(source, 0, address, port), tmp_path)
+        found, _ = predicted_paths(here, PathQuery(source, 0, address, port), tmp_path)
         assert sum(s.share for s in found if s.conditions == found[0].conditions) == 1, "chance gives all connections a way"
-        for story in found:
-            told = owners(story.packet, labels)
+        for predicted in found:
+            told = owners(predicted.packet, labels)
             assert told == {label} or (not told and label == "default/kubernetes:https"), (label, address, port)
         certain = [s for s in found if s.conditions == found[0].conditions]
         assert len(targets(certain)) == endpoints == (len(certain) if endpoints else 0), (label, address, port, targets(found))
@@ -78,7 +78,7 @@ def test_each_door_is_its_owners(mode: str, scenario: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("mode", IPTABLES)
 def test_a_hostport_and_a_nodeport_on_one_port(mode: str, tmp_path: Path) -> None:
-    found, _ = stories(node(mode, "S5-nodeport"), PathQuery(CLIENT, 0, NODE, 30306), tmp_path)
+    found, _ = predicted_paths(node(mode, "S5-nodeport"), PathQuery(CLIENT, 0, NODE, 30306), tmp_path)
     if "nftables" in mode:
         assert sorted(t.rpartition(".")[0] for t in targets(found)) == ["10.224.0", "10.244.0"] and len(found) == 2
         assert all("is asked first" in s.conditions[0] for s in found), "which chain was registered last is not known"
@@ -93,8 +93,8 @@ def test_two_back_ends_with_the_same_services(tmp_path: Path) -> None:
     both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
     found = audits.journey(both).predict(PathQuery(CLIENT, 0, NODE, 30285))
     assert [s.conditions for s in found] == [()] * 3 and len(targets(found)) == 3
-    for story in found:
-        post, pre = sorted(story.notes)
+    for predicted in found:
+        post, pre = sorted(predicted.notes)
         assert pre.startswith("the same by ip nat PREROUTING 1 > KUBE-SERVICES") and "POSTROUTING" not in pre
         assert post.startswith("the same by ip nat POSTROUTING 1 >") and " if in POSTROUTING ip nat was registered" in post
 
@@ -105,11 +105,11 @@ def test_two_back_ends_that_refuse_alike(scenario: str, port: int, end: str, tmp
     state = audits.state(node("1.36.2-iptables-legacy", scenario), tmp_path)
     other = audits.recorded(node("1.20.2-iptables-nft", scenario))
     both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
-    (story,) = audits.journey(both).predict(PathQuery(CLIENT, 0, NODE, port))
-    assert not story.conditions and story.packet.verdict.startswith(f"{end} in filter/INPUT")
-    (note,) = story.notes
+    (predicted,) = audits.journey(both).predict(PathQuery(CLIENT, 0, NODE, port))
+    assert not predicted.conditions and predicted.packet.verdict.startswith(f"{end} in filter/INPUT")
+    (note,) = predicted.notes
     assert note.startswith("the same by ip filter INPUT ") and " if in INPUT ip filter was registered after" in note
-    told = {each.packet.verdict.partition(" with")[0] for each in story.with_twins()}
+    told = {each.packet.verdict.partition(" with")[0] for each in predicted.with_twins()}
     assert told == {f"{end} in filter/INPUT", f"{end} in ip filter/INPUT"}
 
 
@@ -127,9 +127,9 @@ def test_two_back_ends_that_refuse_differently(tmp_path: Path) -> None:
 def test_a_pod_that_asks_itself_through_its_service_is_masqueraded(tmp_path: Path) -> None:
     question = PathQuery("10.244.0.11", 0, "172.30.253.123", 8080)
     for mode in IPTABLES:
-        ((story,), _) = stories(node(mode, "S2-one"), question, tmp_path)
-        kinds = [h.nat.kind for h in story.packet.hops if h.nat]
-        assert kinds == ["DNAT", "MASQUERADE"] and story.packet.verdict == "forwarded to cni0", mode
+        ((predicted,), _) = predicted_paths(node(mode, "S2-one"), question, tmp_path)
+        kinds = [h.nat.kind for h in predicted.packet.hops if h.nat]
+        assert kinds == ["DNAT", "MASQUERADE"] and predicted.packet.verdict == "forwarded to cni0", mode
 
 
 @pytest.mark.parametrize(("name", "kinds"), [("canal-stale", ["DNAT"]), ("canal", ["DNAT", "MASQUERADE"])])
@@ -141,8 +141,8 @@ def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> 
     open_set = "-m set --match-set cali40masq-ipam-pools src is false in rule 1 of cali-nat-outgoing"
     assert first.conditions == ((open_set,) if name == "canal-stale" else ()), "either of them masquerades"
     assert [h.nat.kind for h in first.packet.hops if h.nat] == kinds and first.packet.verdict == "sent to flannel.1"
-    visits = next(h.rule_trace for h in first.packet.hops if h.hook == "POSTROUTING" and h.table == "nat" and h.rule_trace).hits
-    returned = [v.rule.text for v in visits if v.rule and v.verdict == "RETURN" and "192.168.66.0/24" in v.rule.text]
+    hits = next(h.rule_trace for h in first.packet.hops if h.hook == "POSTROUTING" and h.table == "nat" and h.rule_trace).hits
+    returned = [v.rule.text for v in hits if v.rule and v.verdict == "RETURN" and "192.168.66.0/24" in v.rule.text]
     assert bool(returned) == (name == "canal-stale")
 
 

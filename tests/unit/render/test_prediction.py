@@ -22,11 +22,11 @@ from tracer.predict.compare import compare
 from tracer.predict.query import PathQuery
 
 
-def stories(folder: Path, mode: str, scenario: str, query: PathQuery) -> list[PredictedPath]:
+def predicted_paths(folder: Path, mode: str, scenario: str, query: PathQuery) -> list[PredictedPath]:
     state = audits.state(node(mode, scenario), folder)
     found = audits.journey(state).predict(query)
-    for story in found:
-        attribute(story.packet, state.cluster)
+    for predicted in found:
+        attribute(predicted.packet, state.cluster)
     return found
 
 
@@ -37,7 +37,7 @@ def text(found: list[PredictedPath]) -> list[str]:
 
 
 def test_endpoints_that_chance_chooses_are_a_line_each(tmp_path: Path) -> None:
-    lines = text(stories(tmp_path, "1.36.2-iptables-legacy", "S2-three", PathQuery(CLIENT, 0, NODE, 30285)))
+    lines = text(predicted_paths(tmp_path, "1.36.2-iptables-legacy", "S2-three", PathQuery(CLIENT, 0, NODE, 30285)))
     assert lines[0] == "explained     TCP 192.168.56.1 -> 192.168.56.10:30285  SYN  node eth0  NEW"
     assert lines[2].strip() == "one of 3 endpoints, each for 1/3 of all connections"
     assert lines[3].startswith(
@@ -55,7 +55,7 @@ def test_endpoints_that_chance_chooses_are_a_line_each(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_computed_is_said_on_each_way(tmp_path: Path) -> None:
-    lines = text(stories(tmp_path, "1.36.2-nftables-nft", "S5-nodeport", PathQuery(CLIENT, 0, NODE, 30306)))
+    lines = text(predicted_paths(tmp_path, "1.36.2-nftables-nft", "S5-nodeport", PathQuery(CLIENT, 0, NODE, 30306)))
     doubts = [line.strip() for line in lines if "cannot be computed" in line]
     assert len(doubts) == 2 and doubts[1].startswith("or if in PREROUTING ip ") and all("is asked first" in d for d in doubts)
 
@@ -64,20 +64,20 @@ def test_what_cannot_be_computed_is_said_on_each_way(tmp_path: Path) -> None:
 def test_as_json(scenario: str, tmp_path: Path) -> None:
     out = io.StringIO()
     port = {"S1": 30584, "S2-three": 30285}.get(scenario, 30306)
-    found = stories(tmp_path, "1.36.2-nftables-nft", scenario, PathQuery(CLIENT, 0, NODE, port))
+    found = predicted_paths(tmp_path, "1.36.2-nftables-nft", scenario, PathQuery(CLIENT, 0, NODE, port))
     render.find("json")(out, io.StringIO()).explained(found)
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert len(lines) == len(found)
-    for line, story in zip(lines, found, strict=True):
+    for line, predicted in zip(lines, found, strict=True):
         VALIDATOR.validate(line)
-        assert line["share"] == float(story.share) and line["doubts"] == list(story.conditions)
+        assert line["share"] == float(predicted.share) and line["doubts"] == list(predicted.conditions)
         whole = {"type": "packet", "number": 1, "time": "2026-01-31T14:03:22.118204511Z", "length": 60, **line["packet"]}
         VALIDATOR.validate(whole)
         assert {h["evidence"] for h in whole["hops"]} == {"derived"}
 
 
 def test_beside_a_packet_that_was_traced(tmp_path: Path) -> None:
-    found = stories(tmp_path, "1.36.2-iptables-legacy", "S2-one", PathQuery(CLIENT, 0, NODE, 30285))
+    found = predicted_paths(tmp_path, "1.36.2-iptables-legacy", "S2-one", PathQuery(CLIENT, 0, NODE, 30285))
     packet = seen(found[0])
     packet.time = 1
     right = compare(found, packet)
@@ -98,7 +98,7 @@ def test_beside_a_packet_that_was_traced(tmp_path: Path) -> None:
 
 
 def test_of_several_endpoints_the_chosen_one_is_named(tmp_path: Path) -> None:
-    found = stories(tmp_path, "1.36.2-iptables-legacy", "S2-three", PathQuery(CLIENT, 0, NODE, 30285))
+    found = predicted_paths(tmp_path, "1.36.2-iptables-legacy", "S2-three", PathQuery(CLIENT, 0, NODE, 30285))
     packet = seen(found[1])
     packet.time = 1
     out = io.StringIO()

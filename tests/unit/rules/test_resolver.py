@@ -75,21 +75,21 @@ def told(packet: Packet) -> list[tuple[str, str, bool]]:
 
 
 def test_a_translation_is_told_by_the_rule_that_decided() -> None:
-    journeys, _, node, shelf = traced()
-    journeys.feed(first().batch)
+    assembler, _, node, shelf = traced()
+    assembler.feed(first().batch)
     read(node, shelf)
-    (packet,) = journeys.closed(3_000_000_000)
+    (packet,) = assembler.closed(3_000_000_000)
     path = "PREROUTING 1 > A 1"
     assert told(packet) == [("table", path, False), ("nat", path, False)]
-    journeys.feed(reply().batch)
-    (answer,) = journeys.closed(3_000_000_000)
+    assembler.feed(reply().batch)
+    (answer,) = assembler.closed(3_000_000_000)
     assert told(answer) == [("nat", path, True)]
 
 
 def test_a_connection_from_before() -> None:
-    journeys, *_ = traced()
-    journeys.feed(reply().batch)
-    (answer,) = journeys.flush()
+    assembler, *_ = traced()
+    assembler.feed(reply().batch)
+    (answer,) = assembler.flush()
     assert told(answer) == [("nat", BEFORE.undecided, True)]
 
 
@@ -101,76 +101,76 @@ def test_a_connection_from_before() -> None:
 )  # fmt: skip
 def test_after_a_loss_a_connection_is_believed_by_its_translation(probe: str, answer: Callable[[], Trail], rule: str) -> None:
     """Another connection of the same addresses and ports may have begun unseen."""
-    journeys, _, node, shelf = traced()
-    journeys.feed(first().batch)
+    assembler, _, node, shelf = traced()
+    assembler.feed(first().batch)
     read(node, shelf)
-    journeys.closed(3_000_000_000)
-    journeys.add_losses([Loss(probe, -1, 1, "another probe was running", 2_000_000_000, 2_100_000_000)], 2_100_000_000)
-    journeys.feed(answer().batch)
-    assert told(journeys.flush()[0]) == [("nat", rule, True)]
+    assembler.closed(3_000_000_000)
+    assembler.add_losses([Loss(probe, -1, 1, "another probe was running", 2_000_000_000, 2_100_000_000)], 2_100_000_000)
+    assembler.feed(answer().batch)
+    assert told(assembler.flush()[0]) == [("nat", rule, True)]
 
 
 def test_after_a_loss_and_other_rules_nothing_is_concluded() -> None:
-    journeys, hits, node, shelf = traced()
-    journeys.feed(first().batch)
+    assembler, hits, node, shelf = traced()
+    assembler.feed(first().batch)
     read(node, shelf)
-    journeys.closed(3_000_000_000)
+    assembler.closed(3_000_000_000)
     hits.nft_changed(2_000_000_000)
-    journeys.add_losses([Loss("table", -1, 1, "another probe was running")], 2_100_000_000)
-    journeys.feed(reply().batch)
-    assert told(journeys.flush()[0]) == [("nat", LOST.undecided, True)]
+    assembler.add_losses([Loss("table", -1, 1, "another probe was running")], 2_100_000_000)
+    assembler.feed(reply().batch)
+    assert told(assembler.flush()[0]) == [("nat", LOST.undecided, True)]
 
 
 def test_a_part_that_is_missing_is_no_sign_of_another_translator() -> None:
     """The table's event was lost: that no rule was asked is not known."""
-    journeys, *_ = traced()
+    assembler, *_ = traced()
     new = Trail(CLIENT, orig=CLIENT, reply=turned(HALF), ct_info=2, pf=2).lose().nat("PREROUTING", 1, HALF).hook("PREROUTING")
-    journeys.feed(new.batch)
-    assert told(journeys.flush()[0]) == [("nat", LOST.undecided, True)]
+    assembler.feed(new.batch)
+    assert told(assembler.flush()[0]) == [("nat", LOST.undecided, True)]
 
 
 def test_no_rule_is_computed_from_a_header_that_was_lost() -> None:
     """A table's short event refers to a whole one; without that its addresses are zero."""
-    journeys, _, node, shelf = traced()
+    assembler, _, node, shelf = traced()
     table = Trail(CLIENT, orig=CLIENT, reply=turned(INSIDE), ct_info=2, pf=2)
     table.table("PREROUTING", "nat", object=0x1000, state=WATCHED)
     for name in FIELDS[SHORT:]:
         table.rows[0][name] = np.zeros((), DTYPE[name])
     table.rows[0]["flags"] |= np.uint8(Flag.FLAG_SAME)
-    journeys.feed(np.concatenate([table.rows[0], table.now(netns=200, orig=None, reply=None).hook("INPUT").rows[1]]))
+    assembler.feed(np.concatenate([table.rows[0], table.now(netns=200, orig=None, reply=None).hook("INPUT").rows[1]]))
     read(node, shelf)
-    (packet,) = journeys.flush()
+    (packet,) = assembler.flush()
     assert told(packet) == [("table", NO_HEADER.undecided, False)]
 
 
 def test_what_no_legacy_table_translates() -> None:
     """nftables or IPVS may: that no table was asked is no reason to name one."""
-    journeys, *_ = traced()
+    assembler, *_ = traced()
     new = Trail(CLIENT, orig=CLIENT, reply=turned(INSIDE), ct_info=2, pf=2).nat("PREROUTING", 1, HALF).hook("PREROUTING")
-    journeys.feed(new.batch)
-    journeys.feed(reply().batch)
-    assert [told(p) for p in journeys.flush()] == [[], []]
+    assembler.feed(new.batch)
+    assembler.feed(reply().batch)
+    assert [told(p) for p in assembler.flush()] == [[], []]
 
 
 def test_a_packet_waits_for_its_rules() -> None:
-    journeys, _, node, shelf = traced()
-    journeys.feed(first().batch)
-    assert journeys.is_waiting_for_rules and journeys.closed(2_000_000_000) == []
+    assembler, _, node, shelf = traced()
+    assembler.feed(first().batch)
+    assert assembler.is_waiting_for_rules and assembler.closed(2_000_000_000) == []
     read(node, shelf)
-    assert not journeys.is_waiting_for_rules and len(journeys.closed(2_000_000_000)) == 1
+    assert not assembler.is_waiting_for_rules and len(assembler.closed(2_000_000_000)) == 1
 
 
 def test_not_for_ever() -> None:
-    journeys, *_ = traced()
-    journeys.feed(first().batch)
-    (packet,) = journeys.closed(60_000_000_000)
+    assembler, *_ = traced()
+    assembler.feed(first().batch)
+    (packet,) = assembler.closed(60_000_000_000)
     assert told(packet)[0][1] == "the rules have not been read"
 
 
 def test_without_rules_no_hop_has_a_walk() -> None:
-    journeys = PacketAssembler(hops())
-    journeys.feed(first().batch)
-    assert told(journeys.flush()[0]) == []
+    assembler = PacketAssembler(hops())
+    assembler.feed(first().batch)
+    assert told(assembler.flush()[0]) == []
 
 
 def test_notes_of_packets_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,9 +176,9 @@ def _write(output: Output, write: Callable[[Output, Any], None], value: Any) -> 
 
 def test_colours_are_ours_and_nobody_elses() -> None:
     """A text that has the very codes of a colour in it does not get the colour."""
-    ink = Styler(Terminal())
+    style = Styler(Terminal())
     for name in STYLES:
-        written = finished(ink(name, "a\x1b[1;31mb"))
+        written = finished(style(name, "a\x1b[1;31mb"))
         assert "a\\x1b[1;31mb" in written and written.startswith("\x1b[") and written.endswith("\x1b[0m")
     assert finished("plain, with an umlaut: \u00e4, and \u4e2d") == "plain, with an umlaut: \u00e4, and \u4e2d"
 

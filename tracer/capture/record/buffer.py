@@ -173,9 +173,9 @@ class RecordBuffer:
         body = [renewed.since, sorted(map(list, renewed.ends)), [str(host) for host in to.hosts], list(to.ports)]
         self.add_record(Record.FILTER, "", body)
 
-    def mark_unexplained(self, parcels: int) -> None:
+    def mark_unexplained(self, chunks: int) -> None:
         """The run explains nothing more: so many parcels of this turn are explained."""
-        self.add_record(Record.LEFT, "", parcels)
+        self.add_record(Record.LEFT, "", chunks)
 
     def note(self, text: str) -> None:
         self.add_record(Record.NOTE, "", text)

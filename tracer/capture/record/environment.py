@@ -55,13 +55,13 @@ class RecordedTableReader(TableReader):
     """A reader whose readings go on tape when they are taken."""
 
     def __init__(self, buffer: RecordBuffer) -> None:
-        self._tape = buffer
+        self._buffer = buffer
         super().__init__(keep=True)
 
     def read(self) -> list[TableSnapshot]:
         found = super().read()
         for reading in found:
-            self._tape.reading(reading)
+            self._buffer.reading(reading)
         # What they were made of is on tape, and need not stay in memory.
         return [replace(reading, blob=b"", text=None) for reading in found]
 
@@ -70,12 +70,12 @@ class RecordedRulesetWatcher:
     """nftables' rules, on tape as they are taken."""
 
     def __init__(self, watch: UpdateSource, buffer: RecordBuffer) -> None:
-        self._watch, self._tape = watch, buffer
+        self._watch, self._buffer = watch, buffer
 
     def changes(self) -> list[RulesetUpdate]:
         found = self._watch.changes()
         for change in found:
-            self._tape.nft(change)
+            self._buffer.nft(change)
         return found
 
     def is_coming(self, inode: int, generation: int) -> bool:
@@ -199,18 +199,18 @@ class RecordingSource(LiveSource):
 
     def __init__(self, session: Session, kube: OwnerResolver, recording: RecordingEnvironment) -> None:
         super().__init__(session, kube)
-        self._recording, self._tape = recording, recording.buffer
+        self._recording, self._buffer = recording, recording.buffer
 
     def read(self, last: bool) -> Batch:
         now = time.monotonic_ns()
         slots = self.session.drain()
-        self._tape.add_batch(now, slots, last)
+        self._buffer.add_batch(now, slots, last)
         if self._recording.sandboxes:
             self._recording.sandboxes.turn()
         self._recording.heard.ports = self._kube.ports() if self._kube else ()
         losses = self.session.losses()
         for loss in losses:
-            self._tape.loss(loss)
+            self._buffer.loss(loss)
         events = record.unpack(slots)
         self._recording.dropped(events)
         return Batch(now, events, losses, last)
@@ -222,15 +222,15 @@ class RecordingSource(LiveSource):
     def renewals(self) -> list[RenewedFilter]:
         found = super().renewals()
         for renewed in found:
-            self._tape.renewed(renewed)
+            self._buffer.renewed(renewed)
         return found
 
-    def mark_unexplained(self, parcels: int) -> None:
-        self._tape.mark_unexplained(parcels)
+    def mark_unexplained(self, chunks: int) -> None:
+        self._buffer.mark_unexplained(chunks)
 
     def notes(self) -> list[str]:
         told = super().notes()
         for note in told:
-            self._tape.note(note)
-        told += self._tape.troubles()
+            self._buffer.note(note)
+        told += self._buffer.troubles()
         return told + (self._recording.writer.said() if self._recording.writer else [])

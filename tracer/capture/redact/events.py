@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracer.capture.format import record_layout
 from tracer.events import record
-from tracer.events.record import CLUE_DTYPE, DTYPE, SLOT, ClueKind, Kind
+from tracer.events.record import DETAIL_DTYPE, DTYPE, SLOT, DetailKind, Kind
 
 ADDRESSES = tuple(name for name in DTYPE.names or () if DTYPE[name] == np.dtype("V16"))
 MAPPED = b"\0" * 10 + b"\xff\xff"
@@ -32,14 +32,14 @@ def redacted(slots: npt.NDArray[np.uint8], other: Other) -> npt.NDArray[np.uint8
     kinds = slots[:, 8 + record_layout.place(DTYPE, "kind")]
     known = (lengths == DTYPE.itemsize) | (lengths == SLOT - 8)
     known &= np.isin(kinds, [int(k) for k in Kind if k not in record_layout.OTHERS])
-    clue = known & (kinds == int(Kind.EVENT_CLUE))
+    detail = known & (kinds == int(Kind.EVENT_CLUE))
     for at in np.flatnonzero((lengths != 0) & ~known).tolist():
         _empty(slots, at, DTYPE.itemsize if whole[at] else SLOT - 8)
-    starts = np.flatnonzero(known & whole & ~clue)
+    starts = np.flatnonzero(known & whole & ~detail)
     for name in ADDRESSES:
         _replace(slots, starts, record_layout.place(DTYPE, name), other)
-    for at in np.flatnonzero(clue).tolist():
-        _clue(slots[at], other)
+    for at in np.flatnonzero(detail).tolist():
+        _detail(slots[at], other)
     return slots
 
 
@@ -59,12 +59,12 @@ def _replace(slots: npt.NDArray[np.uint8], starts: npt.NDArray[Any], place: int,
         slots[rows, column : column + 16] = new[which.ravel()]
 
 
-def _clue(slot: npt.NDArray[np.uint8], other: Other) -> None:
+def _detail(slot: npt.NDArray[np.uint8], other: Other) -> None:
     """A neighbour has its address in it: the first of four words, or all of them."""
-    clue = slot[8 : 8 + CLUE_DTYPE.itemsize]
-    if clue[record_layout.place(CLUE_DTYPE, "what")] != int(ClueKind.CLUE_NEIGHBOUR):
+    detail = slot[8 : 8 + DETAIL_DTYPE.itemsize]
+    if detail[record_layout.place(DETAIL_DTYPE, "what")] != int(DetailKind.DETAIL_NEIGHBOUR):
         return
-    place = record_layout.place(CLUE_DTYPE, "values")
-    raw = clue[place : place + 16].tobytes()
+    place = record_layout.place(DETAIL_DTYPE, "values")
+    raw = detail[place : place + 16].tobytes()
     new = other(MAPPED + raw[:4])[12:] + bytes(12) if not any(raw[4:]) else other(raw)
-    clue[place : place + 16] = np.frombuffer(new, np.uint8)
+    detail[place : place + 16] = np.frombuffer(new, np.uint8)

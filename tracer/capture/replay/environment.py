@@ -71,7 +71,7 @@ class ReplayEnvironment:
             names = {}
         return JournaledNamespaces(self.turns.asking, None, _int(told.get("node")), _int(told.get("own")), names)
 
-    def journeys(self, no_rules: bool) -> PacketAssembler:
+    def assembler(self, no_rules: bool) -> PacketAssembler:
         """What makes packets of the turns' batches."""
         spaces = self.namespaces()
         function = asked_function(self.turns.asking, lambda address: "")

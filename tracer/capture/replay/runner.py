@@ -111,12 +111,12 @@ def replay(
     ended = capture.ended()
     with kube:
         kube.filter()
-        journeys = again.journeys(asked.no_rules or told.get("no_rules") is True)
+        assembler = again.assembler(asked.no_rules or told.get("no_rules") is True)
         connections = ConnectionTracker(again.offset) if asked.follow or told.get("follow") is True else None
         turns = again.turns
         syns = again.syns(told.get("drops_only") is True)
         following = ConnectionStage(syns, connections, turns.changes, findings, limits.drops_only, turns.entries)
-        run = Run(turns, journeys, output, limits, kube, findings, following)
+        run = Run(turns, assembler, output, limits, kube, findings, following)
         run.begin()
         run.replay(turns.all(), stop, ended and ended[0], early=bool(asked.count))
     return run.summary

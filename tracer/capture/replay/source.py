@@ -108,7 +108,7 @@ class ReplaySource:
         found, self._renewed = self._renewed, []
         return found
 
-    def mark_unexplained(self, parcels: int) -> None:
+    def mark_unexplained(self, chunks: int) -> None:
         """The capture has it already."""
 
     def was_unexplained(self) -> bool:

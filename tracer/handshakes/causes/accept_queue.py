@@ -10,10 +10,10 @@ from tracer.node.namespace_view import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    clue = attempt.syn.detail("listener")
+    detail = attempt.syn.detail("listener")
     shake = attempt.syn.handshake
     if shake and shake.stage == "SYN" and shake.accepted is False:
-        queue, limit = (clue.number("accept_queue"), clue.number("accept_limit")) if clue else _queue(shake)
+        queue, limit = (detail.number("accept_queue"), detail.number("accept_limit")) if detail else _queue(shake)
         return _full(attempt, queue, limit, "dropped") if queue > limit else None
     for packet in attempt.acks:
         for hop in packet.hops:

@@ -14,9 +14,9 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     done = _cause_helpers.connected(attempt)
     shake = attempt.syn.handshake
     if done == "connected" or (done == "acknowledged" and shake and shake.accepted):
-        clue = attempt.syn.detail("listener")
+        detail = attempt.syn.detail("listener")
         hit = attempt.syn.detail("time-wait")
-        queue = f", accept queue {clue.number('accept_queue')}/{clue.number('accept_limit')}" if clue else ""
+        queue = f", accept queue {detail.number('accept_queue')}/{detail.number('accept_limit')}" if detail else ""
         reused = ", taking over a connection in TIME_WAIT of the same ports" if hit else ""
         return Cause("accepted", f"accepted by {attempt.process}{attempt.where}{queue}{reused}", good=True)
     if done == "acknowledged" and attempt.synacks:

@@ -18,15 +18,15 @@ FUNCTIONS = frozenset({"neigh_invalidate", "arp_error_report", "ndisc_error_repo
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    clue, drop = attempt.syn.detail("neighbour"), attempt.syn.drop
+    detail, drop = attempt.syn.detail("neighbour"), attempt.syn.drop
     family = "ipv6" if ":" in attempt.reached.dst else "ipv4"
-    if clue and family not in clue.facts:
+    if detail and family not in detail.facts:
         family = "ipv6"  # a route for IPv4 may lead by an IPv6 address
     asked = "neighbour discovery" if family == "ipv6" else "ARP"
-    hop = str(clue.facts.get(family, "")) if clue else attempt.reached.dst
+    hop = str(detail.facts.get(family, "")) if detail else attempt.reached.dst
     iface = next((f" on {h.out_iface}" for h in reversed(attempt.syn.hops) if h.out_iface), "")
     reason = drop.reason if drop else ""
-    if drop and clue and drop.function in FUNCTIONS and reason in ("", "NOT_SPECIFIED"):
+    if drop and detail and drop.function in FUNCTIONS and reason in ("", "NOT_SPECIFIED"):
         reason = "NEIGH_FAILED"
     if reason in REASONS:
         return Cause("neighbour failed", f"dropped{attempt.where}: next hop {hop}{iface} {REASONS[reason]} ({asked})")

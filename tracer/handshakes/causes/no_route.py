@@ -27,9 +27,9 @@ REASONS = {"IP_INNOROUTES": "there is no route", "IP_OUTNOROUTES": "there is no 
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    clue, drop = attempt.syn.detail("route"), attempt.syn.drop
-    if clue:
-        number = clue.number("errno")
+    detail, drop = attempt.syn.detail("route"), attempt.syn.drop
+    if detail:
+        number = detail.number("errno")
         kind = KINDS.get(number, f"the route says {errno.errorcode.get(number, number)}")
     elif drop and (drop.function in IPV6 or drop.reason in REASONS):
         kind = IPV6.get(drop.function) or REASONS[drop.reason]

@@ -17,8 +17,8 @@ SETTINGS = ("tcp_timestamps", "tcp_tw_reuse", "tcp_tw_recycle")
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    clue = attempt.syn.detail("time-wait")
-    if clue and clue.facts.get("answer") != "taken over":
+    detail = attempt.syn.detail("time-wait")
+    if detail and detail.facts.get("answer") != "taken over":
         return Cause("old timestamp", f"dropped: {_hit(attempt)}{settings(attempt, inspector)}")
     drop = attempt.syn.drop
     if drop and drop.reason in REASONS:
@@ -29,14 +29,16 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
 
 
 def _hit(attempt: ConnectionAttempt) -> str:
-    clue = attempt.syn.detail("time-wait")
-    assert clue
+    detail = attempt.syn.detail("time-wait")
+    assert detail
     client = format_endpoint(attempt.reached.src, attempt.reached.sport)
-    hit = f"it hit a connection in {clue.facts.get('state')}{attempt.where} of the same ports ({client})"
-    if "tsval" in clue.facts and "ts_recent" in clue.facts:
-        tsval, recent = clue.number("tsval"), clue.number("ts_recent")
+    hit = f"it hit a connection in {detail.facts.get('state')}{attempt.where} of the same ports ({client})"
+    if "tsval" in detail.facts and "ts_recent" in detail.facts:
+        tsval, recent = detail.number("tsval"), detail.number("ts_recent")
         if _cause_helpers.is_older(tsval, recent):
-            return f"{hit}, and its timestamp {tsval} is older than {recent} of {clue.number('seconds')} s ago{shared(attempt)}"
+            return (
+                f"{hit}, and its timestamp {tsval} is older than {recent} of {detail.number('seconds')} s ago{shared(attempt)}"
+            )
     return f"{hit}, which its sequence number does not go beyond{shared(attempt)}"
 
 

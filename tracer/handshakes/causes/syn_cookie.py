@@ -12,12 +12,12 @@ ENDS = {"connected": "the client came back with it", "refused": "the client came
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    shake, clue = attempt.syn.handshake, attempt.syn.detail("listener")
+    shake, detail = attempt.syn.handshake, attempt.syn.detail("listener")
     if not shake or not shake.cookie or not shake.accepted:
         return None
     reason = ""
-    if clue:
-        waiting, limit = clue.number("syn_queue"), clue.number("accept_limit")
+    if detail:
+        waiting, limit = detail.number("syn_queue"), detail.number("accept_limit")
         reason = f": SYN queue full {waiting}/{limit}" if waiting >= limit else ": tcp_syncookies is 2, always"
     done = ENDS.get(_cause_helpers.connected(attempt), "the client has not come back with it")
     return Cause(

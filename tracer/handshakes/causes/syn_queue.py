@@ -10,16 +10,16 @@ from tracer.node.namespace_view import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    clue, shake = attempt.syn.detail("listener"), attempt.syn.handshake
-    if not clue or not shake or shake.stage != "SYN" or shake.accepted is not False or clue.number("syncookies"):
+    detail, shake = attempt.syn.detail("listener"), attempt.syn.handshake
+    if not detail or not shake or shake.stage != "SYN" or shake.accepted is not False or detail.number("syncookies"):
         return None
-    waiting, limit, backlog = (clue.number(name) for name in ("syn_queue", "accept_limit", "syn_backlog"))
+    waiting, limit, backlog = (detail.number(name) for name in ("syn_queue", "accept_limit", "syn_backlog"))
     who = attempt.process
     if waiting >= limit:
         return Cause("SYN queue full", f"dropped: SYN queue full {waiting}/{limit}{attempt.where}, SYN cookies off, {who}")
     if backlog and backlog - waiting < backlog >> 2:
         full = f"SYN queue {waiting}, and tcp_max_syn_backlog {backlog} keeps its last quarter for known peers"
         return Cause(
-            "SYN queue full", f"dropped: {full}{attempt.where}, SYN cookies off, {who} ({_cause_helpers.queues(clue)})"
+            "SYN queue full", f"dropped: {full}{attempt.where}, SYN cookies off, {who} ({_cause_helpers.queues(detail)})"
         )
     return None

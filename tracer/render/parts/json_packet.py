@@ -66,7 +66,7 @@ def _hop(hop: Hop, began: int) -> Object:
         if text:
             out[key] = text
     if hop.rule_trace:
-        out |= _walk(hop.rule_trace)
+        out |= _trace(hop.rule_trace)
     if hop.from_conntrack:
         out["from_conntrack"] = True
     if hop.nat:
@@ -87,7 +87,7 @@ def _hop(hop: Hop, began: int) -> Object:
     return out
 
 
-def _walk(trace: RuleTrace) -> Object:
+def _trace(trace: RuleTrace) -> Object:
     """The rule that decided, and all that acted; or why that is not known."""
     out: Object = {}
     if trace.decision:
@@ -99,13 +99,13 @@ def _walk(trace: RuleTrace) -> Object:
     if trace.undecided:
         out["undecided"] = trace.undecided
     if trace.hits:
-        out["acted"] = [_visit(v) for v in trace.hits]
+        out["acted"] = [_hit(v) for v in trace.hits]
     if trace.possible:
         out["possible"] = [_rule(r) for r in trace.possible]
     return out
 
 
-def _visit(hit: RuleHit) -> Object:
+def _hit(hit: RuleHit) -> Object:
     out: Object = {"chain_path": format_path(hit.path), "verdict": hit.verdict, "evidence": hit.evidence.value}
     if hit.rule:
         out["rule"] = _rule(hit.rule)

@@ -29,28 +29,28 @@ def rule_lines(hop: Hop, verbose: bool, style: Styler, explained: bool = False) 
 
     explained: of a packet that nobody has sent everything is derived, so it is not said of each rule.
     """
-    walk = hop.rule_trace
-    if not walk:
+    trace = hop.rule_trace
+    if not trace:
         return
     before = "from conntrack, " * hop.from_conntrack
-    if walk.undecided:
-        reason = plain(walk.undecided)
+    if trace.undecided:
+        reason = plain(trace.undecided)
         yield style("doubt", before + (reason if reason.startswith("decided") else f"rule not known: {reason}"))
-        for rule in walk.possible:
+        for rule in trace.possible:
             yield style("quiet", plain(f"  perhaps {rule.chain} {rule.number}: {rule.text}"))
         return
-    visits = acted(walk.hits) if verbose and not hop.nat else [v for v in (walk.decision,) if v]
-    for visit in visits:
-        remark = "  " + style("quiet", "(derived)") if visit.evidence is Evidence.DERIVED and not explained else ""
+    visits = acted(trace.hits) if verbose and not hop.nat else [v for v in (trace.decision,) if v]
+    for hit in visits:
+        remark = "  " + style("quiet", "(derived)") if hit.evidence is Evidence.DERIVED and not explained else ""
         # The first packet's lines tell the whole way, and the rule.
-        places = visit.path[-1:] if before and not verbose else visit.path
+        places = hit.path[-1:] if before and not verbose else hit.path
         steps = f"{KEEP}> ".join(f"{plain(p.chain)}{KEEP}{p.number or 'policy'}" for p in places)
-        said = plain(format_rule(visit.rule)) if visit.rule and (verbose or not before) else ""
+        said = plain(format_rule(hit.rule)) if hit.rule and (verbose or not before) else ""
         if before:
             yield f"{before}decided by {style('place', steps)}{': ' * bool(said)}{said}{remark}"
         else:
             yield f"{style('place', steps)}{remark}"
-            if visit.hotdrop:
-                yield "  " + style("doubt", f"dropped here because {plain(visit.hotdrop)}; the rule's target did not act")
+            if hit.hotdrop:
+                yield "  " + style("doubt", f"dropped here because {plain(hit.hotdrop)}; the rule's target did not act")
             if said:
                 yield "  " + said

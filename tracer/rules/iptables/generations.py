@@ -56,7 +56,7 @@ class TableGenerations:
         self._unseen_until = 0
         self._last_look: OrderedDict[int, TableLookup] = OrderedDict()
         self._known: OrderedDict[TableRequest, None] = OrderedDict()
-        self._walks: OrderedDict[object, RuleTrace] = OrderedDict()
+        self._traces: OrderedDict[object, RuleTrace] = OrderedDict()
         self.shed = self._lives.shed
 
     def request(self, request: TableRequest) -> bool:
@@ -184,7 +184,7 @@ class TableGenerations:
         verdict = record.verdict(e)
         hotdrop = notes[0].hotdrop if notes else 0
         key = (life.snapshot.ended, life.object, e.hook, verdict, packet, steps, lost, jumps, hotdrop, e.mark)
-        found = self._walks.get(key)
+        found = self._traces.get(key)
         if found is None:
             rules = life.snapshot.rules
             seen = TableObservation(steps, lost, jumps, self._watched, hotdrop, e.mark)
@@ -192,9 +192,9 @@ class TableGenerations:
                 found = reconstruct(life.snapshot.table, lambda entry: rules[entry.at], e.hook, verdict, packet, seen)
             except MalformedTable as bad:
                 return RuleTrace(undecided=f"the rules could not be read ({bad})")
-            self._walks[key] = found
-            if len(self._walks) > TRACES_KEPT:
-                self._walks.popitem(last=False)
+            self._traces[key] = found
+            if len(self._traces) > TRACES_KEPT:
+                self._traces.popitem(last=False)
         # Walks that are kept have no ruleset: of rules that were replaced it would be the last to hold them.
         life.ruleset = life.ruleset or _ruleset(e.netns, [(life.snapshot, life.snapshot.table)])
         return replace(found, ruleset=life.ruleset)

@@ -65,7 +65,7 @@ class _SearchState:
     stack: tuple[int, ...]
     step: int
     mark: MarkChange
-    visits: Way
+    hits: Way
     packet: PacketView
 
 
@@ -88,7 +88,7 @@ def reconstruct(table: Table, rule: RuleOf, hook: int, verdict: str, packet: Pac
         last = {w[-1][1]: None for w in ways if w}
         possible = tuple(rule(e) for e in map(table.entry, last) if e.number)
         return RuleTrace(possible=possible, undecided=f"{search.unseen or 'a match'} was not observed and cannot be computed")
-    return RuleTrace(tuple(_visit(table, rule, *v) for v in ways[0]))
+    return RuleTrace(tuple(_hit(table, rule, *v) for v in ways[0]))
 
 
 def _jumped(way: Way, seen: TableObservation) -> bool:
@@ -97,7 +97,7 @@ def _jumped(way: Way, seen: TableObservation) -> bool:
     return len(stack) > len(seen.jumps) or stack == seen.jumps[: len(stack)]
 
 
-def _visit(table: Table, rule: RuleOf, stack: tuple[int, ...], at: int, verdict: str, observed: bool, hotdrop: str) -> RuleHit:
+def _hit(table: Table, rule: RuleOf, stack: tuple[int, ...], at: int, verdict: str, observed: bool, hotdrop: str) -> RuleHit:
     entries = [table.entry(o) for o in (*stack, at)]
     path = tuple(RuleLocation(e.chain, e.number) for e in entries)
     acted = entries[-1]
@@ -123,7 +123,7 @@ class _Search:
     def _follow(self, state: _SearchState, fork: list[_SearchState]) -> Iterator[Way]:
         """Goes on from a state until the table is done or the way is refuted; other ways are put into fork."""
         entry = self.table.entry
-        at, stack, step, mark, visits, packet = state.at, state.stack, state.step, state.mark, state.visits, state.packet
+        at, stack, step, mark, hits, packet = state.at, state.stack, state.step, state.mark, state.hits, state.packet
         while True:
             self._tried += 1
             if self._tried > RULES_TO_TRY:
@@ -132,7 +132,7 @@ class _Search:
             e = entry(at)
             hotdrop = header_throws(e.header, packet)
             if hotdrop is not False and self._ends("DROP", step, mark):
-                yield (*visits, (stack, at, "DROP", False, HEADERS_END))
+                yield (*hits, (stack, at, "DROP", False, HEADERS_END))
             if hotdrop:
                 return
             matched = header_matches(e.header, packet)
@@ -141,7 +141,7 @@ class _Search:
                 continue
             if matched is None:
                 self.unseen = self.unseen or f"the header that rule {e.number} of {e.chain} asks for"
-                fork.append(_SearchState(e.next, stack, step, mark, visits, packet))
+                fork.append(_SearchState(e.next, stack, step, mark, hits, packet))
             observed, reason = False, ""
             for match in e.matches:
                 matched, step, seen, hotdrop = self._match(match, step, mark.value, packet)
@@ -152,13 +152,13 @@ class _Search:
                     reason = clause(match, packet)
                 elif hotdrop is not False and not matched and self._ends("DROP", step, mark):
                     self.unseen = self.unseen or f"what match {match.name} of rule {e.number} of {e.chain} did with the packet"
-                    yield (*visits, (stack, at, "DROP", seen, clause(match, packet)))
+                    yield (*hits, (stack, at, "DROP", seen, clause(match, packet)))
                 if hotdrop and not matched:
                     return
                 if matched is None:
                     # Not known: the way where it is false goes on from the next rule.
                     self.unseen = self.unseen or f"match {match.name} of rule {e.number} of {e.chain}"
-                    fork.append(_SearchState(e.next, stack, step, mark.answered(match, False), visits, packet))
+                    fork.append(_SearchState(e.next, stack, step, mark.answered(match, False), hits, packet))
                     mark = mark.answered(match, True)
                 elif not matched:
                     break
@@ -167,7 +167,7 @@ class _Search:
                 if matched is not False and e.verdict is None:
                     step = self._target(e.target, step)
                 if step >= 0 and self._ends("DROP", step, mark):
-                    yield (*visits, (stack, at, "DROP", observed, reason))
+                    yield (*hits, (stack, at, "DROP", observed, reason))
                 return
             if matched is False:
                 at = e.next
@@ -181,19 +181,19 @@ class _Search:
                 mark = mark.after(e.target)
                 ends = ENDS.get(e.target.name, _ANY)
                 if self.verdict in ends and self._complete(step, mark):
-                    yield (*visits, done)
+                    yield (*hits, done)
                 if CONTINUE not in ends:
                     return
-                visits, at, packet = (*visits, done), e.next, packet_after(e.target, packet)
+                hits, at, packet = (*hits, done), e.next, packet_after(e.target, packet)
             elif verdict >= 0:
                 name = "" if verdict == e.next else "GOTO" if e.goto else "JUMP"
-                visits = (*visits, (stack, at, name, observed, ""))
+                hits = (*hits, (stack, at, name, observed, ""))
                 if verdict != e.next and not e.goto:
                     stack = (*stack, at)
                 at = verdict
             elif verdict == RETURN:
                 if e.number:
-                    visits = (*visits, (stack, at, "RETURN", observed, ""))
+                    hits = (*hits, (stack, at, "RETURN", observed, ""))
                 if stack:
                     at, stack = entry(stack[-1]).next, stack[:-1]
                 else:
@@ -201,7 +201,7 @@ class _Search:
             else:
                 name = self.table.target_name(at)
                 if self._ends(name, step, mark):
-                    yield (*visits, (stack, at, name, observed, ""))
+                    yield (*hits, (stack, at, name, observed, ""))
                 return
 
     def _match(

@@ -102,8 +102,8 @@ class IptablesSimulator:
 
     def _with(self, rule_path: RulePath, e: Entry, stack: tuple[int, ...], verdict: str) -> RulePath:
         path = tuple(RuleLocation(x.chain, x.number) for x in (*(self.table.entry(o) for o in stack), e))
-        visit = RuleHit(path, self.rules.get(e.at), verdict, Evidence.DERIVED)
-        return replace(rule_path, hits=(*rule_path.hits, visit))
+        hit = RuleHit(path, self.rules.get(e.at), verdict, Evidence.DERIVED)
+        return replace(rule_path, hits=(*rule_path.hits, hit))
 
     def _matches(
         self, e: Entry, rule_path: RulePath, packet: PacketView, sport_known: bool

@@ -132,7 +132,7 @@ class _Reconstruction:
         place = RuleLocation(self._name, rule.number)
         path = (*(f.place for f in self.frames), place)
         to, is_cut = _to(hit, self._snapshots) if code in (JUMP, GOTO) else ("", False)
-        self.visits.append(self._visit(path, rule, evidence, hit, to + CUT * is_cut, snapshot))
+        self.visits.append(self._hit(path, rule, evidence, hit, to + CUT * is_cut, snapshot))
         if to:
             self.frames.append(_Frame(place, code == JUMP))
             self.chain, self._is_cut = to, is_cut
@@ -160,7 +160,7 @@ class _Reconstruction:
             if frame.back:
                 return
 
-    def _visit(
+    def _hit(
         self, path: tuple[RuleLocation, ...], rule: Rule, evidence: Evidence, hit: NftHit, to: str, snapshot: Snapshot | None
     ) -> RuleHit:
         code, key = signed(hit.code), (hit.table_handle, hit.handle)

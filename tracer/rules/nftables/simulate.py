@@ -91,8 +91,8 @@ class NftablesSimulator:
                 open_states.append(_back(state))
             else:
                 place = RuleLocation(chain, 0)
-                visit = RuleHit((place,), None, base.policy, Evidence.DERIVED)
-                found.append(replace(state.rule_path, hits=(*state.rule_path.hits, visit), verdict=base.policy))
+                hit = RuleHit((place,), None, base.policy, Evidence.DERIVED)
+                found.append(replace(state.rule_path, hits=(*state.rule_path.hits, hit), verdict=base.policy))
         return sorted(found, key=lambda w: bool(w.conditions))
 
     def _rule(self, rule: Rule, state: _Simulation, values: Evaluator, packet: PacketView) -> Iterator[_Simulation | RulePath]:

@@ -22,7 +22,7 @@ from tracer.capture.format.codec import plain, rich
 from tracer.capture.format.schema import Record
 from tracer.capture.redact.events import ADDRESSES
 from tracer.capture.redact.records import RecordRedactor
-from tracer.events.record import CLUE_DTYPE, DTYPE, ClueKind, Kind, unpack
+from tracer.events.record import DETAIL_DTYPE, DTYPE, DetailKind, Kind, unpack
 from tracer.kube.cni_cache import Sandbox
 from tracer.model.kube import HostPort
 from tracer.node.kube_proxy import KubeProxy
@@ -107,18 +107,18 @@ def test_every_address_of_an_event_and_no_other_byte() -> None:
 
 @pytest.mark.parametrize("address", ["10.0.0.9", "2001:db8::9"])
 def test_a_neighbours_address(address: str) -> None:
-    clue = np.zeros(1, CLUE_DTYPE)
-    clue["kind"], clue["what"], clue["packet"] = Kind.EVENT_CLUE, ClueKind.CLUE_NEIGHBOUR, 256
+    detail = np.zeros(1, DETAIL_DTYPE)
+    detail["kind"], detail["what"], detail["packet"] = Kind.EVENT_CLUE, DetailKind.DETAIL_NEIGHBOUR, 256
     packed = ipaddress.ip_address(address).packed
-    clue["values"] = np.frombuffer(packed.ljust(16, b"\0"), "<u4")
+    detail["values"] = np.frombuffer(packed.ljust(16, b"\0"), "<u4")
     row = np.zeros(1, DTYPE)
-    row.view(np.uint8)[: CLUE_DTYPE.itemsize] = clue.view(np.uint8)
+    row.view(np.uint8)[: DETAIL_DTYPE.itemsize] = detail.view(np.uint8)
     row["flags"] = 128
     slots = captures.slots(row)
-    (found,) = RecordRedactor(KEY).slots(slots)[:, 8:].copy().view(CLUE_DTYPE).ravel()
+    (found,) = RecordRedactor(KEY).slots(slots)[:, 8:].copy().view(DETAIL_DTYPE).ravel()
     expected = ipaddress.ip_address(RecordRedactor(KEY).address(address)).packed
     assert found["values"].tobytes() == expected.ljust(16, b"\0") != packed.ljust(16, b"\0")
-    assert found["packet"] == 256 and found["what"] == ClueKind.CLUE_NEIGHBOUR
+    assert found["packet"] == 256 and found["what"] == DetailKind.DETAIL_NEIGHBOUR
 
 
 def test_records_of_no_known_kind_are_emptied() -> None:

@@ -17,7 +17,7 @@ from tests.support.syns import (
     FakeSpaces,
     at_listener,
     cause,
-    clue,
+    decision_detail,
     last_ack,
     packet,
     syn,
@@ -42,8 +42,8 @@ def drop(reason: str, function: str = "tcp_v4_rcv", netns: str = "pod-a", at: in
 
 def by_rule(verdict: str, comment: str = "", text: str = "-j DROP", **more: Any) -> Hop:
     rule = Rule("ip", "filter", "INPUT", 3, text, comment=comment)
-    walk = RuleTrace((RuleHit((RuleLocation("INPUT", 3),), rule, verdict, Evidence.OBSERVED),))
-    return Hop(9, "table", "node", "INPUT", "filter", verdict=verdict, rule_trace=walk, **more)
+    trace = RuleTrace((RuleHit((RuleLocation("INPUT", 3),), rule, verdict, Evidence.OBSERVED),))
+    return Hop(9, "table", "node", "INPUT", "filter", verdict=verdict, rule_trace=trace, **more)
 
 
 def test_every_cause_is_a_file_an_order_and_a_row_of_the_document() -> None:
@@ -64,7 +64,7 @@ def test_accepted_behind_the_node() -> None:
 
 
 def test_accepted_in_the_place_of_a_connection_in_time_wait() -> None:
-    hit = clue("time-wait", 9, answer="taken over", state="TIME_WAIT")
+    hit = decision_detail("time-wait", 9, answer="taken over", state="TIME_WAIT")
     assert "taking over a connection in TIME_WAIT" in cause(syn(hit, *at_listener(True)), synack(), last_ack())[1]
 
 
@@ -109,7 +109,7 @@ def test_cookie(facts: dict[str, int], words: str) -> None:
 
 
 def test_old_timestamp_in_time_wait() -> None:
-    hit = clue("time-wait", 9, answer="ack", state="TIME_WAIT", ts_recent=5000, tsval=1000, seconds=4)
+    hit = decision_detail("time-wait", 9, answer="ack", state="TIME_WAIT", ts_recent=5000, tsval=1000, seconds=4)
     told = cause(syn(hit, drop("NOT_SPECIFIED")), inspector=FakeSpaces({"net/ipv4/tcp_timestamps": "1"}))
     assert told[0] == "old timestamp"
     assert "its timestamp 1000 is older than 5000 of 4 s ago" in told[1]
@@ -118,7 +118,7 @@ def test_old_timestamp_in_time_wait() -> None:
 
 
 def test_a_connection_in_time_wait_whose_numbers_are_ahead() -> None:
-    hit = clue("time-wait", 9, answer="ack", state="TIME_WAIT")
+    hit = decision_detail("time-wait", 9, answer="ack", state="TIME_WAIT")
     name, text, _ = cause(syn(hit, drop("NOT_SPECIFIED")))
     assert name == "old timestamp" and "which its sequence number does not go beyond" in text
 
@@ -145,10 +145,10 @@ def test_old_connection() -> None:
 
 
 def test_no_listener() -> None:
-    told = cause(syn(clue("reset", 19, reason=1), drop("NO_SOCKET")))
+    told = cause(syn(decision_detail("reset", 19, reason=1), drop("NO_SOCKET")))
     assert told[:2] == ("no listener", "nobody listens on 10.244.0.11:8080 in pod-a, answered with a reset")
-    assert cause(syn(clue("reset", 19, reason=0), drop("")))[:2] == told[:2], "before 5.17 there are no reasons"
-    assert cause(syn(clue("reset", 19, reason=0, state="ESTABLISHED"), drop("")))[0] == "dropped"
+    assert cause(syn(decision_detail("reset", 19, reason=0), drop("")))[:2] == told[:2], "before 5.17 there are no reasons"
+    assert cause(syn(decision_detail("reset", 19, reason=0, state="ESTABLISHED"), drop("")))[0] == "dropped"
 
 
 def test_listener_on_another_address() -> None:
@@ -187,12 +187,12 @@ def test_invalid() -> None:
 def test_conntracks_table() -> None:
     gone = drop("NETFILTER_DROP", "nf_hook_slow", "node")
     spaces = FakeSpaces({"net/netfilter/nf_conntrack_count": "8", "net/netfilter/nf_conntrack_max": "8"})
-    told = cause(syn(gone, clue("table-full", 30, "node")), inspector=spaces)
+    told = cause(syn(gone, decision_detail("table-full", 30, "node")), inspector=spaces)
     said = "dropped: conntrack's table is full"
     assert told[:2] == ("conntrack table full", f"{said} (8 of 8 entries when it was read afterwards)")
     spaces = FakeSpaces({"net/netfilter/nf_conntrack_count": "4", "net/netfilter/nf_conntrack_max": "65536"})
-    assert cause(syn(gone, clue("table-full", 30, "node")), inspector=spaces)[1] == said, "figures of another moment"
-    name, text, _ = cause(syn(clue("confirm", 15, "node"), gone))
+    assert cause(syn(gone, decision_detail("table-full", 30, "node")), inspector=spaces)[1] == said, "figures of another moment"
+    name, text, _ = cause(syn(decision_detail("confirm", 15, "node"), gone))
     assert name == "conntrack race lost" and "(10.244.0.1:23711 -> 10.244.0.11:8080)" in text
 
 
@@ -201,7 +201,7 @@ def test_conntracks_table() -> None:
     [(22, "the route is a blackhole"), (101, "there is no route"), (113, "unreachable"), (13, "prohibit"), (1, "EPERM")],
 )
 def test_no_route(errno: int, words: str) -> None:
-    name, text, _ = cause(syn(clue("route", 15, "node", errno=errno), drop("NOT_SPECIFIED", "ip_error", "node")))
+    name, text, _ = cause(syn(decision_detail("route", 15, "node", errno=errno), drop("NOT_SPECIFIED", "ip_error", "node")))
     assert name == "no route" and words in text and text.startswith("dropped in node")
 
 
@@ -212,11 +212,11 @@ def test_no_route_over_ipv6() -> None:
 
 
 def test_neighbour() -> None:
-    waits = clue("neighbour", 15, "node", ipv4="10.244.0.99", ipv6="::", state=0)
+    waits = decision_detail("neighbour", 15, "node", ipv4="10.244.0.99", ipv6="::", state=0)
     told = cause(syn(waits, drop("NEIGH_FAILED", "arp_error_report", "node")))
     assert told == ("neighbour failed", "dropped: next hop 10.244.0.99 on cni0 does not answer (ARP)", "observed")
     assert cause(syn(waits))[2] == "derived", "it still waits"
-    by_ipv6 = clue("neighbour", 15, "node", ipv6="fe80::1", state=0)
+    by_ipv6 = decision_detail("neighbour", 15, "node", ipv6="fe80::1", state=0)
     assert "next hop fe80::1 on cni0 has not answered neighbour discovery" in cause(syn(by_ipv6))[1], "of a route for IPv4"
     assert cause(syn(waits, drop("NOT_SPECIFIED", "neigh_invalidate", "node"))) == told, "IPv6 on older kernels"
     assert cause(syn(drop("NOT_SPECIFIED", "neigh_invalidate", "node")))[0] == "dropped", "nobody saw it wait"

@@ -70,8 +70,8 @@ def finish(node: TableGenerations, shelf: Shelf, done: TableSnapshot, *changes: 
 
 
 def verdicts(node: TableGenerations, e: Event, *notes: TableTrace) -> list[str] | str:
-    walk = node.reconstruct(e, list(notes))
-    return walk.undecided or [v.verdict for v in walk.hits]
+    trace = node.reconstruct(e, list(notes))
+    return trace.undecided or [v.verdict for v in trace.hits]
 
 
 def test_rules_are_read_when_a_packet_met_them() -> None:
