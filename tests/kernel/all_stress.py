@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -56,8 +57,7 @@ def must(true: object, why: str) -> None:
 
 def started(shell: str) -> tuple[int, str, str]:
     """Status, stdout and stderr of a start, which may not leave a traceback. shell: "{run}" is the command."""
-    ask = " ".join(f"'{word}'" if " " in word else word for word in ASK)
-    text = shell.replace("{run}", " ".join(COMMAND)).replace("{ask}", ask)
+    text = shell.replace("{run}", shlex.join(COMMAND)).replace("{ask}", shlex.join(ASK))
     done = subprocess.run(
         ["unshare", "-m", "bash", "-c", text], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT, timeout=START_SECONDS
     )
