@@ -48,13 +48,15 @@ class Route:
 class NetworkDevice:
     """An interface. kind: "bridge", "veth", "vxlan", "dummy" ..., "" for a real one. networks: of its addresses.
 
-    ports: of a bridge, how many interfaces are in it.
+    ports: of a bridge, how many interfaces are in it. bridge_nf: families ("ip", "ip6") whose packets this bridge passes to the
+    IP hooks by a setting of its own (nf_call_iptables, nf_call_ip6tables).
     """
 
     name: str
     kind: str = ""
     networks: tuple[str, ...] = ()
     ports: int = 0
+    bridge_nf: frozenset[str] = frozenset()
 
 
 class Routes:
@@ -116,7 +118,13 @@ def _links() -> list[NetworkDevice]:
             networks.setdefault(each["index"], []).append(str(ip_interface(address).network))
         masters = [attrs.get("IFLA_MASTER") for _, attrs in found]
         return [
-            NetworkDevice(str(attrs.get("IFLA_IFNAME")), _kind(attrs), tuple(networks.get(index, ())), masters.count(index))
+            NetworkDevice(
+                str(attrs.get("IFLA_IFNAME")),
+                _kind(attrs),
+                tuple(networks.get(index, ())),
+                masters.count(index),
+                _bridge_nf(attrs),
+            )
             for index, attrs in found
         ]
     return []
@@ -125,3 +133,13 @@ def _links() -> list[NetworkDevice]:
 def _kind(attrs: dict[str, Any]) -> str:
     info = attrs.get("IFLA_LINKINFO")
     return str(dict(info["attrs"]).get("IFLA_INFO_KIND", "")) if info else ""
+
+
+def _bridge_nf(attrs: dict[str, Any]) -> frozenset[str]:
+    """The families of NetworkDevice.bridge_nf."""
+    info = dict(attrs["IFLA_LINKINFO"]["attrs"]) if attrs.get("IFLA_LINKINFO") else {}
+    if info.get("IFLA_INFO_KIND") != "bridge" or not info.get("IFLA_INFO_DATA"):
+        return frozenset()
+    own = dict(info["IFLA_INFO_DATA"]["attrs"])
+    names = {"ip": "IFLA_BR_NF_CALL_IPTABLES", "ip6": "IFLA_BR_NF_CALL_IP6TABLES"}
+    return frozenset(family for family, name in names.items() if own.get(name))

@@ -50,7 +50,7 @@ class _NodeContext:
     routes: Routes
     sets: IpSetReader
     states: frozenset[str] = frozenset({"NEW"})
-    bridge_nf: bool = True
+    bridges: frozenset[str] = frozenset()
     assumed: Assumed = frozenset()
 
     def in_set(self, name: str, flags: tuple[str, ...], packet: PacketView) -> bool | None:
@@ -61,9 +61,9 @@ class _NodeContext:
 
     def by_bridge(self, face: str) -> bool | None:
         kind = next((link.kind for link in self.routes.links() if link.name == face), None)
-        if not face or not self.bridge_nf or kind not in (None, "bridge", *STACKED):
+        if not face or not self.bridges or kind not in (None, "bridge", *STACKED):
             return False
-        return True if kind == "bridge" else None
+        return face in self.bridges if kind == "bridge" else None
 
     def type_of(self, address: str) -> str:
         if ip_address(address).is_multicast:
@@ -74,13 +74,13 @@ class _NodeContext:
 
 @dataclass
 class HookSimulator:
-    """The hooks of one node, for one question. stations: by hook, in order. bridge_nf: bridged packets pass by iptables."""
+    """The hooks of one node, for one question. stations: by hook, in order. bridges: see bridging.seen_bridges()."""
 
     query: PathQuery
     stations: Mapping[str, Sequence[HookEntry]]
     routes: Routes
     sets: IpSetReader
-    bridge_nf: bool = True
+    bridges: frozenset[str] = frozenset()
     _equal: dict[str, list[list[HookEntry]]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -171,7 +171,7 @@ class HookSimulator:
     def _rule_paths(self, entry: HookEntry, m: PathState) -> list[RulePath]:
         translated = any(h.nat and h.nat.kind == "DNAT" for h in m.hops)
         states = frozenset({"NEW", "DNAT"} if translated else {"NEW"})
-        world = _NodeContext(self.routes, self.sets, states, self.bridge_nf, m.assumed)
+        world = _NodeContext(self.routes, self.sets, states, self.bridges, m.assumed)
         return entry.ways(self._seen(m), bool(m.ends.sport), world)
 
     def _seen(self, m: PathState) -> PacketView:

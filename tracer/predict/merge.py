@@ -26,6 +26,11 @@ def merged(states: Sequence[PathState]) -> list[PathState]:
     return found
 
 
+def finished(m: PathState) -> PathState:
+    """A state that passes no hook any more: of its ends only those count as done that were translated, and no mark counts."""
+    return replace(m, mark=0, done=frozenset(h.nat.kind for h in m.hops if h.nat))
+
+
 def _without(of: Hashable, states: Sequence[PathState]) -> list[PathState]:
     """The same, with those merged that have each answer to one question."""
     groups: dict[Hashable, list[tuple[PathState, Condition]]] = defaultdict(list)

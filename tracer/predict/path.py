@@ -16,11 +16,12 @@ from tracer.model.prediction import PathState, PredictedPath
 from tracer.node.node import HostReader
 from tracer.node.routes import Route, Routes
 from tracer.packets.outcome import classify
+from tracer.predict import bridging
 from tracer.predict.hook_entries import HookEntry, hook_entries
 from tracer.predict.hooks import HookSimulator
 from tracer.predict.ipsets import IpSetReader
 from tracer.predict.ipvs import VirtualServers
-from tracer.predict.merge import merged, notes
+from tracer.predict.merge import finished, merged, notes
 from tracer.predict.query import WITH_PORTS, PathQuery
 from tracer.rules.inventory import RuleInventory
 from tracer.util.addresses import format_endpoint
@@ -46,13 +47,12 @@ class PathPredictor:
         self._question = query
         if query.family not in self._stations:
             self._stations[query.family] = hook_entries(self.installed, query.family)
-        name = "ip6tables" if query.family == "ip6" else "iptables"
-        bridged = self.node.setting(f"net/bridge/bridge-nf-call-{name}") == "1"
-        self._hooks = HookSimulator(query, self._stations[query.family], self.routes, self.sets, bridged)
+        self._bridges = bridging.seen_bridges(self.node, self.routes.links(), query.family)
+        self._hooks = HookSimulator(query, self._stations[query.family], self.routes, self.sets, self._bridges)
         begun = PathState(Endpoints(query.src, query.sport, query.dst, query.dport))
         sent = self.routes.is_local(query.src) and not query.arrives
         states = self._sent(begun) if sent else self._arrived(begun)
-        found = [self._predicted(m) for m in merged(states)]
+        found = [self._predicted(m) for m in merged([finished(m) for m in states])]
         return sorted(found, key=lambda s: (len(s.conditions), -s.share))
 
     def _predicted(self, state: PathState) -> PredictedPath:
@@ -73,8 +73,10 @@ class PathPredictor:
 
     def _arrived(self, state: PathState) -> list[PathState]:
         face = self._question.arrives or self.routes.to(state.ends.src).out
-        out = []
-        for m in self._hooks.through("PREROUTING", replace(state, in_iface=face)):
+        state = replace(state, in_iface=face)
+        route = self.routes.to(state.ends.dst, state.ends.src, face)
+        *out, routed = bridging.split(state, route, self.routes.links(), self._bridges)
+        for m in self._hooks.through("PREROUTING", routed):
             out += self._routed(m) if not m.ended else [m]
         return out
 
