@@ -29,10 +29,10 @@ import numpy.typing as npt
 from tracer.capture.format import record_layout
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import RecordBuffer
-from tracer.capture.record.files import CaptureFiles, RotationLimits
+from tracer.capture.record.capture_files import CaptureFiles, RotationLimits
 from tracer.capture.record.writer import CaptureWriter
 from tracer.capture.replay import runner
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.events.record import SLOT, Kind
 from tracer.pipeline.shutdown import StopRequest

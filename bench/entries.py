@@ -28,7 +28,7 @@ from tests.support.ctnetlink import CHANGED, REMOVED, TOLD, message
 from tracer.capture.change_events import RecordedConntrackListener
 from tracer.capture.format.record_layout import describe
 from tracer.capture.record.buffer import RecordBuffer
-from tracer.capture.record.files import CaptureFiles, RotationLimits
+from tracer.capture.record.capture_files import CaptureFiles, RotationLimits
 from tracer.capture.record.writer import CaptureWriter
 from tracer.connections.conntrack_events import EntryEvents
 from tracer.events.record import SLOT

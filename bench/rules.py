@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from tracer.node.nfnetlink import Nfnetlink
-from tracer.rules.iptables import reader
-from tracer.rules.iptables.reader import TableRequest
+from tracer.rules.iptables import table_reader
+from tracer.rules.iptables.table_reader import TableRequest
 from tracer.rules.nftables import netlink_dump, snapshot
 
 RULES, NFT_RULES, ENDS, ROUNDS = 80_000, 10_000, 3, 3
@@ -70,10 +70,10 @@ def cost(work: Callable[[], object]) -> float:
 def legacy(rules: int) -> str:
     subprocess.run(["iptables-legacy-restore"], input=text(rules), text=True, check=True)
     wanted = TableRequest(0, "ip", "nat")
-    there = reader.read_here(wanted)
+    there = table_reader.read_here(wanted)
     assert there
     save = cost(lambda: subprocess.run(SAVE, stdout=subprocess.DEVNULL, check=True))
-    ours = cost(lambda: reader.read_here(wanted))
+    ours = cost(lambda: table_reader.read_here(wanted))
     return f"legacy, {len(there[1])} rules: iptables-save {save:.2f} s, the tracer {ours:.2f} s, ratio {ours / save:.2f}"
 
 

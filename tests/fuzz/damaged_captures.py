@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.support import captures
 from tracer.capture.replay import runner
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.errors import CaptureUnreadable, DamagedCapture, NewerCapture
 from tracer.pipeline.shutdown import StopRequest

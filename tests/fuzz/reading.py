@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 
 from tracer.analysis import diff, stats
 from tracer.analysis.collector import PacketCollector
-from tracer.analysis.table import show
+from tracer.analysis.result_table import show
 from tracer.capture.replay import runner
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.display_filter import DisplayFilter
-from tracer.capture.replay.reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.commands.analyze import about
 from tracer.errors import CaptureUnreadable, DamagedCapture, NewerCapture, TraceError

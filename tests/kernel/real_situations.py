@@ -25,7 +25,7 @@ from tests.support.api_server import ApiServer
 from tests.support.real_proxy import KubeProxy, Mode, until
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
-from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter

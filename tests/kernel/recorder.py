@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.record.environment import RecordingEnvironment
-from tracer.capture.record.files import RotationLimits
 from tracer.capture.redact.records import RecordRedactor
 from tracer.commands import doctor
 from tracer.commands.trace import TraceRequest, missed, prepare
 from tracer.kernel.session import Kernel, Session
-from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
 from tracer.model.filter import Filter

@@ -12,7 +12,7 @@ from pathlib import Path
 from scenes import rules, topology
 from scenes.netns import entered
 from scenes.topology import PODS
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 SNAT_PORT = 40000
 

@@ -16,7 +16,7 @@ from scenes import topology
 from tests.kernel.captured import WANTED, ask, calmly, read, same, until
 from tests.kernel.recorder import Recorder
 from tests.unit.capture.redact.test_records import everything
-from tracer.capture.record.files import RotationLimits
+from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.redact.records import RecordRedactor
 from tracer.model.filter import Filter
 

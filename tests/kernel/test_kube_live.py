@@ -18,7 +18,7 @@ from scenes import topology, traffic
 from tests.kernel.watching import NOTHING, Watch
 from tests.support import waiting
 from tests.support.api_server import ApiServer
-from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
@@ -30,7 +30,7 @@ from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render.text import TextOutput
-from tracer.rules import live
+from tracer.rules import live_resolver
 
 SERVICE = "Service default/http-proxy"
 
@@ -62,7 +62,7 @@ def running(watch: Watch, kube: OwnerResolver) -> Iterator[Told]:
     watch.session.drain()
     watch.session.losses()
     hops = HopBuilder(spaces, Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
-    with kube, live.watching(spaces, watch.session.acts, False) as (rules, _):
+    with kube, live_resolver.watching(spaces, watch.session.acts, False) as (rules, _):
         watch.session.set_filter(kube.filter())
         run = Run(
             LiveSource(watch.session, kube), PacketAssembler(hops, tracking=tracking(), rules=rules), told, RunLimits(), kube

@@ -29,10 +29,10 @@ from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
-from tracer.rules.nftables import live as nftables_live
+from tracer.rules.nftables import live_watcher as nftables_live
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.nftables.watcher import RulesetWatcher
-from tracer.rules.resolver import RuleResolver
+from tracer.rules.rule_resolver import RuleResolver
 
 PACKETS = 60
 
@@ -118,7 +118,7 @@ def test_walks_equal_the_kernels_trace(watch: Watch, backend: ModuleType) -> Non
     assert count == PACKETS and acted > PACKETS and mismatches == 0
 
 
-SWITCH = "import time; from tracer.rules.nftables.live import watching; from tracer.node.namespaces import Namespaces\n"
+SWITCH = "import time; from tracer.rules.nftables.live_watcher import watching; from tracer.node.namespaces import Namespaces\n"
 HELD = SWITCH + "with watching(Namespaces().own):\n    print('on', flush=True)\n    time.sleep(600)\n"
 
 

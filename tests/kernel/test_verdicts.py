@@ -11,7 +11,7 @@ from scenes import packets, rules, servers, topology, traffic
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 POD = topology.PODS[0].addr4
 STRAY = 45678

@@ -85,6 +85,32 @@ def test_an_upward_import_breaks_the_contract(tmp_path: Path) -> None:
     assert status() == 1
 
 
+ALIKE = (
+    {"tracer/findings", "tracer/audit", "tracer/handshakes/causes"},
+    {"tracer/rules/iptables", "tracer/rules/nftables", "tracer/rules/ipvs"},
+    {"tracer/pipeline", "tracer/capture/record", "tracer/capture/replay"},
+)
+"""Packages of one kind: a file of one name means the same thing in each (one fault, one verb, one part of a run)."""
+
+
+def test_a_file_name_is_used_once_or_by_packages_of_one_kind() -> None:
+    places: dict[str, set[str]] = {}
+    for path in MODULES:
+        if not path.name.startswith("__"):
+            places.setdefault(path.name, set()).add(path.parent.relative_to(ROOT).as_posix())
+    twice = {name: found for name, found in places.items() if len(found) > 1 and not any(found <= kind for kind in ALIKE)}
+    assert twice == {} and sum(len(found) > 1 for found in places.values()) > 3
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    found: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(dotted(path))
+    assert len(found) > 150 and {name: modules for name, modules in found.items() if len(modules) > 1} == {}
+
+
 PATH = re.compile(r"(?<![\w/.{])(?:tracer|bpf|tests|vagrant|bench|docs)(?:/[\w.-]+)+\.(?:py|c|h|md|json|yaml)\b")
 MADE = {"docs/findings/NAME.md", "tests/unit/findings/test_NAME.py", "tests/unit/audit/test_NAME.py"}
 

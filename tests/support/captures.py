@@ -21,12 +21,12 @@ from tests.support.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners
 from tests.support.ctnetlink import Heard
 from tracer.capture.change_events import RecordedConntrackListener
 from tracer.capture.journal import JournaledHostReader, JournaledNamespaces, JournaledProcesses
+from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.record.environment import RecordingEnvironment
-from tracer.capture.record.files import RotationLimits
 from tracer.capture.record.prefetch import Prefetcher
 from tracer.capture.redact.records import RecordRedactor
 from tracer.capture.replay import runner
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.connections.tracker import ConnectionTracker
 from tracer.events import record
@@ -38,7 +38,7 @@ from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kernel.session import Session
 from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import RenewedFilter
-from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
 from tracer.model.filter import Filter
@@ -56,9 +56,9 @@ from tracer.render import find
 from tracer.render.base import Output
 from tracer.render.json import JsonOutput
 from tracer.rules.iptables.generations import TableGenerations
-from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.iptables.save_join import SavedRules
-from tracer.rules.resolver import RuleResolver
+from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.rule_resolver import RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 POD_END: Ends = ("10.244.0.1", 50393, "10.244.0.11", 8080)

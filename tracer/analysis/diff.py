@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats import MOST
-from tracer.analysis.table import ResultTable
 from tracer.capture.format import rulesets
 from tracer.capture.format.codec import MalformedRecord
 from tracer.capture.format.schema import Record
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.model.packet import Packet
 
 RuleKey = tuple[str, str, str, str, str]

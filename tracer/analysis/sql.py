@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from tracer.analysis.result_table import ResultTable
 from tracer.analysis.rows import COLUMNS
-from tracer.analysis.table import ResultTable
 from tracer.errors import BadOption
 from tracer.pipeline.shutdown import StopRequest
 from tracer.util.optional import require_optional

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tracer.audit.state import NodeState
 from tracer.findings.nodeport_host_process import REFUSES
-from tracer.kube.no_endpoints import NONE_HERE
+from tracer.kube.missing_endpoints import NONE_HERE
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.rule_text import destination, destination_ports, dnat_target, protocol
 from tracer.model.finding import FindingEvidence

@@ -19,7 +19,7 @@ from tracer.predict.hooks import ORDER
 from tracer.predict.query import PathQuery
 from tracer.rules.iptables.assemble import UnknownOption
 from tracer.rules.rule_path import TooManyPaths
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 BY_IPVS = "ipvs"
 

@@ -19,7 +19,7 @@ from tracer.audit.state import NodeState
 from tracer.findings.missing_masquerade import conflict, masquerades_behind, subnet_of
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.rule import Rule
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 TUNNELS = frozenset({"vxlan", "ipip", "geneve", "wireguard", "tun", "gre", "sit", "ip6tnl"})
 """Kinds of interfaces that lead to other nodes only."""

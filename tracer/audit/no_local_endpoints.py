@@ -11,7 +11,7 @@ from tracer.audit import _traffic
 from tracer.audit._senders import OUTSIDE
 from tracer.audit.state import NodeState
 from tracer.findings.no_local_endpoints import conflict, port_of
-from tracer.kube.no_endpoints import NONE_HERE
+from tracer.kube.missing_endpoints import NONE_HERE
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.rule_text import destination_ports, protocol
 from tracer.model.finding import Finding, FindingEvidence

@@ -12,7 +12,7 @@ from tracer.audit._senders import HERE, OUTSIDE, POD
 from tracer.audit._traffic import BY_IPVS, TrafficPath
 from tracer.audit.state import NodeState
 from tracer.findings.nodeport_host_process import REFUSED_BY_IPVS, REFUSES, conflict
-from tracer.kube.no_endpoints import NONE_HERE
+from tracer.kube.missing_endpoints import NONE_HERE
 from tracer.model.finding import Finding
 from tracer.node.node import ListeningSocket
 

@@ -18,7 +18,7 @@ from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.rule import Rule, Ruleset
 from tracer.packets.outcome import BAD
 from tracer.rules import operator_commands
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 SHOWN = 5
 """So many rules are shown."""

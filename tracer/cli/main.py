@@ -157,7 +157,7 @@ def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool)
     Exit status 10 when something is wrong for certain, 11 when rules could not be read, else 0.
     """
     from tracer.commands import audit as checking
-    from tracer.kube.resolver import ObjectSource
+    from tracer.kube.owner_resolver import ObjectSource
 
     return checking.run(form, ObjectSource(objects or "", kubeconfig or "", no_kube))
 
@@ -184,7 +184,7 @@ def explain(
     --live the exit status is 10 when a packet went another way, 12 when none came.
     """
     from tracer.commands import explain as predicting
-    from tracer.kube.resolver import ObjectSource
+    from tracer.kube.owner_resolver import ObjectSource
     from tracer.node.namespaces import interface_index
     from tracer.predict.query import parse
 

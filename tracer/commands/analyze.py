@@ -17,11 +17,11 @@ from tracer.analysis import diff as differing
 from tracer.analysis import sql as asking
 from tracer.analysis import stats as statistics
 from tracer.analysis.collector import PacketCollector
-from tracer.analysis.table import ResultTable, show
+from tracer.analysis.result_table import ResultTable, show
 from tracer.capture.redact.pseudonyms import Pseudonymizer
 from tracer.capture.replay import runner
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.file_series import opened
-from tracer.capture.replay.reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.errors import DamagedCapture, OutputNotWritten
 from tracer.model.packet import Packet

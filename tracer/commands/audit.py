@@ -9,7 +9,7 @@ from tracer import render
 from tracer.audit import audit, checks
 from tracer.audit.state import NodeState
 from tracer.findings.context import FindingContext
-from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding

@@ -13,7 +13,7 @@ from tracer import render
 from tracer.errors import BadOption
 from tracer.kernel.session import Kernel, Session
 from tracer.kube.attribution import attribute
-from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
 from tracer.model.filter import Filter, parse_host

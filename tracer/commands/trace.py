@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tracer import render
+from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.record.environment import RecordingEnvironment
-from tracer.capture.record.files import RotationLimits
 from tracer.capture.record.output import RecordOutput
 from tracer.capture.record.prefetch import Prefetcher
 from tracer.capture.redact.records import RecordRedactor
@@ -24,7 +24,7 @@ from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kernel.attach_plan import UnavailableProbe
 from tracer.kernel.session import Kernel, Session
-from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
 from tracer.node.capabilities import BITS, give_up, held, require_tracing
@@ -39,7 +39,7 @@ from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopSignals
 from tracer.pipeline.wiring import rules_of
 from tracer.render.base import Output, hang_up
-from tracer.rules.resolver import RuleResolver
+from tracer.rules.rule_resolver import RuleResolver
 
 if TYPE_CHECKING:
     pass

@@ -12,7 +12,7 @@ from tracer.model.packet import Hop, Nat, Packet
 from tracer.model.timeline import Stage, TimelineEntry
 from tracer.packets import flooded_copies, icmp, purged
 from tracer.packets.outcome import BAD, benign
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 
 def entry(packet: Packet, way: str, remark: str = "") -> TimelineEntry:

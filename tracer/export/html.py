@@ -13,7 +13,7 @@ from typing import Any
 
 from tracer import __version__
 from tracer.analysis import stats
-from tracer.analysis.table import ResultTable
+from tracer.analysis.result_table import ResultTable
 from tracer.export import CaptureInfo
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet

@@ -13,7 +13,7 @@ from tracer.model.kube import Owner
 from tracer.model.packet import Hop, Packet
 from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 POLICIES = frozenset({"Calico", "Cilium", "kube-router", "Antrea", "Weave Net", "Kube-OVN"})
 """Programs that make rules of NetworkPolicies."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tracer.findings.context import FindingContext
 from tracer.findings.no_local_endpoints import port_of, runs_here, turned_away
 from tracer.findings.proofs import decision_proof, packet_proof
-from tracer.kube.no_endpoints import NONE
+from tracer.kube.missing_endpoints import NONE
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import Endpoint
 from tracer.model.packet import Packet

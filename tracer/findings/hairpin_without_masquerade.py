@@ -13,7 +13,7 @@ from tracer.model.finding import Finding
 from tracer.model.packet import Packet
 from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import decision_proof, packet_proof, rule_proof
-from tracer.kube.no_endpoints import NONE_HERE
+from tracer.kube.missing_endpoints import NONE_HERE
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import Endpoint, Owner, ServicePort
 from tracer.model.packet import Hop, Packet
 from tracer.model.rule import RuleHit, RuleTrace
 from tracer.node.kube_proxy import FLAG, KEY, KubeProxy
-from tracer.util.addresses import format_endpoint
 from tracer.util.asking import answered
+from tracer.util.endpoint_format import format_endpoint
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:

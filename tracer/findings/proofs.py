@@ -6,7 +6,7 @@ from __future__ import annotations
 from tracer.model.finding import FindingEvidence
 from tracer.model.packet import Hop, IpvsDecision, Packet
 from tracer.model.rule import Rule, RuleHit, format_path
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 
 def packet_proof(packet: Packet) -> FindingEvidence:

@@ -12,7 +12,7 @@ from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import ServicePort
 from tracer.model.packet import Nat, Packet
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:

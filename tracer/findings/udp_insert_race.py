@@ -11,8 +11,8 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.packet import Packet
-from tracer.util.addresses import format_endpoint
 from tracer.util.asking import answered
+from tracer.util.endpoint_format import format_endpoint
 
 EXITS = ("POSTROUTING", "INPUT")
 BEFORE = "insert_failed before"

@@ -7,7 +7,7 @@ import re
 
 from tracer.model.handshake import ConnectionAttempt
 from tracer.model.packet import DecisionDetail, Hop, Packet
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 INVALID = re.compile(r"(--ctstate|--state|ct state) INVALID\b", re.I)
 PAWS_WINDOW = 1

@@ -8,11 +8,11 @@ from dataclasses import replace
 from tracer.kube.catalog import ClusterView
 from tracer.kube.endpoint_owners import both, end_of, owner_of_rewrite
 from tracer.kube.fwmarks import EMPTY, MarkTracker
-from tracer.kube.no_endpoints import without_real_server
+from tracer.kube.missing_endpoints import without_real_server
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.model.kube import UNKNOWN, Owner
 from tracer.model.packet import Hop, Packet
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 from tracer.util.frozen import evolve
 
 _NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")

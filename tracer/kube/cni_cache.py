@@ -18,7 +18,7 @@ from typing import Any
 
 from tracer.kube.chain_names import portmap_chain
 from tracer.model.kube import HostPort
-from tracer.node.files import of_node
+from tracer.node.host_files import of_node
 from tracer.util import untrusted_file
 from tracer.util.multidict import MultiIndex
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tracer.kube.catalog import ClusterView
-from tracer.kube.no_endpoints import NONE_HERE, none_here
+from tracer.kube.missing_endpoints import NONE_HERE, none_here
 from tracer.kube.owners import marks, owner_of
 from tracer.kube.owners.kube_proxy_ipvs import asks_for_the_service
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tracer.errors import BadOption
-from tracer.node.files import elsewhere, of_node
+from tracer.node.host_files import elsewhere, of_node
 from tracer.util.bounded import Bounded
 
 NAMED = (Path("/run/netns"), Path("/var/run/docker/netns"))

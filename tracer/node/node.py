@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from tracer.node import kube_proxy, procnet
-from tracer.node.files import of_node
+from tracer.node.host_files import of_node
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.netns import inside
 from tracer.node.processes import Processes
 from tracer.node.procnet import BoundSocket
 from tracer.node.routes import Routes
 from tracer.util import untrusted_file
-from tracer.util.addresses import format_endpoint
 from tracer.util.bounded import Bounded
+from tracer.util.endpoint_format import format_endpoint
 
 KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
 COUNTED_SECONDS = 0.05

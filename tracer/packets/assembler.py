@@ -19,7 +19,7 @@ from tracer.model.packet import Endpoints, Flow, Hop, Packet
 from tracer.packets import flooded_copies, header_tracker, outcome
 from tracer.packets.hop_builder import HopBuilder
 from tracer.packets.incomplete import LossHistory
-from tracer.rules.resolver import RuleResolver
+from tracer.rules.rule_resolver import RuleResolver
 
 IDLE_NS = 150_000_000
 """A packet is over when nothing has happened to it for so long. Neighbour look-ups and queues can take longer: the rest then

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Drop, Handshake, Hop, Packet
 from tracer.packets import purged
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 Ending = tuple[str, str] | None
 

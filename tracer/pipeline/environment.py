@@ -15,7 +15,7 @@ from tracer.connections.conntrack_events import ConntrackListener, EntryEvents
 from tracer.kernel.session import Session
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
-from tracer.kube.resolver import OwnerResolver
+from tracer.kube.owner_resolver import OwnerResolver
 from tracer.kube.store import ObjectStore
 from tracer.node import addresses
 from tracer.node.namespace_view import NamespaceInspector
@@ -23,7 +23,7 @@ from tracer.node.namespaces import Namespaces
 from tracer.node.node import HostReader
 from tracer.node.processes import Processes
 from tracer.pipeline.live_source import LiveSource
-from tracer.rules.iptables.reader import TableReader
+from tracer.rules.iptables.table_reader import TableReader
 from tracer.rules.nftables.snapshot_cache import UpdateSource
 
 

@@ -11,7 +11,7 @@ from tracer.util.worker import user_warnings
 if TYPE_CHECKING:
     from tracer.kernel.session import Session
     from tracer.kube.filter_renewal import RenewedFilter
-    from tracer.kube.resolver import OwnerResolver
+    from tracer.kube.owner_resolver import OwnerResolver
     from tracer.model.filter import Filter
 from tracer.pipeline.source import Batch
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tracer.events import record
 from tracer.findings import Findings
-from tracer.kube.resolver import OwnerResolver
+from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary

@@ -17,7 +17,7 @@ from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
 from tracer.model.rule import format_path
 from tracer.packets.outcome import BAD
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from tracer.predict.ipvs import VirtualServers
 from tracer.predict.merge import finished, merged, notes
 from tracer.predict.query import WITH_PORTS, PathQuery
 from tracer.rules.inventory import RuleInventory
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 LOCAL_REQUEST, REMOTE_REQUEST = -98, 98
 """Priorities at which IPVS stands in OUTPUT and INPUT: behind the translation of destinations, and before that of sources

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Hop, IpvsDecision
 from tracer.render._style import KEEP, plain
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 _CHOSEN = {
     ("earlier", Evidence.OBSERVED): "a known connection: chosen for an earlier packet",

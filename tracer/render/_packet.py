@@ -12,8 +12,8 @@ from tracer.packets.outcome import benign
 from tracer.render import _ipvs
 from tracer.render._format import clock, relative, shade
 from tracer.render._style import KEEP, Styler, plain
-from tracer.render.parts.rules import rule_lines
-from tracer.util.addresses import format_endpoint
+from tracer.render.parts.rule_lines import rule_lines
+from tracer.util.endpoint_format import format_endpoint
 
 TIME, HOOK, SUBJECT = 12, 12, 13
 """Columns: a time, right-aligned, and two blanks; a hook; what acted there; then the rest."""

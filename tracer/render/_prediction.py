@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tracer.model.packet import Hop, Packet
 from tracer.model.rule import format_path
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 from tracer.model.timeline import Stage, Timeline, TimelineEntry
 from tracer.render._style import Styler, plain
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 TIME = 12
 MARGIN = TIME + 2

@@ -37,7 +37,7 @@ from tracer.render._packet import MARGIN, TIME, PacketLines, decisive
 from tracer.render._prediction import alike, chosen_rule, common_hops, condition, elsewhere
 from tracer.render._style import KEEP, Styler, plain
 from tracer.render.base import LostEvents, Output
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath

@@ -29,7 +29,7 @@ from tracer.node import netns, netns_cookie
 from tracer.node.namespaces import Namespaces
 from tracer.node.nfnetlink import Nfnetlink
 from tracer.packets.header_tracker import completed
-from tracer.rules.nftables import live, netlink_dump, reconstruct
+from tracer.rules.nftables import live_watcher, netlink_dump, reconstruct
 from tracer.rules.nftables.watcher import RulesetWatcher
 
 POD = "pod-b"
@@ -318,11 +318,11 @@ def bench(session: Session | None = None) -> Iterator[Bench]:
         own = Namespaces().own
         if session:
             session.set_filter(Filter())
-            with live.watching(own) as watch:
+            with live_watcher.watching(own) as watch:
                 yield Bench(session, watch, node.uplink)
         else:
             kernel = Kernel.running()
-            with Session(kernel, Filter()) as new, live.watching(own) as watch:
+            with Session(kernel, Filter()) as new, live_watcher.watching(own) as watch:
                 yield Bench(new, watch, node.uplink)
         rules.flush()
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.support import captures, sample_packets
 from tracer.analysis import diff, stats
+from tracer.analysis.result_table import ResultTable
 from tracer.analysis.rows import COLUMNS, of_finding, of_packet
 from tracer.analysis.stats.latencies import Distribution
-from tracer.analysis.table import ResultTable
 from tracer.events.record import NOTHING
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.loss import Loss

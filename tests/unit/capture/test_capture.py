@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import captures
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.render import _format
 
 

@@ -17,7 +17,7 @@ from tests.support.ctnetlink import REMOVED, REPLY, TOLD, Heard, message
 from tracer.capture.change_events import UNKNOWN, RecordedChangeLog, RecordedConntrackListener
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import RecordBuffer
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.model.packet import Endpoints
 
 MS = 1_000_000

@@ -33,7 +33,7 @@ from tracer.model.filter import parse_host
 from tracer.rules.nftables.namespace_snapshots import KEPT
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.nftables.watcher import RulesetUpdate
-from tracer.rules.resolver import RuleResolver
+from tracer.rules.rule_resolver import RuleResolver
 from tracer.util import timezone
 from tracer.util.asking import live
 

@@ -13,7 +13,7 @@ from tracer.kube import cni_cache
 from tracer.kube.catalog import ClusterView
 from tracer.kube.chain_names import portmap_chain
 from tracer.kube.cni_cache import CniCache
-from tracer.kube.resolver import LEFT_OUT, ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import LEFT_OUT, ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter

@@ -12,7 +12,7 @@ import pytest
 
 from tracer.errors import NoObjects
 from tracer.kube import kubeconfig
-from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter
 

@@ -20,13 +20,13 @@ from tests.support.builders import Trail, hops
 from tests.support.waiting import until
 from tests.unit.kube.test_selectors import OBJECTS, Session, addresses
 from tracer.capture.format.schema import Record
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.events import record
 from tracer.kernel import filter_maps
 from tracer.kernel import session as kernel
 from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import KEPT, FilterHistory, FilterRenewal, RenewedFilter
-from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import MAX_HOSTS, Filter, parse_host

@@ -22,7 +22,7 @@ from tracer.errors import BadOption, NoObjects, NoSuchObject
 from tracer.kube import selectors
 from tracer.kube.api_client import ApiClient
 from tracer.kube.catalog import ClusterView
-from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import NOBODY, Selectors, ends, kernel_filter, matches
 from tracer.kube.store import ObjectStore
 from tracer.kube.watch import ObjectWatch
@@ -217,7 +217,7 @@ def test_a_slow_api_holds_up_only_who_asks_for_a_name(
         patched.setattr(ObjectWatch, "wait", nobody_waits)
         with OwnerResolver(source, Selectors(), Filter()):
             pass
-    monkeypatch.setattr("tracer.kube.resolver.PATIENCE", 0.1)
+    monkeypatch.setattr("tracer.kube.owner_resolver.PATIENCE", 0.1)
     with pytest.raises(NoObjects, match="has not answered within"):
         OwnerResolver(source, Selectors(services=("default/http-proxy",)), Filter()).start()
 
@@ -233,7 +233,7 @@ def test_an_api_that_refuses_is_not_waited_for(
         server.die()
     server.token = "valid"
     told = {"refused": "does not answer (Connection refused)", "401": "does not know this account (401"}[trouble]
-    monkeypatch.setattr("tracer.kube.resolver.PATIENCE", 3600.0)
+    monkeypatch.setattr("tracer.kube.owner_resolver.PATIENCE", 3600.0)
     with OwnerResolver(source, Selectors(), Filter()) as kube:
         kube.settle()
         notes = " ".join(kube.notes())

@@ -14,7 +14,7 @@ from tracer.events.record import DTYPE, HIT_DTYPE, Kind, Trace
 from tracer.model.packet import Packet
 from tracer.packets.assembler import IDLE_NS, RULES_WAIT_NS, PacketAssembler
 from tracer.rules.nftables.snapshot import Snapshot
-from tracer.rules.resolver import RuleResolver
+from tracer.rules.rule_resolver import RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 BASE = 0xFFFF0000

@@ -26,13 +26,13 @@ from tracer.node import namespaces
 from tracer.node import processes as node_processes
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
-from tracer.rules import resolver
+from tracer.rules import rule_resolver
 from tracer.rules.nftables import namespace_snapshots, watcher
 from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables.snapshot import Snapshot
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.nftables.watcher import RulesetUpdate, RulesetWatcher
-from tracer.rules.resolver import RuleResolver
+from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.bounded import Bounded, Counts
 
 
@@ -188,10 +188,10 @@ def test_rules_that_a_run_has_forgotten_are_told_again(monkeypatch: pytest.Monke
 
 def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that made room it is not known any more which rule translates them."""
-    monkeypatch.setattr(resolver, "CONNECTIONS_KEPT", 3)
+    monkeypatch.setattr(rule_resolver, "CONNECTIONS_KEPT", 3)
     of = RuleResolver(nft=SnapshotCache(Known()))
     for port in range(10):
-        (rewrite,) = record.events(event("NAT", orig_sport=port, ct_info=resolver.NEW))
+        (rewrite,) = record.events(event("NAT", orig_sport=port, ct_info=rule_resolver.NEW))
         of.begin_packet([rewrite], True)
         of.resolve(rewrite)
     assert (len(of._connections), of._connections.evicted) == (3, 7)
@@ -199,7 +199,7 @@ def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rules_that_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording asks for the generations that packets met; those that never come do not add up."""
-    monkeypatch.setattr(resolver, "MET_KEPT", 3)
+    monkeypatch.setattr(rule_resolver, "MET_KEPT", 3)
     view = SnapshotCache(Known())
     of = RuleResolver(nft=view)
     for number in range(10):

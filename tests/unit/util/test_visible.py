@@ -21,8 +21,8 @@ from tests.unit.render.test_finding import FOUND
 from tests.unit.render.test_text import Terminal
 from tests.unit.render.test_timeline import a_timeline
 from tracer import render
-from tracer.analysis.table import ResultTable, show
-from tracer.capture.record.files import CaptureFiles
+from tracer.analysis.result_table import ResultTable, show
+from tracer.capture.record.capture_files import CaptureFiles
 from tracer.cli import main
 from tracer.commands import read as reading
 from tracer.errors import BadOption

@@ -34,7 +34,7 @@ from tracer.model.rule import Ruleset
 from tracer.node import netns
 from tracer.pipeline.live_source import LiveSource
 from tracer.rules.iptables import sockopt
-from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.nftables import snapshot
 from tracer.rules.nftables.snapshot import Snapshot
 from tracer.rules.nftables.watcher import RulesetWatcher

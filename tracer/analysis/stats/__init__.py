@@ -17,7 +17,7 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol
 
-from tracer.analysis.table import ResultTable
+from tracer.analysis.result_table import ResultTable
 from tracer.model.packet import Packet
 
 

@@ -11,8 +11,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats import MOST
-from tracer.analysis.table import ResultTable
 from tracer.model.packet import Hop, Packet
 
 SHOWN = 25

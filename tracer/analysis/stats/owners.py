@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats._counter import KeyCounter
-from tracer.analysis.table import ResultTable
 from tracer.model.packet import Packet
 
 SHOWN = 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats._counter import KeyCounter
-from tracer.analysis.table import ResultTable
 from tracer.model.packet import Packet
-from tracer.render.parts.rules import format_rule
+from tracer.render.parts.rule_lines import format_rule
 
 SHOWN = 30
 

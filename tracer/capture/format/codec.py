@@ -23,7 +23,7 @@ from tracer.model.kube import HostPort
 from tracer.model.loss import Loss
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.procnet import BoundSocket
-from tracer.rules.iptables.reader import TableRequest
+from tracer.rules.iptables.table_reader import TableRequest
 from tracer.rules.nftables.verdict_maps import MapElement, VerdictMap
 
 KINDS: dict[str, Any] = {

@@ -14,7 +14,7 @@ from tracer.capture.format.codec import MalformedRecord, plain, rich
 from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.rules.iptables.blob import BlobTable
 from tracer.rules.iptables.entry import MalformedTable
-from tracer.rules.iptables.reader import TableRequest, TableSnapshot, joined
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot, joined
 from tracer.rules.nftables.snapshot import Snapshot
 from tracer.rules.nftables.watcher import RulesetUpdate
 

@@ -41,7 +41,8 @@ def beside(path: Path, suffix: str, owner: int) -> int | None:
 
 
 def is_written(path: Path, owner: int) -> bool:
-    """Whether a tracer is writing the capture now: it holds a lock on a file beside it (tracer/capture/record/files.py)."""
+    """Whether a tracer is writing the capture now: it holds a lock on a file beside it
+    (tracer/capture/record/capture_files.py)."""
     fd = beside(path, "-wal", owner)
     if fd is None:
         return False

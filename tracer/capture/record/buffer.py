@@ -26,7 +26,7 @@ from tracer.kube.filter_renewal import RenewedFilter
 from tracer.kube.store import Change
 from tracer.model.loss import Loss
 from tracer.model.timeline import TimelineEntry
-from tracer.rules.iptables.reader import TableSnapshot
+from tracer.rules.iptables.table_reader import TableSnapshot
 from tracer.rules.nftables.watcher import RulesetUpdate as NftChange
 from tracer.util.asking import Question
 from tracer.util.bounded import Bounded

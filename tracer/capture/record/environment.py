@@ -27,7 +27,7 @@ from tracer.capture.journal import (
     asked_function,
 )
 from tracer.capture.record.buffer import RecordBuffer
-from tracer.capture.record.files import CaptureFiles, RotationLimits
+from tracer.capture.record.capture_files import CaptureFiles, RotationLimits
 from tracer.capture.record.writer import CaptureWriter
 from tracer.capture.redact.records import RecordRedactor
 from tracer.connections.conntrack_events import EntryEvents
@@ -35,7 +35,7 @@ from tracer.events import record
 from tracer.kernel.session import Session
 from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import RenewedFilter
-from tracer.kube.resolver import OwnerResolver
+from tracer.kube.owner_resolver import OwnerResolver
 from tracer.kube.store import ObjectStore
 from tracer.model.check import CheckResult
 from tracer.node import addresses
@@ -44,7 +44,7 @@ from tracer.node.processes import Processes
 from tracer.pipeline.environment import Environment
 from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.source import Batch
-from tracer.rules.iptables.reader import TableReader, TableSnapshot
+from tracer.rules.iptables.table_reader import TableReader, TableSnapshot
 from tracer.rules.nftables.snapshot_cache import UpdateSource
 from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.util.timezone import local_zone

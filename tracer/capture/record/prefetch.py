@@ -24,7 +24,7 @@ from tracer.node.namespaces import Namespaces
 from tracer.node.node import HostReader
 from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
-from tracer.rules.resolver import RuleResolver
+from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.octets import c_text
 
 NODE_SECONDS, COUNTER_SECONDS = 2.0, 10.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.util.asking import NotAsked, Question
 

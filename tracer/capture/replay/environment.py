@@ -17,16 +17,16 @@ from tracer.capture.journal import (
     JournaledProcesses,
     asked_function,
 )
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.source import ReplaySource
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.catalog import ClusterView
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
 from tracer.rules.iptables.generations import TableGenerations
-from tracer.rules.iptables.reader import TableRequest
+from tracer.rules.iptables.table_reader import TableRequest
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
-from tracer.rules.resolver import RuleResolver
+from tracer.rules.rule_resolver import RuleResolver
 
 
 class ReplayEnvironment:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from tracer.capture.format import checks
+from tracer.capture.format import record_checks
 from tracer.capture.format.codec import MalformedRecord, rich
 from tracer.capture.format.schema import Record
 from tracer.capture.replay.answers import ReplayedAnswers
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.util.asking import Question
 
 DERIVED = (
@@ -51,6 +51,6 @@ class UnexplainedTail:
 def _answer(body: object) -> tuple[Question, int, object]:
     """An answer, or none where it cannot be read."""
     try:
-        return checks.answer(body)
+        return record_checks.answer(body)
     except (MalformedRecord, TypeError, ValueError, LookupError, AttributeError):
         return ("unreadable",), 0, None

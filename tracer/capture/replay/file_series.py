@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from tracer.capture.format.migrations import RecordRow
-from tracer.capture.record.files import REPEATED
-from tracer.capture.replay.reader import BatchChunk, CaptureReader
+from tracer.capture.record.capture_files import REPEATED
+from tracer.capture.replay.capture_reader import BatchChunk, CaptureReader
 from tracer.errors import BadOption
 
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracer.capture.format.codec import MalformedRecord, rich
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.display_filter import DisplayFilter
 from tracer.capture.replay.environment import ReplayEnvironment
-from tracer.capture.replay.reader import CaptureReader
 from tracer.connections.tracker import ConnectionTracker
 from tracer.errors import BadOption, DamagedCapture
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
 from tracer.kube import selectors as words_of
 from tracer.kube.catalog import ClusterView
-from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
 from tracer.model.filter import Filter

@@ -11,13 +11,13 @@ import numpy as np
 
 from tracer.capture.change_events import ReplayedChangeLog, ReplayedConntrackListener
 from tracer.capture.cni_journal import ReplayedCniCache
-from tracer.capture.format import checks, rulesets
+from tracer.capture.format import record_checks, rulesets
 from tracer.capture.format.codec import MalformedRecord, rich
 from tracer.capture.format.migrations import RecordRow
 from tracer.capture.format.schema import ALL, Record
 from tracer.capture.replay.answers import ReplayedAnswers, ReplayedRulesetWatcher, ReplayedTableReader
+from tracer.capture.replay.capture_reader import BatchChunk, CaptureReader
 from tracer.capture.replay.explained_until import DERIVED, UnexplainedTail
-from tracer.capture.replay.reader import BatchChunk, CaptureReader
 from tracer.errors import BadOption
 from tracer.events import record
 from tracer.kube.cni_cache import Sandbox
@@ -197,7 +197,7 @@ class ReplaySource:
             self._capture.missed += 1
 
     def _answer(self, body: Any, in_turn: bool) -> None:
-        question, count, found = checks.answer(body)
+        question, count, found = record_checks.answer(body)
         self._answers.feed(question, count if in_turn else 1, found)
         if in_turn and question[0] in OF_PACKETS:
             self._answered_in = self._number
@@ -215,7 +215,7 @@ class ReplaySource:
                 (self.store.apply if what == "apply" else self.store.delete)(kind, one)
 
     def _sandboxes(self, body: Any, in_turn: bool) -> None:
-        asked, found = checks.sandboxes(body)
+        asked, found = record_checks.sandboxes(body)
         self._cached.append((asked if in_turn else 0, found))
 
     def _reading(self, body: Any, in_turn: bool) -> None:
@@ -225,7 +225,7 @@ class ReplaySource:
         self.watch.learned.append(rulesets.change(body))
 
     def _loss(self, body: Any, in_turn: bool) -> None:
-        self._losses.append(checks.loss(body))
+        self._losses.append(record_checks.loss(body))
 
     def _gap(self, body: Any, in_turn: bool) -> None:
         self._losses.append(Loss("capture", -1, body[0], body[1]))

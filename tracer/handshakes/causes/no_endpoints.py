@@ -8,7 +8,7 @@ and the API's objects tell why.
 from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
-from tracer.kube.no_endpoints import NONE, NONE_HERE, fate_in
+from tracer.kube.missing_endpoints import NONE, NONE_HERE, fate_in
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.packet import Hop

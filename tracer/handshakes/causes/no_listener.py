@@ -7,7 +7,7 @@ from tracer.handshakes import _cause_helpers
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.packets.outcome import without_socket
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 
 def nobody(attempt: ConnectionAttempt) -> bool:

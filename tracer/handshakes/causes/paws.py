@@ -10,7 +10,7 @@ from tracer.handshakes import _cause_helpers
 from tracer.handshakes.snat_clients import snat
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 REASONS = frozenset({"TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS", "TCP_RFC7323_PAWS_ACK"})
 SETTINGS = ("tcp_timestamps", "tcp_tw_reuse", "tcp_tw_recycle")

@@ -12,7 +12,7 @@ from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.packet import Endpoints, Packet
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.packets.outcome import BAD
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 
 def last_ends(packet: Packet) -> Endpoints:

@@ -12,7 +12,7 @@ import re
 
 from tracer.kube.catalog import ClusterView
 from tracer.kube.chain_names import NftChainName, read_nftables_name
-from tracer.kube.no_endpoints import NONE, NONE_HERE
+from tracer.kube.missing_endpoints import NONE, NONE_HERE
 from tracer.kube.owners.kube_proxy_iptables import service_in
 from tracer.kube.rule_text import dnat_target
 from tracer.model.kube import Owner, ServicePort

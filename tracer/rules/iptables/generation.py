@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tracer.events.table_trace import TableReplaced
 from tracer.model.rule import Ruleset
-from tracer.rules.iptables.reader import TableSnapshot
+from tracer.rules.iptables.table_reader import TableSnapshot
 from tracer.util.lazy import Lazy
 
 ADDRESSES_KEPT = 8192

@@ -19,8 +19,8 @@ from tracer.model.rule import ChainKey, Rule, Ruleset, RuleTrace
 from tracer.rules.iptables.entry import MalformedTable
 from tracer.rules.iptables.generation import Generation, GenerationLog
 from tracer.rules.iptables.path_search import TableObservation, reconstruct
-from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.iptables.table import Table
+from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.packet_view import PacketView
 from tracer.util.lazy import Lazy
 

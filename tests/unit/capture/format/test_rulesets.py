@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import captures
-from tracer.capture.format import checks, rulesets
+from tracer.capture.format import record_checks, rulesets
 from tracer.capture.format.codec import MalformedRecord
 from tracer.capture.format.schema import Record
 from tracer.model.rule import Rule, Ruleset
@@ -81,9 +81,9 @@ def test_damage(told: Any) -> None:
 def test_what_newer_captures_have_has_its_types(key: str, value: object) -> None:
     body = rulesets.of_change(RulesetUpdate(100, 7, False, snapshot()))
     told = again(body)
-    assert checks.record(Record.NFT, told) == told
+    assert record_checks.record(Record.NFT, told) == told
     del told[3][key]
-    assert checks.record(Record.NFT, told) == told, "older captures have not"
+    assert record_checks.record(Record.NFT, told) == told, "older captures have not"
     told[3][key] = value
     with pytest.raises(MalformedRecord):
-        checks.record(Record.NFT, told)
+        record_checks.record(Record.NFT, told)

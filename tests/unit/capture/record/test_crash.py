@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import damaged_captures
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 
 ROOT = Path(__file__).resolve().parents[4]
 WRITER = """
@@ -21,8 +21,8 @@ import sys, time
 from pathlib import Path
 from tests.support import captures
 from tracer.capture.record import buffer
-from tracer.capture.record.files import CaptureFiles, RotationLimits
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.record.capture_files import CaptureFiles, RotationLimits
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.record.writer import CaptureWriter
 buffer.CHUNK_SECONDS = 0.0
 first = captures.capture(Path(sys.argv[1]) / "first.k8st").path

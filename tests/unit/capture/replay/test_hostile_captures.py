@@ -21,7 +21,7 @@ from tracer.capture.format.codec import MalformedRecord, pack, unpack
 from tracer.capture.format.schema import crc
 from tracer.capture.format.type_checks import fits
 from tracer.capture.replay import runner
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.errors import CaptureUnreadable, DamagedCapture
 from tracer.pipeline.shutdown import StopRequest

@@ -23,7 +23,7 @@ from tests.unit.findings import test_udp_insert_race as race
 from tracer.capture.journal import JournaledHostReader, JournaledNamespaceInspector, JournaledProcesses
 from tracer.capture.replay import runner
 from tracer.capture.replay.answers import ReplayedAnswers
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.capture.replay.source import _has_all_answers
 from tracer.kube.catalog import ClusterView

@@ -17,8 +17,8 @@ from tracer.rules.iptables import generation
 from tracer.rules.iptables import generations as legacy_module
 from tracer.rules.iptables.generations import FORGOTTEN, GONE, TableGenerations
 from tracer.rules.iptables.path_search import TARGET, TRUE
-from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.iptables.save_join import SavedRules
+from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 FILTER = TableRequest(NODE, "ip", "filter")

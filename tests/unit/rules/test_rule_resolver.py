@@ -17,11 +17,11 @@ from tracer.events.table_trace import STEPS, WATCHED, TableLookup
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.packets.assembler import PacketAssembler
-from tracer.rules import resolver as hits_module
+from tracer.rules import rule_resolver as hits_module
 from tracer.rules.iptables.generations import TableGenerations
-from tracer.rules.iptables.reader import TableRequest, TableSnapshot
 from tracer.rules.iptables.save_join import SavedRules
-from tracer.rules.resolver import BEFORE, LOST, NO_HEADER, RuleResolver
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
+from tracer.rules.rule_resolver import BEFORE, LOST, NO_HEADER, RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from tests.support import spaces
-from tracer.node import files
+from tracer.node import host_files
 
 ROOT = Path(__file__).resolve().parents[3]
 LOOK = """
 import json
-from tracer.node import files
+from tracer.node import host_files
 from tracer.node.node import HostReader
 from tracer.kube.cni_cache import CniCache
 from tracer.node.namespaces import Namespaces
 from tracer.node import netns
 spaces = Namespaces()
 inode = spaces.find("pod-a")
-print(json.dumps([files.elsewhere(), spaces.name(inode) == "pod-a", str(netns.find(inode)),
+print(json.dumps([host_files.elsewhere(), spaces.name(inode) == "pod-a", str(netns.find(inode)),
     [s.name for s in CniCache().every()], list(HostReader().flannel_subnets())]))
 """
 NEW = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -54,5 +54,5 @@ def test_names_and_pods_of_the_node(inside: str, elsewhere: bool) -> None:
 
 
 def test_process_1_that_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOUNTS", ("/proc/no/ns/mnt", "/proc/self/ns/mnt"))
-    assert not files.elsewhere() and files.of_node("/run/x") == Path("/run/x")
+    monkeypatch.setattr(host_files, "MOUNTS", ("/proc/no/ns/mnt", "/proc/self/ns/mnt"))
+    assert not host_files.elsewhere() and host_files.of_node("/run/x") == Path("/run/x")

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer.capture.format import checks, migrations, schema, sqlite_journal
+from tracer.capture.format import migrations, record_checks, schema, sqlite_journal
 from tracer.capture.format.codec import MalformedRecord, unpack
 from tracer.capture.format.migrations import RecordRow
 from tracer.capture.format.record_layout import RecordLayout
 from tracer.capture.format.schema import APPLICATION, VERSION, Record, crc
 from tracer.capture.format.type_checks import fits
-from tracer.capture.record.files import COLUMNS, REPEATED
+from tracer.capture.record.capture_files import COLUMNS, REPEATED
 from tracer.errors import CaptureUnreadable, NewerCapture
 from tracer.util.new_file import fresh
 
@@ -183,7 +183,7 @@ class CaptureReader:
         found: dict[str, Any] = {}
         for name, value in self._rows("meta", AT_ONCE):
             try:
-                found[str(name)] = checks.meta(str(name), migrations.meta(self.version, str(name), unpack(value)))
+                found[str(name)] = record_checks.meta(str(name), migrations.meta(self.version, str(name), unpack(value)))
             except DAMAGE:
                 self.missed += 1
         self.missed += found.get("parts") != len(found)
@@ -230,7 +230,7 @@ class CaptureReader:
                 if type(turn) is not int:
                     raise MalformedRecord("a record of no turn")
                 row = migrations.record(self.version, (turn, str(kind), str(key), unpack(body)))
-                checks.record(row[1], row[3])
+                record_checks.record(row[1], row[3])
             except DAMAGE:
                 self.missed += 1
                 continue
@@ -277,7 +277,7 @@ class CaptureReader:
             if not rows:
                 return None
             ((body,),) = rows
-            seconds, turn = checks.record(Record.END, unpack(body))
+            seconds, turn = record_checks.record(Record.END, unpack(body))
             return float(seconds), turn
         except (sqlite3.Error, *DAMAGE):
             return None

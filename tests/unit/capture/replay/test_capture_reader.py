@@ -17,7 +17,7 @@ from tests.support import captures
 from tracer.capture.format import migrations
 from tracer.capture.format.migrations import Converter
 from tracer.capture.format.schema import VERSION
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import pytest
 from tests.support.blobs import R, build
 from tests.support.waiting import until
 from tracer.node import netns
-from tracer.rules.iptables import reader, sockopt
-from tracer.rules.iptables.reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables import sockopt, table_reader
+from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
 from tracer.util.worker import user_warnings
 
 FILTER = TableRequest(7, "ip", "filter")
@@ -91,7 +91,7 @@ def test_rules_that_changed_meanwhile_are_read_again(node: dict[str, object]) ->
 
 
 def test_rules_that_change_all_the_time(node: dict[str, object]) -> None:
-    node["rules"] = [[R("DROP")], [R("ACCEPT")]] * reader.TRIES
+    node["rules"] = [[R("DROP")], [R("ACCEPT")]] * table_reader.TRIES
     (one,) = ask(FILTER)
     assert (one.table, one.why) == (None, "they changed while they were read")
 
@@ -130,7 +130,7 @@ def test_more_rules_than_are_read_are_said(node: dict[str, object], monkeypatch:
 
 
 def test_one_container_does_not_take_the_room_of_the_node(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "TOTAL_BYTES", 10_000)
+    monkeypatch.setattr(table_reader, "TOTAL_BYTES", 10_000)
     it = TableReader(lambda inode: Path("/here"))
     it._first = {1}
     for number in range(2, 12):

@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 
 from tracer.node.namespaces import Namespaces
 from tracer.rules.iptables.generations import TableGenerations
-from tracer.rules.iptables.reader import TableReader, TableRequest
-from tracer.rules.nftables import live
+from tracer.rules.iptables.table_reader import TableReader, TableRequest
+from tracer.rules.nftables import live_watcher
 from tracer.rules.nftables.snapshot_cache import SnapshotCache, UpdateSource
-from tracer.rules.resolver import RuleResolver
+from tracer.rules.rule_resolver import RuleResolver
 
 
 @contextmanager
@@ -31,8 +31,8 @@ def watching(
         watch, why = None, ""
         if nft:
             try:
-                watch = SnapshotCache(through(stack.enter_context(live.watching(namespaces.own))))
-            except live.WatcherUnavailable as e:
+                watch = SnapshotCache(through(stack.enter_context(live_watcher.watching(namespaces.own))))
+            except live_watcher.WatcherUnavailable as e:
                 why = str(e)
         hits = RuleResolver(legacy_rules(namespaces, acts, reader()), watch)
         if watch:

@@ -15,10 +15,10 @@ from tests.support.captures import read
 from tracer.capture.format import record_layout
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import RecordBuffer
-from tracer.capture.record.files import CaptureFiles, RotationLimits
+from tracer.capture.record.capture_files import CaptureFiles, RotationLimits
 from tracer.capture.record.writer import CaptureWriter
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.file_series import opened
-from tracer.capture.replay.reader import CaptureReader
 from tracer.cli import main
 from tracer.errors import DamagedCapture, OutputNotWritten
 from tracer.pipeline.run import Run
