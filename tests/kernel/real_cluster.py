@@ -113,6 +113,13 @@ def everything() -> list[Object]:
     return found
 
 
+def with_host_port(pod: Object, port: int) -> Object:
+    """The pod with one more hostPort."""
+    changed: Object = copy.deepcopy(pod)
+    changed["spec"]["containers"][0]["ports"].append({"containerPort": audit_nodes.HOSTED, "hostPort": port, "protocol": "TCP"})
+    return changed
+
+
 def slice_of(label: str, *pods: str) -> Object:
     """The EndpointSlice of a Service with these pods."""
     ends = [(pod, PODS[pod], "node-2" if PODS[pod] == FAR else "node-1") for pod in pods]

@@ -140,9 +140,10 @@ class Judge:
         whose = first.dst_owner.text if first.dst_owner else "nobody"
         named = set().union(*(owners(packet, real_cluster.LABELS) for packet in opening))
         # What IPVS has no real server for meets no rule of anybody.
-        # Of a port that is both a Service's and a pod's, the rules are those of who answers.
+        # Of a port that is both a Service's and a pod's, the rules are those of who answers; kube-proxy may have set the mark.
         label = real_cluster.HOSTED if reply.server == "pod-d" else ask.label
-        if not any(name in whose for name in (ask.label, label)) or not named <= {label} or (reply.server and named != {label}):
+        may = {label, ask.label}
+        if not any(name in whose for name in may) or not named <= may or (reply.server and label not in named):
             self.totals.owners_wrong.append(f"{text}: {whose}, rules of {sorted(named)}: {_way(opening)}")
         verdicts = [p.verdict for p in opening]
         if reply.server:
