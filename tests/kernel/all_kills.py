@@ -163,7 +163,7 @@ def one_by_one(options: tuple[str, ...], compared: Comparison, wanted: list[str]
         answer = starts.read()
         if "at" in answer:
             time.sleep(2)  # its threads have read all rules by then
-            compared.check(f"{name}, not killed yet", KILLED, before, idle.state(), idle.PROBES)
+            compared.check(f"{name}, not killed yet", KILLED, before, idle.settled(before, idle.PROBES), idle.PROBES)
             os.kill(answer["at"], signal.SIGKILL)
             answer = starts.read()
         compared.check(name, int(answer["status"]), compiled, idle.settled(compiled))

@@ -132,10 +132,11 @@ def _in_time_wait() -> int:
     return waiting
 
 
-def settled(before: State) -> State:
-    """The state now; a moment is allowed for what the kernel frees by itself after a process has ended."""
+def settled(before: State, but: tuple[str, ...] = ()) -> State:
+    """The state now; a moment is allowed for what the kernel frees by itself after a process has ended, and for a tool that the
+    tracer runs just then. but: what may differ."""
     until = time.monotonic() + SETTLE_SECONDS
-    while (now := state()) != before and time.monotonic() < until:
+    while differences(before, now := state(), but) and time.monotonic() < until:
         time.sleep(0.5)
     return now
 
