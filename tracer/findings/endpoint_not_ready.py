@@ -13,7 +13,7 @@ from tracer.findings.no_local_endpoints import port_of, runs_here, turned_away
 from tracer.findings.proofs import decision_proof, packet_proof
 from tracer.kube.missing_endpoints import NONE
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.kube import Endpoint
+from tracer.model.kube import Endpoint, ServicePort
 from tracer.model.packet import Packet
 
 CURE = (
@@ -29,24 +29,36 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 def _not_here(packet: Packet, context: FindingContext) -> Finding | None:
     """Policy Local: the pods that are ready run elsewhere, and those of this node are not ready."""
     for port, shown, fate in turned_away(packet, context):
-        ends = context.cluster.store.endpoints.all((port.label, port.protocol))
-        here = [e for e in ends if runs_here(e, context)]
-        if not here or any(e.ready for e in here):
-            continue
-        count, one = f"{len(here)} of its pods run{'s' * (len(here) == 1)} here", len(here) == 1
-        state = "it is not ready, so it gets no requests" if one else "none of these is ready, so none gets requests"
-        return Finding(
-            name="",
-            key=(port.label, port.protocol, "local"),
-            cause=(
-                f"Service {port.label} has externalTrafficPolicy Local and is {fate} on this node for having no local"
-                f" endpoints, although {count}: {state}."
-            ),
-            proofs=(*shown, FindingEvidence("object", f"not ready: {_names(here)}", "Kubernetes API")),
-            check=_check(port.namespace, next((e.pod[1] for e in here if e.pod[1]), "")),
-            cure=CURE,
-        )
+        found = not_here(port, shown, fate, context)
+        if found:
+            return found
     return None
+
+
+def not_here(port: ServicePort, shown: Sequence[FindingEvidence], fate: str, context: FindingContext) -> Finding | None:
+    """The finding for a Service port of policy Local; None where a pod of this node is ready, or none runs here.
+
+    Args:
+        shown: evidence that its requests are turned away.
+        fate: "dropped" or "refused".
+    """
+    ends = context.cluster.store.endpoints.all((port.label, port.protocol))
+    here = [e for e in ends if runs_here(e, context)]
+    if not here or any(e.ready for e in here):
+        return None
+    count, one = f"{len(here)} of its pods run{'s' * (len(here) == 1)} here", len(here) == 1
+    state = "it is not ready, so it gets no requests" if one else "none of these is ready, so none gets requests"
+    return Finding(
+        name="",
+        key=(port.label, port.protocol, "local"),
+        cause=(
+            f"Service {port.label} has externalTrafficPolicy Local and is {fate} on this node for having no local"
+            f" endpoints, although {count}: {state}."
+        ),
+        proofs=(*shown, FindingEvidence("object", f"not ready: {_names(here)}", "Kubernetes API")),
+        check=_check(port.namespace, next((e.pod[1] for e in here if e.pod[1]), "")),
+        cure=CURE,
+    )
 
 
 def _names(ends: Sequence[Endpoint]) -> str:
@@ -60,25 +72,28 @@ def _nowhere(packet: Packet, context: FindingContext) -> Finding | None:
         if hop.verdict != "REJECT" or hop.clone or not hop.owner or hop.owner.kind != "Service" or not (by_rule or hop.ipvs):
             continue
         port = port_of(hop.owner, packet.protocol.lower(), packet.endpoints.dport, context)
-        ends = context.cluster.store.endpoints.all((port.label, port.protocol)) if port else ()
-        if not port or not ends or any(e.ready for e in ends):
-            continue
-        return Finding(
-            name="",
-            key=(port.label, port.protocol),
-            cause=(
-                f"Service {port.label} is refused for having no endpoints, although {len(ends)} pod{'s' * (len(ends) > 1)}"
-                f" stand{'s' * (len(ends) == 1)} behind it: none is ready, so none gets requests."
-            ),
-            proofs=(
-                packet_proof(packet),
-                decision_proof(hop, hop.owner.text),
-                FindingEvidence("object", f"not ready: {_names(ends)}", "Kubernetes API"),
-            ),
-            check=_check(port.namespace, next((e.pod[1] for e in ends if e.pod[1]), "")),
-            cure=CURE,
-        )
+        found = nowhere(port, (packet_proof(packet), decision_proof(hop, hop.owner.text)), context) if port else None
+        if found:
+            return found
     return None
+
+
+def nowhere(port: ServicePort, shown: Sequence[FindingEvidence], context: FindingContext) -> Finding | None:
+    """The finding for a Service port; None where one of its pods is ready, or it has none. shown: as in not_here()."""
+    ends = context.cluster.store.endpoints.all((port.label, port.protocol))
+    if not ends or any(e.ready for e in ends):
+        return None
+    return Finding(
+        name="",
+        key=(port.label, port.protocol),
+        cause=(
+            f"Service {port.label} is refused for having no endpoints, although {len(ends)} pod{'s' * (len(ends) > 1)}"
+            f" stand{'s' * (len(ends) == 1)} behind it: none is ready, so none gets requests."
+        ),
+        proofs=(*shown, FindingEvidence("object", f"not ready: {_names(ends)}", "Kubernetes API")),
+        check=_check(port.namespace, next((e.pod[1] for e in ends if e.pod[1]), "")),
+        cure=CURE,
+    )
 
 
 def _check(namespace: str, pod: str) -> str:

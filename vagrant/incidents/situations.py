@@ -94,7 +94,8 @@ def every() -> list[Situation]:
             Situation("two modes at once", mode, _two_modes, audit="two_modes" if mode == "ipvs" else "mixed_backends"),
             Situation("stale RETURN behind KUBE-POSTROUTING", mode, _stale_behind, (FAR,), from_node=True),
             Situation("the other back end cleaned", mode, _cleaned),
-            Situation("policy Local, its pod here not ready", mode, _not_ready, packets="endpoint_not_ready"),
+            Situation("policy Local, its pod here not ready", mode, _not_ready, packets="endpoint_not_ready",
+                      audit="endpoint_not_ready"),
         ]  # fmt: skip
         if mode != "native":
             found.append(Situation("kube-proxy holds the NodePorts", mode, _held, (SHOP, CHAT)))

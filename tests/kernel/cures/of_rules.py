@@ -16,6 +16,7 @@ from tests.kernel.audit_nodes import CLIENT, FAR, HOSTED, MINE, NETWORK, NODE, O
 from tests.kernel.cures import Look, case
 from tests.kernel.cures.box import Box
 from tests.kernel.cures.of_ports import SHOP, cluster
+from tracer.model.finding import Finding
 from tracer.model.packet import Hop, Packet
 from tracer.predict.query import PathQuery
 
@@ -193,6 +194,14 @@ def _martian(box: Box) -> Look:
     )
 
 
+def _not_ready_seen(box: Box) -> list[Finding]:
+    """By a packet, and by the audit, which must agree."""
+    found = box.shown("endpoint_not_ready", PathQuery(CLIENT, 40000, NODE, SHOP.node_port))
+    audited = box.audit("endpoint_not_ready")
+    assert [f.cause for f in found] == [f.cause for f in audited] and all(f.certain for f in audited), (found, audited)
+    return audited
+
+
 @case("endpoint_not_ready", "legacy")
 def _not_ready(box: Box) -> Look:
     full = Service("db/orders", SHOP.address, SHOP.port, SHOP.node_port, SHOP.ends, "pg")
@@ -212,7 +221,7 @@ def _not_ready(box: Box) -> Look:
     put(False)
     box.put(("legacy", iptables.rules([empty])))
     return Look(
-        lambda: box.shown("endpoint_not_ready", PathQuery(CLIENT, 40000, NODE, SHOP.node_port)),
+        lambda: _not_ready_seen(box),
         {"kubectl describe pod -n db pg-hp": r"Ready +False"}, mend=mend,
     )  # fmt: skip
 
@@ -239,7 +248,7 @@ def _not_ready_here(box: Box) -> Look:
     put(False)
     box.put(("legacy", iptables.rules([without])))
     return Look(
-        lambda: box.shown("endpoint_not_ready", PathQuery(CLIENT, 40000, NODE, SHOP.node_port)),
+        lambda: _not_ready_seen(box),
         {"kubectl describe pod -n db pg-hp": r"Ready +False"}, mend=mend,
     )  # fmt: skip
 

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that are not ready: found without a packet where requests are refused for it, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import audits
+from tests.support.nodes import MODES, Node, node
+from tests.unit.findings.test_endpoint_not_ready import SLICE
+from tracer.audit.endpoint_not_ready import check
+from tracer.model.finding import Finding
+
+
+def with_slice(one: Node, ready: bool, **more: Any) -> Node:
+    """The recorded node, on which the Service default/lonely-web has a pod. more: of the endpoint."""
+    made = json.loads(json.dumps(SLICE))
+    made["endpoints"][0]["conditions"]["ready"] = ready
+    made["endpoints"][0] |= more
+    items = [o for o in one.objects if not o["metadata"]["name"].startswith("lonely-web") or o["kind"] == "Service"]
+    return Node(one.mode, one.scenario, {**one.files, "objects.json": json.dumps({"items": [*items, made]})})
+
+
+def found(mode: str, folder: Path, ready: bool) -> list[Finding]:
+    return list(check(audits.state(with_slice(node(mode, "S1"), ready), folder)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_pod_is_ready(mode: str, tmp_path: Path) -> None:
+    (one,) = found(mode, tmp_path, False)
+    assert one.certain and one.key == ("default/lonely-web:http", "tcp")
+    assert one.cause.startswith("Service default/lonely-web:http is refused for having no endpoints, although 1 pod stands")
+    assert one.proofs[-1].text == "not ready: pod default/web-1 (node-1)"
+    assert "ipvs" in mode or (one.proofs[0].what == "rule" and "endpoints" in one.proofs[0].text), one.proofs
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_pod_that_is_ready(mode: str, tmp_path: Path) -> None:
+    assert found(mode, tmp_path, True) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_service_without_pods_may_be_meant(mode: str, tmp_path: Path) -> None:
+    assert list(check(audits.state(node(mode, "S1"), tmp_path))) == []
