@@ -21,8 +21,9 @@ from scenes.netns import RUN_DIR, entered
 State = dict[str, str]
 
 PROBES = ("kprobes", "ftrace", "BPF programs", "BPF maps", "BPF links", "BTF", "module users", "static key", "next inode",
-          "processes")  # fmt: skip
-"""What a run has more while it lasts."""
+          "processes", "namespaces that processes are in")  # fmt: skip
+"""What a run has more while it lasts. On Linux 7.2 lsns lists the namespace of the trace switch (tracer/rules/nftables/
+trace_key.py), to which only a descriptor of the tracer leads; on older kernels it does not."""
 
 QUIET_SECONDS, PATIENCE = 2.0, 180.0
 SETTLE_SECONDS = 30.0
