@@ -19,7 +19,7 @@ enum header_shape {
     SHAPE_NO_PORTS = 3,   /* fewer than 4 bytes */
     SHAPE_OFFSET_8 = 4,   /* IPv4: a fragment that begins 8 bytes into the packet */
     SHAPE_BROKEN = 5,     /* IPv6: the extension headers end early, or one stands in a further fragment */
-    SHAPE_UNKNOWN = 6,    /* IPv6: more extension headers than are followed, or they are not in the buffer itself */
+    SHAPE_UNKNOWN = 6,    /* IPv6: more extension headers than are followed, not all in the buffer itself, or one ends behind the packet */
     SHAPE_ELSEWHERE = 7,  /* it is in the packet, but not in the buffer itself: ports and flags are not known */
 };
 
