@@ -1,72 +1,72 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo    from nothing to a traced NodePort on a real kernel
 # make demo INCIDENT=3
-#              one of five incidents (STATE=healthy: its twin), with the tracer beside it
-# make test    lint, unit tests here, kernel tests in virtual machines: all of them on 6.12, the matrix's on 6.1, 5.10 and 7.2
+#              one of five incidents (STATE=healthy: its healthy twin), with the tracer beside it
+# make test    lint, unit tests here; kernel tests in virtual machines: all on 6.12, those of the matrix on 6.1, 5.10 and 7.2
 # make unit, make lint
-#              the parts of it that need no machine
+#              the parts of `make test` that need no virtual machine
 # make kernel-test KERNELS=6.1 BESIDE=
 #              all kernel tests on another kernel; THOROUGH=1: also those that take long
-# make matrix  the matrix's tests on Linux 5.10, 6.1, 6.12 and 7.2, one machine each, two at a time; writes docs/matrix.md
+# make matrix  the tests of the matrix on Linux 5.10, 6.1, 6.12 and 7.2, one machine each, two at a time; writes docs/matrix.md
 # make ground-truth KERNEL=6.12 BACKEND=legacy PACKETS=300
 #              random rules and packets, rule by rule against the kernel's own trace
 # make incidents KERNEL=6.12
-#              five incidents, their healthy twins and ten variations of each, and what each mode of kube-proxy leaves behind:
-#              what was found, and nothing wrongly. VARIATIONS=10 SEED=1; ONLY=3,5 or ONLY='two modes' for some of them
+#              five incidents, their healthy twins and ten variations of each, and situations of each mode of kube-proxy:
+#              each must give its finding and no other. VARIATIONS=10 SEED=1; ONLY=3,5 or ONLY='two modes' for some of them
 # make cures KERNEL=6.12
-#              every check and every cure that a finding prints, carried out: the check shows what it says, the cure helps
+#              every check and every cure that a finding prints is carried out: the check must show what it says, the cure help
 #              NATIVE=1: on this machine's own kernel, as root, in namespaces; ONLY=mtu for some of them
 # make options KERNEL=6.12
-#              the demonstration and all incidents under every option that changes what is written: the same findings;
-#              recorded on a real kernel under each filter, read here under all options
+#              the demonstration and all incidents with every option that changes the output must give the same findings;
+#              recorded on a real kernel with each filter, read here with all options
 #              ONLY='2 stuck' OPTIONS=drops-only for some of them
 # make audit-truth KERNEL=6.12 NODES=200
-#              what `audit` calls certain and `explain` the outcome, on random nodes, against what real requests got;
+#              the certain findings of `audit` and the answers of `explain`, on random nodes, compared with real requests;
 #              NATIVE=1: on this machine's own kernel, as root, with iptables and nft; REAL=1: with rules of the real kube-proxy
 #              and portmap, as for make real-proxy
 # make real-proxy KERNEL=6.12
-#              the real kube-proxy in each mode and the real portmap, fed by the API server double: whose each request is, what is
-#              found; REAL_PROXY=DIR has kube-proxy-VERSION.xz, and without them it is skipped; ONLY=ipvs for some modes;
+#              the real kube-proxy in each mode and the real portmap, with a test double as API server: the owner of each request,
+#              the findings; REAL_PROXY=DIR has kube-proxy-VERSION.xz, without them it is skipped; ONLY=ipvs for some modes;
 #              NATIVE=1: without probes, on this machine's own kernel, as root
 # make syns KERNEL=6.12
-#              every way a SYN can end, made for real: its cause line, compared with nstat and tcpdump
+#              every way a SYN can end, made on a real kernel: its cause line, compared with nstat and tcpdump
 # make replay-check KERNEL=6.12
 #              incidents and scenes recorded on a real kernel, and read here without root: the same output, byte for byte
 # make untouched KERNEL=6.12
-#              an idle node, compared byte for byte and with its counters, and the tracer killed at every point of its start
+#              an idle node before and after, compared byte for byte and by its counters; the tracer killed at every point of its start
 # make stress KERNEL=6.12
 #              1,000 network namespaces, connections as fast as they go, full and closed places to write to, hostile rules
 # make fuzz SECONDS=60 CASES=100000
-#              a capture cut at every byte and damaged at random: its reader must not crash, nor say nothing; then hostile captures
-#              with right check sums, files of --objects and answers of the API: no crash, no hang, bounded memory
-# make owners  whose each rule of many real nodes is, compared with the API objects
+#              a capture cut at every byte and damaged at random: its reader must not crash, and must report the damage; then hostile
+#              captures with correct checksums, files of --objects and answers of the API: no crash, no hang, bounded memory
+# make owners  the owner of each rule of many real nodes, compared with the API objects
 # make bench   what tracing costs, side by side in one virtual machine
 # make vagrant-check KERNEL=6.12
-#              `vagrant up` without KVM, an incident caught inside, `vagrant destroy`: nothing may be left behind
+#              `vagrant up` without KVM, an incident found inside, `vagrant destroy`: nothing may be left behind
 
-# On these all kernel tests are gone through, on those beside them the matrix's: a processor is busy as long with one as with the others.
+# KERNELS: all kernel tests run on these. BESIDE: only the tests of the matrix run on these, at the same time; both take about as long.
 KERNELS ?= 6.12
 BESIDE ?= 6.1 5.10 7.2
 DEMO_KERNEL ?= 6.12
-# Ways to attach that the kernel tests go through: auto takes fentry where it can, kprobe never does; auto,kprobe: both.
+# How the kernel tests attach probes: auto takes fentry where it can, kprobe never does; auto,kprobe: one after the other.
 ATTACH ?= auto
 KERNEL_TEST_SECONDS ?= 2700
 MATRIX ?= 5.10 6.1 6.12 7.2
 MATRIX_SECONDS ?= 1500
 # Not empty: also the kernel tests that take long.
 THOROUGH ?=
-# The ground truth: which kernel, which back end (a file of tests/kernel/truth), how many packets, which random numbers.
+# The ground truth: the kernel, the back end (a file of tests/kernel/truth), the number of packets, the seed of the random numbers.
 KERNEL ?= 6.12
 BACKEND ?= legacy
 PACKETS ?= 300
 SEED ?= 1
-# The audit's truth: how many random nodes; NATIVE not empty: on this machine's own kernel.
+# The audit's truth: the number of random nodes; NATIVE not empty: on this machine's own kernel.
 NODES ?= 200
 NATIVE ?=
 REAL ?=
-# Where the real kube-proxy is, packed.
+# The directory with the real kube-proxy, compressed.
 REAL_PROXY ?= ../shared/real/bin
-# How many variations of each incident.
+# The number of variations of each incident.
 VARIATIONS ?= 10
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -88,7 +88,7 @@ lint: setup
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
 
-# One machine a kernel, two at a time: each keeps little more than one processor busy. What each said is shown when it has ended.
+# One machine for each kernel, two at a time: each keeps little more than one processor busy. Its output is shown when it has ended.
 MACHINES := $(MAKE) --no-print-directory --output-sync=target --keep-going -j 2
 ONCE_MORE := python3 -u tests/kernel/once_more.py --matrix build/matrix
 PYTEST_OPTIONS := -p no:cacheprovider -W ignore::DeprecationWarning:bcc --durations=15
@@ -104,7 +104,7 @@ kernel-test-%: setup
 	@$(LAB) run --kernel $* --timeout $(KERNEL_TEST_SECONDS) -- env K8SNET_ATTACH=$(ATTACH) K8SNET_THOROUGH=$(THOROUGH) \
 		$(ONCE_MORE)/$*.json $(PYTEST_OPTIONS) tests/kernel
 
-# However it ends, a kernel's results are in the table.
+# The table has the results of each kernel, also of one that failed.
 matrix: setup
 	@rm -rf build/matrix
 	@$(MACHINES) $(addprefix matrix-,$(MATRIX)) || true
@@ -171,7 +171,7 @@ bench: setup
 owners: setup
 	@$(PYTHON) -m tests.support.check_owners
 
-# What the machine needs: packages to build and boot the lab, and a virtual environment for the tools.
+# Installs packages to build and boot the lab, and a virtual environment for the tools.
 setup: .venv/ready
 .venv/ready: vagrant/setup.sh pyproject.toml
 	@sh vagrant/setup.sh $(VENV)
