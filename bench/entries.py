@@ -82,7 +82,7 @@ def measure(way: str, events: int) -> dict[str, float]:
         take: Callable[[], list[tuple[int, bytes]]] = heard.read if way == "hear" else kept.read
         while told < len(datagrams):
             time.sleep(TURN)
-            waiting = len(heard._came)
+            waiting = len(heard._received)
             buffer.add_batch(time.monotonic_ns(), np.zeros((0, SLOT), np.uint8), False)
             take()
             told += waiting

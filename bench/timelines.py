@@ -100,7 +100,7 @@ def measure(count: int) -> dict[str, float]:
     output, totals = TextOutput(nowhere, io.StringIO()), RunSummary()
     before, began = memory(), time.process_time()
     making = most = 0.0
-    with ConnectionStage(HandshakeAnalyzer(NoSpaces()), connections, entries=heard) as following:
+    with ConnectionStage(HandshakeAnalyzer(NoSpaces()), connections, conntrack=heard) as following:
         for n in range(count):
             at = time.process_time()
             packets, events = handshake(n)
@@ -115,7 +115,7 @@ def measure(count: int) -> dict[str, float]:
         for later in range(1, 200):
             following.expire(count * SECOND // A_SECOND + later * SECOND // 10, output)
         settled = memory()
-        open_, untold = len(connections), len(connections._untold)
+        open_, untold = len(connections), len(connections._pending)
         following.flush(totals, output)
     seconds = time.process_time() - began - making
     return {

@@ -37,7 +37,7 @@ SETTLE = 0.8
 class Patient(StopRequest):
     """Leaves a run the time to explain all it has seen, however slow the machine is: what it reads again is all."""
 
-    late = False
+    is_overdue = False
 
 
 class Both(Output):
@@ -155,7 +155,7 @@ class Recorder:
 
             thread = threading.Thread(target=meanwhile)
             thread.start()
-            run.follow(stop)
+            run.trace(stop)
             thread.join()
             if failed:
                 raise failed[0]

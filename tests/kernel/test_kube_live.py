@@ -67,7 +67,7 @@ def running(watch: Watch, kube: OwnerResolver) -> Iterator[Told]:
         run = Run(
             LiveSource(watch.session, kube), PacketAssembler(hops, tracking=tracking(), rules=rules), told, RunLimits(), kube
         )
-        thread = threading.Thread(target=run.follow, args=(stop,))
+        thread = threading.Thread(target=run.trace, args=(stop,))
         thread.start()
         try:
             yield told

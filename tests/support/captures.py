@@ -228,7 +228,7 @@ def _hurried(output: Output, stop: StopRequest, late: int) -> None:
     def packet(packet: Packet) -> None:
         print_packet(packet)
         if next(counted) == late:
-            stop.hurry()
+            stop.end_now()
 
     output.packet = packet  # type: ignore[method-assign]
 
@@ -271,7 +271,7 @@ def capture(
         hits, function = RuleResolver(legacy), machine.function(str)
         assembler = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, quiet=0, rules=hits)
         if not explained:
-            asked = machine.spaces(spaces, processes)
+            asked = machine.inspector(spaces, processes)
             assembler = Prefetcher(spaces, processes, function, hits, machine.node(), machine.sandboxes, asked)
         session, told = cast(Session, probes), {"said": "--port 30285", "words": asdict(selectors), "follow": follow}
         told["record_only"] = not explained
@@ -279,19 +279,19 @@ def capture(
         output = find(form)(out, err)
         findings = Findings(FindingContext(kube.cluster, machine.node()))
         syns, connections = (
-            HandshakeAnalyzer(machine.spaces(spaces, processes), 10**18),
+            HandshakeAnalyzer(machine.inspector(spaces, processes), 10**18),
             ConnectionTracker(10**18) if follow else None,
         )
         changes = machine.changes()
         changes.rules(CHANGED, "nat", os.getpid())
         entries = machine.entries()
-        following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, entries=entries))
+        following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, conntrack=entries))
         run = Run(machine.source(session, kube), assembler, output, RunLimits(), kube, findings, following)
         if late:
             _hurried(output, stop, late)
         output.begin(FACTS["full" if form == "json" else "missed"], "--port 30285", "6.12.0")
         run.begin()
-        run.follow(stop)
+        run.trace(stop)
         machine.close(run.summary.seconds)
         output.summary(run.summary)
     return Printed(path, {form: out.getvalue()}, err.getvalue(), run.summary, list(machine.files.names))

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tracer.capture.record.buffer import RecordBuffer
 from tracer.connections.change_log import ChangeLog
-from tracer.connections.conntrack_events import ConntrackListener, Datagram, removers
+from tracer.connections.conntrack_events import ConntrackListener, Datagram, removing_ports
 from tracer.model.timeline import TimelineEntry
 from tracer.util.asking import Journal, answered
 
@@ -113,7 +113,7 @@ def lost(journal: Journal, found: int) -> int:
 
 def names(journal: Journal, found: Iterable[Datagram], of: ConntrackListener | None) -> dict[int, str]:
     """Who has the netlink ports that removed entries."""
-    ports = {port for _, data in found for port in removers(data)}
+    ports = {port for _, data in found for port in removing_ports(data)}
     return {port: _name(journal, port, of) for port in sorted(ports)}
 
 

@@ -45,7 +45,7 @@ def run(
     output = PacketCollector(take)
     with runner.bar(capture, what) as progress:
         totals = runner.replay(capture, output, asked, stop, progress)
-    if stop.asked:
+    if stop.is_requested:
         raise KeyboardInterrupt
     return totals, output
 

@@ -109,7 +109,7 @@ def watch(
             write_ready(live.ready_file, os.getpid())
         try:
             command = start(live.command) if live.command else None
-            traced.follow(stop, command)
+            traced.trace(stop, command)
         finally:
             stop.restore()
             end(command)

@@ -93,7 +93,7 @@ def trace(
                 write_ready(ready_file, os.getpid())
             run.begin()
             command = start(cmd) if cmd else None
-            run.follow(stop, command)
+            run.trace(stop, command)
             for note in parts.close(run.summary.seconds):
                 output.note(note)
             output.summary(run.summary)
@@ -136,7 +136,7 @@ def prepare(
     function = parts.function(kernel.symbols.containing)
     assembler = PacketAssembler(HopBuilder(spaces, processes, reasons, function), clock, tracked, rules=rules)
     if job.record_only and isinstance(parts, RecordingEnvironment):
-        assembler = Prefetcher(spaces, processes, function, rules, node, parts.sandboxes, parts.spaces(spaces, processes))
+        assembler = Prefetcher(spaces, processes, function, rules, node, parts.sandboxes, parts.inspector(spaces, processes))
     limits = RunLimits(job.count, job.duration, kube.current.drops_only)
     if isinstance(parts, RecordingEnvironment):
         facts = {"full": corrected(full, session.refused), "missed": few(session)}
@@ -146,7 +146,7 @@ def prepare(
     rules.replaced = changes.rules
     kube.cluster.store.on_apply(changes.applied)
     kube.cluster.store.on_change(changes.objects)
-    syns = HandshakeAnalyzer(parts.spaces(spaces, processes), clock, limits.drops_only)
+    syns = HandshakeAnalyzer(parts.inspector(spaces, processes), clock, limits.drops_only)
     connections = ConnectionTracker(clock) if job.follow else None
     following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, limits.drops_only, parts.entries()))
     source = parts.source(session, kube)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was replaced while connections were open: tables of rules, Kubernetes' objects. Each becomes a step between packets."""
+"""Rule tables and Kubernetes objects that were replaced during the run. Each change becomes an entry between packets."""
 
 from __future__ import annotations
 
@@ -13,61 +13,69 @@ from tracer.kube import objects
 from tracer.kube.store import Change
 from tracer.model.timeline import TimelineEntry
 
-KEPT = 1000
-MOST = 6
-"""Addresses of endpoints that are named."""
-ENDS = {"apply": "changed", "delete": "is gone"}
+MAX_ENTRIES = 1000
+"""Changes that are kept until they are read; the oldest are dropped."""
+MAX_ENDPOINTS = 6
+"""Endpoint addresses that one change names."""
+ACTIONS = {"apply": "changed", "delete": "is gone"}
 ENDPOINTS = {"EndpointSlice": objects.slice_endpoints, "Endpoints": objects.endpoints_endpoints}
 
 
 class ChangeLog:
-    """Takes changes from any thread; hands them out to the run. now: ns, CLOCK_MONOTONIC."""
+    """Takes changes from any thread and gives them to the run. now: gives ns, CLOCK_MONOTONIC."""
 
     def __init__(self, now: Callable[[], int] = time.monotonic_ns) -> None:
-        self._steps: deque[TimelineEntry] = deque(maxlen=KEPT)
+        self._entries: deque[TimelineEntry] = deque(maxlen=MAX_ENTRIES)
         self._now = now
         self._applied = threading.local()
 
-    def rules(self, at: int, what: str, thread: int = 0) -> None:
-        """Rules were replaced. at: ns, CLOCK_MONOTONIC. what: "nat". thread: of who did it, 0 = not known."""
-        self._steps.append(TimelineEntry(at, "change", f"{program(thread)} replaced {what}"))
+    def rules(self, time_ns: int, table: str, thread: int = 0) -> None:
+        """Adds a replacement of rules.
+
+        Args:
+            time_ns: ns, CLOCK_MONOTONIC.
+            table: the replaced table: "nat".
+            thread: thread that replaced it; 0 = unknown.
+        """
+        self._entries.append(TimelineEntry(time_ns, "change", f"{program_name(thread)} replaced {table}"))
 
     def applied(self, change: Change) -> None:
-        """What is being done to the objects of the API, in this thread."""
-        self._applied.words = format_change(change)
+        """Notes the change of API objects that this thread is applying."""
+        self._applied.text = format_change(change)
 
     def objects(self) -> None:
-        """What has just been applied, an endpoint for one, differs from what was known."""
-        self._steps.append(TimelineEntry(self._now(), "change", getattr(self._applied, "words", "Kubernetes' objects changed")))
+        """Adds the change that this thread has just applied: it changed an owner or an endpoint."""
+        text = getattr(self._applied, "text", "Kubernetes' objects changed")
+        self._entries.append(TimelineEntry(self._now(), "change", text))
 
     def read(self) -> list[TimelineEntry]:
-        """What has come since the last call, oldest first."""
-        return [self._steps.popleft() for _ in range(len(self._steps))]
+        """The changes since the previous call, oldest first."""
+        return [self._entries.popleft() for _ in range(len(self._entries))]
 
 
 def format_change(change: Change) -> str:
     """One phrase for a change of objects: "EndpointSlice shop/cart-x changed, ready: 10.244.0.11, 10.244.0.12"."""
     what, kind, bodies = change
-    if what not in ENDS or len(bodies) != 1:
+    if what not in ACTIONS or len(bodies) != 1:
         return f"all {kind}s were listed anew" if what == "replace" else "Kubernetes' objects changed"
     name = "/".join(part for part in objects.key(bodies[0]) if part)
-    told = f"{kind} {name} {ENDS[what]}"
+    text = f"{kind} {name} {ACTIONS[what]}"
     if kind not in ENDPOINTS or what == "delete":
-        return told
+        return text
     ready = sorted({end.address for _, end in ENDPOINTS[kind](bodies[0])[1] if end.ready})
-    return f"{told}, ready: {', '.join(ready[:MOST]) or 'none'}{', ...' * (len(ready) > MOST)}"
+    return f"{text}, ready: {', '.join(ready[:MAX_ENDPOINTS]) or 'none'}{', ...' * (len(ready) > MAX_ENDPOINTS)}"
 
 
-def program(thread: int, proc: Path = Path("/proc")) -> str:
-    """Who runs a thread, by the name of the program that started it where that is one of iptables': "kube-proxy"."""
+def program_name(thread: int, proc: Path = Path("/proc")) -> str:
+    """Name of the program of a thread: "kube-proxy". For a tool of iptables: the name of the program that started it."""
     name, parent = _status(proc / str(thread))
     if name.startswith(("iptables", "ip6tables", "xtables", "ipset")) and parent > 1:
         name = _status(proc / str(parent))[0] or name
-    return name or "somebody"
+    return name or "an unknown program"
 
 
 def _status(directory: Path) -> tuple[str, int]:
-    """(name, parent's pid); ("", 0) when it is gone."""
+    """(name, parent's pid); ("", 0) when the process has ended."""
     try:
         lines = (directory / "status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hears what conntrack does to its entries: created, changed, removed, by netlink's events of the node's own namespace.
+"""Receives netlink events of conntrack entries (created, changed, removed) in the node's own namespace.
 
-Listening changes no rule and no setting, and loads nothing: binding to these groups would load nf_conntrack_netlink, so it is
-only done where that is loaded (kube-proxy and every conntrack tool load it). With nf_conntrack_events at its default, entries
-made while somebody listens are told of, older ones are not. The events say when they were read, not when it happened.
+Listening changes no rule and no setting, and loads no module: binding to these groups would load nf_conntrack_netlink, so it is
+only done where that is loaded already (kube-proxy and every conntrack tool load it). With nf_conntrack_events at its default,
+the kernel sends events only for entries that were created while a listener existed. The time of an event is the time when it
+was read, not the time when it happened.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ F_CREATE = 0x400
 CTA_TUPLE_ORIG, CTA_TUPLE_REPLY, CTA_STATUS, CTA_PROTOINFO, CTA_TIMEOUT, CTA_ZONE = 1, 2, 3, 4, 7, 18
 CTA_TUPLE_IP, CTA_TUPLE_PROTO = 1, 2
 CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE = 1, 1
-NUMBER_BYTES = 8
-KEPT = 20_000
+MAX_NUMBER_BYTES = 8
+MAX_EVENTS = 20_000
+"""Datagrams, and timeouts of entries, that are kept; the oldest are dropped."""
 RECEIVE_BYTES = 4 << 20
+"""Size of the socket's receive buffer, bytes."""
 TCP_STATES = (
     "",
     "SYN_SENT",
@@ -47,14 +50,24 @@ TCP_STATES = (
     "CLOSE",
     "SYN_SENT2",
 )
-ASSURED = 4
+STATUS_ASSURED = 4
 
 
 @dataclass(frozen=True)
 class EntryEvent:
-    """What became of a conntrack entry. time: ns, CLOCK_MONOTONIC, when it was read. what: "created", "changed", "removed".
+    """One event of a conntrack entry.
 
-    state: TCP's, "" for others. timeout: seconds that it has, 0 = not told. by: netlink port of who removed it, 0 = the kernel.
+    Attributes:
+        time: ns, CLOCK_MONOTONIC, when the event was read.
+        what: "created", "changed" or "removed".
+        protocol: "TCP", or its number where it has no name.
+        orig: the original tuple.
+        reply: the reply tuple.
+        zone: conntrack zone.
+        state: TCP state; "" for other protocols.
+        status: bits of the entry's status.
+        timeout: remaining seconds; 0 = not in the event.
+        by: netlink port of the program that removed the entry; 0 = the kernel.
     """
 
     time: int
@@ -69,52 +82,52 @@ class EntryEvent:
     by: int = 0
 
 
-def why_not(module: Path = MODULE) -> str:
-    """Why there can be no events here; "" when there can."""
-    return "" if module.exists() else "conntrack's events are not told: the module nf_conntrack_netlink is not loaded"
+def unavailable_reason(module: Path = MODULE) -> str:
+    """Why conntrack events are not available here; "" when they are."""
+    return "" if module.exists() else "conntrack events are not available: the module nf_conntrack_netlink is not loaded"
 
 
 Datagram = tuple[int, bytes]
-"""When it was read (ns, CLOCK_MONOTONIC), and what netlink said."""
+"""Time of reading (ns, CLOCK_MONOTONIC), and the netlink message."""
 
 
 class ConntrackListener(Protocol):
-    """What a run hears of conntrack. lost: how often the kernel had no room for an event."""
+    """Gives a run the events of conntrack. lost: how often events were lost for lack of space."""
 
     lost: int
 
-    def listen(self, wanted: bool) -> str:
-        """Begins, if this run tells it. Returns why that cannot be, "" when it can."""
+    def listen(self, is_requested: bool) -> str:
+        """Begins to listen, if `is_requested`. Returns why it is not possible, "" when it is."""
 
     def read(self) -> list[Datagram]:
-        """What has come since the last call."""
+        """The datagrams since the previous call."""
 
     def process(self, port: int) -> str:
-        """Who has a netlink port: "conntrack (pid 42)"."""
+        """The process that has a netlink port: "conntrack (pid 42)"."""
 
     def close(self) -> None: ...
 
 
 class EntryEvents:
-    """A thread that listens."""
+    """Receives events in a thread."""
 
     def __init__(self) -> None:
-        self._came: deque[Datagram] = deque(maxlen=KEPT)
-        self.lost, self._ended = 0, False
+        self._received: deque[Datagram] = deque(maxlen=MAX_EVENTS)
+        self.lost, self._is_closed = 0, False
         self._thread: Worker | None = None
 
-    def listen(self, wanted: bool) -> str:
-        if not wanted or self._thread:
+    def listen(self, is_requested: bool) -> str:
+        if not is_requested or self._thread:
             return ""
-        why = why_not()
-        if not why:
+        reason = unavailable_reason()
+        if not reason:
             try:
-                self._begin()
+                self._open_socket()
             except OSError as e:
-                why = f"conntrack's events are not told: {e.strerror}"
-        return why
+                reason = f"conntrack events are not available: {e.strerror}"
+        return reason
 
-    def _begin(self) -> None:
+    def _open_socket(self) -> None:
         self._sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
         self._sock.bind((0, 0))
         self._sock.setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE
@@ -124,64 +137,67 @@ class EntryEvents:
         self._thread = Worker("conntrack events", self._work).start()
 
     def read(self) -> list[Datagram]:
-        return [self._came.popleft() for _ in range(len(self._came))]
+        return [self._received.popleft() for _ in range(len(self._received))]
 
     def process(self, port: int) -> str:
-        return _process(port)
+        return _format_port_owner(port)
 
     def _work(self) -> bool:
         try:
             data = self._sock.recv(1 << 17)
         except TimeoutError:
-            return not self._ended
+            return not self._is_closed
         except OSError as e:
             if e.errno == errno.ENOBUFS:
                 self.lost += 1
                 return True
-            if self._ended:
+            if self._is_closed:
                 return False
             raise
-        self.lost += len(self._came) == KEPT
-        self._came.append((time.monotonic_ns(), data))
-        return not self._ended
+        self.lost += len(self._received) == MAX_EVENTS
+        self._received.append((time.monotonic_ns(), data))
+        return not self._is_closed
 
     def close(self) -> None:
-        self._ended = True
+        self._is_closed = True
         if self._thread:
             self._thread.join(1.0)
             self._sock.close()
 
 
 def parse(data: bytes, now: int) -> Iterator[EntryEvent]:
-    """The events in one datagram of netlink. Taken apart here: a busy node has thousands a second, and pyroute2's decoder takes
-    twelve times as long (300 us an event)."""
+    """Yields the events of one netlink datagram, received at `now` (ns, CLOCK_MONOTONIC).
+
+    It does not use pyroute2: a busy node has thousands of events a second, and pyroute2's decoder takes twelve times as long
+    (300 us an event).
+    """
     for kind, flags, port, body in _messages(data):
         found = _event(attributes(body), kind, flags, port, now)
         if found:
             yield found
 
 
-def removers(data: bytes) -> Iterator[int]:
-    """The netlink ports that removed entries in one datagram."""
+def removing_ports(data: bytes) -> Iterator[int]:
+    """The netlink ports that removed the entries of one datagram."""
     return (port for kind, _, port, _ in _messages(data) if kind == MSG_DELETE and port)
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """(kind, flags, port, attributes) of conntrack's messages."""
-    at = 0
-    while at + 16 <= len(data):
-        length, kind, flags, _, port = struct.unpack_from("=IHHII", data, at)
+    """Yields (kind, flags, port, attributes) of each conntrack message."""
+    offset = 0
+    while offset + 16 <= len(data):
+        length, kind, flags, _, port = struct.unpack_from("=IHHII", data, offset)
         if length < 16:
             return
         if kind >> 8 == CTNETLINK and kind & 255 in (MSG_NEW, MSG_DELETE):
-            yield kind & 255, flags, port, data[at + 20 : at + length]
-        at += (length + 3) & ~3
+            yield kind & 255, flags, port, data[offset + 20 : offset + length]
+        offset += (length + 3) & ~3
 
 
 def _event(attrs: dict[int, bytes], kind: int, flags: int, port: int, now: int) -> EntryEvent | None:
     orig, protocol = _tuple(attrs.get(CTA_TUPLE_ORIG, b""))
     reply, _ = _tuple(attrs.get(CTA_TUPLE_REPLY, b""))
-    if not orig or not reply or not _is_short({k: attrs.get(k, b"") for k in (CTA_ZONE, CTA_STATUS, CTA_TIMEOUT)}):
+    if not orig or not reply or not _are_numbers({k: attrs.get(k, b"") for k in (CTA_ZONE, CTA_STATUS, CTA_TIMEOUT)}):
         return None
     tcp = attributes(attributes(attrs.get(CTA_PROTOINFO, b"")).get(CTA_PROTOINFO_TCP, b""))
     state = number(tcp.get(CTA_PROTOINFO_TCP_STATE, b"")[:1])
@@ -199,17 +215,17 @@ def _event(attrs: dict[int, bytes], kind: int, flags: int, port: int, now: int) 
     )
 
 
-def _is_short(attrs: dict[int, bytes]) -> bool:
-    """Whether these attributes can be numbers of the kernel's: a capture may hold any."""
-    return all(len(raw) <= NUMBER_BYTES for raw in attrs.values())
+def _are_numbers(attrs: dict[int, bytes]) -> bool:
+    """Whether these attributes are short enough for numbers. In a capture they may have any length."""
+    return all(len(raw) <= MAX_NUMBER_BYTES for raw in attrs.values())
 
 
 def _tuple(raw: bytes) -> tuple[Endpoints | None, int]:
-    """The ends of a tuple, and its protocol; IPv4 addresses are attributes 1 and 2, IPv6 addresses 3 and 4."""
+    """The endpoints of a tuple, and its protocol. IPv4 addresses are attributes 1 and 2, IPv6 addresses 3 and 4."""
     parts = attributes(raw)
     ip, proto = attributes(parts.get(CTA_TUPLE_IP, b"")), attributes(parts.get(CTA_TUPLE_PROTO, b""))
     src, dst = ip.get(1) or ip.get(3), ip.get(2) or ip.get(4)
-    if not src or not dst or len(src) != len(dst) or len(src) not in (4, 16) or not _is_short(proto):
+    if not src or not dst or len(src) != len(dst) or len(src) not in (4, 16) or not _are_numbers(proto):
         return None, 0
     family = socket.AF_INET if len(src) == 4 else socket.AF_INET6
     ends = Endpoints(socket.inet_ntop(family, src), number(proto.get(2)), socket.inet_ntop(family, dst), number(proto.get(3)))
@@ -217,36 +233,36 @@ def _tuple(raw: bytes) -> tuple[Endpoints | None, int]:
 
 
 class EntryExpiry:
-    """Tells an entry that expired from one that was removed before its time: keeps each entry's last timeout."""
+    """Keeps the last timeout of each entry, to distinguish entries that expired from entries that were removed earlier."""
 
-    def __init__(self, most: int = KEPT) -> None:
-        self._until: dict[tuple[str, Endpoints, int], int] = {}
-        self._most = most
+    def __init__(self, max_entries: int = MAX_EVENTS) -> None:
+        self._expires: dict[tuple[str, Endpoints, int], int] = {}
+        self._max_entries = max_entries
 
     def format(self, event: EntryEvent, process: Callable[[int], str] | None = None) -> str:
-        """One phrase for an event: "created, SYN_SENT, 120 s". process: tells who has a netlink port."""
+        """One phrase for an event: "created, SYN_SENT, 120 s". process: names the process that has a netlink port."""
         key = event.protocol, event.orig, event.zone
         if event.what != "removed":
             if event.timeout:
-                self._until.pop(key, None)
-                self._until[key] = event.time + event.timeout * 1_000_000_000
-                if len(self._until) > self._most:
-                    del self._until[next(iter(self._until))]
-            assured = " assured" if event.status & ASSURED else ""
-            known = (event.what + assured, event.state, f"{event.timeout} s" if event.timeout else "")
-            return ", ".join(part for part in known if part)
-        until = self._until.pop(key, 0)
+                self._expires.pop(key, None)
+                self._expires[key] = event.time + event.timeout * 1_000_000_000
+                if len(self._expires) > self._max_entries:
+                    del self._expires[next(iter(self._expires))]
+            assured = " assured" if event.status & STATUS_ASSURED else ""
+            parts = (event.what + assured, event.state, f"{event.timeout} s" if event.timeout else "")
+            return ", ".join(part for part in parts if part)
+        expires = self._expires.pop(key, 0)
         if event.by:
-            return f"removed by {(process or _process)(event.by)}"
-        if until and event.time < until - 2_000_000_000:
-            left = (until - event.time) // 1_000_000_000
+            return f"removed by {(process or _format_port_owner)(event.by)}"
+        if expires and event.time < expires - 2_000_000_000:
+            left = (expires - event.time) // 1_000_000_000
             reset = "ended by a reset, " if event.protocol == "TCP" else ""
-            return f"removed {left} s before its time (derived): {reset}evicted for want of room, or flushed"
-        return "expired" if until else "removed"
+            return f"removed {left} s before its timeout (derived): {reset}evicted from a full table, or flushed"
+        return "expired" if expires else "removed"
 
 
-def _process(port: int) -> str:
-    """Who has that netlink port; it is most often the process's number."""
+def _format_port_owner(port: int) -> str:
+    """The process that has a netlink port. The port is usually the process's number."""
     try:
         return f"{Path(f'/proc/{port}/comm').read_text(encoding='utf-8', errors='replace').strip()} (pid {port})"
     except OSError:

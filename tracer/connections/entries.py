@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packet as one step of a timeline: who sent it, what changed on its way, how it ended, in few words that are kept."""
+"""Converts a packet into a timeline entry: its sender, its changes, its end, as short texts."""
 
 from __future__ import annotations
 
@@ -15,102 +15,109 @@ from tracer.packets.outcome import BAD, benign
 from tracer.util.endpoint_format import format_endpoint
 
 
-def entry(packet: Packet, way: str, remark: str = "") -> TimelineEntry:
-    """The step that a packet is. way, remark: as in Step."""
+def make_entry(packet: Packet, direction: str, remark: str = "") -> TimelineEntry:
+    """The timeline entry of a packet. direction, remark: as in TimelineEntry."""
     text = f"{packet.tcp_flags or icmp.error(packet) or packet.protocol}, {packet.length} B"
-    if "RST" in packet.tcp_flags or way == "!":
-        text += f", {sender(packet)}"
-    end = _end_of(packet)
+    if "RST" in packet.tcp_flags or direction == "!":
+        text += f", {format_sender(packet)}"
+    end = _format_end(packet)
     stages = tuple(_stages(packet))
     began = packet.hops[0].time
+    fingerprint, bad = _fingerprint(packet, direction), packet.outcome in BAD
     return TimelineEntry(
-        began, "packet", text, way, end, remark, stages, packet.outcome in BAD, packet.number, packet.netns, _same(packet, way)
+        began, "packet", text, direction, end, remark, stages, bad, packet.number, packet.netns, fingerprint
     )
 
 
-def _same(packet: Packet, way: str) -> int:
-    """What no translation and no tunnel changes."""
-    return hash((way, packet.seq, packet.ack, packet.tcp_flags, packet.length, packet.protocol))
+def _fingerprint(packet: Packet, direction: str) -> int:
+    """Hash of the properties that no address translation and no tunnel changes."""
+    return hash((direction, packet.seq, packet.ack, packet.tcp_flags, packet.length, packet.protocol))
 
 
-def continues(entry: TimelineEntry, packet: Packet, way: str) -> bool:
-    """Whether a packet is what this step tells of: later, or seen again in a namespace where it has not been, out of a tunnel,
-    in another buffer. What is sent again begins where it began the first time."""
-    if entry.same != _same(packet, way) or entry.kind != "packet" or entry.bad:
+def continues(entry: TimelineEntry, packet: Packet, direction: str) -> bool:
+    """Whether a packet is the packet of this entry, seen again: later, or in another buffer in a new namespace, after a tunnel.
+
+    A retransmission does not count: it begins in the namespace where the first transmission began.
+    """
+    if entry.same != _fingerprint(packet, direction) or entry.kind != "packet" or entry.bad:
         return False
-    elsewhere = packet.netns != entry.netns and all(stage.netns != packet.netns for stage in entry.stages)
-    return bool(packet.continues) or elsewhere
+    is_elsewhere = packet.netns != entry.netns and all(stage.netns != packet.netns for stage in entry.stages)
+    return bool(packet.continues) or is_elsewhere
 
 
-def extended(entry: TimelineEntry, packet: Packet) -> TimelineEntry:
-    """The step with the rest of its packet's way."""
+def extend(entry: TimelineEntry, packet: Packet) -> TimelineEntry:
+    """The entry, extended by the further path of its packet."""
     first = packet.hops[0]
     by = f", by {first.in_iface}" if first.in_iface else ""
-    later = first.time - entry.time
-    before = entry.stages[-1].netns if entry.stages else entry.netns
-    here = [Stage(later, packet.netns, f"in {packet.netns}{by}, known by its header")] if packet.netns != before else []
-    rest = (replace(stage, time=stage.time + later) for stage in _stages(packet))
-    return replace(entry, stages=(*entry.stages, *here, *rest), end=_end_of(packet), bad=packet.outcome in BAD)
+    delay = first.time - entry.time
+    previous = entry.stages[-1].netns if entry.stages else entry.netns
+    text = f"in {packet.netns}{by}, recognised by its header"
+    arrival = [Stage(delay, packet.netns, text)] if packet.netns != previous else []
+    later_stages = (replace(stage, time=stage.time + delay) for stage in _stages(packet))
+    return replace(entry, stages=(*entry.stages, *arrival, *later_stages), end=_format_end(packet), bad=packet.outcome in BAD)
 
 
-def _end_of(packet: Packet) -> str:
+def _format_end(packet: Packet) -> str:
     return packet.verdict + ("" if packet.complete else " (incomplete)")
 
 
-def sender(packet: Packet) -> str:
-    """Who sent a packet, by where it was first seen: a namespace of this node, or whoever is behind an interface."""
+def format_sender(packet: Packet) -> str:
+    """The sender of a packet, from the place where it was first seen: a namespace of this node, or an interface."""
     first = packet.hops[0]
     if first.hook == "OUTPUT" or not first.in_iface:
         return f"sent by {packet.netns}"
-    return f"came in by {first.in_iface}{_in(packet.netns)}"
+    return f"came in by {first.in_iface}{_format_netns(packet.netns)}"
 
 
-def _in(netns: str) -> str:
+def _format_netns(netns: str) -> str:
     return f" in {netns}" if netns not in ("", "node") else ""
 
 
 def _stages(packet: Packet) -> Iterator[Stage]:
     began = packet.hops[0].time
-    places = {False: packet.netns, True: packet.netns}  # its own, its copies'
-    decided, others = False, [h for h in packet.hops if flooded_copies.of_no_one(h)]
+    namespaces = {False: packet.netns, True: packet.netns}  # of the packet, of its copies
+    is_decided, foreign_copies = False, [h for h in packet.hops if flooded_copies.of_no_one(h)]
     for hop in packet.hops:
         if flooded_copies.of_no_one(hop):
-            if hop is others[0]:
-                text = f"{len(others)} {'copies' if len(others) > 1 else 'copy'} dropped in other namespaces (OTHERHOST)"
-                yield Stage(hop.time - began, places[False], text)
+            if hop is foreign_copies[0]:
+                copies = f"{len(foreign_copies)} {'copies' if len(foreign_copies) > 1 else 'copy'}"
+                text = f"{copies} dropped in other namespaces (OTHERHOST)"
+                yield Stage(hop.time - began, namespaces[False], text)
             continue
-        if (decided and _follows(hop)) or (hop.clone and hop.drop and (benign(hop.drop) or purged.undecided(hop.drop))):
+        if is_decided and _repeats_decision(hop):
             continue
-        decided = decided or (hop.what in ("table", "chain") and hop.verdict in ("DROP", "REJECT"))
+        if hop.clone and hop.drop and (benign(hop.drop) or purged.undecided(hop.drop)):
+            continue
+        is_decided = is_decided or (hop.what in ("table", "chain") and hop.verdict in ("DROP", "REJECT"))
         copy = " (copy)" * hop.clone
-        if hop.netns and hop.netns != places[hop.clone]:
-            places[hop.clone] = hop.netns
+        if hop.netns and hop.netns != namespaces[hop.clone]:
+            namespaces[hop.clone] = hop.netns
             yield Stage(hop.time - began, hop.netns, f"in {hop.netns}{f', by {hop.in_iface}' if hop.in_iface else ''}{copy}")
-        text = _text(hop)
+        text = _format_hop(hop)
         if text:
-            yield Stage(hop.time - began, places[hop.clone], text + copy)
+            yield Stage(hop.time - began, namespaces[hop.clone], text + copy)
 
 
-def _follows(hop: Hop) -> bool:
-    """Whether a hop only says what its table has decided: that the hook drops it, and that it is freed."""
+def _repeats_decision(hop: Hop) -> bool:
+    """Whether a hop only repeats the table's decision: the hook drops the packet, or the packet is freed."""
     return hop.what == "hook" or bool(hop.drop and hop.drop.function == "nf_hook_slow")
 
 
-def _text(hop: Hop) -> str:
-    """What a hop did, if that is worth a line; "" if it only let the packet pass."""
+def _format_hop(hop: Hop) -> str:
+    """One line for a hop; "" if the hop only let the packet pass."""
     derived = " (derived)" if hop.evidence is Evidence.DERIVED else ""
     if hop.nat:
         owner = f"  {hop.owner.text}" if hop.owner and hop.owner.known and not hop.from_conntrack else ""
-        return f"{hop.hook} {_translator(hop, hop.nat)} {rewrite(hop.nat)}{derived}{owner}"
+        return f"{hop.hook} {_format_translation(hop, hop.nat)} {format_rewrite(hop.nat)}{derived}{owner}"
     if hop.ipvs:
         return f"{hop.hook} IPVS has no real server for it: {hop.verdict}{f' with {hop.reject}' if hop.reject else ''}"
     if hop.handshake and hop.handshake.stage != "request":
         done = {True: "taken", False: "refused", None: "not known whether taken"}[hop.handshake.accepted]
-        shake = hop.handshake
-        return f"{shake.stage} {done}, accept queue {shake.accept_queue}/{shake.accept_limit}"
+        handshake = hop.handshake
+        return f"{handshake.stage} {done}, accept queue {handshake.accept_queue}/{handshake.accept_limit}"
     if hop.socket:
-        who = f", {hop.socket.command} (pid {hop.socket.pid})" if hop.socket.pid else ""
-        return f"socket {hop.socket.state}".strip() + who
+        process = f", {hop.socket.command} (pid {hop.socket.pid})" if hop.socket.pid else ""
+        return f"socket {hop.socket.state}".strip() + process
     if hop.drop and not benign(hop.drop):
         return f"drop {hop.drop.reason or 'without a reason'} in {hop.drop.function or 'an unknown function'}"
     if hop.detail and hop.detail.what == "neighbour":
@@ -124,17 +131,17 @@ def _text(hop: Hop) -> str:
     return ""
 
 
-def _translator(hop: Hop, nat: Nat) -> str:
-    """DNAT, reverse MASQUERADE, IPVS (rr)."""
+def _format_translation(hop: Hop, nat: Nat) -> str:
+    """The kind of translation: "DNAT", "reverse MASQUERADE", "IPVS (rr)"."""
     if not hop.ipvs:
         return nat.kind
-    how = f" ({hop.ipvs.scheduler})" if hop.ipvs.scheduler else ""
-    return ("reverse " if nat.kind.startswith("reverse") else "") + "IPVS" + how
+    scheduler = f" ({hop.ipvs.scheduler})" if hop.ipvs.scheduler else ""
+    return ("reverse " if nat.kind.startswith("reverse") else "") + "IPVS" + scheduler
 
 
 @lru_cache(4096)
-def rewrite(nat: Nat) -> str:
-    """The end that changed, before and after."""
+def format_rewrite(nat: Nat) -> str:
+    """The endpoints that changed, before and after."""
     return " and ".join(
         f"{format_endpoint(*old)} -> {format_endpoint(*new)}"
         for old, new in (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which timeline a packet belongs to: what leads to it, and how sure that is.
+"""Finds the timeline that a packet belongs to.
 
-conntrack's identity leads first: original tuple, zone, namespace. Packets that conntrack does not know, and what several
-namespaces track each for itself, are led by their ends: every pair of ends that a packet of the connection had, before and
-after each translation. An ICMP error is led by the connection that it quotes.
+The first key is conntrack's identity: original tuple, zone, namespace. The second key is for packets that conntrack does not
+know, and for connections that several namespaces track separately: every pair of endpoints that a packet of the connection had,
+before and after each address translation. An ICMP error is found by the connection that it quotes.
 """
 
 from __future__ import annotations
@@ -16,24 +16,27 @@ from tracer.model.timeline import ConnectionKey
 
 CONNECTION_PROTOCOLS = ("TCP", "UDP", "SCTP", "DCCP", "UDPLITE")
 BY_ENDS = "joined by its addresses"
-"""The remark of a packet that conntrack does not know."""
+"""Remark on a packet that conntrack does not know."""
 
 Alias = tuple[str, Endpoints]
 
 
 class ConnectionIndex:
-    """Numbers of timelines by whatever leads to them."""
+    """Timeline numbers by conntrack identity and by endpoints."""
 
     def __init__(self) -> None:
         self._by_identity: dict[ConnectionKey, int] = {}
         self._by_alias: dict[Alias, int] = {}
-        self._of: dict[int, list[ConnectionKey | Alias]] = {}
+        self._keys: dict[int, list[ConnectionKey | Alias]] = {}
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._keys)
 
     def numbers(self, packet: Packet) -> Iterator[tuple[int, str]]:
-        """The timelines that a packet may be of, the surest first; each with a remark where it is derived."""
+        """Yields (timeline number, remark) of the timelines that a packet may belong to, the most certain first.
+
+        The remark is "" where the number is observed, BY_ENDS where it is derived.
+        """
         flow = packet.flow
         if flow and packet.protocol.startswith("ICMP") and flow.state == "RELATED":
             for protocol in CONNECTION_PROTOCOLS:
@@ -42,7 +45,7 @@ class ConnectionIndex:
                     yield number, ""
             return
         if flow:
-            number = self._by_identity.get(identity_of(packet))
+            number = self._by_identity.get(connection_key(packet))
             if number is not None:
                 yield number, ""
         for ends in (packet.endpoints, *ends_of(packet)):
@@ -51,40 +54,40 @@ class ConnectionIndex:
                 if number is not None:
                     yield number, "" if flow else BY_ENDS
 
-    def of_entry(self, key: ConnectionKey) -> int | None:
-        """The timeline of a conntrack entry."""
+    def find(self, key: ConnectionKey) -> int | None:
+        """The timeline number of a conntrack entry; None when there is none."""
         number = self._by_identity.get(key)
         return self._by_alias.get((key.protocol, key.orig)) if number is None else number
 
     def has(self, number: int, protocol: str, ends: Endpoints) -> bool:
-        """Whether these ends, in this direction, lead to that timeline."""
+        """Whether these endpoints, in this direction, belong to that timeline."""
         return self._by_alias.get((protocol, ends)) == number
 
-    def learn(self, number: int, key: ConnectionKey, packet: Packet) -> None:
-        """From now on everything that this packet had leads to the timeline. identity: the timeline's own."""
-        leads = self._of.setdefault(number, [])
-        for each in (key, identity_of(packet)):
-            if self._by_identity.get(each) != number:
-                self._by_identity[each] = number
-                leads.append(each)
+    def add(self, number: int, key: ConnectionKey, packet: Packet) -> None:
+        """Adds the identity and all endpoints of this packet as keys of the timeline. key: the timeline's own."""
+        keys = self._keys.setdefault(number, [])
+        for identity in (key, connection_key(packet)):
+            if self._by_identity.get(identity) != number:
+                self._by_identity[identity] = number
+                keys.append(identity)
         for ends in ends_of(packet):
             if not self.has(number, packet.protocol, ends) and not self.has(number, packet.protocol, ends.reversed):
                 alias = packet.protocol, ends
                 self._by_alias[alias] = number
-                leads.append(alias)
+                keys.append(alias)
 
-    def forget(self, number: int) -> None:
-        """Nothing leads to that timeline any more."""
-        for lead in self._of.pop(number, ()):
-            if isinstance(lead, ConnectionKey):
-                if self._by_identity.get(lead) == number:
-                    del self._by_identity[lead]
-            elif self._by_alias.get(lead) == number:
-                del self._by_alias[lead]
+    def remove(self, number: int) -> None:
+        """Removes all keys of a timeline."""
+        for key in self._keys.pop(number, ()):
+            if isinstance(key, ConnectionKey):
+                if self._by_identity.get(key) == number:
+                    del self._by_identity[key]
+            elif self._by_alias.get(key) == number:
+                del self._by_alias[key]
 
 
-def identity_of(packet: Packet) -> ConnectionKey:
-    """By conntrack where it knows the packet, else by its own ends."""
+def connection_key(packet: Packet) -> ConnectionKey:
+    """The packet's connection: conntrack's where it knows the packet, otherwise the packet's own endpoints."""
     flow = packet.flow
     if not flow:
         return ConnectionKey(packet.protocol, packet.endpoints)

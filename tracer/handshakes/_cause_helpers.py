@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several causes say in the same words."""
+"""Checks and text fragments that several causes share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tracer.util.endpoint_format import format_endpoint
 
 INVALID = re.compile(r"(--ctstate|--state|ct state) INVALID\b", re.I)
 PAWS_WINDOW = 1
+"""Difference of TCP timestamps that PAWS tolerates, ticks."""
 
 
 def is_older(tsval: int, recent: int) -> bool:
@@ -18,7 +19,7 @@ def is_older(tsval: int, recent: int) -> bool:
     return 0 < (recent - tsval - PAWS_WINDOW) % (1 << 32) < 1 << 31
 
 
-def hops(attempt: ConnectionAttempt) -> list[Hop]:
+def own_hops(attempt: ConnectionAttempt) -> list[Hop]:
     """The SYN's own hops, without those of copies."""
     return [h for h in attempt.syn.hops if not h.clone]
 
@@ -29,7 +30,7 @@ def table_of(hop: Hop) -> str:
 
 
 def formatted_actor(packet: Packet, hop: Hop) -> str:
-    """Where it was decided, and how it was answered: "in filter/INPUT with tcp-reset", "by IPVS in INPUT with ...: why"."""
+    """Place and answer of a decision: "in filter/INPUT with tcp-reset", "by IPVS in INPUT with ...: reason"."""
     answer = f" with {hop.reject}" if hop.reject else ""
     if not hop.ipvs:
         return f"in {table_of(hop)}{answer}"
@@ -38,12 +39,12 @@ def formatted_actor(packet: Packet, hop: Hop) -> str:
 
 
 def formatted_owner(hop: Hop) -> str:
-    """ ": " and whose the rule is that decided, "" when it is not known."""
+    """ ": " and the owner of the rule that decided; "" when it is not known."""
     return f": {hop.owner.text}" if hop.owner and hop.owner.known else ""
 
 
 def matches_invalid(hop: Hop) -> bool:
-    """Whether the rule that decided matches what conntrack calls INVALID."""
+    """Whether the rule that decided matches conntrack's state INVALID."""
     rule = (
         hop.rule_trace.decision.rule
         if hop.rule_trace and hop.rule_trace.decision and not hop.rule_trace.decision.hotdrop
@@ -52,14 +53,19 @@ def matches_invalid(hop: Hop) -> bool:
     return bool(rule and INVALID.search(rule.text))
 
 
-def queues(detail: DecisionDetail) -> str:
-    """The listener's queues before the SYN came."""
+def format_queues(detail: DecisionDetail) -> str:
+    """The listener's queues before the SYN arrived."""
     n = detail.number
     return f"accept queue {n('accept_queue')}/{n('accept_limit')}, SYN queue {n('syn_queue')}/{n('accept_limit')}"
 
 
-def connected(attempt: ConnectionAttempt) -> str:
-    """What became of the handshake after the SYN was answered."""
+def completion(attempt: ConnectionAttempt) -> str:
+    """State of the handshake after the SYN was answered.
+
+    Returns:
+        "connected": the client's ACK made a connection here. "refused": the listener refused that ACK. "acknowledged": an ACK
+        was seen, without its result. "": no ACK was seen.
+    """
     last = next((h for p in attempt.acks for h in p.hops if h.handshake and h.handshake.stage == "ACK" and not h.clone), None)
     if last and last.handshake and last.handshake.accepted:
         return "connected"
@@ -69,5 +75,5 @@ def connected(attempt: ConnectionAttempt) -> str:
 
 
 def formatted_loss(attempt: ConnectionAttempt) -> str:
-    """Why packets may be missing that came while it was open. Only where it is doubtful."""
+    """Why packets of this time may be missing: "left unexplained" or "lost". Only for a doubtful attempt."""
     return "left unexplained" if attempt.unexplained else "lost"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches a run's packets and gives each SYN its one verdict, in the order in which they are settled."""
+"""Takes the packets of a run and gives each SYN one verdict, in the order in which the verdicts become final."""
 
 from __future__ import annotations
 
@@ -16,62 +16,70 @@ from tracer.node.namespace_view import NamespaceInspector
 
 
 class HandshakeAnalyzer:
-    """Those of one run. wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. partial: see Attempt. by_cause:
-    how many of each."""
+    """The SYN verdicts of one run.
+
+    Args:
+        inspector: answers questions about namespaces.
+        wall_offset: ns to add to CLOCK_MONOTONIC to get ns since the epoch.
+        partial: see ConnectionAttempt.
+
+    Attributes:
+        by_cause: number of verdicts by cause.
+    """
 
     def __init__(self, inspector: NamespaceInspector | None = None, wall_offset: int = 0, partial: bool = False) -> None:
-        self._spaces = inspector or NamespaceInspector()
+        self._inspector = inspector or NamespaceInspector()
         self._offset = wall_offset
-        self._attempts = HandshakeCorrelator(self._read, partial)
-        self._reconcile = CounterCheck(self._spaces)
-        self._behind = SnatClients()
-        self._told: list[HandshakeVerdict] = []
+        self._correlator = HandshakeCorrelator(self._judge, partial)
+        self._counter_check = CounterCheck(self._inspector)
+        self._snat_clients = SnatClients()
+        self._verdicts: list[HandshakeVerdict] = []
         self._number = 0
         self.by_cause: Counter[str] = Counter()
 
     def feed(self, packet: Packet) -> None:
-        """Takes a packet that is over, with its owners."""
+        """Takes a closed packet, with its owners."""
         if packet.protocol == "TCP" or packet.protocol.startswith("ICMP"):
-            self._reconcile.feed(packet)
-            self._behind.feed(packet)
-            self._attempts.feed(packet)
+            self._counter_check.feed(packet)
+            self._snat_clients.feed(packet)
+            self._correlator.feed(packet)
 
     def add_loss(self, now: int, unexplained: bool = False) -> None:
-        """Packets were lost by now, or left unexplained: the answer to an open SYN may be among them."""
-        self._attempts.add_loss(now, unexplained)
+        """Notes that packets were lost or left unexplained up to `now`: the answer to an open SYN may be among them."""
+        self._correlator.add_loss(now, unexplained)
 
     def expire(self, now: int) -> list[HandshakeVerdict]:
-        """The verdicts that can be told by now (ns, CLOCK_MONOTONIC)."""
-        self._attempts.expire(now)
+        """The verdicts that are final at `now` (ns, CLOCK_MONOTONIC)."""
+        self._correlator.expire(now)
         return self._take()
 
     def flush(self) -> list[HandshakeVerdict]:
-        """The verdicts of all SYNs that are still open; the run is over."""
-        self._attempts.flush()
+        """The verdicts of all SYNs that are still open at the end of the run."""
+        self._correlator.flush()
         return self._take()
 
     @property
     def early(self) -> int:
-        """Verdicts that had to be told before their time, for want of room."""
-        return self._attempts.early
+        """Number of verdicts that were given too early, because too many attempts were open."""
+        return self._correlator.early
 
     def differences(self) -> list[CounterMismatch]:
-        """What the kernel counted, and what this run explains of it."""
-        return self._reconcile.differences()
+        """The kernel's counters, compared with the packets of this run."""
+        return self._counter_check.differences()
 
     def _take(self) -> list[HandshakeVerdict]:
-        told, self._told = self._told, []
-        return told
+        verdicts, self._verdicts = self._verdicts, []
+        return verdicts
 
-    def _read(self, attempt: ConnectionAttempt) -> None:
-        attempt.clients = self._behind.clients(attempt.syn)
-        cause = cause_of(attempt, self._spaces)
+    def _judge(self, attempt: ConnectionAttempt) -> None:
+        attempt.clients = self._snat_clients.clients(attempt.syn)
+        cause = cause_of(attempt, self._inspector)
         self._number += 1
         self.by_cause[cause.name] += 1
         answers = [p.hops[0].time for p in (*attempt.synacks, *attempt.resets, *attempt.errors) if p.hops]
         after = max(0, min(answers) - attempt.began) if answers else 0
         syn = attempt.syn
-        self._told.append(
+        self._verdicts.append(
             HandshakeVerdict(
                 self._number, attempt.began + self._offset, attempt.asked, attempt.reached, syn.netns, cause, attempt.again,
                 after, attempt,

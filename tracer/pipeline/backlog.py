@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets that a run has seen and does not come to explain, for it is made to end. A replay explains them afterwards, marked.
+"""Packets that a run has seen but not explained, because it was stopped. A replay explains them afterwards, with a mark.
 
-What such a packet would have asked of the machine was not asked. So no finding and no verdict of a SYN is made of it, and it is
-not among the packets that the run counts.
+The run did not ask the machine the questions that explaining such a packet needs. So no finding and no SYN verdict is made from
+it, and the run does not count it among its packets.
 """
 
 from __future__ import annotations
@@ -17,28 +17,38 @@ from tracer.packets.assembler import PacketAssembler
 
 @dataclass
 class Backlog:
-    """That of one run. evidence: how it is known that explaining has ended, None while it goes on. open: packets in it."""
+    """The backlog of one run.
+
+    Attributes:
+        evidence: how the end of explaining is known; None while packets are still explained.
+        open: number of packets in the backlog, including those that are still open.
+    """
 
     evidence: Evidence | None = None
     open: int = 0
-    _made: list[Packet] = field(default_factory=list)
+    _first_packets: list[Packet] = field(default_factory=list)
     _closed: int = 0
 
-    def begin(self, evidence: Evidence, made: list[Packet] | None = None, closed: int = 0) -> None:
-        """From here on nothing is explained. made: the first packets behind that, if they are already made; closed: how many
-        identities they had."""
-        self.evidence, self._made, self._closed = evidence, made or [], closed
+    def begin(self, evidence: Evidence, first_packets: list[Packet] | None = None, closed: int = 0) -> None:
+        """Marks the point from which no packet is explained.
+
+        Args:
+            evidence: how this point is known.
+            first_packets: packets after this point that are already assembled.
+            closed: number of packet identities in `first_packets`.
+        """
+        self.evidence, self._first_packets, self._closed = evidence, first_packets or [], closed
 
     def count(self, assembler: PacketAssembler) -> int:
-        """How many packets are in it, with those that are open."""
+        """Number of packets in the backlog, including those that are still open."""
         self.open = assembler.open + self._closed if self.evidence else 0
         return self.open
 
     def packets(self, assembler: PacketAssembler) -> Iterator[Packet]:
-        """All of them, each with its mark."""
+        """Yields all packets of the backlog, each marked as unexplained."""
         if not self.evidence:
             return
-        for chunk in (self._made, *([] if self.open == self._closed else assembler.chunks())):
+        for chunk in (self._first_packets, *([] if self.open == self._closed else assembler.chunks())):
             for packet in chunk:
                 packet.unexplained = self.evidence
                 yield packet

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that is run beside the tracing, and the file that says that tracing has begun."""
+"""The command that runs during tracing, and the file that signals that tracing has begun."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from tracer.errors import BadOption, CommandNotFound
 
 COMMAND_SECONDS = 5.0
-"""Time that the command has to end by itself after SIGTERM."""
+"""Time between SIGTERM and SIGKILL for the command, seconds."""
 
 
 def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Starts the command to watch. Raises CommandNotFound."""
+    """Starts the command. Raises CommandNotFound."""
     try:
         return subprocess.Popen(command)
     except OSError as e:
@@ -24,7 +24,7 @@ def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def end(command: subprocess.Popen[bytes] | None) -> None:
-    """Ends a command that is still running, if there is one: asks it to, and after some seconds does not ask any more."""
+    """Ends the command if it is still running: SIGTERM first, SIGKILL after COMMAND_SECONDS."""
     if command and command.poll() is None:
         command.terminate()
         try:
@@ -35,17 +35,17 @@ def end(command: subprocess.Popen[bytes] | None) -> None:
 
 
 def write_ready(path: str, pid: int) -> None:
-    """Tells whoever waits that the probes are on: the file appears whole, with this process's number in it.
+    """Creates the file that signals that the probes are attached. It appears complete, and contains the process number `pid`.
 
     Raises BadOption when it cannot be written.
     """
-    goal = Path(path)
+    target = Path(path)
     try:
-        # A name that nobody can have put a link under; a link under the final name is replaced, not followed.
-        fd, temporary = tempfile.mkstemp(dir=goal.parent, prefix=f".{goal.name}.")
+        # No other user can have placed a link at the temporary name; a link at the final name is replaced, not followed.
+        fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with open(fd, "w", encoding="ascii") as file:
             file.write(f"{pid}\n")
             os.fchmod(fd, 0o644)
-        os.replace(temporary, goal)
+        os.replace(temporary, target)
     except OSError as e:
         raise BadOption(f"--ready-file {path} cannot be written: {e.strerror}.") from e

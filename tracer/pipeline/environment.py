@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a run that ask the live machine, made here and nowhere else.
+"""The objects of a run that query the machine. They are created only here.
 
-`Environment` makes the live ones. A recording makes the same with a tape behind them (tracer/capture/record/environment.py),
-a replay
-makes those that answer from the tape (tracer/capture/replay/environment.py).
+`Environment` creates the live ones. A recording creates the same ones with a record buffer attached
+(tracer/capture/record/environment.py). A replay creates ones that answer from the capture
+(tracer/capture/replay/environment.py).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tracer.rules.nftables.snapshot_cache import UpdateSource
 
 
 class Environment:
-    """Those of a run that nobody records."""
+    """The live objects of a run that is not recorded."""
 
     def cluster_view(self) -> ClusterView:
-        """What names of Kubernetes are found with."""
+        """Kubernetes objects and addresses, used to find names and owners."""
         return ClusterView(ObjectStore(), CniCache(), addresses.local_addresses(), addresses.ipvs_addresses())
 
     def namespaces(self) -> Namespaces:
@@ -40,16 +40,16 @@ class Environment:
     def processes(self) -> Processes:
         return Processes()
 
-    def spaces(self, namespaces: Namespaces, processes: Processes) -> NamespaceInspector:
-        """What verdicts on SYNs ask of namespaces."""
+    def inspector(self, namespaces: Namespaces, processes: Processes) -> NamespaceInspector:
+        """Answers what SYN verdicts need to know about network namespaces."""
         return NamespaceInspector(namespaces, processes)
 
     def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
-        """The kernel function that an address lies in."""
+        """Returns a function that gives the kernel function at an address."""
         return symbols
 
     def node(self) -> HostReader:
-        """What findings ask of the node."""
+        """Answers what findings need to know about the node."""
         return HostReader()
 
     def reader(self) -> TableReader:
@@ -57,21 +57,28 @@ class Environment:
         return TableReader()
 
     def watch(self, watch: UpdateSource) -> UpdateSource:
-        """Reads nftables' rules."""
+        """Reads the rules of nftables."""
         return watch
 
     def changes(self) -> ChangeLog:
-        """Takes what is replaced meanwhile: tables of rules, objects."""
+        """Collects replacements of rule tables and objects during the run."""
         return ChangeLog()
 
     def entries(self) -> ConntrackListener:
-        """What is heard of conntrack's entries."""
+        """Listens to events of conntrack entries."""
         return EntryEvents()
 
     def source(self, session: Session, kube: OwnerResolver) -> LiveSource:
-        """Gives the turns."""
+        """The source of batches."""
         return LiveSource(session, kube)
 
     def close(self, seconds: float | None = None) -> list[str]:
-        """The run is over. seconds: how long it took, None when it was cut short. Returns what the user should be told."""
+        """Ends the run.
+
+        Args:
+            seconds: duration of the run; None when it was cut short.
+
+        Returns:
+            Messages for the user.
+        """
         return []

@@ -8,10 +8,10 @@ from tracer.packets.outcome import BAD
 
 
 def status(summary: RunSummary, with_command: bool) -> int:
-    """The exit status of a finished run (docs/exit-status.md). Without a command, ending is all that can be asked."""
+    """The exit status of a finished run (docs/exit-status.md). Without a command the status is 0."""
     if not with_command:
         return 0
-    if any(f.certain for f in summary.findings) or any(summary.outcomes.get(word) for word in BAD):
+    if any(f.certain for f in summary.findings) or any(summary.outcomes.get(outcome) for outcome in BAD):
         return 10
     if summary.lost or summary.unexplained or summary.unaddressed:
         return 11

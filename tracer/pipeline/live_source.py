@@ -17,7 +17,7 @@ from tracer.pipeline.source import Batch
 
 
 class LiveSource:
-    """The running probes. kube: has something to say now and then."""
+    """Reads batches from the running probes. kube: gives notes and renewed filters."""
 
     def __init__(self, session: Session, kube: OwnerResolver | None = None) -> None:
         self.session, self._kube = session, kube
@@ -35,8 +35,8 @@ class LiveSource:
     def notes(self) -> list[str]:
         return (self._kube.notes() if self._kube else []) + user_warnings.read()
 
-    def set_filter(self, to: Filter) -> None:
-        self.session.set_filter(to)
+    def set_filter(self, new_filter: Filter) -> None:
+        self.session.set_filter(new_filter)
 
     def mark_unexplained(self, chunks: int) -> None: ...
 

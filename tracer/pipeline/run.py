@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of the tracer: probes on, batches in, packets out, until something says stop."""
+"""One run of the tracer: reads batches of events and prints packets until it is stopped."""
 
 from __future__ import annotations
 
@@ -24,14 +24,21 @@ from tracer.pipeline.source import Batch, EventSource
 from tracer.render.base import Output
 
 POLL_SECONDS = 0.05
+"""Pause between two reads of the ring buffer, seconds."""
 RULES_SECONDS = 5.0
-"""How long the end of a run may wait for rules that are being read."""
+"""Maximum time that the end of a run waits for rules that are being read, seconds."""
 EXPLAINING = "Explaining what was seen; Ctrl-C again ends at once."
 
 
 @dataclass(frozen=True)
 class RunLimits:
-    """When a run ends by itself. count: packets, 0 = no limit. seconds: 0 = no limit."""
+    """When a run ends by itself.
+
+    Attributes:
+        count: number of printed packets; 0 = no limit.
+        seconds: duration; 0 = no limit.
+        drops_only: only packets with a bad outcome are printed and counted.
+    """
 
     count: int = 0
     seconds: float = 0
@@ -39,7 +46,7 @@ class RunLimits:
 
 
 class Run:
-    """Joins a source, the journeys and an output; and Kubernetes' names and what they let find, if there are any."""
+    """Connects a source, the packet assembler and an output, and optionally owners, findings and connections."""
 
     def __init__(
         self,
@@ -55,21 +62,21 @@ class Run:
         self._kube, self._findings, self._connections = kube, findings, connections
         self.summary = RunSummary()
         self._stop = StopRequest()
-        self._full = self._noted = False
+        self._is_limit_reached = self._is_delay_noted = False
         self._backlog = Backlog()
 
     def begin(self) -> None:
-        """The probes are on, and packets come from now on."""
+        """Call when the probes are attached, before the first batch."""
         if self._connections:
             self._connections.start(self._output)
 
-    def follow(self, stop: StopRequest, command: subprocess.Popen[bytes] | None = None) -> None:
-        """Prints packets until stopped, a limit is reached, or the command has ended; then prints what is left.
+    def trace(self, stop: StopRequest, command: subprocess.Popen[bytes] | None = None) -> None:
+        """Prints packets until stopped, a limit is reached, or the command has ended; then prints the remaining packets.
 
-        What there was no time for, once it was stopped, is counted in totals.unexplained.
+        Packets that could not be explained in time after the stop are counted in `summary.unexplained`.
         """
         self._stop, began = stop, time.monotonic()
-        while not (stop.asked or self._full):
+        while not (stop.is_requested or self._is_limit_reached):
             if self._limits.seconds and time.monotonic() - began >= self._limits.seconds:
                 break
             if command and command.poll() is not None:
@@ -77,34 +84,43 @@ class Run:
                 break
             time.sleep(POLL_SECONDS)
             self._read()
-        last = time.monotonic() + RULES_SECONDS
-        while self._assembler.is_waiting_for_rules and not self._full and time.monotonic() < last and not stop.late:
+        until = time.monotonic() + RULES_SECONDS
+        while self._assembler.is_waiting_for_rules and not self._is_limit_reached:
+            if time.monotonic() >= until or stop.is_overdue:
+                break
             time.sleep(POLL_SECONDS)
             self._read()
         self._read(last=True)
         self._finish(time.monotonic() - began)
 
-    def replay(self, batches: Iterable[Batch], stop: StopRequest, seconds: float | None = None, early: bool = False) -> None:
-        """Prints the packets of turns that were recorded.
+    def replay(
+        self, batches: Iterable[Batch], stop: StopRequest, seconds: float | None = None, stop_at_limit: bool = False
+    ) -> None:
+        """Prints the packets of recorded batches.
 
-        seconds: how long that run took, None = as long as its turns. early: ends at the limit, as the recorded run did not.
+        Args:
+            batches: the recorded batches, oldest first.
+            stop: request to end.
+            seconds: duration of the recorded run; None = the time from its first batch to its last.
+            stop_at_limit: stop at this run's packet limit, before the end of the recording.
         """
-        self._stop, began, turn = stop, 0, Batch(0, record.NOTHING)
-        for turn in batches:
-            began = began or turn.now
-            self._process(turn)
-            if stop.asked or (early and self._full):
+        self._stop, began, batch = stop, 0, Batch(0, record.NOTHING)
+        for batch in batches:
+            began = began or batch.now
+            self._process(batch)
+            if stop.is_requested or (stop_at_limit and self._is_limit_reached):
                 break
-        if not turn.last:
-            self._process(Batch(turn.now, record.NOTHING, last=True))
-        self._finish((turn.now - began) / 1e9 if seconds is None else seconds)
-        if not (early and self._full):
+        if not batch.last:
+            self._process(Batch(batch.now, record.NOTHING, last=True))
+        self._finish((batch.now - began) / 1e9 if seconds is None else seconds)
+        if not (stop_at_limit and self._is_limit_reached):
             self._explain_backlog()
 
     def _explain_backlog(self) -> None:
-        """Prints what the recorded run had not explained: no part of its totals, findings, SYNs and timelines."""
+        """Prints the packets that the recorded run had not explained. They are not part of its summary, findings, SYN verdicts
+        and timelines."""
         for packet in self._backlog.packets(self._assembler):
-            if self._stop.asked:
+            if self._stop.is_requested:
                 return
             if self._kube:
                 if not self._kube.wants(packet):
@@ -120,11 +136,11 @@ class Run:
         self.summary.findings = self._findings.all if self._findings else []
 
     def _read(self, last: bool = False) -> None:
-        with self._still():
+        with self._frozen_objects():
             self._process(self._source.read(last))
 
-    def _still(self) -> AbstractContextManager[object]:
-        """Within a turn the objects of Kubernetes do not change: all its packets are explained by the same."""
+    def _frozen_objects(self) -> AbstractContextManager[object]:
+        """Freezes the Kubernetes objects during a batch, so that all its packets are explained by the same objects."""
         return self._kube.unchanged() if self._kube else nullcontext()
 
     def _process(self, batch: Batch) -> None:
@@ -140,7 +156,7 @@ class Run:
             self.summary.lost += loss.count
             self._output.lost(loss)
         for packet in self._packets(batch):
-            self._print(packet)
+            self._process_packet(packet)
         unexplained = self._backlog.count(self._assembler)
         if batch.last:
             self.summary.unexplained = unexplained
@@ -149,17 +165,17 @@ class Run:
         if self._connections:
             self._connections.expire(batch.now, self._output)
         self.summary.events, self.summary.unaddressed = self._assembler.events, self._assembler.unaddressed
-        self._ask_kube()
+        self._update_kube()
 
     def _packets(self, batch: Batch) -> Iterator[Packet]:
-        """Those that are over, as long as there is time for them; in a replay, those that the run had time for."""
-        chunks, taken = self._assembler.chunks(None if batch.last else batch.now), 0
+        """Yields closed packets until the time to explain is over; in a replay, only those that the recorded run explained."""
+        chunks, explained = self._assembler.chunks(None if batch.last else batch.now), 0
         while not self._backlog.evidence:
             open_before = self._assembler.open
-            if self._stop.late or taken == batch.explained:
+            if self._stop.is_overdue or explained == batch.explained:
                 if open_before:
                     self._backlog.begin(Evidence.OBSERVED)
-                    self._source.mark_unexplained(taken)
+                    self._source.mark_unexplained(explained)
                 return
             chunk = next(chunks, None)
             if chunk is None:
@@ -167,15 +183,15 @@ class Run:
             if self._source.was_unexplained():
                 self._backlog.begin(Evidence.DERIVED, chunk, open_before - self._assembler.open)
                 return
-            taken += 1
+            explained += 1
             yield from chunk
             self._source.poll_losses()
-            if self._stop.asked and self._assembler.open > CHUNK_PACKETS and not self._noted:
-                self._noted = True
+            if self._stop.is_requested and self._assembler.open > CHUNK_PACKETS and not self._is_delay_noted:
+                self._is_delay_noted = True
                 self._output.note(EXPLAINING)
 
-    def _ask_kube(self) -> None:
-        """Says what it has to say, and follows an object whose addresses have changed."""
+    def _update_kube(self) -> None:
+        """Prints the source's notes, and renews the filter when a selected object has changed its addresses."""
         for note in self._source.notes():
             self._output.note(note)
         if self._kube:
@@ -183,8 +199,8 @@ class Run:
             if new:
                 self._source.set_filter(new)
 
-    def _print(self, packet: Packet) -> None:
-        if self._full:
+    def _process_packet(self, packet: Packet) -> None:
+        if self._is_limit_reached:
             return
         if self._kube:
             if not self._kube.wants(packet):
@@ -192,18 +208,18 @@ class Run:
             self._kube.attribute(packet)
         if self._connections:
             self._connections.feed(packet)
-        # What a packet shows does not depend on whether it is printed.
+        # Findings do not depend on whether the packet is printed.
         found = self._findings.look(packet) if self._findings else []
         if not self._limits.drops_only or packet.outcome in BAD:
-            self._show(packet)
+            self._print_packet(packet)
         for finding in found:
             self._output.finding(finding)
 
-    def _show(self, packet: Packet) -> None:
-        totals = self.summary
-        totals.packets += 1
-        totals.incomplete += not packet.complete
-        totals.outcomes[packet.outcome] = totals.outcomes.get(packet.outcome, 0) + 1
+    def _print_packet(self, packet: Packet) -> None:
+        summary = self.summary
+        summary.packets += 1
+        summary.incomplete += not packet.complete
+        summary.outcomes[packet.outcome] = summary.outcomes.get(packet.outcome, 0) + 1
         if not (self._connections and self._connections.by_connection):
             self._output.packet(packet)
-        self._full = bool(self._limits.count) and totals.packets >= self._limits.count
+        self._is_limit_reached = bool(self._limits.count) and summary.packets >= self._limits.count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run is asked to end: by Ctrl-C, SIGTERM, a terminal that is closed (SIGHUP), or by its caller."""
+"""Requests to end a run: Ctrl-C, SIGTERM, a closed terminal (SIGHUP), or a call."""
 
 from __future__ import annotations
 
@@ -13,71 +13,76 @@ from types import FrameType
 from tracer.errors import Interrupted
 
 END_SECONDS = 5.0
-"""How long a run that was asked to end goes on to explain what it has seen: on a busy node, a ring full of packets."""
+"""Maximum time that a run explains packets after a request to end, seconds. On a busy node these are a ring full of packets."""
 
 
 class StopRequest:
-    """asked: a run is to end when it has explained what it has seen. late: now, whatever is left."""
+    """A request to end, with a deadline.
+
+    Attributes:
+        is_requested: the run should end after it has explained the packets that it has seen.
+        is_overdue: the run should end now, with packets left unexplained.
+    """
 
     def __init__(self) -> None:
-        self._until = math.inf
+        self._deadline = math.inf
 
     @property
-    def asked(self) -> bool:
-        return self._until < math.inf
+    def is_requested(self) -> bool:
+        return self._deadline < math.inf
 
     @property
-    def late(self) -> bool:
-        return time.monotonic() > self._until
+    def is_overdue(self) -> bool:
+        return time.monotonic() > self._deadline
 
     def request(self) -> None:
-        self._until = min(self._until, time.monotonic() + END_SECONDS)
+        self._deadline = min(self._deadline, time.monotonic() + END_SECONDS)
 
-    def hurry(self) -> None:
-        self._until = 0.0
+    def end_now(self) -> None:
+        self._deadline = 0.0
 
 
 class StopSignals(StopRequest):
-    """Ctrl-C, SIGTERM and SIGHUP end a run, twice: at once. They do not interrupt what it is doing.
+    """Ends a run on Ctrl-C, SIGTERM or SIGHUP; a second signal ends it at once. Signals do not interrupt the current work.
 
-    SIGHUP stays ignored where it was ignored from the start: nohup asks for that.
+    SIGHUP stays ignored if it was ignored at the start, as under nohup.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        ends = [signal.SIGINT, signal.SIGTERM]
-        ends += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
-        self._before = {s: signal.signal(s, self._ask) or signal.SIG_DFL for s in ends}
+        handled = [signal.SIGINT, signal.SIGTERM]
+        handled += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
+        self._previous_handlers = {s: signal.signal(s, self._handle) or signal.SIG_DFL for s in handled}
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            self.hurry()
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.is_requested:
+            self.end_now()
         else:
             self.request()
 
     def restore(self) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
 
 class ReadingSignals(StopSignals):
-    """While a capture is read: there is nothing to save, so the second signal ends it wherever it is, with KeyboardInterrupt.
+    """Signals while a capture is read. There is nothing to save, so the second signal raises KeyboardInterrupt at any point.
 
-    So does the first one when END_SECONDS were not enough: a part of a capture can be as large as its maker wants.
+    END_SECONDS after the first signal KeyboardInterrupt is raised, too: one part of a capture can be very large.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._alarm = signal.signal(signal.SIGALRM, self._now)
+        self._alarm = signal.signal(signal.SIGALRM, self._interrupt)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            self._now(number, frame)
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.is_requested:
+            self._interrupt(number, frame)
         self.request()
         signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
 
-    def _now(self, number: int, frame: FrameType | None) -> None:
-        self.hurry()
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.end_now()
         raise KeyboardInterrupt
 
     def restore(self) -> None:
@@ -88,20 +93,20 @@ class ReadingSignals(StopSignals):
 
 @contextmanager
 def reading(paths: Sequence[str]) -> Iterator[ReadingSignals]:
-    """Captures are read in the block. Raises Interrupted when it was asked to end there, however far the block has come."""
+    """A block in which captures are read. Raises Interrupted when a signal requested the end, at any point of the block."""
     stop = ReadingSignals()
-    why = Interrupted(f"Interrupted while reading {' and '.join(paths)}: the answer is not complete.")
+    interrupted = Interrupted(f"Interrupted while reading {' and '.join(paths)}: the answer is not complete.")
     try:
         yield stop
     except KeyboardInterrupt:
-        raise why from None
+        raise interrupted from None
     except BrokenPipeError:
-        raise  # Ctrl-C ends the reader of a pipe, too
+        raise  # Ctrl-C also ends the process that reads the pipe
     except Exception:
-        if stop.asked:
-            raise why from None  # what was interrupted may say so in its own words
+        if stop.is_requested:
+            raise interrupted from None  # the interrupted code may raise its own exception
         raise
     finally:
         stop.restore()
-    if stop.asked:
-        raise why
+    if stop.is_requested:
+        raise interrupted

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a run's inputs come from: the machine as it is now, or a capture of it.
+"""The inputs of a run: from the live machine or from a capture.
 
-A turn is one look at what has happened. Whatever depends on the moment comes in with a turn, or as the answer to a question
-that is asked while a turn's packets are explained. So whoever keeps the turns and the answers can do the run again.
+A batch holds the events that one read of the ring buffer returns. Every input that depends on the time comes with a batch, or
+as the answer to a question that is asked while the packets of a batch are explained. So the recorded batches and answers are
+enough to repeat the run.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """now: ns, CLOCK_MONOTONIC, taken before the drain. batch: of `struct event`. losses: since the turn before.
+    """Events of one read of the ring buffer.
 
-    last: no turn follows, so every packet that is open is over. explained: of a recorded turn, how many parcels of packets its
-    run had explained when it ended; None = all.
+    Attributes:
+        now: ns, CLOCK_MONOTONIC, taken before the ring is drained.
+        events: array of `struct event`.
+        losses: losses since the previous batch.
+        last: no batch follows, so every open packet is closed.
+        explained: for a recorded batch: how many chunks of packets its run had explained when it ended; None = all.
     """
 
     now: int
@@ -36,18 +41,25 @@ class Batch:
 
 
 class EventSource(Protocol):
-    """What a run asks for its next turn, and for what the user should be told after it.
+    """Gives a run its batches, and messages for the user."""
 
-    glance: called often while packets are explained, which may take long: a source that counts losses notes when they were.
-    to: the filter that the probes are to have from now on. left: explaining has ended, and so many parcels of this turn are
-    explained. renewals: filters that the probes have got since the turn before. unasked: whether explaining the last parcel
-    asked what the recorded run never asked, so that it had ended before.
-    """
+    def read(self, last: bool) -> Batch:
+        """The next batch. last: it is the last one."""
 
-    def read(self, last: bool) -> Batch: ...
-    def notes(self) -> list[str]: ...
-    def poll_losses(self) -> None: ...
-    def set_filter(self, to: Filter) -> None: ...
-    def mark_unexplained(self, chunks: int) -> None: ...
-    def was_unexplained(self) -> bool: ...
-    def renewals(self) -> list[RenewedFilter]: ...
+    def notes(self) -> list[str]:
+        """Messages for the user since the previous call."""
+
+    def poll_losses(self) -> None:
+        """Called often while packets are explained, which may take long. A source that counts losses notes their time."""
+
+    def set_filter(self, new_filter: Filter) -> None:
+        """The filter of the probes from now on."""
+
+    def mark_unexplained(self, chunks: int) -> None:
+        """Explaining has ended. chunks: number of chunks of this batch that are explained."""
+
+    def was_unexplained(self) -> bool:
+        """Whether explaining the last chunk needed an answer that the recorded run never requested: it had ended before."""
+
+    def renewals(self) -> list[RenewedFilter]:
+        """Filters that the probes have received since the previous batch."""

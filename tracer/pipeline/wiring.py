@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts together what every run on a live kernel needs, whichever command asks for it."""
+"""Creates the objects that every run on a live kernel needs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tracer.rules import live_resolver
 from tracer.rules.rule_resolver import RuleResolver
 
 
-def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, parts: Environment) -> RuleResolver:
-    """What explains hits by rules, until the stack unwinds."""
-    nft = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
-    watching = live_resolver.watching(namespaces, session.acts, nft is not None, parts.reader, parts.watch)
-    hits, why = stack.enter_context(watching)
-    if nft and why:
-        session.refused.append(UnavailableProbe(nft, why))
+def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, environment: Environment) -> RuleResolver:
+    """The resolver of rules, until the stack unwinds."""
+    nft_probe = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
+    watching = live.watching(namespaces, session.acts, nft_probe is not None, environment.reader, environment.watch)
+    resolver, reason = stack.enter_context(watching)
+    if nft_probe and reason:
+        session.refused.append(UnavailableProbe(nft_probe, reason))
     stack.enter_context(LateModules(session.refused))
-    return hits
+    return resolver

@@ -100,9 +100,10 @@ def test_steps_are_kept_when_they_are_taken(tmp_path: Path) -> None:
     changes.rules(5, "nat")
     buffer.flush()
     assert not chunks, "nobody has taken it"
-    assert [step.text for step in changes.read()] == ["somebody replaced nat"]
+    assert [step.text for step in changes.read()] == ["an unknown program replaced nat"]
     buffer.flush()
-    assert [(kind, body) for _, kind, _, body in chunks[0].records] == [(Record.CHANGE.value, [[5, "somebody replaced nat"]])]
+    stored = [(Record.CHANGE.value, [[5, "an unknown program replaced nat"]])]
+    assert [(kind, body) for _, kind, _, body in chunks[0].records] == stored
     assert changes.read() == []
 
 

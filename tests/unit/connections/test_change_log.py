@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracer.connections.change_log import ChangeLog, program
+from tracer.connections.change_log import ChangeLog, program_name
 from tracer.kube.store import ObjectStore
 from tracer.model.timeline import TimelineEntry
 
@@ -20,10 +20,10 @@ def test_iptables_is_named_after_who_called_it(tmp_path: Path) -> None:
     process(tmp_path, 9, "kube-proxy", 1)
     process(tmp_path, 20, "iptables", 1)
     process(tmp_path, 30, "calico-node", 9)
-    assert program(10, tmp_path) == "kube-proxy"
-    assert program(20, tmp_path) == "iptables", "its parent is init"
-    assert program(30, tmp_path) == "calico-node"
-    assert program(99, tmp_path) == "somebody", "it has ended"
+    assert program_name(10, tmp_path) == "kube-proxy"
+    assert program_name(20, tmp_path) == "iptables", "its parent is init"
+    assert program_name(30, tmp_path) == "calico-node"
+    assert program_name(99, tmp_path) == "an unknown program", "it has ended"
 
 
 def test_changes_are_taken_once() -> None:
@@ -31,7 +31,8 @@ def test_changes_are_taken_once() -> None:
     changes.rules(5, "nat", 0)
     changes.objects()
     assert changes.read() == [
-        TimelineEntry(5, "change", "somebody replaced nat"), TimelineEntry(77, "change", "Kubernetes' objects changed"),
+        TimelineEntry(5, "change", "an unknown program replaced nat"),
+        TimelineEntry(77, "change", "Kubernetes' objects changed"),
     ]  # fmt: skip
     assert changes.read() == []
 

@@ -33,7 +33,7 @@ def test_udp_and_ipv6() -> None:
 
 def test_who_removed_entries() -> None:
     data = message(0, conntrack_events.F_CREATE, port=9) + message(2, port=4242) + message(2)
-    assert list(conntrack_events.removers(data)) == [4242], "the others are the kernel's"
+    assert list(conntrack_events.removing_ports(data)) == [4242], "the others are the kernel's"
 
 
 def test_what_is_no_event_is_passed_over() -> None:
@@ -49,7 +49,8 @@ def event(what: str, time: int = 0, **more: int) -> EntryEvent:
 def test_words() -> None:
     ends = EntryExpiry()
     assert ends.format(event("created", timeout=120)) == "created, SYN_SENT, 120 s"
-    assert ends.format(event("changed", status=conntrack_events.ASSURED, timeout=60)) == "changed assured, SYN_SENT, 60 s"
+    assured = event("changed", status=conntrack_events.STATUS_ASSURED, timeout=60)
+    assert ends.format(assured) == "changed assured, SYN_SENT, 60 s"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_words() -> None:
     [
         (120, "expired"),
         (119, "expired"),
-        (30, "removed 90 s before its time (derived): ended by a reset, evicted for want of room, or flushed"),
+        (30, "removed 90 s before its timeout (derived): ended by a reset, evicted from a full table, or flushed"),
     ],
 )
 def test_an_end_before_its_time(after: int, words: str) -> None:
@@ -74,12 +75,12 @@ def test_who_removed_it() -> None:
 
 
 def test_ends_are_bounded() -> None:
-    ends = EntryExpiry(most=3)
+    ends = EntryExpiry(max_entries=3)
     for n in range(10):
         ends.format(EntryEvent(0, "created", "TCP", Endpoints("10.0.0.1", n, "10.0.0.2", 80), REPLY, timeout=9))
-    assert len(ends._until) == 3
+    assert len(ends._expires) == 3
 
 
 def test_nothing_is_loaded_for_it(tmp_path: Path) -> None:
-    assert "nf_conntrack_netlink is not loaded" in conntrack_events.why_not(tmp_path / "none")
-    assert conntrack_events.why_not(tmp_path) == ""
+    assert "nf_conntrack_netlink is not loaded" in conntrack_events.unavailable_reason(tmp_path / "none")
+    assert conntrack_events.unavailable_reason(tmp_path) == ""

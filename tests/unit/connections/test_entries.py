@@ -13,7 +13,7 @@ from tracer.model.packet import Drop, Endpoints, Flow, Hop, IpvsDecision, Nat, P
 
 
 def texts(*hops: Hop) -> list[str]:
-    return [s.text for s in entries.entry(packet(ASKED, "SYN", list(hops)), "->").stages]
+    return [s.text for s in entries.make_entry(packet(ASKED, "SYN", list(hops)), "->").stages]
 
 
 def test_what_only_lets_it_pass_is_no_stage() -> None:
@@ -27,8 +27,8 @@ def test_rewrites() -> None:
         "PREROUTING DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (derived)  Service default/web, NodePort 30285"
     ]
     both = Nat("rewritten", ASKED, Endpoints("10.0.0.1", 1, "fd00::1", 2))
-    assert entries.rewrite(both) == "192.168.56.1:40812 -> 10.0.0.1:1 and 192.168.56.10:30285 -> [fd00::1]:2"
-    assert entries.rewrite(Nat("DNAT", Endpoints("a", 0, "b", 0), Endpoints("a", 0, "c", 0))) == "b -> c"
+    assert entries.format_rewrite(both) == "192.168.56.1:40812 -> 10.0.0.1:1 and 192.168.56.10:30285 -> [fd00::1]:2"
+    assert entries.format_rewrite(Nat("DNAT", Endpoints("a", 0, "b", 0), Endpoints("a", 0, "c", 0))) == "b -> c"
 
 
 def test_where_it_comes_into_another_namespace() -> None:
@@ -58,10 +58,10 @@ def test_what_a_closed_socket_frees_is_no_drop() -> None:
 
 
 def test_ends() -> None:
-    good, lost = entries.entry(syn(*at_listener(True)), "->"), entries.entry(syn(complete=False), "->")
+    good, lost = entries.make_entry(syn(*at_listener(True)), "->"), entries.make_entry(syn(complete=False), "->")
     assert (good.end, good.bad) == ("SYN answered by pid 4242 nginx in pod-a", False)
     assert lost.end == "forwarded to cni0 (incomplete)"
-    assert entries.entry(syn(*at_listener(False)), "->").bad
+    assert entries.make_entry(syn(*at_listener(False)), "->").bad
 
 
 def test_icmp_errors_by_name() -> None:
@@ -69,7 +69,7 @@ def test_icmp_errors_by_name() -> None:
     hops = [Hop(MS, "hook", "pod-a", "OUTPUT")]
     ends = Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
     error = Packet(1, 0, "pod-a", "", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 4))
-    assert entries.entry(error, "!").text == "ICMP fragmentation needed, 0 B, sent by pod-a"
+    assert entries.make_entry(error, "!").text == "ICMP fragmentation needed, 0 B, sent by pod-a"
 
 
 def test_ipvs_is_named() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.support.syns import ASKED, HALF, INSIDE, MS, packet, syn, synack
-from tracer.connections.index import BY_ENDS, ConnectionIndex, identity_of
+from tracer.connections.index import BY_ENDS, ConnectionIndex, connection_key
 from tracer.model.packet import Endpoints, Flow, Hop, Packet
 from tracer.model.timeline import ConnectionKey
 
@@ -15,15 +15,15 @@ TRACKED = ConnectionKey("TCP", ASKED, 0, "node")
 
 def learned() -> ConnectionIndex:
     leads = ConnectionIndex()
-    leads.learn(1, TRACKED, syn())
+    leads.add(1, TRACKED, syn())
     return leads
 
 
 def test_conntrack_leads_first() -> None:
     leads = learned()
-    leads.learn(2, ConnectionKey("TCP", INSIDE), packet(INSIDE, "ACK", [Hop(0, "socket", "pod-a")]))
+    leads.add(2, ConnectionKey("TCP", INSIDE), packet(INSIDE, "ACK", [Hop(0, "socket", "pod-a")]))
     assert next(leads.numbers(synack())) == (1, "")
-    assert identity_of(syn()) == TRACKED and identity_of(synack()) == TRACKED, "both ways"
+    assert connection_key(syn()) == TRACKED and connection_key(synack()) == TRACKED, "both ways"
 
 
 def test_ends_lead_in_both_directions() -> None:
@@ -44,15 +44,15 @@ def test_an_icmp_error_is_led_by_what_it_quotes() -> None:
 
 def test_entries_of_conntrack() -> None:
     leads = learned()
-    assert leads.of_entry(TRACKED) == leads.of_entry(ConnectionKey("TCP", INSIDE)) == 1
-    assert leads.of_entry(ConnectionKey("UDP", ASKED, 0, "node")) is None
+    assert leads.find(TRACKED) == leads.find(ConnectionKey("TCP", INSIDE)) == 1
+    assert leads.find(ConnectionKey("UDP", ASKED, 0, "node")) is None
 
 
 def test_what_is_forgotten_leads_nowhere() -> None:
     leads = learned()
     newer = syn(seq=5)
-    leads.learn(2, TRACKED, newer)
-    leads.forget(1)
+    leads.add(2, TRACKED, newer)
+    leads.remove(1)
     assert next(leads.numbers(newer)) == (2, ""), "what a newer one has taken over stays its own"
-    leads.forget(2)
+    leads.remove(2)
     assert not list(leads.numbers(newer)) and not len(leads) and not leads._by_alias and not leads._by_identity

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tests.support.syns import ASKED, HALF, INSIDE, MS, SEQ, at_listener, last_ack, packet, syn, synack, way
 from tracer.connections import tracker
-from tracer.connections.tracker import GRACE_NS, QUIET_NS, ConnectionTracker
+from tracer.connections.tracker import GRACE_NS, IDLE_NS, ConnectionTracker
 from tracer.model.packet import Drop, Endpoints, Flow, Hop, Packet
 from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
 
@@ -114,28 +114,28 @@ def test_a_closed_connection_is_told_after_a_moment() -> None:
     of.feed(segment("ACK", SECOND + 2 * MS))
     (one,) = of.expire(2 * SECOND)
     assert (one.state, one.why, one.packets, len(of)) == ("closed", "", 4, 0)
-    assert not len(of._leads) and not of._steps
+    assert not len(of._index) and not of._entry_count
 
 
 def test_a_quiet_connection_is_told_and_goes_on() -> None:
     of = ConnectionTracker()
     of.feed(syn())
-    assert of.expire(QUIET_NS // 2) == []
-    (one,) = of.expire(2 * QUIET_NS)
+    assert of.expire(IDLE_NS // 2) == []
+    (one,) = of.expire(2 * IDLE_NS)
     assert (one.why, len(one.entries)) == ("quiet", 1)
-    of.written(one)
-    assert of.expire(3 * QUIET_NS) == [], "nothing new"
-    of.feed(synack(at=3 * QUIET_NS))
-    (again,) = of.expire(5 * QUIET_NS)
+    of.mark_written(one)
+    assert of.expire(3 * IDLE_NS) == [], "nothing new"
+    of.feed(synack(at=3 * IDLE_NS))
+    (again,) = of.expire(5 * IDLE_NS)
     assert again is one and [s.text for s in one.entries] == ["SYN ACK, 60 B"] and one.printed == 1
 
 
 def test_changes_stand_between_packets() -> None:
     of = ConnectionTracker()
     of.feed(syn())
-    of.changed(TimelineEntry(3 * MS, "change", "kube-proxy replaced nat"))
+    of.add_change(TimelineEntry(3 * MS, "change", "kube-proxy replaced nat"))
     of.feed(synack())
-    of.changed(TimelineEntry(6 * MS, "change", "after the last packet"))
+    of.add_change(TimelineEntry(6 * MS, "change", "after the last packet"))
     (one,) = of.flush()
     assert [(s.kind, s.time) for s in one.entries] == [("packet", 0), ("change", 3 * MS), ("packet", 5 * MS)]
 
@@ -152,7 +152,7 @@ def test_conntracks_events_and_verdicts_find_their_timeline() -> None:
 def test_a_long_connection_keeps_its_first_and_last_steps() -> None:
     many = [segment("PSH ACK", n * MS, seq=n, identity=n) for n in range(1, 200)]
     (one,) = rest(syn(), *many)
-    kept = tracker.FIRST_STEPS + tracker.LAST_STEPS
+    kept = tracker.FIRST_ENTRIES + tracker.LAST_ENTRIES
     assert (len(one.entries), one.left_out, one.packets) == (kept, 200 - kept, 200)
     assert one.entries[0].text == "SYN, 60 B" and one.entries[-1].time == 199 * MS
 
@@ -166,7 +166,7 @@ def a_syn(n: int) -> Packet:
 
 
 def test_those_quiet_longest_age_out_and_are_told() -> None:
-    of = ConnectionTracker(most=10)
+    of = ConnectionTracker(max_timelines=10)
     for n in range(25):
         of.feed(a_syn(n))
     aged = of.expire(0)
@@ -176,11 +176,11 @@ def test_those_quiet_longest_age_out_and_are_told() -> None:
 
 
 def test_steps_are_bounded_too() -> None:
-    of = ConnectionTracker(most_steps=30)
+    of = ConnectionTracker(max_entries=30)
     for n in range(20):
         of.feed(a_syn(n))
         of.add_entry(ConnectionKey("TCP", a_syn(n).endpoints, 0, "node"), TimelineEntry(n, "conntrack", "created"))
-    assert of._steps <= 31 and of.counts["aged out"] >= 4
+    assert of._entry_count <= 31 and of.counts["aged out"] >= 4
 
 
 def test_what_a_connection_costs() -> None:
@@ -200,8 +200,8 @@ def test_a_hundred_thousand_open_connections_do_not_stop_it() -> None:
         of.feed(a_syn(n))
         if n < count and n % 10_000 == 0:
             of.expire(n * 1000)
-    assert len(of) == count == tracker.MOST_TIMELINES and of.counts["aged out"] == 100
-    assert len(of._leads) == count
+    assert len(of) == count == tracker.MAX_TIMELINES and of.counts["aged out"] == 100
+    assert len(of._index) == count
     assert len(of.expire(count * 1000)) == 100
 
 
@@ -217,9 +217,9 @@ def test_idle_connections_are_not_looked_at_again() -> None:
     of = ConnectionTracker()
     for n in range(3000):
         of.feed(a_syn(n))
-    late = 10 * QUIET_NS
+    late = 10 * IDLE_NS
     assert [len(of.expire(late)) for _ in range(4)] == [1000, 1000, 1000, 0]
-    assert len(of) == 3000 and not of._untold
+    assert len(of) == 3000 and not of._pending
 
 
 def test_what_was_told_is_not_kept() -> None:
@@ -227,11 +227,11 @@ def test_what_was_told_is_not_kept() -> None:
     of, told = ConnectionTracker(), []
     for n in range(1, 5):
         for m in range(30):
-            of.feed(segment("PSH ACK", n * 3 * QUIET_NS + m, seq=100 * n + m, identity=100 * n + m))
-        (one,) = of.expire(n * 3 * QUIET_NS + 2 * QUIET_NS)
+            of.feed(segment("PSH ACK", n * 3 * IDLE_NS + m, seq=100 * n + m, identity=100 * n + m))
+        (one,) = of.expire(n * 3 * IDLE_NS + 2 * IDLE_NS)
         told += [s.time for s in one.entries]
-        of.written(one)
-    assert len(told) == len(set(told)) == 120 and not of._steps and not one.left_out
+        of.mark_written(one)
+    assert len(told) == len(set(told)) == 120 and not of._entry_count and not one.left_out
 
 
 def test_a_packet_out_of_a_tunnel_goes_on() -> None:
@@ -244,7 +244,7 @@ def test_a_packet_out_of_a_tunnel_goes_on() -> None:
     (one,) = rest(first, rest_of_it, again)
     assert one.packets == 2
     step, later = one.entries
-    assert [s.text for s in step.stages] == ["in node-2, by vxlan0, known by its header"]
+    assert [s.text for s in step.stages] == ["in node-2, by vxlan0, recognised by its header"]
     assert [s.time for s in step.stages] == [3 * MS]
     assert step.end == rest_of_it.verdict
     assert later.remark.startswith(f"sent again (2. try), the first ended: {rest_of_it.verdict}")
@@ -263,10 +263,10 @@ def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
 def test_the_rest_of_what_was_told_is_said_to_be_that() -> None:
     of = ConnectionTracker()
     of.feed(packet(ASKED, "SYN", way(), 1, seq=SEQ))
-    (one,) = of.expire(2 * QUIET_NS)
-    of.written(one)
-    late = packet(ASKED, "SYN", [Hop(3 * QUIET_NS, "drop", "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
+    (one,) = of.expire(2 * IDLE_NS)
+    of.mark_written(one)
+    late = packet(ASKED, "SYN", [Hop(3 * IDLE_NS, "drop", "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
     late.continues = 1
     of.feed(late)
     (step,) = of.flush()[0].entries
-    assert step.remark == "the rest of a packet that was told before, joined by its addresses" and one.retransmitted == 0
+    assert step.remark == "the rest of a packet that was shown before, joined by its addresses" and one.retransmitted == 0

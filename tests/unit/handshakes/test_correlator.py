@@ -54,7 +54,7 @@ def test_an_answered_syn_waits_for_the_last_ack(open_: HandshakeCorrelator, read
     open_.expire(201 * MS)
     (one,) = read
     assert ([p.tcp_flags for p in one.synacks], [p.tcp_flags for p in one.acks]) == (["SYN ACK"], ["ACK"])
-    assert not len(open_) and not open_._by_next and not open_._by_ends and not open_._ends
+    assert not len(open_) and not open_._by_next_seq and not open_._by_ends and not open_._ends
 
 
 def test_a_dropped_syn_is_told_at_once(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:

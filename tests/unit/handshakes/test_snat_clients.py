@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.syns import HALF, INSIDE, decision_detail, packet, syn, verdicts, way
 from tracer.handshakes import snat_clients
-from tracer.handshakes.snat_clients import SnatClients, snat
+from tracer.handshakes.snat_clients import SnatClients, find_snat
 from tracer.model.packet import Drop, Hop, Nat, Packet
 
 
@@ -29,12 +29,12 @@ def test_clients_are_counted_once_each() -> None:
 
 def test_a_new_port_alone_is_no_shared_address() -> None:
     moved = replace(HALF, sport=1)
-    assert snat(packet(HALF, "SYN", [Hop(0, "nat", "node", nat=Nat("MASQUERADE", HALF, moved))])) is None
-    assert snat(packet(HALF, "SYN", way())) == Nat("MASQUERADE", HALF, INSIDE)
+    assert find_snat(packet(HALF, "SYN", [Hop(0, "nat", "node", nat=Nat("MASQUERADE", HALF, moved))])) is None
+    assert find_snat(packet(HALF, "SYN", way())) == Nat("MASQUERADE", HALF, INSIDE)
 
 
 def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snat_clients, "MOST_CLIENTS", 3)
+    monkeypatch.setattr(snat_clients, "MAX_CLIENTS", 3)
     of = SnatClients()
     for n in range(9):
         of.feed(other(f"10.0.0.{n}", n))

@@ -134,7 +134,7 @@ def test_copies_of_no_one_are_one_line() -> None:
 
 
 def test_a_timeline_has_them_once() -> None:
-    told = [s.text for s in entries.entry(packet(flooded()), "->").stages]
+    told = [s.text for s in entries.make_entry(packet(flooded()), "->").stages]
     listener = ["in pod-a, by eth0", "socket LISTEN, nginx (pid 4242)", "SYN taken, accept queue 0/50"]
     assert told[-4:] == ["2 copies dropped in other namespaces (OTHERHOST)", *listener]
 

@@ -46,7 +46,7 @@ def test_a_line_for_each_syn() -> None:
 
 
 def test_only_what_went_wrong() -> None:
-    of = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), quiet=True)
+    of = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), drops_only=True)
     text, totals = written(of, syn(*at_listener(True)), synack(), last_ack(), syn(at=SECOND, identity=9, seq=5))
     (line,) = text.strip().splitlines()
     assert line.endswith("should have answered  (derived)") and sum(totals.causes.values()) == 2
@@ -77,7 +77,7 @@ def test_json() -> None:
 
 def test_what_conntrack_says_waits_for_the_packet_it_is_of() -> None:
     mine, stranger = (message(*TOLD, protocol=protocol, orig=ASKED, zone=0) for protocol in (6, 17))
-    of = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), entries=Heard((1, mine), (1, stranger)))
+    of = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), conntrack=Heard((1, mine), (1, stranger)))
     out, totals = io.StringIO(), RunSummary()
     form = TextOutput(out, out)
     of.expire(2, form)
@@ -96,7 +96,7 @@ def test_replaced_rules_stand_between_packets() -> None:
     of = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), changes)
     changes.rules(3 * MS, "nat")
     text, _ = written(of, syn(*at_listener(True)), synack())
-    assert "+3.00 ms  %% somebody replaced nat" in text
+    assert "+3.00 ms  %% an unknown program replaced nat" in text
 
 
 def test_a_finding_comes_with_the_verdict_that_shows_it() -> None:
@@ -111,7 +111,7 @@ def test_a_finding_comes_with_the_verdict_that_shows_it() -> None:
 def test_who_removed_an_entry_is_said() -> None:
     gone = message(*REMOVED, orig=ASKED, zone=0, port=77)
     of = ConnectionStage(
-        HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), entries=Heard((3 * MS, gone), names={77: "conntrack (pid 77)"})
+        HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), conntrack=Heard((3 * MS, gone), names={77: "conntrack (pid 77)"})
     )
     text, _ = written(of, syn(*at_listener(True)), synack())
     assert "## conntrack entry removed by conntrack (pid 77)" in text
@@ -121,7 +121,7 @@ def test_why_there_are_no_events_is_said_to_those_who_asked_for_them() -> None:
     err = io.StringIO()
     for connections in (ConnectionTracker(), None):
         heard = Heard(why="conntrack's events are not told: so")
-        with ConnectionStage(HandshakeAnalyzer(FakeSpaces()), connections, entries=heard) as of:
+        with ConnectionStage(HandshakeAnalyzer(FakeSpaces()), connections, conntrack=heard) as of:
             of.start(TextOutput(io.StringIO(), err))
         assert heard.listens == (connections is not None)
     assert err.getvalue() == "Conntrack's events are not told: so.\n"
@@ -141,7 +141,7 @@ def test_the_summary_compares_counters() -> None:
 
 def test_a_verdict_whose_timeline_is_gone_is_a_line() -> None:
     """Every SYN is told, also where its connection had to make room before."""
-    of = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(most=1))
+    of = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(max_timelines=1))
     other = replace(ASKED, sport=50000)
     later = packet(
         other, "SYN", [replace(h, nat=None) for h in way(SECOND)], 9, seq=77, flow=Flow(other, other.reversed, "NEW", False, 0)
@@ -153,7 +153,7 @@ def test_a_verdict_whose_timeline_is_gone_is_a_line() -> None:
 
 
 def test_only_troubled_connections() -> None:
-    of = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), quiet=True)
+    of = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), drops_only=True)
     text, _ = written(of, syn(*at_listener(True)), synack(), last_ack(), syn(at=SECOND, identity=9, seq=5))
     assert text.count("TCP 192.168.56.1:40812") == 1 and "  no answer  1 packet" in text
 

@@ -101,7 +101,7 @@ def follow(given: Given, limits: RunLimits | None = None, quiet: int = 0) -> tup
     out, stop = Written(), StopRequest()
     given.ask = stop.request
     run = Run(LiveSource(cast(Session, given)), PacketAssembler(hops(), quiet=quiet), out, limits or RunLimits())
-    run.follow(stop)
+    run.trace(stop)
     return run, out
 
 
@@ -170,11 +170,11 @@ def test_ctrl_c_ends_soon_and_what_is_left_is_counted(seconds: float, monkeypatc
     def end(packet: Packet) -> None:
         if packet.number == CHUNK_PACKETS + 1:
             stop.request()
-            stop.hurry() if seconds else time.sleep(0.001)
+            stop.end_now() if seconds else time.sleep(0.001)
 
     out = Written(end)
     run = Run(LiveSource(cast(Session, Given(many()))), PacketAssembler(hops(), quiet=0), out, RunLimits())
-    run.follow(stop)
+    run.trace(stop)
     assert [p.number for p in out.packets] == list(range(1, 2 * CHUNK_PACKETS + 1))
     assert (run.summary.packets, run.summary.unexplained) == (2 * CHUNK_PACKETS, MANY - 2 * CHUNK_PACKETS)
     assert status(run.summary, True) == 11, "nothing can be concluded"
@@ -188,7 +188,7 @@ def test_who_waits_for_the_end_is_told_what_for(capsys: pytest.CaptureFixture[st
         Written(lambda packet: stop.request()),
         RunLimits(),
     )
-    run.follow(stop)
+    run.trace(stop)
     assert (run.summary.packets, run.summary.unexplained) == (MANY, 0)
     assert capsys.readouterr().err == EXPLAINING + "\n"
 
@@ -201,7 +201,7 @@ def test_packets_left_out_spoil_no_other() -> None:
 
 def test_seconds() -> None:
     run = Run(LiveSource(cast(Session, Given())), PacketAssembler(hops()), Written(), RunLimits(seconds=0.05))
-    run.follow(StopRequest())
+    run.trace(StopRequest())
     assert run.summary.seconds >= 0.05
 
 
@@ -210,7 +210,7 @@ def test_ends_with_the_command_and_waits_for_what_it_left_behind() -> None:
     command = start([sys.executable, "-c", ""])
     command.wait()
     given.turns = [forwarded(1)]
-    Run(LiveSource(cast(Session, given)), PacketAssembler(hops()), out, RunLimits()).follow(StopRequest(), command)
+    Run(LiveSource(cast(Session, given)), PacketAssembler(hops()), out, RunLimits()).trace(StopRequest(), command)
     assert [p.outcome for p in out.packets] == ["forwarded"]
 
 
@@ -220,7 +220,7 @@ def test_a_broken_pipe_ends_the_run() -> None:
 
     run = Run(LiveSource(cast(Session, Given(forwarded(1)))), PacketAssembler(hops(), quiet=0), Written(broken), RunLimits())
     with pytest.raises(BrokenPipeError):
-        run.follow(StopRequest())
+        run.trace(StopRequest())
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_findings_are_told_at_once_and_kept_for_the_end() -> None:
     run = Run(
         LiveSource(cast(Session, given)), PacketAssembler(hops(), quiet=0), out, RunLimits(drops_only=True), findings=Finds()
     )
-    run.follow(stop)
+    run.trace(stop)
     assert [p.number for p in out.packets] == [2], "what is not printed is looked at all the same"
     assert [f.cause for f in out.findings] == ["Forwarded."]
     assert run.summary.findings == out.findings

@@ -16,13 +16,13 @@ def test_stop_leaves_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("tracer.pipeline.shutdown.time.monotonic", lambda: now[0])
     stop = StopRequest()
-    assert not stop.asked and not stop.late
+    assert not stop.is_requested and not stop.is_overdue
     stop.request()
     now[0] += END_SECONDS
     stop.request()
-    assert stop.asked and not stop.late
+    assert stop.is_requested and not stop.is_overdue
     now[0] += 0.1
-    assert stop.late, "asking again gives no more time"
+    assert stop.is_overdue, "asking again gives no more time"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -32,13 +32,13 @@ def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     try:
         stop = StopSignals()
-        assert not stop.asked
+        assert not stop.is_requested
         os.kill(os.getpid(), number)
         time.sleep(0)
-        assert (stop.asked, stop.late, seen) == (True, False, [])
+        assert (stop.is_requested, stop.is_overdue, seen) == (True, False, [])
         os.kill(os.getpid(), number)
         time.sleep(0)
-        assert (stop.late, seen) == (True, []), "twice: at once"
+        assert (stop.is_overdue, seen) == (True, []), "twice: at once"
         stop.restore()
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
         os.kill(os.getpid(), number)
@@ -53,7 +53,7 @@ def test_a_run_under_nohup_goes_on() -> None:
     stop = StopSignals()
     try:
         os.kill(os.getpid(), signal.SIGHUP)
-        assert not stop.asked and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert not stop.is_requested and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         stop.restore()
         signal.signal(signal.SIGHUP, before)

@@ -202,12 +202,12 @@ def test_what_conntrack_tells(monkeypatch: pytest.MonkeyPatch, said: Warnings) -
             ours.close()
 
     class Through(EntryEvents):
-        def _begin(self) -> None:
+        def _open_socket(self) -> None:
             ours.settimeout(0.05)
             self._sock = Once()  # type: ignore[assignment]
             self._thread = Worker("conntrack events", self._work).start()
 
-    monkeypatch.setattr(conntrack_events, "why_not", lambda: "")
+    monkeypatch.setattr(conntrack_events, "unavailable_reason", lambda: "")
     events = Through()
     assert events.listen(True) == ""
     theirs.send(b"told")

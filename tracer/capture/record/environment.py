@@ -111,7 +111,7 @@ class RecordingEnvironment(Environment):
     def processes(self) -> JournaledProcesses:
         return JournaledProcesses(self.buffer.ask)
 
-    def spaces(self, namespaces: Namespaces, processes: Processes) -> JournaledNamespaceInspector:
+    def inspector(self, namespaces: Namespaces, processes: Processes) -> JournaledNamespaceInspector:
         return JournaledNamespaceInspector(self.buffer.ask, namespaces, processes)
 
     def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:

@@ -118,7 +118,7 @@ def replay(
         following = ConnectionStage(syns, connections, turns.changes, findings, limits.drops_only, turns.entries)
         run = Run(turns, assembler, output, limits, kube, findings, following)
         run.begin()
-        run.replay(turns.all(), stop, ended and ended[0], early=bool(asked.count))
+        run.replay(turns.all(), stop, ended and ended[0], stop_at_limit=bool(asked.count))
     return run.summary
 
 

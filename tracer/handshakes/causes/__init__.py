@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a SYN ended as it did: each cause is one file of this package, named after the cause.
+"""Causes of SYN verdicts: each cause is one file of this package, named after the cause.
 
 A file has `classify(attempt, inspector)`, which returns the Cause, or None when the evidence shows something else. ORDER lists
-the files by precedence: what ended a SYN comes before what only happened to it. The last file always returns a cause.
+the files by precedence: a cause that ended the SYN comes before an event on its path. The last file always returns a cause.
 
 Must not know: other causes, how a cause is shown.
 """
@@ -29,7 +29,7 @@ ORDER = (
 
 @cache
 def causes() -> tuple[tuple[str, Classify], ...]:
-    """Every cause there is, in ORDER. A file that ORDER does not name is an error."""
+    """All causes, in ORDER. Raises LookupError for a file that ORDER does not name."""
     there = {m.name for m in pkgutil.iter_modules(__path__) if m.name[0] != "_"}
     if there != set(ORDER):
         raise LookupError(f"tracer/handshakes/causes: ORDER and files differ: {sorted(there ^ set(ORDER))}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listener's accept queue is full: its process does not accept. Observed: the queue as the SYN, or the handshake's last
-ACK, came; the kernel dropped it."""
+"""The listener's accept queue is full: its process does not accept. Observed: the queue when the SYN or the handshake's last
+ACK arrived; the kernel dropped it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
         return _full(attempt, queue, limit, "dropped") if queue > limit else None
     for packet in attempt.acks:
         for hop in packet.hops:
-            told = hop.handshake
-            if told and told.stage == "ACK" and told.accepted is False and told.accept_queue_full and not hop.clone:
-                return _full(attempt, *_queue(told), "answered, but the client's ACK was dropped")
+            handshake = hop.handshake
+            if not handshake or handshake.stage != "ACK" or hop.clone:
+                continue
+            if handshake.accepted is False and handshake.accept_queue_full:
+                return _full(attempt, *_queue(handshake), "answered, but the client's ACK was dropped")
     return None
 
 

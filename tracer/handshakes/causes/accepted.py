@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answered, and the client's ACK came: connected. Observed: the last ACK made a socket here, or passed by towards the one who
-answered."""
+"""The SYN was answered, and the client's ACK arrived: connected. Observed: the last ACK made a socket here, or was forwarded to
+the sender of the SYN-ACK."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracer.util.endpoint_format import format_endpoint
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    done = _cause_helpers.connected(attempt)
+    done = _cause_helpers.completion(attempt)
     shake = attempt.syn.handshake
     if done == "connected" or (done == "acknowledged" and shake and shake.accepted):
         detail = attempt.syn.detail("listener")

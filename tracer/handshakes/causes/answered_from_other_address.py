@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Somebody listens on that port, but on another address. Observed: no socket took it, and what listens there now."""
+"""A process listens on that port, but on another address. Observed: no socket took the SYN, and the sockets that listen now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracer.util.endpoint_format import format_endpoint
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    if not no_listener.nobody(attempt):
+    if not no_listener.has_no_listener(attempt):
         return None
     port = attempt.reached.dport
     others = [b for b in inspector.bound(attempt.place) if b.port == port and not b.takes(attempt.reached.dst)]
@@ -19,7 +19,7 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
         return None
     who = ", ".join(_listener(b, inspector) for b in others)
     asked = f"nobody listens on {format_endpoint(attempt.reached.dst, port)}{attempt.where}"
-    return Cause("listener on another address", f"{asked}, but {who} does{no_listener.answered(attempt)}")
+    return Cause("listener on another address", f"{asked}, but {who} does{no_listener.format_answer(attempt)}")
 
 
 def _listener(bound: BoundSocket, inspector: NamespaceInspector) -> str:

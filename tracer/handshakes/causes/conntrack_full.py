@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conntrack's table was full. Observed: early_drop found nothing to remove, and the drop that followed on that CPU. How full it
-is was read afterwards, so it is told only where it still shows that."""
+"""Conntrack's table was full. Observed: early_drop found nothing to remove, and the drop that followed on that CPU. The number
+of entries is read later, so the text has it only where it is still near the limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 
 NEARLY = 0.95
-"""A table may have lost an entry or two between the packet and the reading."""
+"""Share of the limit from which the table counts as full: a few entries may expire between the packet and the reading."""
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conntrack calls it INVALID, so no translation was made for it. Observed where a rule that asks for that state dropped it;
-derived where the hooks saw it without an entry in a namespace that tracks connections."""
+"""Conntrack gives the SYN the state INVALID, so it was not translated. Observed where a rule that matches this state dropped
+it; derived where the hooks saw it without an entry in a namespace that tracks connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracer.node.namespace_view import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    hop = next((h for h in _cause_helpers.hops(attempt) if h.verdict == "DROP" and h.what in ("table", "chain")), None)
+    hop = next((h for h in _cause_helpers.own_hops(attempt) if h.verdict == "DROP" and h.what in ("table", "chain")), None)
     matched = bool(hop and _cause_helpers.matches_invalid(hop))
     if attempt.syn.untracked != "INVALID" and not matched:
         return None

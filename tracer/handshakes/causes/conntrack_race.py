@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another connection with the same tuple came into conntrack's table first. Observed: the insertion's verdict."""
+"""Another connection with the same tuple was inserted into conntrack's table first. Observed: the insertion's verdict."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any other drop: a row for each reason that has plain words. Observed: the kernel's drop reason and function."""
+"""Any other drop: one row for each drop reason that has a text. Observed: the kernel's drop reason and function."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ REASONS = {
     "XFRM_POLICY": ("IPsec policy", "an IPsec policy refused it"),
     "TCP_FLAGS": ("TCP flags", "the listener takes no such segment"),
 }
-"""Cause and words by drop reason, without SKB_DROP_REASON_."""
+"""Cause and text by drop reason, without SKB_DROP_REASON_."""
 
 SOURCE_CHECK = frozenset({"ip_rcv_finish_core", "ip_rcv_finish", "ip_route_input_noref"})
-"""Functions that drop a packet whose source or destination cannot be, without a reason of its own before 6.14."""
+"""Functions that drop a packet with an impossible source or destination, without a specific reason before 6.14."""
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:

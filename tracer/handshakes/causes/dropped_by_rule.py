@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule or a policy dropped it. Observed: the table's verdict. That conntrack calls it INVALID is another cause."""
+"""A rule or a policy dropped it. Observed: the table's verdict. Conntrack's state INVALID is another cause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracer.node.namespace_view import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    hop = next((h for h in _cause_helpers.hops(attempt) if h.what in ("table", "chain") and h.verdict == "DROP"), None)
+    hop = next((h for h in _cause_helpers.own_hops(attempt) if h.what in ("table", "chain") and h.verdict == "DROP"), None)
     if not hop or attempt.syn.untracked == "INVALID" or _cause_helpers.matches_invalid(hop):
         return None
     return Cause(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing that was seen tells it: a part was lost, or it went where this run does not look. Says what is known, no more."""
+"""The cause is not known: events were lost, or the SYN went where this run does not look. The text has only what was seen."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answered, but the client has not come back: its ACK or the SYN-ACK was lost, or it never meant to. Observed: the SYN-ACK
-left, no ACK was seen for a second. Where ACKs are not recorded, only the answer is told."""
+"""The SYN was answered, but no ACK of the client arrived: the ACK or the SYN-ACK was lost, or the client sent none. Observed:
+the SYN-ACK left, no ACK was seen for a second. Where ACKs are not recorded, the text has only the answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SYN sent again while its connection is half-open: the SYN-ACK or the last ACK was lost. Observed: the half-open connection
-took it, and answered again."""
+"""A SYN was sent again while its connection is half-open: the SYN-ACK or the last ACK was lost. Observed: the half-open
+connection took it, and answered again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracer.node.namespace_view import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    if not any(h.handshake and h.handshake.stage == "request" for h in _cause_helpers.hops(attempt)):
+    if not any(h.handshake and h.handshake.stage == "request" for h in _cause_helpers.own_hops(attempt)):
         return None
-    done = "then connected" if _cause_helpers.connected(attempt) in ("connected", "acknowledged") else "SYN-ACK sent once more"
+    done = "then connected" if _cause_helpers.completion(attempt) in ("connected", "acknowledged") else "SYN-ACK sent once more"
     return Cause("half-open already", f"repeated, its connection is half-open already{attempt.where}: {done}", good=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The next hop's link address was not found: nobody answers ARP or neighbour discovery. Observed: the packet waited there, and
-was dropped for it; or still waits."""
+"""The next hop's link address was not found: ARP or neighbour discovery got no answer. Observed: the packet waited for it, and
+was dropped for this reason, or still waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REASONS = {
     "NEIGH_DEAD": "is gone", "NEIGH_CREATEFAIL": "could not be looked for",
 }  # fmt: skip
 FUNCTIONS = frozenset({"neigh_invalidate", "arp_error_report", "ndisc_error_report"})
-"""What drops those that wait when nobody has answered; for IPv6 without a reason of its own."""
+"""Functions that drop the waiting packets when there is no answer; for IPv6 without a specific drop reason."""
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:

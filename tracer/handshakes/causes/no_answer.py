@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sent on, and nobody answered within a second. Derived: from what was not seen; who should have answered is where it went."""
+"""The SYN was forwarded or sent, and no answer came within a second. Derived: no answer was seen; the destination should have
+answered."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Service has no endpoints, or none on this node: kube-proxy's own REJECT or DROP for that, or IPVS without a real server.
+"""The Service has no endpoints, or none on this node: kube-proxy's REJECT or DROP rule for this case, or IPVS without a real
+server.
 
-Observed: the rule acted, and its comment says so, or the comment of the rule that marked the packet. Derived: IPVS refused it,
-and the API's objects tell why.
+Observed: the rule acted, and its comment names the reason, or the comment of the rule that marked the packet does. Derived:
+IPVS refused it, and the API objects show the reason.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tracer.node.namespace_view import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    for hop in _cause_helpers.hops(attempt):
+    for hop in _cause_helpers.own_hops(attempt):
         fate = _fate(hop) if hop.verdict in ("REJECT", "DROP") else ""
         if fate:
             what = "no local endpoint" if fate == NONE_HERE else "no endpoint"
@@ -31,7 +32,7 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
 
 
 def _fate(hop: Hop) -> str:
-    """What the rule's comment says, or what its owner's words have from rules before it."""
+    """The reason from the rule's comment, or from its owner, whose text includes the comments of earlier rules."""
     if hop.ipvs:
         return fate_in(hop.owner)
     decision = hop.rule_trace.decision if hop.rule_trace else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nobody listens on that port. Observed: TCP found no socket, and answered with a reset."""
+"""No process listens on that port. Observed: TCP found no socket, and answered with a reset."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tracer.packets.outcome import without_socket
 from tracer.util.endpoint_format import format_endpoint
 
 
-def nobody(attempt: ConnectionAttempt) -> bool:
+def has_no_listener(attempt: ConnectionAttempt) -> bool:
     """Whether TCP found no socket for it."""
-    return without_socket(_cause_helpers.hops(attempt)) is not None
+    return without_socket(_cause_helpers.own_hops(attempt)) is not None
 
 
-def answered(attempt: ConnectionAttempt) -> str:
+def format_answer(attempt: ConnectionAttempt) -> str:
     return ", answered with a reset" if attempt.syn.detail("reset") or attempt.resets else ""
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    if not nobody(attempt):
+    if not has_no_listener(attempt):
         return None
     where = attempt.where or " here"
     return Cause(
         "no listener",
-        f"nobody listens on {format_endpoint(attempt.reached.dst, attempt.reached.dport)}{where}{answered(attempt)}",
+        f"nobody listens on {format_endpoint(attempt.reached.dst, attempt.reached.dport)}{where}{format_answer(attempt)}",
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Its route leads nowhere: none, unreachable, prohibit or blackhole. Observed: the route's errno as it was dropped; for IPv6,
-the function that dropped it."""
+"""There is no usable route: none, or one of type unreachable, prohibit or blackhole. Observed: the route's errno at the drop;
+for IPv6, the function that dropped it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IPV6 = {
     "dst_discard": "the route is a blackhole",
     "dst_discard_out": "the route is a blackhole",
 }
-"""Functions that drop what such a route leads to."""
+"""Functions that drop the packets of such a route."""
 REASONS = {"IP_INNOROUTES": "there is no route", "IP_OUTNOROUTES": "there is no route", "IP_INADDRERRORS": "it is not for here"}
 
 

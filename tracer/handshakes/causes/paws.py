@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TCP timestamps seem to go back (PAWS): the address and port have been used by another clock a moment ago.
+"""TCP timestamps seem to go back (PAWS): shortly before, a client with another clock used the same address and port.
 
 Observed: the SYN hit a connection in TIME_WAIT, both timestamps, the answer; or the kernel's own drop reason.
 """
@@ -7,7 +7,7 @@ Observed: the SYN hit a connection in TIME_WAIT, both timestamps, the answer; or
 from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
-from tracer.handshakes.snat_clients import snat
+from tracer.handshakes.snat_clients import find_snat
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.util.endpoint_format import format_endpoint
@@ -19,11 +19,11 @@ SETTINGS = ("tcp_timestamps", "tcp_tw_reuse", "tcp_tw_recycle")
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     detail = attempt.syn.detail("time-wait")
     if detail and detail.facts.get("answer") != "taken over":
-        return Cause("old timestamp", f"dropped: {_hit(attempt)}{settings(attempt, inspector)}")
+        return Cause("old timestamp", f"dropped: {_hit(attempt)}{format_settings(attempt, inspector)}")
     drop = attempt.syn.drop
     if drop and drop.reason in REASONS:
         return Cause(
-            "old timestamp", f"dropped: its TCP timestamp is older than the connection's{settings(attempt, inspector)}"
+            "old timestamp", f"dropped: its TCP timestamp is older than the connection's{format_settings(attempt, inspector)}"
         )
     return None
 
@@ -36,25 +36,24 @@ def _hit(attempt: ConnectionAttempt) -> str:
     if "tsval" in detail.facts and "ts_recent" in detail.facts:
         tsval, recent = detail.number("tsval"), detail.number("ts_recent")
         if _cause_helpers.is_older(tsval, recent):
-            return (
-                f"{hit}, and its timestamp {tsval} is older than {recent} of {detail.number('seconds')} s ago{shared(attempt)}"
-            )
-    return f"{hit}, which its sequence number does not go beyond{shared(attempt)}"
+            age = f"its timestamp {tsval} is older than {recent} of {detail.number('seconds')} s ago"
+            return f"{hit}, and {age}{format_snat_clients(attempt)}"
+    return f"{hit}, which its sequence number does not go beyond{format_snat_clients(attempt)}"
 
 
-def shared(attempt: ConnectionAttempt) -> str:
-    """Who gives clients one address."""
-    given = snat(attempt.syn)
-    if not given:
+def format_snat_clients(attempt: ConnectionAttempt) -> str:
+    """The address translation that gives several clients one address, as a clause; "" where there is none."""
+    nat = find_snat(attempt.syn)
+    if not nat:
         return ""
     many = f"{attempt.clients} clients" if attempt.clients > 1 else "clients"
-    return f"; {given.kind} gives {many} the one address {given.after.src}"
+    return f"; {nat.kind} gives {many} the one address {nat.after.src}"
 
 
-def settings(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> str:
-    """The sysctls that have a say in it, as they stand, as a clause; "" where they were not read.
+def format_settings(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> str:
+    """The current values of the relevant sysctls, as a clause; "" where they were not read.
 
-    Every kernel has the first one; another that has no value does not exist.
+    Every kernel has the first one; another one without a value does not exist.
     """
     values = [(name, inspector.setting(attempt.place, f"net/ipv4/{name}")) for name in SETTINGS]
     if not values[0][1]:

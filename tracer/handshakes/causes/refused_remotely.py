@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sent on, and refused behind this node: a reset or an ICMP error came back. Observed: the answer."""
+"""The SYN was forwarded or sent, and refused outside this node: a reset or an ICMP error came back. Observed: the answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tracer.util.endpoint_format import format_endpoint
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    following = (attempt.syn.seq + 1) & 0xFFFFFFFF
+    next_seq = (attempt.syn.seq + 1) & 0xFFFFFFFF
     for packet in attempt.resets:
-        if packet.ack == following:
+        if packet.ack == next_seq:
             start = f" (from {packet.netns})" if not packet.hops[0].in_iface else ""
             return Cause(
                 "refused elsewhere",

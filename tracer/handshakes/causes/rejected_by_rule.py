@@ -9,7 +9,7 @@ from tracer.node.namespace_view import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    hop = next((h for h in _cause_helpers.hops(attempt) if h.verdict == "REJECT"), None)
+    hop = next((h for h in _cause_helpers.own_hops(attempt) if h.verdict == "REJECT"), None)
     if not hop:
         return None
     return Cause(

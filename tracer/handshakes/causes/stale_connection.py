@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An old connection of the same addresses and ports still lives: the kernel asks its other end, and drops the SYN.
+"""An old connection of the same addresses and ports still exists: the kernel sends its peer a challenge ACK, and drops the SYN.
 
 Observed: the socket that took the SYN, its state, and the drop reason.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """It was answered with a SYN cookie, because the SYN queue was full or cookies are always on. Observed: the cookie was made
-and the SYN-ACK sent; the queue as the SYN came."""
+and the SYN-ACK sent; the queue when the SYN arrived."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     if detail:
         waiting, limit = detail.number("syn_queue"), detail.number("accept_limit")
         reason = f": SYN queue full {waiting}/{limit}" if waiting >= limit else ": tcp_syncookies is 2, always"
-    done = ENDS.get(_cause_helpers.connected(attempt), "the client has not come back with it")
+    done = ENDS.get(_cause_helpers.completion(attempt), "the client has not come back with it")
     return Cause(
         "SYN cookie sent", f"answered with a SYN cookie by {attempt.process}{attempt.where}{reason}; {done}", good=True
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listener's SYN queue is full and SYN cookies are off. Observed: queue, limits and setting as the SYN came; the kernel
-dropped it. The same check as the kernel's: the backlog's last quarter is kept for peers that have proved themselves."""
+"""The listener's SYN queue is full and SYN cookies are off. Observed: queue, limits and setting when the SYN arrived; the
+kernel dropped it. The check is the kernel's: the last quarter of the backlog is reserved for peers that are known to exist."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     if backlog and backlog - waiting < backlog >> 2:
         full = f"SYN queue {waiting}, and tcp_max_syn_backlog {backlog} keeps its last quarter for known peers"
         return Cause(
-            "SYN queue full", f"dropped: {full}{attempt.where}, SYN cookies off, {who} ({_cause_helpers.queues(detail)})"
+            "SYN queue full", f"dropped: {full}{attempt.where}, SYN cookies off, {who} ({_cause_helpers.format_queues(detail)})"
         )
     return None

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tcp_tw_recycle: before Linux 4.12 a listener dropped SYNs whose timestamp was older than the last one of that address.
+"""tcp_tw_recycle: before Linux 4.12 a listener dropped SYNs with a timestamp older than the last one of that address.
 
-Derived: the listener dropped it, its queues were not full, and the setting is on. Newer kernels have no such setting, so this
-is only told of recordings.
+Derived: the listener dropped it, its queues were not full, and the setting is on. Newer kernels have no such setting, so only
+recordings have this cause.
 """
 
 from __future__ import annotations
 
-from tracer.handshakes.causes.paws import settings, shared
+from tracer.handshakes.causes.paws import format_settings, format_snat_clients
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
@@ -22,6 +22,6 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     return Cause(
         "old timestamp",
         "dropped: most likely its TCP timestamp is older than the last one from that address, and tcp_tw_recycle rejects such"
-        f" SYNs{shared(attempt)}{settings(attempt, inspector)}",
+        f" SYNs{format_snat_clients(attempt)}{format_settings(attempt, inspector)}",
         Evidence.DERIVED,
     )

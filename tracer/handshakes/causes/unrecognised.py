@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SYN-ACK came, but not as the answer to what the client had asked: it passed by the translation. The client resets it.
+"""A SYN-ACK arrived from another address than the client had connected to: it was not translated back. The client resets it.
 
-Observed: the client's reset for that SYN-ACK, or the SYN-ACK dropped as INVALID; that it came by another way is derived from
-its addresses, which are not those that the client asked.
+Observed: the client's reset for that SYN-ACK, or the SYN-ACK dropped as INVALID. The missing translation is derived from its
+addresses, which are not those that the client connected to.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tracer.util.endpoint_format import format_endpoint
 
 
 def last_ends(packet: Packet) -> Endpoints:
-    """Its ends as they were when it was last seen."""
+    """The packet's endpoints where it was last seen."""
     return next((h.nat.after for h in reversed(packet.hops) if h.nat and not h.clone), packet.endpoints)
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     if attempt.acks:
-        return None  # the client has gone on from it
-    following = (attempt.syn.seq + 1) & 0xFFFFFFFF
-    reset = next((p for p in attempt.resets if p.seq == following and p.tcp_flags == "RST"), None)
+        return None  # the client has acknowledged it
+    next_seq = (attempt.syn.seq + 1) & 0xFFFFFFFF
+    reset = next((p for p in attempt.resets if p.seq == next_seq and p.tcp_flags == "RST"), None)
     for answer in attempt.synacks:
         seen = last_ends(answer)
         came = f"SYN-ACK came from {format_endpoint(answer.endpoints.src, answer.endpoints.sport)}"
@@ -34,8 +34,8 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
             return Cause("SYN-ACK not recognised", past + by, Evidence.OBSERVED if reset else Evidence.DERIVED)
         if answer.outcome in BAD:
             return Cause("SYN-ACK not recognised", f"{came}, but did not get back: {answer.verdict}")
-    if reset and not attempt.partial:  # else an ACK may have come before it
+    if reset and not attempt.partial:  # otherwise an ACK may have come before it
         ends = reset.endpoints
-        told = f"the client reset the SYN-ACK: to {format_endpoint(ends.dst, ends.dport)}, while it had asked"
-        return Cause("SYN-ACK not recognised", f"{told} {format_endpoint(attempt.asked.dst, attempt.asked.dport)}")
+        text = f"the client reset the SYN-ACK: to {format_endpoint(ends.dst, ends.dport)}, while it had asked"
+        return Cause("SYN-ACK not recognised", f"{text} {format_endpoint(attempt.asked.dst, attempt.asked.dport)}")
     return None
