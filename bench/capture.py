@@ -38,7 +38,7 @@ from tracer.events.record import SLOT, Kind
 from tracer.pipeline.shutdown import StopRequest
 
 Slots = npt.NDArray[np.uint8]
-TIME, PACKET, KIND = 8, 16, 8 + record_layout.place(record_layout.RECORDS["event"], "kind")
+TIME, PACKET, KIND = 8, 16, 8 + record_layout.field_offset(record_layout.RECORDS["event"], "kind")
 """Where they are in the slot in which an event begins."""
 TURNS_AHEAD = 16
 """Of the writer's room: a machine that makes events as fast as it can would only show how it is dropped."""
@@ -60,13 +60,13 @@ def later(slots: Slots, by: int) -> Slots:
 
 def multiplied(capture: CaptureReader, events: int) -> Iterator[tuple[int, Slots]]:
     """(when, slots) of turns, until there are so many events. Needs a capture of at least one event."""
-    batches = list(capture.batches())
-    began, ended = batches[0].turns[0][0], batches[-1].turns[-1][0]
+    batches = list(capture.chunks())
+    began, ended = batches[0].batches[0][0], batches[-1].batches[-1][0]
     length, made, rounds = ended - began + 1_000_000_000, 0, 0
     while made < events:
         for batch in batches:
             at = 0
-            for now, count, _ in batch.turns:
+            for now, count, _ in batch.batches:
                 slots = batch.slots[at : at + count]
                 at += count
                 slots = later(slots, rounds * length) if rounds else slots
@@ -109,7 +109,7 @@ def put(buffer: RecordBuffer, writer: CaptureWriter, turns: list[tuple[int, Slot
     began = time.monotonic()
     for now, slots in turns:
         buffer.add_batch(now, slots, False)
-        while writer._waiting > TURNS_AHEAD << 20:
+        while writer._waiting_bytes > TURNS_AHEAD << 20:
             time.sleep(0.001)
     turns.clear()
     return time.monotonic() - began
@@ -119,7 +119,7 @@ def scan(path: Path) -> dict[str, Any]:
     """Reads every batch and makes events of it, without explaining."""
     began, events = time.monotonic(), 0
     with CaptureReader(str(path)) as capture:
-        for batch in capture.batches():
+        for batch in capture.chunks():
             events += len(capture.layout.events(batch.slots))
     seconds = time.monotonic() - began
     return {"events": events, "seconds": seconds, "rate": events / seconds, "cpu": time.process_time()}

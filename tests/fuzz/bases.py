@@ -12,7 +12,7 @@ from tests.support.ctnetlink import Heard
 from tests.unit.capture.format.test_rulesets import snapshot
 from tests.unit.capture.test_change_events import heard
 from tracer.capture.format import rulesets
-from tracer.capture.format.codec import plain
+from tracer.capture.format.codec import to_json
 from tracer.kube.cni_cache import Sandbox
 from tracer.model.kube import HostPort
 from tracer.model.loss import Loss
@@ -50,13 +50,13 @@ def bases(directory: Path) -> list[Parts]:
     kinds = ("Service", "EndpointSlice", "Endpoints", "Pod", "Node")
     extra = [[1, "objects", f"{k} x", ["apply", k, [o]]] for k, o in zip(kinds, OBJECTS, strict=True)]
     extra += [[1, "objects", k, ["replace", k, [o]]] for k, o in zip(kinds, OBJECTS, strict=True)]
-    extra += [[1, "sandboxes", "", [1, plain([SANDBOX])]], [1, "note", "", "A note."], [1, "gap", "", [3, "so"]]]
-    extra += [[1, "loss", "table", plain(Loss("table", 1, 17, "so"))]]
+    extra += [[1, "sandboxes", "", [1, to_json([SANDBOX])]], [1, "note", "", "A note."], [1, "gap", "", [3, "so"]]]
+    extra += [[1, "loss", "table", to_json(Loss("table", 1, 17, "so"))]]
     extra += [
-        [1, "nft", "100 7", rulesets.of_change(RulesetUpdate(100, 7, False, snapshot()))],
+        [1, "nft", "100 7", rulesets.encode_update(RulesetUpdate(100, 7, False, snapshot()))],
         [1, "change", "", [[1000, "so"]]],
     ]
-    extra += [[1, "answer", "x", [plain(q), 1, plain(a)]] for q, a in ANSWERS]
+    extra += [[1, "answer", "x", [to_json(q), 1, to_json(a)]] for q, a in ANSWERS]
     more[at:at] = extra
     return found
 

@@ -39,7 +39,7 @@ def read(path: Path) -> tuple[str, str]:
             again_totals = runner.replay(capture, out, ReplayRequest(), StopRequest())
             out.begin(runner.facts(capture, True), str(runner.options(capture).get("said", "")), runner.release(capture))
             out.summary(again_totals)
-            runner.whole(capture)
+            runner.check_complete(capture)
             if capture.ended() is None:
                 return "in-part", printed(out)
     except (CaptureUnreadable, NewerCapture) as e:

@@ -19,9 +19,9 @@ import numpy as np
 
 from tests.fuzz import values
 from tracer.capture.format.codec import unpack
-from tracer.capture.format.record_layout import RecordLayout, place
-from tracer.capture.format.schema import APPLICATION, TABLES, VERSION, Record, crc
-from tracer.capture.replay.capture_reader import CaptureReader
+from tracer.capture.format.record_layout import RecordLayout, field_offset
+from tracer.capture.format.schema import APPLICATION_ID, TABLES, VERSION, Record, crc
+from tracer.capture.replay.reader import CaptureReader
 from tracer.events import record
 
 BOMB = 64 << 20
@@ -186,7 +186,7 @@ def _slots(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
         if dice.random() < 0.7 and len(starts):
             start = int(dice.choice(starts))
             name = dice.choice(record.DTYPE.names or ("kind",))
-            at = 8 + place(record.DTYPE, name)
+            at = 8 + field_offset(record.DTYPE, name)
             size = record.DTYPE[name].itemsize
             flat = slots[start:].reshape(-1)
             content = dice.choice(
@@ -271,7 +271,7 @@ def _schema(dice: random.Random) -> str:
 def written(parts: list[list[tuple[Any, ...]]], then: str = "") -> bytes:
     """A file of these rows, with their check sums. then: what is done to it in the end."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
     connection.executescript(TABLES)
     columns = ("meta (name, value", "records (turn, kind, key, body", "batches (turn, began, ended, events, turns, slots")

@@ -39,7 +39,7 @@ def read(path: Path, dice: random.Random) -> str:
     try:
         with CaptureReader(str(path)) as capture:
             how(capture, dice.choice(ASKED), dice)
-            runner.whole(capture)
+            runner.check_complete(capture)
             return "whole" if capture.ended() is not None else "in-part"
     except (CaptureUnreadable, NewerCapture) as e:
         one_sentence(e)

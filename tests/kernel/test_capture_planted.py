@@ -16,7 +16,7 @@ from tests.support.nobody import NOBODY
 from tests.unit.capture.replay.test_planted_journals import plant, with_super
 from tests.unit.capture.replay.test_planted_journals import precious as precious  # a fixture
 from tests.unit.capture.replay.test_planted_journals import shared as shared  # a fixture
-from tracer.capture.record.capture_files import BESIDE, CaptureFiles, RotationLimits
+from tracer.capture.record.files import SIDE_SUFFIXES, CaptureFiles, RotationLimits
 from tracer.errors import OutputNotWritten
 
 SETTINGS = ("protected_symlinks", "protected_hardlinks", "protected_fifos", "protected_regular")
@@ -49,7 +49,7 @@ def as_nobody(work: object) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("suffix", BESIDE)
+@pytest.mark.parametrize("suffix", SIDE_SUFFIXES)
 def test_the_writer(shared: Path, precious: Path, suffix: str) -> None:
     path = shared / "x.k8st"
     beside = path.with_name(path.name + suffix)
@@ -84,11 +84,11 @@ def test_the_reader(shared: Path, precious: Path) -> None:
     path = captures.capture(shared / "x.k8st").path
     before = read(path)
     pages = path.stat().st_size // 4096
-    for suffix in BESIDE:
+    for suffix in SIDE_SUFFIXES:
         assert plant(path.with_name(path.name + suffix), with_super(precious, pages))
     assert read(path) == before
     # Also where the journal is of the same user, as in an archive that somebody sends.
-    for suffix in BESIDE:
+    for suffix in SIDE_SUFFIXES:
         os.chown(path.with_name(path.name + suffix), 0, 0)
     assert read(path) == before
     assert precious.read_text() == "precious" and len(list(shared.iterdir())) == 3

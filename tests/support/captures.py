@@ -175,17 +175,17 @@ class Machine(RecordingEnvironment):
         return replace(super().cluster_view(), local=frozenset({"192.168.56.10"}))
 
     def namespaces(self) -> JournaledNamespaces:
-        return JournaledNamespaces(self.buffer.ask, cast(Namespaces, Named()))
+        return JournaledNamespaces(self.buffer.journal, cast(Namespaces, Named()))
 
     def processes(self) -> JournaledProcesses:
-        return Holders(self.buffer.ask)
+        return Holders(self.buffer.journal)
 
     def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
         return super().function(lambda address: FUNCTIONS.get(address, ""))
 
     def node(self) -> JournaledHostReader:
         nothing = self.files.names[0].parent
-        return JournaledHostReader(self.buffer.ask, nothing, nothing)
+        return JournaledHostReader(self.buffer.journal, nothing, nothing)
 
 
 class Named(Names):
@@ -195,7 +195,7 @@ class Named(Names):
 
 class Holders(JournaledProcesses):
     def owner(self, inode: int) -> tuple[int, str]:
-        return self._asking(("process", inode), lambda: Owners().owner(inode), (0, ""))
+        return self._journal(("process", inode), lambda: Owners().owner(inode), (0, ""))
 
 
 @dataclass
@@ -253,8 +253,8 @@ def capture(
     """
     stop = StopRequest()
     machine, out, err = Machine(str(path), sizes, redacted), io.StringIO(), io.StringIO()
-    machine.heard = RecordedConntrackListener(machine.buffer, heard or Heard(why="conntrack's events are not told: so"))
-    shelf = Shelf(machine.buffer.reading)
+    machine.conntrack = RecordedConntrackListener(machine.buffer, heard or Heard(why="conntrack's events are not told: so"))
+    shelf = Shelf(machine.buffer.add_reading)
     shelf.ready = [reading(100, 200)]
     probes = Probes(turns if turns is not None else some_turns(), stop.request)
     with ExitStack() as stack:
@@ -302,5 +302,5 @@ def read(path: Path) -> tuple[RunSummary, str]:
     out = io.StringIO()
     with CaptureReader(str(path)) as capture:
         totals = runner.replay(capture, JsonOutput(out, io.StringIO()), ReplayRequest(), StopRequest())
-        runner.whole(capture)
+        runner.check_complete(capture)
     return totals, out.getvalue()

@@ -56,12 +56,12 @@ def rules_of(capture: CaptureReader) -> dict[RuleKey, int]:
     for _, kind, key, body in capture.records():
         try:
             if kind == Record.READING:
-                reading = rulesets.reading(body)
+                reading = rulesets.decode_reading(body)
                 if reading.table:
                     of = names.get(reading.request.netns, str(reading.request.netns))
                     last[key] = [(_key(of, r), r.number) for r in reading.rules.values() if r.number]
             elif kind == Record.NFT:
-                change = rulesets.change(body)
+                change = rulesets.decode_update(body)
                 if change.snapshot:
                     of = names.get(change.inode, str(change.inode))
                     rules = [r for chain in change.snapshot.ruleset.chains.values() for r in chain]

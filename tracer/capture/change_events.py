@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens between packets, on tape and from it: rules and objects that are replaced, and what conntrack tells.
+"""Records and replays the events between packets: replaced rules and objects, and events of conntrack entries.
 
-It is kept when a turn takes it, and counts in that turn again. Nothing of it is explained here: a replay reads what netlink
-said.
+An event is recorded with the batch that read it, and a replay returns it in the same batch. Events are not decoded here: a
+replay reads the recorded netlink messages.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tracer.model.timeline import TimelineEntry
 from tracer.util.asking import Journal, answered
 
 T = TypeVar("T")
-UNKNOWN = "conntrack's events are not in this capture"
+NOT_IN_CAPTURE = "conntrack events are not in this capture"
 
 
 class RecordedChangeLog(ChangeLog):
-    """Changes that go on tape."""
+    """A change log that records its changes."""
 
     def __init__(self, buffer: RecordBuffer) -> None:
         super().__init__()
@@ -30,68 +30,78 @@ class RecordedChangeLog(ChangeLog):
     def read(self) -> list[TimelineEntry]:
         found = super().read()
         if found:
-            self._buffer.changes(found)
+            self._buffer.add_changes(found)
         return found
 
 
 class ReplayedChangeLog(ChangeLog):
-    """Those of the turn. Rules that are read and objects that come in a replay were told of then."""
+    """Gives the recorded changes of a batch. It ignores the rules and objects that the replay itself loads.
+
+    Attributes:
+        pending: changes of the current batch.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.coming: list[TimelineEntry] = []
+        self.pending: list[TimelineEntry] = []
 
     def read(self) -> list[TimelineEntry]:
-        return _taken(self.coming)
+        return _take_all(self.pending)
 
 
 class RecordedConntrackListener:
-    """What conntrack tells, on tape; always listened to, for whoever reads the capture may ask.
+    """Records conntrack events. It always listens, because a reader of the capture may need them.
 
-    ports: of what was asked for, none = all. A message has both tuples of its connection, so it has one of them.
+    Attributes:
+        ports: ports of the request; empty = all. Only messages that contain one of these numbers are recorded: a message has
+            both tuples of its connection.
     """
 
-    def __init__(self, buffer: RecordBuffer, of: ConntrackListener) -> None:
-        self._buffer, self._of = buffer, of
+    def __init__(self, buffer: RecordBuffer, listener: ConntrackListener) -> None:
+        self._buffer, self._listener = buffer, listener
         self._names: dict[int, str] = {}
         self.ports: Collection[int] = ()
         self.lost = 0
 
-    def listen(self, wanted: bool) -> str:
-        return why(self._buffer.ask, self._of.listen(True))
+    def listen(self, is_requested: bool) -> str:
+        return journaled_reason(self._buffer.journal, self._listener.listen(True))
 
     def read(self) -> list[Datagram]:
         numbers = [port.to_bytes(2, "big") for port in self.ports]
-        found = [d for d in self._of.read() if not numbers or any(n in d[1] for n in numbers)]
+        found = [d for d in self._listener.read() if not numbers or any(n in d[1] for n in numbers)]
         if found:
-            self._buffer.entries(found)
-        self._names = names(self._buffer.ask, found, self._of)
-        self.lost = lost(self._buffer.ask, self._of.lost)
+            self._buffer.add_entries(found)
+        self._names = journaled_names(self._buffer.journal, found, self._listener)
+        self.lost = journaled_lost(self._buffer.journal, self._listener.lost)
         return found
 
     def process(self, port: int) -> str:
         return self._names.get(port, "")
 
     def close(self) -> None:
-        self._of.close()
+        self._listener.close()
 
 
 class ReplayedConntrackListener:
-    """What conntrack told then."""
+    """Gives the recorded conntrack events of a batch.
+
+    Attributes:
+        pending: events of the current batch.
+    """
 
     def __init__(self, journal: Journal) -> None:
-        self._asking = journal
+        self._journal = journal
         self._names: dict[int, str] = {}
-        self.coming: list[Datagram] = []
+        self.pending: list[Datagram] = []
         self.lost = 0
 
-    def listen(self, wanted: bool) -> str:
-        return why(self._asking, UNKNOWN)
+    def listen(self, is_requested: bool) -> str:
+        return journaled_reason(self._journal, NOT_IN_CAPTURE)
 
     def read(self) -> list[Datagram]:
-        found = _taken(self.coming)
-        self._names = names(self._asking, found, None)
-        self.lost = lost(self._asking, 0)
+        found = _take_all(self.pending)
+        self._names = journaled_names(self._journal, found, None)
+        self.lost = journaled_lost(self._journal, 0)
         return found
 
     def process(self, port: int) -> str:
@@ -100,29 +110,32 @@ class ReplayedConntrackListener:
     def close(self) -> None: ...
 
 
-# The questions are asked in the same order live and in a replay.
+# A live run and its replay ask the questions in the same order.
 
 
-def why(journal: Journal, found: str) -> str:
-    return answered(lambda: journal(("conntrack events", "why not"), lambda: found, UNKNOWN), UNKNOWN)
+def journaled_reason(journal: Journal, reason: str) -> str:
+    return answered(lambda: journal(("conntrack events", "why not"), lambda: reason, NOT_IN_CAPTURE), NOT_IN_CAPTURE)
 
 
-def lost(journal: Journal, found: int) -> int:
+def journaled_lost(journal: Journal, found: int) -> int:
     return answered(lambda: journal(("conntrack events", "lost"), lambda: found, 0), 0)
 
 
-def names(journal: Journal, found: Iterable[Datagram], of: ConntrackListener | None) -> dict[int, str]:
-    """Who has the netlink ports that removed entries."""
+def journaled_names(journal: Journal, found: Iterable[Datagram], listener: ConntrackListener | None) -> dict[int, str]:
+    """The processes that have the netlink ports that removed entries, by port."""
     ports = {port for _, data in found for port in removing_ports(data)}
-    return {port: _name(journal, port, of) for port in sorted(ports)}
+    return {port: _journaled_name(journal, port, listener) for port in sorted(ports)}
 
 
-def _name(journal: Journal, port: int, of: ConntrackListener | None) -> str:
-    known = f"netlink port {port}"
-    return answered(lambda: journal(("netlink port", port), lambda: of.process(port) if of else "", known), known)
+def _journaled_name(journal: Journal, port: int, listener: ConntrackListener | None) -> str:
+    def ask() -> str:
+        return listener.process(port) if listener else ""
+
+    default = f"netlink port {port}"
+    return answered(lambda: journal(("netlink port", port), ask, default), default)
 
 
-def _taken(coming: list[T]) -> list[T]:
-    found = coming[:]
-    coming.clear()
+def _take_all(pending: list[T]) -> list[T]:
+    found = pending[:]
+    pending.clear()
     return found

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What answers from the live machine while packets are explained, made to answer through a Journal.
+"""Classes that answer questions about the machine through a Journal, while packets are explained.
 
-One class each, with the same methods as the one it stands for; whether the machine answers or a capture, the Journal knows.
+Each class has the same methods as the class that it replaces. The Journal decides whether the machine or a capture answers.
 """
 
 from __future__ import annotations
@@ -18,98 +18,107 @@ from tracer.util.asking import Journal, NotAsked, answered
 from tracer.util.bounded import Bounded
 
 T = TypeVar("T")
-NOBODY = (0, "")
+NO_PROCESS = (0, "")
+"""Pid and name of an unknown process."""
 
 
 class JournaledProcesses(Processes):
-    """Which process holds a socket."""
+    """Finds the process that holds a socket."""
 
-    def __init__(self, journal: Journal, of: str = "process") -> None:
+    def __init__(self, journal: Journal, kind: str = "process") -> None:
         super().__init__()
-        self._asking, self._of = journal, of
+        self._journal, self._kind = journal, kind
 
     def owner(self, inode: int) -> tuple[int, str]:
-        # Most sockets are asked for again and again; the answer is looked up once.
+        # Most sockets are requested many times; the answer is looked up once.
         found = self._owners.get(inode)
         ask = super().owner
-        return answered(lambda: self._asking((self._of, inode), lambda: found or ask(inode), NOBODY), NOT_RECORDED)
+        return answered(lambda: self._journal((self._kind, inode), lambda: found or ask(inode), NO_PROCESS), NOT_RECORDED)
 
 
 class JournaledNamespaces(Namespaces):
-    """Names of network namespaces. of: those of this machine; None in a replay: then what was known at the start is given."""
+    """Names of network namespaces.
+
+    Args:
+        journal: gives the answers.
+        live: the namespaces of this machine; None in a replay.
+        node: inode of the node's namespace; only in a replay.
+        own: inode of this program's namespace; only in a replay.
+        names: names that were known at the start, by inode.
+    """
 
     def __init__(
-        self, journal: Journal, of: Namespaces | None, node: int = 0, own: int = 0, names: dict[int, str] | None = None
+        self, journal: Journal, live: Namespaces | None, node: int = 0, own: int = 0, names: dict[int, str] | None = None
     ) -> None:
-        self._asking, self._of = journal, of
-        self.node, self.own = (of.node, of.own) if of else (node, own)
-        self._names = of._names if of else Bounded(NAMES_KEPT)
+        self._journal, self._live = journal, live
+        self.node, self.own = (live.node, live.own) if live else (node, own)
+        self._names = live._names if live else Bounded(NAMES_KEPT)
         self._names.update(names or {})
         self._unknown = Bounded(NAMES_KEPT)
 
     def name(self, inode: int) -> str:
         default = f"netns {inode}" if inode else ""
-        of = self._of
-        if of is None:
-            known = self._names.get(inode, default)
-            return answered(lambda: self._asking(("netns", inode), str, known), known)
-        return self._asking(("netns", inode), lambda: of.name(inode), default)
+        live = self._live
+        if live is None:
+            recorded = self._names.get(inode, default)
+            return answered(lambda: self._journal(("netns", inode), str, recorded), recorded)
+        return self._journal(("netns", inode), lambda: live.name(inode), default)
 
     def named(self) -> list[int]:
-        return self._of.named() if self._of else list(self._names)
+        return self._live.named() if self._live else list(self._names)
 
     def _read_named(self) -> None:
-        if self._of:
-            self._of._read_named()
+        if self._live:
+            self._live._read_named()
 
     def _read_processes(self) -> None:
-        if self._of:
-            self._of._read_processes()
+        if self._live:
+            self._live._read_processes()
 
 
 class JournaledHostReader(HostReader):
-    """What findings ask of the node. Its processes are asked about through the same Asking. Every method may raise NotAsked."""
+    """Answers what findings need to know about the node, also about its processes. Every method may raise NotAsked."""
 
     def __init__(self, journal: Journal, proc: Path = Path("/proc"), run: Path | None = None) -> None:
         super().__init__(proc, run)
-        self._asking = journal
+        self._journal = journal
         self._processes = JournaledProcesses(journal, "listener")
 
     def listener(self, address: str, port: int, protocol: str) -> ListeningSocket | None:
-        """As live. Raises NotAsked also where the process was not asked for: it may be one that is meant to listen there."""
+        """The listening socket. Raises NotAsked also where its process was not requested: it may be the intended listener."""
         found = super().listener(address, port, protocol)
         if found and (found.pid, found.command) == NOT_RECORDED:
             raise NotAsked(("listener", port))
         return found
 
     def _keep(self, key: Hashable, ask: Callable[[], T], default: T, seconds: float = KEPT_SECONDS) -> T:
-        return self._asking(("node", key), lambda: super(JournaledHostReader, self)._keep(key, ask, default, seconds), default)
+        return self._journal(("node", key), lambda: super(JournaledHostReader, self)._keep(key, ask, default, seconds), default)
 
 
 class JournaledNamespaceInspector(NamespaceInspector):
-    """What verdicts on SYNs ask of namespaces. process() goes through the processes it is given.
+    """Answers what SYN verdicts need to know about namespaces. process() uses the given `processes`.
 
-    What was not asked is as what could not be read: empty, and a verdict says nothing of it.
+    A question that was not asked is answered like a value that cannot be read: empty, and a verdict does not mention it.
     """
 
     def __init__(self, journal: Journal, namespaces: Namespaces, processes: Processes) -> None:
         super().__init__(namespaces, processes)
-        self._asking = journal
+        self._journal = journal
 
     def names(self) -> list[str]:
         ask = super().names
-        return answered(lambda: self._asking(("space names",), ask, []), [])
+        return answered(lambda: self._journal(("space names",), ask, []), [])
 
     def _ask(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:
         ask = super()._ask
         question = "space", name, what
-        return answered(lambda: self._asking(question, lambda: ask(name, what, look, otherwise), otherwise), otherwise)
+        return answered(lambda: self._journal(question, lambda: ask(name, what, look, otherwise), otherwise), otherwise)
 
     def counters(self, name: str) -> dict[str, int]:
         ask = super().counters
-        return answered(lambda: self._asking(("space", name, "counters"), lambda: ask(name), {}), {})
+        return answered(lambda: self._journal(("space", name, "counters"), lambda: ask(name), {}), {})
 
 
-def asked_function(journal: Journal, function: Callable[[int], str]) -> Callable[[int], str]:
-    """The kernel function that an address lies in, "" = not known."""
+def journaled_function(journal: Journal, function: Callable[[int], str]) -> Callable[[int], str]:
+    """`function` through the journal: gives the kernel function at an address, "" = not known."""
     return lambda address: answered(lambda: journal(("function", address), lambda: function(address), ""), "")

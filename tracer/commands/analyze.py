@@ -34,7 +34,7 @@ def told(capture: CaptureReader) -> None:
     """Says on stderr what of a capture is missing; raises DamagedCapture when it is damage."""
     if capture.ended() is None:
         sys.stderr.write(runner.CUT_SHORT + "\n")
-    runner.whole(capture)
+    runner.check_complete(capture)
 
 
 def run(
@@ -169,4 +169,4 @@ def _export(
     of.lost.update(output.losses)
     for finding in totals.findings:
         made.finding(redaction.finding(finding) if redaction else finding)
-    made.close(redaction.totals(totals) if redaction else totals)
+    made.close(redaction.summary(totals) if redaction else totals)

@@ -50,5 +50,5 @@ def read(paths: Sequence[str], given: dict[str, Any]) -> int:
         if capture.ended() is None:
             output.note(runner.CUT_SHORT)
         output.summary(totals)
-        runner.whole(capture)
+        runner.check_complete(capture)
     return 0

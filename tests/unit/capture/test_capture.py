@@ -80,7 +80,7 @@ def test_it_is_for_its_owner_alone_and_has_no_more_than_it_needs(tmp_path: Path)
     with CaptureReader(str(made.path)) as found:
         assert "hunter2" not in str(list(found.records()))
         assert found.missed == 0 and found.ended()
-        assert sum(b.events for b in found.batches()) == made.summary.events + 1, "the look-up is no event of a packet"
+        assert sum(b.events for b in found.chunks()) == made.summary.events + 1, "the look-up is no event of a packet"
 
 
 def test_a_file_that_is_there_is_not_written_over(tmp_path: Path, read: Any) -> None:

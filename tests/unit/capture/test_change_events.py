@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import captures
 from tests.support.ctnetlink import REMOVED, REPLY, TOLD, Heard, message
-from tracer.capture.change_events import UNKNOWN, RecordedChangeLog, RecordedConntrackListener
+from tracer.capture.change_events import NOT_IN_CAPTURE, RecordedChangeLog, RecordedConntrackListener
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import RecordBuffer
 from tracer.capture.replay.capture_reader import CaptureReader
@@ -112,6 +112,6 @@ def test_an_older_capture_has_none(tmp_path: Path, run: Any) -> None:
     with sqlite3.connect(made.path) as connection:
         connection.execute("DELETE FROM records WHERE key LIKE 'conntrack events%' OR kind IN ('conntrack', 'change')")
     _, out, err = run("-r", made.path, "--follow")
-    assert f"{UNKNOWN[0].upper()}{UNKNOWN[1:]}." in err and "created" not in out
+    assert f"{NOT_IN_CAPTURE[0].upper()}{NOT_IN_CAPTURE[1:]}." in err and "created" not in out
     with CaptureReader(str(made.path)) as found:
         assert found.missed == 0

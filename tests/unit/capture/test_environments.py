@@ -17,13 +17,13 @@ from tests.support import captures, sample_packets
 from tests.support.builders import NODE
 from tests.support.nodes import nodes
 from tracer.capture.cni_journal import RecordedCniCache, ReplayedCniCache
-from tracer.capture.format.codec import plain
-from tracer.capture.format.kube_objects import all_needed, needed
+from tracer.capture.format.codec import to_json
+from tracer.capture.format.kube_objects import reduce_object, reduce_objects
 from tracer.capture.format.schema import Record
 from tracer.capture.journal import JournaledHostReader, JournaledNamespaceInspector, JournaledNamespaces, JournaledProcesses
-from tracer.capture.record.buffer import LONG, Chunk, RecordBuffer
-from tracer.capture.record.carry_over import READINGS, CarryOver
-from tracer.capture.record.prefetch import OF_LISTENER, OF_NODE, Prefetcher
+from tracer.capture.record.buffer import LONG_BATCH_SLOTS, Chunk, RecordBuffer
+from tracer.capture.record.carry_over import MAX_READINGS, CarryOver
+from tracer.capture.record.prefetch import LISTENER_SETTINGS, NODE_SETTINGS, Prefetcher
 from tracer.capture.replay.display_filter import DisplayFilter
 from tracer.events.record import DTYPE, SLOT
 from tracer.kube import objects
@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_every_setting_that_a_finding_asks_for_is_asked_ahead() -> None:
     text = "\n".join(path.read_text() for path in (ROOT / "tracer/findings").glob("*.py"))
     named = set(re.findall(r'"(net/[a-z0-9_/]+)"', text)) - {"net/fib_trie"}
-    assert named and named <= {*OF_NODE, *OF_LISTENER}
+    assert named and named <= {*NODE_SETTINGS, *LISTENER_SETTINGS}
 
 
 @pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.36.2-nftables-nft"])
@@ -57,7 +57,7 @@ def test_of_objects_all_is_kept_that_is_read(mode: str) -> None:
         for body in objects.flatten(one.objects):
             if body.get("kind") in readers:
                 seen.add(body["kind"])
-                kept = needed(body["kind"], body)
+                kept = reduce_object(body["kind"], body)
                 read: Any = readers[body["kind"]]
                 assert read(kept) == read(body) and objects.key(kept) == objects.key(body)
                 assert len(json.dumps(kept)) <= len(json.dumps(body)) + 30
@@ -66,7 +66,7 @@ def test_of_objects_all_is_kept_that_is_read(mode: str) -> None:
 
 def test_of_a_list_its_objects_are_kept() -> None:
     pod = {"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"env": [{"name": "PASSWORD"}], "ports": []}]}}
-    found = all_needed("", [{"kind": "List", "items": [pod, {"kind": "Secret", "metadata": {"name": "s"}}]}])
+    found = reduce_objects("", [{"kind": "List", "items": [pod, {"kind": "Secret", "metadata": {"name": "s"}}]}])
     assert len(found) == 1 and "PASSWORD" not in json.dumps(found)
 
 
@@ -102,10 +102,10 @@ def test_an_answer_is_kept_when_it_differs_and_says_which_asking_it_was() -> Non
     for turn in range(2):
         buffer.add_batch(turn, nothing, False)
         for _ in range(3 - turn):
-            buffer.ask(("process", 5), lambda: next(answers), "")
+            buffer.journal(("process", 5), lambda: next(answers), "")
     buffer.flush()
     kept = [(turn, body) for chunk in chunks for turn, kind, _, body in chunk.records if kind == Record.ANSWER]
-    question = plain(("process", 5))
+    question = to_json(("process", 5))
     assert kept == [(1, [question, 1, ""]), (1, [question, 2, "a"]), (2, [question, 1, "b"])], "the first one, whatever it is"
 
 
@@ -114,18 +114,18 @@ def test_what_is_complete_is_given_away_before_a_long_turn() -> None:
     chunks: list[Chunk] = []
     buffer = RecordBuffer()
     buffer.start(chunks.append)
-    for number, count in enumerate((3, LONG - 1, LONG)):
+    for number, count in enumerate((3, LONG_BATCH_SLOTS - 1, LONG_BATCH_SLOTS)):
         buffer.add_batch(number, np.zeros((count, SLOT), np.uint8), False)
-    assert [[count for _, count, _ in chunk.turns] for chunk in chunks] == [[3, LONG - 1]]
+    assert [[count for _, count, _ in chunk.batches] for chunk in chunks] == [[3, LONG_BATCH_SLOTS - 1]]
 
 
 def test_what_cannot_be_recorded_is_said_and_does_not_end_the_run() -> None:
     buffer = RecordBuffer()
     odd = object()
     for number in (1, 2):
-        assert buffer.ask(("odd", number), lambda: odd, object()) is odd
-    assert buffer.troubles() == ["Answers about odd are not in the capture: a capture has no object."]
-    assert buffer.troubles() == []
+        assert buffer.journal(("odd", number), lambda: odd, object()) is odd
+    assert buffer.warnings() == ["Answers about odd are not in the capture: a capture has no object."]
+    assert buffer.warnings() == []
 
 
 def test_asked_classes_ask_through_their_asking(tmp_path: Path) -> None:
@@ -166,14 +166,14 @@ def test_the_cni_cache_is_replayed_from_the_question_on_at_which_it_was_read(
     kept: list[tuple[int, list[Sandbox]]] = []
     result(tmp_path, "cart", "10.0.0.1/24")
     live_cache = RecordedCniCache(lambda asked, found: kept.append((asked, found)), (tmp_path,))
-    live_cache.turn()
+    live_cache.begin_batch()
     first = live_cache.at("10.0.0.1")
     result(tmp_path, "web", "10.0.0.2/24")
     second = live_cache.at("10.0.0.2")
     assert first and second and [asked for asked, _ in kept] == [0, 2]
     again = ReplayedCniCache()
-    again.turn([kept[0]])
-    again.turn([kept[1]])
+    again.begin_batch([kept[0]])
+    again.begin_batch([kept[1]])
     assert again.at("10.0.0.2") is None, "the first question of that turn came before it was read"
     assert (again.at("10.0.0.2"), again.at("10.0.0.1")) == (second, first)
 
@@ -190,7 +190,7 @@ def test_what_holds_is_the_last_of_each() -> None:
     found = standing.records()
     assert [r[0] for r in found if r[1] == "answer"] == [39]
     assert [r[0] for r in found if r[1] == "reading"] == [r[0] for r in found if r[1] == "nft"]
-    assert len([r for r in found if r[1] == "reading"]) == READINGS
+    assert len([r for r in found if r[1] == "reading"]) == MAX_READINGS
     assert [r[3] for r in found if r[1] == "objects"] == [b'["named","node-1",[]]']
 
 
@@ -247,9 +247,8 @@ def test_recording_without_explaining_asks_what_a_replay_will_want_to_know(tmp_p
     )
     ahead.feed(np.concatenate([captures.request(1, 1000), captures.refused(2, 2000)]))
     assert {("netns", 100), ("netns", 200), ("process", 48213), ("function", 0x10)} <= set(asked)
-    assert {("node", ("bound", "tcp")), ("node", ("setting", OF_NODE[0], 0)), ("node", ("setting", OF_LISTENER[0], 5))} <= set(
-        asked
-    )
+    settings = {("node", ("setting", NODE_SETTINGS[0], 0)), ("node", ("setting", LISTENER_SETTINGS[0], 5))}
+    assert {("node", ("bound", "tcp"))} | settings <= set(asked)
     assert ahead.events == 7 and ahead.closed(1 << 62) == ahead.flush() == [] and not ahead.is_waiting_for_rules
     before = len(asked)
     ahead.feed(np.zeros(0, DTYPE))

@@ -16,7 +16,7 @@ import pytest
 from tests.fuzz.files import Parts, taken_apart, written
 from tests.support import captures
 from tests.support.waiting import PATIENCE, until
-from tracer.capture.format.codec import pack, plain
+from tracer.capture.format.codec import pack, to_json
 from tracer.capture.format.record_layout import pack as pack_slots
 from tracer.capture.format.schema import Record
 
@@ -41,7 +41,7 @@ def stored(base: Parts, times: int, records: int) -> bytes:
     batches = [
         (b[0] + n * length, b[1], b[2], b[3], turns, slots) for n in range(times) for b, turns, slots in packed
     ]  # fmt: skip
-    answer = pack([plain(("process", 48213)), 1, plain((219, "nginx"))])
+    answer = pack([to_json(("process", 48213)), 1, to_json((219, "nginx"))])
     rows += [(times * length, Record.ANSWER, "x", answer)] * records
     return written([meta, rows, batches])
 

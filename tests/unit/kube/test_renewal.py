@@ -211,7 +211,8 @@ def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytes
 @pytest.mark.parametrize("body", [[5, [], ["10.0.0.1/99"], [80]], [5, [], [], [70000]], [5, [["a", 1]], [], []], ["x"], 7])
 def test_a_filter_that_cannot_be_is_damage(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
-    monkeypatch.setattr("tracer.capture.record.buffer.RecordBuffer.renewed", lambda b, _: b.add_record(Record.FILTER, "", body))
+    add_filter = "tracer.capture.record.buffer.RecordBuffer.add_filter"
+    monkeypatch.setattr(add_filter, lambda b, _: b.add_record(Record.FILTER, "", body))
     steps = [RenewedFilter(0, frozenset(), Filter(ports=(OLD,)))]
     made = captures.capture(tmp_path / "a.k8st", [(request(1, OLD, 1000), [])], renewals=steps)
     status, out, err = run("-r", made.path)

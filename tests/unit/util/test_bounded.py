@@ -86,15 +86,15 @@ def test_answers_of_a_tape(monkeypatch: pytest.MonkeyPatch) -> None:
     tape = RecordBuffer()
     tape.start(chunks.append)
     for inode in (1, 2, 2, 3, 1):
-        tape.ask(("process", inode), lambda: (7, "server"), (0, ""))
+        tape.journal(("process", inode), lambda: (7, "server"), (0, ""))
     tape.flush()
     assert [body[0]["tuple"][1] for chunk in chunks for _, _, _, body in chunk.records] == [1, 2, 3, 1]
     assert tape._answers.evicted == 2
 
 
 def test_what_a_further_file_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carry_over, "ANSWERS_KEPT", 3)
-    monkeypatch.setattr(carry_over, "TABLES_KEPT", 2)
+    monkeypatch.setattr(carry_over, "MAX_ANSWERS", 3)
+    monkeypatch.setattr(carry_over, "MAX_TABLES", 2)
     of = CarryOver()
     for turn in range(10):
         of.feed((turn, Record.ANSWER, f"process {turn}", pack([])))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of this program as JSON, and back: tuples, bytes, sets and the data classes of KINDS keep what they are.
+"""Encodes values as JSON and decodes them. Tuples, bytes, sets and the data classes of KINDS keep their type.
 
-Plain values are plain JSON. Anything else is an object of one key that says what it is: {"tuple": [...]}, {"Sandbox": {...}}.
-Nothing but the classes listed here is ever made of what stands in a file.
+Plain values are plain JSON. Any other value is an object with one key, its type: {"tuple": [...]}, {"Sandbox": {...}}. Only the
+classes in KINDS are created from the contents of a file.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from tracer.capture.format.type_checks import LEAST as LEAST_NUMBER
-from tracer.capture.format.type_checks import MOST as MOST_NUMBER
-from tracer.capture.format.type_checks import sound
+from tracer.capture.format.type_checks import MAX_NUMBER, MIN_NUMBER, has_valid_fields
 from tracer.kube.cni_cache import Sandbox
 from tracer.model.check import CheckResult
 from tracer.model.kube import HostPort
@@ -37,64 +35,64 @@ KINDS: dict[str, Any] = {
     "Wanted": TableRequest,
     "Loss": Loss,
 }
-"""Data classes by their name in a capture, which is part of the format and stays when a class is renamed; so do their fields.
-A class that is not written by its fields alone has a module of its own here."""
+"""Data classes by their name in a capture. This name, and the names of the fields, are part of the format and do not change.
+A class that needs more than its fields has its own module in this package."""
 _NAMES = {kind: name for name, kind in KINDS.items()}
 
-LONG = 400
-"""Bytes from which a text is compressed. A compressed one begins with the byte 0x78, which no JSON does."""
-MOST = 1 << 30
-"""Bytes that a compressed text may become; more is damage, or somebody's joke."""
-ALWAYS, TIMES = 24 << 20, 48
-"""A value may take so many bytes of memory, and so many times its stored length more. What real runs store becomes 5 to 20
-times as long."""
+COMPRESS_BYTES = 400
+"""Length from which a text is compressed, bytes. Compressed text begins with the byte 0x78; JSON never does."""
+MAX_BYTES = 1 << 30
+"""Maximum length of a decompressed text, bytes. More is damage or an attack."""
+BASE_BYTES, MAX_RATIO = 24 << 20, 48
+"""Maximum memory of a value: BASE_BYTES plus MAX_RATIO times its stored length. Values of real runs become 5 to 20 times as
+long."""
 NODE_BYTES = 64
-"""About what a value of JSON takes, beside its text."""
-DEEPEST = 40
-"""Values within values. A capture has not half as many."""
+"""Approximate memory of a JSON value in addition to its text, bytes."""
+MAX_DEPTH = 40
+"""Maximum nesting of values. A real capture has less than half of it."""
 
 
 class MalformedRecord(Exception):
-    """What stands there is not what a capture has there."""
+    """A value in a capture is damaged or has another form than expected."""
 
 
-def plain(value: Any) -> Any:
-    """A value as what JSON has. Raises TypeError for what it does not know."""
+def to_json(value: Any) -> Any:
+    """A value as plain JSON. Raises TypeError for a type that a capture cannot hold."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, list):
-        return [plain(v) for v in value]
+        return [to_json(v) for v in value]
     if isinstance(value, tuple):
-        return {"tuple": [plain(v) for v in value]}
+        return {"tuple": [to_json(v) for v in value]}
     if isinstance(value, set | frozenset):
-        return {"set": sorted((plain(v) for v in value), key=json.dumps)}
+        return {"set": sorted((to_json(v) for v in value), key=json.dumps)}
     if isinstance(value, dict):
-        return {"dict": [[plain(k), plain(v)] for k, v in value.items()]}
+        return {"dict": [[to_json(k), to_json(v)] for k, v in value.items()]}
     if name := _NAMES.get(type(value)):
-        return {name: {f.name: plain(getattr(value, f.name)) for f in fields(value)}}
+        return {name: {f.name: to_json(getattr(value, f.name)) for f in fields(value)}}
     raise TypeError(f"a capture has no {type(value).__name__}")
 
 
-def rich(value: Any, depth: int = DEEPEST) -> Any:
-    """The value that `plain` was given, its data classes with fields of their types. Raises MalformedRecord."""
+def from_json(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """Decodes the result of `to_json`. The fields of its data classes have their types. Raises MalformedRecord."""
     if not depth:
         raise MalformedRecord("values within values without end")
     if isinstance(value, list):
-        return [rich(v, depth - 1) for v in value]
+        return [from_json(v, depth - 1) for v in value]
     if not isinstance(value, dict):
         return value
     what, inside = next(iter(value.items())) if len(value) == 1 else ("", None)
     try:
         if what in KINDS and isinstance(inside, dict):
-            known = {f.name for f in fields(KINDS[what])}
-            # A field that this program no longer has is left out; one that it has since has its default.
-            made = KINDS[what](**{k: rich(v, depth - 1) for k, v in inside.items() if k in known})
-            if not sound(made):
+            names = {f.name for f in fields(KINDS[what])}
+            # A field that this program no longer has is left out; a field that is newer than the capture gets its default.
+            instance = KINDS[what](**{k: from_json(v, depth - 1) for k, v in inside.items() if k in names})
+            if not has_valid_fields(instance):
                 raise MalformedRecord(f"a {what} of other types")
-            return made
-        return _WHAT[what](inside, depth - 1)
+            return instance
+        return _DECODERS[what](inside, depth - 1)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise MalformedRecord(f"no value of a capture: {what!r}") from e
 
@@ -103,36 +101,36 @@ def _bytes(text: Any, depth: int) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-_WHAT: dict[str, Callable[[Any, int], Any]] = {
+_DECODERS: dict[str, Callable[[Any, int], Any]] = {
     "bytes": _bytes,
-    "tuple": lambda values, depth: tuple(rich(v, depth) for v in _listed(values)),
-    "set": lambda values, depth: frozenset(rich(v, depth) for v in _listed(values)),
-    "dict": lambda pairs, depth: {rich(k, depth): rich(v, depth) for k, v in _listed(pairs)},
+    "tuple": lambda values, depth: tuple(from_json(v, depth) for v in _as_list(values)),
+    "set": lambda values, depth: frozenset(from_json(v, depth) for v in _as_list(values)),
+    "dict": lambda pairs, depth: {from_json(k, depth): from_json(v, depth) for k, v in _as_list(pairs)},
 }
 
 
-def _listed(values: Any) -> list[Any]:
+def _as_list(values: Any) -> list[Any]:
     if not isinstance(values, list):
         raise TypeError("no list")
     return values
 
 
 def pack(value: Any) -> bytes:
-    """Plain JSON as it is stored."""
+    """Plain JSON in its stored form."""
     text = json.dumps(value, separators=(",", ":")).encode()
-    return text if len(text) < LONG else zlib.compress(text, 1)
+    return text if len(text) < COMPRESS_BYTES else zlib.compress(text, 1)
 
 
 def unpack(stored: object) -> Any:
-    """The plain JSON of what is stored: numbers have 64 bits and are finite. Raises MalformedRecord."""
+    """The plain JSON of a stored value. Its numbers have 64 bits and are finite. Raises MalformedRecord."""
     if isinstance(stored, str):
         stored = stored.encode(errors="surrogateescape")
     if not isinstance(stored, bytes):
         raise MalformedRecord("no text")
-    most = min(MOST, ALWAYS + TIMES * len(stored))
+    max_bytes = min(MAX_BYTES, BASE_BYTES + MAX_RATIO * len(stored))
     try:
-        text = inflate(stored, most) if stored[:1] == b"\x78" else stored
-        if len(text) + NODE_BYTES * sum(map(text.count, (b",", b"[", b"{"))) > most:
+        text = inflate(stored, max_bytes) if stored[:1] == b"\x78" else stored
+        if len(text) + NODE_BYTES * sum(map(text.count, (b",", b"[", b"{"))) > max_bytes:
             raise MalformedRecord("more values than it has room for")
         return json.loads(text, parse_int=_int, parse_float=_float, parse_constant=_constant)
     except (ValueError, RecursionError) as e:
@@ -140,8 +138,8 @@ def unpack(stored: object) -> Any:
 
 
 def _int(text: str) -> int:
-    number = int(text) if len(text) < 32 else MOST_NUMBER + 1
-    if not LEAST_NUMBER <= number <= MOST_NUMBER:
+    number = int(text) if len(text) < 32 else MAX_NUMBER + 1
+    if not MIN_NUMBER <= number <= MAX_NUMBER:
         raise ValueError("a number of more than 64 bits")
     return number
 
@@ -154,11 +152,11 @@ def _constant(text: str) -> float:
     raise ValueError(f"{text[:20]} is no number")
 
 
-def inflate(stored: bytes, most: int = MOST) -> bytes:
-    """What was compressed. Raises MalformedRecord when it is damaged, or becomes longer than `most`."""
+def inflate(stored: bytes, max_bytes: int = MAX_BYTES) -> bytes:
+    """Decompresses a text. Raises MalformedRecord when it is damaged, or longer than `max_bytes`."""
     try:
         engine = zlib.decompressobj()
-        whole = engine.decompress(stored, most)
+        whole = engine.decompress(stored, max_bytes)
     except zlib.error as e:
         raise MalformedRecord(str(e)) from e
     if not engine.eof:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes' objects as a capture holds them: of each, what tracer/kube/objects.py reads, and nothing else.
+"""Kubernetes objects in a capture: only the fields that tracer/kube/objects.py reads.
 
-A pod's environment, annotations and the like are nobody's business, and most of an object's length.
+A pod's environment, annotations and the like are confidential, and most of an object's length.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tracer.kube import objects
 from tracer.kube.objects import Object
 
 Shape = dict[str, Any] | None
-"""Keys that are kept; None: the whole value. A list has its elements' shape."""
+"""Keys that are kept; None = the whole value. A list has the shape of its elements."""
 
 META: Shape = {"namespace": None, "name": None, "labels": {"kubernetes.io/service-name": None}}
 _REF: Shape = {"kind": None, "namespace": None, "name": None}
@@ -47,17 +47,17 @@ SHAPES: dict[str, dict[str, Shape]] = {
 }
 
 
-def needed(kind: str, body: Object) -> Object:
-    """What is read of an object of this kind."""
+def reduce_object(kind: str, body: Object) -> Object:
+    """The object with only the fields that are read from this kind."""
     kept: Object = _cut(body, {"metadata": META, **SHAPES.get(kind, {})})
     return {"kind": kind, **kept}
 
 
-def all_needed(kind: str, bodies: Iterable[Object]) -> list[Object]:
-    """The same of several; kind "": each says its own, and lists are taken apart."""
+def reduce_objects(kind: str, bodies: Iterable[Object]) -> list[Object]:
+    """Reduces several objects. With kind "" each object names its own kind, and lists are flattened."""
     if kind:
-        return [needed(kind, body) for body in bodies]
-    return [needed(str(b["kind"]), b) for b in objects.flatten(bodies) if b.get("kind") in objects.KINDS]
+        return [reduce_object(kind, body) for body in bodies]
+    return [reduce_object(str(b["kind"]), b) for b in objects.flatten(bodies) if b.get("kind") in objects.KINDS]
 
 
 def _cut(value: Any, shape: Shape) -> Any:

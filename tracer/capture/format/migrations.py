@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Older captures: for each version before this program's, how its records become those of the next one.
+"""Converts the records of older format versions to the current one.
 
-A converter is listed in CONVERTERS under the version it takes. It gets a record (turn, kind, key, body as plain JSON) or the
-name and value of a piece of `meta`, and returns the same of the next version. The layout of events needs none: a capture tells
-its own (tracer/capture/format/record_layout.py).
+CONVERTERS has one converter for each older version. A converter gets a record (batch number, kind, key, body as plain JSON) or
+the name and value of an item of `meta`, and returns the same in the form of the next version. The layout of events needs no
+converter: a capture describes its own layout (tracer/capture/format/record_layout.py).
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ def _same_meta(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Converter:
-    """From one version to the next."""
+    """Converts one version to the next."""
 
     record: Callable[[RecordRow], RecordRow] = _same_record
     meta: Callable[[str, Any], Any] = _same_meta
 
 
 CONVERTERS: dict[int, Converter] = {}
-"""By the version that it takes, one for each from the first on. 1 is the first and the newest, so there is none yet."""
+"""Converters by the version that they convert from, beginning with 1. Version 1 is the newest, so there is none yet."""
 
 
 def record(version: int, row: RecordRow) -> RecordRow:
-    """A record of that version as this program has it. Errors of a converter (KeyError, TypeError ...) reach the caller."""
+    """Converts a record of `version` to the current one. Errors of a converter (KeyError, TypeError ...) reach the caller."""
     for number in range(version, VERSION):
         row = CONVERTERS[number].record(row)
     return row
 
 
 def meta(version: int, name: str, value: Any) -> Any:
-    """The same of a piece of `meta`."""
+    """Converts the value of an item of `meta` to the current version."""
     for number in range(version, VERSION):
         value = CONVERTERS[number].meta(name, value)
     return value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ring slots as a file has them, and events of them, also when this program's records are laid out in another way.
+"""Stores ring slots in a file and reads events from them, also if the file's records have another layout.
 
-A capture tells the fields of each record it holds. Where they are those of this program, nothing is done; else each field goes
-by its name, and one that the file does not have is zero.
+A capture describes the fields of its records. If they are those of this program, no conversion is needed. Otherwise each field
+is copied by its name, and a field that the file does not have is zero.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ RECORDS: dict[str, np.dtype[Any]] = {
     "ruleset": table_trace.RULESET,
     "raw": payload.RAW,
 }
-"""The structures of bpf/ that the ring holds. Which one a slot begins is told by `kind`, at one place in all of them."""
-OTHERS = {
+"""The structures of bpf/ in the ring. The field `kind`, at the same offset in all of them, tells which one begins in a slot."""
+OTHER_STRUCTURES = {
     int(Kind.EVENT_NFT_RULE): "nft_hit",
     int(Kind.EVENT_STEPS): "steps",
     int(Kind.EVENT_RULESET): "ruleset",
     int(Kind.EVENT_RAW): "raw",
 }
 _KNOWN = np.array([int(k) for k in Kind])
-MOST_BYTES, ALWAYS, TIMES = 48 << 20, 1 << 20, 96
-"""Of the slots of one stored batch: a turn is 16 MB at most, and is put to others of 4 MB. And not more than so many times the
-stored length."""
-LONGEST = 1 << 14
-"""Bytes of one record."""
+MAX_BYTES, BASE_BYTES, MAX_RATIO = 48 << 20, 1 << 20, 96
+"""Maximum length of the slots of one stored chunk: MAX_BYTES, and BASE_BYTES plus MAX_RATIO times the stored length. One batch
+has at most 16 MB, and is added to other batches of 4 MB."""
+MAX_RECORD_BYTES = 1 << 14
+"""Maximum length of one record, bytes."""
 
 
 def describe() -> dict[str, Any]:
@@ -48,60 +48,67 @@ def describe() -> dict[str, Any]:
 
 
 def _field(dtype: np.dtype[Any], name: str) -> tuple[str, int, int]:
-    """Type, how many, and where."""
+    """Type of a field, number of elements (0 = no array), and offset in bytes."""
     base, shape = dtype[name].subdtype or (dtype[name], ())
-    return base.str, int(np.prod(shape or (1,))) if shape else 0, place(dtype, name)
+    return base.str, int(np.prod(shape or (1,))) if shape else 0, field_offset(dtype, name)
 
 
-def place(dtype: np.dtype[Any], name: str) -> int:
-    """Of a field in its structure, in bytes."""
+def field_offset(dtype: np.dtype[Any], name: str) -> int:
+    """Offset of a field in its structure, bytes."""
     return int(dtype.fields[name][1]) if dtype.fields else 0
 
 
 def pack(slots: npt.NDArray[np.uint8], level: int = 1) -> bytes:
-    """Slots as they are stored: by columns, in which neighbours are alike, they become half as long and take less time.
+    """Slots in their stored form: column by column, compressed.
 
-    level: zlib's; 0 stores them as they are.
+    Neighbouring bytes of a column are similar, so the result is half as long as by rows, and compression takes less time.
+
+    Args:
+        slots: (number of slots, slot length), as drained from the ring.
+        level: zlib's level; 0 = not compressed.
     """
     return zlib.compress(slots.T.tobytes(), level)
 
 
 def count(slots: npt.NDArray[np.uint8]) -> int:
-    """How many records begin in these slots of this program, those that are no events of a packet included."""
+    """Number of records that begin in these slots (in this program's layout), including records that are not packet events."""
     return record.count(slots)
 
 
-def of_packets(slots: npt.NDArray[np.uint8]) -> int:
-    """How many events of packets begin in these slots of this program."""
-    kinds = slots[slots[:, :4].any(axis=1), 8 + place(record.DTYPE, "kind")]
+def count_packet_events(slots: npt.NDArray[np.uint8]) -> int:
+    """Number of packet events that begin in these slots (in this program's layout)."""
+    kinds = slots[slots[:, :4].any(axis=1), 8 + field_offset(record.DTYPE, "kind")]
     return int((~np.isin(kinds, (int(Kind.EVENT_RULESET), int(Kind.EVENT_RAW)))).sum())
 
 
 class RecordLayout:
-    """How slots of one file become this program's events. told: what `describe` said when it was written. Raises
-    MalformedRecord.
+    """Converts the slots of one file to this program's events. Raises MalformedRecord.
 
-    unknown: events of a kind that there is none of, which are left out.
+    Args:
+        description: the result of `describe` when the file was written.
+
+    Attributes:
+        unknown: number of events of an unknown kind, which are left out.
     """
 
-    def __init__(self, told: Any) -> None:
-        self._same, self.unknown = told == describe(), 0
+    def __init__(self, description: Any) -> None:
+        self._is_current, self.unknown = description == describe(), 0
         try:
-            self.slot = int(told["slot"])
-            self._dtypes = {name: _dtype(fields) for name, fields in told["records"].items()}
-            self._kinds = {int(number): name for name, number in told["kinds"].items()}
+            self.slot = int(description["slot"])
+            self._dtypes = {name: _dtype(fields) for name, fields in description["records"].items()}
+            self._kinds = {int(number): name for name, number in description["kinds"].items()}
             sizes = {self._dtypes[name].itemsize for name in ("event", "nft_hit", "steps")}
         except (LookupError, TypeError, ArithmeticError, ValueError, AttributeError) as e:
             raise MalformedRecord(f"the layout of its events cannot be understood ({e})") from e
         missing = {"kind"} - set(self._dtypes["event"].names or ())
-        if missing or any(not 0 < dtype.itemsize <= LONGEST for dtype in self._dtypes.values()):
+        if missing or any(not 0 < dtype.itemsize <= MAX_RECORD_BYTES for dtype in self._dtypes.values()):
             raise MalformedRecord("the layout of its events makes no sense")
         if not 8 < self.slot <= 1 << 12 or len(sizes) != 1 or (sizes.pop() + 8) % self.slot:
             raise MalformedRecord("the layout of its events makes no sense")
 
     def unpack(self, stored: object, count: int) -> npt.NDArray[np.uint8]:
-        """The slots of a stored batch, one a row. Raises MalformedRecord."""
-        if not isinstance(stored, bytes) or not 0 <= count * self.slot <= min(MOST_BYTES, ALWAYS + TIMES * len(stored)):
+        """The slots of a stored chunk, (count, slot length). Raises MalformedRecord."""
+        if not isinstance(stored, bytes) or not 0 <= count * self.slot <= min(MAX_BYTES, BASE_BYTES + MAX_RATIO * len(stored)):
             raise MalformedRecord("a batch is of no size that there can be")
         payload = inflate(stored, self.slot * count + 1)
         if len(payload) != self.slot * count:
@@ -109,9 +116,9 @@ class RecordLayout:
         return np.ascontiguousarray(np.frombuffer(payload, np.uint8).reshape(self.slot, count).T)
 
     def events(self, slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """A batch as `record.unpack` makes it."""
-        slots = _sound(slots, self._dtypes["event"].itemsize)
-        if not self._same:
+        """The events of slots, as `record.unpack` returns them."""
+        slots = _without_cut_event(slots, self._dtypes["event"].itemsize)
+        if not self._is_current:
             return self._converted(slots)
         found = record.unpack(slots)
         known = np.isin(found["kind"], _KNOWN)
@@ -125,10 +132,10 @@ class RecordLayout:
         for number in np.unique(theirs["kind"]):
             name = self._kinds.get(int(number), "")
             if name not in ours:
-                continue  # A kind that this program does not know is not one of its events.
+                continue  # a kind that this program does not have
             rows = theirs["kind"] == number
-            which = OTHERS.get(ours[name], "event")
-            old = _as(theirs[rows], self._dtypes[which])
+            which = OTHER_STRUCTURES.get(ours[name], "event")
+            old = _reinterpret(theirs[rows], self._dtypes[which])
             new = np.zeros(len(old), RECORDS[which])
             for field in set(new.dtype.names or ()) & set(old.dtype.names or ()):
                 if new.dtype[field].shape == old.dtype[field].shape:
@@ -139,10 +146,10 @@ class RecordLayout:
 
 
 def _dtype(fields: Any) -> np.dtype[Any]:
-    if not fits(fields, list[tuple[str, str, int, int]], listed=True):
+    if not fits(fields, list[tuple[str, str, int, int]], is_json=True):
         raise ValueError("fields of another form")
     shapes = [(base, (count,)) if count else base for _, base, count, _ in fields]
-    if any(not 0 <= place < LONGEST for _, _, _, place in fields):
+    if any(not 0 <= place < MAX_RECORD_BYTES for _, _, _, place in fields):
         raise ValueError("a field at no place")
     if any(not 0 <= count < 4096 or str(base)[:2] not in ("<u", "|u", "|S", "|V") for _, base, count, _ in fields):
         raise ValueError("a field of no known type")
@@ -150,19 +157,19 @@ def _dtype(fields: Any) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": shapes, "offsets": offsets})
 
 
-def _sound(slots: npt.NDArray[np.uint8], whole: int) -> npt.NDArray[np.uint8]:
-    """Without a last event of which slots are missing: damage, for rings have none."""
+def _without_cut_event(slots: npt.NDArray[np.uint8], event_bytes: int) -> npt.NDArray[np.uint8]:
+    """Removes a last event with missing slots. It is damage: a ring has only complete events."""
     if not len(slots):
         return slots
-    per = (whole + 8) // slots.shape[1]
+    per = (event_bytes + 8) // slots.shape[1]
     lengths = slots[:, :4].view("<u4").ravel()
-    starts = np.flatnonzero(lengths == whole)
+    starts = np.flatnonzero(lengths == event_bytes)
     cut = starts[starts + per > len(slots)]
     return slots[: cut[0]] if len(cut) else slots
 
 
 def _unpacked(slots: npt.NDArray[np.uint8], dtype: np.dtype[Any], slot: int) -> npt.NDArray[Any]:
-    """As record.unpack, for another layout."""
+    """`record.unpack` for another layout."""
     lengths = slots[:, :4].view("<u4").ravel()
     starts = np.flatnonzero((lengths != 0) & (lengths < 1 << 30))
     out = np.zeros(len(starts), dtype)
@@ -174,8 +181,8 @@ def _unpacked(slots: npt.NDArray[np.uint8], dtype: np.dtype[Any], slot: int) -> 
     return out
 
 
-def _as(rows: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The same bytes as another structure, which may be shorter."""
+def _reinterpret(rows: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The same bytes as another structure of equal or smaller length."""
     payload = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
     return np.ascontiguousarray(payload[:, : dtype.itemsize]).view(dtype).ravel()
 
@@ -187,11 +194,11 @@ def _padded(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return made
 
 
-def rulesets(slots: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Of slots of this program, those that tell of look-ups and replacements of legacy tables."""
+def ruleset_slots(slots: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The slots (in this program's layout) with look-ups and replacements of legacy tables."""
     if not len(slots):
         return slots
-    at = 8 + place(record.DTYPE, "kind")
+    at = 8 + field_offset(record.DTYPE, "kind")
     lengths = slots[:, :4].view("<u4").ravel()
     found: npt.NDArray[np.uint8] = slots[(lengths == record.SLOT - 8) & (slots[:, at] == int(Kind.EVENT_RULESET))]
     return found

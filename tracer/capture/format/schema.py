@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a capture is made of: an SQLite file of three tables.
+"""The format of a capture: an SQLite file with three tables.
 
-`meta` says what never changes in a run. `batches` has the turns and the ring slots drained in them, some in a row, columns
-first and compressed. `records` has everything else, in the order it happened, each with the turn in which it counts.
+`meta` has the values that do not change in a run. `batches` has the ring slots: one row is a chunk of consecutive batches,
+stored by columns and compressed. `records` has everything else in the order of time, each record with the number of the batch
+in which it is valid. In the tables a batch is called "turn".
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from enum import StrEnum
 from typing import Any
 
 VERSION = 1
-"""Of the format; tracer/capture/format/migrations.py has the way from each older one."""
+"""Version of the format. tracer/capture/format/migrations.py converts older versions."""
 
-APPLICATION = 0x6B387374
+APPLICATION_ID = 0x6B387374
 """SQLite's application_id: "k8st"."""
 
 TABLES = """
@@ -23,52 +24,53 @@ CREATE TABLE records (seq INTEGER PRIMARY KEY, turn INTEGER, kind TEXT, key TEXT
 CREATE TABLE batches (seq INTEGER PRIMARY KEY, turn INTEGER, began INTEGER, ended INTEGER, events INTEGER,
     turns BLOB, slots BLOB, crc INTEGER);
 """
-"""crc: of the other columns but seq, see `crc`.
+"""Statements that create the tables.
 
-records.key: what of its kind it is, for people and SQL. batches.turn: number of its first turn; began, ended: ns since the
-epoch; turns: JSON, [now, slots, last] of each turn; slots: of all its turns, transposed, compressed.
+crc: CRC-32 of the other columns except seq, see `crc`. records.turn: number of the batch. records.key: identifies the record
+within its kind, for readers and SQL. batches.turn: number of the chunk's first batch; began, ended: ns since the epoch; turns:
+JSON, [now, slots, last] of each batch; slots: of all batches, transposed, compressed.
 """
 
 
-ALL = "all"
-"""`meta.answers`: every answer is in the records, also one that says nothing; without one, a question was not asked."""
+ALL_ANSWERS = "all"
+"""Value of `meta.answers`: the records have every answer, also default ones. A question without an answer was not asked."""
 
 
 class Record(StrEnum):
-    """What a record tells."""
+    """The kinds of records. The comment on each kind describes its body."""
 
     ANSWER = "answer"
-    """A question was answered in another way than before: [question, how many times asked in this turn, answer]."""
+    """A question got a new answer: [question, number of this request in the batch, answer]."""
     OBJECTS = "objects"
-    """Something was done to the store of Kubernetes' objects: [what, kind, bodies]."""
+    """A change of the store of Kubernetes objects: [what, kind, bodies]."""
     SANDBOXES = "sandboxes"
-    """The CNI result cache as it was read: [questions asked of it in this turn, sandboxes]."""
+    """A reading of the CNI result cache: [number of lookups in this batch, sandboxes]."""
     READING = "reading"
-    """A legacy table was read: tracer/capture/format/rulesets.py."""
+    """A reading of a legacy table: tracer/capture/format/rulesets.py."""
     RULESET = "ruleset"
-    """Ring slots that tell of look-ups and replacements of legacy tables, once more: they outlive their batch."""
+    """Copies of the ring slots with look-ups and replacements of legacy tables: they are kept longer than their chunk."""
     NFT = "nft"
-    """A look at a namespace's nftables rules: tracer/capture/format/rulesets.py."""
+    """A reading of a namespace's nftables rules: tracer/capture/format/rulesets.py."""
     CHANGE = "change"
-    """Rules or objects were replaced, as a timeline tells it: [time, text] of each."""
+    """Replaced rules or objects, as timeline entries: [time, text] of each."""
     CONNTRACK = "conntrack"
-    """What conntrack told of its entries: [time, netlink's message] of each."""
+    """Events of conntrack entries: [time, netlink message] of each."""
     LOSS = "loss"
-    """Events were lost on the way from the probes."""
+    """Events lost between the probes and the reader."""
     GAP = "gap"
-    """Events that are not in the file: [how many, why]."""
+    """Events that are missing in the file: [number, reason]."""
     NOTE = "note"
-    """The user was told something."""
+    """A message to the user."""
     FILTER = "filter"
-    """The probes got another filter: [when, what is asked for as [address, port, protocol] each, hosts, ports]."""
+    """A new filter of the probes: [time, [address, port, protocol] of each selected endpoint, hosts, ports]."""
     LEFT = "left"
-    """The run was made to end: of this turn's packets so many parcels were explained, and nothing after them."""
+    """The run stopped explaining: number of chunks of packets that were explained in this batch, and none after them."""
     END = "end"
-    """The run ended as it should: [its seconds, number of its last turn]."""
+    """The run ended normally: [its duration in seconds, number of its last batch]."""
 
 
 def crc(row: tuple[Any, ...]) -> int:
-    """CRC-32 of a row's columns as they are stored: SQLite itself has no check sums."""
+    """CRC-32 of the stored columns of a row. SQLite itself has no check sums."""
     found = 0
     for value in row:
         found = zlib.crc32(value if isinstance(value, bytes) else str(value).encode(errors="surrogateescape"), found)

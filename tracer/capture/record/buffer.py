@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run keeps of itself while it goes on: its turns, the answers it gets, what is read of rules and objects.
+"""Collects the inputs of a run while it goes on: batches, answers, readings of rules, objects.
 
-The tape only collects. Every second, or when much has come, what it has goes to the writer's thread as one chunk. Nothing is
-explained here, and nothing waits for the disk.
+Every CHUNK_SECONDS, or after CHUNK_BYTES, the buffer gives its contents to the writer's thread as one chunk. It interprets
+nothing, and never waits for the disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracer.capture.format import kube_objects, record_layout, rulesets
-from tracer.capture.format.codec import plain
+from tracer.capture.format.codec import to_json
 from tracer.capture.format.schema import Record
 from tracer.connections.conntrack_events import Datagram
 from tracer.kube.cni_cache import Sandbox
@@ -33,154 +33,176 @@ from tracer.util.bounded import Bounded
 from tracer.util.visible import visible
 
 CHUNK_SECONDS, CHUNK_BYTES = 1.0, 4 << 20
+"""Age and length of slots from which a chunk goes to the writer, seconds and bytes."""
 ANSWERS_KEPT = 1 << 17
-"""Questions whose last answer is known; the answer to another one is written once more."""
-LONG = 1 << 12
-"""A turn with so many slots takes long to explain: what is complete is given away before it begins."""
+"""Number of questions with a known last answer. The answer to any other question is written again."""
+LONG_BATCH_SLOTS = 1 << 12
+"""Number of slots from which a batch takes long to explain: the chunk before it goes to the writer first."""
 
 _NONE = object()
 T = TypeVar("T")
 Row = tuple[int, str, str, Any]
-"""Turn, kind, key, and a function that makes the plain JSON, or the JSON itself."""
+"""Batch number, kind, key, and the plain JSON or a function that makes it."""
 
 
 @dataclass
 class Chunk:
-    """What came in some turns. turn: number of the first. turns: (now, slots, last) of each; slots: of all."""
+    """The inputs of some consecutive batches.
 
-    turn: int
+    Attributes:
+        first_batch: number of the first batch.
+        records: records of all batches, oldest first.
+        batches: (now, number of slots, last) of each batch.
+        slots: slots of all batches, one array (number of slots, slot length) per batch.
+        bytes: length of the slots and of conntrack's messages.
+        began: time of creation, seconds, CLOCK_MONOTONIC.
+    """
+
+    first_batch: int
     records: list[Row] = field(default_factory=list)
-    turns: list[tuple[int, int, int]] = field(default_factory=list)
+    batches: list[tuple[int, int, int]] = field(default_factory=list)
     slots: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     bytes: int = 0
     began: float = field(default_factory=time.monotonic)
 
 
 class RecordBuffer:
-    """Collects, and gives chunks to `sink`, once that is set; before, they wait here."""
+    """Collects records and batches, and gives them to `sink` as chunks. Without a sink they are kept here.
+
+    Attributes:
+        batch_number: number of the current batch; 0 = before the first.
+    """
 
     def __init__(self) -> None:
-        self.number = 0
+        self.batch_number = 0
         self._sink: Callable[[Chunk], None] | None = None
         self._chunk = Chunk(1)
         self._lock = threading.Lock()
-        self._asked: dict[Question, int] = {}
+        self._counts: dict[Question, int] = {}
         self._answers: Bounded[Question, object] = Bounded(ANSWERS_KEPT)
-        self._unkept: set[str] = set()
-        self._said: list[str] = []
+        self._unrecorded: set[str] = set()
+        self._warnings: list[str] = []
 
     def start(self, sink: Callable[[Chunk], None]) -> None:
-        """From now on chunks go there; the first is what has come so far."""
+        """Sets the sink. Its first chunk has everything collected so far."""
         self._sink = sink
         self.flush()
 
     def flush(self) -> None:
-        """Gives away what there is."""
+        """Gives everything collected so far to the sink."""
         with self._lock:
-            chunk, self._chunk = self._chunk, Chunk(self.number + 1)
-        if self._sink and (chunk.records or chunk.turns):
+            chunk, self._chunk = self._chunk, Chunk(self.batch_number + 1)
+        if self._sink and (chunk.records or chunk.batches):
             self._sink(chunk)
 
-    def add_record(self, kind: Record, key: str, body: Any, turn: int | None = None) -> None:
-        """A record of this turn, unless another is given. body: plain JSON, or a function that makes it in another thread."""
+    def add_record(self, kind: Record, key: str, body: Any, batch_number: int | None = None) -> None:
+        """Adds a record.
+
+        Args:
+            kind: kind of the record.
+            key: identifies the record within its kind.
+            body: plain JSON, or a function that makes it in another thread.
+            batch_number: the batch in which it is valid; None = the current one.
+        """
         with self._lock:
-            # A text in SQLite is UTF-8; a name need not be. What is read back stands in the body.
-            self._chunk.records.append((self.number if turn is None else turn, kind.value, visible(key), body))
+            number = self.batch_number if batch_number is None else batch_number
+            # A text in SQLite is UTF-8, a name may be other bytes. Only the body is read back.
+            self._chunk.records.append((number, kind.value, visible(key), body))
 
     def add_batch(self, now: int, slots: npt.NDArray[np.uint8], last: bool) -> None:
-        """A turn begins with these slots."""
+        """Begins a batch. now: ns, CLOCK_MONOTONIC. slots: (number of slots, slot length). last: no batch follows."""
         with self._lock:
             chunk = self._chunk
-            full = chunk.bytes >= CHUNK_BYTES or time.monotonic() - chunk.began >= CHUNK_SECONDS or len(slots) >= LONG
-        if full and self._sink:
+            is_full = chunk.bytes >= CHUNK_BYTES or time.monotonic() - chunk.began >= CHUNK_SECONDS
+            is_full = is_full or len(slots) >= LONG_BATCH_SLOTS
+        if is_full and self._sink:
             self.flush()
         with self._lock:
-            self.number += 1
+            self.batch_number += 1
             chunk = self._chunk
-            chunk.turn = chunk.turn if chunk.turns else self.number
-            chunk.turns.append((now, len(slots), int(last)))
+            chunk.first_batch = chunk.first_batch if chunk.batches else self.batch_number
+            chunk.batches.append((now, len(slots), int(last)))
             if len(slots):
                 chunk.slots.append(slots)
                 chunk.bytes += slots.nbytes
-        self._asked.clear()
-        changes = record_layout.rulesets(slots)
+        self._counts.clear()
+        changes = record_layout.ruleset_slots(slots)
         if len(changes):
-            self.add_record(Record.RULESET, "", plain(changes.tobytes()))
+            self.add_record(Record.RULESET, "", to_json(changes.tobytes()))
 
-    def ask(self, question: Question, ask: Callable[[], T], default: T) -> T:
-        """An Asking that asks, and keeps the first answer and each that is not the one before."""
-        self._asked[question] = count = self._asked.get(question, 0) + 1
+    def journal(self, question: Question, ask: Callable[[], T], default: T) -> T:
+        """A Journal that asks the machine, and records the first answer and each answer that differs from the previous one."""
+        self._counts[question] = count = self._counts.get(question, 0) + 1
         answer = ask()
         if self._answers.get(question, _NONE) != answer:
             self._answers[question] = answer
             try:
-                self.add_record(Record.ANSWER, " ".join(map(str, question)), [plain(question), count, plain(answer)])
+                self.add_record(Record.ANSWER, " ".join(map(str, question)), [to_json(question), count, to_json(answer)])
             except TypeError as e:
-                self._trouble(str(question[0]), e)
+                self._warn(str(question[0]), e)
         return answer
 
-    def _trouble(self, what: str, e: TypeError) -> None:
-        """Something cannot be recorded: that is worth a sentence, and never the run."""
-        if what not in self._unkept:
-            self._unkept.add(what)
-            self._said.append(f"Answers about {what} are not in the capture: {e}.")
+    def _warn(self, what: str, e: TypeError) -> None:
+        """Adds a warning about an answer that cannot be recorded. The run goes on."""
+        if what not in self._unrecorded:
+            self._unrecorded.add(what)
+            self._warnings.append(f"Answers about {what} are not in the capture: {e}.")
 
-    def troubles(self) -> list[str]:
-        """What the user should be told since the last call."""
-        told, self._said = self._said, []
-        return told
+    def warnings(self) -> list[str]:
+        """Messages for the user since the previous call."""
+        warnings, self._warnings = self._warnings, []
+        return warnings
 
-    def objects(self, change: Change) -> None:
-        """Something was done to the store; it counts from the next turn on, and before the first one at once."""
+    def add_objects(self, change: Change) -> None:
+        """Adds a change of the object store. It is valid from the next batch on; before the first batch, at once."""
         what, kind, bodies = change
-        kept = kube_objects.all_needed(kind if what != "load" else "", bodies)
+        kept = kube_objects.reduce_objects(kind if what != "load" else "", bodies)
         name = kind
         if what in ("apply", "delete"):
             meta = kept[0].get("metadata") or {}
             name = f"{kind} {meta.get('namespace', '')}/{meta.get('name', '')}"
-        self.add_record(Record.OBJECTS, name, [what, kind, kept], self.number and self.number + 1)
+        self.add_record(Record.OBJECTS, name, [what, kind, kept], self.batch_number and self.batch_number + 1)
 
-    def sandboxes(self, asked: int, found: list[Sandbox]) -> None:
-        """The CNI result cache was read."""
-        self.add_record(Record.SANDBOXES, "", [asked, plain(found)])
+    def add_sandboxes(self, lookups: int, found: list[Sandbox]) -> None:
+        """Adds a reading of the CNI result cache. lookups: number of lookups before it in this batch."""
+        self.add_record(Record.SANDBOXES, "", [lookups, to_json(found)])
 
-    def reading(self, snapshot: TableSnapshot) -> None:
-        """A legacy table was read."""
-        wanted = snapshot.request
-        key = f"{wanted.netns} {wanted.family} {wanted.table}"
-        self.add_record(Record.READING, key, lambda: rulesets.of_reading(snapshot))
+    def add_reading(self, snapshot: TableSnapshot) -> None:
+        """Adds a reading of a legacy table."""
+        request = snapshot.request
+        key = f"{request.netns} {request.family} {request.table}"
+        self.add_record(Record.READING, key, lambda: rulesets.encode_reading(snapshot))
 
-    def nft(self, change: NftChange) -> None:
-        """A namespace's nftables were looked at."""
-        self.add_record(Record.NFT, f"{change.inode} {change.seen}", lambda: rulesets.of_change(change))
+    def add_nft(self, change: NftChange) -> None:
+        """Adds a reading of a namespace's nftables rules."""
+        self.add_record(Record.NFT, f"{change.inode} {change.seen}", lambda: rulesets.encode_update(change))
 
-    def changes(self, entries: list[TimelineEntry]) -> None:
-        """Rules or objects were replaced."""
-        self.add_record(Record.CHANGE, "", [[step.time, step.text] for step in entries])
+    def add_changes(self, entries: list[TimelineEntry]) -> None:
+        """Adds replacements of rules or objects."""
+        self.add_record(Record.CHANGE, "", [[entry.time, entry.text] for entry in entries])
 
-    def entries(self, datagrams: list[Datagram]) -> None:
-        """Conntrack told something of its entries."""
+    def add_entries(self, datagrams: list[Datagram]) -> None:
+        """Adds conntrack's messages."""
         with self._lock:
             self._chunk.bytes += sum(len(data) for _, data in datagrams)
         self.add_record(Record.CONNTRACK, "", lambda: [[at, base64.b64encode(data).decode()] for at, data in datagrams])
 
-    def loss(self, loss: Loss) -> None:
-        self.add_record(Record.LOSS, loss.probe, plain(loss))
+    def add_loss(self, loss: Loss) -> None:
+        self.add_record(Record.LOSS, loss.probe, to_json(loss))
 
-    def renewed(self, renewed: RenewedFilter) -> None:
-        """The probes got another filter."""
-        to = renewed.filter
-        body = [renewed.since, sorted(map(list, renewed.ends)), [str(host) for host in to.hosts], list(to.ports)]
-        self.add_record(Record.FILTER, "", body)
+    def add_filter(self, renewed: RenewedFilter) -> None:
+        """Adds a new filter of the probes."""
+        ends, hosts = sorted(map(list, renewed.ends)), [str(host) for host in renewed.filter.hosts]
+        self.add_record(Record.FILTER, "", [renewed.since, ends, hosts, list(renewed.filter.ports)])
 
     def mark_unexplained(self, chunks: int) -> None:
-        """The run explains nothing more: so many parcels of this turn are explained."""
+        """Adds the end of explaining. chunks: number of explained chunks of packets of this batch."""
         self.add_record(Record.LEFT, "", chunks)
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         self.add_record(Record.NOTE, "", text)
 
     def end(self, seconds: float) -> None:
-        """The run has ended as it should."""
-        self.add_record(Record.END, "", [seconds, self.number])
+        """Adds the normal end of the run. seconds: its duration."""
+        self.add_record(Record.END, "", [seconds, self.batch_number])
         self.flush()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SQLite files of a capture: made for their owner alone, one after another, or one that forgets its oldest batches."""
+"""The SQLite files of a capture: readable by their owner only; one file, several in sequence, or a ring without old batches."""
 
 from __future__ import annotations
 
@@ -16,87 +16,100 @@ from pathlib import Path
 from typing import Any
 
 from tracer.capture.format.codec import pack
-from tracer.capture.format.schema import APPLICATION, TABLES, VERSION, Record, crc
+from tracer.capture.format.schema import APPLICATION_ID, TABLES, VERSION, Record, crc
 from tracer.capture.record.carry_over import CarryOver
 from tracer.errors import OutputNotWritten
 from tracer.util.new_file import fresh, intruder
 
 BUSY_SECONDS = 5.0
-"""How long a commit waits for somebody who reads the file."""
-PAGE = 4096
-BESIDE = ("-journal", "-wal")
-"""Files beside a capture that SQLite obeys when they are not empty. Empty ones of ours keep both names from everybody else."""
+"""Maximum time that a commit waits for a reader of the file, seconds."""
+PAGE_BYTES = 4096
+SIDE_SUFFIXES = ("-journal", "-wal")
+"""Suffixes of files beside a capture. SQLite applies such a file if it is not empty. This program creates both, empty, so that
+no other user can."""
 REPEATED = "repeated"
-"""In `meta`: with how many records a file begins that stand in those before it, too."""
-SHARE = 8
-"""A ring that is full forgets this part of itself at once."""
+"""Name in `meta`: number of records at the beginning of a file that repeat records of earlier files."""
+RING_SHARE = 8
+"""A full ring drops 1/RING_SHARE of its size at a time."""
 
 
 @dataclass(frozen=True)
 class RotationLimits:
-    """How much is kept. ring: bytes of one file, 0 = no limit. rotate, seconds: a file so large or old has a successor."""
+    """Limits of the capture's files.
+
+    Attributes:
+        ring: maximum size of the only file, bytes; 0 = no limit.
+        rotate: size from which the next file begins, bytes; 0 = no limit.
+        seconds: age from which the next file begins, seconds; 0 = no limit.
+    """
 
     ring: int = 0
     rotate: int = 0
     seconds: float = 0
 
     @property
-    def several(self) -> bool:
+    def has_successors(self) -> bool:
         return bool(self.rotate or self.seconds)
 
 
 class CaptureFiles:
-    """The file that is being written. path: of the first; with successors each has a number: night.k8st, night.2.k8st ...
+    """Writes the files of a capture. The first file is created at once, so that errors appear early. Raises OutputNotWritten.
 
-    The first is made here, so that what is wrong is said early. Raises OutputNotWritten.
+    Args:
+        path: the first file. Further files have a number: night.k8st, night.2.k8st ...
+        limits: when a file ends.
+
+    Attributes:
+        names: the files, oldest first.
     """
 
     def __init__(self, path: Path, sizes: RotationLimits = RotationLimits()) -> None:
-        self._path, self.sizes = path, sizes
+        self._path, self.limits = path, sizes
         self._meta: dict[str, Any] = {}
-        self._standing = CarryOver()
+        self._carry_over = CarryOver()
         self.names: list[Path] = []
         self._connection: sqlite3.Connection | None = None
         self._lock = -1
-        self._fresh = False
+        self._is_new = False
         self._began = 0.0
         try:
-            self._make()
+            self._create()
         except (OSError, sqlite3.Error) as e:
-            why = (e.strerror if isinstance(e, OSError) else None) or str(e)
-            raise OutputNotWritten(f"The capture {path} cannot be made: {why}.") from e
+            reason = (e.strerror if isinstance(e, OSError) else None) or str(e)
+            raise OutputNotWritten(f"The capture {path} cannot be made: {reason}.") from e
 
     def describe(self, meta: dict[str, Any]) -> None:
-        """What never changes in this run; to be called before anything is inserted."""
+        """Sets the values that do not change in the run. Call it before the first `insert`."""
         self._meta = meta | {REPEATED: 0}
         self._meta["parts"] = len(self._meta) + 1
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         path = self._path
         if self.names:
             path = path.with_name(f"{path.stem}.{len(self.names) + 1}{path.suffix}")
-        who = intruder(path.parent)
-        if who:
-            raise PermissionError(errno.EPERM, f"others may change what is beside it ({who}); choose a directory of your own")
+        others = intruder(path.parent)
+        if others:
+            why = f"others may change what is beside it ({others}); choose a directory of your own"
+            raise PermissionError(errno.EPERM, why)
         os.close(fresh(path))
         try:
             self._lock = _occupy(path)
-            # SQLite's connections belong to a thread: the writer's opens its own.
+            # A connection of SQLite belongs to one thread: the writer's thread opens its own.
             with closing(self._open(path)) as connection:
-                connection.execute(f"PRAGMA application_id = {APPLICATION}")
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {VERSION}")
                 connection.executescript(TABLES)
         except (OSError, sqlite3.Error):
             self._vacate(path)
             path.unlink()
             raise
-        self._connection, self._fresh, self._began = None, True, time.monotonic()
+        self._connection, self._is_new, self._began = None, True, time.monotonic()
         self.names.append(path)
 
     def _vacate(self, path: Path) -> None:
-        """The names beside a file that is complete are free again."""
+        """Removes the files beside a complete capture file."""
         if self._lock >= 0:
-            for suffix in BESIDE:
+            for suffix in SIDE_SUFFIXES:
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
             os.close(self._lock)
             self._lock = -1
@@ -104,30 +117,30 @@ class CaptureFiles:
     @staticmethod
     def _open(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
-        connection.execute(f"PRAGMA page_size = {PAGE}")
-        # What is committed survives a loss of power. The journal is our own file, and stays: nobody else can have one there.
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        # Committed data survives a power failure. The journal file is ours and is kept, so no other user can create it.
         connection.execute("PRAGMA synchronous = FULL")
         if connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone() != ("truncate",):
             connection.close()
-            raise sqlite3.OperationalError("SQLite keeps no journal as it was asked to")
+            raise sqlite3.OperationalError("SQLite does not use the requested journal mode")
         return connection
 
     def insert(self, records: list[tuple[Any, ...]], batch: tuple[Any, ...] | None) -> None:
-        """One transaction. Raises sqlite3.Error, OSError; then nothing of it is there."""
-        if self._connection and self._due():
-            self._next()
+        """Writes records and a chunk of batches in one transaction. Raises sqlite3.Error, OSError; then nothing is written."""
+        if self._connection and self._is_due():
+            self._start_next()
         connection = self._connection = self._connection or self._open(self.names[-1])
-        self._within(lambda: self._put(records, batch))
-        self._fresh = False
-        for record in records if self.sizes.several else ():
+        self._transaction(lambda: self._insert_rows(records, batch))
+        self._is_new = False
+        for record in records if self.limits.has_successors else ():
             if record[1] != Record.GAP:
-                self._standing.feed(record)
-        if self.sizes.ring and self._size(connection) > self.sizes.ring - self.sizes.ring // SHARE:
-            # What was written is written; what cannot be forgotten now is forgotten later.
+                self._carry_over.feed(record)
+        if self.limits.ring and self._size(connection) > self.limits.ring - self.limits.ring // RING_SHARE:
+            # The data is written. If the oldest batches cannot be dropped now, they are dropped later.
             with suppress(sqlite3.Error):
-                self._within(self._forget)
+                self._transaction(self._drop_oldest)
 
-    def _within(self, work: Callable[[], None]) -> None:
+    def _transaction(self, work: Callable[[], None]) -> None:
         connection = self._connection
         assert connection
         connection.execute("BEGIN IMMEDIATE")
@@ -139,73 +152,74 @@ class CaptureFiles:
                 connection.execute("ROLLBACK")
             raise
 
-    def _put(self, records: list[tuple[Any, ...]], batch: tuple[Any, ...] | None) -> None:
+    def _insert_rows(self, records: list[tuple[Any, ...]], batch: tuple[Any, ...] | None) -> None:
         connection = self._connection
         assert connection
-        if self._fresh:
-            standing = self._standing.records()
-            meta = self._meta | {REPEATED: len(standing)}
-            _fill("meta", connection, [(name, pack(value)) for name, value in meta.items()])
-            records = standing + records
-        _fill("records", connection, records)
-        _fill("batches", connection, [batch] if batch else [])
+        if self._is_new:
+            carried = self._carry_over.records()
+            meta = self._meta | {REPEATED: len(carried)}
+            _insert_into("meta", connection, [(name, pack(value)) for name, value in meta.items()])
+            records = carried + records
+        _insert_into("records", connection, records)
+        _insert_into("batches", connection, [batch] if batch else [])
 
     @staticmethod
     def _size(connection: sqlite3.Connection) -> int:
         """Bytes in use."""
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-        return int(pages - free) * PAGE
+        return int(pages - free) * PAGE_BYTES
 
-    def _due(self) -> bool:
-        sizes = self.sizes
-        old = bool(sizes.seconds) and time.monotonic() - self._began >= sizes.seconds
-        return old or (bool(sizes.rotate) and self.names[-1].stat().st_size >= sizes.rotate)
+    def _is_due(self) -> bool:
+        limits = self.limits
+        is_old = bool(limits.seconds) and time.monotonic() - self._began >= limits.seconds
+        return is_old or (bool(limits.rotate) and self.names[-1].stat().st_size >= limits.rotate)
 
-    def _next(self) -> None:
-        """The next file begins."""
+    def _start_next(self) -> None:
+        """Begins the next file."""
         self.close()
         self._connection = None
-        self._make()
+        self._create()
 
-    def _forget(self) -> None:
-        """The oldest batches go, and what only they needed."""
+    def _drop_oldest(self) -> None:
+        """Drops the oldest chunks of a ring, and the records that only they needed."""
         connection = self._connection
         assert connection
         rows = connection.execute("SELECT seq, turn, length(slots) + length(turns) FROM batches ORDER BY seq").fetchall()
-        goal, freed, first = self.sizes.ring // SHARE, 0, 0
-        for seq, turn, size in rows[:-1]:
-            first = turn
-            if freed >= goal:
+        target_bytes, freed_bytes, first = self.limits.ring // RING_SHARE, 0, 0
+        for seq, first_batch, size in rows[:-1]:
+            first = first_batch
+            if freed_bytes >= target_bytes:
                 break
             connection.execute("DELETE FROM batches WHERE seq = ?", (seq,))
-            freed += size + PAGE
-        for statement in FORGET:
+            freed_bytes += size + PAGE_BYTES
+        for statement in DROP_STATEMENTS:
             connection.execute(statement, {"first": first, "readings": 16})
 
     def discard(self) -> None:
-        """Nothing was recorded: the file goes."""
+        """Removes the files: nothing was recorded."""
         self.close()
         for path in self.names:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """No file is written any more."""
+        """Ends the writing of files."""
         if self._connection:
             self._connection.close()
         self._vacate(self.names[-1])
 
 
 def _occupy(path: Path) -> int:
-    """Takes the names beside a capture; gives a descriptor with a lock, which tells readers that it is written. OSError."""
+    """Creates the files beside a capture. Returns a descriptor with a lock, which shows readers that the capture is being
+    written. Raises OSError."""
     taken: list[tuple[Path, int]] = []
     try:
-        for suffix in BESIDE:
+        for suffix in SIDE_SUFFIXES:
             name = path.with_name(path.name + suffix)
             try:
                 fd = fresh(name)
             except FileExistsError:
-                fd = _left(name)
+                fd = _open_leftover(name)
             taken.append((name, fd))
         fcntl.flock(taken[-1][1], fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -217,8 +231,8 @@ def _occupy(path: Path) -> int:
     return taken[-1][1]
 
 
-def _left(name: Path) -> int:
-    """What a run of ours that was killed has left, and nobody else: empty. Raises OSError for anything else."""
+def _open_leftover(name: Path) -> int:
+    """Opens an empty file that a killed run of the same user has left. Raises OSError for anything else."""
     found = os.lstat(name)
     if not stat.S_ISREG(found.st_mode) or found.st_size or found.st_uid != os.geteuid() or found.st_nlink > 1:
         raise FileExistsError(errno.EEXIST, f"{name} is there already, and SQLite would take it for a part of the capture")
@@ -230,15 +244,15 @@ COLUMNS = {
     "records": "turn, kind, key, body",
     "batches": "turn, began, ended, events, turns, slots",
 }
-"""Of each table, as they are given; crc comes behind them."""
+"""Columns of each table, in the order in which they are written; crc follows."""
 
 
-def _fill(table: str, connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
+def _insert_into(table: str, connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
     places = ", ".join("?" * (COLUMNS[table].count(",") + 2))
     connection.executemany(f"INSERT INTO {table} ({COLUMNS[table]}, crc) VALUES ({places})", [(*row, crc(row)) for row in rows])
 
 
-FORGET = (
+DROP_STATEMENTS = (
     "DELETE FROM records WHERE turn < :first AND kind IN ('loss', 'note', 'gap', 'change', 'conntrack')",
     "DELETE FROM records WHERE turn < :first AND kind IN ('answer', 'sandboxes') AND seq NOT IN"
     " (SELECT max(seq) FROM records WHERE turn < :first AND kind IN ('answer', 'sandboxes') GROUP BY kind, key)",
@@ -246,11 +260,11 @@ FORGET = (
     " CASE kind WHEN 'nft' THEN substr(key, 1, instr(key, ' ')) ELSE key END ORDER BY seq DESC) AS age FROM records"
     " WHERE turn < :first AND kind IN ('nft', 'reading')) WHERE age > :readings)",
     "DELETE FROM records WHERE kind = 'ruleset' AND turn < (SELECT min(turn) - 1000 FROM records WHERE kind = 'reading')",
-    # An object's later change tells all of it; so does a new list of its kind.
+    # A later change of an object, or a new list of its kind, has all of its information.
     "DELETE FROM records WHERE kind = 'objects' AND turn < :first AND instr(key, ' ') AND seq NOT IN"
     " (SELECT max(seq) FROM records WHERE turn < :first AND kind = 'objects' GROUP BY key)",
     "DELETE FROM records AS old WHERE kind = 'objects' AND turn < :first AND EXISTS (SELECT 1 FROM records AS new WHERE"
     " new.kind = 'objects' AND new.turn < :first AND new.seq > old.seq AND instr(new.key, ' ') = 0 AND new.key != ''"
     " AND (old.key = new.key OR substr(old.key, 1, length(new.key) + 1) = new.key || ' '))",
 )
-"""What a ring no longer needs when its first batch begins with turn :first."""
+"""Statements that delete the records that a ring no longer needs. :first is the number of its first batch."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A source that is live and on tape: the running probes, with each turn kept as it is taken."""
+"""The objects of a run that query the machine and record its answers, and the source that records each batch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tracer import __version__
 from tracer.capture.change_events import RecordedChangeLog, RecordedConntrackListener
 from tracer.capture.cni_journal import RecordedCniCache
 from tracer.capture.format import record_layout
-from tracer.capture.format.codec import plain
-from tracer.capture.format.schema import ALL
+from tracer.capture.format.codec import to_json
+from tracer.capture.format.schema import ALL_ANSWERS
 from tracer.capture.journal import (
     JournaledHostReader,
     JournaledNamespaceInspector,
     JournaledNamespaces,
     JournaledProcesses,
-    asked_function,
+    journaled_function,
 )
 from tracer.capture.record.buffer import RecordBuffer
 from tracer.capture.record.capture_files import CaptureFiles, RotationLimits
@@ -52,7 +52,7 @@ from tracer.util.worker import user_warnings
 
 
 class RecordedTableReader(TableReader):
-    """A reader whose readings go on tape when they are taken."""
+    """A table reader that records its readings."""
 
     def __init__(self, buffer: RecordBuffer) -> None:
         self._buffer = buffer
@@ -61,70 +61,73 @@ class RecordedTableReader(TableReader):
     def read(self) -> list[TableSnapshot]:
         found = super().read()
         for reading in found:
-            self._buffer.reading(reading)
-        # What they were made of is on tape, and need not stay in memory.
+            self._buffer.add_reading(reading)
+        # The raw tables are recorded, and need not stay in memory.
         return [replace(reading, blob=b"", text=None) for reading in found]
 
 
 class RecordedRulesetWatcher:
-    """nftables' rules, on tape as they are taken."""
+    """Records the readings of nftables rules."""
 
-    def __init__(self, watch: UpdateSource, buffer: RecordBuffer) -> None:
-        self._watch, self._buffer = watch, buffer
+    def __init__(self, watcher: UpdateSource, buffer: RecordBuffer) -> None:
+        self._watcher, self._buffer = watcher, buffer
 
     def changes(self) -> list[RulesetUpdate]:
-        found = self._watch.changes()
+        found = self._watcher.changes()
         for change in found:
-            self._buffer.nft(change)
+            self._buffer.add_nft(change)
         return found
 
     def is_coming(self, inode: int, generation: int) -> bool:
-        return self._watch.is_coming(inode, generation)
+        return self._watcher.is_coming(inode, generation)
 
 
 class RecordingEnvironment(Environment):
-    """One run on its way to a file: makes the parts that answer for the machine, each on tape. Raises OutputNotWritten.
+    """Creates the objects of a run that is recorded. Raises OutputNotWritten.
 
-    redacted: what all that is written has to pass.
+    Args:
+        path: the capture.
+        limits: sizes of its files.
+        redactor: redacts everything that is written; None = nothing is redacted.
     """
 
-    def __init__(self, path: str, sizes: RotationLimits, redacted: RecordRedactor | None = None) -> None:
-        self._redacted = redacted
+    def __init__(self, path: str, limits: RotationLimits, redactor: RecordRedactor | None = None) -> None:
+        self._redactor = redactor
         self.buffer = RecordBuffer()
-        self.files = CaptureFiles(Path(path), sizes)
+        self.files = CaptureFiles(Path(path), limits)
         self.writer: CaptureWriter | None = None
         self.sandboxes: RecordedCniCache | None = None
-        self.heard = RecordedConntrackListener(self.buffer, EntryEvents())
+        self.conntrack = RecordedConntrackListener(self.buffer, EntryEvents())
         self._closed = False
-        self._function: Callable[[int], str] = lambda address: ""
+        self._journaled_function: Callable[[int], str] = lambda address: ""
 
     def cluster_view(self) -> ClusterView:
-        """What names are found with."""
+        """Kubernetes objects and addresses, used to find names and owners."""
         store = ObjectStore()
-        store.on_apply(self.buffer.objects)
-        self.sandboxes = RecordedCniCache(self.buffer.sandboxes)
+        store.on_apply(self.buffer.add_objects)
+        self.sandboxes = RecordedCniCache(self.buffer.add_sandboxes)
         return ClusterView(store, self.sandboxes, addresses.local_addresses(), addresses.ipvs_addresses())
 
     def namespaces(self) -> JournaledNamespaces:
-        return JournaledNamespaces(self.buffer.ask, Namespaces())
+        return JournaledNamespaces(self.buffer.journal, Namespaces())
 
     def processes(self) -> JournaledProcesses:
-        return JournaledProcesses(self.buffer.ask)
+        return JournaledProcesses(self.buffer.journal)
 
     def inspector(self, namespaces: Namespaces, processes: Processes) -> JournaledNamespaceInspector:
-        return JournaledNamespaceInspector(self.buffer.ask, namespaces, processes)
+        return JournaledNamespaceInspector(self.buffer.journal, namespaces, processes)
 
     def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
-        self._function = asked_function(self.buffer.ask, symbols)
-        return self._function
+        self._journaled_function = journaled_function(self.buffer.journal, symbols)
+        return self._journaled_function
 
-    def dropped(self, events: npt.NDArray[Any]) -> None:
-        """Asks for the functions that drops were in. A run may end before it explains them, and a replay explains all."""
+    def journal_functions(self, events: npt.NDArray[Any]) -> None:
+        """Records the functions of all drops. The run may end before it explains them, but a replay explains all packets."""
         for address in np.unique(events["object"][events["kind"] == record.Kind.EVENT_DROP]).tolist():
-            self._function(address)
+            self._journaled_function(address)
 
     def node(self) -> JournaledHostReader:
-        return JournaledHostReader(self.buffer.ask)
+        return JournaledHostReader(self.buffer.journal)
 
     def reader(self) -> RecordedTableReader:
         return RecordedTableReader(self.buffer)
@@ -136,7 +139,7 @@ class RecordingEnvironment(Environment):
         return RecordedChangeLog(self.buffer)
 
     def entries(self) -> RecordedConntrackListener:
-        return self.heard
+        return self.conntrack
 
     def start(
         self,
@@ -150,30 +153,42 @@ class RecordingEnvironment(Environment):
         facts: dict[str, list[CheckResult]],
         options: dict[str, Any],
     ) -> None:
-        """The file is written from now on, and begins with what never changes in a run."""
+        """Begins to write the file. It begins with `meta`, the values that do not change in a run.
+
+        Args:
+            session: the attached probes.
+            kube: current filter and addresses.
+            namespaces: network namespaces.
+            release: kernel release.
+            clock: ns to add to CLOCK_MONOTONIC to get ns since the epoch.
+            drop_reasons: names of the kernel's drop reasons.
+            tracking: inodes of namespaces that track connections.
+            facts: check results, by amount: "full", "missed".
+            options: options of the run.
+        """
         names = {inode: namespaces.name(inode) for inode in namespaces.named()}
-        wanted = asdict(kube.current) | {"hosts": [str(h) for h in kube.current.hosts]}
+        current_filter = asdict(kube.current) | {"hosts": [str(h) for h in kube.current.hosts]}
         system = os.uname()
-        told = {
+        meta = {
             "program": __version__,
             "host": {"name": system.nodename, "machine": system.machine, "kernel": release},
             "clock": {"offset": clock, "zone": local_zone(), "began": time.time_ns()},
             "layout": record_layout.describe(),
-            "answers": ALL,
-            "ring": self.files.sizes.ring,
-            "options": plain(options),
-            "facts": plain(facts),
-            "filter": plain(wanted),
+            "answers": ALL_ANSWERS,
+            "ring": self.files.limits.ring,
+            "options": to_json(options),
+            "facts": to_json(facts),
+            "filter": to_json(current_filter),
             "probes": [[p.probe.name, p.way, p.symbol] for p in session.planned],
-            "acts": plain(session.acts),
-            "drop_reasons": plain(drop_reasons),
-            "namespaces": {"node": namespaces.node, "own": namespaces.own, "names": plain(names), "named": list(names)},
+            "acts": to_json(session.acts),
+            "drop_reasons": to_json(drop_reasons),
+            "namespaces": {"node": namespaces.node, "own": namespaces.own, "names": to_json(names), "named": list(names)},
             "tracking": sorted(tracking),
             "addresses": sorted(kube.cluster.local),
             "ipvs_addresses": sorted(kube.cluster.ipvs),
         }  # fmt: skip
-        self.files.describe(self._redacted.meta(told) if self._redacted else told)
-        self.writer = CaptureWriter(self.files.insert, self.files.close, clock, self._redacted)
+        self.files.describe(self._redactor.meta(meta) if self._redactor else meta)
+        self.writer = CaptureWriter(self.files.insert, self.files.close, clock, self._redactor)
         self.buffer.start(self.writer.put)
 
     def source(self, session: Session, kube: OwnerResolver) -> RecordingSource:
@@ -191,46 +206,46 @@ class RecordingEnvironment(Environment):
             return []
         self.writer.close()
         lost = self.writer.lost
-        return self.writer.said() + user_warnings.read() + ([f"{lost} events are not in the capture."] if lost else [])
+        return self.writer.messages() + user_warnings.read() + ([f"{lost} events are not in the capture."] if lost else [])
 
 
 class RecordingSource(LiveSource):
-    """The running probes, on tape."""
+    """Reads batches from the running probes and records them."""
 
-    def __init__(self, session: Session, kube: OwnerResolver, recording: RecordingEnvironment) -> None:
+    def __init__(self, session: Session, kube: OwnerResolver, environment: RecordingEnvironment) -> None:
         super().__init__(session, kube)
-        self._recording, self._buffer = recording, recording.buffer
+        self._environment, self._buffer = environment, environment.buffer
 
     def read(self, last: bool) -> Batch:
         now = time.monotonic_ns()
         slots = self.session.drain()
         self._buffer.add_batch(now, slots, last)
-        if self._recording.sandboxes:
-            self._recording.sandboxes.turn()
-        self._recording.heard.ports = self._kube.ports() if self._kube else ()
+        if self._environment.sandboxes:
+            self._environment.sandboxes.begin_batch()
+        self._environment.conntrack.ports = self._kube.ports() if self._kube else ()
         losses = self.session.losses()
         for loss in losses:
-            self._buffer.loss(loss)
+            self._buffer.add_loss(loss)
         events = record.unpack(slots)
-        self._recording.dropped(events)
+        self._environment.journal_functions(events)
         return Batch(now, events, losses, last)
 
     def poll_losses(self) -> None:
         super().poll_losses()
-        self._recording.heard.ports = self._kube.ports() if self._kube else ()
+        self._environment.conntrack.ports = self._kube.ports() if self._kube else ()
 
     def renewals(self) -> list[RenewedFilter]:
         found = super().renewals()
         for renewed in found:
-            self._buffer.renewed(renewed)
+            self._buffer.add_filter(renewed)
         return found
 
     def mark_unexplained(self, chunks: int) -> None:
         self._buffer.mark_unexplained(chunks)
 
     def notes(self) -> list[str]:
-        told = super().notes()
-        for note in told:
-            self._buffer.note(note)
-        told += self._buffer.troubles()
-        return told + (self._recording.writer.said() if self._recording.writer else [])
+        notes = super().notes()
+        for note in notes:
+            self._buffer.add_note(note)
+        notes += self._buffer.warnings()
+        return notes + (self._environment.writer.messages() if self._environment.writer else [])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An output for recording without explaining: how it begins and ends, and what was lost."""
+"""The output of a recording without explanation: its beginning, its end, and losses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracer.render.text import TextOutput
 
 
 class RecordOutput(TextOutput):
-    """All of it on `err`: there is no result but the file."""
+    """Writes everything to `err`: the only result is the file."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recording without explaining: what a replay will ask of the machine is asked now, for each batch, while it can be answered.
+"""Recording without explanation: asks the machine, for each batch, the questions that a replay will need answers to.
 
-In place of tracer/packets/assembler.py: it takes the batches, and no packet comes out.
+It replaces tracer/packets/assembler.py: it takes the batches, and yields no packets.
 """
 
 from __future__ import annotations
@@ -28,42 +28,44 @@ from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.octets import c_text
 
 NODE_SECONDS, COUNTER_SECONDS = 2.0, 10.0
-"""How often the node is asked who listens and how it is set, and what the namespaces of listeners have counted."""
-MOST_LISTENERS = 64
-MOST_WAYS = 16
-"""Destinations and interfaces of dropped packets that are asked for in one turn."""
+"""Intervals of questions, seconds: about the node's listeners and settings; about the counters of listeners' namespaces."""
+MAX_LISTENERS = 64
+"""Maximum number of listening processes with recorded settings and counters."""
+MAX_DESTINATIONS = 16
+"""Maximum number of destinations, and of interfaces, of dropped packets that are asked for in one batch."""
 LONG_BYTES = 1280
-"""From this length on a dropped packet may have been too long for its way: IPv6's least MTU; few IPv4 networks have less."""
-COUNT, LIMIT = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
+"""Length from which a dropped packet may be too long for its path, bytes: IPv6's minimum MTU; few IPv4 networks have less."""
+CONNTRACK_COUNT, CONNTRACK_MAX = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
 
-OF_NODE = (
+NODE_SETTINGS = (
     "net/ipv4/ip_local_port_range",
     "net/ipv4/ip_local_reserved_ports",
     "net/ipv4/conf/all/route_localnet",
-    COUNT,
-    LIMIT,
+    CONNTRACK_COUNT,
+    CONNTRACK_MAX,
 )
-OF_LISTENER = (
+LISTENER_SETTINGS = (
     "net/core/somaxconn",
     "net/ipv4/tcp_max_syn_backlog",
     "net/ipv4/tcp_syncookies",
     "net/ipv4/tcp_timestamps",
     "net/ipv4/tcp_tw_recycle",
 )
-"""The settings that findings ask for, of the node, and of a listener's namespace."""
-OF_SPACE = (
+"""The settings that findings need: of the node, and of a listener's namespace."""
+NAMESPACE_SETTINGS = (
     "net/ipv4/tcp_timestamps",
     "net/ipv4/tcp_tw_recycle",
     "net/ipv4/tcp_tw_reuse",
-    COUNT,
-    LIMIT,
+    CONNTRACK_COUNT,
+    CONNTRACK_MAX,
 )
-"""Those that verdicts on SYNs ask for, of each namespace that has a name."""
+"""The settings that SYN verdicts need, of each namespace that has a name."""
 LISTEN = 10
+"""Kernel state TCP_LISTEN."""
 
 
 class Prefetcher(PacketAssembler):
-    """Asks what a replay will want to know."""
+    """Asks the questions of a replay while they can be answered; the journal records the answers."""
 
     def __init__(
         self,
@@ -76,53 +78,53 @@ class Prefetcher(PacketAssembler):
         inspector: NamespaceInspector,
     ) -> None:
         self._namespaces, self._processes, self._function = namespaces, processes, function
-        self._hits, self._node, self._sandboxes, self._spaces = rules, node, sandboxes, inspector
-        self._looked = self._counted = float("-inf")
+        self._resolver, self._node, self._sandboxes, self._inspector = rules, node, sandboxes, inspector
+        self._node_asked_at = self._counters_asked_at = float("-inf")
         self._listeners: dict[int, None] = {}
         self.events = 0
 
     def feed(self, batch: npt.NDArray[Any]) -> None:
-        events, _ = payload.split(self._hits.prefetch(batch))
+        events, _ = payload.split(self._resolver.prefetch(batch))
         self.events += len(events)
         if len(events):
-            self._ask(events)
+            self._ask_of_events(events)
         if self._sandboxes:
-            self._sandboxes.look()
+            self._sandboxes.refresh()
         now = time.monotonic()
-        if now - self._looked >= NODE_SECONDS:
-            self._looked = now
+        if now - self._node_asked_at >= NODE_SECONDS:
+            self._node_asked_at = now
             self._ask_node(now)
 
-    def _ask(self, events: npt.NDArray[Any]) -> None:
+    def _ask_of_events(self, events: npt.NDArray[Any]) -> None:
         for netns in np.unique(events["netns"]).tolist():
             self._namespaces.name(netns)
         sockets = events[(events["kind"] == Kind.EVENT_SOCKET) & (events["object"] > 0)]
         listening = set(sockets["object"][(sockets["state"] == LISTEN) & (sockets["protocol"] == 6)].tolist())
         for inode in np.unique(sockets["object"]).tolist():
             pid, _ = self._processes.owner(inode)
-            if pid and inode in listening and len(self._listeners) < MOST_LISTENERS:
+            if pid and inode in listening and len(self._listeners) < MAX_LISTENERS:
                 self._listeners[pid] = None
         drops = events[events["kind"] == Kind.EVENT_DROP]
         if len(drops):
             self._ask_of_drops(drops, events)
 
     def _ask_of_drops(self, drops: npt.NDArray[Any], events: npt.NDArray[Any]) -> None:
-        """What findings ask when a packet was dropped: counters as they are then, and where it should have left."""
+        """Asks what findings need for a dropped packet: counters at that time, and its outgoing interface."""
         for address in np.unique(drops["object"]).tolist():
             self._function(address)
         node = self._node
         node.conntrack_counters()
-        for name in (COUNT, LIMIT):
+        for name in (CONNTRACK_COUNT, CONNTRACK_MAX):
             node.setting(name)
         long = drops[drops["length"] >= LONG_BYTES]
-        for to in sorted(set(long["dst"].tolist()))[:MOST_WAYS]:
-            self._leaves(node.way_out(address_of(to)))
+        for to in sorted(set(long["dst"].tolist()))[:MAX_DESTINATIONS]:
+            self._ask_mtu(node.way_out(address_of(to)))
         here = events["netns"] == self._namespaces.node
-        for name in np.unique(events["out_name"][here])[:MOST_WAYS].tolist():
-            self._leaves(c_text(name))
+        for name in np.unique(events["out_name"][here])[:MAX_DESTINATIONS].tolist():
+            self._ask_mtu(c_text(name))
 
-    def _leaves(self, interface: str) -> None:
-        """An interface by which a packet that was too long should have left."""
+    def _ask_mtu(self, interface: str) -> None:
+        """Asks for the MTU of an interface that a long dropped packet should have used."""
         if interface:
             self._node.mtu(interface)
 
@@ -137,28 +139,28 @@ class Prefetcher(PacketAssembler):
         node.addresses()
         node.flannel_subnets()
         node.conntrack_counters()
-        for name in OF_NODE:
+        for name in NODE_SETTINGS:
             node.setting(name)
-        for name in OF_LISTENER:
+        for name in LISTENER_SETTINGS:
             node.setting(name, 0)
-        for name in self._spaces.names():
-            self._spaces.bound(name)
-            for setting in OF_SPACE:
-                self._spaces.setting(name, setting)
+        for name in self._inspector.names():
+            self._inspector.bound(name)
+            for setting in NAMESPACE_SETTINGS:
+                self._inspector.setting(name, setting)
         for pid in self._listeners:
-            for name in OF_LISTENER:
+            for name in LISTENER_SETTINGS:
                 node.setting(name, pid)
-            if now - self._counted >= COUNTER_SECONDS:
+            if now - self._counters_asked_at >= COUNTER_SECONDS:
                 node.counters(pid)
-        self._counted = now if now - self._counted >= COUNTER_SECONDS else self._counted
+        self._counters_asked_at = now if now - self._counters_asked_at >= COUNTER_SECONDS else self._counters_asked_at
 
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:
-        """Losses are on the tape."""
+        """Does nothing: the source records losses."""
 
     @property
     def is_waiting_for_rules(self) -> bool:
-        """Whether rules that packets met are being read."""
-        return self._hits.is_reading
+        """Whether rules that packets have passed are being read."""
+        return self._resolver.is_reading
 
     @property
     def open(self) -> int:

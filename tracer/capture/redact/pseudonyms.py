@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other addresses and names in place of the real ones, always the same for the same one, so that a capture can be shared.
+"""Replaces addresses and names by pseudonyms, always the same for the same value, so that a capture can be shared.
 
-Addresses keep what they have in common: two of one network are of one network afterwards. Addresses that say nothing of anybody
-(loopback, unspecified, multicast, link-local) stay, and so do ports, hooks, verdicts, and the names that kube-proxy and others
-give their own chains. What stands for what is not written anywhere: the key is made anew for each redaction.
+Addresses keep their common prefixes: two addresses of one network are in one network afterwards. Addresses that identify no
+host (loopback, unspecified, multicast, link-local) stay, as do ports, hooks, verdicts, and the names that kube-proxy and others
+give their own chains. No table of pseudonyms is stored: each redaction has a new random key.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _ADDRESS = re.compile(
     r"(?<![\w.:])(?:[0-9a-fA-F]{0,4}:){2,7}(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4})(?![\w:])"
     r"|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)"
 )
-_SPELT = re.compile(r"\bip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}(?:\.[\w.-]*\w)?")
-"""A node's name that is its address."""
-_NAMED = re.compile(
+_ADDRESS_NAME = re.compile(r"\bip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}(?:\.[\w.-]*\w)?")
+"""A node name made of its address."""
+_OBJECT = re.compile(
     r"(?<![\w./-])(?P<ns>[a-z0-9][a-z0-9-]{0,62})/(?P<name>[a-z0-9][a-z0-9.-]{0,252}[a-z0-9]|[a-z0-9])(?![\w/])"
 )
 _HASHED = re.compile(r"(KUBE-(?:SVC|SEP|FW|XLB|SVL|EXT)-|CNI-(?:DN|SN)-|CNI-)([A-Za-z0-9]{8,})")
 _LONG_ID = re.compile(r"\b[0-9a-f]{32,64}\b")
 KEPT_NAMES = frozenset({"node", "", "net", "proc", "sys", "ipv4", "ipv6", "core", "ip", "ip6", "inet"})
 FREE = ("netns", "command")
-"""Fields that hold a name that somebody chose."""
+"""Fields with a name that a user has chosen."""
 
 
 class Pseudonymizer:
-    """One, with its own key. key: to redact several captures in the same way."""
+    """Gives pseudonyms, with its own key. key: to redact several captures with the same pseudonyms."""
 
     def __init__(self, key: bytes = b"") -> None:
         self._key = key or os.urandom(32)
@@ -51,11 +51,11 @@ class Pseudonymizer:
         self._address = lru_cache(1 << 16)(self._new_address)
         self._text = lru_cache(1 << 16)(self._new_text)
 
-    def _number(self, *words: str) -> int:
-        return int.from_bytes(hmac.digest(self._key, encoded("\0".join(words)), "sha256")[:8], "big")
+    def _number(self, *parts: str) -> int:
+        return int.from_bytes(hmac.digest(self._key, encoded("\0".join(parts)), "sha256")[:8], "big")
 
     def name(self, kind: str, name: str) -> str:
-        """Another name in its place, of a kind: "pod", "ns"."""
+        """The pseudonym of a name. kind: its prefix, "pod", "ns"."""
         return f"{kind}-{self._number('name', name) % 16**6:06x}" if name not in KEPT_NAMES else name
 
     def _new_address(self, text: str) -> str:
@@ -65,7 +65,7 @@ class Pseudonymizer:
             return text
         if address.is_loopback or address.is_unspecified or address.is_multicast or address.is_link_local:
             return text
-        # Bit by bit, each by those before it: what two have in common at the front stays in common.
+        # Each bit depends only on the bits before it, so common prefixes stay common.
         bits, value = address.max_prefixlen, int(address)
         keep = 8 if bits == 32 else 16
         out = value >> (bits - keep)
@@ -81,18 +81,18 @@ class Pseudonymizer:
             self._text.cache_clear()
 
     def __call__(self, text: str) -> str:
-        """A text without addresses, and without names that were seen so far or look like an object's."""
+        """A text with pseudonyms for addresses, for the names seen so far, and for names that look like an object's."""
         return self._text(text)
 
     def _new_text(self, text: str) -> str:
-        # NS/NAME first: a part of it may look like something else.
-        text = _NAMED.sub(self._object, text)
+        # NS/NAME first: a part of it may match another pattern.
+        text = _OBJECT.sub(self._object, text)
         if self._names:
             if self._pattern is None:
                 words = sorted(map(re.escape, self._names), key=len, reverse=True)
                 self._pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(words)})(?![\w]|[.-]\w)")
             text = self._pattern.sub(lambda m: self.name("name", m[0]), text)
-        text = _SPELT.sub(lambda m: self.name("node", m[0]), text)
+        text = _ADDRESS_NAME.sub(lambda m: self.name("node", m[0]), text)
         text = _HASHED.sub(lambda m: m[1] + f"{self._number('chain', m[2]):016X}"[: len(m[2])], text)
         text = _LONG_ID.sub(lambda m: f"{self._number('id', m[0]):016x}", text)
         return _ADDRESS.sub(lambda m: self._address(m[0]), text)
@@ -105,7 +105,7 @@ class Pseudonymizer:
         return f"{self.name('name', m['ns'])}/{self.name('name', m['name'])}"
 
     def packet(self, packet: Packet) -> Packet:
-        """The packet without what could name anybody: also without its bytes, if it has any."""
+        """The packet with pseudonyms, and without its raw bytes."""
         for owner in (packet.src_owner, packet.dst_owner, *(h.owner for h in packet.hops)):
             if isinstance(owner, Owner):
                 self._learn(owner.namespace)
@@ -114,25 +114,25 @@ class Pseudonymizer:
             self._learn(hop.netns)
             if hop.socket:
                 self._learn(hop.socket.command)
-        return self.deep(replace(packet, raw=b""))
+        return self.redact(replace(packet, raw=b""))
 
     def finding(self, finding: Finding) -> Finding:
-        return self.deep(finding)
+        return self.redact(finding)
 
-    def totals(self, summary: RunSummary) -> RunSummary:
+    def summary(self, summary: RunSummary) -> RunSummary:
         return replace(summary, findings=[self.finding(f) for f in summary.findings])
 
-    def deep(self, value: T) -> T:
-        """The same with every text of it redacted. Rulesets are left out: what is shown of them are rules, in visits."""
+    def redact(self, value: T) -> T:
+        """A copy of a value with every text redacted. Rulesets are removed: the output shows only the rules of rule traces."""
         found: Any = value
         if isinstance(value, str) and not isinstance(value, Enum):
             found = self(value)
         elif isinstance(value, list):
-            found = [self.deep(v) for v in value]
+            found = [self.redact(v) for v in value]
         elif isinstance(value, tuple):
-            found = tuple(self.deep(v) for v in value)
+            found = tuple(self.redact(v) for v in value)
         elif is_dataclass(value) and not isinstance(value, type):
             parts = {f.name: getattr(value, f.name) for f in fields(value)}
-            changed = {k: None if k == "ruleset" else self.deep(v) for k, v in parts.items()}
+            changed = {k: None if k == "ruleset" else self.redact(v) for k, v in parts.items()}
             found = type(value)(**changed)
         return found  # type: ignore[no-any-return]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reaches the file of a capture that is redacted while it is written: `-w FILE --redact`.
+"""Redacts the records of a capture while it is written: `-w FILE --redact`.
 
-All that is written passes here (tracer/capture/record/writer.py), and each kind of it has its function; what has none is left
-out. So nothing that nobody has thought of reaches the disk. Left out are conntrack's messages, notes, and what tells of
-replaced rules; rulesets, whose rules are the kernel's own bytes, are not recorded at all (`--no-rules`).
+Everything that is written passes this module (tracer/capture/record/writer.py). Each kind of record has a function; a kind
+without one is left out, so an unknown kind never reaches the disk. Left out are conntrack's messages, notes, and replacements
+of rules. Rulesets contain the kernel's raw bytes and are not recorded at all (`--no-rules`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer.capture.format.codec import plain, rich
+from tracer.capture.format.codec import from_json, to_json
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import Row
 from tracer.capture.redact import events
@@ -28,39 +28,39 @@ from tracer.node.kube_proxy import KubeProxy
 from tracer.node.procnet import BoundSocket
 
 _NAMELESS = re.compile(r"node|netns \d+|")
-"""What a namespace is called that has no name."""
-NAMES = frozenset({
+"""Names of namespaces that have no name of their own."""
+NAME_KEYS = frozenset({
     "namespace", "name", "nodeName", "hostname", "kubernetes.io/hostname", "kubernetes.io/service-name", "node",
 })  # fmt: skip
-"""Keys of an object of Kubernetes that hold somebody's name."""
-WORDS = frozenset({
+"""Keys of a Kubernetes object with names that users have chosen."""
+API_WORD_KEYS = frozenset({
     "kind", "type", "phase", "protocol", "appProtocol", "externalTrafficPolicy", "ipMode", "targetPort",
 })  # fmt: skip
-"""Keys that hold one of the API's own words."""
+"""Keys with fixed words of the API."""
 KEPT_META = frozenset({"program", "clock", "layout", "ring", "probes", "acts", "drop_reasons", "tracking"})
-SAID = "(redacted)"
+REDACTED = "(redacted)"
 
 
 class RecordRedactor:
-    """One recording, redacted. Its key is made anew, and is not written."""
+    """Redacts one recording. Its key is random unless given, and is not stored."""
 
     def __init__(self, key: bytes = b"") -> None:
-        self._redaction = Pseudonymizer(key)
+        self._pseudonymizer = Pseudonymizer(key)
         self._packed: dict[bytes, bytes] = {}
 
     # ---- names and addresses
 
     def name(self, name: str) -> str:
-        return self._redaction.name("name", name) if name else name
+        return self._pseudonymizer.name("name", name) if name else name
 
-    def space(self, name: str) -> str:
-        """A namespace's name."""
+    def namespace(self, name: str) -> str:
+        """The pseudonym of a namespace's name."""
         return name if _NAMELESS.fullmatch(name) else self.name(name)
 
     def address(self, text: str) -> str:
-        """An address, or a network, which stays one."""
+        """The pseudonym of an address, or of a network, which stays a network."""
         host, slash, length = text.partition("/")
-        other = self._redaction(host)
+        other = self._pseudonymizer(host)
         return str(ipaddress.ip_network(f"{other}/{length}", strict=False)) if slash else other
 
     def _address_or_name(self, text: str) -> str:
@@ -71,72 +71,75 @@ class RecordRedactor:
         return self.address(text)
 
     def _object_name(self, text: str) -> str:
-        """NAMESPACE/NAME, with a port's name behind it."""
+        """The pseudonym of NAMESPACE/NAME or NAMESPACE/NAME:PORT."""
         place, colon, port = text.partition(":")
         return "/".join(map(self.name, place.split("/"))) + colon + port
 
-    def packed(self, raw: bytes) -> bytes:
-        """An address as events have it, 16 bytes."""
+    def packed_address(self, raw: bytes) -> bytes:
+        """The pseudonym of an address of an event, 16 bytes."""
         found = self._packed.get(raw)
         if found is None:
-            four = raw.startswith(MAPPED)
-            text = str(ipaddress.ip_address(raw[12:] if four else raw))
-            found = self._packed[raw] = (MAPPED if four else b"") + ipaddress.ip_address(self.address(text)).packed
+            is_ipv4 = raw.startswith(MAPPED)
+            text = str(ipaddress.ip_address(raw[12:] if is_ipv4 else raw))
+            found = self._packed[raw] = (MAPPED if is_ipv4 else b"") + ipaddress.ip_address(self.address(text)).packed
         return found
 
-    # ---- what never changes in a run
+    # ---- the values that do not change in a run
 
-    def meta(self, told: dict[str, Any]) -> dict[str, Any]:
-        """`meta` as tracer/capture/record/environment.py describes a run."""
-        kept = {name: value for name, value in told.items() if name in KEPT_META}
-        options, spaces = rich(told["options"]), told["namespaces"]
-        words = {k: tuple(self._object_name(w) if isinstance(w, str) else w for w in v) for k, v in options["words"].items()}
-        names = {inode: self.space(name) for inode, name in rich(spaces["names"]).items()}
+    def meta(self, meta: dict[str, Any]) -> dict[str, Any]:
+        """Redacts `meta`, in the form of tracer/capture/record/environment.py."""
+        kept = {name: value for name, value in meta.items() if name in KEPT_META}
+        options, namespaces = from_json(meta["options"]), meta["namespaces"]
+        selectors = {
+            name: tuple(self._object_name(value) if isinstance(value, str) else value for value in values)
+            for name, values in options["words"].items()
+        }
+        names = {inode: self.namespace(name) for inode, name in from_json(namespaces["names"]).items()}
         return kept | {
-            "host": {**told["host"], "name": self.name(told["host"]["name"])},
-            "options": plain({**options, "said": SAID, "words": words}),
-            "facts": plain(self._redaction.deep(rich(told["facts"]))),
-            "namespaces": {**spaces, "names": plain(names)},
-            "addresses": sorted(map(self.address, told["addresses"])),
-            "ipvs_addresses": sorted(map(self.address, told["ipvs_addresses"])),
+            "host": {**meta["host"], "name": self.name(meta["host"]["name"])},
+            "options": to_json({**options, "said": REDACTED, "words": selectors}),
+            "facts": to_json(self._pseudonymizer.redact(from_json(meta["facts"]))),
+            "namespaces": {**namespaces, "names": to_json(names)},
+            "addresses": sorted(map(self.address, meta["addresses"])),
+            "ipvs_addresses": sorted(map(self.address, meta["ipvs_addresses"])),
         }
 
     def slots(self, slots: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Ring slots, as redact/events.py makes them."""
-        return events.redacted(slots, self.packed)
+        """Redacts ring slots (redact/events.py)."""
+        return events.redact_slots(slots, self.packed_address)
 
     # ---- records
 
     def row(self, row: Row) -> Row | None:
-        """A record as it may be written; None when it may not."""
-        turn, kind, _, body = row
+        """The redacted record; None when it must not be written."""
+        batch_number, kind, _, body = row
         take = _ROWS.get(kind)
         if take is None:
             return None
         found = take(self, body() if callable(body) else body)
-        return None if found is None else (turn, kind, *found)
+        return None if found is None else (batch_number, kind, *found)
 
     def _answer(self, body: Any) -> tuple[str, Any] | None:
-        question, count, answer = rich(body[0]), body[1], rich(body[2])
+        question, count, answer = from_json(body[0]), body[1], from_json(body[2])
         take = _ANSWERS.get(question[0])
         found = take(self, question, answer) if take else None
         if found is None:
             return None
         question, answer = found
-        return " ".join(map(str, question)), [plain(question), count, plain(answer)]
+        return " ".join(map(str, question)), [to_json(question), count, to_json(answer)]
 
     def _process(self, question: Any, answer: Any) -> Any:
         return question, (answer[0], self.name(answer[1]))
 
     def _netns(self, question: Any, answer: Any) -> Any:
-        return question, self.space(answer)
+        return question, self.namespace(answer)
 
-    def _spaces(self, question: Any, answer: Any) -> Any:
-        return question, [self.space(name) for name in answer]
+    def _namespace_names(self, question: Any, answer: Any) -> Any:
+        return question, [self.namespace(name) for name in answer]
 
-    def _space(self, question: Any, answer: Any) -> Any:
+    def _namespace(self, question: Any, answer: Any) -> Any:
         of, name, what = question
-        return (of, self.space(name), what), self._bound(answer) if what == "bound" else answer
+        return (of, self.namespace(name), what), self._bound(answer) if what == "bound" else answer
 
     def _bound(self, found: Any) -> tuple[BoundSocket, ...]:
         return tuple(replace(b, address=self.address(b.address)) for b in found)
@@ -147,7 +150,7 @@ class RecordRedactor:
         if what == "bound":
             return question, self._bound(answer)
         if what == "kube-proxy":
-            return question, answer and KubeProxy(answer.pid, tuple((self.name(n), SAID) for n, _ in answer.names))
+            return question, answer and KubeProxy(answer.pid, tuple((self.name(n), REDACTED) for n, _ in answer.names))
         if what == "addresses":
             return question, {self.address(a): interface for a, interface in answer.items()}
         if what == "flannel":
@@ -156,7 +159,7 @@ class RecordRedactor:
             return ("node", ("way out", self.address(key[1]))), answer
         return (question, answer) if what in ("is kube-proxy", "setting", "counters", "conntrack", "mtu") else None
 
-    def _same(self, question: Any, answer: Any) -> Any:
+    def _unchanged(self, question: Any, answer: Any) -> Any:
         return question, answer
 
     def _objects(self, body: Any) -> tuple[str, Any]:
@@ -170,18 +173,18 @@ class RecordRedactor:
             key = f"{kind} {meta.get('namespace', '')}/{meta.get('name', '')}"
         return key, [what, kind, found]
 
-    def _object(self, value: Any, key: str = "", port: bool = False) -> Any:
-        """A part of an object. key: what it is called. port: it is one of a list of ports, whose names are words."""
+    def _object(self, value: Any, key: str = "", is_port: bool = False) -> Any:
+        """Redacts a part of an object. key: its key. is_port: it belongs to a list of ports; their names stay."""
         if isinstance(value, dict):
-            return {k: self._object(v, k, port or k == "ports") for k, v in value.items()}
+            return {k: self._object(v, k, is_port or k == "ports") for k, v in value.items()}
         if isinstance(value, list):
-            return [self._object(v, key, port) for v in value]
-        if not isinstance(value, str) or key in WORDS or (port and key == "name"):
+            return [self._object(v, key, is_port) for v in value]
+        if not isinstance(value, str) or key in API_WORD_KEYS or (is_port and key == "name"):
             return value
-        return self.name(value) if key in NAMES else self._address_or_name(value)
+        return self.name(value) if key in NAME_KEYS else self._address_or_name(value)
 
     def _sandboxes(self, body: Any) -> tuple[str, Any]:
-        return "", [body[0], plain([self._sandbox(s) for s in rich(body[1])])]
+        return "", [body[0], to_json([self._sandbox(s) for s in from_json(body[1])])]
 
     def _sandbox(self, s: Sandbox) -> Sandbox:
         ports = tuple(replace(p, host=self.address(p.host) if p.host else "") for p in s.host_ports)
@@ -191,7 +194,7 @@ class RecordRedactor:
         )
 
     def _loss(self, body: Any) -> tuple[str, Any]:
-        return rich(body).probe, body
+        return from_json(body).probe, body
 
     def _gap(self, body: Any) -> tuple[str, Any]:
         count, why = body
@@ -221,9 +224,9 @@ _ANSWERS: dict[str, Callable[[RecordRedactor, Any, Any], Any]] = {
     "process": RecordRedactor._process,
     "listener": RecordRedactor._process,
     "netns": RecordRedactor._netns,
-    "space names": RecordRedactor._spaces,
-    "space": RecordRedactor._space,
+    "space names": RecordRedactor._namespace_names,
+    "space": RecordRedactor._namespace,
     "node": RecordRedactor._node,
-    "function": RecordRedactor._same,
+    "function": RecordRedactor._unchanged,
 }
-"""By the first word of the question (tracer/capture/journal.py)."""
+"""By the first element of the question (tracer/capture/journal.py)."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What answers in a replay in place of the machine, its reader of rules and its watch of nftables: what was said then."""
+"""Recorded answers and readings of rules, which replace the machine in a replay."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.util.asking import NotAsked, Question
 
 T = TypeVar("T")
-MOST_UNASKED = 64
-"""Questions without an answer that are kept: one is enough to show that the run had ended."""
+MAX_UNANSWERED = 64
+"""Maximum number of kept questions without an answer. One is enough to show that the run had ended."""
 
 
 class ReplayedTableReader(TableReader):
-    """Gives the readings that were taken in this turn."""
+    """Gives the readings of legacy tables that were recorded in the current batch (`pending`)."""
 
     def __init__(self) -> None:
-        self.coming: list[TableSnapshot] = []
+        self.pending: list[TableSnapshot] = []
 
     def request(self, request: TableRequest) -> None: ...
 
     def read(self) -> list[TableSnapshot]:
-        found, self.coming = self.coming, []
+        found, self.pending = self.pending, []
         return found
 
     def close(self) -> None: ...
 
 
 class ReplayedRulesetWatcher:
-    """Gives what was learned of nftables' rules in this turn."""
+    """Gives the readings of nftables rules that were recorded in the current batch (`pending`)."""
 
     def __init__(self) -> None:
-        self.learned: list[RulesetUpdate] = []
+        self.pending: list[RulesetUpdate] = []
 
     def changes(self) -> list[RulesetUpdate]:
-        found, self.learned = self.learned, []
+        found, self.pending = self.pending, []
         return found
 
     def is_coming(self, inode: int, generation: int) -> bool:
@@ -45,47 +45,56 @@ class ReplayedRulesetWatcher:
 
 
 class ReplayedAnswers:
-    """The recorded answers; its `asking` is the Journal of a replay.
+    """The recorded answers. `journal` is the Journal of a replay.
 
-    silent: the capture does not have answers that are the default one, as explained runs were recorded before.
-    unasked: sockets whose process was asked for here and had no answer, since the list was last taken.
+    Args:
+        omits_defaults: the capture does not have default answers. Older programs recorded explained runs in this way.
+
+    Attributes:
+        unanswered: questions about the process of a socket that had no answer. The caller empties the list.
     """
 
-    def __init__(self, silent: bool = False) -> None:
-        self._silent, self.unasked = silent, list[Question]()
+    def __init__(self, omits_defaults: bool = False) -> None:
+        self._omits_defaults, self.unanswered = omits_defaults, list[Question]()
         self._last: dict[Question, Any] = {}
-        self._coming: dict[Question, list[tuple[int, Any]]] = {}
-        self._asked: dict[Question, int] = {}
+        self._pending: dict[Question, list[tuple[int, Any]]] = {}
+        self._counts: dict[Question, int] = {}
 
     def feed(self, question: Question, count: int, answer: Any) -> None:
-        """An answer of the turn that begins, or of one before it (count 1), at its count-th asking."""
+        """Takes a recorded answer.
+
+        Args:
+            question: the question.
+            count: number of the request in the batch that begins; 1 for an answer of an earlier batch.
+            answer: the answer from this request on.
+        """
         if count > 1:
-            self._coming.setdefault(question, []).append((count, answer))
+            self._pending.setdefault(question, []).append((count, answer))
         else:
             self._last[question] = answer
 
-    def ask_strictly(self) -> None:
-        """From now on a question without an answer was not asked."""
-        self._silent = False
+    def require_answers(self) -> None:
+        """From now on a question without an answer raises NotAsked."""
+        self._omits_defaults = False
 
-    def settle(self) -> None:
-        """A turn is over. What was answered in it, and not asked for in this replay, holds all the same."""
-        for question, coming in self._coming.items():
-            if coming:
-                self._last[question] = coming[-1][1]
-        self._coming.clear()
-        self._asked.clear()
+    def end_batch(self) -> None:
+        """Ends a batch. Its answers stay valid, also those that this replay did not request."""
+        for question, pending in self._pending.items():
+            if pending:
+                self._last[question] = pending[-1][1]
+        self._pending.clear()
+        self._counts.clear()
 
-    def asking(self, question: Question, ask: Callable[[], T], default: T) -> T:
-        """What was answered then. Raises NotAsked where nothing was."""
-        coming = self._coming.get(question)
-        if coming:
-            self._asked[question] = count = self._asked.get(question, 0) + 1
-            while coming and coming[0][0] <= count:
-                self._last[question] = coming.pop(0)[1]
-        if question not in self._last and not self._silent:
-            if question[0] == "process" and len(self.unasked) < MOST_UNASKED:
-                self.unasked.append(question)
+    def journal(self, question: Question, ask: Callable[[], T], default: T) -> T:
+        """The recorded answer. Raises NotAsked where there is none."""
+        pending = self._pending.get(question)
+        if pending:
+            self._counts[question] = count = self._counts.get(question, 0) + 1
+            while pending and pending[0][0] <= count:
+                self._last[question] = pending.pop(0)[1]
+        if question not in self._last and not self._omits_defaults:
+            if question[0] == "process" and len(self.unanswered) < MAX_UNANSWERED:
+                self.unanswered.append(question)
             raise NotAsked(question)
         found: T = self._last.get(question, default)
         return found

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens a capture and gives what is in it, row by row: never more in memory than a batch.
+"""Opens a capture and reads it row by row: never more than one chunk is in memory.
 
-Of a damaged one, whatever can be read: rows are fetched one after another by their number, and each has its check sum. Where
-SQLite finds a page damaged or missing, the rows behind it are tried; what could not be read is counted and said.
+Of a damaged capture it reads all readable rows: rows are fetched one after another by their number, and each has a check sum.
+Where SQLite finds a damaged or missing page, the following rows are tried. Unreadable rows are counted and reported.
 """
 
 from __future__ import annotations
@@ -23,61 +23,75 @@ from tracer.capture.format import migrations, record_checks, schema, sqlite_jour
 from tracer.capture.format.codec import MalformedRecord, unpack
 from tracer.capture.format.migrations import RecordRow
 from tracer.capture.format.record_layout import RecordLayout
-from tracer.capture.format.schema import APPLICATION, VERSION, Record, crc
+from tracer.capture.format.schema import APPLICATION_ID, VERSION, Record, crc
 from tracer.capture.format.type_checks import fits
 from tracer.capture.record.capture_files import COLUMNS, REPEATED
 from tracer.errors import CaptureUnreadable, NewerCapture
 from tracer.util.new_file import fresh
 
 MAGIC = b"SQLite format 3\0"
-MOST_MISSES = 64
-"""Rows that cannot be read in a row before the rest of a table is given up."""
-AT_ONCE = 64
-"""Records fetched by one question."""
-LEAST_ROW, MOST_ROW = 1 << 20, 1 << 30
-"""Bytes of a row: as many as there are in the file, within these."""
-LEAST_STEPS, STEPS, AT_ONCE_STEPS = 1_000_000, 4, 10_000
-"""Of SQLite's machine that a statement may take, those for each byte of the file, and after how many they are counted."""
-DAMAGE = (MalformedRecord, KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""What it looks like when a value is not what it should be."""
+MAX_MISSES = 64
+"""Number of consecutive unreadable rows after which the rest of a table is skipped."""
+ROWS_AT_ONCE = 64
+"""Rows fetched by one statement."""
+MIN_ROW_BYTES, MAX_ROW_BYTES = 1 << 20, 1 << 30
+"""Range of the maximum length of a row, bytes. Within it, the maximum is the length of the file."""
+MIN_STEPS, STEPS_PER_BYTE, STEP_INTERVAL = 1_000_000, 4, 10_000
+"""Steps of SQLite's virtual machine: maximum of a statement, addition per byte of the file, interval of counting."""
+DAMAGE_ERRORS = (MalformedRecord, KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""Exceptions that a damaged value can cause."""
 
 
 @dataclass(frozen=True)
 class BatchChunk:
-    """Some turns. turn: number of the first. turns: (now, slots, last) of each. slots: of all, as rows; events: in them."""
+    """Consecutive batches: one row of the table `batches`.
 
-    turn: int
+    Attributes:
+        first_batch: number of the first batch.
+        began: time of the first batch, ns since the epoch.
+        ended: time of the last batch, ns since the epoch.
+        events: number of ring records in the slots.
+        batches: (now, number of slots, last) of each batch.
+        slots: (number of slots, slot length), of all batches.
+    """
+
+    first_batch: int
     began: int
     ended: int
     events: int
-    turns: tuple[tuple[int, int, bool], ...]
+    batches: tuple[tuple[int, int, bool], ...]
     slots: npt.NDArray[np.uint8]
 
 
 class CaptureReader:
-    """One file. meta: as tracer/capture/record/environment.py wrote it. missed: rows that could not be read, so far.
+    """Reads one file. A context manager. Raises CaptureUnreadable, NewerCapture.
 
-    Raises CaptureUnreadable, NewerCapture. A context manager.
+    Attributes:
+        path: the file.
+        meta: values that do not change in a run, as tracer/capture/record/environment.py wrote them.
+        missed: number of rows that could not be read so far.
+        version: version of the format.
+        layout: layout of the file's events.
     """
 
     def __init__(self, path: str) -> None:
         self.path, self.missed = path, 0
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        fd = self._regular(Path(path))
+        fd = self._open_regular(Path(path))
         try:
-            self.version = self._check(Path(path), fd)
+            self.version = self._read_version(Path(path), fd)
             self._contiguous = True
             self._connection = self._open(Path(path), fd)
-            self._guard(os.fstat(fd))
-            self.meta = self._meta()
-            # A ring forgets.
+            self._limit_statements(os.fstat(fd))
+            self.meta = self._read_meta()
+            # A ring has deleted rows.
             self._contiguous = not self.meta.get("ring")
             self.layout = RecordLayout(self.meta["layout"])
         except (sqlite3.Error, OSError) as e:
             self.close()
             raise CaptureUnreadable(f"Nothing of {path} can be read: {' '.join(str(e).split())}.") from e
         except UnicodeDecodeError as e:
-            # SQLite quotes the damaged schema in its error, and Python cannot read that.
+            # SQLite quotes the damaged schema in its error, and Python cannot decode that.
             self.close()
             raise CaptureUnreadable(f"Nothing of {path} can be read: its schema is damaged.") from e
         except MalformedRecord as e:
@@ -85,13 +99,13 @@ class CaptureReader:
             raise CaptureUnreadable(f"Nothing of {path} can be used: {e}.") from e
         except KeyError as e:
             self.close()
-            raise CaptureUnreadable(f"Nothing of {path} can be used: what it says of itself is missing ({e}).") from e
+            raise CaptureUnreadable(f"Nothing of {path} can be used: its description of the run is incomplete ({e}).") from e
         finally:
             os.close(fd)
 
     @staticmethod
-    def _regular(path: Path) -> int:
-        """A descriptor of the file. Raises CaptureUnreadable, also for what would never end or make the reader wait."""
+    def _open_regular(path: Path) -> int:
+        """A descriptor of the file. Raises CaptureUnreadable, also if it is not a regular file: it may block or never end."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError as e:
@@ -102,7 +116,7 @@ class CaptureReader:
         raise CaptureUnreadable(f"{path} is no regular file.")
 
     @staticmethod
-    def _check(path: Path, fd: int) -> int:
+    def _read_version(path: Path, fd: int) -> int:
         """The version of the format. Raises CaptureUnreadable, NewerCapture."""
         try:
             head = os.pread(fd, 100, 0)
@@ -115,7 +129,7 @@ class CaptureReader:
         if len(head) < 100:
             raise CaptureUnreadable(f"{path} ends before it begins: {len(head)} bytes.")
         version, application = int.from_bytes(head[60:64], "big"), int.from_bytes(head[68:72], "big")
-        if application != APPLICATION:
+        if application != APPLICATION_ID:
             raise CaptureUnreadable(f"{path} is no capture of k8snet-trace, but another SQLite file.")
         if version > VERSION:
             raise NewerCapture(
@@ -126,12 +140,12 @@ class CaptureReader:
         return version
 
     def _open(self, path: Path, fd: int) -> sqlite3.Connection:
-        """The file, immutable: SQLite looks for nothing beside it, plays no journal, and takes no lock.
+        """Opens the file as immutable: SQLite looks for no files beside it, rolls back no journal, and takes no lock.
 
-        Where a transaction was cut short, or a run is writing the file, it is a copy in which that has been undone.
+        If a transaction was interrupted, or a run is writing the file, it opens a copy in which the transaction is rolled back.
         """
         owner = os.fstat(fd).st_uid
-        beside = sqlite_journal.beside(path, "-journal", owner)
+        beside = sqlite_journal.open_beside(path, "-journal", owner)
         try:
             if sqlite_journal.is_written(path, owner) or (beside is not None and os.fstat(beside).st_size):
                 self._scratch = tempfile.TemporaryDirectory(prefix="k8snet-trace-")
@@ -152,39 +166,39 @@ class CaptureReader:
         connection.execute("PRAGMA cell_size_check = 1")
         return connection
 
-    def _guard(self, found: os.stat_result) -> None:
-        """Whatever is in the file, no statement runs or grows without end. Raises MalformedRecord for tables that are none.
+    def _limit_statements(self, status: os.stat_result) -> None:
+        """Limits the time and memory of every statement, for any content. Raises MalformedRecord for unexpected tables.
 
-        A view can be endless, a generated column of any length, and a tree of pages can lead to the same page again and again.
+        A malicious file can have an endless view, a generated column of any length, and a tree of pages with a loop.
         """
-        there = min(found.st_size, found.st_blocks * 512)
-        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(there, LEAST_ROW), MOST_ROW))
-        self._most_steps = (LEAST_STEPS + there * STEPS) // AT_ONCE_STEPS
+        stored_bytes = min(status.st_size, status.st_blocks * 512)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(stored_bytes, MIN_ROW_BYTES), MAX_ROW_BYTES))
+        self._max_steps = (MIN_STEPS + stored_bytes * STEPS_PER_BYTE) // STEP_INTERVAL
         self._steps = 0
-        self._connection.set_progress_handler(self._too_long, AT_ONCE_STEPS)
-        wanted = [" ".join(text.split()) for text in schema.TABLES.strip().rstrip(";").split(";")]
+        self._connection.set_progress_handler(self._too_long, STEP_INTERVAL)
+        expected = [" ".join(text.split()) for text in schema.TABLES.strip().rstrip(";").split(";")]
         columns = "CAST(type AS BLOB), CAST(sql AS BLOB)"
         rows = self._execute(f"SELECT {columns} FROM sqlite_schema WHERE name IN ('meta', 'records', 'batches')")
-        # As bytes: damage may be no text, and then SQLite would quote it.
-        found_there = sorted((kind, b" ".join(text.split())) for kind, text in rows if isinstance(text, bytes))
-        if found_there != sorted((b"table", text.encode()) for text in wanted):
+        # As bytes: damaged text may be undecodable, and SQLite would quote it in an error.
+        found = sorted((kind, b" ".join(text.split())) for kind, text in rows if isinstance(text, bytes))
+        if found != sorted((b"table", text.encode()) for text in expected):
             raise MalformedRecord("its tables are not those of a capture")
 
     def _too_long(self) -> bool:
         self._steps += 1
-        return self._steps > self._most_steps
+        return self._steps > self._max_steps
 
     def _execute(self, text: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        """All rows of a statement. Raises sqlite3.Error, also for one that does not end."""
+        """All rows of a statement. Raises sqlite3.Error, also when the statement takes too many steps."""
         self._steps = 0
         return self._connection.execute(text, values).fetchall()
 
-    def _meta(self) -> dict[str, Any]:
+    def _read_meta(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name, value in self._rows("meta", AT_ONCE):
+        for name, value in self._rows("meta", ROWS_AT_ONCE):
             try:
-                found[str(name)] = record_checks.meta(str(name), migrations.meta(self.version, str(name), unpack(value)))
-            except DAMAGE:
+                found[str(name)] = checks.meta(str(name), migrations.meta(self.version, str(name), unpack(value)))
+            except DAMAGE_ERRORS:
                 self.missed += 1
         self.missed += found.get("parts") != len(found)
         if not found:
@@ -192,15 +206,15 @@ class CaptureReader:
         return found
 
     def _rows(self, table: str, at_once: int, after: int = 0) -> Iterator[tuple[Any, ...]]:
-        """The rows of a table behind this one in order; those that cannot be read are counted and passed over."""
+        """Yields the rows of a table after row `after`, in order. Unreadable rows are counted and skipped."""
         misses = 0
         text = f"SELECT seq, crc, {COLUMNS[table]} FROM {table} WHERE seq > ? ORDER BY seq LIMIT ?"
-        while misses < MOST_MISSES:
+        while misses < MAX_MISSES:
             try:
                 rows = self._execute(text, (after, at_once if not misses else 1))
             except (sqlite3.Error, OverflowError, ValueError):
                 if not misses and at_once > 1:
-                    # One by one from here, to get what stands before the damage.
+                    # One by one from here, to read the rows before the damage.
                     at_once = 1
                     continue
                 misses, after, self.missed = misses + 1, after + 1, self.missed + 1
@@ -209,7 +223,7 @@ class CaptureReader:
                 return
             for row in rows:
                 if not isinstance(row[0], int) or row[0] <= after:
-                    # A page that was cut off reads as zeros.
+                    # A truncated page reads as zeros.
                     self.missed += 1
                     return
                 self.missed += self._contiguous and row[0] != after + 1
@@ -220,50 +234,56 @@ class CaptureReader:
                     self.missed += 1
 
     def records(self, repeated: bool = True) -> Iterator[RecordRow]:
-        """(turn, kind, key, body as plain JSON) of each record, in the order they were written.
+        """Yields (batch number, kind, key, body as plain JSON) of each record, in the order of writing.
 
-        repeated: also those that the file repeats of the ones before it.
+        Args:
+            repeated: also the records that the file repeats from earlier files.
         """
-        last, known = "", self.meta.get(REPEATED, 0)
-        for turn, kind, key, body in self._rows("records", AT_ONCE, 0 if repeated or not isinstance(known, int) else known):
+        last_kind, repeated_count = "", self.meta.get(REPEATED, 0)
+        after = 0 if repeated or not isinstance(repeated_count, int) else repeated_count
+        for batch_number, kind, key, body in self._rows("records", ROWS_AT_ONCE, after):
             try:
-                if type(turn) is not int:
-                    raise MalformedRecord("a record of no turn")
-                row = migrations.record(self.version, (turn, str(kind), str(key), unpack(body)))
-                record_checks.record(row[1], row[3])
-            except DAMAGE:
+                if type(batch_number) is not int:
+                    raise MalformedRecord("a record without a batch number")
+                row = migrations.record(self.version, (batch_number, str(kind), str(key), unpack(body)))
+                checks.record(row[1], row[3])
+            except DAMAGE_ERRORS:
                 self.missed += 1
                 continue
-            last = row[1]
+            last_kind = row[1]
             yield row
-        # A run that has ended says so last.
-        self.missed += last != Record.END and self.ended() is not None
+        # The END record of a run comes last.
+        self.missed += last_kind != Record.END and self.ended() is not None
 
-    def batches(self) -> Iterator[BatchChunk]:
-        """The batches in order. At the end it is compared with what the run said of its last turn."""
+    def chunks(self) -> Iterator[BatchChunk]:
+        """Yields the chunks in order. At the end the last batch is compared with the number in the run's END record."""
         last = 0
-        for turn, began, ended, events, turns, slots in self._rows("batches", 1):
+        for first_batch, began, ended, events, turns, slots in self._rows("batches", 1):
             try:
-                made = self._batch(turn, began, ended, events, unpack(turns), slots)
-            except DAMAGE:
+                chunk = self._decode_chunk(first_batch, began, ended, events, unpack(turns), slots)
+            except DAMAGE_ERRORS:
                 self.missed += 1
                 continue
-            last = turn + len(made.turns) - 1
-            yield made
+            last = first_batch + len(chunk.batches) - 1
+            yield chunk
         ended = self.ended()
         self.missed += bool(ended and last < ended[1])
 
-    def _batch(self, turn: Any, began: Any, ended: Any, events: Any, turns: Any, slots: object) -> BatchChunk:
-        """A stored batch. Raises MalformedRecord, and what else damage raises."""
-        if not fits([turn, began, ended, events, turns], tuple[int, int, int, int, list[tuple[int, int, int]]], listed=True):
+    def _decode_chunk(
+        self, first_batch: Any, began: Any, ended: Any, events: Any, turns: Any, slots: object
+    ) -> BatchChunk:
+        """Decodes a stored chunk. Raises MalformedRecord and the other DAMAGE_ERRORS."""
+        form = tuple[int, int, int, int, list[tuple[int, int, int]]]
+        if not fits([first_batch, began, ended, events, turns], form, is_json=True):
             raise MalformedRecord("a batch of another form")
         if any(count < 0 for _, count, _ in turns):
-            raise MalformedRecord("a turn of less than nothing")
-        told = tuple((now, count, bool(last)) for now, count, last in turns)
-        return BatchChunk(turn, began, ended, events, told, self.layout.unpack(slots, sum(count for _, count, _ in told)))
+            raise MalformedRecord("a batch of negative length")
+        batches = tuple((now, count, bool(last)) for now, count, last in turns)
+        rows = self.layout.unpack(slots, sum(count for _, count, _ in batches))
+        return BatchChunk(first_batch, began, ended, events, batches, rows)
 
     def spans(self) -> list[tuple[int, int, int]]:
-        """(began, ended, events) of all batches: how much there is to read."""
+        """(began, ended, events) of all chunks, to estimate the work."""
         try:
             found = self._execute("SELECT began, ended, events FROM batches ORDER BY seq")
         except sqlite3.Error:
@@ -271,15 +291,15 @@ class CaptureReader:
         return [row for row in found if all(isinstance(v, int) for v in row)]
 
     def ended(self) -> tuple[float, int] | None:
-        """How many seconds the run took, and the number of its last turn; None when it did not end as it should."""
+        """Duration of the run in seconds, and number of its last batch; None when the run did not end normally."""
         try:
             rows = self._execute("SELECT body FROM records WHERE kind = 'end' ORDER BY seq DESC LIMIT 1")
             if not rows:
                 return None
             ((body,),) = rows
-            seconds, turn = record_checks.record(Record.END, unpack(body))
-            return float(seconds), turn
-        except (sqlite3.Error, *DAMAGE):
+            seconds, last_batch = checks.record(Record.END, unpack(body))
+            return float(seconds), last_batch
+        except (sqlite3.Error, *DAMAGE_ERRORS):
             return None
 
     def close(self) -> None:

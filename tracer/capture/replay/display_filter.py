@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a run as a filter of packets that have been made: for a capture, whose kernel is elsewhere.
+"""Filters assembled packets by the options of a run: for a capture, because its kernel is not available.
 
-A packet is wanted when it, or its connection before or after translation, meets every condition, as live. Interfaces and
-namespaces go by the names they had.
+As live, a packet is selected when it, or its connection before or after address translation, meets every condition. Interfaces
+and namespaces are compared by the names that they had in the recorded run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from tracer.model.packet import Endpoints, Packet
 
 @dataclass(frozen=True)
 class DisplayFilter:
-    """protocol: as packets have it in lower case, "" = any. family: 4, 6 or 0 = any. iface, netns: names, "" = any."""
+    """Selects packets.
+
+    Attributes:
+        ports: source or destination ports; empty = any.
+        hosts: networks of the source or destination; empty = any.
+        protocol: name in lower case; "" = any.
+        family: 4 or 6; 0 = any.
+        iface: name of an interface; "" = any.
+        netns: name of a network namespace; "" = any.
+    """
 
     ports: tuple[int, ...] = ()
     hosts: tuple[Network, ...] = ()
@@ -38,16 +47,16 @@ class DisplayFilter:
             return False
         if not self.ports and not self.hosts:
             return True
-        return any(self._fits(ends) for ends in tuples(packet))
+        return any(self._matches(ends) for ends in all_endpoints(packet))
 
-    def _fits(self, ends: Endpoints) -> bool:
+    def _matches(self, ends: Endpoints) -> bool:
         if self.ports and ends.sport not in self.ports and ends.dport not in self.ports:
             return False
         return not self.hosts or any(_within(a, network) for a in (ends.src, ends.dst) for network in self.hosts)
 
 
-def tuples(packet: Packet) -> Iterator[Endpoints]:
-    """All headers that the packet had, and its connection's two."""
+def all_endpoints(packet: Packet) -> Iterator[Endpoints]:
+    """Yields the endpoints of all headers that the packet had, and both tuples of its connection."""
     yield packet.endpoints
     if packet.flow:
         yield packet.flow.orig

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run done again from a capture: the parts of it that asked the machine, made to answer from the turns that were recorded.
+"""The objects of a replay: they answer from a capture instead of the machine.
 
-No root is needed, and no kernel or cluster is asked.
+A replay needs no root rights, and queries no kernel and no cluster.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracer.capture.format.codec import MalformedRecord, rich
+from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.journal import (
     JournaledHostReader,
     JournaledNamespaceInspector,
     JournaledNamespaces,
     JournaledProcesses,
-    asked_function,
+    journaled_function,
 )
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.source import ReplaySource
@@ -30,69 +30,75 @@ from tracer.rules.rule_resolver import RuleResolver
 
 
 class ReplayEnvironment:
-    """What tracer/pipeline/environment.py makes of a machine, of a capture. turns: the source."""
+    """Creates from a capture the objects that tracer/pipeline/environment.py creates for a machine.
+
+    Attributes:
+        meta: values that do not change in a run.
+        source: the recorded batches.
+    """
 
     def __init__(self, capture: CaptureReader, progress: Callable[[int], None] = lambda events: None) -> None:
         self.meta = capture.meta
-        self.turns = ReplaySource(capture, progress)
+        self.source = ReplaySource(capture, progress)
 
     def cluster_view(self) -> ClusterView:
-        local, ipvs = (frozenset(self._told(name, [], list)) for name in ("addresses", "ipvs_addresses"))
-        return ClusterView(self.turns.store, self.turns.sandboxes, local, ipvs)
+        local, ipvs = (frozenset(self._meta_value(name, [], list)) for name in ("addresses", "ipvs_addresses"))
+        return ClusterView(self.source.store, self.source.sandboxes, local, ipvs)
 
     def node(self) -> JournaledHostReader:
-        return JournaledHostReader(self.turns.asking)
+        return JournaledHostReader(self.source.journal)
 
-    def syns(self, partial: bool = False) -> HandshakeAnalyzer:
-        """What gives each SYN its verdict. partial: the recorded run had only what --drops-only asks for."""
-        spaces = JournaledNamespaceInspector(self.turns.asking, self.namespaces(), JournaledProcesses(self.turns.asking))
-        return HandshakeAnalyzer(spaces, self.offset, partial)
+    def handshakes(self, partial: bool = False) -> HandshakeAnalyzer:
+        """Gives each SYN its verdict. partial: the recorded run had --drops-only."""
+        inspector = JournaledNamespaceInspector(self.source.journal, self.namespaces(), JournaledProcesses(self.source.journal))
+        return HandshakeAnalyzer(inspector, self.offset, partial)
 
     @property
     def offset(self) -> int:
-        """What to add to CLOCK_MONOTONIC to get ns since the epoch."""
+        """ns to add to CLOCK_MONOTONIC to get ns since the epoch."""
         clock = self.meta.get("clock")
         return _int(clock.get("offset")) if isinstance(clock, dict) else 0
 
-    def _told(self, name: str, default: Any, kind: type) -> Any:
-        """A piece of `meta` of that type; damage must not become an error elsewhere."""
+    def _meta_value(self, name: str, default: Any, kind: type) -> Any:
+        """A value of `meta`; `default` where it has another type, so that damage does not cause an error elsewhere."""
         try:
-            found = rich(self.meta.get(name, default)) if kind is dict else self.meta.get(name, default)
+            found = from_json(self.meta.get(name, default)) if kind is dict else self.meta.get(name, default)
         except MalformedRecord:
             return default
         return found if isinstance(found, kind) else default
 
     def namespaces(self) -> JournaledNamespaces:
-        told = self.meta.get("namespaces")
-        told = told if isinstance(told, dict) else {}
+        stored = self.meta.get("namespaces")
+        stored = stored if isinstance(stored, dict) else {}
         try:
-            names = {int(k): str(v) for k, v in rich(told.get("names", {"dict": []})).items()}
+            names = {int(k): str(v) for k, v in from_json(stored.get("names", {"dict": []})).items()}
         except (MalformedRecord, ValueError, TypeError, AttributeError):
             names = {}
-        return JournaledNamespaces(self.turns.asking, None, _int(told.get("node")), _int(told.get("own")), names)
+        return JournaledNamespaces(self.source.journal, None, _int(stored.get("node")), _int(stored.get("own")), names)
 
     def assembler(self, no_rules: bool) -> PacketAssembler:
-        """What makes packets of the turns' batches."""
-        spaces = self.namespaces()
-        function = asked_function(self.turns.asking, lambda address: "")
-        hops = HopBuilder(spaces, JournaledProcesses(self.turns.asking), self._told("drop_reasons", {}, dict), function)
-        tracking = [i for i in self._told("tracking", [], list) if isinstance(i, int)]
-        return PacketAssembler(hops, self.offset, tracking, rules=RuleResolver() if no_rules else self._hits())
+        """Assembles packets from the batches."""
+        namespaces = self.namespaces()
+        function = journaled_function(self.source.journal, lambda address: "")
+        processes, reasons = JournaledProcesses(self.source.journal), self._meta_value("drop_reasons", {}, dict)
+        hops = HopBuilder(namespaces, processes, reasons, function)
+        tracking = [i for i in self._meta_value("tracking", [], list) if isinstance(i, int)]
+        return PacketAssembler(hops, self.offset, tracking, rules=RuleResolver() if no_rules else self._rules())
 
-    def _hits(self) -> RuleResolver:
+    def _rules(self) -> RuleResolver:
         try:
-            acts = rich(self.meta.get("acts", {"set": []}))
+            acts = from_json(self.meta.get("acts", {"set": []}))
         except MalformedRecord:
             acts = frozenset()
-        legacy = TableGenerations(self.turns.reader, lambda act: act in acts)
-        told = self.meta.get("namespaces")
-        named = told.get("named") if isinstance(told, dict) else []
+        legacy = TableGenerations(self.source.reader, lambda act: act in acts)
+        stored = self.meta.get("namespaces")
+        named = stored.get("named") if isinstance(stored, dict) else []
         for netns in named if isinstance(named, list) else []:
             for family in ("ip", "ip6"):
                 legacy.request(TableRequest(netns, family, ""))
-        self.turns.expect(legacy)
-        watched = any(isinstance(p, list) and p[:1] == ["nft_rule"] for p in self._told("probes", [], list))
-        return RuleResolver(legacy, SnapshotCache(self.turns.watch) if watched else None)
+        self.source.expect_readings(legacy)
+        has_nft = any(isinstance(p, list) and p[:1] == ["nft_rule"] for p in self._meta_value("probes", [], list))
+        return RuleResolver(legacy, SnapshotCache(self.source.watch) if has_nft else None)
 
 
 def _int(value: object) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of one run that followed each other, read as one capture."""
+"""Reads the consecutive files of one run as one capture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracer.errors import BadOption
 
 
 class FileSeries(CaptureReader):
-    """Several files, in the order of their turns. What a later one repeats of those before it is passed over.
+    """Several files, in the order of their batches. Records that a later file repeats are skipped.
 
     Raises CaptureUnreadable, NewerCapture; BadOption for files of different runs.
     """
@@ -21,9 +21,9 @@ class FileSeries(CaptureReader):
     def __init__(self, paths: Sequence[str]) -> None:
         with ExitStack() as stack:
             found = [stack.enter_context(CaptureReader(path)) for path in paths]
-            firsts = [next(capture.batches(), None) for capture in found]
-            pairs = sorted(((b.turn if b else 0, n) for n, b in enumerate(firsts)))
-            self._files = [(turn, found[n]) for turn, n in pairs]
+            firsts = [next(capture.chunks(), None) for capture in found]
+            pairs = sorted(((b.first_batch if b else 0, n) for n, b in enumerate(firsts)))
+            self._files = [(first_batch, found[n]) for first_batch, n in pairs]
             self._stack = stack.pop_all()
         first = self._files[0][1]
         self.path = first.path if len(found) == 1 else f"{first.path} and {len(found) - 1} more"
@@ -43,14 +43,14 @@ class FileSeries(CaptureReader):
         self._files[0][1].missed += count - self.missed
 
     def records(self, repeated: bool = False) -> Iterator[RecordRow]:
-        for number, (turn, capture) in enumerate(self._files):
-            # Files of earlier programs do not say how much they repeat: what is older than their first turn is taken for it.
-            says = REPEATED in capture.meta
-            yield from (row for row in capture.records(not number) if not number or says or row[0] >= turn)
+        for number, (first_batch, capture) in enumerate(self._files):
+            # Older files do not have the number of repeated records: all records before their first batch count as repeated.
+            has_count = REPEATED in capture.meta
+            yield from (row for row in capture.records(not number) if not number or has_count or row[0] >= first_batch)
 
-    def batches(self) -> Iterator[BatchChunk]:
+    def chunks(self) -> Iterator[BatchChunk]:
         for _, capture in self._files:
-            yield from capture.batches()
+            yield from capture.chunks()
 
     def spans(self) -> list[tuple[int, int, int]]:
         return [span for _, capture in self._files for span in capture.spans()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run again, from a file, to any output: what `-r` does, and what every view and export is made with."""
+"""Replays a capture into any output: -r, stats, diff, query, export."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracer.capture.format.codec import MalformedRecord, rich
-from tracer.capture.replay.capture_reader import CaptureReader
+from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.replay.display_filter import DisplayFilter
 from tracer.capture.replay.environment import ReplayEnvironment
 from tracer.connections.tracker import ConnectionTracker
 from tracer.errors import BadOption, DamagedCapture
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
-from tracer.kube import selectors as words_of
+from tracer.kube import selectors as kube_selectors
 from tracer.kube.catalog import ClusterView
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
@@ -35,9 +34,18 @@ from tracer.util.visible import visible
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What of a capture is wanted: beside what its run asked for. count: packets, 0 = as many as the run had printed."""
+    """Selects packets of a capture, in addition to the options of its run.
 
-    wanted: DisplayFilter = field(default_factory=DisplayFilter)
+    Attributes:
+        display_filter: selects packets by ports, hosts, interfaces.
+        selectors: selects packets by Kubernetes objects.
+        drops_only: only packets with a bad outcome.
+        count: number of packets; 0 = as many as the run had printed.
+        no_rules: packets are explained without rules.
+        follow: output by connection.
+    """
+
+    display_filter: DisplayFilter = field(default_factory=DisplayFilter)
     selectors: Selectors = field(default_factory=Selectors)
     drops_only: bool = False
     count: int = 0
@@ -46,44 +54,44 @@ class ReplayRequest:
 
 
 class ReplayedOwnerResolver(OwnerResolver):
-    """Kubernetes as a capture has it. also: words of the reader, beside those of the run."""
+    """Resolves owners from the objects of a capture, and selects packets by the request, in addition to the run's selectors."""
 
-    def __init__(self, cluster: ClusterView, selectors: Selectors, asked: ReplayRequest) -> None:
+    def __init__(self, cluster: ClusterView, selectors: Selectors, request: ReplayRequest) -> None:
         super().__init__(ObjectSource(none=True, known=lambda: cluster, replayed=True), selectors, Filter())
-        self._asked, self._also, self._version = asked, frozenset[words_of.End](), -1
+        self._request, self._request_ends, self._version = request, frozenset[kube_selectors.End](), -1
 
     def wants(self, packet: Packet) -> bool:
-        if not super().wants(packet) or not self._asked.wanted(packet):
+        if not super().wants(packet) or not self._request.display_filter(packet):
             return False
-        if not self._asked.selectors:
+        if not self._request.selectors:
             return True
         if self._version != self.cluster.store.version:
             self._version = self.cluster.store.version
-            self._also = words_of.ends(self._asked.selectors, self.cluster)
-        return words_of.matches(packet, self._also, self.cluster)
+            self._request_ends = kube_selectors.ends(self._request.selectors, self.cluster)
+        return kube_selectors.matches(packet, self._request_ends, self.cluster)
 
 
 def options(capture: CaptureReader) -> dict[str, Any]:
-    """Those of the recorded run; {} when they cannot be read."""
-    return _told(capture, "options")
+    """The options of the recorded run; {} when they cannot be read."""
+    return _meta_dict(capture, "options")
 
 
-def _told(capture: CaptureReader, name: str) -> dict[str, Any]:
+def _meta_dict(capture: CaptureReader, name: str) -> dict[str, Any]:
     try:
-        found = rich(capture.meta.get(name, {"dict": []}))
+        found = from_json(capture.meta.get(name, {"dict": []}))
     except MalformedRecord:
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def facts(capture: CaptureReader, full: bool) -> list[CheckResult]:
-    """What that run could and could not tell. full: also what it could, as JSON and -v have it."""
-    told = _told(capture, "facts").get("full" if full else "missed", [])
-    return [f for f in told if isinstance(f, CheckResult)] if isinstance(told, list) else []
+    """The check results of the recorded run. full: also those of available functions, as for JSON and -v."""
+    results = _meta_dict(capture, "facts").get("full" if full else "missed", [])
+    return [f for f in results if isinstance(f, CheckResult)] if isinstance(results, list) else []
 
 
 def release(capture: CaptureReader) -> str:
-    """Of the kernel that was traced."""
+    """Release of the traced kernel."""
     host = capture.meta.get("host")
     return str(host.get("kernel", "unknown")) if isinstance(host, dict) else "unknown"
 
@@ -91,34 +99,46 @@ def release(capture: CaptureReader) -> str:
 def replay(
     capture: CaptureReader,
     output: Output,
-    asked: ReplayRequest,
+    request: ReplayRequest,
     stop: StopRequest,
     progress: Callable[[int], None] = lambda events: None,
 ) -> RunSummary:
-    """Runs it again; what it says of itself at the begin and the end is left to the caller."""
+    """Replays a capture. The caller prints the beginning and the end of the output.
+
+    Args:
+        capture: the capture.
+        output: gets packets, findings, verdicts and timelines.
+        request: selects packets.
+        stop: request to end.
+        progress: called with the number of events of each replayed chunk.
+
+    Returns:
+        The summary of the replayed run.
+    """
     clock = capture.meta.get("clock")
     if isinstance(clock, dict):
         timezone.use(str(clock.get("zone", "")))
-    told = options(capture)
-    again = ReplayEnvironment(capture, progress)
+    run_options = options(capture)
+    environment = ReplayEnvironment(capture, progress)
     try:
-        words = Selectors(**told.get("words", {}))
+        run_selectors = Selectors(**run_options.get("words", {}))
     except (TypeError, BadOption):
-        words = Selectors()
-    kube = ReplayedOwnerResolver(again.cluster_view(), words, asked)
-    limits = RunLimits(asked.count or _int(told.get("count")), 0, asked.drops_only or told.get("drops_only") is True)
-    findings = Findings(FindingContext(kube.cluster, again.node()))
+        run_selectors = Selectors()
+    kube = ReplayedOwnerResolver(environment.cluster_view(), run_selectors, request)
+    drops_only = request.drops_only or run_options.get("drops_only") is True
+    limits = RunLimits(request.count or _int(run_options.get("count")), 0, drops_only)
+    findings = Findings(FindingContext(kube.cluster, environment.node()))
     ended = capture.ended()
     with kube:
         kube.filter()
-        assembler = again.assembler(asked.no_rules or told.get("no_rules") is True)
-        connections = ConnectionTracker(again.offset) if asked.follow or told.get("follow") is True else None
-        turns = again.turns
-        syns = again.syns(told.get("drops_only") is True)
-        following = ConnectionStage(syns, connections, turns.changes, findings, limits.drops_only, turns.entries)
-        run = Run(turns, assembler, output, limits, kube, findings, following)
+        assembler = environment.assembler(request.no_rules or run_options.get("no_rules") is True)
+        connections = ConnectionTracker(environment.offset) if request.follow or run_options.get("follow") is True else None
+        source = environment.source
+        handshakes = environment.handshakes(run_options.get("drops_only") is True)
+        stage = ConnectionStage(handshakes, connections, source.changes, findings, limits.drops_only, source.entries)
+        run = Run(source, assembler, output, limits, kube, findings, stage)
         run.begin()
-        run.replay(turns.all(), stop, ended and ended[0], stop_at_limit=bool(asked.count))
+        run.replay(source.batches(), stop, ended and ended[0], stop_at_limit=bool(request.count))
     return run.summary
 
 
@@ -127,19 +147,20 @@ def _int(value: object) -> int:
 
 
 CUT_SHORT = "The recording did not end as it should: what came last may be missing."
+"""Note on a capture without an END record."""
 
 
-def whole(capture: CaptureReader) -> None:
-    """Raises DamagedCapture when something of the capture could not be read."""
+def check_complete(capture: CaptureReader) -> None:
+    """Raises DamagedCapture when a part of the capture could not be read."""
     if capture.missed:
         parts = "A part" if capture.missed == 1 else f"{capture.missed} parts"
         raise DamagedCapture(f"{parts} of {capture.path} could not be read; what could be is above.")
 
 
 @contextmanager
-def bar(capture: CaptureReader, what: str, wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """Shows how far a long reading is, on stderr, where that is a terminal; gives a function that takes events read."""
-    if not (wanted and sys.stderr.isatty()):
+def bar(capture: CaptureReader, what: str, is_shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, if that is a terminal. Gives a function that takes the number of events read."""
+    if not (is_shown and sys.stderr.isatty()):
         with nullcontext():
             yield lambda events: None
         return

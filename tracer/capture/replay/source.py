@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The turns of a capture, one after another, and what became known with each: the source of a run that is done again."""
+"""The source of a replay: the batches of a capture in order, with the records that are valid in each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 from tracer.capture.change_events import ReplayedChangeLog, ReplayedConntrackListener
 from tracer.capture.cni_journal import ReplayedCniCache
-from tracer.capture.format import record_checks, rulesets
-from tracer.capture.format.codec import MalformedRecord, rich
+from tracer.capture.format import checks, rulesets
+from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.format.migrations import RecordRow
-from tracer.capture.format.schema import ALL, Record
+from tracer.capture.format.schema import ALL_ANSWERS, Record
 from tracer.capture.replay.answers import ReplayedAnswers, ReplayedRulesetWatcher, ReplayedTableReader
 from tracer.capture.replay.capture_reader import BatchChunk, CaptureReader
 from tracer.capture.replay.explained_until import DERIVED, UnexplainedTail
@@ -29,109 +29,121 @@ from tracer.model.timeline import TimelineEntry
 from tracer.pipeline.source import Batch
 from tracer.rules.iptables.generations import TableGenerations
 
-LAST = 1 << 62
-"""The number of a turn behind all others."""
-OF_PACKETS = ("process", "listener", "netns")
-"""Questions that only the explaining of packets asks."""
+LAST_BATCH = 1 << 62
+"""A batch number greater than all others."""
+PACKET_QUESTIONS = ("process", "listener", "netns")
+"""Questions that are asked only while packets are explained."""
 
 
 def _has_all_answers(meta: Mapping[str, Any]) -> bool:
-    """Whether a question without an answer was not asked. Before `answers` was written, that was so of `record` alone."""
-    if meta.get("answers") == ALL:
+    """Whether a question without an answer was not asked. In older captures, without `answers`, only `record` guarantees it."""
+    if meta.get("answers") == ALL_ANSWERS:
         return True
     try:
-        options = rich(meta.get("options"))
+        options = from_json(meta.get("options"))
     except MalformedRecord:
         return True
     return not isinstance(options, dict) or options.get("record_only") is not False
 
 
 class ReplaySource:
-    """A source of recorded turns. asking, reader, watch, sandboxes, store, changes, entries: what answers and tells in them.
+    """Gives the recorded batches, and the answers, rules, objects and events that are valid in them.
 
-    batch: the one that is being replayed. progress: takes the number of events replayed.
+    Args:
+        capture: the capture.
+        progress: called with the number of events of each replayed chunk.
+
+    Attributes:
+        journal: gives the recorded answers.
+        reader: readings of legacy tables.
+        watch: readings of nftables rules.
+        sandboxes: the CNI result cache.
+        store: Kubernetes objects.
+        changes: replaced rules and objects.
+        entries: conntrack events.
+        chunk: the chunk that is being replayed.
     """
 
     def __init__(self, capture: CaptureReader, progress: Callable[[int], None]) -> None:
         self._capture, self._progress = capture, progress
         self._records = capture.records()
         self._next: RecordRow | None = None
-        self._silent = not _has_all_answers(capture.meta)
-        self._answers = ReplayedAnswers(silent=self._silent)
+        self._omits_defaults = not _has_all_answers(capture.meta)
+        self._answers = ReplayedAnswers(omits_defaults=self._omits_defaults)
         self._explained: int | None = None
         self._answered_in = 0
-        self._unasked = UnexplainedTail(capture, self._answers)
-        self._number = 0
-        self.asking = self._answers.asking
+        self._tail = UnexplainedTail(capture, self._answers)
+        self._batch_number = 0
+        self.journal = self._answers.journal
         self._losses: list[Loss] = []
         self._notes: list[str] = []
         self._renewed: list[RenewedFilter] = []
-        self._cached: list[tuple[int, list[Sandbox]]] = []
+        self._sandbox_readings: list[tuple[int, list[Sandbox]]] = []
         self.reader, self.watch = ReplayedTableReader(), ReplayedRulesetWatcher()
         self.sandboxes, self.store = ReplayedCniCache(), ObjectStore()
-        self.changes, self.entries = ReplayedChangeLog(), ReplayedConntrackListener(self.asking)
-        self.batch: BatchChunk | None = None
-        self._batches = capture.batches()
-        self._first = next(self._batches, None)
+        self.changes, self.entries = ReplayedChangeLog(), ReplayedConntrackListener(self.journal)
+        self.chunk: BatchChunk | None = None
+        self._chunks = capture.chunks()
+        self._first = next(self._chunks, None)
         self._advance()
         while self._next and self._next[0] <= 0:
             self._apply(self._next, 0)
             self._advance()
 
-    def expect(self, legacy: TableGenerations) -> None:
-        """In a file that goes on from another one, readings come first that nobody in it has asked for."""
-        for turn, kind, _, body in self._capture.records():
-            if not self._first or turn >= self._first.turn:
+    def expect_readings(self, legacy: TableGenerations) -> None:
+        """Announces the readings at the beginning of a further file of a run: no packet of this file has requested them."""
+        for batch_number, kind, _, body in self._capture.records():
+            if not self._first or batch_number >= self._first.first_batch:
                 return
             if kind == Record.READING:
                 try:
-                    legacy.expect(rulesets.reading(body).request)
+                    legacy.expect(rulesets.decode_reading(body).request)
                 except MalformedRecord:
                     continue
 
     def notes(self) -> list[str]:
-        """What the user was told in this turn."""
-        told, self._notes = self._notes, []
-        return told
+        """The recorded messages of this batch."""
+        notes, self._notes = self._notes, []
+        return notes
 
     def read(self, last: bool) -> Batch:
-        raise NotImplementedError("a replay has its turns in `all`")
+        raise NotImplementedError("a replay gives its batches by `batches`")
 
     def poll_losses(self) -> None:
-        """Losses come with the turns."""
+        """Does nothing: losses come with the batches."""
 
-    def set_filter(self, to: Filter) -> None:
-        """What was not recorded then cannot be had now."""
+    def set_filter(self, new_filter: Filter) -> None:
+        """Does nothing: only recorded events are available."""
 
     def renewals(self) -> list[RenewedFilter]:
-        """New filters of this turn."""
+        """New filters of this batch."""
         found, self._renewed = self._renewed, []
         return found
 
     def mark_unexplained(self, chunks: int) -> None:
-        """The capture has it already."""
+        """Does nothing: the capture has this information."""
 
     def was_unexplained(self) -> bool:
-        """Whether packets that were just explained need an answer that the run never got: then it had ended before them."""
-        found = self._unasked.proves_end(self._first.turn if self._first else 0)
+        """Whether the last explained packets need an answer that the run never requested: then it had ended before them."""
+        found = self._tail.proves_end(self._first.first_batch if self._first else 0)
         if found:
             self._notes.append(DERIVED)
         return found
 
-    def all(self) -> Iterator[Batch]:
-        """Every turn, in order. What was known in it answers until the next one is asked for."""
+    def batches(self) -> Iterator[Batch]:
+        """Yields all batches in order. The answers of a batch are valid until the next one is requested."""
         if self._first:
-            yield from self._before(self._first.turn)
-            yield from self._turns_of(self._first)
-        for batch in self._batches:
-            yield from self._turns_of(batch)
-        now = self.batch.turns[-1][0] if self.batch and self.batch.turns else 0
-        rest = self._begin(LAST, now, record.NOTHING, True)
+            yield from self._repeated_batches(self._first.first_batch)
+            yield from self._batches_of(self._first)
+        for chunk in self._chunks:
+            yield from self._batches_of(chunk)
+        now = self.chunk.batches[-1][0] if self.chunk and self.chunk.batches else 0
+        rest = self._begin_batch(LAST_BATCH, now, record.NOTHING, True)
         if rest.losses or self._notes:
             yield rest
 
-    def _before(self, first: int) -> Iterator[Batch]:
-        """What a later file of a run repeats of those before it."""
+    def _repeated_batches(self, first: int) -> Iterator[Batch]:
+        """Yields batches with the records that a further file of a run repeats from earlier files."""
         while self._next and self._next[0] < first:
             number, parts = self._next[0], []
             while self._next and self._next[0] <= number:
@@ -140,7 +152,7 @@ class ReplaySource:
                 self._apply(self._next, number)
                 self._advance()
             slots = np.concatenate(parts) if parts else np.zeros((0, self._capture.layout.slot), np.uint8)
-            yield self._turn(0, self._events(slots), False)
+            yield self._make_batch(0, self._events(slots), False)
 
     def _events(self, slots: Any) -> Any:
         layout = self._capture.layout
@@ -149,60 +161,60 @@ class ReplaySource:
         self._capture.missed += layout.unknown - before
         return events
 
-    def _slots(self, told: Any) -> Any:
+    def _slots(self, body: Any) -> Any:
         try:
-            raw = base64.b64decode(told["bytes"])
+            raw = base64.b64decode(body["bytes"])
             return np.frombuffer(raw, np.uint8).reshape(-1, self._capture.layout.slot)
         except (KeyError, TypeError, ValueError):
             self._capture.missed += 1
             return np.zeros((0, self._capture.layout.slot), np.uint8)
 
-    def _turns_of(self, batch: BatchChunk) -> Iterator[Batch]:
-        self.batch, at = batch, 0
-        for place, (now, count, last) in enumerate(batch.turns):
+    def _batches_of(self, batch: BatchChunk) -> Iterator[Batch]:
+        self.chunk, at = batch, 0
+        for place, (now, count, last) in enumerate(batch.batches):
             slots = batch.slots[at : at + count]
             at += count
-            yield self._begin(batch.turn + place, now, self._events(slots), last)
+            yield self._begin_batch(batch.first_batch + place, now, self._events(slots), last)
         self._progress(batch.events)
 
-    def _begin(self, number: int, now: int, events: Any, last: bool) -> Batch:
-        self._answers.settle()
+    def _begin_batch(self, number: int, now: int, events: Any, last: bool) -> Batch:
+        self._answers.end_batch()
         while self._next and self._next[0] <= number:
             self._apply(self._next, number)
             self._advance()
-        if last and self._silent and self._answered_in < number:
-            # Nothing was answered for its packets: that may be so because nothing was asked.
-            self._answers.ask_strictly()
-        return self._turn(now, events, last)
+        if last and self._omits_defaults and self._answered_in < number:
+            # There is no answer for its packets: perhaps no question was asked.
+            self._answers.require_answers()
+        return self._make_batch(now, events, last)
 
-    def _turn(self, now: int, events: Any, last: bool) -> Batch:
+    def _make_batch(self, now: int, events: Any, last: bool) -> Batch:
         losses, self._losses = self._losses, []
         explained, self._explained = self._explained, None
-        cached, self._cached = self._cached, []
-        self.sandboxes.turn(cached)
+        readings, self._sandbox_readings = self._sandbox_readings, []
+        self.sandboxes.begin_batch(readings)
         return Batch(now, events, losses, last, explained)
 
     def _advance(self) -> None:
         self._next = next(self._records, None)
 
     def _apply(self, row: RecordRow, number: int) -> None:
-        """A record counts from now on. number: of the turn that begins."""
-        turn, kind, _, body = row
-        self._number = number
+        """Applies a record. number: number of the batch that begins."""
+        batch_number, kind, _, body = row
+        self._batch_number = number
         try:
-            take = _TAKE.get(kind)
+            take = _HANDLERS.get(kind)
             if take:
-                take(self, body, turn == number)
+                take(self, body, batch_number == number)
         except (MalformedRecord, KeyError, TypeError, ValueError, AttributeError, IndexError):
             self._capture.missed += 1
 
-    def _answer(self, body: Any, in_turn: bool) -> None:
-        question, count, found = record_checks.answer(body)
-        self._answers.feed(question, count if in_turn else 1, found)
-        if in_turn and question[0] in OF_PACKETS:
-            self._answered_in = self._number
+    def _answer(self, body: Any, in_batch: bool) -> None:
+        question, count, found = checks.answer(body)
+        self._answers.feed(question, count if in_batch else 1, found)
+        if in_batch and question[0] in PACKET_QUESTIONS:
+            self._answered_in = self._batch_number
 
-    def _objects(self, body: Any, in_turn: bool) -> None:
+    def _objects(self, body: Any, in_batch: bool) -> None:
         what, kind, bodies = body
         if what == "named":
             self.store.node = str(kind)
@@ -214,44 +226,44 @@ class ReplaySource:
             for one in bodies:
                 (self.store.apply if what == "apply" else self.store.delete)(kind, one)
 
-    def _sandboxes(self, body: Any, in_turn: bool) -> None:
-        asked, found = record_checks.sandboxes(body)
-        self._cached.append((asked if in_turn else 0, found))
+    def _sandboxes(self, body: Any, in_batch: bool) -> None:
+        lookups, found = checks.sandboxes(body)
+        self._sandbox_readings.append((lookups if in_batch else 0, found))
 
-    def _reading(self, body: Any, in_turn: bool) -> None:
-        self.reader.coming.append(rulesets.reading(body))
+    def _reading(self, body: Any, in_batch: bool) -> None:
+        self.reader.pending.append(rulesets.decode_reading(body))
 
-    def _nft(self, body: Any, in_turn: bool) -> None:
-        self.watch.learned.append(rulesets.change(body))
+    def _nft(self, body: Any, in_batch: bool) -> None:
+        self.watch.pending.append(rulesets.decode_update(body))
 
-    def _loss(self, body: Any, in_turn: bool) -> None:
-        self._losses.append(record_checks.loss(body))
+    def _loss(self, body: Any, in_batch: bool) -> None:
+        self._losses.append(checks.loss(body))
 
-    def _gap(self, body: Any, in_turn: bool) -> None:
+    def _gap(self, body: Any, in_batch: bool) -> None:
         self._losses.append(Loss("capture", -1, body[0], body[1]))
 
-    def _filter(self, body: Any, in_turn: bool) -> None:
+    def _filter(self, body: Any, in_batch: bool) -> None:
         since, ends, hosts, ports = body
         try:
-            to = Filter(tuple(ports), tuple(map(parse_host, hosts)))
+            new_filter = Filter(tuple(ports), tuple(map(parse_host, hosts)))
         except BadOption as e:
-            raise MalformedRecord("a filter that cannot be") from e
-        self._renewed.append(RenewedFilter(since, frozenset((a, port, protocol) for a, port, protocol in ends), to))
+            raise MalformedRecord("an invalid filter") from e
+        self._renewed.append(RenewedFilter(since, frozenset((a, port, protocol) for a, port, protocol in ends), new_filter))
 
-    def _left(self, body: Any, in_turn: bool) -> None:
-        self._explained = body if in_turn else 0
+    def _left(self, body: Any, in_batch: bool) -> None:
+        self._explained = body if in_batch else 0
 
-    def _note(self, body: Any, in_turn: bool) -> None:
+    def _note(self, body: Any, in_batch: bool) -> None:
         self._notes.append(body)
 
-    def _change(self, body: Any, in_turn: bool) -> None:
-        self.changes.coming += [TimelineEntry(at, "change", text) for at, text in body]
+    def _change(self, body: Any, in_batch: bool) -> None:
+        self.changes.pending += [TimelineEntry(at, "change", text) for at, text in body]
 
-    def _conntrack(self, body: Any, in_turn: bool) -> None:
-        self.entries.coming += [(at, base64.b64decode(data)) for at, data in body]
+    def _conntrack(self, body: Any, in_batch: bool) -> None:
+        self.entries.pending += [(at, base64.b64decode(data)) for at, data in body]
 
 
-_TAKE: dict[str, Callable[[ReplaySource, Any, bool], None]] = {
+_HANDLERS: dict[str, Callable[[ReplaySource, Any, bool], None]] = {
     Record.ANSWER: ReplaySource._answer,
     Record.OBJECTS: ReplaySource._objects,
     Record.SANDBOXES: ReplaySource._sandboxes,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracer.capture.format.codec import KINDS, MalformedRecord, inflate, pack, plain, rich, unpack
+from tracer.capture.format.codec import KINDS, MalformedRecord, from_json, inflate, pack, to_json, unpack
 from tracer.kube.cni_cache import Sandbox
 from tracer.model.kube import HostPort
 
@@ -23,20 +23,20 @@ values = st.recursive(
 
 @given(values)
 def test_what_goes_in_comes_out(value: Any) -> None:
-    found = rich(json.loads(json.dumps(plain(value))))
+    found = from_json(json.loads(json.dumps(to_json(value))))
     assert found == value and type(found) is type(value)
 
 
 def test_data_classes_keep_their_class() -> None:
     one = Sandbox("c1", "net", "shop", "cart", ("10.0.0.1",), (HostPort(80, 8080, "tcp"),))
-    assert rich(unpack(pack(plain([one, {"a": one}])))) == [one, {"a": one}]
+    assert from_json(unpack(pack(to_json([one, {"a": one}])))) == [one, {"a": one}]
 
 
 def test_a_field_that_came_later_has_its_default_and_one_that_went_is_passed_over() -> None:
-    told = plain(Sandbox("c1", "net", "shop", "cart"))
+    told = to_json(Sandbox("c1", "net", "shop", "cart"))
     del told["Sandbox"]["addresses"]
     told["Sandbox"]["colour"] = "red"
-    assert rich(told) == Sandbox("c1", "net", "shop", "cart")
+    assert from_json(told) == Sandbox("c1", "net", "shop", "cart")
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_a_field_that_came_later_has_its_default_and_one_that_went_is_passed_ove
 )
 def test_anything_else_is_refused(told: Any) -> None:
     with pytest.raises(MalformedRecord):
-        rich(told)
+        from_json(told)
 
 
 def test_what_a_capture_does_not_know_is_not_written() -> None:
     with pytest.raises(TypeError, match="a capture has no object"):
-        plain(object())
+        to_json(object())
     assert all(kind.__dataclass_fields__ for kind in KINDS.values())
 
 

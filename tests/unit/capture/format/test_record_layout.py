@@ -31,10 +31,10 @@ def test_what_is_stored_comes_back() -> None:
     for level in (0, 1):
         assert (of.unpack(record_layout.pack(slots, level), len(slots)) == slots).all()
     assert (of.events(slots) == record.unpack(slots)).all()
-    assert record_layout.count(slots) == len(events()) == 1 + record_layout.of_packets(slots), (
+    assert record_layout.count(slots) == len(events()) == 1 + record_layout.count_packet_events(slots), (
         "a look-up of a table is no packet's"
     )
-    assert record_layout.of_packets(slots[:0]) == 0
+    assert record_layout.count_packet_events(slots[:0]) == 0
 
 
 def test_events_of_another_layout_go_by_their_fields_names() -> None:
@@ -66,7 +66,7 @@ def test_a_kind_that_this_program_does_not_know_is_left_out() -> None:
 
 def test_rulesets_are_found_among_slots() -> None:
     slots = captures.slots(events())
-    assert len(record_layout.rulesets(slots)) == 1 and not len(record_layout.rulesets(slots[1:]))
+    assert len(record_layout.ruleset_slots(slots)) == 1 and not len(record_layout.ruleset_slots(slots[1:]))
 
 
 @pytest.mark.parametrize(

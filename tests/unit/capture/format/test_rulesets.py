@@ -25,12 +25,12 @@ def again(told: Any) -> Any:
 
 def test_a_legacy_reading() -> None:
     made = captures.reading(100, 200)
-    assert rulesets.reading(again(rulesets.of_reading(made))) == replace(made, blob=b"", text=None)
+    assert rulesets.decode_reading(again(rulesets.encode_reading(made))) == replace(made, blob=b"", text=None)
 
 
 def test_a_reading_that_failed() -> None:
     made = replace(captures.reading(1, 2), table=None, rules={}, blob=b"", why="the network namespace is gone")
-    assert rulesets.reading(again(rulesets.of_reading(made))) == made
+    assert rulesets.decode_reading(again(rulesets.encode_reading(made))) == made
 
 
 def snapshot() -> Snapshot:
@@ -49,16 +49,16 @@ def snapshot() -> Snapshot:
     "change", [RulesetUpdate(100, 7, False, snapshot()), RulesetUpdate(100, 8), RulesetUpdate(100, 8, True)]
 )
 def test_an_nftables_reading(change: RulesetUpdate) -> None:
-    assert rulesets.change(again(rulesets.of_change(change))) == change
+    assert rulesets.decode_update(again(rulesets.encode_update(change))) == change
 
 
 def test_an_nftables_reading_of_an_older_capture() -> None:
     """It tells neither tables by handle, nor when the rules were read, what times out, and which matches throw packets away."""
-    told = again(rulesets.of_change(RulesetUpdate(100, 7, False, snapshot())))
+    told = again(rulesets.encode_update(RulesetUpdate(100, 7, False, snapshot())))
     del told[3]["tables"], told[3]["taken"], told[3]["throwing"]
     text = json.dumps(told)
     older = json.loads(text.replace(', "times_out": true', "").replace(', "flags": 16, "parts": {"tuple": [2]}', ""))
-    read = rulesets.change(older).snapshot
+    read = rulesets.decode_update(older).snapshot
     assert read and (read.tables, read.taken, read.throwing) == ({}, 0, {})
     (verdicts, _) = read.lookups[3, 11]
     assert (verdicts.flags, verdicts.parts, verdicts.elements[0].times_out) == (0, (), False)
@@ -69,9 +69,9 @@ def test_an_nftables_reading_of_an_older_capture() -> None:
 )
 def test_damage(told: Any) -> None:
     with pytest.raises(MalformedRecord):
-        rulesets.reading(told)
+        rulesets.decode_reading(told)
     with pytest.raises(MalformedRecord):
-        rulesets.change(told)
+        rulesets.decode_update(told)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_damage(told: Any) -> None:
     [("taken", "soon"), ("tables", [[1, 5]]), ("tables", 7), ("throwing", [[1, 2, [5]]]), ("throwing", [["1", 2, []]])],
 )
 def test_what_newer_captures_have_has_its_types(key: str, value: object) -> None:
-    body = rulesets.of_change(RulesetUpdate(100, 7, False, snapshot()))
+    body = rulesets.encode_update(RulesetUpdate(100, 7, False, snapshot()))
     told = again(body)
     assert record_checks.record(Record.NFT, told) == told
     del told[3][key]

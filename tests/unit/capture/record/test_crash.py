@@ -33,7 +33,7 @@ writer, made = CaptureWriter(files.insert, files.close, 0), buffer.RecordBuffer(
 made.start(writer.put)
 for number in range(1, 1 << 30):
     made.add_batch(number * 1_000_000, captures.slots(captures.request(number, number * 1_000_000)), False)
-    while writer._waiting > 1 << 14:
+    while writer._waiting_bytes > 1 << 14:
         time.sleep(0.001)
     if number == 30:
         print("writing", flush=True)
@@ -52,6 +52,6 @@ def test_killed_at_any_moment(tmp_path: Path, seed: int, ring: int) -> None:
     way, printed = damaged_captures.read(path)
     assert way == "in-part" and printed.count('"type":"packet"') >= 10
     with CaptureReader(str(path)) as capture:
-        turns = [batch.turn for batch in capture.batches()]
+        turns = [batch.first_batch for batch in capture.chunks()]
         assert turns == list(range(turns[0], turns[0] + len(turns))) and capture.ended() is None
         assert capture.missed == 0

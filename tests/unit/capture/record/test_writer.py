@@ -87,7 +87,7 @@ def writer_to(disk: Disk) -> CaptureWriter:
 def hear(writer: CaptureWriter) -> list[str]:
     """What the writer says, once it says something."""
     said: list[str] = []
-    until(lambda: said.extend(writer.said()) or said)  # type: ignore[func-returns-value]
+    until(lambda: said.extend(writer.messages()) or said)  # type: ignore[func-returns-value]
     return said
 
 
@@ -99,7 +99,7 @@ def test_a_full_disk_loses_events_counts_them_and_says_so(disk: Disk) -> None:
     writer.put(chunk(2))
     writer.put(chunk(3))
     until(lambda: writer.lost == 2 * EVENTS)
-    assert writer.said() == [
+    assert writer.messages() == [
         "The capture misses events from here on: it could not be written (database or disk is full). Tracing goes on."
     ]
     disk.full = False
@@ -115,13 +115,13 @@ def test_a_full_disk_loses_events_counts_them_and_says_so(disk: Disk) -> None:
 
 
 def test_a_slow_disk_never_holds_the_tracing_up(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "ROOM", 3 * chunk(1).bytes)
+    monkeypatch.setattr(writing, "MAX_WAITING_BYTES", 3 * chunk(1).bytes)
     disk.hold()
     writer = writer_to(disk)
     for turn in range(1, 11):
         writer.put(chunk(turn))
     assert not disk.records, "all was given away while nothing was taken"
-    assert writer.lost == 7 * EVENTS and "the disk was too slow" in writer.said()[0]
+    assert writer.lost == 7 * EVENTS and "the disk was too slow" in writer.messages()[0]
     disk.let_go()
     writer.close()
     assert sum(b[3] for b in disk.batches) + writer.lost == 10 * EVENTS
@@ -130,7 +130,7 @@ def test_a_slow_disk_never_holds_the_tracing_up(disk: Disk, monkeypatch: pytest.
 
 def test_a_disk_that_stays_slow_is_said_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes something now and then, and is not well for it."""
-    monkeypatch.setattr(writing, "ROOM", 2 * chunk(1).bytes)
+    monkeypatch.setattr(writing, "MAX_WAITING_BYTES", 2 * chunk(1).bytes)
     disk.hold()
     writer, said = writer_to(disk), list[str]()
     writer.put(chunk(1))
@@ -139,13 +139,13 @@ def test_a_disk_that_stays_slow_is_said_once(disk: Disk, monkeypatch: pytest.Mon
         writer.put(chunk(turn))
         writer.put(chunk(turn + 1))
         disk.take()
-        said += writer.said()
+        said += writer.messages()
     assert len(said) == 1 and "the disk was too slow" in said[0]
     disk.let_go()
     assert hear(writer) == [f"The capture is being written again; {writer.lost} events are not in it."]
     assert len(disk.batches) > 3 and writer.lost > 0
     writer.close()
-    assert writer.said() == []
+    assert writer.messages() == []
 
 
 def test_the_end_of_a_run_does_not_wait_for_ever(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_the_end_of_a_run_does_not_wait_for_ever(disk: Disk, monkeypatch: pytest
     monkeypatch.setattr(writer, "_shortened", late)
     writer.close()
     assert disk.records[-1][1] == Record.END, "a reader takes what stands behind the end for a part that is missing"
-    assert writer.lost == 9 * EVENTS and "the disk was too slow" in writer.said()[0]
+    assert writer.lost == 9 * EVENTS and "the disk was too slow" in writer.messages()[0]
     assert sum(b[3] for b in disk.batches) + writer.lost == 10 * EVENTS
     assert len(disk.notes) == 10
     assert [r[3] for r in disk.records if r[1] == Record.GAP] == [f'[{writer.lost},"the disk was too slow"]'.encode()]
@@ -181,4 +181,4 @@ def test_a_disk_that_takes_nothing_any_more(disk: Disk, monkeypatch: pytest.Monk
     writer = writer_to(disk)
     writer.put(chunk(1))
     writer.close()
-    assert writer.said() == ["The end of the capture may be missing: the disk was too slow."]
+    assert writer.messages() == ["The end of the capture may be missing: the disk was too slow."]

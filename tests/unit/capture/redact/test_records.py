@@ -18,7 +18,7 @@ from tests.support.builders import Trail
 from tests.support.ctnetlink import Heard
 from tests.unit.events.test_payload import CLIENT, ip, records
 from tracer.capture.format import record_layout
-from tracer.capture.format.codec import plain, rich
+from tracer.capture.format.codec import from_json, to_json
 from tracer.capture.format.schema import Record
 from tracer.capture.redact.events import ADDRESSES
 from tracer.capture.redact.records import RecordRedactor
@@ -90,9 +90,9 @@ def test_the_same_stays_the_same_and_networks_stay_networks() -> None:
     inside = ipaddress.ip_address(redacted.address("10.244.3.7"))
     assert inside in ipaddress.ip_network(redacted.address("10.244.0.0/16"))
     packed = b"\0" * 10 + b"\xff\xff" + ipaddress.ip_address("10.244.3.7").packed
-    assert redacted.packed(packed)[12:] == inside.packed
-    assert redacted.packed(bytes(16)) == bytes(16), "no address stays none"
-    assert redacted.space("node") == "node" and redacted.space("netns 402") == "netns 402" != redacted.space("shop")
+    assert redacted.packed_address(packed)[12:] == inside.packed
+    assert redacted.packed_address(bytes(16)) == bytes(16), "no address stays none"
+    assert redacted.namespace("node") == "node" and redacted.namespace("netns 402") == "netns 402" != redacted.namespace("shop")
 
 
 def test_every_address_of_an_event_and_no_other_byte() -> None:
@@ -124,7 +124,7 @@ def test_a_neighbours_address(address: str) -> None:
 def test_records_of_no_known_kind_are_emptied() -> None:
     raw = captures.slots(records(256, ip(CLIENT)))
     strange = raw.copy()
-    strange[0, 8 + record_layout.place(DTYPE, "kind")] = 99
+    strange[0, 8 + record_layout.field_offset(DTYPE, "kind")] = 99
     discarded = raw.copy()
     discarded[0, 3] = 0x40
     for slots in (raw, strange, discarded):
@@ -149,11 +149,11 @@ ANSWERS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("question", "answer"), ANSWERS, ids=lambda v: str(v)[:20])
 def test_answers(question: Any, answer: Any) -> None:
-    row = RecordRedactor(KEY).row((3, Record.ANSWER.value, "key", [plain(question), 2, plain(answer)]))
+    row = RecordRedactor(KEY).row((3, Record.ANSWER.value, "key", [to_json(question), 2, to_json(answer)]))
     assert row
     turn, kind, key, body = row
     text = f"{key} {body}"
-    assert (turn, kind, body[1]) == (3, "answer", 2) and type(rich(body[2])) is type(answer)
+    assert (turn, kind, body[1]) == (3, "answer", 2) and type(from_json(body[2])) is type(answer)
     assert not any(word.decode() in text for word in WORDS) and not any(a in text for a in ADDRESS), text
 
 
@@ -166,8 +166,8 @@ def test_answers(question: Any, answer: Any) -> None:
         (1, "nft", "", []),
         (1, "ruleset", "", {}),
         (1, "change", "", [[1, "Service shop/cart"]]),
-        (1, "answer", "", [plain(("conntrack events", "why not")), 1, ""]),
-        (1, "answer", "", [plain(("node", "what comes later")), 1, "secret"]),
+        (1, "answer", "", [to_json(("conntrack events", "why not")), 1, ""]),
+        (1, "answer", "", [to_json(("node", "what comes later")), 1, "secret"]),
         (1, "what comes later", "", ["secret"]),
     ],
     ids=lambda row: f"{row[1]} {str(row[3])[:40]}",
@@ -198,7 +198,7 @@ def test_objects_keep_their_form() -> None:
 
 
 def test_a_sandbox_keeps_no_name() -> None:
-    row = RecordRedactor(KEY).row((0, Record.SANDBOXES.value, "", [1, plain([SANDBOX])]))
+    row = RecordRedactor(KEY).row((0, Record.SANDBOXES.value, "", [1, to_json([SANDBOX])]))
     assert row and not any(word in str(row) for word in ("shop", "cart", "10.244", "192.168", "ffff"))
 
 

@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 def read(path: Path) -> None:
     with CaptureReader(str(path)) as capture:
         runner.replay(capture, JsonOutput(io.StringIO(), io.StringIO()), ReplayRequest(), StopRequest())
-        runner.whole(capture)
+        runner.check_complete(capture)
 
 
 def put(path: Path, kind: str, body: Any) -> None:
@@ -123,7 +123,7 @@ def test_what_real_runs_store_has_room() -> None:
     rule = f'-A KUBE-SVC-ABCDEFGHIJKLMNOP -m comment --comment "{"x" * 60}" -m statistic --mode random -j KUBE-SEP-A\n'
     body = {"blob": "AAAAAAAAAAAAAAAAHAAmAAAA" * 10 * 20_000, "text": rule * 20_000}
     stored = pack(body)
-    assert unpack(stored) == body and len(stored) * codec.TIMES > len(rule)
+    assert unpack(stored) == body and len(stored) * codec.MAX_RATIO > len(rule)
 
 
 @pytest.mark.parametrize(

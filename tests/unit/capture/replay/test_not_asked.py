@@ -67,16 +67,16 @@ def shown(findings: list[Finding]) -> list[str]:
 def test_an_answer_that_is_not_there_is_none() -> None:
     answers = ReplayedAnswers()
     with pytest.raises(NotAsked):
-        answers.asking(("node", "conntrack"), dict, {})
-    assert answered(lambda: answers.asking(("x",), dict, {}), None) is None
+        answers.journal(("node", "conntrack"), dict, {})
+    assert answered(lambda: answers.journal(("x",), dict, {}), None) is None
     answers.feed(("node", "conntrack"), 1, {})
-    counted = answers.asking(("node", "conntrack"), lambda: {"drop": 1}, dict[str, int]())
+    counted = answers.journal(("node", "conntrack"), lambda: {"drop": 1}, dict[str, int]())
     assert counted == {}, "that it could not be read is an answer"
 
 
 def test_every_question_to_the_node() -> None:
     """Whatever is asked of a capture without answers: it is never what an unreadable file would say."""
-    asked = JournaledHostReader(ReplayedAnswers().asking)
+    asked = JournaledHostReader(ReplayedAnswers().journal)
     questions: dict[str, tuple[Any, ...]] = {
         "bound": ("tcp",), "listener": ("10.0.0.1", 80, "tcp"), "is_kube_proxy": (1,), "kube_proxy": (), "setting": ("x", 0),
         "counters": (1,), "addresses": (), "conntrack_counters": (), "mtu": ("eth0",), "way_out": ("10.0.0.1",),
@@ -93,14 +93,14 @@ def test_who_listens_is_no_unknown_process_where_it_was_not_asked() -> None:
     answers = ReplayedAnswers()
     answers.feed(("node", ("bound", "tcp")), 1, (BoundSocket("0.0.0.0", 32400, 7001),))
     with pytest.raises(NotAsked):
-        JournaledHostReader(answers.asking).listener("10.77.0.7", 32400, "tcp")
+        JournaledHostReader(answers.journal).listener("10.77.0.7", 32400, "tcp")
     answers.feed(("listener", 7001), 1, (0, ""))
-    told = JournaledHostReader(answers.asking).listener("10.77.0.7", 32400, "tcp")
+    told = JournaledHostReader(answers.journal).listener("10.77.0.7", 32400, "tcp")
     assert told and told.text == "a process that cannot be seen from here", "it was looked for"
 
 
 def test_processes_and_namespaces() -> None:
-    asking = ReplayedAnswers().asking
+    asking = ReplayedAnswers().journal
     processes = JournaledProcesses(asking)
     assert processes.owner(7) == NOT_RECORDED
     spaces = JournaledNamespaceInspector(asking, Namespaces(), processes)
@@ -160,7 +160,7 @@ def replayed(path: Path, form: type[TextOutput] = TextOutput) -> tuple[str, RunS
 
 def test_a_process_that_was_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its capture says so, and not that it was looked for and not found."""
-    monkeypatch.setattr("tracer.capture.record.prefetch.Prefetcher._ask", lambda *_: None)
+    monkeypatch.setattr("tracer.capture.record.prefetch.Prefetcher._ask_of_events", lambda *_: None)
     made = captures.capture(tmp_path / "a.k8st", explained=False)
     text, _ = replayed(made.path)
     assert "process not recorded (inode 48213)" in text and "not found" not in text

@@ -16,7 +16,7 @@ from tests.support import captures
 from tests.support.captures import read
 from tests.support.nobody import NOBODY
 from tracer.capture.format import sqlite_journal
-from tracer.capture.record.capture_files import BESIDE, CaptureFiles, RotationLimits
+from tracer.capture.record.files import SIDE_SUFFIXES, CaptureFiles, RotationLimits
 from tracer.errors import OutputNotWritten
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of two users need root")
@@ -99,7 +99,7 @@ def test_a_capture_that_is_shipped_with_a_journal_deletes_nothing(tmp_path: Path
 
 
 @as_root
-@pytest.mark.parametrize("suffix", BESIDE)
+@pytest.mark.parametrize("suffix", SIDE_SUFFIXES)
 def test_what_lies_there_before_is_not_written_beside(shared: Path, precious: Path, suffix: str) -> None:
     path = shared / "x.k8st"
     assert plant(path.with_name(path.name + suffix), with_super(precious))
@@ -109,7 +109,7 @@ def test_what_lies_there_before_is_not_written_beside(shared: Path, precious: Pa
 
 
 @as_root
-@pytest.mark.parametrize("suffix", BESIDE)
+@pytest.mark.parametrize("suffix", SIDE_SUFFIXES)
 def test_links_beside_a_capture_are_not_followed(shared: Path, precious: Path, suffix: str) -> None:
     path = shared / "x.k8st"
     path.with_name(path.name + suffix).symlink_to(precious)
@@ -124,7 +124,7 @@ def test_links_beside_a_capture_are_not_followed(shared: Path, precious: Path, s
 
 
 @as_root
-@pytest.mark.parametrize("suffix", BESIDE)
+@pytest.mark.parametrize("suffix", SIDE_SUFFIXES)
 def test_nothing_can_be_planted_while_a_capture_is_written(shared: Path, precious: Path, suffix: str) -> None:
     """Between two transactions no lock is held; the names that SQLite looks for are taken all the same."""
     path = shared / "x.k8st"
@@ -135,7 +135,7 @@ def test_nothing_can_be_planted_while_a_capture_is_written(shared: Path, preciou
         beside = files.names[-1].with_name(files.names[-1].name + suffix)
         assert not plant(beside, with_super(precious))
         assert stat.S_IMODE(beside.stat().st_mode) == 0o600 and not beside.stat().st_size
-        beside_old = [p.with_name(p.name + s) for p in files.names[:-1] for s in BESIDE]
+        beside_old = [p.with_name(p.name + s) for p in files.names[:-1] for s in SIDE_SUFFIXES]
         assert not any(p.exists() for p in beside_old)
     files.close()
     assert precious.exists() and sorted(p.name for p in shared.iterdir()) == ["x.2.k8st", "x.3.k8st", "x.k8st"]
