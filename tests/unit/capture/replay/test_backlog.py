@@ -54,7 +54,7 @@ def test_captures_of_a_real_cluster(tmp_path: Path, run: Any, name: str, left: i
     assert status == 0 and len(found) == left, "\n\n".join(found)
     assert all(f"{MARK} (derived)" in block for block in found), "\n\n".join(found)
     assert (SUMMARY.format(left) in now) is bool(left)
-    assert ("does not say how far its run had explained" in said) is bool(left)
+    assert ("does not say how many of its packets the run had explained" in said) is bool(left)
 
 
 def test_no_finding_rests_on_what_was_not_asked(tmp_path: Path, run: Any) -> None:
@@ -98,7 +98,7 @@ def test_where_the_explaining_ended(
     assert it.summary.unexplained == len(found) == left
     assert all(MARK in block.splitlines()[-1] for block in found)
     assert all((f"{MARK} (derived)" in block) is not says for block in found)
-    assert ("does not say how far" in said) is (bool(left) and not says)
+    assert ("does not say how many of its packets" in said) is (bool(left) and not says)
     assert not any(" SYN 1" in block for block in found), "no verdict of a SYN"
 
 
