@@ -21,7 +21,7 @@ from tests.fuzz import values
 from tracer.capture.format.codec import unpack
 from tracer.capture.format.record_layout import RecordLayout, field_offset
 from tracer.capture.format.schema import APPLICATION_ID, TABLES, VERSION, Record, crc
-from tracer.capture.replay.reader import CaptureReader
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.events import record
 
 BOMB = 64 << 20

@@ -16,7 +16,7 @@ from tests.support.nobody import NOBODY
 from tests.unit.capture.replay.test_planted_journals import plant, with_super
 from tests.unit.capture.replay.test_planted_journals import precious as precious  # a fixture
 from tests.unit.capture.replay.test_planted_journals import shared as shared  # a fixture
-from tracer.capture.record.files import SIDE_SUFFIXES, CaptureFiles, RotationLimits
+from tracer.capture.record.capture_files import SIDE_SUFFIXES, CaptureFiles, RotationLimits
 from tracer.errors import OutputNotWritten
 
 SETTINGS = ("protected_symlinks", "protected_hardlinks", "protected_fifos", "protected_regular")

@@ -52,7 +52,8 @@ def open_beside(path: Path, suffix: str, owner: int) -> int | None:
 
 
 def is_written(path: Path, owner: int) -> bool:
-    """Whether a tracer is writing the capture now. It holds a lock on a file beside it (tracer/capture/record/files.py)."""
+    """Whether a tracer is writing the capture now. It holds a lock on a file beside it
+    (tracer/capture/record/capture_files.py)."""
     fd = open_beside(path, "-wal", owner)
     if fd is None:
         return False

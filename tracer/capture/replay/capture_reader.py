@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer.capture.format import migrations, record_checks, schema, sqlite_journal
+from tracer.capture.format import migrations, schema, sqlite_journal
 from tracer.capture.format.codec import MalformedRecord, unpack
 from tracer.capture.format.migrations import RecordRow
 from tracer.capture.format.record_layout import RecordLayout
@@ -197,7 +197,7 @@ class CaptureReader:
         found: dict[str, Any] = {}
         for name, value in self._rows("meta", ROWS_AT_ONCE):
             try:
-                found[str(name)] = checks.meta(str(name), migrations.meta(self.version, str(name), unpack(value)))
+                found[str(name)] = record_checks.meta(str(name), migrations.meta(self.version, str(name), unpack(value)))
             except DAMAGE_ERRORS:
                 self.missed += 1
         self.missed += found.get("parts") != len(found)
@@ -246,7 +246,7 @@ class CaptureReader:
                 if type(batch_number) is not int:
                     raise MalformedRecord("a record without a batch number")
                 row = migrations.record(self.version, (batch_number, str(kind), str(key), unpack(body)))
-                checks.record(row[1], row[3])
+                record_checks.record(row[1], row[3])
             except DAMAGE_ERRORS:
                 self.missed += 1
                 continue
@@ -297,7 +297,7 @@ class CaptureReader:
             if not rows:
                 return None
             ((body,),) = rows
-            seconds, last_batch = checks.record(Record.END, unpack(body))
+            seconds, last_batch = record_checks.record(Record.END, unpack(body))
             return float(seconds), last_batch
         except (sqlite3.Error, *DAMAGE_ERRORS):
             return None

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tracer.capture.format import checks
+from tracer.capture.format import record_checks
 from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.format.schema import Record
 from tracer.capture.replay.answers import ReplayedAnswers

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracer.capture.format.codec import MalformedRecord, from_json
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.display_filter import DisplayFilter
 from tracer.capture.replay.environment import ReplayEnvironment
 from tracer.connections.tracker import ConnectionTracker

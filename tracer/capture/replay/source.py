@@ -11,7 +11,7 @@ import numpy as np
 
 from tracer.capture.change_events import ReplayedChangeLog, ReplayedConntrackListener
 from tracer.capture.cni_journal import ReplayedCniCache
-from tracer.capture.format import checks, rulesets
+from tracer.capture.format import record_checks, rulesets
 from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.format.migrations import RecordRow
 from tracer.capture.format.schema import ALL_ANSWERS, Record
@@ -209,7 +209,7 @@ class ReplaySource:
             self._capture.missed += 1
 
     def _answer(self, body: Any, in_batch: bool) -> None:
-        question, count, found = checks.answer(body)
+        question, count, found = record_checks.answer(body)
         self._answers.feed(question, count if in_batch else 1, found)
         if in_batch and question[0] in PACKET_QUESTIONS:
             self._answered_in = self._batch_number
@@ -227,7 +227,7 @@ class ReplaySource:
                 (self.store.apply if what == "apply" else self.store.delete)(kind, one)
 
     def _sandboxes(self, body: Any, in_batch: bool) -> None:
-        lookups, found = checks.sandboxes(body)
+        lookups, found = record_checks.sandboxes(body)
         self._sandbox_readings.append((lookups if in_batch else 0, found))
 
     def _reading(self, body: Any, in_batch: bool) -> None:
@@ -237,7 +237,7 @@ class ReplaySource:
         self.watch.pending.append(rulesets.decode_update(body))
 
     def _loss(self, body: Any, in_batch: bool) -> None:
-        self._losses.append(checks.loss(body))
+        self._losses.append(record_checks.loss(body))
 
     def _gap(self, body: Any, in_batch: bool) -> None:
         self._losses.append(Loss("capture", -1, body[0], body[1]))

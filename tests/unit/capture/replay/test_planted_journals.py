@@ -16,7 +16,7 @@ from tests.support import captures
 from tests.support.captures import read
 from tests.support.nobody import NOBODY
 from tracer.capture.format import sqlite_journal
-from tracer.capture.record.files import SIDE_SUFFIXES, CaptureFiles, RotationLimits
+from tracer.capture.record.capture_files import SIDE_SUFFIXES, CaptureFiles, RotationLimits
 from tracer.errors import OutputNotWritten
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of two users need root")
