@@ -222,9 +222,9 @@ def test_delivered(watch: Watch, how: str, seen: str) -> None:
                     time.sleep(LATER)
             close()
     print(*frees(told.packets), *((p.protocol, p.tcp_flags, p.netns, p.verdict) for p in told.packets), sep="\n")
-    emptied = [p for p in told.packets for h in p.hops if h.drop and h.drop.function in purged.EMPTIED]
+    emptied = [p for p in told.packets for h in p.hops if h.drop and h.drop.function in purged.QUEUE_OWNERS]
     assert emptied or how == "tcp", "what a process closes unread, TCP frees without a word"
-    assert not [p.verdict for p in emptied if p.outcome in BAD and p.drop and p.drop.function in purged.EMPTIED]
+    assert not [p.verdict for p in emptied if p.outcome in BAD and p.drop and p.drop.function in purged.QUEUE_OWNERS]
 
 
 @contextmanager
@@ -252,7 +252,7 @@ def test_a_device_goes_with_what_it_had_to_send(watch: Watch, seen: str) -> None
             close()
     print(*frees(told.packets), sep="\n")
     ends = [p for p in told.packets if p.drop]
-    assert len(ends) == 1 and ends[0].outcome == "dropped" and ends[0].drop and not purged.taken_by(ends[0].drop)
+    assert len(ends) == 1 and ends[0].outcome == "dropped" and ends[0].drop and not purged.receiver(ends[0].drop)
 
 
 def begun(how: str, stack: ExitStack) -> Callable[[], None]:

@@ -269,7 +269,7 @@ def capture(
         for family in ("ip", "ip6"):
             legacy.request(TableRequest(NODE, family, ""))
         hits, function = RuleResolver(legacy), machine.function(str)
-        assembler = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, quiet=0, rules=hits)
+        assembler = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, idle_ns=0, rules=hits)
         if not explained:
             asked = machine.inspector(spaces, processes)
             assembler = Prefetcher(spaces, processes, function, hits, machine.node(), machine.sandboxes, asked)

@@ -11,16 +11,16 @@ from tracer.model.evidence import Evidence
 from tracer.model.packet import Hop, Nat, Packet
 from tracer.model.timeline import Stage, TimelineEntry
 from tracer.packets import flooded_copies, icmp, purged
-from tracer.packets.outcome import BAD, benign
-from tracer.util.endpoint_format import format_endpoint
+from tracer.packets.outcome import BAD, is_benign
+from tracer.util.addresses import format_endpoint
 
 
-def make_entry(packet: Packet, direction: str, remark: str = "") -> TimelineEntry:
-    """The timeline entry of a packet. direction, remark: as in TimelineEntry."""
-    text = f"{packet.tcp_flags or icmp.error(packet) or packet.protocol}, {packet.length} B"
-    if "RST" in packet.tcp_flags or direction == "!":
-        text += f", {format_sender(packet)}"
-    end = _format_end(packet)
+def entry(packet: Packet, way: str, remark: str = "") -> TimelineEntry:
+    """The step that a packet is. way, remark: as in Step."""
+    text = f"{packet.tcp_flags or icmp.error_name(packet) or packet.protocol}, {packet.length} B"
+    if "RST" in packet.tcp_flags or way == "!":
+        text += f", {sender(packet)}"
+    end = _end_of(packet)
     stages = tuple(_stages(packet))
     began = packet.hops[0].time
     fingerprint, bad = _fingerprint(packet, direction), packet.outcome in BAD
@@ -75,16 +75,17 @@ def _format_netns(netns: str) -> str:
 
 def _stages(packet: Packet) -> Iterator[Stage]:
     began = packet.hops[0].time
-    namespaces = {False: packet.netns, True: packet.netns}  # of the packet, of its copies
-    is_decided, foreign_copies = False, [h for h in packet.hops if flooded_copies.of_no_one(h)]
+    places = {False: packet.netns, True: packet.netns}  # its own, its copies'
+    decided, others = False, [h for h in packet.hops if flooded_copies.is_refused_copy(h)]
     for hop in packet.hops:
-        if flooded_copies.of_no_one(hop):
-            if hop is foreign_copies[0]:
-                copies = f"{len(foreign_copies)} {'copies' if len(foreign_copies) > 1 else 'copy'}"
-                text = f"{copies} dropped in other namespaces (OTHERHOST)"
-                yield Stage(hop.time - began, namespaces[False], text)
+        if flooded_copies.is_refused_copy(hop):
+            if hop is others[0]:
+                text = f"{len(others)} {'copies' if len(others) > 1 else 'copy'} dropped in other namespaces (OTHERHOST)"
+                yield Stage(hop.time - began, places[False], text)
             continue
-        if is_decided and _repeats_decision(hop):
+        if (decided and _follows(hop)) or (
+            hop.clone and hop.drop and (is_benign(hop.drop) or purged.has_unknown_receiver(hop.drop))
+        ):
             continue
         if hop.clone and hop.drop and (benign(hop.drop) or purged.undecided(hop.drop)):
             continue
@@ -116,9 +117,9 @@ def _format_hop(hop: Hop) -> str:
         handshake = hop.handshake
         return f"{handshake.stage} {done}, accept queue {handshake.accept_queue}/{handshake.accept_limit}"
     if hop.socket:
-        process = f", {hop.socket.command} (pid {hop.socket.pid})" if hop.socket.pid else ""
-        return f"socket {hop.socket.state}".strip() + process
-    if hop.drop and not benign(hop.drop):
+        who = f", {hop.socket.command} (pid {hop.socket.pid})" if hop.socket.pid else ""
+        return f"socket {hop.socket.state}".strip() + who
+    if hop.drop and not is_benign(hop.drop):
         return f"drop {hop.drop.reason or 'without a reason'} in {hop.drop.function or 'an unknown function'}"
     if hop.detail and hop.detail.what == "neighbour":
         return "waits for the next hop's link address"

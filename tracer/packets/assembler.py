@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From events to packets: collects what belongs to one packet, and hands it out when nothing more comes.
+"""Assembles packets from events: collects the events of each packet, and emits it when no more events come.
 
-The kernel numbers the events of each packet, and the number moves on also when an event could not be written: a gap means a
-lost part. What leaves no gap is decided by when it was lost (tracer/packets/incomplete.py).
+The kernel numbers the events of each packet. The number also advances when an event could not be written, so a gap shows a lost
+event. A loss that leaves no gap is assigned by its time (tracer/packets/incomplete.py).
 """
 
 from __future__ import annotations
@@ -22,24 +22,33 @@ from tracer.packets.incomplete import LossHistory
 from tracer.rules.rule_resolver import RuleResolver
 
 IDLE_NS = 150_000_000
-"""A packet is over when nothing has happened to it for so long. Neighbour look-ups and queues can take longer: the rest then
-comes as a second packet of the same identity, which says that it continues the first."""
+"""Idle timeout of a packet, ns. Neighbour look-ups and queues can take longer: the rest is then emitted as a second packet of
+the same identity, which states that it continues the first."""
 
 RULES_WAIT_NS = 10_000_000_000
-"""So much longer a packet is kept open while rules that acted on it are being read."""
+"""Time without events, ns, that a packet is kept open at most while rules that acted on it are being read."""
 
 CLOSED_KEPT_NS = 10_000_000_000
-"""So long it is remembered which packets are over, for what comes of them later."""
+"""Closed packets are kept this long, ns, so that late events can be attached."""
 
 CHUNK_PACKETS = 64
-"""So many packets are explained at once."""
+"""Packets that are closed and explained per chunk."""
 
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
 
 
 class _ClosedPacket(NamedTuple):
-    """What is remembered of a packet that is over: the times of its first and last hop (ns, CLOCK_MONOTONIC), the number of
-    its next event, whether nothing of it was lost, its addresses as it came in, its first and its last event with a header."""
+    """What is kept of a closed packet, so that late events can be attached.
+
+    Attributes:
+        began: Time of its first hop, ns, CLOCK_MONOTONIC.
+        last: Time of its last hop, ns, CLOCK_MONOTONIC.
+        next: Number of its next event.
+        complete: Whether no event of it was lost.
+        endpoints: Its addresses as it came in.
+        first: Its first event with a header.
+        whole: Its last event with a whole header, None = unknown.
+    """
 
     began: int
     last: int
@@ -51,11 +60,18 @@ class _ClosedPacket(NamedTuple):
 
 
 class PacketAssembler:
-    """Open packets by identity.
+    """Assembles packets; keeps the open ones by identity.
 
-    wall_offset: what to add to CLOCK_MONOTONIC to get ns since the epoch. tracking: namespaces (inodes) known to use
-    conntrack; others join when a packet in them has an entry. quiet: ns after which a packet is over. rules: tells which
-    rules acted; without it no hop has a walk. unaddressed: packets that were not handed out, for no event told their addresses.
+    Args:
+        hops: Builds hops from events.
+        wall_offset: Added to CLOCK_MONOTONIC to get ns since the epoch.
+        tracking: Namespaces (inodes) known to use conntrack. Others are added when a packet in them has an entry.
+        quiet: Idle timeout, ns.
+        rules: Finds the rules that acted; without it no hop has a rule trace.
+
+    Attributes:
+        unaddressed: Packets that were not emitted because no event had their addresses.
+        events: Events taken so far.
     """
 
     unaddressed = 0
@@ -65,11 +81,11 @@ class PacketAssembler:
         hops: HopBuilder,
         wall_offset: int = 0,
         tracking: Iterable[int] = (),
-        quiet: int = IDLE_NS,
+        idle_ns: int = IDLE_NS,
         rules: RuleResolver | None = None,
     ) -> None:
         self._rules = rules or RuleResolver()
-        self._hops, self._offset, self._idle_ns = hops, wall_offset, quiet
+        self._hops, self._offset, self._idle_ns = hops, wall_offset, idle_ns
         self._open: dict[int, list[Event]] = {}
         self._last: dict[int, int] = {}
         self._closed: dict[int, _ClosedPacket] = {}
@@ -80,7 +96,7 @@ class PacketAssembler:
         self.events = 0
 
     def feed(self, batch: npt.NDArray[Any]) -> None:
-        """Takes a batch of events in the order the kernel wrote them."""
+        """Takes a batch of events (rows of the record's dtype) in the order in which the kernel wrote them."""
         batch, pieces = payload.split(self._rules.feed(batch))
         for packet, first, piece in pieces:
             self._bytes.setdefault(packet, {})[first] = piece
@@ -91,7 +107,7 @@ class PacketAssembler:
             last[e.packet] = self._newest = e.time
 
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:
-        """Something was lost, at the latest now (ns, CLOCK_MONOTONIC)."""
+        """Takes losses that happened at `now` (ns, CLOCK_MONOTONIC) at the latest."""
         self._losses.add(losses, now)
         self._rules.add_losses(losses)
 
@@ -102,28 +118,28 @@ class PacketAssembler:
 
     @property
     def open(self) -> int:
-        """How many packets have not been handed out."""
+        """Number of packets not yet emitted."""
         return len(self._open)
 
     def closed(self, now: int) -> list[Packet]:
-        """Packets that have been quiet long enough, oldest first. now: ns, CLOCK_MONOTONIC, taken before the last drain."""
+        """Closes idle packets; oldest first. `now`: ns, CLOCK_MONOTONIC, taken before the last drain."""
         return [packet for chunk in self.chunks(now) for packet in chunk]
 
     def flush(self) -> list[Packet]:
-        """All packets still open, oldest first; they are over now."""
+        """Closes all open packets; oldest first."""
         return [packet for chunk in self.chunks() for packet in chunk]
 
     def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
-        """What finished() gives, and without a time rest(), by and by: whoever takes no more leaves the others open."""
+        """Yields closed packets in chunks, oldest first; `now=None` closes all. Packets of chunks not taken stay open."""
         self._forget()
-        over = list(self._open) if now is None else self._idle_since(now)
-        over.sort(key=lambda identity: self._open[identity][0].time)
-        for at in range(0, len(over), CHUNK_PACKETS):
-            yield self._close(over[at : at + CHUNK_PACKETS])
+        closing = list(self._open) if now is None else self._idle_since(now)
+        closing.sort(key=lambda identity: self._open[identity][0].time)
+        for at in range(0, len(closing), CHUNK_PACKETS):
+            yield self._close(closing[at : at + CHUNK_PACKETS])
 
     def _idle_since(self, now: int) -> list[int]:
-        quiet = [p for p, time in self._last.items() if now - time > self._idle_ns]
-        return [p for p in quiet if now - self._last[p] > RULES_WAIT_NS or not self._rules.is_waiting_for(self._open[p])]
+        idle = [p for p, time in self._last.items() if now - time > self._idle_ns]
+        return [p for p in idle if now - self._last[p] > RULES_WAIT_NS or not self._rules.is_waiting_for(self._open[p])]
 
     def _close(self, identities: Iterable[int]) -> list[Packet]:
         packets = []
@@ -141,12 +157,12 @@ class PacketAssembler:
         return packets
 
     def _packet(self, identity: int, records: list[Event]) -> Packet | None:
-        """None when every event that had the packet's addresses was lost."""
+        """Assembles one packet; None if every event with its addresses was lost."""
         records.sort(key=lambda e: e.time)
         before = self._closed.pop(identity, None)
         events = [e for e in records if e.kind not in record.PARTS]
-        known, whole_event = header_tracker.completed(events, before.whole if before else None)
-        events = known or events
+        completed, whole_event = header_tracker.complete_events(events, before.whole if before else None)
+        events = completed or events
         first = before.first if before else next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), None)
         if first is None:
             self.unaddressed += 1
@@ -154,10 +170,10 @@ class PacketAssembler:
             return None
         expected = before.next if before else 0
         numbers = {e.hop for e in records if not e.flags & Flag.FLAG_CLONE}
-        whole = not self._losses.concerns(records) and numbers == set(range(expected, expected + len(numbers)))
-        whole = whole and (before is None or before.complete)
-        self._rules.begin_packet(records, whole)
-        hops = flooded_copies.settled(header_tracker.followed(events, self._hop) or [self._hops.make(events[0])])
+        is_whole = not self._losses.concerns(records) and numbers == set(range(expected, expected + len(numbers)))
+        is_whole = is_whole and (before is None or before.complete)
+        self._rules.begin_packet(records, is_whole)
+        hops = flooded_copies.resolve_copies(header_tracker.build_hops(events, self._hop) or [self._hops.make(events[0])])
         packet = Packet(
             identity=identity,
             time=events[0].time + self._offset,
@@ -165,33 +181,35 @@ class PacketAssembler:
             iface=next((h.in_iface or h.out_iface for h in hops if h.in_iface or h.out_iface), ""),
             family=record.family(first),
             protocol=record.protocol(first),
-            endpoints=before.endpoints if before else header_tracker.as_it_came(first, hops),
+            endpoints=before.endpoints if before else header_tracker.original_endpoints(first, hops),
             tcp_flags=record.tcp_flags(first),
             length=first.length,
             seq=first.seq,
             ack=first.ack,
             flow=self._flow(events),
             hops=hops,
-            complete=whole,
+            complete=is_whole,
             continues=before.began + self._offset if before else 0,
             icmp=record.icmp(first),
             raw=payload.joined(self._bytes.get(identity, {})),
         )
         began = before.began if before else events[0].time
-        following = max(numbers, default=expected - 1) + 1
-        self._closed[identity] = _ClosedPacket(began, records[-1].time, following, whole, packet.endpoints, first, whole_event)
+        next_number = max(numbers, default=expected - 1) + 1
+        self._closed[identity] = _ClosedPacket(
+            began, records[-1].time, next_number, is_whole, packet.endpoints, first, whole_event
+        )
         self._rules.forget(identity)
         packet.untracked = self._untracked(events)
         packet.verdict, packet.outcome = outcome.classify(packet, packet.untracked)
         return packet
 
     def _forget(self) -> None:
-        """Those that were over first stand first, within what a batch mixes up."""
+        """Forgets old closed packets. They are kept in closing order, up to the disorder within a batch."""
         if self._losses:
             self._losses.forget(min(self._last.values(), default=self._newest))
         while self._closed and self._newest - self._closed[identity := next(iter(self._closed))].last > CLOSED_KEPT_NS:
             del self._closed[identity]
-        # Bytes whose packet is told of no further: its events were lost. An identity begins with the time.
+        # Payload bytes of packets that have no events any more: these were lost. An identity begins with the time.
         while self._bytes and (identity := next(iter(self._bytes))) not in self._open:
             if self._newest - (identity >> 8) <= CLOSED_KEPT_NS:
                 break
@@ -201,7 +219,7 @@ class PacketAssembler:
         return self._hops.make(e, **self._rules.resolve(e))
 
     def _flow(self, events: list[Event]) -> Flow | None:
-        """The connection as last seen in the first namespace that tracks it: a pod's own conntrack knows nothing of NAT."""
+        """The connection as last seen in the first namespace that tracks it: the conntrack of a pod does not know of NAT."""
         tracked = [e for e in events if e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER]
         if not tracked:
             return None
@@ -212,7 +230,7 @@ class PacketAssembler:
         return Flow(record.original(e), record.reply(e), state, e.ct_info in (3, 4), e.zone, netns)
 
     def _untracked(self, events: list[Event]) -> str:
-        """What it means that the packet had no conntrack entry after PREROUTING: "INVALID", "UNTRACKED", or "" if it had."""
+        """Why the packet had no conntrack entry after PREROUTING: "INVALID", "UNTRACKED"; "" if it had one."""
         late = [e for e in events if e.kind in (Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.hook in (1, 2, 4)]
         late = [e for e in late if not e.flags & Flag.FLAG_NO_HEADER and e.pf not in (record.NETDEV, record.BRIDGE)]
         if not late or late[-1].flags & Flag.FLAG_HAS_CT:

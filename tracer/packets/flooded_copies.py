@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which copy of a packet is the packet, where a bridge floods it.
+"""Finds the copy that reached the destination when a bridge floods a packet.
 
-A bridge that does not know (any more) behind which port an address is sends a copy to each port, and the packet itself to the
-last one. Each namespace but one then drops what it gets: its link address is another's. The copy that was not dropped so is
-the packet that was asked about; what the last port got is a copy like the others.
+A bridge that does not (or no longer) know the port of an address sends a copy to each port, and the packet itself to the last
+port. Each namespace but one then drops what it receives, because the link address is that of another host. The copy that was
+not dropped for this reason is treated as the packet. What the last port received is treated as a copy.
 """
 
 from __future__ import annotations
@@ -15,38 +15,43 @@ from tracer.model.packet import Drop, Hop
 from tracer.packets import purged
 from tracer.util.frozen import evolve
 
-RECEIVE = frozenset({"ip_rcv_core", "ip_rcv", "ip6_rcv_core", "ipv6_rcv"})
-"""Functions that drop what is for another link address. Before 5.18 they give no reason for it (commit "net: ipv4: use
+RECEIVE_FUNCTIONS = frozenset({"ip_rcv_core", "ip_rcv", "ip6_rcv_core", "ipv6_rcv"})
+"""Kernel functions that drop packets for another link address. Before 5.18 they give no drop reason (commit "net: ipv4: use
 kfree_skb_reason() in ip_rcv_core()")."""
 
 
-def settled(hops: Sequence[Hop]) -> list[Hop]:
-    """The hops, those of the copy that counts no longer marked as a copy's. Where no copy or more than one may count, as they
-    are.
+def resolve_copies(hops: Sequence[Hop]) -> list[Hop]:
+    """Clears the copy mark on the hops of the copy that reached the destination, and sets it on those of the dropped original.
+
+    Args:
+        hops: All hops of one packet, its copies included, in time order.
+
+    Returns:
+        The same hops, unchanged if no copy, or more than one, may have reached the destination.
     """
     kept = list(hops)
     own = [h for h in kept if not h.clone]
-    if len(own) == len(kept) or not own or not _refused(own[-1].drop):
+    if len(own) == len(kept) or not own or not _is_refused(own[-1].drop):
         return kept
-    last, elsewhere = own[-1], {h.netns for h in own} | {h.netns for h in kept if h.clone and _refused(h.drop)}
-    takers = {h.netns for h in kept if _stays(h) and h.netns not in elsewhere}
+    last, refusing = own[-1], {h.netns for h in own} | {h.netns for h in kept if h.clone and _is_refused(h.drop)}
+    receivers = {h.netns for h in kept if _is_in_stack(h) and h.netns not in refusing}
     if not for_another_host(last.drop):
-        # Without a reason a receive function may have dropped it for another cause: only a socket tells who got it.
-        takers = {h.netns for h in kept if h.netns in takers and (h.socket or h.handshake)}
-    if len(takers) != 1:
+        # A receive function that gives no reason may have dropped it for another cause: then only a socket proves the receiver.
+        receivers = {h.netns for h in kept if h.netns in receivers and (h.socket or h.handshake)}
+    if len(receivers) != 1:
         return kept
-    return [evolve(h, clone=h is last or (h.clone and not (h.netns in takers and _stays(h)))) for h in kept]
+    return [evolve(h, clone=h is last or (h.clone and not (h.netns in receivers and _is_in_stack(h)))) for h in kept]
 
 
-def of_no_one(hop: Hop) -> bool:
-    """Whether this is the end of a copy that does not belong where it got to."""
+def is_refused_copy(hop: Hop) -> bool:
+    """Whether this hop is the drop of a copy that is addressed to another host."""
     return hop.clone and for_another_host(hop.drop)
 
 
-def _refused(drop: Drop | None) -> bool:
-    return for_another_host(drop) or bool(drop and drop.reason in ("", "NOT_SPECIFIED") and drop.function in RECEIVE)
+def _is_refused(drop: Drop | None) -> bool:
+    return for_another_host(drop) or bool(drop and drop.reason in ("", "NOT_SPECIFIED") and drop.function in RECEIVE_FUNCTIONS)
 
 
-def _stays(hop: Hop) -> bool:
-    """Whether it is of a copy that went on through the stack: not one that a packet socket got."""
-    return hop.clone and not (hop.drop and (purged.undecided(hop.drop) or purged.taken_by(hop.drop)))
+def _is_in_stack(hop: Hop) -> bool:
+    """Whether the hop belongs to a copy that went on through the stack, not to a packet socket's copy."""
+    return hop.clone and not (hop.drop and (purged.has_unknown_receiver(hop.drop) or purged.receiver(hop.drop)))

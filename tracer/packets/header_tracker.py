@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packet's header from event to event: what short ones left out, rewrites that are confirmed, changes nobody announced."""
+"""Tracks a packet's header from event to event.
+
+Fills in the fields that short events leave out, confirms announced rewrites by the next event, and adds header changes that no
+event announced.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,17 @@ from tracer.model.packet import Endpoints, Hop, Nat
 from tracer.util.frozen import evolve
 
 
-def completed(events: list[Event], whole: Event | None = None) -> tuple[list[Event], Event | None]:
-    """Short events with what they left out, and the event that later ones refer to. Where the whole event they refer to was
-    lost, their header is unknown, and so is what a rewrite made of it. whole: the event they refer to if it came before these.
+def complete_events(events: list[Event], whole: Event | None = None) -> tuple[list[Event], Event | None]:
+    """Fills in the header fields that short events leave out.
+
+    If the whole event that a short one refers to was lost, the header is unknown, and so is the result of a rewrite.
+
+    Args:
+        events: Events of one packet, in time order.
+        whole: The last whole event before these, None = none.
+
+    Returns:
+        (events, whole): the completed events, and the event that later short ones refer to.
     """
     out = []
     for e in events:
@@ -23,7 +35,7 @@ def completed(events: list[Event], whole: Event | None = None) -> tuple[list[Eve
                 continue
             e = record.completed(e, whole) if whole else e._replace(flags=e.flags | Flag.FLAG_NO_HEADER)
         elif not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
-            # IPVS's connection is another: nothing may be completed from it.
+            # An IPVS event carries the IPVS connection, not that of conntrack: no other event may be completed from it.
             whole = None if e.kind == Kind.EVENT_IPVS else e
         if whole and e.kind == Kind.EVENT_NAT and not e.flags & Flag.FLAG_CLONE:
             whole = record.rewritten(e)
@@ -31,10 +43,12 @@ def completed(events: list[Event], whole: Event | None = None) -> tuple[list[Eve
     return out, whole
 
 
-def followed(events: list[Event], make: Callable[[Event], Hop]) -> list[Hop]:
-    """The hops, with each rewrite confirmed by the header seen next, and changes nobody announced added.
+def build_hops(events: list[Event], make: Callable[[Event], Hop]) -> list[Hop]:
+    """Builds the hops; confirms each rewrite by the next header seen, and adds header changes that no event announced.
 
-    make: the hop of one event.
+    Args:
+        events: Completed events of one packet, in time order.
+        make: Builds the hop of one event.
     """
     hops: list[Hop] = []
     expected: Endpoints | None = None
@@ -58,8 +72,8 @@ def followed(events: list[Event], make: Callable[[Event], Hop]) -> list[Hop]:
     return hops
 
 
-def as_it_came(first: Event, hops: list[Hop]) -> Endpoints:
-    """The header as the packet came in: the first event may have been written after its hook's NAT."""
+def original_endpoints(first: Event, hops: list[Hop]) -> Endpoints:
+    """Addresses of the packet as it came in. The first event may have been written after the NAT of its hook."""
     nat = next((h.nat for h in hops if h.nat), None)
     return nat.before if nat and nat.after == record.header(first) else record.header(first)
 
@@ -69,6 +83,6 @@ def _family_of(ends: Endpoints) -> str:
 
 
 def _unannounced(hop: Hop, before: Endpoints, after: Endpoints) -> Hop:
-    """A header that changed between two events: ICMP errors about a translated connection, for one, change so."""
+    """A hop for a header that changed between two events, as ICMP errors about a translated connection do."""
     nat = Nat("rewritten", before, after)
     return Hop(hop.time, "nat", hop.netns, hook=hop.hook, nat=nat, evidence=Evidence.DERIVED)

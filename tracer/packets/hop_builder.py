@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one event to one hop: each kind of event has its function here, found by its name."""
+"""Converts one event into one hop. Each event kind has one method here."""
 
 from __future__ import annotations
 
@@ -27,15 +27,20 @@ ICMP6_UNREACHABLE = {
     5: "icmp6-policy-fail", 6: "icmp6-reject-route",
 }  # fmt: skip
 TCP_RESET = 256
+"""Value of `reason` in a REJECT event that stands for a TCP reset; smaller values are ICMP codes."""
 
 LISTENERS_KEPT = 1 << 14
-"""Listening sockets that are remembered, by namespace, address and port."""
+"""Most listening sockets kept, by namespace, address and port."""
 
 
 class HopBuilder:
-    """Makes hops; knows the names that numbers stand for.
+    """Builds hops from events, with the names of the numbers in them.
 
-    drop_reasons: name by number, of the kernel that wrote the events. function: the kernel function an address lies in.
+    Args:
+        namespaces: Names of network namespaces, by inode.
+        processes: Processes that own sockets.
+        drop_reasons: Drop reason name by number, of the kernel that wrote the events.
+        function: Gives the name of the kernel function that contains an address.
     """
 
     def __init__(
@@ -65,7 +70,7 @@ class HopBuilder:
         }
 
     def make(self, e: Event, **more: Any) -> Hop:
-        """The hop that an event tells of. more: fields that others know, or know better."""
+        """Builds the hop of an event. `more`: hop fields that are set in addition to those of the event, or replace them."""
         return Hop(
             time=e.time,
             netns=self.namespaces.name(e.netns),
@@ -92,31 +97,31 @@ class HopBuilder:
         return {"what": "nat", "verdict": "", "nat": rewrite(e), "evidence": Evidence.DERIVED}
 
     def _ipvs(self, e: Event) -> dict[str, Any]:
-        told = self._ipvs_connections.decision(e)
-        if not told.real:
-            return {"what": "ipvs", "ipvs": told, **_verdict_of_rules(e)}
-        return {"what": "ipvs", "ipvs": told, "verdict": "", "nat": rewrite(e), "evidence": Evidence.DERIVED}
+        decision = self._ipvs_connections.decision(e)
+        if not decision.real:
+            return {"what": "ipvs", "ipvs": decision, **_verdict_of_rules(e)}
+        return {"what": "ipvs", "ipvs": decision, "verdict": "", "nat": rewrite(e), "evidence": Evidence.DERIVED}
 
     def _nat_hook(self, e: Event) -> dict[str, Any]:
         return {"what": "nat-hook", "verdict": record.verdict(e)}
 
     def _socket(self, e: Event) -> dict[str, Any]:
         state = record.TCP_STATES[e.state] if e.protocol == 6 and e.state < len(record.TCP_STATES) else ""
-        place = (e.netns, *_receiver(e))
+        listener_key = (e.netns, *_local_endpoint(e))
         inode = e.object
         if state == "LISTEN":
-            self._listeners[place] = inode
+            self._listeners[listener_key] = inode
         pid, command = self._processes.owner(inode)
-        if pid or state == "LISTEN" or place not in self._listeners:
+        if pid or state == "LISTEN" or listener_key not in self._listeners:
             return {"what": "socket", "socket": Socket(inode, state, pid, command)}
-        # Not accepted yet, or closed by now: its listener's process is the one that has it.
-        owner = self._processes.owner(self._listeners[place])
+        # Not accepted yet, or already closed: it belongs to the process of its listener.
+        owner = self._processes.owner(self._listeners[listener_key])
         return {"what": "socket", "socket": Socket(inode, state, *owner), "evidence": Evidence.DERIVED}
 
     def _handshake(self, e: Event, stage: str) -> dict[str, Any]:
         accepted = {0: False, 1: True}.get(e.verdict)
-        told = Handshake(stage, accepted, e.accept_len, e.accept_max, e.syn_len, stage == "SYN" and e.reason == 1)
-        return {"what": "handshake", "verdict": "DROP" if accepted is False else "", "handshake": told}
+        handshake = Handshake(stage, accepted, e.accept_len, e.accept_max, e.syn_len, stage == "SYN" and e.reason == 1)
+        return {"what": "handshake", "verdict": "DROP" if accepted is False else "", "handshake": handshake}
 
     def _syn(self, e: Event) -> dict[str, Any]:
         return self._handshake(e, "SYN")
@@ -138,11 +143,11 @@ class HopBuilder:
 
 @lru_cache(4096)
 def _text(name: bytes) -> str:
-    """A kernel name. What stands behind its end is left from an earlier, longer one."""
+    """A NUL-terminated kernel name. Bytes after the NUL are left over from an earlier, longer name."""
     return c_text(name)
 
 
-def _receiver(e: Event) -> tuple[str, int]:
+def _local_endpoint(e: Event) -> tuple[str, int]:
     return record.address(e.dst), e.dport
 
 
@@ -157,7 +162,7 @@ def _verdict_of_rules(e: Event) -> dict[str, Any]:
 
 
 def rewrite(e: Event) -> Nat:
-    """What NAT makes of the header."""
+    """The header before and after NAT, with the kind of translation."""
     before, after = record.header(e), record.header(record.rewritten(e))
     destination, in_reply = e.manip & 1, e.manip & 2
     masquerade = e.flags & Flag.FLAG_MASQ

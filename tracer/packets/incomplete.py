@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which packets may lack an event, when events were lost.
+"""Finds the packets that may lack an event after a loss of events.
 
-The kernel side numbers the events of each packet before it looks for room in the ring. So an event that found no room leaves a
-gap in its packet's numbers, unless it was the last one. A program that the kernel skipped, or a return that was missed, takes
-no number: any packet on its way at that moment may lack an event. When that was is known: between two readings of the counter.
+The kernel side numbers the events of each packet before it reserves room in the ring. So an event that found no room leaves a
+gap in the packet's numbers, unless it was the last one. A BPF program that the kernel skipped, or a missed function return,
+takes no number: any packet under way at that time may lack an event. The time of the loss is known as the interval between two
+readings of the loss counter.
 """
 
 from __future__ import annotations
@@ -15,38 +16,38 @@ from tracer.events.record import Event, Kind
 from tracer.model.loss import LEFT_OUT, Loss
 
 SLACK_NS = 20_000_000
-"""An event comes within this time after the one before it. A packet that rests longer, in a queue, and loses the next event, is
-told as far as it was seen."""
-MOST = 200
-"""So many losses are remembered; of more, the two oldest become one that lasted as long as both."""
+"""Longest expected time between two events of a packet, ns. A packet that stays in a queue for longer and then loses its next
+event is shown up to its last event, without a mark of incompleteness."""
+MAX_LOSSES = 200
+"""Most losses kept. Beyond that the two oldest are merged into one that spans both."""
 
-ENDS = frozenset({Kind.EVENT_DROP, Kind.EVENT_SOCKET, Kind.EVENT_SYN, Kind.EVENT_ACCEPT, Kind.EVENT_REQUEST})
-"""What a packet that a socket has taken, or that was freed, ends with."""
-BEHIND_SOCKET = frozenset({"socket", "syn", "accept", "request", "clue", "drop"})
-"""Kinds of events that may come after a socket has taken the packet; none of them after it was freed."""
-OF_COPIES = frozenset({"clone", "copy", "pcopy", "tap", "tap_ring"})
-"""Probes that follow copies of a packet: without them a copy is not told, and nothing is concluded from that."""
+LAST_KINDS = frozenset({Kind.EVENT_DROP, Kind.EVENT_SOCKET, Kind.EVENT_SYN, Kind.EVENT_ACCEPT, Kind.EVENT_REQUEST})
+"""Kinds of the last event of a packet that a socket took or that was freed."""
+PROBES_AFTER_SOCKET = frozenset({"socket", "syn", "accept", "request", "clue", "drop"})
+"""Probes of events that may follow after a socket took the packet. None of them follows after the packet was freed."""
+COPY_PROBES = frozenset({"clone", "copy", "pcopy", "tap", "tap_ring"})
+"""Probes that track copies of a packet. A loss there hides a copy, but nothing is concluded from a missing copy."""
 
 
 class LossHistory:
-    """The losses of a run, oldest first."""
+    """Losses of a run, oldest first."""
 
     def __init__(self) -> None:
         self._losses: deque[Loss] = deque()
 
     def add(self, losses: Sequence[Loss], now: int) -> None:
-        """Takes what was lost. now: ns, CLOCK_MONOTONIC; the end of what is not said to have ended earlier."""
-        told = {(loss.probe, loss.why, loss.since, loss.until or now) for loss in losses}
-        for probe, why, since, until in sorted(told, key=lambda each: each[3]):
-            if probe != LEFT_OUT and probe not in OF_COPIES:
+        """Adds losses. `now`: ns, CLOCK_MONOTONIC; used as the end of losses that have no end time."""
+        intervals = {(loss.probe, loss.why, loss.since, loss.until or now) for loss in losses}
+        for probe, why, since, until in sorted(intervals, key=lambda each: each[3]):
+            if probe != LEFT_OUT and probe not in COPY_PROBES:
                 self._losses.append(Loss(probe, -1, 1, why, since, until))
-        while len(self._losses) > MOST:
+        while len(self._losses) > MAX_LOSSES:
             first, second = self._losses.popleft(), self._losses.popleft()
             both = min(first.since, second.since), max(first.until, second.until)
             self._losses.appendleft(Loss("any", -1, 1, "", *both))
 
     def concerns(self, events: Sequence[Event]) -> bool:
-        """Whether a packet may lack an event that leaves no gap. events: all of it, in the order of time."""
+        """Whether a packet may lack an event that leaves no gap. `events`: all events of the packet, in time order."""
         if not self._losses:
             return False
         began, last = events[0].time, events[-1].time
@@ -57,7 +58,7 @@ class LossHistory:
         return len(self._losses)
 
     def forget(self, before: int) -> None:
-        """No packet that ended before this time is still to come."""
+        """Drops losses that no packet still to come can have: all of them end after `before` (ns, CLOCK_MONOTONIC)."""
         while self._losses and self._losses[0].until + SLACK_NS < before:
             self._losses.popleft()
 
@@ -67,7 +68,7 @@ def _may_lack(loss: Loss, events: Sequence[Event]) -> bool:
         return True
     last = events[-1]
     if last.time > loss.until + SLACK_NS:
-        return False  # what was lost came before it, and its number is missing
+        return False  # the lost event came before the last one, so its number is missing and shows the gap
     if last.kind == Kind.EVENT_DROP:
         return False
-    return last.kind not in ENDS or loss.probe in BEHIND_SOCKET
+    return last.kind not in LAST_KINDS or loss.probe in PROBES_AFTER_SOCKET

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What IPVS did with a packet, and whether the choice of its real server was seen.
+"""What IPVS did with a packet, and whether the choice of its real server was observed.
 
-The scheduler is asked for the first packet of a connection only; the later ones go where the connection says. So the choices
-that were seen are remembered here, by the connection: of any other it is only known that it was made before.
+The scheduler runs for the first packet of a connection only. Later packets follow the connection. So the observed choices are
+kept here by connection. For any other connection it is only known that the choice was made before.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from tracer.util.octets import c_text
 Act: Any = cstruct.enum("records/event.h", "ipvs_act")
 PERSISTENT = cstruct.define("records/event.h", "IPVS_PERSISTENT")
 CONNECTIONS_KEPT = 65536
+"""Most IPVS connections with an observed choice; the least recently chosen is evicted first."""
 _NONE = bytes(16)
 
 
 class IpvsConnections:
-    """The connections of IPVS that were seen to be made."""
+    """IPVS connections of which the scheduler's choice was observed."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[object, None] = OrderedDict()
 
     def decision(self, e: Event) -> IpvsDecision:
-        """What an EVENT_IPVS tells. To be called in the order of a packet's events, packets in the order of their time."""
+        """Decodes an EVENT_IPVS. Must be called in the order of a packet's events, with packets in the order of their time."""
         if e.state == Act.IPVS_DROPPED:
             return IpvsDecision()
         by_mark = bytes(e.orig_dst) == _NONE

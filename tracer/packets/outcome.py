@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a packet ended, in one plain sentence and one word.
+"""Classifies how a packet ended, as one sentence and one word.
 
-Each rule looks at the whole packet and either speaks or passes; the first that speaks wins, so what ends a packet stands
-before what merely happened to it. A rule is one function, named after what it recognises, listed once in RULES.
+Each rule looks at the whole packet and returns an ending or None. The first ending is used, so rules about what ended the
+packet stand before rules about what merely happened to it. A rule is one function, named after the case it recognises and
+listed once in RULES.
 """
 
 from __future__ import annotations
@@ -17,18 +18,26 @@ from tracer.util.endpoint_format import format_endpoint
 Ending = tuple[str, str] | None
 
 BAD = frozenset({"dropped", "rejected", "refused"})
-"""Outcomes of a packet that did not get where it should."""
+"""Outcomes of a packet that did not reach its destination."""
 
 
 def classify(packet: Packet, untracked: str = "") -> tuple[str, str]:
-    """(sentence, word) for a packet. untracked: "INVALID" or "UNTRACKED" when it had no conntrack entry, "" otherwise."""
+    """Classifies a packet.
+
+    Args:
+        packet: The packet with its hops.
+        untracked: "INVALID" or "UNTRACKED" if it had no conntrack entry, "" otherwise.
+
+    Returns:
+        (sentence, word): the verdict as shown, and the outcome.
+    """
     hops = [h for h in packet.hops if not h.clone]
     if any(for_another_host(h.drop) for h in hops) and len(hops) < len(packet.hops):
-        # A bridge flooded it: the other ports' packets are no one's, and a copy may have been the one that counts.
+        # A bridge flooded it: the packets of the other ports are dropped, and a copy may be the one that was delivered.
         hops = [h for h in packet.hops if not for_another_host(h.drop)]
-    if any(h.drop and purged.undecided(h.drop) for h in hops) and len(hops) < len(packet.hops):
-        # A packet socket may have got the packet itself, and the stack its copy (deliver_skb).
-        hops = [h for h in packet.hops if not (h.drop and purged.undecided(h.drop))]
+    if any(h.drop and purged.has_unknown_receiver(h.drop) for h in hops) and len(hops) < len(packet.hops):
+        # A packet socket may have received the packet itself, and the stack a copy (deliver_skb).
+        hops = [h for h in packet.hops if not (h.drop and purged.has_unknown_receiver(h.drop))]
     if not hops:
         return "only a copy of it was seen", "unknown"
     for rule in RULES:
@@ -38,16 +47,16 @@ def classify(packet: Packet, untracked: str = "") -> tuple[str, str]:
             if untracked and word in ("dropped", "rejected"):
                 sentence += f", conntrack state {untracked}"
             return sentence, word
-    return "seen, its end was not", "unknown"
+    return "seen, but not how it ended", "unknown"
 
 
-def benign(drop: Drop) -> bool:
-    """Whether this is how a kernel frees what somebody has already taken."""
-    return bool(purged.taken_by(drop))
+def is_benign(drop: Drop) -> bool:
+    """Whether the kernel freed a packet that had already been delivered."""
+    return bool(purged.receiver(drop))
 
 
 def _where(hop: Hop) -> str:
-    """ " in pod-a"; nothing for the node itself."""
+    """ " in pod-a"; "" for the node itself."""
     return f" in {hop.netns}" if hop.netns and hop.netns != "node" else ""
 
 
@@ -72,22 +81,24 @@ def dropped_by_rules(packet: Packet, hops: list[Hop]) -> Ending:
 
 
 def handshake_refused(packet: Packet, hops: list[Hop]) -> Ending:
-    told = next((h for h in hops if h.handshake and h.handshake.accepted is False and _refuses(packet, h.handshake)), None)
-    if told is None or told.handshake is None:
+    refusing = next(
+        (h for h in hops if h.handshake and h.handshake.accepted is False and _is_refusal(packet, h.handshake)), None
+    )
+    if refusing is None or refusing.handshake is None:
         return None
-    what, shake = packet.tcp_flags or "segment", told.handshake
-    why = f"accept queue {shake.accept_queue}/{shake.accept_limit}" if shake.accept_queue_full else _reason(hops)
-    return f"{what} dropped: {why}{_where(told)}", "dropped"
+    what, handshake = packet.tcp_flags or "segment", refusing.handshake
+    why = f"accept queue {handshake.accept_queue}/{handshake.accept_limit}" if handshake.accept_queue_full else _reason(hops)
+    return f"{what} dropped: {why}{_where(refusing)}", "dropped"
 
 
-def _refuses(packet: Packet, shake: Handshake) -> bool:
-    """A half-open connection takes no second SYN, but answers it again: that is no refusal."""
-    return shake.stage != "request" or packet.tcp_flags != "SYN"
+def _is_refusal(packet: Packet, handshake: Handshake) -> bool:
+    """Whether the packet was refused. A half-open connection does not accept a second SYN but answers it again: no refusal."""
+    return handshake.stage != "request" or packet.tcp_flags != "SYN"
 
 
-def syn_again(packet: Packet, hops: list[Hop]) -> Ending:
+def repeated_syn(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in hops if h.handshake and h.handshake.stage == "request" and not h.handshake.accepted), None)
-    return (f"SYN once more, its connection is half-open already{_where(hop)}", "delivered") if hop else None
+    return (f"repeated SYN, its connection is already half-open{_where(hop)}", "delivered") if hop else None
 
 
 def _reason(hops: list[Hop]) -> str:
@@ -96,11 +107,14 @@ def _reason(hops: list[Hop]) -> str:
 
 
 def without_socket(hops: Iterable[Hop]) -> Hop | None:
-    """Where a packet was dropped because no socket was there for it. Kernels before 5.17 give no reason; but only then does TCP
-    answer with a reset that is no socket's, once the checksum was right."""
+    """The hop that dropped a packet because it had no socket, or None.
+
+    Kernels before 5.17 give no drop reason. But only in this case does TCP answer a segment with a valid checksum by a reset
+    that belongs to no socket.
+    """
     hops = list(hops)
-    no_ones_reset = any(h.detail and h.detail.what == "reset" and "state" not in h.detail.facts for h in hops)
-    reasons = ("NO_SOCKET", "") if no_ones_reset else ("NO_SOCKET",)
+    has_reset_without_socket = any(h.detail and h.detail.what == "reset" and "state" not in h.detail.facts for h in hops)
+    reasons = ("NO_SOCKET", "") if has_reset_without_socket else ("NO_SOCKET",)
     return next((h for h in hops if h.drop and h.drop.reason in reasons), None)
 
 
@@ -116,7 +130,7 @@ def _last_destination(packet: Packet, hops: list[Hop]) -> str:
 
 
 def closing(packet: Packet, hops: list[Hop]) -> Ending:
-    """The last segments of a connection that is over already: the kernel acts on them and frees them without a reason."""
+    """The last segments of a closed connection: the kernel acts on them and frees them without a reason."""
     hop = next((h for h in reversed(hops) if h.socket), None)
     if not hop or not hop.socket or hop.socket.state != "TIME_WAIT" or packet.tcp_flags == "SYN":
         return None
@@ -126,23 +140,23 @@ def closing(packet: Packet, hops: list[Hop]) -> Ending:
     return f"delivered to a connection in TIME_WAIT{_where(hop)}", "delivered"
 
 
-def not_for_here(packet: Packet, hops: list[Hop]) -> Ending:
-    """What a bridge flooded, where the copy that counts was not followed."""
+def other_host(packet: Packet, hops: list[Hop]) -> Ending:
+    """A packet that a bridge flooded, where the copy that reached the destination was not tracked."""
     hop = next((h for h in reversed(hops) if h.drop), None)
     if hop is None or not for_another_host(hop.drop):
         return None
-    told = f"dropped{_where(hop) or ' here'}, which it is not for (OTHERHOST); no copy was seen where it belongs"
-    return told, "unknown"
+    place = _where(hop) or " here"
+    return f"dropped{place}: link address of another host (OTHERHOST); no copy was seen at its destination", "unknown"
 
 
 def dropped(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in reversed(hops) if h.drop), None)
     if hop is None or hop.drop is None:
         return None
-    if benign(hop.drop):
+    if is_benign(hop.drop):
         return None
-    if purged.undecided(hop.drop):
-        return f"freed with a queue{_where(hop)}; whose queue it was is not known", "unknown"
+    if purged.has_unknown_receiver(hop.drop):
+        return f"freed when a queue was emptied{_where(hop)}; the queue's owner is not known", "unknown"
     in_hook = next((h.hook for h in hops if h.what == "hook" and h.verdict == "DROP"), "")
     place = f"in {in_hook} by {hop.drop.function}" if in_hook else f"in {hop.drop.function or 'an unknown function'}"
     return f"DROPPED {place}: {hop.drop.reason or 'no reason given by this kernel'}{_where(hop)}", "dropped"
@@ -160,17 +174,17 @@ def delivered(packet: Packet, hops: list[Hop]) -> Ending:
     hop, socket = hops[at], hops[at].socket
     assert socket
     who = f"pid {socket.pid} {socket.command}" if socket.pid else "a socket"
-    told = next((h.handshake for h in hops[at:] if h.handshake), None)
-    if told and told.stage == "SYN" and told.accepted:
+    handshake = next((h.handshake for h in hops[at:] if h.handshake), None)
+    if handshake and handshake.stage == "SYN" and handshake.accepted:
         return f"SYN answered by {who}{_where(hop)}", "delivered"
     return f"delivered to {who}{_where(hop)}", "delivered"
 
 
-def unread(packet: Packet, hops: list[Hop]) -> Ending:
-    """Taken, as its end alone tells: what came before was not seen, or its copy was made for another socket."""
+def freed_unread(packet: Packet, hops: list[Hop]) -> Ending:
+    """Delivered, as the freeing function shows: the delivery itself was not seen, or the copy was made for another socket."""
     hop = hops[-1]
-    who = purged.taken_by(hop.drop) if hop.drop else ""
-    return (f"delivered to {who}{_where(hop)}, which was closed with it unread", "delivered") if who else None
+    who = purged.receiver(hop.drop) if hop.drop else ""
+    return (f"delivered to {who}{_where(hop)}, which was closed before it read the packet", "delivered") if who else None
 
 
 def stolen(packet: Packet, hops: list[Hop]) -> Ending:
@@ -179,8 +193,8 @@ def stolen(packet: Packet, hops: list[Hop]) -> Ending:
     return (f"taken over in {hop.hook}: queued or stolen{_where(hop)}", "stolen") if held else None
 
 
-def sent_on(packet: Packet, hops: list[Hop]) -> Ending:
-    # A hook without a verdict is of a device: a rule there might have taken the packet over.
+def forwarded_or_sent(packet: Packet, hops: list[Hop]) -> Ending:
+    # A hook without a verdict belongs to a device: a rule there may have taken over the packet.
     hop = next((h for h in reversed(hops) if h.what == "hook" and h.verdict), None)
     if hop is None or hop.hook != "POSTROUTING":
         return None
@@ -189,7 +203,7 @@ def sent_on(packet: Packet, hops: list[Hop]) -> Ending:
     return f"{word} to {hop.out_iface or '?'}{_where(hop)}", word
 
 
-def let_in(packet: Packet, hops: list[Hop]) -> Ending:
+def accepted_in_input(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in reversed(hops) if h.what == "hook"), None)
     if hop is None or hop.hook != "INPUT":
         return None
@@ -198,12 +212,12 @@ def let_in(packet: Packet, hops: list[Hop]) -> Ending:
     return f"accepted in INPUT{_where(hop)}, no socket took it while watched", "unknown"
 
 
-def under_way(packet: Packet, hops: list[Hop]) -> Ending:
+def last_hook_seen(packet: Packet, hops: list[Hop]) -> Ending:
     hop = hops[-1]
-    return (f"passed {hop.hook}{_where(hop)}, then out of sight", "unknown") if hop.hook else None
+    return (f"passed {hop.hook}{_where(hop)}, no later event seen", "unknown") if hop.hook else None
 
 
 RULES = (
-    refused_by_ipvs, rejected, dropped_by_rules, handshake_refused, syn_again, no_listener, closing, not_for_here, dropped,
-    dropped_by_hook, delivered, unread, stolen, sent_on, let_in, under_way,
+    refused_by_ipvs, rejected, dropped_by_rules, handshake_refused, repeated_syn, no_listener, closing, other_host, dropped,
+    dropped_by_hook, delivered, freed_unread, stolen, forwarded_or_sent, accepted_in_input, last_hook_seen,
 )  # fmt: skip

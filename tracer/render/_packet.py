@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Endpoints, Handshake, Hop, Nat, Packet, Socket
 from tracer.packets import flooded_copies
-from tracer.packets.outcome import benign
+from tracer.packets.outcome import is_benign
 from tracer.render import _ipvs
 from tracer.render._format import clock, relative, shade
 from tracer.render._style import KEEP, Styler, plain
@@ -58,9 +58,9 @@ class PacketLines:
         if not packet.hops:
             return
         ink, netns = self._ink, packet.netns
-        others = [h for h in packet.hops if flooded_copies.of_no_one(h)]
+        others = [h for h in packet.hops if flooded_copies.is_refused_copy(h)]
         for hop in packet.hops if self.verbose else decisive(packet.hops):
-            if not self.verbose and flooded_copies.of_no_one(hop):
+            if not self.verbose and flooded_copies.is_refused_copy(hop):
                 if hop is others[0]:
                     line = f"{'':<{HOOK}}{'copies':<{SUBJECT}}{_elsewhere(others)}"
                     yield ink.fold(f"{self._relative_time(packet, hop)}  {line}", DETAIL)
@@ -148,7 +148,7 @@ def decisive(hops: list[Hop]) -> Iterator[Hop]:
     """The hops that decided something. What merely carries out a rule's verdict is left out, and so is tidying up."""
     said: Hop | None = None
     for hop in hops:
-        if not hop.decisive or (hop.drop and benign(hop.drop)):
+        if not hop.decisive or (hop.drop and is_benign(hop.drop)):
             continue
         carried_out = hop.what == "hook" or (hop.drop and hop.drop.function == "nf_hook_slow")
         if said and carried_out and (hop.hook or said.hook, hop.netns, hop.clone) == (said.hook, said.netns, said.clone):

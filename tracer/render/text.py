@@ -28,7 +28,7 @@ from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
-from tracer.packets.flooded_copies import of_no_one
+from tracer.packets.flooded_copies import is_refused_copy
 from tracer.packets.outcome import BAD
 from tracer.render import _timeline
 from tracer.render._finding import block
@@ -86,7 +86,7 @@ class TextOutput(Output):
         hops = tuple(
             (h.what, h.netns, h.hook, h.table, h.chain, h.verdict, h.nat, h.ipvs, h.socket and h.socket.pid)
             for h in decisive(packet.hops)
-            if not of_no_one(h)
+            if not is_refused_copy(h)
         )
         way = (packet.flow.orig, packet.flow.is_reply, packet.verdict, hops)
         before = self._ways.setdefault(way, packet.time)

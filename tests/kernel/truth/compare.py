@@ -28,8 +28,8 @@ from tracer.model.rule import RuleHit, RuleTrace
 from tracer.node import netns, netns_cookie
 from tracer.node.namespaces import Namespaces
 from tracer.node.nfnetlink import Nfnetlink
-from tracer.packets.header_tracker import completed
-from tracer.rules.nftables import live_watcher, netlink_dump, reconstruct
+from tracer.packets.header_tracker import complete_events
+from tracer.rules.nftables import live, netlink_dump, reconstruct
 from tracer.rules.nftables.watcher import RulesetWatcher
 
 POD = "pod-b"
@@ -101,7 +101,7 @@ def traces(batches: list[Any], spaces: Collection[int], watch: RulesetWatcher) -
     for events in packets.values():
         events.sort(key=lambda e: e.time)
         found, seen, copy = reconstruct.runs(events), None, None
-        for e in completed([e for e in events if e.kind not in record.PARTS])[0]:
+        for e in complete_events([e for e in events if e.kind not in record.PARTS])[0]:
             if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
                 seen = e
             # A copy has a header of its own; but of a packet out of fragments the fragments are copies. The run that drops a

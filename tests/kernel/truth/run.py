@@ -28,9 +28,9 @@ from tracer.kernel.session import Session
 from tracer.model.filter import Filter
 from tracer.model.rule import RuleTrace
 from tracer.node.namespaces import Namespaces
-from tracer.packets.header_tracker import completed
-from tracer.rules.live_resolver import legacy_rules
-from tracer.rules.rule_resolver import RuleResolver
+from tracer.packets.header_tracker import complete_events
+from tracer.rules.live import legacy_rules
+from tracer.rules.resolver import RuleResolver
 
 Key = tuple[object, ...]
 Account = dict[Key, Places]
@@ -166,7 +166,7 @@ def _traces(hits: RuleResolver, events: list[Event], netns: frozenset[int]) -> I
     packets: dict[int, list[Event]] = {}
     for e in sorted(events, key=lambda e: e.time):
         packets.setdefault(e.packet, []).append(e)
-    for e in sorted((e for own in packets.values() for e in completed(own)[0]), key=lambda e: e.time):
+    for e in sorted((e for own in packets.values() for e in complete_events(own)[0]), key=lambda e: e.time):
         if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns in netns:
             walk = hits.resolve(e).get("rule_trace")
             if walk:

@@ -64,7 +64,7 @@ def test_what_follows_a_gap_is_left_out() -> None:
 
 def test_a_packet_has_its_bytes_and_no_hop_more() -> None:
     trail, data = Trail(CLIENT).hook("PREROUTING").hook("INPUT"), ip(CLIENT)
-    made = PacketAssembler(hops(), quiet=0)
+    made = PacketAssembler(hops(), idle_ns=0)
     made.feed(np.concatenate([records(trail.packet, data), trail.batch]))
     (packet,) = made.flush()
     (without,) = packets(trail)
@@ -73,7 +73,7 @@ def test_a_packet_has_its_bytes_and_no_hop_more() -> None:
 
 
 def test_bytes_of_a_packet_that_is_told_of_no_further_are_not_kept() -> None:
-    made, later = PacketAssembler(hops(), quiet=0), 2 * CLOSED_KEPT_NS
+    made, later = PacketAssembler(hops(), idle_ns=0), 2 * CLOSED_KEPT_NS
     made.feed(records(1000 << 8, ip(CLIENT)))
     made.closed(later)
     assert made._bytes

@@ -86,7 +86,7 @@ def test_the_probes_follow_while_packets_are_explained(tmp_path: Path, server: A
     with OwnerResolver(ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=(SERVICE,)), Filter()) as kube:
         assert OLD in kube.filter().ports
         slow = Slow(out, err, server, session)
-        run = Run(LiveSource(cast(kernel.Session, session), kube), PacketAssembler(hops(), quiet=0), slow, RunLimits(), kube)
+        run = Run(LiveSource(cast(kernel.Session, session), kube), PacketAssembler(hops(), idle_ns=0), slow, RunLimits(), kube)
         run._read()
         assert slow.knew and OLD not in session.filters[-1].ports
         until(lambda: NEW in {p.node_port for p in kube.cluster.store.services.values()})

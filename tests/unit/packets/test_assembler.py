@@ -12,7 +12,7 @@ from tracer.model.evidence import Evidence
 from tracer.model.loss import LEFT_OUT, NO_ROOM, Loss
 from tracer.model.packet import Endpoints, Flow, Handshake, Packet, Socket
 from tracer.packets.assembler import IDLE_NS, PacketAssembler
-from tracer.packets.incomplete import MOST, LossHistory
+from tracer.packets.incomplete import MAX_LOSSES, LossHistory
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -113,7 +113,7 @@ def test_over_when_it_has_been_quiet() -> None:
 
 def test_what_comes_after_the_quiet_is_a_part_of_its_own() -> None:
     t = Trail(CLIENT).hook("OUTPUT").hook("POSTROUTING")
-    assembler = PacketAssembler(hops(), quiet=10)
+    assembler = PacketAssembler(hops(), idle_ns=10)
     assembler.feed(t.rows[0])
     (first,) = assembler.closed(2 * SECOND)
     assembler.feed(t.rows[1])
@@ -125,12 +125,12 @@ def test_what_comes_after_the_quiet_is_a_part_of_its_own() -> None:
 @pytest.mark.parametrize("cut", range(1, 11))
 def test_the_rest_of_a_packet_knows_what_it_was(cut: int) -> None:
     rows = shortened(node_port().batch)
-    assembler = PacketAssembler(hops(), quiet=10)
+    assembler = PacketAssembler(hops(), idle_ns=10)
     assembler.feed(rows[:cut])
     (first,) = assembler.closed(2 * SECOND)
     assembler.feed(rows[cut:])
     (rest,) = assembler.closed(3 * SECOND)
-    together = PacketAssembler(hops(), quiet=10)
+    together = PacketAssembler(hops(), idle_ns=10)
     together.feed(rows)
     (one,) = together.closed(3 * SECOND)
     assert [r[:3] for r in rewrites(first) + rewrites(rest)] == [r[:3] for r in rewrites(one)]
@@ -142,7 +142,7 @@ def test_the_rest_of_a_packet_knows_what_it_was(cut: int) -> None:
 def test_a_rest_is_incomplete_when_something_before_it_was_lost() -> None:
     t = Trail(CLIENT).hook("PREROUTING").hook("FORWARD").hook("POSTROUTING").hook("POSTROUTING")
     for kept, complete in (((0,), (1, 2, 3)), True), (((0, 2), (3,)), False), (((0,), (2, 3)), False):
-        assembler = PacketAssembler(hops(), quiet=10)
+        assembler = PacketAssembler(hops(), idle_ns=10)
         told = []
         for now, rows in enumerate(kept, 2):
             assembler.feed(np.concatenate([t.rows[n] for n in rows]))
@@ -152,7 +152,7 @@ def test_a_rest_is_incomplete_when_something_before_it_was_lost() -> None:
 
 def test_packets_long_over_are_forgotten() -> None:
     t, late = Trail(CLIENT).hook("OUTPUT").hook("POSTROUTING"), Trail(CLIENT, 2 << 8, 30 * SECOND).hook("OUTPUT")
-    assembler = PacketAssembler(hops(), quiet=10)
+    assembler = PacketAssembler(hops(), idle_ns=10)
     for now, rows in (2, t.rows[0]), (31, late.batch), (32, t.rows[1]):
         assembler.feed(rows)
         told = assembler.closed(now * SECOND)
@@ -216,13 +216,13 @@ def test_what_found_no_room_leaves_a_gap_unless_it_was_the_last() -> None:
 
 def test_of_very_many_losses_the_oldest_become_one() -> None:
     doubt = LossHistory()
-    for n in range(3 * MOST):
+    for n in range(3 * MAX_LOSSES):
         doubt.add([Loss("hook", -1, 1, SKIPPED, n * SECOND, n * SECOND + MS)], 0)
-    assert len(doubt) == MOST
-    (first,) = record.events(Trail(CLIENT, start=2 * MOST * SECOND - 500 * MS).hook("INPUT").batch)
-    (last,) = record.events(Trail(CLIENT, start=3 * MOST * SECOND - 500 * MS).hook("INPUT").batch)
+    assert len(doubt) == MAX_LOSSES
+    (first,) = record.events(Trail(CLIENT, start=2 * MAX_LOSSES * SECOND - 500 * MS).hook("INPUT").batch)
+    (last,) = record.events(Trail(CLIENT, start=3 * MAX_LOSSES * SECOND - 500 * MS).hook("INPUT").batch)
     assert doubt.concerns([first]) and not doubt.concerns([last])
-    doubt.forget(3 * MOST * SECOND)
+    doubt.forget(3 * MAX_LOSSES * SECOND)
     assert not doubt
 
 

@@ -102,7 +102,9 @@ def test_where_no_copy_was_followed_nothing_is_called_dropped() -> None:
     """The kernel side stops believing in a copy that does not show up in time; the client's last ACK tells who took the SYN."""
     lost = packet(elsewhere(sent(), FURTHER_POD, ""))
     assert lost.outcome == "unknown"
-    assert lost.verdict == f"dropped in netns {FURTHER_POD}, which it is not for (OTHERHOST); no copy was seen where it belongs"
+    assert lost.verdict == (
+        f"dropped in netns {FURTHER_POD}: link address of another host (OTHERHOST); no copy was seen at its destination"
+    )
     told = verdict(lost, *connected()[1:])
     assert told.cause.text == "accepted by nginx (pid 4242) in pod-a" and told.cause.good
     assert verdict(lost).cause.name == "not known"

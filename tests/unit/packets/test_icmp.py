@@ -24,23 +24,25 @@ def message(protocol: str, kind: int, code: int) -> Packet:
     ],
 )  # fmt: skip
 def test_names(protocol: str, kind: int, code: int, name: str) -> None:
-    assert icmp.error(message(protocol, kind, code)) == name
+    assert icmp.error_name(message(protocol, kind, code)) == name
 
 
 def test_neighbours_finding_each_other() -> None:
-    assert icmp.housekeeping(message("ICMPv6", 135, 0)) and icmp.housekeeping(message("ICMPv6", 143, 0))
-    assert not any(map(icmp.housekeeping, (message("ICMPv6", 1, 4), message("ICMPv6", 128, 0), message("ICMP", 135, 0))))
+    assert icmp.is_neighbor_discovery(message("ICMPv6", 135, 0)) and icmp.is_neighbor_discovery(message("ICMPv6", 143, 0))
+    assert not any(
+        map(icmp.is_neighbor_discovery, (message("ICMPv6", 1, 4), message("ICMPv6", 128, 0), message("ICMP", 135, 0)))
+    )
 
 
 def test_what_is_no_icmp_has_none() -> None:
     tcp = Packet(1, 0, "node", "", "IPv4", "TCP", Endpoints("10.0.0.1", 3 << 8, "10.0.0.2", 3 << 8 | 1))
-    assert tcp.icmp is None and icmp.error(tcp) == ""
+    assert tcp.icmp is None and icmp.error_name(tcp) == ""
 
 
 def test_type_and_code_come_from_the_record() -> None:
     """They stand where ports would, and are no ports."""
     made = packet(Trail(("10.0.0.1", 77, "10.0.0.2", 3 << 8 | 3), protocol=1, tcp_flags=0).hook("OUTPUT"))
     assert made.icmp == (3, 3) and made.endpoints == Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
-    assert icmp.error(made) == "ICMP icmp-port-unreachable"
+    assert icmp.error_name(made) == "ICMP icmp-port-unreachable"
     unseen = Trail(("10.0.0.1", 77, "10.0.0.2", 3 << 8 | 3), protocol=1, netns=POD).add("DROP", flags="NO_HEADER")
     assert [record.icmp(e) for e in record.events(unseen.batch)] == [None]

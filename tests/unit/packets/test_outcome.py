@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.builders import POD, SECOND, Ends, Trail, packet, turned
 from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, Packet
-from tracer.packets.outcome import BAD, RULES, benign, classify
+from tracer.packets.outcome import BAD, RULES, classify, is_benign
 
 ASKED: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 INSIDE: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -73,7 +73,7 @@ CASES = {
     "dropped by a chain": (by_chain(), "DROPPED in kube-proxy/filter-forward in pod-a", "dropped"),
     "for another interface": (
         forwarded().add("DROP", netns=POD, reason=11, object=IN_RECEIVE),
-        "dropped in pod-a, which it is not for (OTHERHOST); no copy was seen where it belongs", "unknown",
+        "dropped in pod-a: link address of another host (OTHERHOST); no copy was seen at its destination", "unknown",
     ),
     "dropped in a hook": (by_hook(), "DROPPED in FORWARD by nf_hook_slow: NETFILTER_DROP", "dropped"),
     "dropped in a hook, unexplained": (came().hook("INPUT", verdict="DROP", flags="NO_HEADER"), "DROPPED in INPUT", "dropped"),
@@ -121,10 +121,11 @@ CASES = {
     ),
     "unread, as its end tells": (
         came(netns=POD, protocol=17).add("DROP", object=IN_DESTRUCT),
-        "delivered to a socket in pod-a, which was closed with it unread", "delivered",
+        "delivered to a socket in pod-a, which was closed before it read the packet", "delivered",
     ),
     "freed with a queue": (
-        came(netns=POD).add("DROP", object=IN_PURGE), "freed with a queue in pod-a; whose queue it was is not known", "unknown",
+        came(netns=POD).add("DROP", object=IN_PURGE),
+        "freed when a queue was emptied in pod-a; the queue's owner is not known", "unknown",
     ),
     "queue": (came().hook("FORWARD", verdict="QUEUE", flags="NO_HEADER"), "taken over in FORWARD: queued or stolen", "stolen"),
     "stolen": (
@@ -135,7 +136,7 @@ CASES = {
     "sent": (Trail(ASKED, out_name="eth0").hook("OUTPUT").hook("POSTROUTING"), "sent to eth0", "sent"),
     "ping": (came(**ICMP).hook("INPUT"), "delivered to node's kernel", "delivered"),
     "let in": (came().hook("INPUT"), "accepted in INPUT, no socket took it while watched", "unknown"),
-    "out of sight": (came(), "passed PREROUTING, then out of sight", "unknown"),
+    "out of sight": (came(), "passed PREROUTING, no later event seen", "unknown"),
 }  # fmt: skip
 
 
@@ -202,7 +203,7 @@ def test_a_segment_refused_after_a_socket_had_it_was_dropped_all_the_same() -> N
 def test_a_repeated_syn_that_a_half_open_connection_answers_was_not_dropped() -> None:
     """tcp_check_req answers it again and takes no segment of it; of any other segment that is a refusal."""
     asked = at_listener().add("REQUEST", verdict=0, flags="NO_HEADER")
-    again = ("SYN once more, its connection is half-open already", "delivered")
+    again = ("repeated SYN, its connection is already half-open", "delivered")
     assert (packet(asked).verdict, packet(asked).outcome) == again
     freed = at_listener().add("REQUEST", verdict=0, flags="NO_HEADER").add("DROP", reason=9, object=IN_TCP)
     assert (packet(freed).verdict, packet(freed).outcome) == again
@@ -243,7 +244,7 @@ def test_conntrack_state_is_told_of_drops_only() -> None:
 def test_nothing_known() -> None:
     p = Packet(1, SECOND, "node", "", "IPv4", "GRE", Endpoints("10.0.0.1", 0, "10.0.0.2", 0))
     p.hops = [Hop(SECOND, "nat-hook", "node")]
-    assert classify(p) == ("seen, its end was not", "unknown")
+    assert classify(p) == ("seen, but not how it ended", "unknown")
 
 
 def test_sentences_are_one_line_and_words_are_few() -> None:
@@ -257,15 +258,15 @@ def test_sentences_are_one_line_and_words_are_few() -> None:
 
 def test_benign_drops() -> None:
     for drop in (Drop("TCP_RESET", "tcp_v4_rcv"), Drop("", "skb_queue_purge")):
-        assert benign(replace(drop, after_socket=True))
-        assert not benign(drop), "only what a socket had taken"
+        assert is_benign(replace(drop, after_socket=True))
+        assert not is_benign(drop), "only what a socket had taken"
     for drop in (Drop("", "udp_destruct_common"), Drop("QUEUE_PURGE", "inet_sock_destruct"), Drop("", "tun_ptr_free")):
-        assert benign(drop) and benign(replace(drop, after_socket=True)), "that function empties nothing else"
+        assert is_benign(drop) and is_benign(replace(drop, after_socket=True)), "that function empties nothing else"
     for drop in (Drop("QUEUE_PURGE", "neigh_destroy"), Drop("NEIGH_FAILED", "neigh_invalidate"), Drop("", "qdisc_reset")):
-        assert not benign(drop), "nobody had taken it"
+        assert not is_benign(drop), "nobody had taken it"
     for drop in (Drop("NO_SOCKET", "tcp_v4_rcv"), Drop("", "")):
-        assert not benign(replace(drop, after_socket=True))
-        assert not benign(drop)
+        assert not is_benign(replace(drop, after_socket=True))
+        assert not is_benign(drop)
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,8 @@ def follow(given: Given, limits: RunLimits | None = None, quiet: int = 0) -> tup
     """Follows until all is given. Times in batches are long past, so packets are over at once."""
     out, stop = Written(), StopRequest()
     given.ask = stop.request
-    run = Run(LiveSource(cast(Session, given)), PacketAssembler(hops(), quiet=quiet), out, limits or RunLimits())
-    run.trace(stop)
+    run = Run(LiveSource(cast(Session, given)), PacketAssembler(hops(), idle_ns=quiet), out, limits or RunLimits())
+    run.follow(stop)
     return run, out
 
 
@@ -173,8 +173,8 @@ def test_ctrl_c_ends_soon_and_what_is_left_is_counted(seconds: float, monkeypatc
             stop.end_now() if seconds else time.sleep(0.001)
 
     out = Written(end)
-    run = Run(LiveSource(cast(Session, Given(many()))), PacketAssembler(hops(), quiet=0), out, RunLimits())
-    run.trace(stop)
+    run = Run(LiveSource(cast(Session, Given(many()))), PacketAssembler(hops(), idle_ns=0), out, RunLimits())
+    run.follow(stop)
     assert [p.number for p in out.packets] == list(range(1, 2 * CHUNK_PACKETS + 1))
     assert (run.summary.packets, run.summary.unexplained) == (2 * CHUNK_PACKETS, MANY - 2 * CHUNK_PACKETS)
     assert status(run.summary, True) == 11, "nothing can be concluded"
@@ -184,7 +184,7 @@ def test_who_waits_for_the_end_is_told_what_for(capsys: pytest.CaptureFixture[st
     stop = StopRequest()
     run = Run(
         LiveSource(cast(Session, Given(many()))),
-        PacketAssembler(hops(), quiet=0),
+        PacketAssembler(hops(), idle_ns=0),
         Written(lambda packet: stop.request()),
         RunLimits(),
     )
@@ -218,7 +218,7 @@ def test_a_broken_pipe_ends_the_run() -> None:
     def broken(packet: Packet) -> None:
         raise BrokenPipeError
 
-    run = Run(LiveSource(cast(Session, Given(forwarded(1)))), PacketAssembler(hops(), quiet=0), Written(broken), RunLimits())
+    run = Run(LiveSource(cast(Session, Given(forwarded(1)))), PacketAssembler(hops(), idle_ns=0), Written(broken), RunLimits())
     with pytest.raises(BrokenPipeError):
         run.trace(StopRequest())
 
@@ -262,7 +262,7 @@ def test_findings_are_told_at_once_and_kept_for_the_end() -> None:
     given = Given(forwarded(1), dropped(2), forwarded(3))
     given.ask = stop.request
     run = Run(
-        LiveSource(cast(Session, given)), PacketAssembler(hops(), quiet=0), out, RunLimits(drops_only=True), findings=Finds()
+        LiveSource(cast(Session, given)), PacketAssembler(hops(), idle_ns=0), out, RunLimits(drops_only=True), findings=Finds()
     )
     run.trace(stop)
     assert [p.number for p in out.packets] == [2], "what is not printed is looked at all the same"

@@ -32,7 +32,7 @@ NAT = TableRequest(NODE, "ip", "nat")
 def traced() -> tuple[PacketAssembler, RuleResolver, TableGenerations, Shelf]:
     node, shelf = legacy()
     rules = RuleResolver(node)
-    return PacketAssembler(hops(), quiet=0, rules=rules), rules, node, shelf
+    return PacketAssembler(hops(), idle_ns=0, rules=rules), rules, node, shelf
 
 
 def read(node: TableGenerations, shelf: Shelf) -> None:

@@ -19,6 +19,6 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
                 f"answered with a reset by {format_endpoint(packet.endpoints.src, packet.endpoints.sport)}{start}",
             )
     for packet in attempt.errors:
-        name = icmp.error(packet) or f"an {packet.protocol} error"
+        name = icmp.error_name(packet) or f"an {packet.protocol} error"
         return Cause("refused elsewhere", f"answered with {name} by {packet.endpoints.src}")
     return None
