@@ -18,8 +18,8 @@ from tracer.model.evidence import Evidence
 from tracer.model.filter import Filter
 from tracer.model.packet import Hop, Packet
 from tracer.rules.iptables.generations import GONE
-from tracer.rules.rule_resolver import BEFORE
-from tracer.util.endpoint_format import format_endpoint
+from tracer.rules.resolver import DECIDED_EARLIER
+from tracer.util.addresses import format_endpoint
 
 PACKETS = 120
 
@@ -89,7 +89,7 @@ def test_a_connection_from_before(watch: Watch) -> None:
             sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
             sock.recv(1000)
         traces = [h.rule_trace for p in seen.packets for h in p.hops if h.nat]
-    assert traces and {w for w in traces if w} == {BEFORE}
+    assert traces and {w for w in traces if w} == {DECIDED_EARLIER}
 
 
 def test_a_reject_is_named(watch: Watch) -> None:

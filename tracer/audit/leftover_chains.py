@@ -115,7 +115,7 @@ def _repeated(state: NodeState) -> Iterator[Finding]:
             ),
             proofs=(state.proof(first, ruleset), state.proof(rule, ruleset)),
             check="Two programs, or two versions of iptables, may write them: `iptables -V` on the node and in its pods.",
-            cure=f"`{operator_commands.deletes_this_one(rule)}`",
+            cure=f"`{operator_commands.deletes_by_position(rule)}`",
         )
 
 

@@ -25,7 +25,7 @@ from tracer.predict.ipsets import IpSetReader
 from tracer.predict.merge import merged
 from tracer.predict.query import PathQuery
 from tracer.rules.packet_view import PacketView
-from tracer.rules.rule_path import MOST, Rewrite, RulePath, TooManyPaths
+from tracer.rules.rule_path import MAX_PATHS, Rewrite, RulePath, TooManyPaths
 from tracer.util.octets import encoded
 
 SYN = 2
@@ -103,8 +103,8 @@ class HookSimulator:
             moments = [after for m in moments for after in ([m] if m.ended else self._asked(hook, group, m))]
             if len(moments) > MANY:
                 moments = merged(moments)
-            if len(moments) > MOST:
-                raise TooManyPaths(f"more than {MOST} ways")
+            if len(moments) > MAX_PATHS:
+                raise TooManyPaths(f"more than {MAX_PATHS} ways")
         return [m if m.ended or part[1] < EVERY[1] else _passed(m, hook) for m in moments]
 
     def _asked(self, hook: str, group: Sequence[HookEntry], m: PathState) -> list[PathState]:

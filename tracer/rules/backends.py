@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds rules in this network namespace: legacy iptables, nftables, IPVS, and the sets that rules ask.
+"""The rule back ends in use in this network namespace: legacy iptables, nftables, IPVS, and the ipsets that rules use.
 
-The kernel is only asked about what it has already loaded: a question to nftables would load its module, and reading a
-table through iptables would create the table.
+Only back ends that the kernel has already loaded are queried: a request to nftables would load its module, and reading a table
+through iptables would create the table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def nft_loaded() -> bool:
 
 
 def nft_tables() -> list[str]:
-    """The nftables tables of this network namespace, as nft names them: "ip kube-proxy". May raise anything."""
+    """The nftables tables of this network namespace, as nft names them ("ip kube-proxy"). Raises errors of pyroute2."""
     from pyroute2.nftables.main import NFTables
 
     with NFTables(nfgen_family=0) as socket:
@@ -35,7 +35,7 @@ def nft_tables() -> list[str]:
 
 
 def virtual_servers() -> list[VirtualServer]:
-    """IPVS's, of this network namespace. May raise anything."""
+    """The virtual servers of IPVS in this network namespace. Raises errors of pyroute2."""
     with netlink.IpvsSocket() as socket:
         return socket.virtual_servers()
 
@@ -47,7 +47,18 @@ def gather(
     servers: Callable[[], Sequence[VirtualServer]] = virtual_servers,
     sets: Callable[[], Sequence[ipset.IpSet]] = ipset.sets,
 ) -> Iterator[CheckResult]:
-    """nft_loaded: the kernel has nf_tables. tables, servers, sets: list nftables', IPVS's, and ipsets."""
+    """Checks each back end.
+
+    Args:
+        machine: Gives the files of /proc and /sys.
+        nft_loaded: Whether the kernel has nf_tables.
+        tables: Lists the tables of nftables.
+        servers: Lists the virtual servers of IPVS.
+        sets: Lists the ipsets.
+
+    Yields:
+        One check result per back end.
+    """
     yield _legacy(machine, "iptables", "proc/net/ip_tables_names")
     yield _legacy(machine, "ip6tables", "proc/net/ip6_tables_names")
     yield _nftables(tables) if nft_loaded else CheckResult("nftables", "ok", _NOT_LOADED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets that end the traversal of a table."""
+"""Verdicts of iptables targets: which of them end the traversal of a table."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ ENDS = {
     "TCPMSS": (CONTINUE, "DROP"), "DSCP": (CONTINUE, "DROP"), "TOS": (CONTINUE, "DROP"), "TTL": (CONTINUE, "DROP"),
     "HL": (CONTINUE, "DROP"), "ECN": (CONTINUE, "DROP"),
 }  # fmt: skip
-"""What a target function may return; any of all for one not listed."""
+"""Verdicts that a target function may return; CONTINUE = next rule. A target that is not listed may return any of them."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All rules in force in this network namespace, read once and at leisure: what the node has, without any packet.
+"""All rules in force in this network namespace, read once, independent of any packet.
 
-Only back ends that are in use are asked: a question to another one would load its module. Texts come from iptables-save and
-`nft -j`; which rule a packet met is another question (tracer/rules/iptables/generations.py, tracer/rules/nftables/watcher.py).
+Only back ends in use are queried: a request to another one would load its module. Texts come from iptables-save and `nft -j`.
+The rules that a packet met are found elsewhere (tracer/rules/iptables/generations.py, tracer/rules/nftables/watcher.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ from tracer.rules.nftables import json_parser, listing, netlink_dump
 from tracer.rules.nftables.json_parser import NftListing
 
 TRIES = 4
+"""Attempts to read the rules of nftables within one generation."""
 FAMILIES = ("ip", "ip6")
 
 
 @dataclass(frozen=True)
 class RuleInventory:
-    """The rules of both back ends. legacy, nft: None where there are none. saved: the tables of iptables-nft, whose rules have
-    the text that iptables-nft-save printed. unread: why rules could not be read, a clause for each.
+    """The rules of both back ends.
+
+    Attributes:
+        legacy: Rules of legacy iptables, None = no rules.
+        nft: Rules of nftables, None = no rules.
+        saved: Tables (family, table) of iptables-nft whose rules have the text printed by iptables-nft-save.
+        unread: Why rules could not be read, one clause each.
     """
 
     legacy: Ruleset | None = None
@@ -38,14 +44,14 @@ class RuleInventory:
         return tuple(r for r in (self.legacy, self.nft.ruleset if self.nft else None) if r)
 
     def source(self, rule: Rule, ruleset: Ruleset) -> str:
-        """Who told a rule's text."""
+        """Name of the tool that printed the rule's text."""
         if ruleset is self.legacy:
             return "ip6tables-save" if rule.family == "ip6" else "iptables-save"
         return "iptables-nft-save" if (rule.family, rule.table) in self.saved else "nft"
 
 
 def read(nft_loaded: bool) -> RuleInventory:
-    """What is in force now. nft_loaded: the kernel has nf_tables."""
+    """Reads the rules now in force. `nft_loaded`: whether the kernel has nf_tables."""
     legacy, why = _legacy()
     if not nft_loaded:
         return RuleInventory(legacy, unread=tuple(why))
@@ -71,13 +77,13 @@ def _legacy() -> tuple[Ruleset | None, list[str]]:
 
 
 def joined(rulesets: list[Ruleset]) -> Ruleset:
-    """Tables that were read one by one, as one ruleset."""
+    """Merges tables that were read one by one into one ruleset."""
     chains = {key: rules for r in rulesets for key, rules in r.chains.items()}
     return replace(rulesets[0], chains=chains, policies={k: p for r in rulesets for k, p in r.policies.items()})
 
 
 def _nft() -> tuple[NftListing | None, frozenset[tuple[str, str]], list[str]]:
-    """What nft lists and iptables-nft-save prints, all of one generation."""
+    """(listing of nft, tables with the text of iptables-nft-save, why it was not read), all of one generation."""
     for _ in range(TRIES):
         with suppress(OSError), Nfnetlink() as nfnetlink:
             before = netlink_dump.generation(nfnetlink)
@@ -92,7 +98,15 @@ def _nft() -> tuple[NftListing | None, frozenset[tuple[str, str]], list[str]]:
 
 
 def with_saves(listed: NftListing, saved: listing.Saved) -> tuple[NftListing, frozenset[tuple[str, str]]]:
-    """The rules of iptables-nft's tables in the words of iptables-nft-save, where it printed as many; and which tables."""
+    """Replaces the rules of iptables-nft's tables by those that iptables-nft-save printed, where both have as many rules.
+
+    Args:
+        listed: What nft listed.
+        saved: Gives the rules that iptables-nft-save printed, by family and table.
+
+    Returns:
+        The listing, and the tables (family, table) whose rules were replaced.
+    """
     chains: dict[ChainKey, tuple[Rule, ...]] = dict(listed.ruleset.chains)
     tables = set()
     for family, table in {(f, t) for f, t, _ in chains if f in FAMILIES and t in listing.IPTABLES_TABLES}:

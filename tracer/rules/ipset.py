@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ipsets that rules ask, over netlink. Only asked where the kernel has them loaded: the question itself would load them."""
+"""Lists ipsets over netlink. Must be used only where the kernel has ip_set loaded: the request itself would load it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ LOADED = Path("/sys/module/ip_set")
 
 @dataclass(frozen=True)
 class IpSet:
-    """kind: "hash:ip,port". entries: how many it has."""
+    """An ipset without its elements.
+
+    Attributes:
+        name: Its name.
+        kind: Its type, such as "hash:ip,port".
+        entries: Number of its elements.
+    """
 
     name: str
     kind: str
@@ -20,11 +26,12 @@ class IpSet:
 
 
 def loaded() -> bool:
+    """Whether the kernel has ip_set."""
     return LOADED.exists()
 
 
 def sets() -> list[IpSet]:
-    """The sets of this thread's network namespace, by name, without what is in them. Raises OSError or pyroute2's errors."""
+    """The ipsets of this thread's network namespace, by name, without their elements. Raises OSError or pyroute2's errors."""
     from pyroute2 import IPSet
     from pyroute2.netlink.nfnetlink.ipset import IPSET_FLAG_LIST_HEADER
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tells which rules act, on a running node, for as long as a run lasts."""
+"""Sets up rule resolving on a running node for the duration of a run."""
 
 from __future__ import annotations
 
@@ -17,35 +17,42 @@ from tracer.rules.rule_resolver import RuleResolver
 @contextmanager
 def watching(
     namespaces: Namespaces,
-    acts: Container[tuple[str, str, int, str]],
+    watched: Container[tuple[str, str, int, str]],
     nft: bool,
     reader: Callable[[], TableReader] = TableReader,
-    through: Callable[[UpdateSource], UpdateSource] = lambda watch: watch,
+    wrap: Callable[[UpdateSource], UpdateSource] = lambda watch: watch,
 ) -> Iterator[tuple[RuleResolver, str]]:
-    """Rules are read and hits explained in the block. acts: the matches and targets of iptables that are watched. nft: whether
-    the probe of nftables' rules is on. With the hits comes why nftables' are not told, "" when they are.
+    """Reads rules and resolves rule hits within the block.
 
-    reader, through: for whoever wants to see what is read of legacy tables, and of nftables.
+    Args:
+        namespaces: The network namespaces to read.
+        watched: Matches and targets of iptables (kind, name, revision, family) that have a probe.
+        nft: Whether the probe of nftables' rules is attached.
+        reader: Makes the reader of legacy tables; a recording passes one that keeps what was read.
+        wrap: Wraps the source of nftables' updates; a recording passes a wrapper that stores them.
+
+    Yields:
+        (resolver, why): the rule resolver, and why rules of nftables are not resolved, "" if they are.
     """
     with ExitStack() as stack:
-        watch, why = None, ""
+        cache, why = None, ""
         if nft:
             try:
-                watch = SnapshotCache(through(stack.enter_context(live_watcher.watching(namespaces.own))))
-            except live_watcher.WatcherUnavailable as e:
+                cache = SnapshotCache(wrap(stack.enter_context(live.watching(namespaces.own))))
+            except live.WatcherUnavailable as e:
                 why = str(e)
-        hits = RuleResolver(legacy_rules(namespaces, acts, reader()), watch)
-        if watch:
-            watch.changed = hits.nft_changed
-        stack.callback(hits.close)
-        yield hits, why
+        resolver = RuleResolver(legacy_rules(namespaces, watched, reader()), cache)
+        if cache:
+            cache.changed = resolver.nft_changed
+        stack.callback(resolver.close)
+        yield resolver, why
 
 
 def legacy_rules(
-    namespaces: Namespaces, acts: Container[tuple[str, str, int, str]], reader: TableReader | None = None
+    namespaces: Namespaces, watched: Container[tuple[str, str, int, str]], reader: TableReader | None = None
 ) -> TableGenerations:
-    """Reads the legacy tables that are there now, in the background, and others when packets meet them."""
-    legacy = TableGenerations(reader or TableReader(), lambda act: act in acts)
+    """Reads the present legacy tables in the background, and other tables when packets meet them."""
+    legacy = TableGenerations(reader or TableReader(), lambda act: act in watched)
     for netns in namespaces.named():
         for family in ("ip", "ip6"):
             legacy.request(TableRequest(netns, family, ""))

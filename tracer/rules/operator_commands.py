@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator types to see a rule, a policy, or to delete a rule: with the tool of the back end that it is in.
+"""Shell commands that show or delete a rule, or show a policy, with the tool of the rule's back end.
 
-`iptables` alone may be either back end, and the wrong one shows nothing of the rule.
+The plain command `iptables` may use either back end, and the wrong one does not show the rule.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from collections.abc import Sequence
 from tracer.model.rule import Rule
 
 TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
-"""Of iptables; nftables has others, and may have these too."""
+"""Tables of iptables. nftables has others, and may also have tables with these names."""
 
 
 def shows(rule: Rule) -> str:
-    """The command that lists a rule's chain, with counters where they are kept."""
+    """The command that lists the chain of a rule, with counters if there are any."""
     if _of_iptables(rule):
         return f"{_tool(rule.family, legacy=not rule.handle)} -t {rule.table} -L {rule.chain} -v -n --line-numbers"
     return f"nft -a list chain {rule.family} {rule.table} {rule.chain}"
 
 
 def shows_policy(family: str, table: str, chain: str, *, legacy: bool) -> str:
-    """The command that shows a base chain's policy.
+    """The command that shows the policy of a base chain.
 
-    family: "ip" or "ip6". table: as hops have it, in nftables with its family.
+    Args:
+        family: "ip" or "ip6".
+        table: Table name as hops have it; in nftables with its family.
+        chain: The base chain.
+        legacy: Whether the chain belongs to legacy iptables.
     """
     of, _, name = table.rpartition(" ")
     if legacy or (name in TABLES and of in ("", "ip", "ip6")):
@@ -35,14 +39,14 @@ def shows_policy(family: str, table: str, chain: str, *, legacy: bool) -> str:
 
 
 def saves(rule: Rule, table: str = "") -> str:
-    """The command that prints all rules of the back end that a rule is in. table: only those of this table."""
+    """The command that prints all rules of a rule's back end; with `table`, only those of this table."""
     if not _of_iptables(rule):
         return f"nft -a list table {rule.family} {rule.table}"
     return f"{_tool(rule.family, legacy=not rule.handle)}-save" + (f" -t {table}" if table else "")
 
 
 def sockets(port: int, protocol: str) -> str:
-    """The command that shows which process waits on a port. Asked for all kinds of sockets, ss prints errors of some."""
+    """The command that shows the process that listens on a port. ss prints errors for some socket types, so one is given."""
     return f"ss -ln{_SS.get(protocol, 't')}p 'sport = :{port}'"
 
 
@@ -50,28 +54,35 @@ _SS = {"udp": "u", "sctp": "S"}
 
 
 def deletes(rule: Rule) -> str:
-    """The command that deletes a rule: by its text, which stays right when others come and go."""
+    """The command that deletes a rule, by its text, which stays valid when other rules are added or deleted."""
     if rule.text and _of_iptables(rule):
         return f"{_tool(rule.family, legacy=not rule.handle)} -t {rule.table} -D {rule.chain} {rule.text}"
-    return deletes_this_one(rule)
+    return deletes_by_position(rule)
 
 
-def deletes_this_one(rule: Rule) -> str:
-    """The same for one of several that have the same text: by its handle, or by its number of now."""
+def deletes_by_position(rule: Rule) -> str:
+    """The command that deletes one of several rules with the same text, by its handle or by its present number."""
     if rule.handle:
         return f"nft delete rule {rule.family} {rule.table} {rule.chain} handle {rule.handle}"
     return f"{_tool(rule.family, legacy=True)} -t {rule.table} -D {rule.chain} {rule.number}"
 
 
 def removes_chains(family: str, table: str, names: Sequence[str], *, legacy: bool) -> str:
-    """The commands that empty and then remove chains of iptables. names: with all that lead to one of them, so that each can be
-    removed. A name can have any character, so it is quoted."""
+    """The commands that empty and then remove chains of iptables.
+
+    Args:
+        family: "ip" or "ip6".
+        table: Their table.
+        names: The chains, together with all chains that jump to one of them, so that each can be removed. A name may have any
+            character, so it is quoted.
+        legacy: Whether the chains belong to legacy iptables.
+    """
     tool, quoted = f"{_tool(family, legacy=legacy)} -t {table}", " ".join(map(shlex.quote, names))
     return "; ".join(f"for c in {quoted}; do {tool} -{what} $c; done" for what in "FX")
 
 
 def _of_iptables(rule: Rule) -> bool:
-    """Legacy, or in nftables by iptables-nft: its text is then that of iptables-save."""
+    """Whether a rule is of legacy iptables or of iptables-nft, so that its text is that of iptables-save."""
     return not rule.handle or (rule.table in TABLES and rule.text.startswith(("-", "!")))
 
 

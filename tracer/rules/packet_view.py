@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packet as the rules see it."""
+"""The packet as rules see it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,23 @@ from tracer.events.table_trace import Shape
 
 @dataclass(frozen=True)
 class PacketView:
-    """What is known of the packet while it was in the table.
+    """The fields of a packet that are known while it is in a table.
 
-    family: "ip" or "ip6". Addresses as numbers; in_face, out_face: interface names as the kernel has them, 16 bytes as a
-    number. fragment: not the first one. sport, dport: of ICMP the type and code are icmp. mark: when the table began, None =
-    not known. shape: how much of the transport header is there. changed: what a target has changed to a value that is not
-    known, "src", "dst", "tcp_flags".
+    Attributes:
+        family: "ip" or "ip6".
+        src: Source address as a number.
+        dst: Destination address as a number.
+        in_face: Input interface name as the kernel has it, 16 bytes as a number.
+        out_face: Output interface name, likewise.
+        protocol: IP protocol number.
+        fragment: Whether it is a fragment other than the first.
+        sport: Source port, 0 for ICMP.
+        dport: Destination port, 0 for ICMP.
+        icmp: ICMP type and code.
+        tcp_flags: TCP flags.
+        mark: The packet's mark when the table began, None = not known.
+        shape: How much of the transport header is there.
+        changed: Fields that a target has changed to an unknown value: "src", "dst", "tcp_flags".
     """
 
     family: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rules a packet can get to: from the base chains by jumps, gotos and the elements of verdict maps.
+"""Finds the rules that a packet can reach: from the base chains by jumps, gotos and the elements of verdict maps.
 
-A program that goes, or changes its mode, leaves chains that nothing leads to any more. Their rules are there and never act.
+A program that is removed, or changes its mode, leaves chains behind that no rule leads to any more. Their rules never act.
 """
 
 from __future__ import annotations
@@ -15,32 +15,40 @@ _ENDS = frozenset({"ACCEPT", "DROP", "RETURN", "REJECT", "QUEUE"})
 
 
 class Reachability:
-    """The chains of one ruleset that a packet can get to. listed: what nft lists, for its native tables and verdict maps."""
+    """The chains of one ruleset that a packet can reach.
+
+    Args:
+        ruleset: The rules.
+        listed: The listing of nft, for native tables and verdict maps; None = no nftables.
+
+    Attributes:
+        chains: The reachable chains.
+        maps: Verdict maps (family, table, name) in which a reachable rule looks a packet up.
+    """
 
     def __init__(self, ruleset: Ruleset, listed: NftListing | None = None) -> None:
         self._ruleset, self._listed = ruleset, listed
         self.maps: set[ChainKey] = set()
-        """Verdict maps (family, table, name) that a rule within reach looks a packet up in."""
         # Every base chain has a policy, and no other chain has one.
         self.chains: set[ChainKey] = set()
         self._follow([key for key in ruleset.chains if key in ruleset.policies])
 
     def acting(self, chain: ChainKey) -> tuple[Rule, ...]:
-        """The rules of a chain that a packet can get to: none of an unreached chain, none behind one that ends it for all."""
-        return tuple(self._until_the_end(self._ruleset.chains[chain])) if chain in self.chains else ()
+        """The reachable rules of a chain: none of an unreachable chain, none after a rule that ends it for all."""
+        return tuple(self._reachable_rules(self._ruleset.chains[chain])) if chain in self.chains else ()
 
     def acts(self, rule: Rule) -> bool:
-        """Whether a packet can get to this rule."""
+        """Whether a packet can reach this rule."""
         return rule in self.acting((rule.family, rule.table, rule.chain))
 
-    def _follow(self, waiting: list[ChainKey]) -> None:
-        while waiting:
-            key = waiting.pop()
+    def _follow(self, pending: list[ChainKey]) -> None:
+        while pending:
+            key = pending.pop()
             if key in self.chains or key not in self._ruleset.chains:
                 continue
             self.chains.add(key)
             for rule in self.acting(key):
-                waiting += [(rule.family, rule.table, target) for target in self._targets(rule)]
+                pending += [(rule.family, rule.table, target) for target in self._targets(rule)]
 
     def _targets(self, rule: Rule) -> Iterator[str]:
         if rule.target:
@@ -71,14 +79,14 @@ class Reachability:
     def _body(self, rule: Rule) -> tuple[Expression, ...]:
         return self._listed.expressions.get((rule.family, rule.table, rule.chain, rule.handle), ()) if self._listed else ()
 
-    def _until_the_end(self, rules: tuple[Rule, ...]) -> Iterator[Rule]:
+    def _reachable_rules(self, rules: tuple[Rule, ...]) -> Iterator[Rule]:
         for rule in rules:
             yield rule
-            if self._for_all(rule):
+            if self._ends_for_all(rule):
                 return
 
-    def _for_all(self, rule: Rule) -> bool:
-        """Whether the chain ends here for every packet: the rule asks nothing, and does not come back."""
+    def _ends_for_all(self, rule: Rule) -> bool:
+        """Whether the chain ends here for every packet: the rule has no match, and its target does not return."""
         if rule.text.startswith(("-j ", "-g ")):
             return rule.text.startswith("-g ") or rule.target in _ENDS
         body = [e for e in self._body(rule) if "counter" not in e]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One way of a packet through the rules of a hook, as the simulations of both back ends give it."""
+"""A simulated path of a packet through the rules of a hook, the same for both back ends."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from fractions import Fraction
 from tracer.model.condition import Assumed, Condition
 from tracer.model.rule import RuleHit
 
-MOST = 512
-"""So many ways are followed; a Service of more endpoints is told by that many."""
+MAX_PATHS = 512
+"""Most paths that are followed; more raise TooManyPaths."""
 
 
 class TooManyPaths(Exception):
-    """There are too many ways through these rules."""
+    """There are too many paths through these rules."""
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What a translation would make of one end. kind: "DNAT", "SNAT", "MASQUERADE", "REDIRECT". address "": left to the
-    kernel; port 0: as it was, or left to the kernel.
+    """The result of a translation on one side.
+
+    Attributes:
+        kind: "DNAT", "SNAT", "MASQUERADE", "REDIRECT".
+        address: The new address, "" = chosen by the kernel.
+        port: The new port, 0 = unchanged or chosen by the kernel.
     """
 
     kind: str
@@ -31,10 +35,17 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class RulePath:
-    """One way through a table or chain. verdict: "ACCEPT", "DROP", "REJECT", "QUEUE". mark: behind it, None = not known.
+    """One path through a table or chain.
 
-    share: of all connections, by the rules' own choices. doubts: what it depends on that cannot be computed. assumed: what they
-    say, for the same question asked again.
+    Attributes:
+        hits: Rules that act on this path, in order.
+        verdict: "ACCEPT", "DROP", "REJECT", "QUEUE".
+        mark: The packet's mark at the end, None = not known.
+        rewrite: The translation, None = none.
+        reject: The answer of a REJECT, such as "icmp-port-unreachable"; "" = none.
+        share: Share of all connections that take this path, by the random choices of the rules.
+        conditions: What the path depends on and cannot be computed.
+        assumed: Answers that these conditions assume, for the same question asked again.
     """
 
     hits: tuple[RuleHit, ...] = ()
@@ -48,6 +59,14 @@ class RulePath:
 
 
 def with_condition(rule_path: RulePath, what: str, holds: bool, where: str, question: Hashable = None) -> RulePath:
-    """The way if that is so. question: what was asked, None = another answer may come when it is asked again."""
+    """The path with one more condition.
+
+    Args:
+        rule_path: The path so far.
+        what: What is asked, as text.
+        holds: The answer assumed on this path.
+        where: The rule that asks.
+        question: Key of the question, None = the answer may differ when it is asked again.
+    """
     assumed = rule_path.assumed if question is None else rule_path.assumed | {(question, holds)}
     return replace(rule_path, conditions=(*rule_path.conditions, Condition(what, holds, where)), assumed=assumed)

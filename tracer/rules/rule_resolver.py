@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins packets and rules: the walk of each table run, and which rule a connection's translation came from.
+"""Resolves the rules that packets met: the rule trace of each table run, and the rule behind a connection's translation.
 
-Only the first packet of a connection is asked of the nat table; its later packets, and the replies, are rewritten by what
-conntrack remembers. So the rule is remembered here by the connection's original tuple, zone and namespace.
+Only the first packet of a connection passes the nat table. Its later packets and the replies are rewritten from conntrack. So
+the rule is kept here by the connection's original tuple, zone and namespace.
 """
 
 from __future__ import annotations
@@ -26,66 +26,78 @@ from tracer.rules.nftables import reconstruct
 from tracer.util.bounded import Bounded
 
 CONNECTIONS_KEPT = 65536
+"""Most connections kept with the rule trace of their translation; the least recently used is evicted first."""
 PACKETS_KEPT = 65536
-"""Packets under way of which it is kept what their tables did."""
-MET_KEPT = 4096
-"""Generations of nftables' rules that a recording asks for, until they have been read."""
+"""Most open packets kept with their table traces."""
+GENERATIONS_KEPT = 4096
+"""Most generations of nftables' rules that a recording waits for."""
 DESTINATION_HOOKS = (HOOKS.index("PREROUTING"), HOOKS.index("OUTPUT"))
-"""Where the nat table changes destinations; elsewhere it changes sources."""
+"""Hooks where the nat table changes destinations; at the other hooks it changes sources."""
 TRANSLATIONS = frozenset({"dnat", "snat", "masquerade", "redirect", "netmap"})
+"""Targets of nftables that translate addresses."""
 NEW = 2
-"""Of event.ct_info: no packet of this connection has left yet."""
-BEFORE = RuleTrace(undecided="decided before tracing began")
-LOST = RuleTrace(undecided="the packet that decided was not seen: it came before tracing began, or events were lost")
-NO_HEADER = RuleTrace(undecided="the packet's header is not known: events were lost")
-DECIDING = ("hook", "table", "chain", "nat", "nft", "steps", "ruleset", "ipvs", "any", LEFT_OUT, "capture")
-"""How probes and kinds of events begin without which it may be missed that a new connection has taken an old one's place."""
+"""Value of event.ct_info: no packet of this connection has left yet."""
+DECIDED_EARLIER = RuleTrace(undecided="decided before tracing began")
+UNSEEN = RuleTrace(undecided="the packet that decided was not seen: it came before tracing began, or events were lost")
+UNKNOWN_HEADER = RuleTrace(undecided="the packet's header is not known: events were lost")
+DECISION_PROBES = ("hook", "table", "chain", "nat", "nft", "steps", "ruleset", "ipvs", "any", LEFT_OUT, "capture")
+"""Name prefixes of probes and event kinds. After a loss there, a new connection may have replaced an old one unnoticed."""
 
 
 @dataclass(frozen=True)
 class _Translation:
-    """A connection's translation on one side: by which packet, and its walk through the nat table.
+    """The translation of one side of a connection.
 
-    walk: None = no rules that are watched were asked, so something else translates here. time: when (ns, CLOCK_MONOTONIC). to:
-    the address and port that it gave. era: how often events had been lost before.
+    Attributes:
+        packet: Identity of the packet that decided it.
+        trace: Rule trace of that packet through the nat table. None = something else than a watched rule translates.
+        time: Time of the decision, ns, CLOCK_MONOTONIC.
+        to: The address and port after translation.
+        losses_before: Number of losses before it.
     """
 
     packet: int
     trace: RuleTrace | None
     time: int
     to: tuple[bytes, int]
-    era: int
+    losses_before: int
 
 
 class RuleResolver:
-    """What rules did to packets. legacy, nft: None = this run cannot tell.
+    """Resolves the rules that acted on packets.
 
-    replaced: told of replaced rules, with the time, what they are, and the thread that did it (0 = not known). given_up: of so
-    many packets it was not kept what their tables did.
+    Args:
+        legacy: Generations of legacy tables, None = not available in this run.
+        nft: Snapshots of nftables' rules, None = not available in this run.
+
+    Attributes:
+        replaced: Called for replaced rules with the time (ns, CLOCK_MONOTONIC), a name of the rules, and the thread that
+            replaced them (0 = not known).
+        shed: Packets whose table traces were given up.
     """
 
     def __init__(self, legacy: TableGenerations | None = None, nft: reconstruct.RefreshedSnapshots | None = None) -> None:
         self._legacy, self._nft = legacy, nft
-        self._noted: OrderedDict[int, dict[int, list[TableTrace]]] = OrderedDict()
+        self._table_traces: OrderedDict[int, dict[int, list[TableTrace]]] = OrderedDict()
         self.shed = 0
         self._runs: dict[reconstruct.RunKey, reconstruct.ChainRun] = {}
-        self._whole = True
+        self._is_whole = True
         self._connections: Bounded[object, _Translation] = Bounded(CONNECTIONS_KEPT)
         self._loss_count = 0
         self._replaced_at = 0
         self.replaced: Callable[[int, str, int], None] | None = None
-        self._generations_met: Bounded[tuple[int, int], None] = Bounded(MET_KEPT)
+        self._generations_met: Bounded[tuple[int, int], None] = Bounded(GENERATIONS_KEPT)
 
     def feed(self, batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Takes out of a batch what is not an event; returns the events. To be called for every drain, also an empty one."""
+        """Takes all rows but events out of a batch; returns the events. Must be called for every drain, also an empty one."""
         if self._nft:
             self._nft.refresh()
         events, rows, rulesets = table_trace.split(batch)
         if self._legacy:
-            for packet, time, noted in table_trace.noted(rows):
-                self._noted.setdefault(packet, {}).setdefault(time, []).append(noted)
-            while len(self._noted) > PACKETS_KEPT:
-                self._noted.popitem(last=False)
+            for packet, time, table in table_trace.noted(rows):
+                self._table_traces.setdefault(packet, {}).setdefault(time, []).append(table)
+            while len(self._table_traces) > PACKETS_KEPT:
+                self._table_traces.popitem(last=False)
                 self.shed += 1
             changes = list(table_trace.changes(rulesets))
             self._request_tables(self._legacy, events, changes)
@@ -100,21 +112,21 @@ class RuleResolver:
                     self.replaced(change.time, change.table, change.thread)
 
     def nft_changed(self, at: int) -> None:
-        """nftables' rules were seen to have changed. at: ns, CLOCK_MONOTONIC, when that was noticed."""
+        """Takes a change of nftables' rules. `at`: time when it was noticed, ns, CLOCK_MONOTONIC."""
         self._replaced_at = max(self._replaced_at, at)
         if self.replaced:
             self.replaced(at, "nftables' rules (noticed within 0.1 s)", 0)
 
     @staticmethod
     def _request_tables(legacy: TableGenerations, events: npt.NDArray[Any], changes: list[TableLookup | TableReplaced]) -> None:
-        """Has the tables read that these events met."""
+        """Requests the tables that these events met."""
         legacy.add_changes(changes)
         tables = events[events["kind"] == Kind.EVENT_TABLE]
         for at in np.unique(tables["object"], return_index=True)[1] if len(tables) else ():
             legacy.request_for(table_trace.event(tables[at]))
 
     def prefetch(self, batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """In place of `take`, where nothing will be explained: has all rules read that a batch met, and keeps nothing of it."""
+        """In place of `feed`, where no packet is explained: requests all rules that a batch met and keeps nothing of it."""
         events, _, rulesets = table_trace.split(batch)
         if self._legacy:
             changes = list(table_trace.changes(rulesets))
@@ -133,90 +145,93 @@ class RuleResolver:
 
     @property
     def is_reading(self) -> bool:
-        """Whether rules that `ahead` asked for are being read."""
+        """Whether rules that `prefetch` requested are being read."""
         nft, legacy = self._nft, self._legacy
         return bool((legacy and legacy.is_reading) or (nft and any([nft.is_coming(*g) for g in self._generations_met])))
 
     def is_waiting_for(self, records: Sequence[Any]) -> bool:
-        """Whether rules that acted on a packet are being read. records: its events and hits."""
+        """Whether rules that acted on a packet are being read. `records`: its events and hits."""
         legacy, nft = self._legacy, self._nft
         if legacy and any([legacy.is_waiting_for(e) for e in records if e.kind == Kind.EVENT_TABLE]):
             return True
         return nft is not None and any([nft.is_coming(*g) for g in reconstruct.generations(records)])
 
-    def begin_packet(self, records: Sequence[Any], whole: bool) -> None:
-        """A packet is about to be explained. records: its events and hits, in order. whole: nothing of it was lost."""
-        self._runs, self._whole = reconstruct.runs(records) if self._nft else {}, whole
+    def begin_packet(self, records: Sequence[Any], is_whole: bool) -> None:
+        """Prepares for the hops of one packet. `records`: its events and hits, in order. `is_whole`: none was lost."""
+        self._runs, self._is_whole = reconstruct.runs(records) if self._nft else {}, is_whole
 
     def resolve(self, e: Event) -> dict[str, Any]:
-        """The fields of an event's hop that tell which rules acted. To be called in the order of a packet's events."""
+        """The hop fields of an event that state which rules acted. Must be called in the order of a packet's events."""
         if self._legacy and e.kind == Kind.EVENT_TABLE:
             if e.flags & Flag.FLAG_NO_HEADER:
-                return {"rule_trace": NO_HEADER}
-            walk = self._legacy.reconstruct(e, self._noted.get(e.packet, {}).get(e.time, []))
+                return {"rule_trace": UNKNOWN_HEADER}
+            rule_trace = self._legacy.reconstruct(e, self._table_traces.get(e.packet, {}).get(e.time, []))
             if e.flags & Flag.FLAG_HAS_CT and e.table.split(b"\0")[0] == b"nat":
-                self._remember(e, e.hook in DESTINATION_HOOKS, walk)
-            return {"rule_trace": walk}
+                self._keep(e, e.hook in DESTINATION_HOOKS, rule_trace)
+            return {"rule_trace": rule_trace}
         run = self._runs.get(reconstruct.run_key(e)) if self._nft and e.kind == Kind.EVENT_CHAIN else None
         if self._nft and run and run.hits:
-            walk = reconstruct.reconstruct(e, run, self._nft, self._whole)
-            connection = _connection(e, e.hook in DESTINATION_HOOKS)
-            known = e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER
-            if known and (translates(walk) or (walk.undecided and connection not in self._connections)):
-                self._remember(e, e.hook in DESTINATION_HOOKS, walk)
-            return {"rule_trace": walk, **reconstruct.named(e, run, self._nft)}
+            rule_trace = reconstruct.reconstruct(e, run, self._nft, self._is_whole)
+            connection = _connection_key(e, e.hook in DESTINATION_HOOKS)
+            is_known = e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER
+            if is_known and (translates(rule_trace) or (rule_trace.undecided and connection not in self._connections)):
+                self._keep(e, e.hook in DESTINATION_HOOKS, rule_trace)
+            return {"rule_trace": rule_trace, **reconstruct.named(e, run, self._nft)}
         if (self._legacy or self._nft) and e.kind == Kind.EVENT_NAT:
             # In the reply direction a rewritten source undoes a DNAT.
             destination = bool(e.manip & 1) != bool(e.manip & 2)
-            decided = self._decided(e, destination)
-            if not decided and e.ct_info == NEW and self._whole:
-                decided = self._remember(e, destination, None)
-            caused = decided.trace if decided else LOST if self._loss_count or not self._whole else BEFORE
-            return {"rule_trace": caused, "from_conntrack": not decided or decided.packet != e.packet}
+            decided = self._kept_translation(e, destination)
+            if not decided and e.ct_info == NEW and self._is_whole:
+                decided = self._keep(e, destination, None)
+            trace = decided.trace if decided else UNSEEN if self._loss_count or not self._is_whole else DECIDED_EARLIER
+            return {"rule_trace": trace, "from_conntrack": not decided or decided.packet != e.packet}
         return {}
 
     def forget(self, packet: int) -> None:
-        """A packet has been explained: what was noted for it is no longer needed."""
-        self._noted.pop(packet, None)
+        """Drops the table traces of a packet that has been explained."""
+        self._table_traces.pop(packet, None)
 
     def add_losses(self, losses: Sequence[Loss]) -> None:
-        """Events were lost: a connection that is remembered may be another one by now, with the same addresses and ports."""
-        self._loss_count += any(loss.probe.startswith(DECIDING) for loss in losses)
+        """Takes losses: after one, a kept connection may have been replaced by another with the same addresses and ports."""
+        self._loss_count += any(loss.probe.startswith(DECISION_PROBES) for loss in losses)
 
     def close(self) -> None:
-        """Ends the reading of rules; what has been read stays known."""
+        """Stops reading rules. What has been read stays available."""
         if self._legacy:
             self._legacy.close()
 
-    def _decided(self, e: Event, destination: bool) -> _Translation | None:
-        """What is remembered of an event's connection. Where events were lost since, it counts only if a connection that began
-        unseen would have met the same rules, and got the same translation as this packet has."""
-        decided = self._connections.get(_connection(e, destination))
+    def _kept_translation(self, e: Event, destination: bool) -> _Translation | None:
+        """The kept translation of an event's connection, None = none.
+
+        After a loss it is used only if this packet has the same translation and no rules were replaced since: a connection that
+        began unseen would then have met the same rules.
+        """
+        decided = self._connections.get(_connection_key(e, destination))
         if (
             decided
-            and decided.era != self._loss_count
-            and (decided.to != _given(e, destination) or decided.time < self._replaced_at)
+            and decided.losses_before != self._loss_count
+            and (decided.to != _translated_end(e, destination) or decided.time < self._replaced_at)
         ):
             return None
         return decided
 
-    def _remember(self, e: Event, destination: bool, trace: RuleTrace | None) -> _Translation:
-        connection = _connection(e, destination)
-        decided = _Translation(e.packet, trace, e.time, _given(e, destination), self._loss_count)
+    def _keep(self, e: Event, destination: bool, trace: RuleTrace | None) -> _Translation:
+        connection = _connection_key(e, destination)
+        decided = _Translation(e.packet, trace, e.time, _translated_end(e, destination), self._loss_count)
         self._connections[connection] = decided
         return decided
 
 
 def translates(trace: RuleTrace) -> bool:
-    """Whether a walk through an nftables chain ended in a translation."""
+    """Whether a rule trace of an nftables chain ended in a translation."""
     last = trace.hits[-1] if trace.hits else None
     return bool(last and last.rule and last.rule.target.lower() in TRANSLATIONS)
 
 
-def _given(e: Event, destination: bool) -> tuple[bytes, int]:
-    """The address and port that a connection's translation gave it, on one side."""
+def _translated_end(e: Event, destination: bool) -> tuple[bytes, int]:
+    """The address and port of a connection after translation, on one side."""
     return (e.reply_src, e.reply_sport) if destination else (e.reply_dst, e.reply_dport)
 
 
-def _connection(e: Event, destination: bool) -> object:
+def _connection_key(e: Event, destination: bool) -> object:
     return (destination, e.netns, e.zone, e.protocol, e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what `iptables-save`, `ip6tables-save` and `iptables-nft-save` print, with or without -c, into a Ruleset."""
+"""Parses the output of `iptables-save`, `ip6tables-save` and `iptables-nft-save`, with or without -c, into a Ruleset."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 def parse(text: str, family: str = "ip", backend: str = "legacy", netns: int = 0, generation: str = "") -> Ruleset:
-    """The tables of one save; family: "ip" or "ip6", which the text does not tell. Lines that are no rules are passed over.
+    """Parses the tables of one output; lines that are no rules are ignored.
 
-    Rule.text is the line without its counters and "-A CHAIN"; Rule.comment has no quotes and no backslashes left.
+    Args:
+        text: The output.
+        family: "ip" or "ip6", which the text does not contain.
+        backend: Ruleset.backend.
+        netns: Ruleset.netns, inode.
+        generation: Ruleset.generation.
+
+    Returns:
+        The rules. Rule.text is the line without counters and "-A CHAIN"; Rule.comment has no quotes and backslashes left.
     """
     chains: dict[ChainKey, list[Rule]] = {}
     policies: dict[ChainKey, str] = {}
@@ -43,12 +51,12 @@ def parse(text: str, family: str = "ip", backend: str = "legacy", netns: int = 0
 
 
 def rule(family: str, table: str, chain: str, number: int, text: str, handle: int = 0) -> Rule:
-    """A rule from its line. Its target is found outside of quotes: a comment may say " -j "."""
+    """A rule from its line. The target is searched outside of quotes, for a comment may contain " -j "."""
     return Rule(family, table, chain, number, text, comment(text), target(text), handle)
 
 
 def comment(text: str) -> str:
-    """What stands after --comment, as its writer meant it; "" when there is none."""
+    """The text after --comment, unquoted; "" if there is none."""
     if "--comment " not in text:
         return ""
     found = _COMMENT.search(text)
@@ -59,14 +67,14 @@ def comment(text: str) -> str:
 
 
 @lru_cache(4096)
-def _bare(text: str) -> str:
+def _last_target(text: str) -> str:
     found = _TARGET.findall(text)
     return found[-1] if found else ""
 
 
 def target(text: str) -> str:
-    """The chain or target after -j or -g; "" when the rule only counts."""
+    """The chain or target after -j or -g; "" if the rule only counts."""
     tail = text.rsplit(" -j ", 1)
     if len(tail) == 2 and '"' not in tail[1]:
         return tail[1].split(" ", 1)[0]
-    return _bare(_QUOTED.sub('""', text))
+    return _last_target(_QUOTED.sub('""', text))

@@ -35,7 +35,7 @@ KUBE = Rule("ip6", "kube-proxy", "services", 2, "jump x", handle=9)
     ids=["legacy", "IPv6", "without text", "iptables-nft", "nft in iptables' table", "nftables"],
 )  # fmt: skip
 def test_a_rule(rule: Rule, shown: str, deleted: str, this_one: str) -> None:
-    assert (operator_commands.shows(rule), operator_commands.deletes(rule), operator_commands.deletes_this_one(rule)) == (
+    assert (operator_commands.shows(rule), operator_commands.deletes(rule), operator_commands.deletes_by_position(rule)) == (
         shown,
         deleted,
         this_one,

@@ -20,8 +20,7 @@ from tracer.packets.assembler import PacketAssembler
 from tracer.rules import rule_resolver as hits_module
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.save_join import SavedRules
-from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
-from tracer.rules.rule_resolver import BEFORE, LOST, NO_HEADER, RuleResolver
+from tracer.rules.resolver import DECIDED_EARLIER, UNKNOWN_HEADER, UNSEEN, RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -90,12 +89,12 @@ def test_a_connection_from_before() -> None:
     assembler, *_ = traced()
     assembler.feed(reply().batch)
     (answer,) = assembler.flush()
-    assert told(answer) == [("nat", BEFORE.undecided, True)]
+    assert told(answer) == [("nat", DECIDED_EARLIER.undecided, True)]
 
 
 @pytest.mark.parametrize(
     ("probe", "answer", "rule"),
-    [("table", reply, "PREROUTING 1 > A 1"), ("drop", reply, "PREROUTING 1 > A 1"), ("table", other_reply, LOST.undecided),
+    [("table", reply, "PREROUTING 1 > A 1"), ("drop", reply, "PREROUTING 1 > A 1"), ("table", other_reply, UNSEEN.undecided),
      ("drop", other_reply, "PREROUTING 1 > A 1")],
     ids=["same translation", "same, of no rule", "another translation", "another, of no rule"],
 )  # fmt: skip
@@ -118,7 +117,7 @@ def test_after_a_loss_and_other_rules_nothing_is_concluded() -> None:
     hits.nft_changed(2_000_000_000)
     assembler.add_losses([Loss("table", -1, 1, "another probe was running")], 2_100_000_000)
     assembler.feed(reply().batch)
-    assert told(assembler.flush()[0]) == [("nat", LOST.undecided, True)]
+    assert told(assembler.flush()[0]) == [("nat", UNSEEN.undecided, True)]
 
 
 def test_a_part_that_is_missing_is_no_sign_of_another_translator() -> None:
@@ -126,7 +125,7 @@ def test_a_part_that_is_missing_is_no_sign_of_another_translator() -> None:
     assembler, *_ = traced()
     new = Trail(CLIENT, orig=CLIENT, reply=turned(HALF), ct_info=2, pf=2).lose().nat("PREROUTING", 1, HALF).hook("PREROUTING")
     assembler.feed(new.batch)
-    assert told(assembler.flush()[0]) == [("nat", LOST.undecided, True)]
+    assert told(assembler.flush()[0]) == [("nat", UNSEEN.undecided, True)]
 
 
 def test_no_rule_is_computed_from_a_header_that_was_lost() -> None:
@@ -140,7 +139,7 @@ def test_no_rule_is_computed_from_a_header_that_was_lost() -> None:
     assembler.feed(np.concatenate([table.rows[0], table.now(netns=200, orig=None, reply=None).hook("INPUT").rows[1]]))
     read(node, shelf)
     (packet,) = assembler.flush()
-    assert told(packet) == [("table", NO_HEADER.undecided, False)]
+    assert told(packet) == [("table", UNKNOWN_HEADER.undecided, False)]
 
 
 def test_what_no_legacy_table_translates() -> None:
@@ -180,6 +179,6 @@ def test_notes_of_packets_that_never_end_are_bounded(monkeypatch: pytest.MonkeyP
     rows = np.zeros(50, STEPS)
     rows["kind"], rows["packet"], rows["time"], rows["count"] = Kind.EVENT_STEPS, np.arange(1, 51), 300, 1
     rules.feed(rows.view(record.DTYPE))
-    assert len(rules._noted) == 10 and rules.shed == 40
+    assert len(rules._table_traces) == 10 and rules.shed == 40
     trail = Trail(CLIENT, 1, start=300, pf=2).table("PREROUTING", "nat", object=0x1000, state=WATCHED + 1)
     assert rules.resolve(next(record.events(trail.batch)))["rule_trace"].undecided == "a part of what the table did was lost"

@@ -14,7 +14,7 @@ from tracer.events.table_trace import Shape
 from tracer.rules.iptables.entry import Extension, TableHeader
 from tracer.rules.iptables.matches import compute, ends_match
 from tracer.rules.packet_view import PacketView
-from tracer.rules.xt_targets import NEVER, thrown_by
+from tracer.rules.xt_targets import NO_HOTDROP_MATCHES, hotdrop_clause
 
 HEADERS_END = "the packet's IPv6 extension headers end too early (malformed), so no rule with a protocol can look at it"
 _NO_HEADER = frozenset({Shape.SHAPE_NO_HEADER, Shape.SHAPE_NO_PORTS})
@@ -28,7 +28,7 @@ def clause(match: Extension, packet: PacketView) -> str:
         return "the packet is a fragment that begins inside its TCP header, which match tcp does not let through (malformed)"
     if (match.name, match.revision) in _COMPUTED:
         return f"the packet is too short for match {match.name} (malformed)"
-    return thrown_by(match.name)
+    return hotdrop_clause(match.name)
 
 
 def header_throws(header: TableHeader, packet: PacketView) -> bool | None:
@@ -42,7 +42,7 @@ def throws(match: Extension, packet: PacketView) -> bool | None:
     function = _COMPUTED.get((match.name, match.revision))
     if function:
         return None if packet.shape == Shape.SHAPE_UNKNOWN else function(match, packet)
-    return False if match.name in NEVER else None
+    return False if match.name in NO_HOTDROP_MATCHES else None
 
 
 def _tcp(match: Extension, packet: PacketView) -> bool | None:

@@ -22,7 +22,7 @@ from tracer.rules.iptables.mark import MarkChange
 from tracer.rules.iptables.matches import compute, header_matches, packet_after
 from tracer.rules.iptables.table import RETURN, Table
 from tracer.rules.packet_view import PacketView
-from tracer.rules.xt_targets import NEVER
+from tracer.rules.xt_targets import NO_HOTDROP_MATCHES
 
 FALSE, TRUE, UNKNOWN, TARGET = range(4)
 RULES_TO_TRY = 100_000
@@ -216,12 +216,12 @@ class _Search:
             return False if hotdrop else compute(match, packet, mark), step, False, hotdrop
         steps = self.seen.steps
         if step >= len(steps):
-            return None, (step if self.seen.lost else -1), False, None if match.name not in NEVER else False
+            return None, (step if self.seen.lost else -1), False, None if match.name not in NO_HOTDROP_MATCHES else False
         at, what = steps[step]
         if at != match.at or what == TARGET:
             return None, -1, False, False
         answer, seen = (None if what == UNKNOWN else what == TRUE), what != UNKNOWN
-        hotdrop = False if match.name in NEVER else None
+        hotdrop = False if match.name in NO_HOTDROP_MATCHES else None
         if self.seen.hotdrop is not None and (seen or self.seen.hotdrop):
             hotdrop = self.seen.hotdrop == step + 1
         return answer, step + 1, seen, hotdrop

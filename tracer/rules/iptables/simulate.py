@@ -26,7 +26,7 @@ from tracer.rules.iptables.rule_parser import options_of
 from tracer.rules.iptables.table import RETURN, Table
 from tracer.rules.match_context import MatchContext, assumption, question_of
 from tracer.rules.packet_view import PacketView
-from tracer.rules.rule_path import MOST, Rewrite, RulePath, TooManyPaths, with_condition
+from tracer.rules.rule_path import MAX_PATHS, Rewrite, RulePath, TooManyPaths, with_condition
 
 ANY_PORT = 46883
 """A source port that stands for all that a match does not name."""
@@ -55,8 +55,8 @@ class IptablesSimulator:
         self._tried, self._world = 0, world
         open_states = [_Simulation(self.table.hooks[hook], RulePath(mark=packet.mark, assumed=world.assumed), packet)]
         while open_states:
-            if len(found) + len(open_states) > MOST:
-                raise TooManyPaths(f"more than {MOST} ways")
+            if len(found) + len(open_states) > MAX_PATHS:
+                raise TooManyPaths(f"more than {MAX_PATHS} ways")
             state = open_states.pop()
             found += self._follow(state, open_states, hook, sport_known)
         return sorted(found, key=lambda w: bool(w.conditions))

@@ -15,7 +15,7 @@ from tracer.model.rule import NFT_FAMILIES, ChainKey
 from tracer.node.nfnetlink import MOST, Nfnetlink, TooManyMessages, attribute, attributes, items, number, text
 from tracer.rules.nftables import verdict_maps
 from tracer.rules.nftables.verdict_maps import MapElement, VerdictMap, element
-from tracer.rules.xt_targets import NEVER
+from tracer.rules.xt_targets import NO_HOTDROP_MATCHES
 from tracer.util.lazy import LazyList
 
 GETTABLE, GETCHAIN, GETRULE, GETSET, GETSETELEM, GETGEN = 1, 4, 7, 10, 13, 16
@@ -152,7 +152,7 @@ def dumped_rule(a: Mapping[int, bytes]) -> DumpedRule:
         if name == "match" and text(data.get(1)) == "comment":
             comment = text(data.get(3, b"").split(b"\0")[0])
         elif name == "match":
-            matches += {text(data.get(1))} - NEVER
+            matches += {text(data.get(1))} - NO_HOTDROP_MATCHES
         elif name == "lookup":
             if 3 in data and number(data[3]) == _VERDICT_REGISTER:
                 lookup, lookups = (text(data.get(1)), _place(number(data.get(2)))), lookups + 1

@@ -20,7 +20,7 @@ from tracer.rules.nftables.format import expression as words
 from tracer.rules.nftables.format import operand
 from tracer.rules.nftables.json_parser import BaseChain, Expression, NftListing
 from tracer.rules.packet_view import PacketView
-from tracer.rules.rule_path import MOST, Rewrite, RulePath, TooManyPaths, with_condition
+from tracer.rules.rule_path import MAX_PATHS, Rewrite, RulePath, TooManyPaths, with_condition
 
 _REJECTS = {("icmp", "ip"): "icmp-port-unreachable", ("icmpv6", "ip6"): "icmp6-port-unreachable"}
 _IDLE = frozenset({
@@ -74,8 +74,8 @@ class NftablesSimulator:
         tried = 0
         while open_states:
             tried += 1
-            if len(found) + len(open_states) > MOST or tried > 100_000:
-                raise TooManyPaths(f"more than {MOST} ways")
+            if len(found) + len(open_states) > MAX_PATHS or tried > 100_000:
+                raise TooManyPaths(f"more than {MAX_PATHS} ways")
             state = open_states.pop()
             rules = self.listed.ruleset.chain(self._family, self._table, state.chain)
             if state.next < len(rules):

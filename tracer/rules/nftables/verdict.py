@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tracer.model.rule import Rule
 from tracer.rules.ending_targets import ENDS
-from tracer.rules.xt_targets import thrown_by
+from tracer.rules.xt_targets import hotdrop_clause
 
 CONTINUE, JUMP, GOTO, RETURN = -1, -3, -4, -5
 DROP, ACCEPT, STOLEN, QUEUE = range(4)
@@ -53,4 +53,4 @@ def thrown(code: int, rule: Rule, leads_on: bool, matches: Sequence[str]) -> str
     """
     if code < 0 or code & MASK != DROP or not (leads_on or rule.target in _NEVER_DROP):
         return ""
-    return thrown_by(" or ".join(matches)) if matches else ""
+    return hotdrop_clause(" or ".join(matches)) if matches else ""
