@@ -29,7 +29,7 @@ from tracer.rules.backends import nft_loaded
 from tracer.rules.iptables import sockopt
 from tracer.rules.iptables.assemble import assemble
 from tracer.rules.iptables.blob import BlobTable
-from tracer.rules.iptables.encode import WORDS
+from tracer.rules.iptables.encode import TEXT_REVISION
 
 pytestmark = pytest.mark.thorough
 
@@ -99,7 +99,7 @@ def test_an_assembled_table_is_the_kernels_own(node: None, plain: None, mode: st
                     assert mine.target_name(made.at) == kernels.target_name(theirs.at)
                     for one, other in zip(made.matches, theirs.matches, strict=True):
                         assert one.name == other.name
-                        if one.revision != WORDS:
+                        if one.revision != TEXT_REVISION:
                             assert one.revision == other.revision
                             assert other.data.startswith(one.data.rstrip(b"\0")), (made, theirs)
                             compared += 1

@@ -39,7 +39,12 @@ def assumption(assumed: Assumed, question: Hashable) -> bool | None:
 
 
 class MatchContext(Protocol):
-    """What matches ask beside the packet. states: of conntrack, as "NEW", "DNAT". assumed: on the way so far."""
+    """Answers questions of matches about the state beside the packet.
+
+    Attributes:
+        states: States of conntrack, such as "NEW", "DNAT".
+        assumed: Answers assumed on the path so far.
+    """
 
     @property
     def states(self) -> frozenset[str]: ...

@@ -14,7 +14,7 @@ from tracer.capture.format.codec import MalformedRecord, from_json, to_json
 from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.rules.iptables.blob import BlobTable
 from tracer.rules.iptables.entry import MalformedTable
-from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot, joined
+from tracer.rules.iptables.reader import TableRequest, TableSnapshot, join_text
 from tracer.rules.nftables.snapshot import Snapshot
 from tracer.rules.nftables.watcher import RulesetUpdate
 
@@ -40,9 +40,8 @@ def decode_reading(body: Any) -> TableSnapshot:
             return snapshot
         blob = base64.b64decode(stored["blob"])
         places = {k: v for k, v in stored["hooks"]}, {k: v for k, v in stored["underflows"]}
-        table = BlobTable(request.family, request.table, blob, *places)
-        text = joined(table, stored["text"])
-        return TableSnapshot(request, snapshot.thread, snapshot.began, snapshot.ended, table, text, snapshot.why)
+        table = BlobTable(wanted.family, wanted.table, blob, *places)
+        return TableSnapshot(wanted, made.thread, made.began, made.ended, table, join_text(table, stored["text"]), made.why)
     except (KeyError, TypeError, ValueError, AttributeError, MalformedTable, RecursionError) as e:
         raise MalformedRecord(f"a reading of legacy rules ({e})") from e
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of legacy iptables: read from the kernel, reconstruct a traversed path, simulate a packet.
+"""Rules of legacy iptables: reads them from the kernel, reconstructs rule traces, simulates packets.
 
 Must not know: nftables, IPVS.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table as the kernel would have it, from what iptables-save printed: so that one engine serves rules that were read as text.
+"""Builds a table in the kernel's layout from the output of iptables-save, so that one engine also serves rules read as text.
 
-tracer/rules/iptables/rule_parser.py takes its rules apart, tracer/rules/iptables/encode.py lays them out as in the kernel.
-Offsets are those of no real blob: they only tell rules apart.
+tracer/rules/iptables/rule_parser.py parses its rules, tracer/rules/iptables/encode.py lays them out as in the kernel. Offsets
+are not those of a real blob; they only distinguish rules.
 """
 
 from __future__ import annotations
@@ -12,21 +12,27 @@ from collections.abc import Iterable, Iterator
 
 from tracer.model.rule import Rule, Ruleset
 from tracer.rules.iptables import encode
-from tracer.rules.iptables.encode import EVERYTHING
+from tracer.rules.iptables.encode import MATCH_ALL
 from tracer.rules.iptables.entry import Entry, Extension
 from tracer.rules.iptables.rule_parser import parse, split
 from tracer.rules.iptables.table import HOOKS, VERDICTS, Table
 
 STEP = 8
+"""Bytes from one offset to the next."""
 _VERDICTS = {name: number for number, name in VERDICTS.items()}
 
 
 class UnknownOption(Exception):
-    """A rule has a word in it that this program does not know the meaning of."""
+    """A rule has an option that this program does not know."""
 
 
 class AssembledTable(Table):
-    """A table whose rules are all at hand. entries: by offset; lists: offsets of a chain's rules."""
+    """A table with all rules decoded.
+
+    Attributes:
+        entries: Rules by offset.
+        lists: Offsets of each chain's rules.
+    """
 
     def __init__(self, family: str, name: str, lists: dict[str, list[int]], starts: dict[int, str]) -> None:
         self.family, self.name, self.starts = family, name, starts
@@ -47,11 +53,23 @@ class AssembledTable(Table):
 
     def target_name(self, at: int) -> str:
         e = self.entries[at]
-        return e.target.name if e.verdict is None else self.named(e.verdict, e.next)
+        return e.target.name if e.verdict is None else self.verdict_name(e.verdict, e.next)
 
 
 def assemble(ruleset: Ruleset, family: str, name: str) -> tuple[Table, dict[int, Rule]]:
-    """The table, and its rules by their offset. Raises UnknownOption, with the rule that is not."""
+    """Builds one table of a ruleset.
+
+    Args:
+        ruleset: Rules with the text that iptables-save printed.
+        family: "ip" or "ip6".
+        name: The table.
+
+    Returns:
+        The table, and its rules by offset.
+
+    Raises:
+        UnknownOption: A rule could not be parsed; the message names it.
+    """
     chains = {c: rules for (f, t, c), rules in ruleset.chains.items() if (f, t) == (family, name)}
     order = [c for c in HOOKS if c in chains] + [c for c in chains if c not in HOOKS]
     starts, at = {}, 0
@@ -68,7 +86,7 @@ def assemble(ruleset: Ruleset, family: str, name: str) -> tuple[Table, dict[int,
             table.lists[chain].append(at)
             at += STEP
         policy = ruleset.policies.get((family, name, chain), "ACCEPT") if chain in HOOKS else "RETURN"
-        table.entries[at] = Entry(at, at + STEP, EVERYTHING, (), _standard(at, _VERDICTS[policy]), False, chain, 0)
+        table.entries[at] = Entry(at, at + STEP, MATCH_ALL, (), _standard(at, _VERDICTS[policy]), False, chain, 0)
         if chain in HOOKS:
             table.hooks[HOOKS.index(chain)], table.underflows[HOOKS.index(chain)] = starts[chain], at
     return table, rules
@@ -80,10 +98,10 @@ def _standard(at: int, verdict: int) -> Extension:
 
 def _entry(rule: Rule, at: int, starts: dict[str, int]) -> Entry:
     try:
-        written = parse(split(rule.text))
-        header = encode.header(written.head, rule.family)
-        matches = tuple(encode.match(name, options, at) for name, options in written.matches)
-        target, options = written.target
+        parsed = parse(split(rule.text))
+        header = encode.header(parsed.head, rule.family)
+        matches = tuple(encode.match(name, options, at) for name, options in parsed.matches)
+        target, options = parsed.target
         if not target:
             ext = _standard(at, at + STEP)
         elif target in starts or target in _VERDICTS:
@@ -92,9 +110,9 @@ def _entry(rule: Rule, at: int, starts: dict[str, int]) -> Entry:
             ext = encode.target(target, options, at)
     except (ValueError, IndexError, KeyError) as e:
         raise UnknownOption(f"{rule.chain} {rule.number}: {rule.text} ({e})") from e
-    return Entry(at, at + STEP, header, matches, ext, written.goto, rule.chain, rule.number)
+    return Entry(at, at + STEP, header, matches, ext, parsed.goto, rule.chain, rule.number)
 
 
 def tables(ruleset: Ruleset) -> Iterator[tuple[str, str]]:
-    """(family, table) of each table in it."""
+    """(family, table) of each table in a ruleset."""
     yield from dict.fromkeys((family, table) for family, table, _ in ruleset.chains)

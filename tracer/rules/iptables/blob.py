@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of one legacy table as the kernel has them: the blob that getsockopt(IPT_SO_GET_ENTRIES) copies out.
 
-A rule is an entry: address part, matches, one target. Its byte offset is what the kernel side names it by, and what jumps
-lead to. A chain begins at its hook's entry, or behind an ERROR target that holds its name, and ends with a rule of its own:
-the policy, or the return. What is in a rule: tracer/rules/iptables/entry.py.
+A rule is an entry: address part, matches, one target. The kernel side and jumps name it by its byte offset. A chain begins at
+the entry of its hook, or after an ERROR target that holds its name. It ends with an entry of its own: the policy, or the
+return. Layout of a rule: tracer/rules/iptables/entry.py.
 """
 
 from __future__ import annotations
@@ -21,13 +21,21 @@ from tracer.util.octets import c_text, decoded
 
 _COUNTERS = 16
 _ERROR, _CHAIN = b"ERROR\0", 30
-"""Name of the target that stands before a chain, and how long the chain's name may be."""
+"""Name of the target that stands before a chain, and the greatest length of a chain's name, bytes."""
 
 
 class BlobTable(Table):
-    """A blob, gone through once for where rules and chains begin; a rule is decoded when it is asked for.
+    """A table in a blob. The offsets of rules and chains are read once; a rule is decoded on demand. Counters are not kept.
 
-    Counters are not kept. Raises MalformedTable, also when a rule is decoded.
+    Args:
+        family: "ip" or "ip6".
+        name: The table.
+        blob: Its entries.
+        hooks: Offset of each base chain's first rule, by hook number.
+        underflows: Offset of each base chain's policy, by hook number.
+
+    Raises:
+        MalformedTable: The blob is malformed; also raised when a rule is decoded.
     """
 
     def __init__(
@@ -56,8 +64,8 @@ class BlobTable(Table):
             raise MalformedTable(f"{name}: {e!r}") from e
 
     def _chains(self) -> tuple[dict[int, str], dict[str, tuple[int, int]]]:
-        """Chain by the offset of its first rule; and of each chain which entries are its rules, as [first, last)."""
-        # A target begins with its size, in two bytes, and its name; and everything here is a multiple of 8 bytes long.
+        """(chain by the offset of its first rule, indexes [first, last) of the rules of each chain)."""
+        # A target begins with its size, in two bytes, and its name. The length of everything here is a multiple of 8 bytes.
         names = np.frombuffer(self._blob, np.uint64)[self._targets // 8] >> np.uint64(16)
         bounds = np.flatnonzero(names == int.from_bytes(_ERROR, "little"))
         if not len(bounds) or bounds[-1] != len(self._offsets) - 1:
@@ -66,11 +74,11 @@ class BlobTable(Table):
             self._targets[bounds[:-1], None] + np.arange(EXTENSION.size, EXTENSION.size + _CHAIN)
         ]
         own = [c_text(name) for name in data.view(f"S{_CHAIN}").ravel().tolist()]
-        base = [self._place(at) for at in self.hooks.values()]
+        base = [self._index(at) for at in self.hooks.values()]
         places = np.concatenate([bounds[:-1] + 1, np.array(base, bounds.dtype)])
         unsorted = [*own, *(HOOKS[hook] for hook in self.hooks)]
         if len(set(unsorted)) < len(unsorted):
-            # The kernel does not look at the names of chains; a rule of the wrong one could be told.
+            # The kernel does not check the names of chains; a rule of the wrong chain could be shown.
             raise MalformedTable(f"two chains of {self.name} have the same name")
         order = np.argsort(places, kind="stable")
         chains, firsts = [unsorted[n] for n in order.tolist()], places[order]
@@ -79,8 +87,8 @@ class BlobTable(Table):
         starts = dict(zip(np.array(self._offsets)[firsts].tolist(), chains, strict=True))
         return starts, dict(zip(chains, zip(firsts.tolist(), lasts.tolist(), strict=True), strict=True))
 
-    def _place(self, at: int) -> int:
-        """Which entry begins at an offset. KeyError."""
+    def _index(self, at: int) -> int:
+        """Index of the entry that begins at an offset. Raises KeyError."""
         place = bisect_left(self._offsets, at)
         if place == len(self._offsets) or self._offsets[place] != at:
             raise KeyError(at)
@@ -88,7 +96,7 @@ class BlobTable(Table):
 
     @property
     def chains(self) -> Iterable[str]:
-        """In the order of the blob."""
+        """Names of the chains, in the order of the blob."""
         return self._spans.keys()
 
     def size(self, chain: str) -> int:
@@ -109,16 +117,16 @@ class BlobTable(Table):
         return found
 
     def _decode(self, at: int) -> Entry:
-        """With its place; the ERROR targets between chains have none."""
-        place = self._place(at)
+        """The rule with its chain and number; the ERROR targets between chains have none."""
+        place = self._index(at)
         header, goto, matches, target = entry.decode(self.family, self._blob, at, int(self._targets[place]))
-        return Entry(at, self._after(place), header, matches, target, goto, *self._chain_of(place))
+        return Entry(at, self._next_offset(place), header, matches, target, goto, *self._chain_of(place))
 
-    def _after(self, place: int) -> int:
+    def _next_offset(self, place: int) -> int:
         return self._offsets[place + 1] if place + 1 < len(self._offsets) else len(self._blob)
 
     def _chain_of(self, place: int) -> tuple[str, int]:
-        """Chain and number of an entry."""
+        """Chain and number of the entry with this index."""
         above = bisect_right(self._firsts, place) - 1
         if above < 0:
             return "", 0
@@ -128,16 +136,16 @@ class BlobTable(Table):
         return (chain if place <= last else ""), (place - first + 1 if place < last else 0)
 
     def target_name(self, at: int) -> str:
-        place = self._place(at)
+        place = self._index(at)
         target = int(self._targets[place])
         name = self._blob[target + 2 : target + EXTENSION.size - 1].split(b"\0", 1)[0]
         if name:
             return decoded(name)
         (verdict,) = struct.unpack_from("<i", self._blob, target + EXTENSION.size)
-        return self.named(verdict, self._after(place))
+        return self.verdict_name(verdict, self._next_offset(place))
 
     def __eq__(self, other: object) -> bool:
-        """Counters make no difference."""
+        """Compares all but the counters."""
         if not isinstance(other, BlobTable):
             return NotImplemented
         ours, theirs = ((t.family, t.name, t._blob, t.hooks, t.underflows) for t in (self, other))
@@ -146,7 +154,7 @@ class BlobTable(Table):
     __hash__ = None  # type: ignore[assignment]
 
     def is_same(self, blob: bytearray) -> bool:
-        """Whether another copy holds the same rules: all but their counters, which are then zero in it, is equal."""
+        """Whether another blob holds the same rules. Sets the counters in `blob` to zero; all the rest must be equal."""
         if len(blob) != len(self._blob):
             return False
         self._without_counters(blob)
@@ -159,7 +167,7 @@ class BlobTable(Table):
 
 
 def _offsets(blob: bytearray, where: int) -> list[int]:
-    """Where each entry begins. where: in an entry's head its two offsets are, of the target and of the next one."""
+    """Offset of each entry. `where`: position in an entry's head of its two offsets, to its target and to the next entry."""
     offsets, at, end = [], 0, len(blob)
     if end % 8:
         raise MalformedTable("its length is no multiple of 8")

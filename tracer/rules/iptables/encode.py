@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule asks of a packet, laid out as in the kernel (tracer/rules/iptables/matches.py): what the engine computes by its
-name and revision; of any other match or target the words are kept.
+"""Encodes the header, matches and target of a rule as the kernel lays them out (tracer/rules/iptables/matches.py).
+
+Only matches and targets that the engine computes are encoded, by name and revision. The options of all others are kept as text.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ from tracer.rules.iptables.entry import Extension, TableHeader
 from tracer.rules.iptables.rule_parser import Option, format_options
 from tracer.util.octets import encoded
 
-WORDS = -1
-"""The revision of a match or target that is kept as its user wrote it."""
+TEXT_REVISION = -1
+"""Revision of a match or target that is kept as text."""
 _PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "esp": 50, "ah": 51, "icmpv6": 58, "ipv6-icmp": 58, "sctp": 132, "udplite": 136,
               "dccp": 33, "all": 0}  # fmt: skip
 _FLAGS = {"FIN": 1, "SYN": 2, "RST": 4, "PSH": 8, "ACK": 16, "URG": 32, "ALL": 63, "NONE": 0}
 _FACES = {"-i": 1, "-o": 2}
 _SRC, _DST, _FRAGMENT, _PROTOCOL = 8, 16, 32, 64
 
-EVERYTHING = TableHeader(0, 0, 0, 0, 0, 0, 0, 0, 0, True, False, 0)
+MATCH_ALL = TableHeader(0, 0, 0, 0, 0, 0, 0, 0, 0, True, False, 0)
+"""The header of a rule that tests no address, interface or protocol."""
 
 
 def header(options: list[Option], family: str) -> TableHeader:
-    """What stands before the first -m. Raises ValueError for what is not known."""
+    """Encodes the options before the first -m. Raises ValueError for an unknown one."""
     net, faces, inverted = {"-s": (0, 0), "-d": (0, 0)}, {"-i": (0, 0), "-o": (0, 0)}, 0
     protocol, fragment = 0, False
     for name, negated, values in options:
@@ -50,21 +52,21 @@ def header(options: list[Option], family: str) -> TableHeader:
 
 
 def _face(name: str) -> tuple[int, int]:
-    """An interface name and its mask; "cni+" asks for how it begins."""
+    """An interface name and its mask, 16 bytes each as a number; "cni+" tests a prefix."""
     length = len(name) - 1 if name.endswith("+") else len(name) + 1
     raw = encoded(name.rstrip("+")).ljust(16, b"\0")
     return int.from_bytes(raw, "big"), int.from_bytes((b"\xff" * length).ljust(16, b"\0"), "big")
 
 
 def match(name: str, options: list[Option], at: int) -> Extension:
-    """One -m with its options, at this offset of the table."""
+    """Encodes one -m with its options. `at`: offset in the table."""
     made = _MATCHES.get(name)
     if made:
         revision, pack = made
         data = pack(options)
         if data is not None:
             return Extension(name, revision, at, data)
-    return Extension(name, WORDS, at, encoded(format_options(options)))
+    return Extension(name, TEXT_REVISION, at, encoded(format_options(options)))
 
 
 def _ports(value: str) -> tuple[int, int]:
@@ -73,7 +75,7 @@ def _ports(value: str) -> tuple[int, int]:
 
 
 def _of_ports(options: list[Option], rest: Callable[[list[Option]], bytes | None]) -> bytes | None:
-    """Source and destination ports, then what `rest` makes of other options, then the inverted bits."""
+    """Encodes source and destination ports, then other options by `rest`, then the inverted bits; None if `rest` gives None."""
     src, dst, inverted, others = (0, 65535), (0, 65535), 0, []
     for option in options:
         name, negated, values = option
@@ -146,11 +148,11 @@ _MATCHES: dict[str, tuple[int, Callable[[list[Option]], bytes | None]]] = {
     "comment": (0, _comment), "mark": (1, _mark), "tcp": (0, _tcp), "udp": (0, _udp), "multiport": (1, _multiport),
     "icmp": (0, _icmp), "icmp6": (0, _icmp),
 }  # fmt: skip
-"""Revision and layout of the matches that can be computed."""
+"""Revision and encoder of the matches that can be computed. An encoder returns None for an option that it does not know."""
 
 
 def target(name: str, options: list[Option], at: int) -> Extension:
-    """A target that is no verdict and no chain."""
+    """Encodes a target that is neither a verdict nor a chain. `at`: offset in the table."""
     if name == "MARK" and [o[0] for o in options] == ["--set-xmark"]:
         return Extension(name, 2, at, struct.pack("<II", *_masked(options[0][2][0])))
-    return Extension(name, WORDS, at, encoded(format_options(options)))
+    return Extension(name, TEXT_REVISION, at, encoded(format_options(options)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rule of a legacy table as it stands in the blob: address part, matches, one target.
+"""One rule of a legacy table in the blob: address part, matches, one target.
 
 Structures: struct ipt_entry, ip6t_entry, xt_entry_match and xt_entry_target in include/uapi/linux/netfilter*.
 """
@@ -12,18 +12,25 @@ from dataclasses import dataclass
 from tracer.util.octets import c_text
 
 EXTENSION = struct.Struct("<H29sB")
-"""What a match or a target begins with: its length, name, revision."""
+"""Head of a match or a target: its length, name, revision."""
 HEADS = {"ip": (112, 88), "ip6": (168, 140)}
-"""Size of a rule's address part, and where in it the offsets of target and next rule are."""
+"""Size of a rule's address part, and position in it of the offsets of the target and the next rule, bytes."""
 
 
 class MalformedTable(Exception):
-    """The blob is not laid out as this program knows it."""
+    """The blob does not have the expected layout."""
 
 
 @dataclass(frozen=True)
 class Extension:
-    """A match or target of a rule. at: offset of its data in the blob, by which the kernel side names it."""
+    """A match or target of a rule.
+
+    Attributes:
+        name: Its name.
+        revision: Its revision.
+        at: Offset of its data in the blob, by which the kernel side names it.
+        data: Its data.
+    """
 
     name: str
     revision: int
@@ -33,9 +40,12 @@ class Extension:
 
 @dataclass(frozen=True)
 class TableHeader:
-    """What a rule wants of the packet itself. Addresses as numbers, interface names as 16 bytes with a mask.
+    """The header fields that a rule tests. Addresses are numbers; interface names are 16 bytes, as a number, with a mask.
 
-    fragment: only further fragments (IPv4). inverted: bits as in the kernel, IPT_INV_*.
+    Attributes:
+        any_protocol: Whether no protocol is tested.
+        fragment: Whether only fragments other than the first match (IPv4).
+        inverted: Inverted tests, bits as in the kernel, IPT_INV_*.
     """
 
     src: int
@@ -52,15 +62,26 @@ class TableHeader:
     inverted: int
 
     @property
-    def nothing(self) -> bool:
-        """It wants nothing."""
+    def is_empty(self) -> bool:
+        """Whether it tests nothing."""
         masks = self.src_mask | self.dst_mask | self.in_mask | self.out_mask
         return not (masks or self.inverted or self.fragment) and self.any_protocol
 
 
 @dataclass
 class Entry:
-    """One rule. chain, number: its place; number 0 is the chain's own last rule. goto: its jump does not come back."""
+    """One rule.
+
+    Attributes:
+        at: Its offset.
+        next: Offset of the next rule.
+        header: The header fields that it tests.
+        matches: Its matches.
+        target: Its target.
+        goto: Whether its jump is a goto, which does not return.
+        chain: Its chain.
+        number: Its number in the chain, from 1; 0 = the chain's own last entry (policy or return).
+    """
 
     at: int
     next: int
@@ -73,17 +94,31 @@ class Entry:
 
     @property
     def verdict(self) -> int | None:
-        """Of a standard target, else None."""
+        """Verdict of a standard target; None for any other target."""
         return struct.unpack_from("<i", self.target.data)[0] if self.target.name == "" else None
 
     @property
     def comment(self) -> str:
+        """Text of match comment, "" = none."""
         found = next((m.data for m in self.matches if m.name == "comment"), b"")
         return c_text(found)
 
 
 def decode(family: str, blob: bytearray, at: int, target_at: int) -> tuple[TableHeader, bool, tuple[Extension, ...], Extension]:
-    """Address part, whether its jump is a goto, matches and target of the rule at an offset. Raises MalformedTable."""
+    """Decodes a rule.
+
+    Args:
+        family: "ip" or "ip6".
+        blob: The table's entries.
+        at: Offset of the rule.
+        target_at: Offset of its target.
+
+    Returns:
+        (address part, whether its jump is a goto, matches, target).
+
+    Raises:
+        MalformedTable: A part of it has no valid length.
+    """
     matches, position = [], at + HEADS[family][0]
     try:
         header, goto = (_header4 if family == "ip" else _header6)(blob, at)

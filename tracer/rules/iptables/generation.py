@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long an address stood for which rules.
+"""Generations of legacy tables: which rules an address stood for, and from when to when.
 
-A table's rules are one blob in the kernel; every change puts a new one in its place, and the address of an old one is used
-again. So each blob has a life: from the replacement that put it there to the one that took it away.
+The rules of a table are one blob in the kernel. Every change puts a new blob in its place, and the address of an old one is
+used again. A generation is one blob, from the replacement that put it in force to the replacement that removed it.
 
-Only so many are kept. Of what was given up it is known until when it was in force: an event from before that moment, at an
-address of which no such old life is kept, is not explained by the rules that came later.
+The number of generations kept is bounded. The end of those that were given up is known: an earlier event at an address without
+a generation of that time is not explained by the rules that came later.
 """
 
 from __future__ import annotations
@@ -19,118 +19,132 @@ from tracer.rules.iptables.table_reader import TableSnapshot
 from tracer.util.lazy import Lazy
 
 ADDRESSES_KEPT = 8192
-"""Addresses that are remembered: one a table in force, and those that were in force lately."""
+"""Most addresses kept: one per table in force, and those recently in force."""
 REPLACED_KEPT = 512
-"""Lives that are over, and are remembered for packets that are still to be explained."""
+"""Most replaced generations kept, for packets that are still to be explained."""
 REPLACED_BYTES_KEPT = 128 << 20
-"""Bytes of the rules of those."""
+"""Most bytes of rules in replaced generations."""
 
 
 @dataclass(eq=False)
 class Generation:
-    """Of one blob. born, died: ns, CLOCK_MONOTONIC; born 0 = not known, died 0 = it is in force. why: it could not be read.
-    asked: how often. forgotten: stands for a life that was given up."""
+    """The time that one blob was in force.
+
+    Attributes:
+        object: Address of the blob in the kernel.
+        since: Begin, ns, CLOCK_MONOTONIC, 0 = not known.
+        until: End, ns, CLOCK_MONOTONIC, 0 = still in force.
+        snapshot: Its rules, None = not read.
+        ruleset: Its rules as a Ruleset, None = not made yet.
+        why: Why it could not be read, "" = no failure.
+        requests: How often it was requested.
+        is_shed: Whether it stands for a generation that was given up.
+    """
 
     object: int
-    born: int = 0
-    died: int = 0
+    since: int = 0
+    until: int = 0
     snapshot: TableSnapshot | None = None
     ruleset: Ruleset | None = None
     why: str = ""
-    asked: int = 0
-    forgotten: bool = False
+    requests: int = 0
+    is_shed: bool = False
 
     @property
     def octets(self) -> int:
-        """Of its rules in the kernel."""
+        """Bytes of its rules in the kernel, 0 = not known."""
         return self.snapshot.table.octets if self.snapshot and self.snapshot.table else 0
 
 
 class GenerationLog:
-    """All that are kept. given_up: how many were not, by what they were."""
+    """All generations that are kept.
+
+    Attributes:
+        shed: Number of generations given up, by kind: "in force", "replaced".
+    """
 
     def __init__(self) -> None:
-        self._lives: OrderedDict[int, list[Generation]] = OrderedDict()
-        self._over: deque[Generation] = deque()
-        self._octets = 0
+        self._by_address: OrderedDict[int, list[Generation]] = OrderedDict()
+        self._replaced: deque[Generation] = deque()
+        self._replaced_octets = 0
         self._horizon = 0
         self.shed: Counter[str] = Counter()
 
     def at(self, address: int, time: int) -> Generation:
-        """The life of an address at a time: the first not over then; a blob is in use a moment before that is told."""
-        lives = self._lives.get(address, ())
-        for life in lives:
-            if not life.died or life.died > time:
-                # Where lives were given up, one that began later may not be the one in force then.
-                return life if life.born <= time or time >= self._horizon else _forgotten(address)
-        return self._begin(address, time) if time >= self._horizon else _forgotten(address)
+        """The generation of an address at a time: the first not ended then. A blob is in use shortly before it is reported."""
+        generations = self._by_address.get(address, ())
+        for generation in generations:
+            if not generation.until or generation.until > time:
+                # After some were given up, a generation that began later may not be the one in force at that time.
+                return generation if generation.since <= time or time >= self._horizon else _placeholder(address)
+        return self._begin(address, time) if time >= self._horizon else _placeholder(address)
 
-    def restart(self, life: Generation, time: int) -> Generation:
-        """A new life at an address of which is known that it stands for something else now."""
-        self._end(life, time)
-        return self._begin(life.object, time)
+    def restart(self, generation: Generation, time: int) -> Generation:
+        """Ends a generation and begins a new one at its address, which now stands for other rules."""
+        self._end(generation, time)
+        return self._begin(generation.object, time)
 
     def replace(self, change: TableReplaced) -> None:
-        """One is over, and another one begins."""
-        before = self._last(change.before)
+        """Ends the generation that was replaced, and begins the new one."""
+        before = self._current(change.before)
         self._end(before or self._begin(change.before, 0), change.time)
-        there = self._last(change.object)
-        if there and there.snapshot and there.snapshot.ended < change.time:
-            self._end(there, change.time)  # its table went with its namespace, which nothing tells
-            there = None
-        if not there:
+        current = self._current(change.object)
+        if current and current.snapshot and current.snapshot.ended < change.time:
+            self._end(current, change.time)  # its table was removed with its namespace, which no event reports
+            current = None
+        if not current:
             self._begin(change.object, change.time)
 
-    def read(self, life: Generation, snapshot: TableSnapshot) -> None:
-        """Its rules have been read."""
-        before = life.octets
-        life.snapshot, life.ruleset, life.why = snapshot, None, ""
-        self._octets += (life.octets - before) * bool(life.died)
+    def read(self, generation: Generation, snapshot: TableSnapshot) -> None:
+        """Stores the rules that were read."""
+        before = generation.octets
+        generation.snapshot, generation.ruleset, generation.why = snapshot, None, ""
+        self._replaced_octets += (generation.octets - before) * bool(generation.until)
 
     def in_force(self) -> list[Generation]:
-        """Those that are not over."""
-        return [lives[-1] for lives in self._lives.values() if lives and not lives[-1].died]
+        """Generations that have not ended."""
+        return [generations[-1] for generations in self._by_address.values() if generations and not generations[-1].until]
 
     def __len__(self) -> int:
-        return sum(len(lives) for lives in self._lives.values())
+        return sum(len(generations) for generations in self._by_address.values())
 
-    def _last(self, address: int) -> Generation | None:
-        """The life that is not over."""
-        lives = self._lives.get(address)
-        return lives[-1] if lives and not lives[-1].died else None
+    def _current(self, address: int) -> Generation | None:
+        """The generation in force at an address, None = none."""
+        generations = self._by_address.get(address)
+        return generations[-1] if generations and not generations[-1].until else None
 
     def _begin(self, address: int, time: int) -> Generation:
-        life = Generation(address, time)
-        self._lives.setdefault(address, []).append(life)
-        self._lives.move_to_end(address)
-        while len(self._lives) > ADDRESSES_KEPT:
-            oldest = next(iter(self._lives))
-            for other in [other for other in self._lives[oldest] if other.died]:
-                self._over.remove(other)
+        generation = Generation(address, time)
+        self._by_address.setdefault(address, []).append(generation)
+        self._by_address.move_to_end(address)
+        while len(self._by_address) > ADDRESSES_KEPT:
+            oldest = next(iter(self._by_address))
+            for other in [other for other in self._by_address[oldest] if other.until]:
+                self._replaced.remove(other)
                 self._shed(other)
-            if oldest in self._lives:
+            if oldest in self._by_address:
                 self.shed["in force"] += 1
-                del self._lives[oldest]
-        return life
+                del self._by_address[oldest]
+        return generation
 
-    def _end(self, life: Generation, time: int) -> None:
-        life.died = time
-        self._over.append(life)
-        self._octets += life.octets
-        while self._over and (len(self._over) > REPLACED_KEPT or self._octets > REPLACED_BYTES_KEPT):
-            self._shed(self._over.popleft())
+    def _end(self, generation: Generation, time: int) -> None:
+        generation.until = time
+        self._replaced.append(generation)
+        self._replaced_octets += generation.octets
+        while self._replaced and (len(self._replaced) > REPLACED_KEPT or self._replaced_octets > REPLACED_BYTES_KEPT):
+            self._shed(self._replaced.popleft())
 
-    def _shed(self, life: Generation) -> None:
-        self._octets -= life.octets
-        self._horizon = max(self._horizon, life.died)
+    def _shed(self, generation: Generation) -> None:
+        self._replaced_octets -= generation.octets
+        self._horizon = max(self._horizon, generation.until)
         self.shed["replaced"] += 1
-        if life.ruleset and isinstance(life.ruleset.chains, Lazy):
-            life.ruleset.chains.forget()  # the walks of connections have it, too
-        lives = self._lives[life.object]
-        lives.remove(life)
-        if not lives:
-            del self._lives[life.object]
+        if generation.ruleset and isinstance(generation.ruleset.chains, Lazy):
+            generation.ruleset.chains.forget()  # the rule traces of connections also refer to it
+        generations = self._by_address[generation.object]
+        generations.remove(generation)
+        if not generations:
+            del self._by_address[generation.object]
 
 
-def _forgotten(address: int) -> Generation:
-    return Generation(address, died=1, forgotten=True)
+def _placeholder(address: int) -> Generation:
+    return Generation(address, until=1, is_shed=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Legacy iptables: which rules, of which moment, acted on a packet.
+"""Legacy iptables: resolves the rules, of which generation, that acted on a packet.
 
-An event names the rules that its packet met by the address of the kernel's blob (tracer/rules/iptables/generation.py). What the
-reader read is the blob whose address its own look-ups saw.
+An event names the rules by the address of the kernel's blob (tracer/rules/iptables/generation.py). The address of a blob that
+the reader read is known from the look-ups of the reader's own thread.
 """
 
 from __future__ import annotations
@@ -27,45 +27,52 @@ from tracer.util.lazy import Lazy
 K = TypeVar("K")
 V = TypeVar("V")
 TRACES_KEPT = 4096
+"""Most rule traces kept for identical table runs."""
 TABLES_KEPT = 8192
-"""Tables of which it is remembered that they were read, or why not."""
+"""Most tables kept as read, and most kept with the reason why they were not read."""
 LOOKUPS_KEPT = 65536
-"""Look-ups that are remembered while a table is being read."""
+"""Most look-ups kept while a table is being read."""
 THREADS_KEPT = 4096
-"""Threads of which the last look-up is remembered."""
+"""Most threads kept with their last look-up."""
 MAX_REQUESTS = 4096
-"""Tables that may wait to be read; what else is wanted then is asked for when a packet meets it again."""
+"""Most tables that wait to be read. A table beyond that is requested when a packet meets it again."""
 TRIES = 5
-GONE = "the rules of this moment were replaced before they could be read"
-FORGOTTEN = "the rules of this moment are not kept any more: they have been replaced too often since"
+"""Most requests for one generation."""
+GONE = "the rules then in force were replaced before they could be read"
+FORGOTTEN = "the rules then in force are no longer kept: they have been replaced too often since"
 
 
 class TableGenerations:
-    """The legacy tables of all namespaces. watched: of (kind, name, revision, family), whether its function is.
+    """The legacy tables of all namespaces, with their generations.
 
-    given_up: how much was not kept, or not asked for, because there was too much of it, by what it was.
+    Args:
+        reader: Reads tables in the background.
+        watched: Whether the function of (kind, name, revision, family) is watched.
+
+    Attributes:
+        shed: Number of things not kept or not requested because of a bound, by kind.
     """
 
     def __init__(self, reader: TableReader, watched: Callable[[tuple[str, str, int, str]], bool]) -> None:
         self._reader, self._watched = reader, watched
-        self._lives = GenerationLog()
+        self._log = GenerationLog()
         self._pending: Counter[TableRequest] = Counter()
-        self._why: OrderedDict[TableRequest, str] = OrderedDict()
-        self._early: list[TableSnapshot] = []
-        self._looks: deque[TableLookup] = deque()
-        self._unseen_until = 0
-        self._last_look: OrderedDict[int, TableLookup] = OrderedDict()
-        self._known: OrderedDict[TableRequest, None] = OrderedDict()
+        self._failures: OrderedDict[TableRequest, str] = OrderedDict()
+        self._waiting_snapshots: list[TableSnapshot] = []
+        self._lookups: deque[TableLookup] = deque()
+        self._lookups_lost_until = 0
+        self._last_lookup: OrderedDict[int, TableLookup] = OrderedDict()
+        self._tables_read: OrderedDict[TableRequest, None] = OrderedDict()
         self._traces: OrderedDict[object, RuleTrace] = OrderedDict()
-        self.shed = self._lives.shed
+        self.shed = self._log.shed
 
     def request(self, request: TableRequest) -> bool:
-        """Has a table read, unless that is under way. False when too many wait to be read."""
-        self._keep(self._known, request, None, TABLES_KEPT, "tables read")
+        """Requests a table, unless it is already being read. Returns False if too many tables wait to be read."""
+        self._keep(self._tables_read, request, None, TABLES_KEPT, "tables read")
         return request in self._pending or self._start(request)
 
     def expect(self, request: TableRequest) -> None:
-        """A reading of it will come that was asked for elsewhere."""
+        """Announces a snapshot that was requested elsewhere."""
         self._pending[request] += 1
 
     def _start(self, request: TableRequest) -> bool:
@@ -77,55 +84,55 @@ class TableGenerations:
         return True
 
     def add_changes(self, changes: Iterable[TableLookup | TableReplaced]) -> None:
-        """Takes what was drained of look-ups and replacements; then what had been read before that drain."""
+        """Takes the look-ups and replacements of a drain, then the snapshots that had been read before that drain."""
         for change in changes:
             if isinstance(change, TableLookup):
-                self._keep(self._last_look, change.thread, change, THREADS_KEPT, "threads")
-                self._looks.append(change)
-                if len(self._looks) > LOOKUPS_KEPT:
-                    self._unseen_until = self._looks.popleft().time
+                self._keep(self._last_lookup, change.thread, change, THREADS_KEPT, "threads")
+                self._lookups.append(change)
+                if len(self._lookups) > LOOKUPS_KEPT:
+                    self._lookups_lost_until = self._lookups.popleft().time
                     self.shed["look-ups"] += 1
             else:
                 self._replace(change)
-        late, self._early = self._early, self._reader.read()
-        for reading in late:
-            self._take(reading)
+        snapshots, self._waiting_snapshots = self._waiting_snapshots, self._reader.read()
+        for snapshot in snapshots:
+            self._take(snapshot)
         if not self._pending:
-            self._looks.clear()
+            self._lookups.clear()
 
     def _replace(self, change: TableReplaced) -> None:
-        self._lives.replace(change)
-        look = self._last_look.get(change.thread)
-        if look:
-            wanted = TableRequest(look.netns, look.family, look.table)
-            # One may be under way; what is asked for besides will be read as it is then.
-            if wanted in self._known and self._pending[wanted] < 2:
-                self._start(wanted)
+        self._log.replace(change)
+        lookup = self._last_lookup.get(change.thread)
+        if lookup:
+            request = TableRequest(lookup.netns, lookup.family, lookup.table)
+            # One request may be under way; a second one reads the table as it is after this change.
+            if request in self._tables_read and self._pending[request] < 2:
+                self._start(request)
 
     def _take(self, snapshot: TableSnapshot) -> None:
-        wanted = snapshot.request
-        if self._pending[wanted] > 1:
-            self._pending[wanted] -= 1
+        request = snapshot.request
+        if self._pending[request] > 1:
+            self._pending[request] -= 1
         else:
-            del self._pending[wanted]
-        if not wanted.table:
+            del self._pending[request]
+        if not request.table:
             return
-        looks = [
-            x for x in self._looks
+        lookups = [
+            x for x in self._lookups
             if x.thread == snapshot.thread and snapshot.began <= x.time <= snapshot.ended
-            and (x.netns, x.family, x.table) == (wanted.netns, wanted.family, wanted.table)
+            and (x.netns, x.family, x.table) == (request.netns, request.family, request.table)
         ]  # fmt: skip
-        objects = {x.object for x in looks}
-        self._keep(self._known, wanted, None, TABLES_KEPT, "tables read")
-        if not objects or snapshot.began <= self._unseen_until:
-            why = snapshot.why or "it was not seen which rules were read"
-            self._keep(self._why, wanted, why, TABLES_KEPT, "tables not read")
+        objects = {x.object for x in lookups}
+        self._keep(self._tables_read, request, None, TABLES_KEPT, "tables read")
+        if not objects or snapshot.began <= self._lookups_lost_until:
+            why = snapshot.why or "it is not known which generation of the rules was read"
+            self._keep(self._failures, request, why, TABLES_KEPT, "tables not read")
             return
-        life = self._lives.at(looks[-1].object, snapshot.ended)
-        if len(objects) == 1 and snapshot.table and (not life.died or life.died > snapshot.ended):
-            self._lives.read(life, snapshot)
-        elif not life.died:
-            life.why = snapshot.why
+        generation = self._log.at(lookups[-1].object, snapshot.ended)
+        if len(objects) == 1 and snapshot.table and (not generation.until or generation.until > snapshot.ended):
+            self._log.read(generation, snapshot)
+        elif not generation.until:
+            generation.why = snapshot.why
 
     def _keep(self, where: OrderedDict[K, V], key: K, value: V, most: int, what: str) -> None:
         where[key] = value
@@ -134,82 +141,87 @@ class TableGenerations:
             where.popitem(last=False)
             self.shed[what] += 1
 
-    def _of(self, e: Event) -> Generation:
-        """The life that a TABLE event belongs to."""
-        life = self._lives.at(e.object, e.time)
-        if life.snapshot and not life.died and life.snapshot.request != _wanted(e):
-            life = self._lives.restart(life, e.time)  # its table went with its namespace, which nothing tells
-        return life
+    def _generation_of(self, e: Event) -> Generation:
+        """The generation that a TABLE event belongs to."""
+        generation = self._log.at(e.object, e.time)
+        if generation.snapshot and not generation.until and generation.snapshot.request != _request_of(e):
+            # Its table was removed with its namespace, which no event reports.
+            generation = self._log.restart(generation, e.time)
+        return generation
 
     def request_for(self, e: Event) -> None:
-        """Sees to it that the rules which a TABLE event belongs to are read, if they still can be."""
-        life = self._of(e)
-        if life.snapshot or life.died or life.asked >= TRIES:
+        """Requests the rules that a TABLE event belongs to, if they can still be read."""
+        generation = self._generation_of(e)
+        if generation.snapshot or generation.until or generation.requests >= TRIES:
             return
-        wanted = _wanted(e)
-        if wanted not in self._pending:
-            life.asked += self.request(wanted)
+        request = _request_of(e)
+        if request not in self._pending:
+            generation.requests += self.request(request)
 
     def is_waiting_for(self, e: Event) -> bool:
-        """Whether the rules of a TABLE event may yet be read."""
-        life = self._of(e)
+        """Whether the rules of a TABLE event are being read."""
+        generation = self._generation_of(e)
         self.request_for(e)
-        return not life.snapshot and not life.died and _wanted(e) in self._pending
+        return not generation.snapshot and not generation.until and _request_of(e) in self._pending
 
     @property
     def is_reading(self) -> bool:
         """Whether any table is being read."""
         return bool(self._pending)
 
-    def reconstruct(self, e: Event, notes: list[TableTrace]) -> RuleTrace:
-        """How the packet of a TABLE event went through the table. notes: the event's records of steps."""
-        life = self._of(e)
-        if not life.snapshot or not life.snapshot.table:
-            if life.forgotten:
+    def reconstruct(self, e: Event, table_traces: list[TableTrace]) -> RuleTrace:
+        """The rule trace of a TABLE event. `table_traces`: the records of its steps."""
+        generation = self._generation_of(e)
+        if not generation.snapshot or not generation.snapshot.table:
+            if generation.is_shed:
                 return RuleTrace(undecided=FORGOTTEN)
             return RuleTrace(
-                undecided=GONE if life.died else life.why or self._why.get(_wanted(e), "the rules have not been read")
+                undecided=GONE
+                if generation.until
+                else generation.why or self._failures.get(_request_of(e), "the rules have not been read")
             )
         if not e.state & WATCHED:
             return RuleTrace(undecided="the table was not watched while it ran")
         if e.state & REPLACED:
             return RuleTrace(undecided="the rules were replaced while the packet was in them")
-        if len(notes) != e.state & RECORDS:
-            return RuleTrace(undecided="a part of what the table did was lost")
-        notes = sorted(notes, key=lambda n: n.first)
-        steps = tuple(s for n in notes for s in n.steps)
-        lost = notes[0].count - len(steps) if notes else 0
-        packet = _seen(e, notes[0].mark if notes else e.mark)
-        jumps = notes[0].jumps if notes else ()
+        if len(table_traces) != e.state & RECORDS:
+            return RuleTrace(undecided="a part of the table's trace was lost")
+        table_traces = sorted(table_traces, key=lambda n: n.first)
+        steps = tuple(s for n in table_traces for s in n.steps)
+        lost = table_traces[0].count - len(steps) if table_traces else 0
+        packet = _packet_view(e, table_traces[0].mark if table_traces else e.mark)
+        jumps = table_traces[0].jumps if table_traces else ()
         verdict = record.verdict(e)
-        hotdrop = notes[0].hotdrop if notes else 0
-        key = (life.snapshot.ended, life.object, e.hook, verdict, packet, steps, lost, jumps, hotdrop, e.mark)
+        hotdrop = table_traces[0].hotdrop if table_traces else 0
+        key = (generation.snapshot.ended, generation.object, e.hook, verdict, packet, steps, lost, jumps, hotdrop, e.mark)
         found = self._traces.get(key)
         if found is None:
-            rules = life.snapshot.rules
-            seen = TableObservation(steps, lost, jumps, self._watched, hotdrop, e.mark)
+            rules = generation.snapshot.rules
+            observation = TableObservation(steps, lost, jumps, self._watched, hotdrop, e.mark)
             try:
-                found = reconstruct(life.snapshot.table, lambda entry: rules[entry.at], e.hook, verdict, packet, seen)
+                found = reconstruct(
+                    generation.snapshot.table, lambda entry: rules[entry.at], e.hook, verdict, packet, observation
+                )
             except MalformedTable as bad:
                 return RuleTrace(undecided=f"the rules could not be read ({bad})")
             self._traces[key] = found
             if len(self._traces) > TRACES_KEPT:
                 self._traces.popitem(last=False)
-        # Walks that are kept have no ruleset: of rules that were replaced it would be the last to hold them.
-        life.ruleset = life.ruleset or _ruleset(e.netns, [(life.snapshot, life.snapshot.table)])
-        return replace(found, ruleset=life.ruleset)
+        # Kept rule traces have no ruleset, or they would keep replaced rules in memory.
+        generation.ruleset = generation.ruleset or _ruleset(e.netns, [(generation.snapshot, generation.snapshot.table)])
+        return replace(found, ruleset=generation.ruleset)
 
     def close(self) -> None:
         """Ends the reader's thread."""
         self._reader.close()
 
     def rulesets(self) -> list[Ruleset]:
-        """The rules in force, as far as they have been read: one ruleset a namespace."""
+        """The rules in force that have been read, one ruleset per namespace."""
         tables: dict[int, list[tuple[TableSnapshot, Table]]] = {}
-        for life in self._lives.in_force():
-            reading = life.snapshot
-            if reading and reading.table:
-                tables.setdefault(reading.request.netns, []).append((reading, reading.table))
+        for generation in self._log.in_force():
+            snapshot = generation.snapshot
+            if snapshot and snapshot.table:
+                tables.setdefault(snapshot.request.netns, []).append((snapshot, snapshot.table))
         return [_ruleset(netns, found) for netns, found in sorted(tables.items())]
 
 
@@ -218,8 +230,8 @@ def _ruleset(netns: int, tables: list[tuple[TableSnapshot, Table]]) -> Ruleset:
     policies: dict[ChainKey, str] = {}
 
     def rules(key: ChainKey) -> tuple[Rule, ...]:
-        reading, table = found[key]
-        return tuple(reading.rules[at] for at in table.offsets(key[2]))
+        snapshot, table = found[key]
+        return tuple(snapshot.rules[at] for at in table.offsets(key[2]))
 
     for _, table in tables:
         for hook, at in table.hooks.items():
@@ -228,11 +240,11 @@ def _ruleset(netns: int, tables: list[tuple[TableSnapshot, Table]]) -> Ruleset:
     return Ruleset("legacy", netns, generation, Lazy(found, rules), policies)
 
 
-def _wanted(e: Event) -> TableRequest:
+def _request_of(e: Event) -> TableRequest:
     return TableRequest(e.netns, "ip" if e.pf == 2 else "ip6", e.table.split(b"\0")[0].decode(errors="replace"))
 
 
-def _seen(e: Event, mark: int) -> PacketView:
+def _packet_view(e: Event, mark: int) -> PacketView:
     v4, icmp = e.pf == 2, e.protocol in (1, 58)
     src, dst = (int.from_bytes(a[12:] if v4 else a, "big") for a in (e.src, e.dst))
     arrived, leaves = (int.from_bytes(n.ljust(16, b"\0"), "big") for n in (e.in_name, e.out_name))

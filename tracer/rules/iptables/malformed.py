@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matches that throw a packet away: they set `hotdrop`, and the table drops the packet at that rule, whatever the rule says.
+"""Matches that set `hotdrop`: the table then drops the packet at that rule, whatever the rule's target is.
 
-They do so where a packet is too short for them, or not built as it should be. What the kernel computes from the header (tcp,
-udp, multiport, icmp, and the search for the protocol in ip6_packet_match) is computed here as well; of the other matches the
-probe reads the flag (bpf/probes/iptables_extensions.h).
+A match sets it for a packet that is too short for it, or malformed. What the kernel computes from the header (tcp, udp,
+multiport, icmp, and the search for the protocol in ip6_packet_match) is also computed here. For other matches the probe reads
+the flag (bpf/probes/iptables_extensions.h).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tracer.rules.xt_targets import NO_HOTDROP_MATCHES, hotdrop_clause
 HEADERS_END = "the packet's IPv6 extension headers end too early (malformed), so no rule with a protocol can look at it"
 _NO_HEADER = frozenset({Shape.SHAPE_NO_HEADER, Shape.SHAPE_NO_PORTS})
 _TCP_OPTION = 8
-"""Where in the data of match tcp the option stands that it asks for, 0 = none."""
+"""Offset in the data of match tcp of the TCP option that it tests; the value 0 = none."""
 
 
-def clause(match: Extension, packet: PacketView) -> str:
-    """Why a match threw the packet away."""
+def hotdrop_reason(match: Extension, packet: PacketView) -> str:
+    """Why a match set hotdrop, as a clause."""
     if match.name == "tcp" and packet.fragment:
         return "the packet is a fragment that begins inside its TCP header, which match tcp does not let through (malformed)"
     if (match.name, match.revision) in _COMPUTED:
@@ -31,14 +31,14 @@ def clause(match: Extension, packet: PacketView) -> str:
     return hotdrop_clause(match.name)
 
 
-def header_throws(header: TableHeader, packet: PacketView) -> bool | None:
-    """Whether the search for the protocol of an IPv6 packet ends it here, as ip6_packet_match does; None when not known."""
+def header_sets_hotdrop(header: TableHeader, packet: PacketView) -> bool | None:
+    """Whether the protocol search in ip6_packet_match sets hotdrop for an IPv6 packet at this rule; None = not known."""
     broken = packet.shape == Shape.SHAPE_BROKEN and packet.family == "ip6" and not header.any_protocol
     return broken and ends_match(header, packet)
 
 
-def throws(match: Extension, packet: PacketView) -> bool | None:
-    """Whether a match whose function is not watched throws the packet away; None when that cannot be told."""
+def sets_hotdrop(match: Extension, packet: PacketView) -> bool | None:
+    """Whether a match without a watched function sets hotdrop; None = not known."""
     function = _COMPUTED.get((match.name, match.revision))
     if function:
         return None if packet.shape == Shape.SHAPE_UNKNOWN else function(match, packet)
@@ -54,7 +54,7 @@ def _tcp(match: Extension, packet: PacketView) -> bool | None:
         return False
     if packet.shape == Shape.SHAPE_ELSEWHERE:
         return None
-    # The ports and flags are looked at before the options: None means that only these are left.
+    # The ports and flags are tested before the options: None means that only the options are left.
     return packet.shape == Shape.SHAPE_NO_OPTIONS and compute(match, packet, None) is None
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matches of iptables that tracing observes, and that can be told in advance for the first packet of a connection.
+"""Forecasts matches of iptables for the first packet of a connection. During tracing these matches are observed instead.
 
-A match is one function, found by its name: it gets the options as iptables-save writes them, and says with which share of all
-connections it is true, or why that cannot be told.
+A match is one function, found by its name. It gets the options as iptables-save writes them, and returns the share of all
+connections for which the match is true, or None if that is not known.
 """
 
 from __future__ import annotations
@@ -19,23 +19,33 @@ from tracer.rules.packet_view import PacketView
 YES, NO = MatchResult(), MatchResult(Fraction(0))
 
 
-def forecast(name: str, options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult:
-    """Whether a match is true."""
-    function = _KNOWN.get(name)
-    told = function(options, packet, world) if function else None
-    return told if told is not None else MatchResult(doubt=f"-m {name} {format_options(options)}".strip())
+def forecast(name: str, options: Sequence[Option], packet: PacketView, context: MatchContext) -> MatchResult:
+    """Forecasts a match.
+
+    Args:
+        name: Name of the match.
+        options: Its options as iptables-save writes them.
+        packet: The packet.
+        context: The state beside the packet that matches test.
+
+    Returns:
+        The share of connections for which it is true, or the match as text if that is not known.
+    """
+    function = _FORECASTS.get(name)
+    result = function(options, packet, context) if function else None
+    return result if result is not None else MatchResult(doubt=f"-m {name} {format_options(options)}".strip())
 
 
-def _is(true: bool) -> MatchResult:
+def _result(true: bool) -> MatchResult:
     return YES if true else NO
 
 
-def _addrtype(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
+def _addrtype(options: Sequence[Option], packet: PacketView, context: MatchContext) -> MatchResult | None:
     for name, negated, values in options:
         end = {"--dst-type": packet.dst, "--src-type": packet.src}.get(name)
         if end is None:
             return None
-        kind = world.type_of(address_text(end, packet.family))
+        kind = context.type_of(address_text(end, packet.family))
         if not kind:
             return None
         if (kind in values[0].split(",")) == negated:
@@ -43,23 +53,27 @@ def _addrtype(options: Sequence[Option], packet: PacketView, world: MatchContext
     return YES
 
 
-def _conntrack(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
+def _conntrack(options: Sequence[Option], packet: PacketView, context: MatchContext) -> MatchResult | None:
     for name, negated, values in options:
         if name not in ("--ctstate", "--ctstatus", "--ctdir"):
             return None
-        wanted = frozenset(values[0].split(","))
+        accepted = frozenset(values[0].split(","))
         # A first packet has no status yet, and goes in the original direction.
-        met = {"--ctstate": bool(wanted & world.states), "--ctdir": "ORIGINAL" in wanted, "--ctstatus": "NONE" in wanted}[name]
-        if met == negated:
+        is_met = {
+            "--ctstate": bool(accepted & context.states),
+            "--ctdir": "ORIGINAL" in accepted,
+            "--ctstatus": "NONE" in accepted,
+        }[name]
+        if is_met == negated:
             return NO
     return YES
 
 
-def _state(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
-    return _is(all(bool(set(values[0].split(",")) & world.states) != negated for _, negated, values in options))
+def _state(options: Sequence[Option], packet: PacketView, context: MatchContext) -> MatchResult | None:
+    return _result(all(bool(set(values[0].split(",")) & context.states) != negated for _, negated, values in options))
 
 
-def _statistic(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
+def _statistic(options: Sequence[Option], packet: PacketView, context: MatchContext) -> MatchResult | None:
     given = {name: (negated, values[0]) for name, negated, values in options}
     if "--probability" in given:
         negated, value = given["--probability"]
@@ -72,52 +86,54 @@ def _statistic(options: Sequence[Option], packet: PacketView, world: MatchContex
     return MatchResult(1 - share if negated else share)
 
 
-def _set(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
+def _set(options: Sequence[Option], packet: PacketView, context: MatchContext) -> MatchResult | None:
     if len(options) != 1 or options[0][0] != "--match-set":
-        return None  # it counts, or asks for an element's counters
+        return None  # it counts, or tests the counters of an element
     _, negated, (name, flags) = options[0]
-    told = world.in_set(name, tuple(flags.split(",")), packet)
-    return None if told is None else _is(told != negated)
+    is_member = context.in_set(name, tuple(flags.split(",")), packet)
+    return None if is_member is None else _result(is_member != negated)
 
 
-def _recent(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
+def _recent(options: Sequence[Option], packet: PacketView, context: MatchContext) -> MatchResult | None:
     given = {name: (negated, values) for name, negated, values in options}
     if "--set" in given:
-        # It writes the address down and is true; the kernel gives no other answer (recent_mt in xt_recent.c).
-        return _is(not given["--set"][0])
+        # It stores the address and is always true (recent_mt in xt_recent.c).
+        return _result(not given["--set"][0])
     check = next((c for c in ("--rcheck", "--update") if c in given), "")
     if not check:
         return None
     name = given["--name"][1][0] if "--name" in given else "DEFAULT"
     end = packet.dst if "--rdest" in given else packet.src
-    whole = given["--mask"][1][0] in ("255.255.255.255", str(IPv6Address(2**128 - 1))) if "--mask" in given else True
-    if whole and world.in_recent(name, address_text(end, packet.family)) is False:
-        return _is(given[check][0])
+    is_whole_address = given["--mask"][1][0] in ("255.255.255.255", str(IPv6Address(2**128 - 1))) if "--mask" in given else True
+    if is_whole_address and context.in_recent(name, address_text(end, packet.family)) is False:
+        return _result(given[check][0])
     negated = "! " if given[check][0] else ""
-    more = "".join(f" {o} {given[o][1][0]}" for o in ("--seconds", "--hitcount") if o in given)
-    return MatchResult(doubt=f"-m recent {negated}{check} --name {name}{more}")
+    limits = "".join(f" {o} {given[o][1][0]}" for o in ("--seconds", "--hitcount") if o in given)
+    return MatchResult(doubt=f"-m recent {negated}{check} --name {name}{limits}")
 
 
-def _physdev(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
-    """Decided by the interface that the packet came in by. It came by a port if that is a bridge; it goes out by one only where
-    it goes back into that bridge, and whether it does so as a bridged packet is not computed (docs/kernel-facts.md).
+def _physdev(options: Sequence[Option], packet: PacketView, context: MatchContext) -> MatchResult | None:
+    """Forecasts -m physdev from the packet's input interface.
+
+    The packet came in by a bridge port if that interface is a bridge. It leaves by a bridge port only if it goes back into the
+    same bridge; whether it does so as a bridged packet is not computed (docs/kernel-facts.md).
     """
-    came = world.by_bridge(packet.in_face.to_bytes(16, "big").rstrip(b"\0").decode())
+    came = context.by_bridge(packet.in_face.to_bytes(16, "big").rstrip(b"\0").decode())
     leaves = None if came is not False and packet.in_face == packet.out_face else False
-    told = {"--physdev-is-in": came, "--physdev-in": False if came is False else None,
+    results = {"--physdev-is-in": came, "--physdev-in": False if came is False else None,
             "--physdev-is-out": leaves, "--physdev-out": leaves, "--physdev-is-bridged": leaves}  # fmt: skip
-    answers = [(told.get(name), negated) for name, negated, _ in options]
+    answers = [(results.get(name), negated) for name, negated, _ in options]
     if any(answer is not None and answer == negated for answer, negated in answers):
         return NO
     return None if any(answer is None for answer, _ in answers) else YES
 
 
-def _counts(options: Sequence[Option], packet: PacketView, world: MatchContext) -> MatchResult | None:
+def _nfacct(options: Sequence[Option], packet: PacketView, context: MatchContext) -> MatchResult | None:
     return YES
 
 
-_KNOWN: dict[str, Callable[[Sequence[Option], PacketView, MatchContext], MatchResult | None]] = {
-    "addrtype": _addrtype, "conntrack": _conntrack, "state": _state, "statistic": _statistic, "nfacct": _counts, "set": _set,
+_FORECASTS: dict[str, Callable[[Sequence[Option], PacketView, MatchContext], MatchResult | None]] = {
+    "addrtype": _addrtype, "conntrack": _conntrack, "state": _state, "statistic": _statistic, "nfacct": _nfacct, "set": _set,
     "recent": _recent, "physdev": _physdev,
 }  # fmt: skip
-"""nfacct only counts, unless it has a quota, which iptables-save does not show."""
+"""Forecast by name of the match. nfacct only counts, unless it has a quota, which iptables-save does not show."""

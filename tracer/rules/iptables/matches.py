@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matches that can be computed exactly from what is known of the packet; the others are observed.
+"""Matches that can be computed exactly from the known fields of a packet; other matches are observed.
 
-A match is one function here, found by its name and revision: it gets the match's data as the rule has it and the packet, and
-says whether it matches, or None when it cannot tell. Structures: include/uapi/linux/netfilter/xt_*.h.
+A match is one function here, found by its name and revision. It gets the match's data as the rule has it and the packet, and
+returns whether it matches, None = not known. Structures: include/uapi/linux/netfilter/xt_*.h.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _INV_IN, _INV_OUT, _INV_SRC, _INV_DST, _INV_FRAGMENT, _INV_PROTOCOL = 1, 2, 8, 1
 
 
 def ends_match(h: TableHeader, p: PacketView) -> bool | None:
-    """Whether addresses and interfaces are those that a rule asks for; None when an address is not known."""
+    """Whether a packet has the addresses and interfaces that a rule tests; None if an address is not known."""
     inv = h.inverted
-    unsure = p.changed and (("src" in p.changed and h.src_mask) or ("dst" in p.changed and h.dst_mask))
+    is_unsure = p.changed and (("src" in p.changed and h.src_mask) or ("dst" in p.changed and h.dst_mask))
     matched = (
         ("src" in p.changed or (p.src & h.src_mask == h.src) != bool(inv & _INV_SRC))
         and ("dst" in p.changed or (p.dst & h.dst_mask == h.dst) != bool(inv & _INV_DST))
         and ((p.in_face ^ h.iniface) & h.in_mask == 0) != bool(inv & _INV_IN)
         and ((p.out_face ^ h.outiface) & h.out_mask == 0) != bool(inv & _INV_OUT)
     )
-    return None if matched and unsure else matched
+    return None if matched and is_unsure else matched
 
 
 def header_matches(h: TableHeader, p: PacketView) -> bool | None:
-    """As ip_packet_match and ip6_packet_match; None when the protocol or an address is not known."""
+    """Computes ip_packet_match or ip6_packet_match; None if the protocol or an address is not known."""
     inv = h.inverted
     matched = ends_match(h, p)
     if matched is False or (h.fragment and p.fragment == bool(inv & _INV_FRAGMENT)):
@@ -46,15 +46,15 @@ def header_matches(h: TableHeader, p: PacketView) -> bool | None:
 
 
 def compute(match: Extension, p: PacketView, mark: int | None) -> bool | None:
-    """Whether the match is true; None when that cannot be computed. mark: at this moment, None when not known."""
+    """Whether the match is true; None if that cannot be computed. `mark`: the packet's mark at this rule, None = not known."""
     function = _COMPUTED.get((match.name, match.revision))
-    if p.shape in _UNREAD and match.name in _OF_PORTS and not p.fragment:
+    if p.shape in _UNREAD_SHAPES and match.name in _TRANSPORT_MATCHES and not p.fragment:
         return None
     return function(match.data, p, mark) if function else None
 
 
-_OF_PORTS = frozenset({"tcp", "udp", "multiport", "icmp", "icmp6"})
-_UNREAD = frozenset({Shape.SHAPE_UNKNOWN, Shape.SHAPE_ELSEWHERE})
+_TRANSPORT_MATCHES = frozenset({"tcp", "udp", "multiport", "icmp", "icmp6"})
+_UNREAD_SHAPES = frozenset({Shape.SHAPE_UNKNOWN, Shape.SHAPE_ELSEWHERE})
 
 
 def _comment(data: bytes, p: PacketView, mark: int | None) -> bool | None:
@@ -80,7 +80,7 @@ def _tcp(data: bytes, p: PacketView, mark: int | None) -> bool | None:
 
 
 _ECN_FLAGS = 0xC0
-"""ECE and CWR, which target ECN takes off."""
+"""ECE and CWR, which target ECN clears."""
 
 
 def _udp(data: bytes, p: PacketView, mark: int | None) -> bool | None:
@@ -95,8 +95,8 @@ def _multiport(data: bytes, p: PacketView, mark: int | None) -> bool | None:
         return False
     which, count = data[0], data[1]
     ports, ranges, invert = struct.unpack_from("<15H", data, 2), data[32:47], bool(data[47])
-    asked = {0: (p.sport,), 1: (p.dport,), 2: (p.sport, p.dport)}.get(which)
-    if asked is None:
+    tested = {0: (p.sport,), 1: (p.dport,), 2: (p.sport, p.dport)}.get(which)
+    if tested is None:
         return None
     i, found = 0, False
     while i < count:
@@ -104,7 +104,7 @@ def _multiport(data: bytes, p: PacketView, mark: int | None) -> bool | None:
         if ranges[i] and i + 1 < count:
             i += 1
             high = ports[i]
-        found = found or any(low <= port <= high for port in asked)
+        found = found or any(low <= port <= high for port in tested)
         i += 1
     return found != invert
 
@@ -135,7 +135,7 @@ _COMPUTED: dict[tuple[str, int], Callable[[bytes, PacketView, int | None], bool 
 
 
 def mark_after(target: Extension, mark: int | None) -> int | None:
-    """The packet's mark when the target has acted; None when not known."""
+    """The packet's mark after the target; None = not known."""
     if target.name == "MARK" and target.revision == 2 and mark is not None:
         value, mask = struct.unpack_from("<II", target.data)
         return int((mark & ~mask & 0xFFFFFFFF) ^ value)
@@ -148,22 +148,22 @@ def mark_after(target: Extension, mark: int | None) -> int | None:
 
 
 def mark_after_match(match: Extension, mark: int | None) -> int | None:
-    """The packet's mark when the match was true. Only `-m socket --restore-skmark` changes it: to the socket's."""
+    """The packet's mark after a match that was true. Only `-m socket --restore-skmark` changes it, to that of the socket."""
     if match.name != "socket" or 0 <= match.revision < _SOCKET_FLAGS:
         return mark
-    words = match.revision < 0
-    restores = b"--restore-skmark" in match.data if words else match.data[0] & _RESTORE_SKMARK
+    is_text = match.revision < 0
+    restores = b"--restore-skmark" in match.data if is_text else match.data[0] & _RESTORE_SKMARK
     return None if restores else mark
 
 
 def packet_after(target: Extension, packet: PacketView) -> PacketView:
-    """The packet when the target has acted and it goes on, without what is not known of it any more."""
-    changes = CHANGES.get(target.name)
+    """The packet after a target that lets it continue, with the fields that are no longer known marked as changed."""
+    changes = CHANGED_FIELDS.get(target.name)
     return replace(packet, changed=packet.changed | {changes}) if changes else packet
 
 
 _CONNMARK_MODE, _CONNMARK_RESTORE = {1: 12, 2: 14}, 2
-"""Where struct xt_connmark_tginfo1 and 2 have the mode, and the mode that writes the connection's mark into the packet's."""
+"""Offset of the mode in struct xt_connmark_tginfo1 and 2, and the mode that copies the connection's mark to the packet."""
 _SET_REVISIONS, _SET_FLAGS, _SET_MAPS_MARK = range(4), 12, 1 << 8
 """struct xt_set_info_target_v3: three sets of 4 bytes, then the flags; IPSET_FLAG_MAP_SKBMARK."""
 _SOCKET_FLAGS, _RESTORE_SKMARK = 3, 4
@@ -173,6 +173,6 @@ KEEPS_MARK = frozenset({
     "CLASSIFY", "DSCP", "TOS", "TTL", "HL", "TEE", "CHECKSUM", "RATEEST", "AUDIT", "SECMARK", "CONNSECMARK", "ECN", "NFQUEUE",
     "TCPOPTSTRIP", "IDLETIMER", "LED", "SYNPROXY", "DNPT", "SNPT",
 })  # fmt: skip
-"""Targets that leave the packet's mark as it is."""
-CHANGES = {"DNPT": "dst", "SNPT": "src", "ECN": "tcp_flags"}
-"""Targets that change what later rules of the table compute with, and let the packet go on."""
+"""Targets that do not change the packet's mark."""
+CHANGED_FIELDS = {"DNPT": "dst", "SNPT": "src", "ECN": "tcp_flags"}
+"""Targets that change a field used by later rules of the table and let the packet continue, with that field."""

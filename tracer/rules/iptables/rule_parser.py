@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule as iptables-save prints it, taken apart: words, options, matches, target."""
+"""Parses a rule as iptables-save prints it: words, options, matches, target."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from dataclasses import dataclass, field
 from tracer.rules.iptables.entry import Extension
 from tracer.util.octets import decoded
 
-_FREE = frozenset({"--comment", "--log-prefix", "--nflog-prefix"})
-"""Options whose value may look like anything."""
+_FREE_TEXT_OPTIONS = frozenset({"--comment", "--log-prefix", "--nflog-prefix"})
+"""Options with a free text as value."""
 
 Option = tuple[str, bool, list[str]]
-"""Name, whether negated, values."""
+"""(name, whether it is negated, values) of an option."""
 
 
 @dataclass
 class ParsedRule:
-    """A rule taken apart. head: -s, -d and so on. matches, target: a name and its options. goto: by -g."""
+    """A parsed rule.
+
+    Attributes:
+        head: Options before the first match: -s, -d and so on.
+        matches: Name and options of each -m.
+        target: Name and options of the target, "" = none.
+        goto: Whether the target is given by -g.
+    """
 
     head: list[Option] = field(default_factory=list)
     matches: list[tuple[str, list[Option]]] = field(default_factory=list)
@@ -32,7 +39,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 def split(text: str) -> list[str]:
-    """The words of a rule as iptables-save quotes them. Raises ValueError for a quote that does not end."""
+    """Splits a rule into words, with the quoting of iptables-save. Raises ValueError for an unterminated quote."""
     found = []
     for quoted, bare in _WORD.findall(text):
         if bare.startswith('"'):
@@ -42,9 +49,9 @@ def split(text: str) -> list[str]:
 
 
 def parse(words: Sequence[str]) -> ParsedRule:
-    """Raises IndexError for an option that lacks its name or value."""
-    out, negated = ParsedRule(), False
-    options = out.head
+    """Parses the words of a rule. Raises IndexError for an option without its name or value."""
+    rule, negated = ParsedRule(), False
+    options = rule.head
     at = 0
     while at < len(words):
         word = words[at]
@@ -55,10 +62,10 @@ def parse(words: Sequence[str]) -> ParsedRule:
             name, options = words[at], []
             at += 1
             if word == "-m":
-                out.matches.append((name, options))
+                rule.matches.append((name, options))
             else:
-                out.target, out.goto = (name, options), word == "-g"
-        elif word in _FREE:
+                rule.target, rule.goto = (name, options), word == "-g"
+        elif word in _FREE_TEXT_OPTIONS:
             options.append((word, negated, [words[at]]))
             at += 1
         elif word.startswith("-"):
@@ -66,14 +73,14 @@ def parse(words: Sequence[str]) -> ParsedRule:
             negated = False
         else:
             options[-1][2].append(word)
-    return out
+    return rule
 
 
 def format_options(options: Sequence[Option]) -> str:
-    """Options as iptables-save writes them."""
+    """Formats options as iptables-save writes them."""
     return " ".join(" ".join(["!"] * negated + [name, *values]) for name, negated, values in options)
 
 
 def options_of(ext: Extension) -> list[Option]:
-    """The options of a match or target that is kept in words."""
+    """The options of a match or target that is kept as text."""
     return parse(split(decoded(ext.data))).head

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins a legacy table with what `iptables-save` printed of it: the nth line of a chain is its rule number n."""
+"""Joins a legacy table with the output of `iptables-save`: the nth line of a chain is its rule number n."""
 
 from __future__ import annotations
 
@@ -16,15 +16,23 @@ class SaveMismatch(Exception):
 
 
 class SavedRules(Mapping[int, Rule]):
-    """The rules of a table by their offset, made when they are asked for: of 80,000 a packet meets a few dozen.
+    """The rules of a table by their offset, made on demand: of 80,000 rules a packet meets a few dozen.
 
-    A line that is not the rule's (another chain, another target) is no text: whoever printed it did not know the rule.
+    A line that does not fit the rule (another chain, another target) is not used as its text: the tool did not know the rule.
     """
 
     def __init__(self, table: Table, text: str | None) -> None:
-        """text: what iptables-save printed; None: none could be had, texts are "". Raises SaveMismatch."""
+        """Joins both.
+
+        Args:
+            table: The table.
+            text: Output of iptables-save; None = not available, then all texts are "".
+
+        Raises:
+            SaveMismatch: The text has other chains, or another number of rules.
+        """
         self._table, self._made = table, dict[int, Rule]()
-        self._lines, self._firsts = _lines(table, text) if text is not None else ([], {})
+        self._lines, self._first_lines = _lines(table, text) if text is not None else ([], {})
 
     def __getitem__(self, at: int) -> Rule:
         found = self._made.get(at)
@@ -37,7 +45,7 @@ class SavedRules(Mapping[int, Rule]):
         e, target = table.entry(at), table.target_name(at)
         text = ""
         if self._lines:
-            _, chain, *rest = self._lines[self._firsts[e.chain] + e.number - 1].split(" ", 2)
+            _, chain, *rest = self._lines[self._first_lines[e.chain] + e.number - 1].split(" ", 2)
             if chain == e.chain and rest and target in ("", save_parser.target(rest[0])):
                 text = rest[0]
         return Rule(table.family, table.name, e.chain, e.number, text, e.comment, target)
@@ -51,17 +59,16 @@ class SavedRules(Mapping[int, Rule]):
 
 
 def _lines(table: Table, text: str) -> tuple[list[str], dict[str, int]]:
-    """The lines that are rules, and where those of each chain begin. Rules are printed chain by chain, in the order in which
-    the chains were declared."""
+    """(rule lines, index of the first line of each chain). Rules are printed chain by chain, in the order of declaration."""
     head, _, body = text.partition("\n-A ")
     chains = [line.split(" ", 1)[0] for line in ("\n" + head).split("\n:")[1:]]
     if body.count("\nCOMMIT") > 1:
-        # A newline in a name or a comment: its writer chooses what stands on the next lines.
+        # A name or a comment has a newline in it, so its writer could forge the next lines.
         raise SaveMismatch(f"what iptables-save printed of {table.name} has more than one end")
     rules = ("-A " + body).partition("\nCOMMIT")[0].removesuffix("\n").split("\n") if body else []
     if set(chains) != table.chains or len(chains) != len(set(chains)):
         raise SaveMismatch(f"iptables-save printed other chains of {table.name} than were read")
-    *firsts, total = accumulate(map(table.size, chains), initial=0)
+    *first_lines, total = accumulate(map(table.size, chains), initial=0)
     if len(rules) != total:
         raise SaveMismatch(f"iptables-save printed {len(rules)} rules of {table.name}, and {total} were read")
-    return rules, dict(zip(chains, firsts, strict=True))
+    return rules, dict(zip(chains, first_lines, strict=True))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table would do to a packet: the ways through it, from the packet alone.
+"""Simulates a table of iptables: the paths of a packet through it, computed from the packet alone.
 
-The same rules and matches as in the walk of a packet that was seen (tracer/rules/iptables/path_search.py), without anything
-observed: a match that says "one of three" parts the ways by chance, and one that cannot be computed parts them in two, with a
-word about it.
+Rules and matches are evaluated as for a traced packet (tracer/rules/iptables/path_search.py), but without an observation. A
+random match, such as "one of three", splits a path with a share for each branch. A match that cannot be computed splits it with
+a condition on each branch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tracer.model.condition import MatchResult
 from tracer.model.evidence import Evidence
 from tracer.model.rule import Rule, RuleHit, RuleLocation
 from tracer.rules.ending_targets import CONTINUE, ENDS
-from tracer.rules.iptables.encode import WORDS
+from tracer.rules.iptables.encode import TEXT_REVISION
 from tracer.rules.iptables.entry import Entry, Extension
 from tracer.rules.iptables.match_forecast import forecast
 from tracer.rules.iptables.matches import compute, header_matches, mark_after, mark_after_match, packet_after
-from tracer.rules.iptables.path_search import RULES_TO_TRY
+from tracer.rules.iptables.path_search import MAX_RULES
 from tracer.rules.iptables.rule_parser import options_of
 from tracer.rules.iptables.table import RETURN, Table
 from tracer.rules.match_context import MatchContext, assumption, question_of
@@ -29,11 +29,11 @@ from tracer.rules.packet_view import PacketView
 from tracer.rules.rule_path import MAX_PATHS, Rewrite, RulePath, TooManyPaths, with_condition
 
 ANY_PORT = 46883
-"""A source port that stands for all that a match does not name."""
+"""A source port that represents all ports that a match does not name."""
 
 
 @dataclass
-class _Simulation:
+class _SimulationState:
     at: int
     rule_path: RulePath
     packet: PacketView
@@ -42,65 +42,85 @@ class _Simulation:
 
 @dataclass
 class IptablesSimulator:
-    """The ways through one table of iptables at a hook."""
+    """Simulates packets in one table of iptables.
+
+    Attributes:
+        table: The table.
+        rules: Its rules, by offset.
+    """
 
     table: Table
     rules: dict[int, Rule]
-    _world: MatchContext = field(init=False)
+    _context: MatchContext = field(init=False)
     _tried: int = field(default=0, init=False)
 
-    def simulate(self, hook: int, packet: PacketView, sport_known: bool, world: MatchContext) -> list[RulePath]:
-        """Raises TooManyPaths."""
+    def simulate(self, hook: int, packet: PacketView, sport_known: bool, context: MatchContext) -> list[RulePath]:
+        """Simulates a packet at a hook.
+
+        Args:
+            hook: Hook number.
+            packet: The packet.
+            sport_known: Whether its source port is known.
+            context: The state beside the packet that matches test.
+
+        Returns:
+            All paths, those without conditions first.
+
+        Raises:
+            TooManyPaths: There are more than MAX_PATHS paths, or too many rules on one.
+        """
         found: list[RulePath] = []
-        self._tried, self._world = 0, world
-        open_states = [_Simulation(self.table.hooks[hook], RulePath(mark=packet.mark, assumed=world.assumed), packet)]
+        self._tried, self._context = 0, context
+        open_states = [_SimulationState(self.table.hooks[hook], RulePath(mark=packet.mark, assumed=context.assumed), packet)]
         while open_states:
             if len(found) + len(open_states) > MAX_PATHS:
-                raise TooManyPaths(f"more than {MAX_PATHS} ways")
+                raise TooManyPaths(f"more than {MAX_PATHS} paths")
             state = open_states.pop()
             found += self._follow(state, open_states, hook, sport_known)
         return sorted(found, key=lambda w: bool(w.conditions))
 
-    def _follow(self, state: _Simulation, fork: list[_Simulation], hook: int, sport_known: bool) -> Iterator[RulePath]:
-        entry, at, way, stack, packet = self.table.entry, state.at, state.rule_path, state.stack, state.packet
+    def _follow(
+        self, state: _SimulationState, fork: list[_SimulationState], hook: int, sport_known: bool
+    ) -> Iterator[RulePath]:
+        entry, at, path, stack, packet = self.table.entry, state.at, state.rule_path, state.stack, state.packet
         while True:
             self._tried += 1
-            if self._tried > RULES_TO_TRY:
+            if self._tried > MAX_RULES:
                 raise TooManyPaths("too many rules")
             e = entry(at)
-            yes, others = self._matches(e, way, packet, sport_known)
-            if yes is None:
-                way, at = others[0], e.next
+            matching, others = self._matches(e, path, packet, sport_known)
+            if matching is None:
+                path, at = others[0], e.next
                 continue
-            fork += [_Simulation(e.next, other, packet, stack) for other in others]
-            way = yes
+            fork += [_SimulationState(e.next, other, packet, stack) for other in others]
+            path = matching
             verdict = e.verdict
             if verdict is None:
-                way = self._with(way, e, stack, e.target.name)
+                path = self._with_hit(path, e, stack, e.target.name)
                 ends = ENDS.get(e.target.name, (CONTINUE,))
                 if CONTINUE not in ends or e.target.name == "NFQUEUE":
-                    yield _ended(way, e.target, packet)
+                    yield _with_target(path, e.target, packet)
                     return
-                way, at = replace(way, mark=mark_after(e.target, way.mark)), e.next
+                path, at = replace(path, mark=mark_after(e.target, path.mark)), e.next
                 packet = packet_after(e.target, packet)
             elif verdict >= 0:
-                way = self._with(way, e, stack, "" if verdict == e.next else "GOTO" if e.goto else "JUMP")
+                path = self._with_hit(path, e, stack, "" if verdict == e.next else "GOTO" if e.goto else "JUMP")
                 if verdict != e.next and not e.goto:
                     stack = (*stack, at)
                 at = verdict
             elif verdict == RETURN:
                 if e.number:
-                    way = self._with(way, e, stack, "RETURN")
+                    path = self._with_hit(path, e, stack, "RETURN")
                 if stack:
                     at, stack = entry(stack[-1]).next, stack[:-1]
                 else:
                     at = self.table.underflows[hook]
             else:
                 name = self.table.target_name(at)
-                yield replace(self._with(way, e, stack, name), verdict=name)
+                yield replace(self._with_hit(path, e, stack, name), verdict=name)
                 return
 
-    def _with(self, rule_path: RulePath, e: Entry, stack: tuple[int, ...], verdict: str) -> RulePath:
+    def _with_hit(self, rule_path: RulePath, e: Entry, stack: tuple[int, ...], verdict: str) -> RulePath:
         path = tuple(RuleLocation(x.chain, x.number) for x in (*(self.table.entry(o) for o in stack), e))
         hit = RuleHit(path, self.rules.get(e.at), verdict, Evidence.DERIVED)
         return replace(rule_path, hits=(*rule_path.hits, hit))
@@ -108,24 +128,24 @@ class IptablesSimulator:
     def _matches(
         self, e: Entry, rule_path: RulePath, packet: PacketView, sport_known: bool
     ) -> tuple[RulePath | None, list[RulePath]]:
-        """(the way on which the rule matches, None = it cannot; those on which it does not, where it need not)."""
+        """(the path on which the rule matches, None = it cannot match; the paths on which it does not match)."""
         matched = header_matches(e.header, packet)
         if matched is False:
             return None, [rule_path]
-        begun, others = rule_path, list[RulePath]()
+        unmatched, others = rule_path, list[RulePath]()
         if matched is None:
-            changed = f"the address in rule {e.number} of {e.chain}, behind DNPT or SNPT,"
+            changed = f"the address in rule {e.number} of {e.chain}, after DNPT or SNPT,"
             others.append(with_condition(rule_path, f"{changed} is another", True, ""))
             rule_path = with_condition(rule_path, f"{changed} is the packet's", True, "")
         for match in e.matches:
             answer = self._answer(match, packet, rule_path.mark, sport_known)
             if answer.share == 0:
-                return None, [replace(begun, mark=rule_path.mark)]
+                return None, [replace(unmatched, mark=rule_path.mark)]
             if answer.doubt:
-                question = question_of(match.name, answer.doubt if match.revision == WORDS else match.data, packet)
+                question = question_of(match.name, answer.doubt if match.revision == TEXT_REVISION else match.data, packet)
                 before = assumption(rule_path.assumed, question)
                 if before is False:
-                    return None, [replace(begun, mark=rule_path.mark)]
+                    return None, [replace(unmatched, mark=rule_path.mark)]
                 if before is None:
                     where = f"rule {e.number} of {e.chain}"
                     others.append(with_condition(rule_path, answer.doubt, False, where, question))
@@ -138,17 +158,17 @@ class IptablesSimulator:
         return rule_path, others
 
     def _answer(self, match: Extension, packet: PacketView, mark: int | None, sport_known: bool) -> MatchResult:
-        if match.revision == WORDS:
-            return forecast(match.name, options_of(match), packet, self._world)
-        sports = {packet.sport} if sport_known else _telling(match)
-        told = {compute(match, replace(packet, sport=sport), mark) for sport in sports}
-        if len(told) == 1 and None not in told:
-            return MatchResult(Fraction(int(bool(told.pop()))))
+        if match.revision == TEXT_REVISION:
+            return forecast(match.name, options_of(match), packet, self._context)
+        sports = {packet.sport} if sport_known else _representative_ports(match)
+        answers = {compute(match, replace(packet, sport=sport), mark) for sport in sports}
+        if len(answers) == 1 and None not in answers:
+            return MatchResult(Fraction(int(bool(answers.pop()))))
         return MatchResult(doubt=f"-m {match.name}")
 
 
-def _telling(match: Extension) -> set[int]:
-    """Source ports that stand for all there are: where a match's answer may change, and another one."""
+def _representative_ports(match: Extension) -> set[int]:
+    """Source ports that represent all ports: those where the result of a match may change, and ANY_PORT."""
     named: tuple[int, ...] = ()
     if match.name in ("tcp", "udp"):
         named = struct.unpack_from("<HH", match.data)
@@ -157,16 +177,16 @@ def _telling(match: Extension) -> set[int]:
     return {ANY_PORT} | {p for n in named for p in (n - 1, n, n + 1) if 0 < p < 65536}
 
 
-def _ended(rule_path: RulePath, target: Extension, packet: PacketView) -> RulePath:
-    """What a target that ends the table does."""
-    values = {name: given for name, _, given in options_of(target)} if target.revision == WORDS else {}
+def _with_target(rule_path: RulePath, target: Extension, packet: PacketView) -> RulePath:
+    """The path after a target that ends the table."""
+    values = {name: given for name, _, given in options_of(target)} if target.revision == TEXT_REVISION else {}
     if target.name == "REJECT":
         default = "icmp-port-unreachable" if packet.family == "ip" else "icmp6-port-unreachable"
         return replace(rule_path, verdict="REJECT", reject=_first(values.get("--reject-with"), default))
     if target.name == "NFQUEUE":
         return replace(rule_path, verdict="QUEUE")
     given = _first(values.get("--to-destination") or values.get("--to-source") or values.get("--to-ports"), "")
-    address, port = _end(given) if target.name != "REDIRECT" else ("", _end(":" + given)[1])
+    address, port = _parse_endpoint(given) if target.name != "REDIRECT" else ("", _parse_endpoint(":" + given)[1])
     return replace(rule_path, rewrite=Rewrite(target.name, address, port))
 
 
@@ -174,8 +194,8 @@ def _first(values: Sequence[str] | None, default: str) -> str:
     return values[0] if values else default
 
 
-def _end(text: str) -> tuple[str, int]:
-    """10.0.0.1:80, [fd00::1]:80, 10.0.0.1; of ranges the first."""
+def _parse_endpoint(text: str) -> tuple[str, int]:
+    """(address, port) of 10.0.0.1:80, [fd00::1]:80 or 10.0.0.1; the first ones of ranges; port 0 = none."""
     if text.startswith("["):
         address, _, port = text[1:].partition("]:")
     elif text.count(":") > 1:

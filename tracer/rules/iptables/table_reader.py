@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads legacy rules in a thread of its own, beside the tracing.
+"""Reads legacy rules in a thread of its own during tracing.
 
-What was read is one generation: the same blob before and after iptables-save printed it. Which generation that is, the
-kernel side tells (tracer/rules/iptables/generations.py).
+A snapshot is of one generation: the blob is the same before and after the run of iptables-save. The events of the kernel side
+show which generation that is (tracer/rules/iptables/generations.py).
 """
 
 from __future__ import annotations
@@ -23,13 +23,20 @@ from tracer.rules.iptables.table import Table
 from tracer.util.worker import Worker, user_warnings
 
 TRIES = 3
+"""Attempts to read a table that changes meanwhile."""
 TOTAL_BYTES = 256 << 20
-"""Of the tables of all namespaces but the node's and our own, which others cannot use up."""
+"""Limit for the tables of all namespaces except the node's and our own, bytes, so that others cannot use up the memory."""
 
 
 @dataclass(frozen=True)
 class TableRequest:
-    """A table to read. netns: inode. table: "" = all that are there, each a reading of its own, and one for this at the end."""
+    """A table to read.
+
+    Attributes:
+        netns: Inode of the network namespace.
+        family: "ip" or "ip6".
+        table: Its name. "" = all present tables, with one snapshot for each and an empty one for this request at the end.
+    """
 
     netns: int
     family: str
@@ -38,10 +45,18 @@ class TableRequest:
 
 @dataclass(frozen=True)
 class TableSnapshot:
-    """What came of it. thread: the kernel's number of the thread that read, from `began` to `ended` (ns, CLOCK_MONOTONIC).
+    """The result of a request.
 
-    table: None when it could not be read, and `why` says why not. rules: by offset in the blob. blob, text: what both were made
-    of; kept only for whoever asks for it.
+    Attributes:
+        request: The table.
+        thread: Thread id (of the kernel) of the reader.
+        began: Begin of reading, ns, CLOCK_MONOTONIC.
+        ended: End of reading, ns, CLOCK_MONOTONIC.
+        table: The table, None = it could not be read.
+        rules: Its rules, by offset in the blob.
+        why: Why it could not be read, "" = no failure.
+        blob: The blob as it was read; kept only by a reader with `keep`.
+        text: The output of iptables-save, None = not available; kept only by a reader with `keep`.
     """
 
     request: TableRequest
@@ -56,44 +71,47 @@ class TableSnapshot:
 
 
 class TableReader:
-    """A thread that reads what it is asked for, in order. path: of a file that leads to a namespace, or LookupError.
+    """Reads requested tables in a thread, in order.
 
-    keep: readings hold the blob and the text as they were read.
+    Args:
+        path: Gives the file of a network namespace by its inode. Raises LookupError.
+        keep: Whether snapshots keep the blob and the text as they were read.
     """
 
     def __init__(self, path: Callable[[int], Path] = netns.find, keep: bool = False) -> None:
         self._path, self._keep, self._closing = path, keep, False
         self._sizes: dict[TableRequest, int] = {}
-        self._first = {_inode(Path(f"/proc/{pid}/ns/net")) for pid in ("1", "self")}
-        self._asked: queue.SimpleQueue[TableRequest | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[TableSnapshot] = queue.SimpleQueue()
+        self._own_namespaces = {_inode(Path(f"/proc/{pid}/ns/net")) for pid in ("1", "self")}
+        self._requests: queue.SimpleQueue[TableRequest | None] = queue.SimpleQueue()
+        self._snapshots: queue.SimpleQueue[TableSnapshot] = queue.SimpleQueue()
         self._thread = Worker("rules", self._work).start()
 
     def request(self, request: TableRequest) -> None:
-        self._asked.put(request)
+        """Queues a table to be read."""
+        self._requests.put(request)
 
     def read(self) -> list[TableSnapshot]:
-        """What has been read since the last call."""
-        readings = []
+        """Snapshots read since the last call."""
+        snapshots = []
         while True:
             try:
-                readings.append(self._done.get_nowait())
+                snapshots.append(self._snapshots.get_nowait())
             except queue.Empty:
-                return readings
+                return snapshots
 
     def close(self) -> None:
-        """Waits for what is being read; what else was asked for is not read any more."""
+        """Waits for the table being read; other requests are dropped."""
         self._closing = True
-        self._asked.put(None)
+        self._requests.put(None)
         self._thread.join(5)
 
     def _work(self) -> bool:
-        wanted = self._asked.get()
-        if wanted is None or self._closing:
+        request = self._requests.get()
+        if request is None or self._closing:
             return False
-        for table in [] if wanted.table else self._tables(wanted):
-            self._done.put(self._answer(TableRequest(wanted.netns, wanted.family, table)))
-        self._done.put(self._answer(wanted) if wanted.table else TableSnapshot(wanted, 0, 0, 0))
+        for table in [] if request.table else self._tables(request):
+            self._snapshots.put(self._snapshot(TableRequest(request.netns, request.family, table)))
+        self._snapshots.put(self._snapshot(request) if request.table else TableSnapshot(request, 0, 0, 0))
         return True
 
     def _tables(self, request: TableRequest) -> list[str]:
@@ -107,8 +125,8 @@ class TableReader:
             user_warnings.add_failure("listing a namespace's legacy tables", e)
             return []
 
-    def _answer(self, request: TableRequest) -> TableSnapshot:
-        """The reading, also when it fails in a way that is not foreseen: somebody waits for it."""
+    def _snapshot(self, request: TableRequest) -> TableSnapshot:
+        """The snapshot, also after an unexpected error: the request is waited for."""
         began = time.monotonic_ns()
         try:
             return self._read(request)
@@ -117,16 +135,16 @@ class TableReader:
             why = f"they could not be read ({type(e).__name__}: {e})"
             return TableSnapshot(request, threading.get_native_id(), began, time.monotonic_ns(), why=why)
 
-    def _room(self, request: TableRequest) -> int:
-        """Bytes that a table may have."""
-        if request.netns in self._first:
+    def _max_bytes(self, request: TableRequest) -> int:
+        """Most bytes that a table may have."""
+        if request.netns in self._own_namespaces:
             return sockopt.MOST_BYTES
         held = sum(size for other, size in self._sizes.items() if other != request)
         return min(sockopt.MOST_BYTES, TOTAL_BYTES - held)
 
     def _forget(self, inode: int) -> None:
-        for wanted in [w for w in self._sizes if w.netns == inode]:
-            del self._sizes[wanted]
+        for request in [w for w in self._sizes if w.netns == inode]:
+            del self._sizes[request]
 
     def _read(self, request: TableRequest) -> TableSnapshot:
         why = "they changed while they were read"
@@ -141,19 +159,19 @@ class TableReader:
             began = time.monotonic_ns()
             try:
                 with netns.entered(path):
-                    found = read_here(request, self._room(request))
+                    found = read_here(request, self._max_bytes(request))
             except sockopt.TooManyEntries as e:
                 self._sizes.pop(request, None)
                 why = f"they are not read: {e}"
                 where = f"table {request.table} of {request.family}tables in network namespace {request.netns} ({path})"
-                user_warnings.add(f"The rules of {where} are not read, and not told of its packets: {e}.", request)
+                user_warnings.add(f"The rules of {where} are not read and not shown for its packets: {e}.", request)
                 break
             except (OSError, MalformedTable) as e:
                 why = f"they could not be read ({e})"
                 continue
             if found:
                 table, rules, blob, printed = found
-                if request.netns not in self._first:
+                if request.netns not in self._own_namespaces:
                     self._sizes[request] = len(blob)
                 kept = (blob, printed) if self._keep else (b"", None)
                 return TableSnapshot(request, thread, began, time.monotonic_ns(), table, rules, "", *kept)
@@ -168,30 +186,40 @@ def _inode(path: Path) -> int:
 
 
 def read_here(
-    request: TableRequest, room: int = sockopt.MOST_BYTES
+    request: TableRequest, max_bytes: int = sockopt.MOST_BYTES
 ) -> tuple[Table, Mapping[int, Rule], bytearray, str | None] | None:
-    """The table in this thread's namespace, its rules, and what they were made of; None when it changed meanwhile.
+    """Reads a table of this thread's namespace.
 
-    room: bytes that it may have. Raises OSError, TooManyEntries, MalformedTable.
+    Args:
+        request: The table; its namespace is not looked at.
+        max_bytes: Most bytes that it may have.
+
+    Returns:
+        (table, rules by offset, blob, output of iptables-save); None if the table changed meanwhile.
+
+    Raises:
+        OSError: The table cannot be read, or does not exist any more.
+        TooManyEntries: It exceeds the limits.
+        MalformedTable: Its blob is malformed.
     """
     family, name = request.family, request.table
     if name not in sockopt.present(family):
         raise OSError(f"there is no table {name} any more")
-    raw = sockopt.read(family, name, room)
+    raw = sockopt.read(family, name, max_bytes)
     table = BlobTable(family, name, *raw)
     try:
         text = sockopt.save(family, name)
     except OSError:
         text = None
-    if not table.is_same(sockopt.read(family, name, room).blob):
+    if not table.is_same(sockopt.read(family, name, max_bytes).blob):
         return None
-    return table, joined(table, text), raw.blob, text
+    return table, join_text(table, text), raw.blob, text
 
 
-def joined(table: Table, text: str | None) -> Mapping[int, Rule]:
-    """The rules of a table by their offset, with the text that iptables-save printed, if that is the table's."""
+def join_text(table: Table, text: str | None) -> Mapping[int, Rule]:
+    """The rules of a table by their offset, with the text of iptables-save if it fits the table."""
     try:
         return save_join.SavedRules(table, text)
     except save_join.SaveMismatch:
-        # An iptables-save that does not know these rules well enough: they are the same, but have no text.
+        # This iptables-save does not know all of these rules: the rules are the same, but have no text.
         return save_join.SavedRules(table, None)

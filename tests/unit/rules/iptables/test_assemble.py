@@ -12,7 +12,7 @@ from tests.support.nodes import MODES, nodes
 from tracer.model.rule import Rule
 from tracer.rules import save_parser
 from tracer.rules.iptables.assemble import UnknownOption, assemble
-from tracer.rules.iptables.encode import WORDS
+from tracer.rules.iptables.encode import TEXT_REVISION
 from tracer.rules.iptables.entry import Entry
 from tracer.rules.iptables.rule_parser import format_options, options_of
 from tracer.rules.iptables.table import Table
@@ -80,7 +80,7 @@ def test_what_is_not_computed_is_kept_in_words() -> None:
     made = one(
         "-m set ! --match-set KUBE-X dst,dst -m statistic --mode random --probability 0.5 -j DNAT --to-destination 10.0.0.1:80"
     )
-    assert [(m.name, m.revision) for m in made.matches] == [("set", WORDS), ("statistic", WORDS)]
+    assert [(m.name, m.revision) for m in made.matches] == [("set", TEXT_REVISION), ("statistic", TEXT_REVISION)]
     assert format_options(options_of(made.matches[0])) == "! --match-set KUBE-X dst,dst"
     assert options_of(made.target) == [("--to-destination", False, ["10.0.0.1:80"])]
 

@@ -45,8 +45,8 @@ def test_a_targets_data_is_named_by_its_place() -> None:
 
 def test_what_a_rule_wants() -> None:
     rule = build(CHAINS).table().rules("INPUT")[0].header
-    assert (rule.src, rule.src_mask, rule.nothing) == (10 << 24, 0xFF000000, False)
-    assert build(CHAINS).table().rules("INPUT")[1].header.nothing
+    assert (rule.src, rule.src_mask, rule.is_empty) == (10 << 24, 0xFF000000, False)
+    assert build(CHAINS).table().rules("INPUT")[1].header.is_empty
 
 
 def test_counters_make_no_difference() -> None:

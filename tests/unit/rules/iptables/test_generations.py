@@ -137,7 +137,7 @@ def test_other_readers_look_ups_prove_nothing() -> None:
     e = table()
     node.request_for(e)
     finish(node, shelf, reading(R("ACCEPT")), looked(110, thread=5), looked(110, netns=POD), looked(500))
-    assert verdicts(node, e) == "it was not seen which rules were read"
+    assert verdicts(node, e) == "it is not known which generation of the rules was read"
 
 
 def test_what_cannot_be_read_is_not_asked_for_for_ever() -> None:
@@ -156,7 +156,7 @@ def test_what_cannot_be_read_is_not_asked_for_for_ever() -> None:
     [
         (0, "the table was not watched while it ran"),
         (WATCHED | 64, "the rules were replaced while the packet was in them"),
-        (WATCHED | 1, "a part of what the table did was lost"),
+        (WATCHED | 1, "a part of the table's trace was lost"),
     ],
 )
 def test_what_was_not_seen_whole(watched: int, why: str) -> None:
@@ -262,9 +262,9 @@ def test_nothing_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
         node.add_changes([looked(1000 + n, thread=n, netns=NODE + n), TableReplaced(1000 + n, n, 0x1000 * n, 0x9000000 + n)])
         shelf.ready.append(reading(why="no", request=TableRequest(NODE + n, "ip", "filter")))
     node.add_changes([])
-    held = (node._why, node._known, node._last_look, node._looks, node._pending)
+    held = (node._failures, node._tables_read, node._last_lookup, node._lookups, node._pending)
     assert [len(each) <= 10 for each in held] == [True] * 5
-    assert len(node._lives) <= 20
+    assert len(node._log) <= 20
     for n in range(20):
         node.request(TableRequest(NODE + 1000 + n, "ip", "filter"))
     assert len(node._pending) == 10
@@ -277,4 +277,4 @@ def test_a_reading_of_which_look_ups_were_given_up_is_not_taken(monkeypatch: pyt
     node, shelf = legacy()
     node.request(FILTER)
     finish(node, shelf, reading(R("ACCEPT")), looked(110), looked(120, NEW), looked(130, NEW))
-    assert verdicts(node, table(300, NEW)) == "it was not seen which rules were read"
+    assert verdicts(node, table(300, NEW)) == "it is not known which generation of the rules was read"

@@ -145,7 +145,7 @@ def test_the_jumps_that_were_seen_choose_between_ways() -> None:
 @pytest.mark.parametrize("steps", [(), ((8, TARGET),), ((8, TRUE), (8, TRUE))])
 def test_what_contradicts_is_not_explained(steps: tuple[tuple[int, int], ...]) -> None:
     table = build({"INPUT": [dnat()]}).table()
-    assert went(table, *steps).undecided == "no way through these rules agrees with what was observed"
+    assert went(table, *steps).undecided == "no path through these rules agrees with what was observed"
 
 
 def test_a_verdict_that_no_rule_gives() -> None:
@@ -239,7 +239,7 @@ def test_extension_headers_that_end_too_early() -> None:
 def test_a_protocol_that_is_not_known_is_not_guessed() -> None:
     packet = replace(PACKET, family="ip6", protocol=60, shape=Shape.SHAPE_UNKNOWN)
     table = build({"INPUT": [R("ACCEPT", protocol=6), R("ACCEPT")]}, "ip6").table()
-    assert went(table, packet=packet).undecided.startswith("the header that rule 1 of INPUT asks for")
+    assert went(table, packet=packet).undecided.startswith("the header that rule 1 of INPUT tests")
     certain = build({"INPUT": [R("DROP", protocol=6), R("ACCEPT")]}, "ip6").table()
     assert places(went(certain, packet=packet)) == ["INPUT 2 ACCEPT"]
 
@@ -282,7 +282,7 @@ def test_a_match_that_changes_the_mark() -> None:
     assert places(so(TRUE, 7)) == ["INPUT 1", "INPUT 2 ACCEPT"], "nothing changes it any more: it is the mark behind the table"
     assert places(so(TRUE, 8)) == ["INPUT 1", "INPUT 3 ACCEPT"]
     assert places(so(FALSE, 0)) == ["INPUT 3 ACCEPT"]
-    assert so(FALSE, 9).undecided == "no way through these rules agrees with what was observed", "nothing changed it to 9"
+    assert so(FALSE, 9).undecided == "no path through these rules agrees with what was observed", "nothing changed it to 9"
 
 
 def test_the_mark_behind_the_table_chooses_between_ways() -> None:
@@ -301,7 +301,7 @@ def test_addresses_that_a_target_changed() -> None:
     rules = [R("SNPT", data=bytes(40)), R("ACCEPT", src="fd00::/16"), R("ACCEPT")]
     packet = replace(PACKET, family="ip6", src=0xFD01 << 112)
     w = went(build({"INPUT": rules}, "ip6").table(), packet=packet)
-    assert w.undecided == "the header that rule 2 of INPUT asks for was not observed and cannot be computed"
+    assert w.undecided == "the header that rule 2 of INPUT tests was not observed and cannot be computed"
 
 
 def test_a_mark_that_is_not_known_and_changes_again_is_not_the_one_behind_the_table() -> None:

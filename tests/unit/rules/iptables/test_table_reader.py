@@ -124,7 +124,7 @@ def test_more_rules_than_are_read_are_said(node: dict[str, object], monkeypatch:
     assert one.table is None and one.why == f"they are not read: the table has 600000 rules, room {sockopt.MOST_BYTES}"
     assert two.why == one.why
     (said,) = user_warnings.read()
-    assert said.startswith("The rules of table filter of iptables in network namespace 7 (/here) are not read, and not told of")
+    assert said.startswith("The rules of table filter of iptables in network namespace 7 (/here) are not read and not shown")
     (again,) = ask(FILTER)
     assert again.table
 
@@ -132,12 +132,12 @@ def test_more_rules_than_are_read_are_said(node: dict[str, object], monkeypatch:
 def test_one_container_does_not_take_the_room_of_the_node(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_reader, "TOTAL_BYTES", 10_000)
     it = TableReader(lambda inode: Path("/here"))
-    it._first = {1}
+    it._own_namespaces = {1}
     for number in range(2, 12):
         it._sizes[TableRequest(number, "ip", "filter")] = 1000
-    assert it._room(TableRequest(99, "ip", "filter")) == 0
-    assert it._room(TableRequest(1, "ip", "nat")) == sockopt.MOST_BYTES
-    assert it._room(TableRequest(2, "ip", "filter")) == 1000, "its own size is not counted twice"
+    assert it._max_bytes(TableRequest(99, "ip", "filter")) == 0
+    assert it._max_bytes(TableRequest(1, "ip", "nat")) == sockopt.MOST_BYTES
+    assert it._max_bytes(TableRequest(2, "ip", "filter")) == 1000, "its own size is not counted twice"
     it._forget(2)
-    assert it._room(TableRequest(99, "ip", "filter")) == 1000
+    assert it._max_bytes(TableRequest(99, "ip", "filter")) == 1000
     it.close()
