@@ -176,7 +176,7 @@ class RuleResolver:
             is_known = e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER
             if is_known and (translates(rule_trace) or (rule_trace.undecided and connection not in self._connections)):
                 self._keep(e, e.hook in DESTINATION_HOOKS, rule_trace)
-            return {"rule_trace": rule_trace, **reconstruct.named(e, run, self._nft)}
+            return {"rule_trace": rule_trace, **reconstruct.hop_names(e, run, self._nft)}
         if (self._legacy or self._nft) and e.kind == Kind.EVENT_NAT:
             # In the reply direction a rewritten source undoes a DNAT.
             destination = bool(e.manip & 1) != bool(e.manip & 2)

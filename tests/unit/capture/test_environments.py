@@ -30,7 +30,7 @@ from tracer.kube import objects
 from tracer.kube.cni_cache import Sandbox
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import parse_host
-from tracer.rules.nftables.namespace_snapshots import KEPT
+from tracer.rules.nftables.namespace_snapshots import GENERATIONS_KEPT
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.rules.rule_resolver import RuleResolver
@@ -224,9 +224,9 @@ def test_a_view_learns_nothing_between_turns() -> None:
     assert view.find(1, 7) is None and view.is_coming(1, 7)
     view.refresh()
     assert view.find(1, 7) and not view.is_coming(1, 7) and not view.is_coming(1, 6) and view.is_coming(1, 8)
-    watcher.learned += [RulesetUpdate(1, n, False, snapshot(n)) for n in range(8, 8 + KEPT)]
+    watcher.learned += [RulesetUpdate(1, n, False, snapshot(n)) for n in range(8, 8 + GENERATIONS_KEPT)]
     view.refresh()
-    assert len(view.near(1)) == KEPT and view.near(1)[0].number == 7 + KEPT and view.find(1, 7) is None
+    assert len(view.near(1)) == GENERATIONS_KEPT and view.near(1)[0].number == 7 + GENERATIONS_KEPT and view.find(1, 7) is None
     watcher.learned.append(RulesetUpdate(1, 99, True))
     view.refresh()
     assert not view.is_coming(1, 100)

@@ -79,7 +79,7 @@ def test_a_hit_that_was_lost_leaves_a_gap() -> None:
     t.lose().add("CHAIN", hook="PREROUTING", table="nat", chain="PREROUTING", state=2, object=BASE)
     (packet,) = packets(t.batch, Rules(snapshot()))
     assert not packet.complete
-    assert packet.hops[0].rule_trace and packet.hops[0].rule_trace.undecided == "a part of what the rules did was lost"
+    assert packet.hops[0].rule_trace and packet.hops[0].rule_trace.undecided == "a part of the rule trace was lost"
 
 
 def test_without_rules_hits_are_no_hops() -> None:

@@ -121,7 +121,7 @@ def test_namespaces_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
         watch.poll(1, 0)
         for inode in range(2, 12):
             watch.near(inode)
-        assert len(watch._namespaces) == 3 and 1 in watch._namespaces and watch._namespaces.forgotten == 8
+        assert len(watch._namespaces) == 3 and 1 in watch._namespaces and watch._namespaces.evicted == 8
 
 
 def snapshot(number: int) -> Snapshot:
@@ -130,11 +130,11 @@ def snapshot(number: int) -> Snapshot:
 
 def test_generations_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest stay, in the order they came."""
-    monkeypatch.setattr(namespace_snapshots, "KEPT", 3)
+    monkeypatch.setattr(namespace_snapshots, "GENERATIONS_KEPT", 3)
     kept = namespace_snapshots.SnapshotHistory()
     for number in range(10):
         kept.add(snapshot(number))
-    assert (list(kept), kept.forgotten) == ([7, 8, 9], 7)
+    assert (list(kept), kept.evicted) == ([7, 8, 9], 7)
 
 
 def test_changes_of_nftables_that_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_changes_of_nftables_that_are_not_taken(monkeypatch: pytest.MonkeyPatch)
     watch = RulesetWatcher(pause=0.01)
     watch.close()
     for inode in range(2, 12):
-        watch._look(watch._space(inode))  # there is no such namespace
+        watch._refresh(watch._space(inode))  # there is no such namespace
     assert [c.inode for c in watch.changes()] == [10, 11] and watch.dropped == 8
 
 
@@ -171,7 +171,7 @@ def test_what_a_run_knows_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     known.learned = [RulesetUpdate(inode, 1, False, snapshot(1)) for inode in range(5, 10)]
     view.refresh()
     assert [inode for inode in range(1, 10) if inode in view._namespaces] == [1, 8, 9]
-    assert len(view._namespaces) == 3 and view._namespaces.forgotten == 6
+    assert len(view._namespaces) == 3 and view._namespaces.evicted == 6
 
 
 def test_rules_that_a_run_has_forgotten_are_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rules_that_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording asks for the generations that packets met; those that never come do not add up."""
-    monkeypatch.setattr(rule_resolver, "MET_KEPT", 3)
+    monkeypatch.setattr(resolver, "GENERATIONS_KEPT", 3)
     view = SnapshotCache(Known())
     of = RuleResolver(nft=view)
     for number in range(10):

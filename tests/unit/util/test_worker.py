@@ -163,7 +163,7 @@ def test_the_list_of_legacy_tables(tables: dict[str, Any], monkeypatch: pytest.M
 
 
 def test_the_watch_of_nftables(monkeypatch: pytest.MonkeyPatch, said: Warnings) -> None:
-    monkeypatch.setattr("tracer.rules.nftables.watcher.AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("tracer.rules.nftables.watcher.RETRY_SECONDS", 0.05)
     fails = threading.Event()
     fails.set()
 

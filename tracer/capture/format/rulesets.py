@@ -75,12 +75,12 @@ def _encode_snapshot(snapshot: Snapshot) -> Any:
         "number": snapshot.number,
         "chains": chains,
         "policies": [[list(key), policy] for key, policy in ruleset.policies.items()],
-        "names": [[*key, name] for key, name in snapshot.chains.items()],
-        "taken": snapshot.taken,
-        "tables": [[handle, name] for handle, name in snapshot.tables.items()],
-        "maps": [to_json(found) for found in maps],
-        "lookups": [[*key, number[id(found)], at] for key, (found, at) in snapshot.lookups.items()],
-        "throwing": [[*key, list(matches)] for key, matches in snapshot.throwing.items() if matches],
+        "names": [[*key, name] for key, name in s.chains.items()],
+        "taken": s.taken,
+        "tables": [[handle, name] for handle, name in s.tables.items()],
+        "maps": [plain(found) for found in maps],
+        "lookups": [[*key, number[id(found)], at] for key, (found, at) in s.lookups.items()],
+        "throwing": [[*key, list(matches)] for key, matches in s.hotdrop_matches.items() if matches],
     }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of IPVS's generic netlink, as include/uapi/linux/ip_vs.h numbers them; imported only when IPVS is asked."""
+"""Messages of IPVS's generic netlink, as include/uapi/linux/ip_vs.h numbers them. Imported only when IPVS is read."""
 
 from __future__ import annotations
 

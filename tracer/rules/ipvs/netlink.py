@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IPVS's virtual servers and their real servers, over netlink.
+"""Reads IPVS's virtual servers and their real servers over netlink.
 
-Only asked where the kernel has IPVS loaded: the question itself would load it. Distributions' pyroute2 (0.7) has no class for
-IPVS, so its messages are declared beside this file.
+Must be used only where the kernel has IPVS loaded: the request itself would load it. The pyroute2 of distributions (0.7) has no
+class for IPVS, so its messages are declared beside this file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOADED = Path("/proc/net/ip_vs")
 
 @dataclass(frozen=True)
 class RealServer:
-    """weight 0: it gets no new connections."""
+    """A real server. `weight` 0: it gets no new connections."""
 
     address: str
     port: int
@@ -32,7 +32,17 @@ class RealServer:
 
 @dataclass(frozen=True)
 class VirtualServer:
-    """fwmark: of one that goes by mark, which has neither address ("") nor port (0) nor protocol ("")."""
+    """A virtual server.
+
+    Attributes:
+        address: Its address, "" = selected by mark.
+        port: Its port, 0 = selected by mark.
+        protocol: "tcp", "udp", "sctp"; "" = selected by mark.
+        scheduler: Its scheduler, "" = not known.
+        fwmark: Mark of the packets it takes, 0 = selected by address.
+        persistent: Whether a client keeps its real server.
+        family: Address family.
+    """
 
     address: str
     port: int
@@ -49,10 +59,7 @@ def loaded() -> bool:
 
 
 class IpvsSocket:
-    """A socket to IPVS in this thread's network namespace; a context manager.
-
-    Raises OSError, or pyroute2's errors, which are of many kinds.
-    """
+    """A socket to IPVS in this thread's network namespace; a context manager. Raises OSError or errors of pyroute2."""
 
     def __init__(self) -> None:
         from pyroute2.netlink.generic import GenericNetlinkSocket
@@ -68,18 +75,19 @@ class IpvsSocket:
             raise
 
     def virtual_servers(self) -> list[VirtualServer]:
+        """All virtual servers."""
         return [_virtual(dict(m.get_attr("IPVS_CMD_ATTR_SERVICE")["attrs"])) for m in self._dump(GET_SERVICE)]
 
     def real_servers(self, of: VirtualServer) -> list[RealServer]:
-        """Those behind one virtual server; empty also when it is gone."""
-        asked: list[tuple[str, Any]] = [("IPVS_SVC_ATTR_AF", of.family)]
+        """The real servers of a virtual server; also empty if it does not exist any more."""
+        request: list[tuple[str, Any]] = [("IPVS_SVC_ATTR_AF", of.family)]
         if of.fwmark:
-            asked.append(("IPVS_SVC_ATTR_FWMARK", of.fwmark))
+            request.append(("IPVS_SVC_ATTR_FWMARK", of.fwmark))
         else:
             number = next(n for n, name in PROTOCOLS.items() if name.lower() == of.protocol)
             address = ip_address(of.address).packed.ljust(16, b"\0")
-            asked += [("IPVS_SVC_ATTR_PROTOCOL", number), ("IPVS_SVC_ATTR_ADDR", address), ("IPVS_SVC_ATTR_PORT", of.port)]
-        found = self._dump(GET_DEST, [("IPVS_CMD_ATTR_SERVICE", {"attrs": asked})])
+            request += [("IPVS_SVC_ATTR_PROTOCOL", number), ("IPVS_SVC_ATTR_ADDR", address), ("IPVS_SVC_ATTR_PORT", of.port)]
+        found = self._dump(GET_DEST, [("IPVS_CMD_ATTR_SERVICE", {"attrs": request})])
         return [_real(dict(m.get_attr("IPVS_CMD_ATTR_DEST")["attrs"]), of.family) for m in found]
 
     def _dump(self, command: int, attributes: list[tuple[str, Any]] | None = None) -> Iterator[Any]:
@@ -96,23 +104,24 @@ class IpvsSocket:
         self._socket.close()
 
 
-def _virtual(told: dict[str, Any]) -> VirtualServer:
-    family, mark = told["IPVS_SVC_ATTR_AF"], told.get("IPVS_SVC_ATTR_FWMARK", 0)
-    flags = int.from_bytes(told.get("IPVS_SVC_ATTR_FLAGS", b"")[:4], "little")
-    more = {"scheduler": told.get("IPVS_SVC_ATTR_SCHED_NAME", ""), "persistent": bool(flags & PERSISTENT), "family": family}
+def _virtual(attributes: dict[str, Any]) -> VirtualServer:
+    family, mark = attributes["IPVS_SVC_ATTR_AF"], attributes.get("IPVS_SVC_ATTR_FWMARK", 0)
+    flags = int.from_bytes(attributes.get("IPVS_SVC_ATTR_FLAGS", b"")[:4], "little")
+    scheduler = attributes.get("IPVS_SVC_ATTR_SCHED_NAME", "")
+    more = {"scheduler": scheduler, "persistent": bool(flags & PERSISTENT), "family": family}
     if mark:
         return VirtualServer("", 0, "", fwmark=mark, **more)
-    number = told["IPVS_SVC_ATTR_PROTOCOL"]
+    number = attributes["IPVS_SVC_ATTR_PROTOCOL"]
     protocol = PROTOCOLS.get(number, str(number)).lower()
-    return VirtualServer(_address(told["IPVS_SVC_ATTR_ADDR"], family), told["IPVS_SVC_ATTR_PORT"], protocol, **more)
+    return VirtualServer(_address(attributes["IPVS_SVC_ATTR_ADDR"], family), attributes["IPVS_SVC_ATTR_PORT"], protocol, **more)
 
 
-def _real(told: dict[str, Any], family: int) -> RealServer:
-    family = told.get("IPVS_DEST_ATTR_ADDR_FAMILY", family)
-    address = _address(told["IPVS_DEST_ATTR_ADDR"], family)
-    return RealServer(address, told["IPVS_DEST_ATTR_PORT"], told["IPVS_DEST_ATTR_WEIGHT"])
+def _real(attributes: dict[str, Any], family: int) -> RealServer:
+    family = attributes.get("IPVS_DEST_ATTR_ADDR_FAMILY", family)
+    address = _address(attributes["IPVS_DEST_ATTR_ADDR"], family)
+    return RealServer(address, attributes["IPVS_DEST_ATTR_PORT"], attributes["IPVS_DEST_ATTR_WEIGHT"])
 
 
 def _address(raw: bytes, family: int) -> str:
-    """An address as IPVS writes it: in 16 bytes, also an IPv4 one."""
+    """Decodes an address of IPVS, which has 16 bytes also for IPv4."""
     return str(ip_address(bytes(raw[:4] if family == AF_INET else raw[:16])))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of nftables: read from the kernel, reconstruct a traversed path, simulate a packet. Must not know: iptables, IPVS."""
+"""Rules of nftables: reads them from the kernel, reconstructs rule traces, simulates packets. Must not know: iptables, IPVS."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values in nft's JSON, for one packet: what is looked at, constants, sets, maps, chance."""
+"""Evaluates values in nft's JSON for one packet: packet fields, constants, sets, maps, random numbers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tracer.rules.packet_view import PacketView
 from tracer.util.octets import decoded
 
 PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
-CHOICES = 4096
-"""Values of one `numgen` that are told apart: its modulus may be any number of 32 bits, and each value is kept."""
+MAX_CHOICES = 4096
+"""Most values of one `numgen`. Its modulus may be any number of 32 bits, and each value is kept."""
 
 
 class _Unknown:
-    """What nobody knows of this packet."""
+    """A value that is not known for this packet."""
 
 
 UNKNOWN = _Unknown()
@@ -35,12 +35,21 @@ class RandomValue:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates for one packet. place: family and table, in which sets and maps are looked for."""
+    """Evaluates values for one packet.
+
+    Attributes:
+        listed: The listing of nft.
+        scope: Family and table of the sets and maps.
+        packet: The packet.
+        context: The state beside the packet that matches test.
+        mark: The packet's mark, None = not known.
+        sport_known: Whether its source port is known.
+    """
 
     listed: NftListing
-    place: tuple[str, str]
+    scope: tuple[str, str]
     packet: PacketView
-    world: MatchContext
+    context: MatchContext
     mark: int | None
     sport_known: bool
 
@@ -66,7 +75,7 @@ class Evaluator:
             return self._bits(kind, [self.of(side) for side in body])
         if kind == "numgen":
             offset, count = body.get("offset", 0), body["mod"]
-            if count > CHOICES:
+            if count > MAX_CHOICES:
                 return UNKNOWN
             return RandomValue(tuple((Fraction(1, count), n + offset) for n in range(count)))
         if kind == "map":
@@ -83,20 +92,20 @@ class Evaluator:
             return layer if name in ("protocol", "nexthdr") and protocol == p.family else UNKNOWN
         if protocol in ("th", layer):
             return {"dport": p.dport, "sport": p.sport if self.sport_known else UNKNOWN}.get(name or "", UNKNOWN)
-        # Another protocol's header: the match is false, as nft adds a test of the protocol.
+        # The header of another protocol: the match is false, since nft adds a test of the protocol.
         return None if protocol in PROTOCOLS.values() else UNKNOWN
 
     def _meta(self, key: str) -> Any:
         p = self.packet
         if key in ("mark", "l4proto", "nfproto", "protocol"):
             family = "ipv6" if p.family == "ip6" else "ipv4"
-            told = {
+            values = {
                 "mark": self.mark,
                 "l4proto": PROTOCOLS.get(p.protocol, p.protocol),
                 "nfproto": family,
                 "protocol": p.family,
             }
-            return UNKNOWN if told[key] is None else told[key]
+            return UNKNOWN if values[key] is None else values[key]
         if key in ("iifname", "oifname"):
             face = p.in_face if key == "iifname" else p.out_face
             return decoded(face.to_bytes(16, "big").rstrip(b"\0"))
@@ -107,7 +116,7 @@ class Evaluator:
         if body["result"] != "type" or len(flags) != 1 or flags[0] not in ("daddr", "saddr"):
             return UNKNOWN
         end = self.packet.dst if flags[0] == "daddr" else self.packet.src
-        return self.world.type_of(address_text(end, self.packet.family)).lower() or UNKNOWN
+        return self.context.type_of(address_text(end, self.packet.family)).lower() or UNKNOWN
 
     def _bits(self, sign: str, sides: list[Any]) -> Any:
         if not all(isinstance(s, int) for s in sides):
@@ -116,14 +125,14 @@ class Evaluator:
         return {"&": left & right, "|": left | right, "^": left ^ right, "<<": left << right, ">>": left >> right}[sign]
 
     def matches(self, body: dict[str, Any]) -> bool | None:
-        """Whether a match is true; None when that cannot be told."""
+        """Whether a match is true; None = not known."""
         left, op = body["left"], body["op"]
         if left == {"ct": {"key": "status"}}:
-            wanted = body["right"] if isinstance(body["right"], list) else [body["right"]]
-            met: bool | None = any(str(w).upper() in self.world.states for w in wanted)
+            states = body["right"] if isinstance(body["right"], list) else [body["right"]]
+            is_met: bool | None = any(str(w).upper() in self.context.states for w in states)
         elif left == {"ct": {"key": "state"}}:
-            wanted = body["right"] if isinstance(body["right"], list) else _members(body["right"])
-            met = any(str(w).upper() in self.world.states for w in wanted)
+            states = body["right"] if isinstance(body["right"], list) else _members(body["right"])
+            is_met = any(str(w).upper() in self.context.states for w in states)
         else:
             value = self.of(left)
             if value is None:
@@ -135,21 +144,21 @@ class Evaluator:
                 if not isinstance(value, int) or not isinstance(right, int):
                     return None
                 return {"<": value < right, ">": value > right, "<=": value <= right, ">=": value >= right}[op]
-            met = self._fits(value, body["right"])
-        if met is None:
+            is_met = self._fits(value, body["right"])
+        if is_met is None:
             return None
-        return met == (op in ("==", "in"))
+        return is_met == (op in ("==", "in"))
 
-    def _fits(self, value: Any, wanted: Any) -> bool | None:
-        """Whether a value is the wanted one, or among them."""
-        if isinstance(wanted, str) and wanted.startswith("@"):
-            found = self.listed.sets.get((*self.place, wanted[1:]))
+    def _fits(self, value: Any, right: Any) -> bool | None:
+        """Whether a value is equal to, or contained in, the right side of a match; None = not known."""
+        if isinstance(right, str) and right.startswith("@"):
+            found = self.listed.sets.get((*self.scope, right[1:]))
             return None if found is None else self._among(value, found)
-        if isinstance(wanted, list):
-            return self._among(value, tuple(wanted))
-        if isinstance(wanted, str | int):
-            return _same(value, wanted)
-        ((kind, body),) = wanted.items()
+        if isinstance(right, list):
+            return self._among(value, tuple(right))
+        if isinstance(right, str | int):
+            return _same(value, right)
+        ((kind, body),) = right.items()
         if kind == "set":
             return self._among(value, tuple(body if isinstance(body, list) else [body]))
         if kind == "elem":
@@ -161,22 +170,22 @@ class Evaluator:
         if kind == "concat":
             parts = [self._fits(v, w) for v, w in zip(value, body, strict=True)] if isinstance(value, tuple) else [None]
             return False if False in parts else None if None in parts else True
-        right = self.of(wanted)
+        right = self.of(right)
         return None if right is UNKNOWN or isinstance(right, RandomValue) else _same(value, right)
 
-    def _among(self, value: Any, wanted: tuple[Any, ...]) -> bool | None:
-        told = [self._fits(value, w) for w in wanted]
-        return True if True in told else None if None in told else False
+    def _among(self, value: Any, members: tuple[Any, ...]) -> bool | None:
+        results = [self._fits(value, w) for w in members]
+        return True if True in results else None if None in results else False
 
     def look_up(self, key: Any, data: Any) -> list[tuple[Fraction, str, str]] | None:
-        """(share, element as nft writes it, verdict) of a verdict map; None when the key is not known."""
+        """(share, element as nft writes it, verdict) of a verdict map; None if the key is not known."""
         value = self.of(key)
         if value is UNKNOWN:
             return None
         if value is None:
             return []
         if isinstance(data, str) and data.startswith("@"):
-            found = self.listed.maps.get((*self.place, data[1:]))
+            found = self.listed.maps.get((*self.scope, data[1:]))
             if found is None or not isinstance(value, tuple | str | int):
                 return None
             parts = tuple(str(v) for v in (value if isinstance(value, tuple) else (value,)))
@@ -189,21 +198,21 @@ class Evaluator:
         choices = value.choices if isinstance(value, RandomValue) else ((Fraction(1), value),)
         out = []
         for share, one in choices:
-            for wanted, verdict in pairs:
-                if self._fits(one, wanted):
-                    said = expression(verdict) if isinstance(verdict, dict) else str(verdict)
-                    out.append((share, f"{operand(wanted)} : {said}", said))
+            for member, verdict in pairs:
+                if self._fits(one, member):
+                    text = expression(verdict) if isinstance(verdict, dict) else str(verdict)
+                    out.append((share, f"{operand(member)} : {text}", text))
                     break
         return out
 
     def _value_in(self, key: Any, data: Any) -> Any:
-        """The value that a map of values has for a key."""
+        """The value of a key in a map of values."""
         pairs = _members(data)
         choices = key.choices if isinstance(key, RandomValue) else ((Fraction(1), key),)
         found = []
         for share, one in choices:
-            told = next((self.of(value) for wanted, value in pairs if self._fits(one, wanted)), UNKNOWN)
-            found.append((share, told))
+            result = next((self.of(value) for wanted, value in pairs if self._fits(one, wanted)), UNKNOWN)
+            found.append((share, result))
         return RandomValue(tuple(found)) if isinstance(key, RandomValue) else found[0][1]
 
 
@@ -214,10 +223,10 @@ def _members(data: Any) -> list[Any]:
     return [data]
 
 
-def _same(value: Any, wanted: Any) -> bool:
-    if isinstance(wanted, str) and wanted.endswith("*"):
-        return str(value).startswith(wanted[:-1])
-    return str(value) == str(wanted)
+def _same(value: Any, right: Any) -> bool:
+    if isinstance(right, str) and right.endswith("*"):
+        return str(value).startswith(right[:-1])
+    return str(value) == str(right)
 
 
 def _between(value: Any, body: list[Any]) -> bool | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nft's JSON expressions in nft's own words: `ip daddr 172.30.0.1 tcp dport 443 jump KUBE-SVC-...`. Counters are left out."""
+"""Formats nft's JSON expressions in nft's syntax: `ip daddr 172.30.0.1 tcp dport 443 jump KUBE-SVC-...`. Omits counters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def operand(value: Any) -> str:
-    """A value, or what is looked at: an address, @set, `meta mark`, `ip daddr . th dport`, { 0 : goto x }."""
+    """Formats a value or a packet field: an address, @set, `meta mark`, `ip daddr . th dport`, { 0 : goto x }."""
     if not isinstance(value, dict):
         return ", ".join(operand(v) for v in value) if isinstance(value, list) else str(value)
     ((kind, body),) = value.items()
@@ -17,7 +17,7 @@ def operand(value: Any) -> str:
 
 
 def expression(value: dict[str, Any]) -> str:
-    """One expression of a rule, or a verdict; a kind that is not known here is named by its kind."""
+    """Formats one expression of a rule, or a verdict. An unknown expression is named by its kind."""
     ((kind, body),) = value.items()
     make = _EXPRESSIONS.get(kind)
     return make(body) if make else kind

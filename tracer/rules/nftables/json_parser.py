@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what `nft -j list ruleset` prints: rules with their expressions, sets, maps, base chains.
+"""Parses the output of `nft -j list ruleset`: rules with their expressions, sets, maps, base chains.
 
-nft hides the content of iptables-nft's matches and targets: a comment is no more than {"xt": {"name": "comment"}}. Whoever
-has them from elsewhere (netlink gives them) hands them in by handle.
+nft hides the content of iptables-nft's matches and targets: a comment is only {"xt": {"name": "comment"}}. A caller that has
+the comments from another source, such as netlink, passes them by handle.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.rules.nftables.format import expression, operand
 
 Handle = tuple[str, str, str, int]
-"""family, table, chain, handle of a rule."""
+"""(family, table, chain, handle) of a rule."""
 
 
 @dataclass(frozen=True)
 class ListedElement:
-    """One element of a map. key: its parts as nft writes them. verdict: "goto service-...", "drop". comment: "" if none."""
+    """One element of a map.
+
+    Attributes:
+        key: The parts of its key as nft writes them.
+        verdict: Its verdict, such as "goto service-..." or "drop".
+        comment: Its comment, "" = none.
+    """
 
     key: tuple[str, ...]
     verdict: str
@@ -29,13 +35,21 @@ class ListedElement:
 
     @property
     def text(self) -> str:
-        """As nft writes it: tcp . 30420 comment "2048-game/service-2048" : drop."""
+        """The element as nft writes it: tcp . 30420 comment "2048-game/service-2048" : drop."""
         return " . ".join(self.key) + (f' comment "{self.comment}"' if self.comment else "") + f" : {self.verdict}"
 
 
 @dataclass(frozen=True)
 class NftMap:
-    """A map; elements by key. comment: of the map itself."""
+    """A map.
+
+    Attributes:
+        family: Family of its table.
+        table: Its table.
+        name: Its name.
+        comment: The comment of the map itself, "" = none.
+        elements: Its elements, by key.
+    """
 
     family: str
     table: str
@@ -50,8 +64,15 @@ Expression = dict[str, Any]
 
 @dataclass(frozen=True)
 class BaseChain:
-    """A base chain. kind: "nat", "filter", "route". hook: as PREROUTING. priority: the lower, the earlier. handle: grows with
-    each chain of its table, 0 = not told.
+    """A base chain.
+
+    Attributes:
+        key: Family, table, name.
+        kind: "nat", "filter", "route".
+        hook: Its hook, such as "PREROUTING".
+        priority: Its priority; lower ones run earlier.
+        policy: "ACCEPT", "DROP".
+        handle: Its handle, which grows with each new chain of the table, 0 = not known.
     """
 
     key: ChainKey
@@ -64,7 +85,15 @@ class BaseChain:
 
 @dataclass(frozen=True)
 class NftListing:
-    """Everything that nft lists. maps, sets: by family, table and name; a set's elements as nft writes them in JSON."""
+    """A whole listing of nft.
+
+    Attributes:
+        ruleset: Chains and rules.
+        maps: Maps by family, table and name.
+        sets: Elements of sets as nft writes them in JSON, by family, table and name.
+        bases: The base chains.
+        expressions: Expressions of each rule.
+    """
 
     ruleset: Ruleset
     maps: Mapping[ChainKey, NftMap] = field(default_factory=dict)
@@ -74,7 +103,17 @@ class NftListing:
 
 
 def parse(text: str, comments: Mapping[Handle, str] | None = None, netns: int = 0, generation: str = "") -> NftListing:
-    """What nft printed. comments: those that nft does not show. Raises ValueError."""
+    """Parses a listing.
+
+    Args:
+        text: Output of nft.
+        comments: Comments that nft does not show, by handle.
+        netns: Ruleset.netns, inode.
+        generation: Ruleset.generation.
+
+    Raises:
+        ValueError: The text is not JSON.
+    """
     chains: dict[ChainKey, list[Rule]] = {}
     policies: dict[ChainKey, str] = {}
     maps: dict[ChainKey, NftMap] = {}
@@ -92,7 +131,7 @@ def parse(text: str, comments: Mapping[Handle, str] | None = None, netns: int = 
                 bases.append(BaseChain(key, body["type"], body["hook"].upper(), int(body["prio"]), policies[key], handle))
         elif kind == "rule":
             rules = chains.setdefault((body["family"], body["table"], body["chain"]), [])
-            # A statement that nft cannot write as JSON, as the update of a map, stands there in nft's words.
+            # A statement that nft cannot write as JSON, such as the update of a map, is given as text.
             body = {**body, "expr": [{"text": e} if isinstance(e, str) else e for e in body["expr"]]}
             rules.append(_rule(body, len(rules) + 1, comments or {}))
             expressions[body["family"], body["table"], body["chain"], body["handle"]] = tuple(body["expr"])
@@ -118,7 +157,7 @@ def _rule(body: dict[str, Any], number: int, comments: Mapping[Handle, str]) -> 
 
 
 def _target(expressions: list[dict[str, Any]]) -> str:
-    """Where the last statement leads: a chain, or what it does, in the words of iptables."""
+    """The target of the last statement: a chain, or its action named as in iptables."""
     for e in reversed(expressions):
         ((kind, body),) = e.items()
         if kind in ("jump", "goto"):

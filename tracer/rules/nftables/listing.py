@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of rules as their user would write it, from the tools that know how: `nft`, and `iptables-nft-save` for the tables
-of iptables-nft, of which `nft` hides comments, matches and targets. Both only read."""
+"""The text of rules as a user writes it, from `nft`, and from `iptables-nft-save` for the tables of iptables-nft.
+
+`nft` hides the comments, matches and targets of the latter. Both tools only read.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,17 @@ from tracer.util.lazy import LazyList
 IPTABLES_TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
 SAVE = {"ip": "iptables-nft-save", "ip6": "ip6tables-nft-save"}
 Saved = Callable[[str, str], Mapping[str, Sequence[Rule]]]
-"""What prints the rules of a table of iptables-nft: chain -> rules, by family and table."""
+"""Gives the rules of a table of iptables-nft by chain. Arguments: family, table."""
 _HANDLE = re.compile(r"^(?P<text>.*?) # handle (?P<handle>\d+)$", re.S)
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\\.')
 _CHAIN = re.compile(r"^\tchain (?P<name>\S+) \{")
 
 
 def saved(text: str) -> dict[str, Sequence[Rule]]:
-    """The rules of each chain of one table, from what iptables-save prints for it, with or without counters.
+    """Parses the output of iptables-save for one table, with or without counters.
 
-    {} where it cannot be told which lines are rules.
+    Returns:
+        The rules by chain; {} if it is ambiguous which lines are rules.
     """
     chains: dict[str, list[str]] = {}
     for line in text.split("\n"):
@@ -32,7 +35,7 @@ def saved(text: str) -> dict[str, Sequence[Rule]]:
             line = line.partition("] ")[2]
         if line.startswith("-A "):
             if _has_open_quote(line):
-                # A newline within a comment or a prefix: its writer chooses what stands on the next lines.
+                # A comment or a prefix has a newline in it, so its writer could forge the next lines.
                 return {}
             _, chain, *rest = line.split(" ", 2)
             chains.setdefault(chain, []).append(rest[0] if rest else "")
@@ -50,8 +53,10 @@ def _rules(chain: str, texts: list[str]) -> Sequence[Rule]:
 
 
 def listed(text: str) -> dict[int, str]:
-    """The text of each rule by its handle, from what `nft -s -a list table` prints. Rules that nft writes on several lines,
-    for the sake of a long map, are joined to one."""
+    """Parses the output of `nft -s -a list table`: the text of each rule by its handle.
+
+    A rule that nft writes on several lines, because of a long map, is joined to one line.
+    """
     out: dict[int, str] = {}
     in_chain, parts = False, list[str]()
     for line in text.split("\n"):
@@ -71,7 +76,7 @@ def listed(text: str) -> dict[int, str]:
 
 
 def _is_header(line: str) -> bool:
-    """A base chain's type, or a chain's comment: lines without a handle that are no rule."""
+    """Whether a line has no handle and is no rule: the type of a base chain, or the comment of a chain."""
     return (line.startswith("type ") and " hook " in line) or (line.startswith('comment "') and line.endswith('"'))
 
 
@@ -80,7 +85,7 @@ def _without_header(text: str) -> str:
 
 
 def run(*command: str) -> str | None:
-    """What a tool prints; None when it is missing, fails or takes too long."""
+    """Output of a tool; None if it is missing, fails or takes too long."""
     try:
         return tools.output(*command)
     except OSError:
@@ -88,10 +93,10 @@ def run(*command: str) -> str | None:
 
 
 class Listings:
-    """listed() of the tables of this namespace, each family's asked for once. {} when `nft` is missing or fails.
+    """listed() of the tables of this namespace; nft runs once per family. {} if `nft` is missing or fails.
 
-    `nft -t list ruleset` asks the kernel for no elements of named sets: a set of a million elements costs `nft list table`
-    600 MB and, on a busy machine, a minute. (`nft -t list table` asks for them all the same, in nft 1.0.6.)
+    `nft -t list ruleset` does not read the elements of named sets: for a set of a million elements `nft list table` takes 600
+    MB and, on a busy machine, a minute. (`nft -t list table` still reads them, in nft 1.0.6.)
     """
 
     def __init__(self) -> None:
@@ -101,14 +106,14 @@ class Listings:
         if family not in self._families:
             parts = ("\n" + (run("nft", "-t", "-s", "-a", "list", "ruleset", family) or "")).split(f"\ntable {family} ")[1:]
             tables = [part.split(" ", 1)[0] for part in parts]
-            # A name may have a newline in it, and look like another table's beginning: then none can be told apart.
+            # A name may have a newline in it and look like the beginning of another table: then the result is ambiguous.
             self._families[family] = dict(zip(tables, parts, strict=True)) if len(set(tables)) == len(tables) else {}
         return listed(self._families[family].get(table, ""))
 
 
 class SaveTexts:
-    """saved() of the tables of this namespace, each family's asked for once. {} for a table that is none of iptables', or where
-    the tool is missing or fails."""
+    """saved() of the tables of this namespace; the tool runs once per family. {} for a table that does not belong to iptables,
+    or if the tool is missing or fails."""
 
     def __init__(self) -> None:
         self._families: dict[str, dict[str, str]] = {}

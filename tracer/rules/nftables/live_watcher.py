@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that watch nftables' rules on a running node, for as long as a run lasts."""
+"""Watches nftables' rules on a running node for the duration of a run."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from tracer.rules.nftables.trace_key import TraceSwitch
 from tracer.rules.nftables.watcher import RulesetWatcher
 
 FIRST_SECONDS = 5.0
-"""How long a run waits for the rules of its own namespace before it says it is ready."""
+"""Longest wait for the rules of the run's own namespace before the run reports that it is ready, s."""
 
 
 class WatcherUnavailable(Exception):
-    """The kernel will not tell which rules act; the text says why."""
+    """The kernel's rule trace cannot be turned on; the text says why."""
 
 
 @contextmanager
 def watching(inode: int) -> Iterator[RulesetWatcher]:
-    """The kernel tells which rules act, and they are being read, in the block. inode: of the namespace to begin with.
+    """Turns on the kernel's rule trace and reads rules, within the block. Must be used only where nf_tables is loaded.
 
-    Only where nf_tables is loaded. Raises WatcherUnavailable before the block begins.
+    Args:
+        inode: The network namespace to begin with.
+
+    Raises:
+        WatcherUnavailable: The kernel refused; raised before the block begins.
     """
     with ExitStack() as stack:
         try:
             stack.enter_context(TraceSwitch())
         except OSError as e:
-            raise WatcherUnavailable(f"the kernel refused a namespace to turn rule tracing on from ({e.strerror})") from e
+            raise WatcherUnavailable(f"the kernel refused the namespace for turning on rule tracing ({e.strerror})") from e
         watch = stack.enter_context(RulesetWatcher())
         watch.poll(netns.identity(inode, netns_cookie.cookie()), FIRST_SECONDS)
         yield watch

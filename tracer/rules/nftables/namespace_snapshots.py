@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of nftables' rules, by network namespace and generation: as much by the thread that reads them as by a run."""
+"""Bounded storage of nftables snapshots by network namespace and generation, used by the reading thread and by a run."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Generic, Protocol, TypeVar
 from tracer.rules.nftables.snapshot import Snapshot
 
 NAMESPACES_KEPT = 512
-"""So many namespaces are remembered, those that are gone included."""
-KEPT = 16
-"""Generations that are kept of a namespace."""
+"""Most namespaces kept, removed ones included."""
+GENERATIONS_KEPT = 16
+"""Most generations kept per namespace."""
 
 
 class SnapshotHistory(dict[int, Snapshot]):
-    """Of one namespace, by generation, in the order they came. forgotten: so many made room for later ones."""
+    """Snapshots of one namespace by generation, in order of arrival. `evicted`: number of snapshots evicted."""
 
-    forgotten = 0
+    evicted = 0
 
     def add(self, snapshot: Snapshot) -> None:
+        """Adds a snapshot, and evicts the oldest ones beyond the bound."""
         self[snapshot.number] = snapshot
-        while len(self) > KEPT:
+        while len(self) > GENERATIONS_KEPT:
             del self[next(iter(self))]
-            self.forgotten += 1
+            self.evicted += 1
 
 
 class NamespaceEntry(Protocol):
-    """What is known of a namespace. gone: nothing can be read there any more. stays: it never makes room."""
+    """An entry of a NamespaceTable. `gone`: nothing can be read there any more. `stays`: it is never evicted."""
 
     gone: bool
 
@@ -39,32 +40,39 @@ S = TypeVar("S", bound=NamespaceEntry)
 
 
 class NamespaceTable(Generic[S]):
-    """Namespaces by netns.identity. make: makes what is not there. forgotten: so many made room for others."""
+    """Namespaces by netns.identity.
+
+    Args:
+        make: Makes a missing entry.
+
+    Attributes:
+        evicted: Number of entries evicted.
+    """
 
     def __init__(self, make: Callable[[int], S]) -> None:
-        self._make, self.forgotten = make, 0
-        self._of: dict[int, S] = {}
+        self._make, self.evicted = make, 0
+        self._entries: dict[int, S] = {}
 
     def __getitem__(self, space: int) -> S:
-        """What is known of a namespace. It is made when it is not there, and may make another one go."""
-        if space not in self._of:
-            if len(self._of) >= NAMESPACES_KEPT:
-                self._forget()
-            self._of[space] = self._make(space)
-        return self._of[space]
+        """The entry of a namespace. A missing one is made, and may evict another one."""
+        if space not in self._entries:
+            if len(self._entries) >= NAMESPACES_KEPT:
+                self._evict()
+            self._entries[space] = self._make(space)
+        return self._entries[space]
 
-    def _forget(self) -> None:
-        """One that is gone goes first, else the one that was first asked for."""
-        others = [key for key, known in self._of.items() if not known.stays]
-        if others:
-            del self._of[next((key for key in others if self._of[key].gone), others[0])]
-            self.forgotten += 1
+    def _evict(self) -> None:
+        """Evicts a namespace that is gone, else the one that was added first."""
+        evictable = [key for key, known in self._entries.items() if not known.stays]
+        if evictable:
+            del self._entries[next((key for key in evictable if self._entries[key].gone), evictable[0])]
+            self.evicted += 1
 
     def __contains__(self, space: object) -> bool:
-        return space in self._of
+        return space in self._entries
 
     def __iter__(self) -> Iterator[S]:
-        return iter(list(self._of.values()))
+        return iter(list(self._entries.values()))
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._entries)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel itself says about its nftables rules: tables, chains, rules in order with their handles, verdict maps.
+"""Dumps nftables from the kernel: tables, chains, rules in order with their handles, verdict maps.
 
-It does not say a rule as its user would write it (tracer/rules/nftables/listing.py), but it is the order and the handles that
-hits are joined by, and it has what the tools hide: the comment of a rule of iptables-nft, and the elements of an unnamed map.
+The kernel does not give the text of a rule (tracer/rules/nftables/listing.py does). It gives the order and the handles by which
+hits are joined, and what the tools hide: the comment of a rule of iptables-nft, and the elements of an unnamed map.
 """
 
 from __future__ import annotations
@@ -30,9 +30,16 @@ _SIMPLE_TARGETS = {"masq": "MASQUERADE", "redir": "REDIRECT", "reject": "REJECT"
 
 @dataclass(frozen=True)
 class DumpedRule:
-    """One rule. target: as Rule.target. lookup: the set its verdict is looked up in, and which byte of the registers the key
-    begins at; None when it has no verdict map, or its key may be gone from the registers when the rule has acted. matches:
-    those of iptables that may throw a packet away."""
+    """One rule.
+
+    Attributes:
+        handle: Its handle.
+        comment: Its comment, "" = none.
+        target: As Rule.target.
+        lookup: (verdict map, byte of the registers at which the key begins). None = no verdict map, or the key may be
+            overwritten after the rule has acted.
+        matches: Matches of iptables that may set hotdrop.
+    """
 
     handle: int
     comment: str = ""
@@ -43,8 +50,14 @@ class DumpedRule:
 
 @dataclass
 class DumpedChain:
-    """One chain. policy: "" when it is no base chain. rules: may be decoded when they are asked for; handles: theirs, known
-    without that."""
+    """One chain.
+
+    Attributes:
+        handle: Its handle.
+        policy: Its policy, "" = no base chain.
+        rules: Its rules, which may be decoded on demand.
+        handles: Handles of its rules, known without decoding.
+    """
 
     handle: int
     policy: str = ""
@@ -57,7 +70,14 @@ class DumpedChain:
 
 @dataclass(frozen=True)
 class Dump:
-    """Everything of one generation. tables: their handles by family and name. maps: by family, table and name."""
+    """The dump of one generation.
+
+    Attributes:
+        generation: Its number.
+        tables: Handles of tables, by family and name.
+        chains: Chains by family, table and name.
+        maps: Verdict maps by family, table and name.
+    """
 
     generation: int
     tables: Mapping[tuple[str, str], int]
@@ -66,12 +86,18 @@ class Dump:
 
 
 def generation(nfnetlink: Nfnetlink) -> int:
-    """The number of the ruleset that is in force."""
+    """The number of the generation in force."""
     return number(attributes(nfnetlink.get(GETGEN)[2]).get(1))
 
 
 def read(nfnetlink: Nfnetlink) -> Dump:
-    """Raises Interrupted when the rules changed under way (or OSError): try again."""
+    """Dumps the generation in force.
+
+    Raises:
+        DumpInterrupted: The rules changed meanwhile; try again.
+        TooManyMessages: There are too many rules or elements.
+        OSError: The kernel refused.
+    """
     now = generation(nfnetlink)
     tables: dict[tuple[str, str], int] = {}
     for _, family, raw in nfnetlink.dump(GETTABLE):
@@ -79,7 +105,7 @@ def read(nfnetlink: Nfnetlink) -> Dump:
         tables[NFT_FAMILIES.get(family, str(family)), text(a.get(1))] = number(a.get(4))
     of_chain: dict[tuple[int, bytes, bytes], tuple[list[int], list[bytes]]] = {}
     for _, family, raw in nfnetlink.dump(GETRULE):
-        table, chain, handle = _whose(raw)
+        table, chain, handle = _rule_key(raw)
         handles, raws = of_chain.setdefault((family, table, chain), ([], []))
         handles.append(handle)
         raws.append(raw)
@@ -96,8 +122,8 @@ def _chain(handle: int, policy: str, handles: list[int], raws: list[bytes]) -> D
     return DumpedChain(handle, policy, LazyList(len(raws), lambda at: dumped_rule(attributes(raws[at]))), handles)
 
 
-def _whose(raw: bytes) -> tuple[bytes, bytes, int]:
-    """Table, chain and handle of a rule: its first attributes, in this order (nf_tables_fill_rule_info in the kernel)."""
+def _rule_key(raw: bytes) -> tuple[bytes, bytes, int]:
+    """(table, chain, handle) of a rule: its first attributes, in this order (nf_tables_fill_rule_info in the kernel)."""
     first, kind = _HEAD(raw, 0)
     second = first + 3 & ~3
     length, next_kind = _HEAD(raw, second)
@@ -129,7 +155,7 @@ def _maps(nfnetlink: Nfnetlink) -> dict[ChainKey, VerdictMap]:
 
 
 def comment_of(userdata: bytes) -> str:
-    """The comment that nft keeps with a rule or an element: type, length, value; type 0 is the comment."""
+    """The comment in nft's user data of a rule or an element: type, length, value; type 0 is the comment."""
     at = 0
     while at + 2 <= len(userdata):
         kind, length = userdata[at], userdata[at + 1]
@@ -148,25 +174,26 @@ def dumped_rule(a: Mapping[int, bytes]) -> DumpedRule:
     for _, raw in items(a.get(4, b"")):
         expression = attributes(raw)
         name = text(expression.get(1))
-        data = attributes(expression.get(2, b"")) if name in _TOLD_MORE else {}
+        data = attributes(expression.get(2, b"")) if name in _DECODED_EXPRESSIONS else {}
         if name == "match" and text(data.get(1)) == "comment":
             comment = text(data.get(3, b"").split(b"\0")[0])
         elif name == "match":
             matches += {text(data.get(1))} - NO_HOTDROP_MATCHES
         elif name == "lookup":
             if 3 in data and number(data[3]) == _VERDICT_REGISTER:
-                lookup, lookups = (text(data.get(1)), _place(number(data.get(2)))), lookups + 1
+                lookup, lookups = (text(data.get(1)), _register_offset(number(data.get(2)))), lookups + 1
         else:
             target = _target(name, data) or target
-            lookup = lookup if name in _LEAVE_REGISTERS else None
-    # Behind "continue" a rule goes on: it may put something else where the key was, or look up another verdict.
+            lookup = lookup if name in _KEEP_REGISTERS else None
+    # After "continue" a rule goes on: it may overwrite the key, or look up another verdict.
     lookup = lookup if lookups == 1 else None
     return DumpedRule(number(a.get(3)), comment, target, lookup, tuple(matches))
 
 
-_LEAVE_REGISTERS = frozenset({"counter", "log", "limit", "quota", "last", "notrack"})
-"""Expressions behind which a map's key is still where it was looked up."""
-_TOLD_MORE = frozenset({"match", "target", "immediate", "lookup", "nat", "meta", "ct"})
+_KEEP_REGISTERS = frozenset({"counter", "log", "limit", "quota", "last", "notrack"})
+"""Expressions that do not overwrite the key of a map in the registers."""
+_DECODED_EXPRESSIONS = frozenset({"match", "target", "immediate", "lookup", "nat", "meta", "ct"})
+"""Expressions with attributes that are decoded."""
 
 
 def _target(name: str, data: Mapping[int, bytes]) -> str:
@@ -182,6 +209,6 @@ def _target(name: str, data: Mapping[int, bytes]) -> str:
     return _SIMPLE_TARGETS.get(name, "")
 
 
-def _place(register: int) -> int:
-    """Where, in bytes after the verdict register, a register begins: four of 16 bytes (1-4), or sixteen of 4 (8-23)."""
+def _register_offset(register: int) -> int:
+    """Offset of a register, bytes after the verdict register: four registers of 16 bytes (1-4), or sixteen of 4 (8-23)."""
     return (register - 1) * 16 if register < 8 else (register - 8) * 4

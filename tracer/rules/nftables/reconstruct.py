@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the records of one run of nft_do_chain to the walk of the packet through it.
+"""Reconstructs the rule trace of one run of nft_do_chain from its records.
 
-The kernel tells each rule that acted, each end of a chain and the policy, in order. A rule is told by its handle only; where
-the walk is follows from the jumps, and must agree with the chain that the ruleset has the rule in.
+The kernel reports each rule that acted, each end of a chain and the policy, in order. It names a rule only by its handle. The
+current chain follows from the jumps, and must be the chain that has the rule in the ruleset.
 """
 
 from __future__ import annotations
@@ -17,147 +17,178 @@ from tracer.model.evidence import Evidence
 from tracer.model.rule import NFT_FAMILIES, Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.node import netns
 from tracer.rules.nftables.snapshot import Snapshot
-from tracer.rules.nftables.verdict import CONTINUE, GOTO, JUMP, MASK, RETURN, VERDICTS, WORDS, signed, thrown, word
+from tracer.rules.nftables.verdict import (
+    CONTINUE,
+    CONTROL_VERDICTS,
+    GOTO,
+    JUMP,
+    MASK,
+    RETURN,
+    VERDICTS,
+    hotdrop_reason,
+    signed,
+    verdict_name,
+)
 from tracer.rules.nftables.verdict_maps import TIMEOUT
 from tracer.util.octets import c_text, encoded
 
-UNKNOWN = -1
-"""The number of a rule whose place in the chain is not known."""
-_REGISTERS = 64
-_NAME, _TO = 31, 95
-"""Bytes of a name that records have room for: of a base chain, of where a jump leads."""
-_PART_LOST = "a part of what the rules did was lost"
+UNKNOWN_NUMBER = -1
+"""Number of a rule with an unknown place in its chain."""
+_REGISTER_BYTES = 64
+"""Bytes of nftables' registers in a record."""
+_CHAIN_BYTES, _TARGET_BYTES = 31, 95
+"""Bytes that records have for a name: of a base chain, of the target of a jump."""
+_PART_LOST = "a part of the rule trace was lost"
 
 
 class Snapshots(Protocol):
-    """Where the rules of a namespace (netns.identity) at a generation are found."""
+    """Finds the snapshots of a namespace (netns.identity)."""
 
-    def find(self, space: int, generation: int) -> Snapshot | None: ...
+    def find(self, space: int, generation: int) -> Snapshot | None:
+        """The snapshot of a generation, None = none."""
 
-    def near(self, space: int) -> list[Snapshot]: ...
+    def near(self, space: int) -> list[Snapshot]:
+        """All snapshots of the namespace, newest first."""
 
 
 class RefreshedSnapshots(Snapshots, Protocol):
-    """The same while rules are still being read. refresh: takes what was read since the last call; nothing changes between."""
+    """Finds snapshots while rules are still being read."""
 
-    def refresh(self) -> None: ...
+    def refresh(self) -> None:
+        """Takes what was read since the last call. Nothing changes between two calls."""
 
-    def is_coming(self, space: int, generation: int) -> bool: ...
+    def is_coming(self, space: int, generation: int) -> bool:
+        """Whether the snapshot of a generation is missing but may still be read."""
 
 
 def space(hit: NftHit) -> int:
-    """The namespace of a hit."""
+    """The namespace of a hit, as netns.identity."""
     return netns.identity(hit.netns, hit.cookie)
 
 
 RunKey = tuple[int, int, int, int]
-"""What names one run: time, hop number, base chain and run of the EVENT_CHAIN that ended it. Copies of a packet count their
-hops side by side, so that the number alone would not do."""
+"""Key of one run: time, hop number, base chain and run of the EVENT_CHAIN that ended it. The hop number alone is not unique,
+for copies of a packet have their own hop numbers."""
 
 
 @dataclass
 class ChainRun:
-    """The records of one run of nft_do_chain, in order. whole: none of them was lost."""
+    """The records of one run of nft_do_chain, in order. `is_whole`: whether none was lost."""
 
     hits: list[NftHit] = field(default_factory=list)
-    whole: bool = True
+    is_whole: bool = True
 
 
 def run_key(e: Event) -> RunKey:
-    """Of an EVENT_CHAIN."""
+    """The key of the run that an EVENT_CHAIN ended."""
     return e.time, e.hop, e.object, record.run(e)
 
 
 def runs(events: Iterable[Any]) -> dict[RunKey, ChainRun]:
-    """The records of each run, by the EVENT_CHAIN that ended it. events: of one packet, in order of time.
+    """Groups the records of one packet by run.
 
-    Runs of one packet may lie within another, of the packet or of its copies, also in one base chain. Records of kernels that
-    say which run they are of are put together by that; those of older captures by base chain, apart for copies.
+    A run may lie within another run of the packet or of its copies, also in the same base chain. Records that name their run
+    are grouped by it; those of older captures by base chain, separately for copies.
+
+    Args:
+        events: Events and hits of one packet, in time order.
+
+    Returns:
+        The records of each run, by the key of the EVENT_CHAIN that ended it.
     """
     events = list(events)
     numbers = {(e.flags & Flag.FLAG_CLONE, e.hop) for e in events}
     under_way: dict[tuple[int, int, int], list[NftHit]] = {}
     out: dict[RunKey, ChainRun] = {}
     for e in events:
-        copy = e.flags & Flag.FLAG_CLONE
+        is_clone = e.flags & Flag.FLAG_CLONE
         if e.kind == Kind.EVENT_NFT_RULE:
-            hits = under_way.setdefault((copy, e.object, e.run), [])
+            hits = under_way.setdefault((is_clone, e.object, e.run), [])
             if hits and _is_end(hits[-1]):
                 hits.clear()  # of a run that ended without an EVENT_CHAIN, at the same place on the stack
             hits.append(e)
         elif e.kind == Kind.EVENT_CHAIN:
-            hits = under_way.pop((copy, e.object, record.run(e)), [])
+            hits = under_way.pop((is_clone, e.object, record.run(e)), [])
             between = range(hits[0].hop + 1, e.hop) if hits else ()
-            out[run_key(e)] = ChainRun(hits, all((copy, number) in numbers for number in between))
+            out[run_key(e)] = ChainRun(hits, all((is_clone, number) in numbers for number in between))
     return out
 
 
 def _is_end(hit: NftHit) -> bool:
-    """Whether a run is over with this record."""
+    """Whether this record ends its run."""
     return bool(hit.trace == Trace.TRACE_POLICY or signed(hit.code) >= 0)
 
 
 @dataclass
 class _Frame:
-    """A place that was left for another chain. back: the walk comes back to it."""
+    """A rule that led to another chain. `returns`: whether the packet comes back to it (jump)."""
 
-    place: RuleLocation
-    back: bool
+    location: RuleLocation
+    returns: bool
 
 
 class _Reconstruction:
-    """One run under way. is_cut: of the base chain's name only the beginning is known. answered: REJECT's answer was seen."""
+    """The state of one run.
 
-    def __init__(self, table: str, base: str, is_cut: bool, snapshots: Snapshots, answered: bool) -> None:
+    Args:
+        table: Name of the table.
+        base: Name of the base chain.
+        is_cut: Whether only the beginning of the base chain's name is known.
+        snapshots: Finds the rules.
+        is_answered: Whether the answer of a REJECT was seen.
+    """
+
+    def __init__(self, table: str, base: str, is_cut: bool, snapshots: Snapshots, is_answered: bool) -> None:
         self.table, self.chain, self._snapshots = table, base, snapshots
-        self._is_cut, self._answered = is_cut, answered
+        self._is_cut, self._is_answered = is_cut, is_answered
         self.frames: list[_Frame] = []
-        self.visits: list[RuleHit] = []
-        self.doubt = ""
-        self.ended = False
+        self.hits: list[RuleHit] = []
+        self.undecided = ""
+        self.has_ended = False
 
-    def take(self, hit: NftHit) -> None:
+    def add(self, hit: NftHit) -> None:
+        """Takes the next record."""
         code = signed(hit.code)
         if hit.trace == Trace.TRACE_POLICY:
-            place = RuleLocation(self._name, 0)
-            self.visits.append(RuleHit((place,), None, VERDICTS.get(hit.policy, ""), Evidence.OBSERVED))
-            self.ended = True
+            location = RuleLocation(self._name, 0)
+            self.hits.append(RuleHit((location,), None, VERDICTS.get(hit.policy, ""), Evidence.OBSERVED))
+            self.has_ended = True
             return
         if hit.handle == 0 and code == CONTINUE:
-            self._back()
+            self._return()
             return
         rule, evidence, snapshot = self._rule(hit)
-        if rule.number != UNKNOWN:
-            self._agree(rule)
-        place = RuleLocation(self._name, rule.number)
-        path = (*(f.place for f in self.frames), place)
-        to, is_cut = _to(hit, self._snapshots) if code in (JUMP, GOTO) else ("", False)
-        self.visits.append(self._hit(path, rule, evidence, hit, to + CUT * is_cut, snapshot))
+        if rule.number != UNKNOWN_NUMBER:
+            self._check_chain(rule)
+        location = RuleLocation(self._name, rule.number)
+        path = (*(f.location for f in self.frames), location)
+        to, is_cut = _jump_target(hit, self._snapshots) if code in (JUMP, GOTO) else ("", False)
+        self.hits.append(self._hit(path, rule, evidence, hit, to + CUT * is_cut, snapshot))
         if to:
-            self.frames.append(_Frame(place, code == JUMP))
+            self.frames.append(_Frame(location, code == JUMP))
             self.chain, self._is_cut = to, is_cut
         elif code == RETURN:
-            self._back()
+            self._return()
         elif code >= 0:
-            self.ended = True
+            self.has_ended = True
 
     @property
     def _name(self) -> str:
         return self.chain + CUT if self._is_cut else self.chain
 
-    def _agree(self, rule: Rule) -> None:
-        """The rule must be of the chain that the walk is in; of a name that was cut only the beginning can be compared."""
+    def _check_chain(self, rule: Rule) -> None:
+        """Checks that the rule is in the current chain. Of a name that was cut only the beginning can be compared."""
         if self._is_cut and rule.chain.startswith(self.chain):
             self.chain, self._is_cut = rule.chain, False
-        elif rule.chain != self.chain and not self.doubt:
-            self.doubt = f"rule {rule.handle} is in {rule.chain}, and the walk was seen in {self.chain}"
+        elif rule.chain != self.chain and not self.undecided:
+            self.undecided = f"rule {rule.handle} is in {rule.chain}, but the rule trace is in {self.chain}"
 
-    def _back(self) -> None:
-        """To where the last jump was: a goto is not come back to."""
+    def _return(self) -> None:
+        """Returns to the last jump. A goto does not return."""
         while self.frames:
             frame = self.frames.pop()
-            self.chain, self._is_cut = frame.place.chain, False
-            if frame.back:
+            self.chain, self._is_cut = frame.location.chain, False
+            if frame.returns:
                 return
 
     def _hit(
@@ -165,17 +196,17 @@ class _Reconstruction:
     ) -> RuleHit:
         code, key = signed(hit.code), (hit.table_handle, hit.handle)
         if not snapshot:
-            return RuleHit(path, rule, word(code, rule, to, True), evidence)
-        matches, lookup = snapshot.throwing.get(key, ()), snapshot.lookups.get(key)
-        # Where something else in the rule may have dropped the packet, only an answer shows that REJECT did.
-        answered = self._answered or not (matches or lookup)
-        leads_on = (rule.family, rule.table, rule.target) in snapshot.ruleset.chains
-        why = thrown(code, rule, leads_on, matches)
+            return RuleHit(path, rule, verdict_name(code, rule, to, True), evidence)
+        matches, lookup = snapshot.hotdrop_matches.get(key, ()), snapshot.lookups.get(key)
+        # If something else in the rule may have dropped the packet, only an answer shows that REJECT did.
+        is_answered = self._is_answered or not (matches or lookup)
+        is_jump = (rule.family, rule.table, rule.target) in snapshot.ruleset.chains
+        why = hotdrop_reason(code, rule, is_jump, matches)
         element = _element(snapshot, hit, snapshot.number == hit.generation)
-        return RuleHit(path, rule, word(code, rule, to, answered), evidence, element, why)
+        return RuleHit(path, rule, verdict_name(code, rule, to, is_answered), evidence, element, why)
 
     def _rule(self, hit: NftHit) -> tuple[Rule, Evidence, Snapshot | None]:
-        """The rule of a hit, how its place is known, and the rules it was found in."""
+        """(rule of a hit, how its place is known, the snapshot that has it, None = no snapshot)."""
         key = hit.table_handle, hit.handle
         snapshot = self._snapshots.find(space(hit), hit.generation)
         if snapshot and key in snapshot.rules:
@@ -183,20 +214,22 @@ class _Reconstruction:
         for other in self._snapshots.near(space(hit)):
             if key in other.rules:
                 return other.rules[key], Evidence.DERIVED, other
-        why = "could not be read in time" if snapshot is None else "did not hold it"
-        self.doubt = self.doubt or f"the rules of generation {hit.generation} {why}"
-        rule = Rule(NFT_FAMILIES.get(hit.family, ""), self.table, self.chain, UNKNOWN, "", "", c_text(hit.to), hit.handle)
+        why = "could not be read in time" if snapshot is None else "do not contain it"
+        self.undecided = self.undecided or f"the rules of generation {hit.generation} {why}"
+        rule = Rule(
+            NFT_FAMILIES.get(hit.family, ""), self.table, self.chain, UNKNOWN_NUMBER, "", "", c_text(hit.to), hit.handle
+        )
         return rule, Evidence.OBSERVED, None
 
 
 def _candidates(hit: NftHit, snapshots: Snapshots) -> list[Snapshot]:
-    """The rules of a hit's generation if they were read, then all others of its namespace, the newest first."""
+    """The snapshot of a hit's generation if it was read, then all others of its namespace, newest first."""
     found = snapshots.find(space(hit), hit.generation)
     return ([found] if found else []) + snapshots.near(space(hit))
 
 
 def names(chain: Event, run: ChainRun, snapshots: Snapshots) -> tuple[str, str]:
-    """The names of table and base chain, "" for what the rules read do not tell. Long ones do not fit into an event."""
+    """(table name, base chain name) from the snapshots, "" = not known. Long names do not fit into an event."""
     if not run.hits:
         return "", ""
     hit = run.hits[0]
@@ -204,37 +237,43 @@ def names(chain: Event, run: ChainRun, snapshots: Snapshots) -> tuple[str, str]:
     for snapshot in _candidates(hit, snapshots):
         table = table or snapshot.tables.get(hit.table_handle, "")
         base = base or snapshot.chains.get((hit.table_handle, hit.chain_handle), "")
-    return table if _begins(table, chain.table) else "", base if _begins(base, chain.chain) else ""
+    return table if _has_prefix(table, chain.table) else "", base if _has_prefix(base, chain.chain) else ""
 
 
-def named(chain: Event, run: ChainRun, snapshots: Snapshots) -> dict[str, str]:
-    """The fields of a hop that name table and base chain, as far as the rules that were read know them whole."""
+def hop_names(chain: Event, run: ChainRun, snapshots: Snapshots) -> dict[str, str]:
+    """The fields of a hop that name table and base chain, if the snapshots have the whole names."""
     table, base = names(chain, run, snapshots)
     family = NFT_FAMILIES.get(chain.state, "")
     return ({"table": f"{family} {table}".strip()} if table else {}) | ({"chain": base} if base else {})
 
 
-def reconstruct(chain: Event, run: ChainRun, snapshots: Snapshots, whole: bool = True) -> RuleTrace:
-    """The walk of one run. chain: the EVENT_CHAIN that ended it. whole: False when records of the packet were lost: then a run
-    without an end is no wonder."""
+def reconstruct(chain: Event, run: ChainRun, snapshots: Snapshots, is_whole: bool = True) -> RuleTrace:
+    """Reconstructs the rule trace of one run.
+
+    Args:
+        chain: The EVENT_CHAIN that ended it.
+        run: Its records.
+        snapshots: Finds the rules.
+        is_whole: Whether no record of the packet was lost; after a loss a run may lack its end.
+    """
     table, base = names(chain, run, snapshots)
-    is_cut = not base and _is_cut(chain.chain, _NAME)
-    answered = bool(chain.flags & Flag.FLAG_REJECT)
-    walker = _Reconstruction(table or c_text(chain.table), base or c_text(chain.chain), is_cut, snapshots, answered)
+    is_cut = not base and _is_cut(chain.chain, _CHAIN_BYTES)
+    is_answered = bool(chain.flags & Flag.FLAG_REJECT)
+    reconstruction = _Reconstruction(table or c_text(chain.table), base or c_text(chain.chain), is_cut, snapshots, is_answered)
     hits = run.hits
     for hit in hits:
-        walker.take(hit)
-    doubt = walker.doubt
-    if not doubt and (not walker.ended or not _agrees(walker.visits[-1], hits[-1], chain)):
-        doubt = "the rules that acted were not seen" if whole else _PART_LOST
-    if not run.whole:
-        doubt = doubt or _PART_LOST
+        reconstruction.add(hit)
+    undecided = reconstruction.undecided
+    if not undecided and (not reconstruction.has_ended or not _agrees(reconstruction.hits[-1], hits[-1], chain)):
+        undecided = "the rules that acted were not seen" if is_whole else _PART_LOST
+    if not run.is_whole:
+        undecided = undecided or _PART_LOST
     snapshot = snapshots.find(space(hits[0]), hits[0].generation) if hits else None
-    return RuleTrace(tuple(walker.visits), undecided=doubt, ruleset=snapshot.ruleset if snapshot else None)
+    return RuleTrace(tuple(reconstruction.hits), undecided=undecided, ruleset=snapshot.ruleset if snapshot else None)
 
 
 def generations(events: Iterable[Any]) -> set[tuple[int, int]]:
-    """The namespaces and generations that hits of a packet belong to."""
+    """The namespaces and generations of the hits of a packet."""
     return {(space(e), e.generation) for e in events if e.kind == Kind.EVENT_NFT_RULE}
 
 
@@ -243,52 +282,58 @@ def _agrees(last: RuleHit, hit: NftHit, chain: Event) -> bool:
     return bool(decided == chain.verdict)
 
 
-def _is_cut(told: bytes, room: int) -> bool:
-    """Whether a name may have been longer than what a record had room for, in bytes."""
-    return len(told.split(b"\0")[0]) >= room
+def _is_cut(recorded: bytes, room: int) -> bool:
+    """Whether a name may have been longer than the room of a record, in bytes."""
+    return len(recorded.split(b"\0")[0]) >= room
 
 
-def _begins(name: str, told: bytes) -> bool:
-    """Whether a name begins with what a record has of it; the record's may end within a character."""
-    return encoded(name).startswith(told.split(b"\0")[0])
+def _has_prefix(name: str, recorded: bytes) -> bool:
+    """Whether a name begins with the name in a record, which may end within a character."""
+    return encoded(name).startswith(recorded.split(b"\0")[0])
 
 
-def _to(hit: NftHit, snapshots: Snapshots) -> tuple[str, bool]:
-    """The chain a jump leads to, and whether its name may have been cut: the record has no room for a very long one."""
-    name, is_cut = c_text(hit.to), _is_cut(hit.to, _TO)
+def _jump_target(hit: NftHit, snapshots: Snapshots) -> tuple[str, bool]:
+    """(target chain of a jump, whether its name may have been cut): a record has no room for a very long name."""
+    name, is_cut = c_text(hit.to), _is_cut(hit.to, _TARGET_BYTES)
     for snapshot in _candidates(hit, snapshots):
         known = snapshot.chains.get((hit.table_handle, hit.to_handle), "")
-        if known == name or (is_cut and _begins(known, hit.to)):
+        if known == name or (is_cut and _has_prefix(known, hit.to)):
             return known, False
     return name, is_cut
 
 
-def _element(snapshot: Snapshot, hit: NftHit, in_force: bool) -> str:
-    """The element of the verdict map that a rule's verdict came from; "" where the map does not tell just one.
+def _element(snapshot: Snapshot, hit: NftHit, is_in_force: bool) -> str:
+    """The element of the verdict map that gave a rule's verdict, as nft lists it; "" if it is not exactly one.
 
-    The kernel tells the verdict and not the element. An element may have timed out since the map was read, and another one have
-    answered: so the verdict must be that of one element only of those that may answer for the key. in_force: the snapshot is of
-    the hit's generation. Another's may lack elements, so that its catch-all says nothing (before 5.12 the kernel does not tell
-    which generation a packet met); nor does that of a map which was read after the hit, when elements may have timed out.
+    The kernel reports the verdict, not the element. An element may have timed out since the map was read, so that another one
+    gave the verdict. So exactly one of the elements that may answer for the key must have this verdict. A catch-all element is
+    not used if the snapshot is of another generation, which may lack elements (before 5.12 the kernel does not report the
+    generation that a packet met), or if the map was read after the hit, when elements may have timed out.
+
+    Args:
+        snapshot: The rules.
+        hit: The hit.
+        is_in_force: Whether the snapshot is of the hit's generation.
     """
     found = snapshot.lookups.get((hit.table_handle, hit.handle))
     if not found:
         return ""
     verdicts, at = found
-    registers = hit.registers.ljust(_REGISTERS, b"\0")
-    may = [e for e in verdicts.answers(registers[at : at + verdicts.key_length]) if _did(e.verdict, hit, snapshot)]
-    if len(may) != 1:
+    registers = hit.registers.ljust(_REGISTER_BYTES, b"\0")
+    key = registers[at : at + verdicts.key_length]
+    elements = [e for e in verdicts.answers(key) if _is_verdict_of(e.verdict, hit, snapshot)]
+    if len(elements) != 1:
         return ""
-    if may[0].is_catch_all and (not in_force or (verdicts.flags & TIMEOUT and not 0 < snapshot.taken <= hit.time)):
+    if elements[0].is_catch_all and (not is_in_force or (verdicts.flags & TIMEOUT and not 0 < snapshot.taken <= hit.time)):
         return ""
-    return verdicts.write(may[0])
+    return verdicts.write(elements[0])
 
 
-def _did(verdict: str, hit: NftHit, snapshot: Snapshot) -> bool:
-    """Whether a verdict as nft writes it, "goto X", is the hit's."""
+def _is_verdict_of(verdict: str, hit: NftHit, snapshot: Snapshot) -> bool:
+    """Whether a verdict as nft writes it ("goto X") is that of the hit."""
     word, _, to = verdict.partition(" ")
     code = signed(hit.code)
-    if WORDS.get(code, VERDICTS.get(code & MASK, "")) != word.upper():
+    if CONTROL_VERDICTS.get(code, VERDICTS.get(code & MASK, "")) != word.upper():
         return False
     known = snapshot.chains.get((hit.table_handle, hit.to_handle), "")
-    return to == known if known else to == c_text(hit.to) or (_is_cut(hit.to, _TO) and _begins(to, hit.to))
+    return to == known if known else to == c_text(hit.to) or (_is_cut(hit.to, _TARGET_BYTES) and _has_prefix(to, hit.to))

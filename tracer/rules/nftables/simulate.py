@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a native nftables chain would do to a packet: its expressions, as `nft -j` lists them, evaluated one by one.
+"""Simulates a native nftables chain: evaluates its expressions, as `nft -j` lists them, one by one for a packet.
 
-An expression that is not known, or asks for what nobody knows, parts the ways in two with a word about it; `numgen` parts them
-by chance.
+An unknown expression, or one about an unknown value, splits a path in two with a condition on each branch. `numgen` splits it
+with a share for each branch.
 """
 
 from __future__ import annotations
@@ -23,30 +23,39 @@ from tracer.rules.packet_view import PacketView
 from tracer.rules.rule_path import MAX_PATHS, Rewrite, RulePath, TooManyPaths, with_condition
 
 _REJECTS = {("icmp", "ip"): "icmp-port-unreachable", ("icmpv6", "ip6"): "icmp6-port-unreachable"}
-_IDLE = frozenset({
+_NON_TERMINAL = frozenset({
     "counter", "log", "comment", "notrack", "set", "map", "last", "dup", "ct helper", "ct timeout", "ct expectation",
 })  # fmt: skip
-"""Statements that the rule goes on behind. "set" and "map" add, update or delete an element: they only stop at a set that is
-full."""
-_WRITES = re.compile(r"(add|update|delete) @")
-"""How the words of such a statement begin, which nft does not write as JSON."""
-_CHANGING = re.compile(r"\bmark\b|@")
-"""In the words of a match that may answer otherwise when it is asked again: marks, and sets that rules write to."""
-_ENDS = {"accept": "ACCEPT", "drop": "DROP", "queue": "QUEUE"}
-_NATS = {"dnat": "DNAT", "snat": "SNAT", "masquerade": "MASQUERADE", "redirect": "REDIRECT"}
+"""Statements after which the rule continues. "set" and "map" add, update or delete an element: they end the rule only if the
+set is full."""
+_SET_UPDATE = re.compile(r"(add|update|delete) @")
+"""Begin of the text of such a statement, which nft does not write as JSON."""
+_UNSTABLE = re.compile(r"\bmark\b|@")
+"""Found in the text of a match that may give another result when it is evaluated again: marks, and sets that rules change."""
+_VERDICTS = {"accept": "ACCEPT", "drop": "DROP", "queue": "QUEUE"}
+_TRANSLATIONS = {"dnat": "DNAT", "snat": "SNAT", "masquerade": "MASQUERADE", "redirect": "REDIRECT"}
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """A place that was left for another chain. back: the walk comes back to it."""
+    """A rule that led to another chain. `returns`: whether the packet comes back to it (jump)."""
 
-    place: RuleLocation
-    back: bool
+    location: RuleLocation
+    returns: bool
 
 
 @dataclass(frozen=True)
-class _Simulation:
-    """Before rule number `next` (from 0) of a chain. expression: the next one of that rule."""
+class _SimulationState:
+    """The state at one point of a path.
+
+    Attributes:
+        chain: The current chain.
+        next: Index of the next rule, from 0.
+        rule_path: The path so far.
+        frames: Rules that led here.
+        expression: Index of the next expression of that rule.
+        element: The map element used, "" = none.
+    """
 
     chain: str
     next: int
@@ -58,29 +67,42 @@ class _Simulation:
 
 @dataclass
 class NftablesSimulator:
-    """The ways through the base chains that nft lists."""
+    """Simulates packets in the base chains of a listing of nft."""
 
     listed: NftListing
-    _world: MatchContext = field(init=False)
+    _context: MatchContext = field(init=False)
     _family: str = field(default="", init=False)
     _table: str = field(default="", init=False)
 
-    def simulate(self, base: BaseChain, packet: PacketView, sport_known: bool, world: MatchContext) -> list[RulePath]:
-        """Raises TooManyPaths."""
-        self._world = world
+    def simulate(self, base: BaseChain, packet: PacketView, sport_known: bool, context: MatchContext) -> list[RulePath]:
+        """Simulates a packet in a base chain.
+
+        Args:
+            base: The base chain.
+            packet: The packet.
+            sport_known: Whether its source port is known.
+            context: The state beside the packet that matches test.
+
+        Returns:
+            All paths, those without conditions first.
+
+        Raises:
+            TooManyPaths: There are more than MAX_PATHS paths, or too many steps.
+        """
+        self._context = context
         self._family, self._table, chain = base.key
         found: list[RulePath] = []
-        open_states = [_Simulation(chain, 0, RulePath(mark=packet.mark, assumed=world.assumed))]
+        open_states = [_SimulationState(chain, 0, RulePath(mark=packet.mark, assumed=context.assumed))]
         tried = 0
         while open_states:
             tried += 1
             if len(found) + len(open_states) > MAX_PATHS or tried > 100_000:
-                raise TooManyPaths(f"more than {MAX_PATHS} ways")
+                raise TooManyPaths(f"more than {MAX_PATHS} paths")
             state = open_states.pop()
             rules = self.listed.ruleset.chain(self._family, self._table, state.chain)
             if state.next < len(rules):
                 values = Evaluator(
-                    self.listed, (self._family, self._table), packet, self._world, state.rule_path.mark, sport_known
+                    self.listed, (self._family, self._table), packet, self._context, state.rule_path.mark, sport_known
                 )
                 for following in self._rule(rules[state.next], state, values, packet):
                     if isinstance(following, RulePath):
@@ -88,70 +110,75 @@ class NftablesSimulator:
                     else:
                         open_states.append(following)
             elif state.frames:
-                open_states.append(_back(state))
+                open_states.append(_return(state))
             else:
-                place = RuleLocation(chain, 0)
-                hit = RuleHit((place,), None, base.policy, Evidence.DERIVED)
+                location = RuleLocation(chain, 0)
+                hit = RuleHit((location,), None, base.policy, Evidence.DERIVED)
                 found.append(replace(state.rule_path, hits=(*state.rule_path.hits, hit), verdict=base.policy))
         return sorted(found, key=lambda w: bool(w.conditions))
 
-    def _rule(self, rule: Rule, state: _Simulation, values: Evaluator, packet: PacketView) -> Iterator[_Simulation | RulePath]:
-        """What follows a rule: other places, or ends."""
+    def _rule(
+        self, rule: Rule, state: _SimulationState, values: Evaluator, packet: PacketView
+    ) -> Iterator[_SimulationState | RulePath]:
+        """Evaluates a rule; yields the following states, and the paths that end here."""
         body = self.listed.expressions.get((rule.family, rule.table, rule.chain, rule.handle), ())
         passed = replace(state, next=state.next + 1, expression=0)
-        way, acted = state.rule_path, False
+        path, has_acted = state.rule_path, False
         for at in range(state.expression, len(body)):
             ((kind, given),) = body[at].items()
-            values = replace(values, mark=way.mark)
+            values = replace(values, mark=path.mark)
             if kind == "match":
-                true = values.matches(given)
-                if true is False:
-                    yield replace(passed, rule_path=way)
+                is_true = values.matches(given)
+                if is_true is False:
+                    yield replace(passed, rule_path=path)
                     return
-                if true is None:
+                if is_true is None:
                     text = words(body[at])
-                    question = question_of("" if _CHANGING.search(text) else "nft", text, packet)
-                    before = assumption(way.assumed, question)
+                    question = question_of("" if _UNSTABLE.search(text) else "nft", text, packet)
+                    before = assumption(path.assumed, question)
                     if before is None:
-                        yield replace(passed, rule_path=with_condition(way, text, False, _where(rule), question))
-                        way = with_condition(way, text, True, _where(rule), question)
+                        yield replace(passed, rule_path=with_condition(path, text, False, _where(rule), question))
+                        path = with_condition(path, text, True, _where(rule), question)
                     elif not before:
-                        yield replace(passed, rule_path=way)
+                        yield replace(passed, rule_path=path)
                         return
             elif kind == "mangle":
-                acted = True
+                has_acted = True
                 if given["key"] == {"meta": {"key": "mark"}}:
                     mark = values.of(given["value"])
-                    way = replace(way, mark=mark if isinstance(mark, int) else None)
+                    path = replace(path, mark=mark if isinstance(mark, int) else None)
             elif kind == "vmap":
-                yield from self._map(rule, given, replace(passed, rule_path=way), values)
+                yield from self._map(rule, given, replace(passed, rule_path=path), values)
                 return
             elif kind in ("jump", "goto"):
-                yield self._enter(rule, kind, given["target"], replace(passed, rule_path=way))
+                yield self._enter(rule, kind, given["target"], replace(passed, rule_path=path))
                 return
             elif kind == "return":
-                yield _back(replace(passed, rule_path=_with(way, rule, state.frames, "RETURN")))
+                yield _return(replace(passed, rule_path=_with_hit(path, rule, state.frames, "RETURN")))
                 return
-            elif kind in _ENDS:
-                yield replace(_with(way, rule, state.frames, _ENDS[kind]), verdict=_ENDS[kind])
+            elif kind in _VERDICTS:
+                yield replace(_with_hit(path, rule, state.frames, _VERDICTS[kind]), verdict=_VERDICTS[kind])
                 return
             elif kind == "reject":
                 default = "icmp-port-unreachable" if packet.family == "ip" else "icmp6-port-unreachable"
-                told = _REJECTS.get(((given or {}).get("type", ""), rule.family), (given or {}).get("expr", default))
-                yield replace(_with(way, rule, state.frames, "REJECT"), verdict="REJECT", reject=told)
+                answer = _REJECTS.get(((given or {}).get("type", ""), rule.family), (given or {}).get("expr", default))
+                yield replace(_with_hit(path, rule, state.frames, "REJECT"), verdict="REJECT", reject=answer)
                 return
-            elif kind in _NATS:
-                done = _with(way, rule, state.frames, _NATS[kind])
-                yield from (replace(done, rewrite=r, share=done.share * s) for r, s in _rewrites(_NATS[kind], given, values))
+            elif kind in _TRANSLATIONS:
+                translated = _with_hit(path, rule, state.frames, _TRANSLATIONS[kind])
+                rewrites = _rewrites(_TRANSLATIONS[kind], given, values)
+                yield from (replace(translated, rewrite=r, share=translated.share * s) for r, s in rewrites)
                 return
-            elif kind not in _IDLE and not (kind == "text" and _WRITES.match(given)):
-                # Not known here: whether the rule goes on behind it cannot be told.
-                yield replace(passed, rule_path=with_condition(way, words(body[at]), False, _where(rule)))
-                way = with_condition(way, words(body[at]), True, _where(rule))
-        yield replace(passed, rule_path=_with(way, rule, state.frames, rule.target or "CONTINUE") if acted else way)
+            elif kind not in _NON_TERMINAL and not (kind == "text" and _SET_UPDATE.match(given)):
+                # An unknown statement: it is not known whether the rule continues after it.
+                yield replace(passed, rule_path=with_condition(path, words(body[at]), False, _where(rule)))
+                path = with_condition(path, words(body[at]), True, _where(rule))
+        yield replace(passed, rule_path=_with_hit(path, rule, state.frames, rule.target or "CONTINUE") if has_acted else path)
 
-    def _map(self, rule: Rule, given: Expression, state: _Simulation, values: Evaluator) -> Iterator[_Simulation | RulePath]:
-        """A verdict map: the element for the key, or all of them by chance, or none and the rule has no effect."""
+    def _map(
+        self, rule: Rule, given: Expression, state: _SimulationState, values: Evaluator
+    ) -> Iterator[_SimulationState | RulePath]:
+        """Evaluates a verdict map: the element of the key, several with their shares, or none (the rule has no effect)."""
         choices = values.look_up(given["key"], given["data"])
         if choices is None:
             what = f"an element of {operand(given['data'])} for this packet"
@@ -160,53 +187,53 @@ class NftablesSimulator:
         rest = Fraction(1)
         for share, text, verdict in choices:
             rest -= share
-            way = replace(state.rule_path, share=state.rule_path.share * share)
+            path = replace(state.rule_path, share=state.rule_path.share * share)
             word, _, target = verdict.partition(" ")
             if word in ("jump", "goto"):
-                yield self._enter(rule, word, target, replace(state, rule_path=way), text)
-            elif word in _ENDS:
-                yield replace(_with(way, rule, state.frames, _ENDS[word], text), verdict=_ENDS[word])
+                yield self._enter(rule, word, target, replace(state, rule_path=path), text)
+            elif word in _VERDICTS:
+                yield replace(_with_hit(path, rule, state.frames, _VERDICTS[word], text), verdict=_VERDICTS[word])
             elif word == "return":
-                yield _back(replace(state, rule_path=_with(way, rule, state.frames, "RETURN", text)))
+                yield _return(replace(state, rule_path=_with_hit(path, rule, state.frames, "RETURN", text)))
             else:
-                yield replace(state, rule_path=way)
+                yield replace(state, rule_path=path)
         if rest > 0:
             yield replace(state, rule_path=replace(state.rule_path, share=state.rule_path.share * rest))
 
-    def _enter(self, rule: Rule, kind: str, target: str, state: _Simulation, element: str = "") -> _Simulation:
-        way = _with(state.rule_path, rule, state.frames, f"{kind.upper()} {target}", element)
+    def _enter(self, rule: Rule, kind: str, target: str, state: _SimulationState, element: str = "") -> _SimulationState:
+        path = _with_hit(state.rule_path, rule, state.frames, f"{kind.upper()} {target}", element)
         frame = _Frame(RuleLocation(rule.chain, rule.number), kind == "jump")
-        # Where a chain was gone to is not come back to; the frame stays for the path.
-        return _Simulation(target, 0, way, (*state.frames, frame))
+        # A goto does not return; its frame stays because it is part of the location.
+        return _SimulationState(target, 0, path, (*state.frames, frame))
 
 
 def _where(rule: Rule) -> str:
     return f"rule {rule.number} of {rule.chain}"
 
 
-def _back(state: _Simulation) -> _Simulation:
-    """The place behind the last jump; at the end of the base chain where there is none."""
+def _return(state: _SimulationState) -> _SimulationState:
+    """The state after the last jump; if there is none, at the end of the base chain."""
     frames = list(state.frames)
     while frames:
         frame = frames.pop()
-        if frame.back:
-            return _Simulation(frame.place.chain, frame.place.number, state.rule_path, tuple(frames))
-    base = state.frames[0].place.chain if state.frames else state.chain
-    return _Simulation(base, 1 << 30, state.rule_path, ())
+        if frame.returns:
+            return _SimulationState(frame.location.chain, frame.location.number, state.rule_path, tuple(frames))
+    base = state.frames[0].location.chain if state.frames else state.chain
+    return _SimulationState(base, 1 << 30, state.rule_path, ())
 
 
-def _with(rule_path: RulePath, rule: Rule, frames: Iterable[_Frame], verdict: str, element: str = "") -> RulePath:
-    path = (*(f.place for f in frames), RuleLocation(rule.chain, rule.number))
+def _with_hit(rule_path: RulePath, rule: Rule, frames: Iterable[_Frame], verdict: str, element: str = "") -> RulePath:
+    path = (*(f.location for f in frames), RuleLocation(rule.chain, rule.number))
     return replace(rule_path, hits=(*rule_path.hits, RuleHit(path, rule, verdict, Evidence.DERIVED, element)))
 
 
 def _rewrites(kind: str, given: Expression | None, values: Evaluator) -> Iterator[tuple[Rewrite, Fraction]]:
-    """What a translation makes of the packet, each with its share."""
+    """The results of a translation, each with its share."""
     given = given or {}
     address, port = values.of(given["addr"]) if "addr" in given else "", values.of(given["port"]) if "port" in given else 0
-    for share, told in address.choices if isinstance(address, RandomValue) else ((Fraction(1), address),):
-        own = port
-        if isinstance(told, tuple):
-            told, own = told
-        known = told is not UNKNOWN
-        yield Rewrite(kind, str(told) if known else "", own if isinstance(own, int) else 0), share
+    for share, end in address.choices if isinstance(address, RandomValue) else ((Fraction(1), address),):
+        new_port = port
+        if isinstance(end, tuple):
+            end, new_port = end
+        is_known = end is not UNKNOWN
+        yield Rewrite(kind, str(end) if is_known else "", new_port if isinstance(new_port, int) else 0), share

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nftables rules of a network namespace at one generation, native ones and those of iptables-nft: order and handles from
-the kernel, texts from the tools."""
+"""Snapshots of the nftables rules of a network namespace at one generation, native ones and those of iptables-nft.
+
+Order and handles come from the kernel, texts from the tools.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from tracer.rules.nftables.verdict_maps import VerdictMap
 from tracer.util.lazy import Lazy
 
 TRIES = 4
+"""Attempts to read the rules within one generation."""
 
 
 class RulesetChanging(Exception):
@@ -26,12 +29,20 @@ class RulesetChanging(Exception):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The rules of one namespace at one generation, and the ways to find one.
+    """The rules of one namespace at one generation, with indexes.
 
-    A handle is never given twice in a table, nor a table's in a namespace: both together name a rule across generations.
-    rules: by the table's handle and the rule's. chains: names by the table's handle and the chain's. lookups: of the rules that
-    look their verdict up, the map and where its key stands. tables: names by handle. taken: when it had been read (ns,
-    CLOCK_MONOTONIC), 0 = not known. throwing: of a rule, the matches of iptables that may throw a packet away.
+    A rule's handle is never used twice in a table, nor a table's handle in a namespace. So both together identify a rule across
+    generations.
+
+    Attributes:
+        ruleset: The rules.
+        number: The generation.
+        rules: Rules by handle of the table and of the rule.
+        chains: Chain names by handle of the table and of the chain.
+        lookups: Of rules with a verdict map, by handles: the map, and the byte of the registers at which the key begins.
+        tables: Table names by handle.
+        taken: Time when it had been read, ns, CLOCK_MONOTONIC, 0 = not known.
+        hotdrop_matches: Matches of iptables in a rule that may set hotdrop, by handles.
     """
 
     ruleset: Ruleset
@@ -41,17 +52,23 @@ class Snapshot:
     lookups: Mapping[tuple[int, int], tuple[VerdictMap, int]] = field(default_factory=dict)
     tables: Mapping[int, str] = field(default_factory=dict)
     taken: int = 0
-    throwing: Mapping[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
+    hotdrop_matches: Mapping[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
 
 
 Texts = Callable[[str, str], Mapping[int, str]]
 
 
 def join(dump: Dump, inode: int, listed: Texts, saved: listing.Saved) -> Snapshot:
-    """A snapshot from what the kernel dumped and the two sources of text, each asked by family and table.
+    """Joins the kernel's dump with the texts of the tools. Rules are joined on demand.
 
-    A chain's saved rules are taken when they are as many as the kernel has, and no comment differs; else, and for native
-    tables, nft's listing. Rules are put together when they are asked for.
+    The rules of iptables-nft-save are used for a chain if the kernel has as many rules and no comment differs. Otherwise, and
+    for native tables, nft's listing is used.
+
+    Args:
+        dump: The kernel's dump.
+        inode: Ruleset.netns.
+        listed: Gives the texts of nft, by family and table.
+        saved: Gives the rules of iptables-nft-save, by family and table.
     """
     of_iptables = {table: saved(*table) for table in dump.tables}
     of_nft: dict[tuple[str, str], Mapping[int, str]] = {}
@@ -75,13 +92,13 @@ def join(dump: Dump, inode: int, listed: Texts, saved: listing.Saved) -> Snapsho
     def rules(key: ChainKey) -> tuple[Rule, ...]:
         family, table, name = key
         saves, chain = of_iptables.get((family, table), {}).get(name, ()), dump.chains[key]
-        return _rules(key, chain, saves if _agree(saves, chain) else (), of_nft.get((family, table), {}))
+        return _rules(key, chain, saves if _is_same(saves, chain) else (), of_nft.get((family, table), {}))
 
     def rule_at(handles: tuple[int, int]) -> Rule:
         key, place = places[handles]
         return chains[key][place]
 
-    def throwing(handles: tuple[int, int]) -> tuple[str, ...]:
+    def hotdrop_matches(handles: tuple[int, int]) -> tuple[str, ...]:
         key, place = places[handles]
         return dump.chains[key].rules[place].matches
 
@@ -89,11 +106,13 @@ def join(dump: Dump, inode: int, listed: Texts, saved: listing.Saved) -> Snapsho
     tables = {handle: name for (_, name), handle in dump.tables.items()}
     policies = {key: chain.policy for key, chain in dump.chains.items() if chain.policy}
     ruleset = Ruleset("nft", inode, str(dump.generation), chains, policies)
-    return Snapshot(ruleset, dump.generation, Lazy(places, rule_at), names, lookups, tables, throwing=Lazy(places, throwing))
+    return Snapshot(
+        ruleset, dump.generation, Lazy(places, rule_at), names, lookups, tables, hotdrop_matches=Lazy(places, hotdrop_matches)
+    )
 
 
-def _agree(saves: Sequence[Rule], chain: DumpedChain) -> bool:
-    """Whether the saved rules are those of the chain, one for one, as far as can be seen."""
+def _is_same(saves: Sequence[Rule], chain: DumpedChain) -> bool:
+    """Whether the saved rules may be those of the chain: as many, and no comment differs."""
     pairs = list(zip(saves, chain.rules, strict=False))
     return len(saves) == len(chain.rules) and all(not r.comment or r.comment == s.comment for s, r in pairs)
 
@@ -103,16 +122,16 @@ def _rules(key: ChainKey, chain: DumpedChain, saves: Sequence[Rule], listed: Map
     out = []
     for place, rule in enumerate(chain.rules):
         save = saves[place] if saves else None
-        words = save.text if save else listed.get(rule.handle, "")
+        text = save.text if save else listed.get(rule.handle, "")
         target = (save.target if save else "") or rule.target
         comment = (save.comment if save else "") or rule.comment
-        out.append(Rule(family, table, name, place + 1, words, comment, target, rule.handle))
+        out.append(Rule(family, table, name, place + 1, text, comment, target, rule.handle))
     return tuple(out)
 
 
 @contextmanager
-def _passing() -> Iterator[None]:
-    """Errors after which another try may find the rules at rest."""
+def _retrying() -> Iterator[None]:
+    """Suppresses errors after which another attempt may succeed."""
     try:
         yield
     except TooManyMessages:
@@ -122,12 +141,13 @@ def _passing() -> Iterator[None]:
 
 
 def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
+    """As read_new, in this thread's network namespace."""
     inode, cookie = space & 0xFFFFFFFF, space >> 32
     if cookie and netns_cookie.cookie() not in (0, cookie):
         raise LookupError(f"namespace {inode} is another one by now")
     with Nfnetlink() as nfnetlink:
         for _ in range(TRIES):
-            with _passing():
+            with _retrying():
                 now = netlink_dump.generation(nfnetlink)
                 if now in known:
                     return now, None
@@ -142,10 +162,20 @@ def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
 
 
 def read_new(fd: int, space: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
-    """The generation in force in the namespace that a descriptor leads to, and its rules unless it is a known one.
+    """Reads the rules of a network namespace unless their generation is known.
 
-    space: netns.identity of the namespace. Raises RulesetChanging when the rules never held still; OSError when it cannot be
-    entered;
-    LookupError when another namespace has its inode by now; TooManyMessages.
+    Args:
+        fd: Descriptor of the namespace.
+        space: netns.identity of the namespace.
+        known: Generations that are not read again.
+
+    Returns:
+        (generation in force, its snapshot; None = it is a known one).
+
+    Raises:
+        RulesetChanging: The rules changed during each attempt.
+        OSError: The namespace cannot be entered.
+        LookupError: Another namespace has its inode by now.
+        TooManyMessages: There are too many rules or elements.
     """
     return netns.inside(fd, lambda: read_here(space, known))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run knows of nftables' rules: the watching thread's readings, as they were when the turn began.
+"""A run's view of nftables' rules: the snapshots of the watching thread, as they were when the batch began.
 
-Between two turns nothing is learned, so what a packet is told does not depend on how fast the thread happens to be.
+Within a batch nothing changes, so the output for a packet does not depend on the speed of the thread.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from tracer.rules.nftables.watcher import RulesetUpdate
 
 
 class UpdateSource(Protocol):
-    """Who reads. changes: what has become known since the last call. coming: has a generation tried."""
+    """Reads rules."""
 
-    def changes(self) -> list[RulesetUpdate]: ...
-    def is_coming(self, space: int, generation: int) -> bool: ...
+    def changes(self) -> list[RulesetUpdate]:
+        """Updates since the last call."""
+
+    def is_coming(self, space: int, generation: int) -> bool:
+        """Whether the generation may still be read; if so, requests it."""
 
 
 class _CachedNamespace:
-    """Of one namespace. stays: the run's own, which is the first that is heard of."""
+    """The snapshots of one namespace. `stays`: whether it is the run's own namespace, which is the first one seen."""
 
     def __init__(self, stays: bool) -> None:
         self.snapshots = SnapshotHistory()
@@ -31,8 +34,11 @@ class _CachedNamespace:
 
 
 class SnapshotCache:
-    """Snapshots by namespace (netns.identity) and generation. changed: called when a namespace's rules are seen
-    to be of another generation, with the time (ns, CLOCK_MONOTONIC)."""
+    """Snapshots by namespace (netns.identity) and generation.
+
+    Attributes:
+        changed: Called with the time (ns, CLOCK_MONOTONIC) when a namespace has rules of another generation.
+    """
 
     def __init__(self, watch: UpdateSource) -> None:
         self._watch = watch
@@ -42,7 +48,7 @@ class SnapshotCache:
         )
 
     def refresh(self) -> None:
-        """Takes what was read since the last call."""
+        """Takes the updates since the last call."""
         for change in self._watch.changes():
             known = self._namespaces[change.inode]
             if known.seen and known.seen != change.seen and self.changed:
@@ -52,7 +58,7 @@ class SnapshotCache:
                 known.snapshots.add(change.snapshot)
 
     def find(self, space: int, generation: int) -> Snapshot | None:
-        """The snapshot of that generation; None when there is none (yet)."""
+        """The snapshot of that generation; None = none (yet)."""
         return self._namespaces[space].snapshots.get(generation)
 
     def near(self, space: int) -> list[Snapshot]:
@@ -60,7 +66,7 @@ class SnapshotCache:
         return list(self._namespaces[space].snapshots.values())[::-1]
 
     def is_coming(self, space: int, generation: int) -> bool:
-        """Whether that generation is not there yet, but may still be read; if so, it will be tried."""
+        """Whether that generation is missing but may still be read; if so, requests it."""
         known = self._namespaces[space]
         if known.gone or generation in known.snapshots or generation < known.seen:
             return False

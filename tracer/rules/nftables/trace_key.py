@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns on the kernel's static key nft_trace_enabled without touching the node's rules.
 
-With the key on, nf_tables calls __nft_trace_packet for every rule that matches, of every packet in every namespace; without a
-listener it then does nothing. A rule `meta nftrace set 1` anywhere turns it on; here it stands in a chain that no packet
-reaches, in a table of a network namespace made for it. Nothing but a descriptor of this process leads to that namespace, so it
-goes, and the key with it, when the process ends, however that happens.
+With the key on, nf_tables calls __nft_trace_packet for every rule that matches, for every packet in every namespace. Without a
+listener the function does nothing. Any rule `meta nftrace set 1` turns the key on. Here this rule is in a chain that no packet
+reaches, in a table of a network namespace made for it. Only a descriptor of this process refers to that namespace. So the
+namespace is removed, and the key turned off, when the process ends for any reason.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ def _switch_on() -> int:
 
 
 class TraceSwitch:
-    """The key, on from here to close(); a context manager. OSError when the kernel refuses."""
+    """Turns the key on until close(); a context manager. Raises OSError if the kernel refuses."""
 
     def __init__(self) -> None:
         self._fd = netns.inside_new(_switch_on)
 
     def close(self) -> None:
+        """Turns the key off."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one nftables rule did, in a word: the kernel's verdict, or the rule's target where that can have given the verdict."""
+"""Names what one nftables rule did: the kernel's verdict, or the rule's target if that may have given the verdict."""
 
 from __future__ import annotations
 
@@ -12,45 +12,57 @@ from tracer.rules.xt_targets import hotdrop_clause
 CONTINUE, JUMP, GOTO, RETURN = -1, -3, -4, -5
 DROP, ACCEPT, STOLEN, QUEUE = range(4)
 MASK = 0xFF
-"""The verdict's bits; above them stand NF_QUEUE's number of the queue and NF_DROP's error."""
+"""Bits of the verdict; above them are the queue number of NF_QUEUE and the error of NF_DROP."""
 VERDICTS = {DROP: "DROP", ACCEPT: "ACCEPT", STOLEN: "STOLEN", QUEUE: "QUEUE"}
-WORDS = {CONTINUE: "CONTINUE", JUMP: "JUMP", GOTO: "GOTO", RETURN: "RETURN"}
-_TARGETS = {
+CONTROL_VERDICTS = {CONTINUE: "CONTINUE", JUMP: "JUMP", GOTO: "GOTO", RETURN: "RETURN"}
+_PRECISE_TARGETS = {
     ACCEPT: frozenset({"DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP", "TPROXY"}),
     DROP: frozenset({"REJECT"}),
     STOLEN: frozenset({"FWD", "SYNPROXY"}),
     QUEUE: frozenset({"NFQUEUE"}),
 }
-"""Targets that say more than the verdict which ends their rule. A rule may end by something else than its target: a mark is set
-and then a verdict map says drop, or a match of iptables throws the packet away."""
+"""Targets that are more precise than the verdict that ends their rule. A rule may end by something else than its target: it
+sets a mark and then a verdict map drops, or a match of iptables sets hotdrop."""
 _NEVER_DROP = frozenset({"", "ACCEPT", "RETURN", "QUEUE"}) | {name for name, ends in ENDS.items() if "DROP" not in ends}
 
 
 def signed(code: int) -> int:
-    """NFT_CONTINUE to NFT_RETURN are negative; NF_QUEUE with a high queue number only looks so."""
+    """The code as a signed number. NFT_CONTINUE to NFT_RETURN are negative; NF_QUEUE with a high queue number is not."""
     return code - (1 << 32) if code >= (1 << 32) + RETURN else code
 
 
-def word(code: int, rule: Rule, to: str, answered: bool) -> str:
-    """What a rule did. code: signed. to: where a jump leads. answered: not known not to have sent an answer, as REJECT does."""
+def verdict_name(code: int, rule: Rule, to: str, is_answered: bool) -> str:
+    """Names what a rule did.
+
+    Args:
+        code: The kernel's verdict code, signed.
+        rule: The rule.
+        to: Target chain of a jump.
+        is_answered: Whether an answer was, or may have been, sent, as REJECT does.
+    """
     if code in (JUMP, GOTO):
-        return f"{WORDS[code]} {to}"
+        return f"{CONTROL_VERDICTS[code]} {to}"
     if code == RETURN:
         return "RETURN"
     if code == CONTINUE:
         return rule.target or "CONTINUE"
     code &= MASK
-    if rule.target in _TARGETS.get(code, ()) and (answered or rule.target != "REJECT"):
+    if rule.target in _PRECISE_TARGETS.get(code, ()) and (is_answered or rule.target != "REJECT"):
         return rule.target
     return VERDICTS.get(code, str(code))
 
 
-def thrown(code: int, rule: Rule, leads_on: bool, matches: Sequence[str]) -> str:
-    """Why a match of the rule threw the packet away; "" where none did, or where the target may have dropped it.
+def hotdrop_reason(code: int, rule: Rule, is_jump: bool, matches: Sequence[str]) -> str:
+    """Why a match of the rule set hotdrop; "" if none did, or if the target may have dropped the packet.
 
-    leads_on: the rule's target is a chain. matches: those of iptables in it that may do so. nft_match_eval makes NF_DROP of
-    their hotdrop, whatever the rule's target is.
+    nft_match_eval turns hotdrop into NF_DROP, whatever the rule's target is.
+
+    Args:
+        code: The kernel's verdict code, signed.
+        rule: The rule.
+        is_jump: Whether the rule's target is a chain.
+        matches: Matches of iptables in the rule that may set hotdrop.
     """
-    if code < 0 or code & MASK != DROP or not (leads_on or rule.target in _NEVER_DROP):
+    if code < 0 or code & MASK != DROP or not (is_jump or rule.target in _NEVER_DROP):
         return ""
     return hotdrop_clause(" or ".join(matches)) if matches else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdict maps: which element answered, found by the key that was asked for, and said as nft would write it."""
+"""Verdict maps: finds the element of a key, and formats it as nft does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracer.node.nfnetlink import attributes, items, number, text
 
 INTERVAL_END, CATCH_ALL = 1, 2
 INTERVAL, TIMEOUT = 4, 16
-"""Flags of a set: its keys are ranges; its elements may time out."""
+"""Flags of a set: its keys are ranges; its elements may have a timeout."""
 _CODES = {
     0: "drop",
     1: "accept",
@@ -25,17 +25,23 @@ _CODES = {
 }
 _PROTOCOLS = {1: "icmp", 2: "igmp", 6: "tcp", 17: "udp", 33: "dccp", 50: "esp", 51: "ah", 58: "ipv6-icmp", 132: "sctp"}
 _STATES = ((1, "invalid"), (2, "established"), (4, "related"), (8, "new"), (64, "untracked"))
-_TIMES = frozenset({4, 5})
-"""Attributes of an element that times out: after how long, and how much of that is left."""
+_TIMEOUT_ATTRIBUTES = frozenset({4, 5})
+"""Attributes of an element with a timeout: the timeout, and the time left."""
 _SIZES = {7: 4, 8: 16, 9: 6, 10: 2, 12: 1, 13: 2, 14: 1, 15: 1, 19: 4, 20: 4, 26: 4, 29: 1, 41: 16}
 """Bytes of nft's data types (TYPE_*), by number."""
 
 
 @dataclass(frozen=True)
 class MapElement:
-    """One element. key: its bytes as in the registers. end: last key of a range given as one element, b"" = no range.
-    flags: INTERVAL_END or CATCH_ALL. verdict: "goto X", "drop". times_out: it is taken away after a time, without a new
-    generation of the rules."""
+    """One element.
+
+    Attributes:
+        key: Its key, bytes as in the registers.
+        verdict: Its verdict, such as "goto X" or "drop".
+        end: Last key of a range given as one element, b"" = no range.
+        flags: INTERVAL_END or CATCH_ALL.
+        times_out: Whether it is removed after a time, without a new generation of the rules.
+    """
 
     key: bytes
     verdict: str
@@ -50,20 +56,34 @@ class MapElement:
 
 @dataclass
 class _Index:
-    """Elements of a map by their keys. ordered: those that begin and end ranges, by key. ranged, ended: whether there are
-    elements with both ends of a range, and elements that end one."""
+    """An index of the elements of a map.
+
+    Attributes:
+        by_key: Elements by key.
+        catch_all: Catch-all elements.
+        ordered: Elements that begin or end a range, by key.
+        has_ranges: Whether there are elements with both ends of a range.
+        has_range_ends: Whether there are elements that end a range.
+    """
 
     by_key: dict[bytes, list[MapElement]] = field(default_factory=dict)
     catch_all: list[MapElement] = field(default_factory=list)
     ordered: list[MapElement] = field(default_factory=list)
-    ranged: bool = False
-    ended: bool = False
+    has_ranges: bool = False
+    has_range_ends: bool = False
 
 
 @dataclass(frozen=True)
 class VerdictMap:
-    """A map from keys to verdicts. key_type: nft's number of the type, 6 bits a part. key_length: bytes. flags: of the set.
-    parts: bytes of each part of a concatenated key, () = not told."""
+    """A map from keys to verdicts.
+
+    Attributes:
+        key_type: nft's number of the key's type, 6 bits per part.
+        key_length: Length of a key, bytes.
+        elements: Its elements.
+        flags: Flags of the set.
+        parts: Bytes of each part of a concatenated key, () = not known.
+    """
 
     key_type: int
     key_length: int
@@ -72,56 +92,56 @@ class VerdictMap:
     parts: tuple[int, ...] = ()
 
     def find(self, key: bytes) -> MapElement | None:
-        """The element that answers for a key while none has timed out: itself, the range it lies in, or the catch-all."""
+        """The element for a key if none has timed out: that of the key itself, of a range with it, or the catch-all."""
         return next(iter(self.answers(key)), None)
 
     def answers(self, key: bytes) -> list[MapElement]:
-        """The elements that may have answered for a key: the first that has not timed out did. No more than one that stays."""
+        """The elements that may be used for a key: the first without an elapsed timeout is. At most one has no timeout."""
         out = []
-        for e in (*self._with(key), *self._index.catch_all):
+        for e in (*self._containing(key), *self._index.catch_all):
             out.append(e)
             if not e.times_out:
                 break
         return out
 
-    def _with(self, key: bytes) -> list[MapElement]:
-        """The elements with a key or a range of keys that holds this one."""
+    def _containing(self, key: bytes) -> list[MapElement]:
+        """The elements with this key, or with a range that contains it."""
         index = self._index
         if not self._has_intervals:
             return (
-                [e for e in self.elements if not e.is_catch_all and self._within(key, e)]
-                if index.ranged
+                [e for e in self.elements if not e.is_catch_all and self._is_within(key, e)]
+                if index.has_ranges
                 else index.by_key.get(key, [])
             )
-        # Where one range ends and the next begins there are two elements of one key: the beginning counts, and stands last.
+        # At the border of two ranges there are two elements with one key: the one that begins a range is used, and stands last.
         at = bisect_right(index.ordered, key, key=lambda e: e.key)
         nearest = index.ordered[at - 1] if at else None
         return [nearest] if nearest and not nearest.flags & INTERVAL_END else []
 
     @cached_property
     def _index(self) -> _Index:
-        """The elements arranged for questions, which each packet asks."""
+        """The index of the elements, for a look-up per packet."""
         found = _Index()
         for e in self.elements:
             if e.is_catch_all:
                 found.catch_all.append(e)
             else:
                 found.by_key.setdefault(e.key, []).append(e)
-                found.ranged |= bool(e.end)
-                found.ended |= bool(e.flags & INTERVAL_END)
-        if found.ended or self.flags & INTERVAL:
+                found.has_ranges |= bool(e.end)
+                found.has_range_ends |= bool(e.flags & INTERVAL_END)
+        if found.has_range_ends or self.flags & INTERVAL:
             keyed = (e for same in found.by_key.values() for e in same if not e.end)
             found.ordered = sorted(keyed, key=lambda e: (e.key, not e.flags & INTERVAL_END))
         return found
 
     @property
     def _has_intervals(self) -> bool:
-        """Whether each element begins or ends a range; ranges of concatenated keys have both ends in one element."""
+        """Whether each element begins or ends a range. Ranges of concatenated keys have both ends in one element."""
         index = self._index
-        return index.ended or bool(self.flags & INTERVAL and not index.ranged and len(self._parts()) == 1)
+        return index.has_range_ends or bool(self.flags & INTERVAL and not index.has_ranges and len(self._parts()) == 1)
 
-    def _within(self, key: bytes, e: MapElement) -> bool:
-        """Whether each part of the key lies in the element's range of that part."""
+    def _is_within(self, key: bytes, e: MapElement) -> bool:
+        """Whether each part of the key is in the element's range of that part."""
         at = 0
         for size in self._parts():
             padded = (size + 3) & ~3 if size else self.key_length
@@ -158,15 +178,15 @@ class VerdictMap:
         return " . ".join(words)
 
     def write(self, e: MapElement) -> str:
-        """An element as nft lists it: "tcp . 30285 : goto service-X"."""
+        """Formats an element as nft lists it: "tcp . 30285 : goto service-X"."""
         key = "*" if e.flags & CATCH_ALL else self._write_key(e.key)
         if e.end and e.end != e.key:
             key += "-" + self._write_key(e.end)
         elif self._has_intervals and not e.flags & CATCH_ALL:
-            key += self._until(e)
+            key += self._range_end(e)
         return f"{key} : {e.verdict}"
 
-    def _until(self, e: MapElement) -> str:
+    def _range_end(self, e: MapElement) -> str:
         ordered = self._index.ordered
         above = islice(ordered, bisect_right(ordered, e.key, key=lambda o: o.key), None)
         after = next((o.key for o in above if o.flags & INTERVAL_END), b"")
@@ -198,16 +218,16 @@ def _write(kind: int, raw: bytes) -> str:
 
 
 def element(raw: bytes) -> MapElement:
-    """An element from its attributes (NFTA_SET_ELEM_*)."""
+    """Decodes an element from its attributes (NFTA_SET_ELEM_*)."""
     a = attributes(raw)
     verdict = attributes(attributes(a.get(2, b"")).get(2, b""))
     word = _CODES.get(number(verdict.get(1)), "") if verdict else ""
     target = f"{word} {text(verdict[2])}" if 2 in verdict else word
     key, end = (attributes(a.get(kind, b"")).get(1, b"") for kind in (1, 10))
-    return MapElement(key, target, end, number(a.get(3)), bool(a.keys() & _TIMES))
+    return MapElement(key, target, end, number(a.get(3)), bool(a.keys() & _TIMEOUT_ATTRIBUTES))
 
 
 def parts(description: bytes) -> tuple[int, ...]:
-    """Bytes of each part of a concatenated key, from what describes a set (NFTA_SET_DESC); () where that does not tell."""
+    """Bytes of each part of a concatenated key, from the description of a set (NFTA_SET_DESC); () = not known."""
     fields = items(attributes(description).get(2, b""))
     return tuple(number(attributes(field).get(1)) for _, field in fields)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the nftables snapshots of the namespaces that packets are seen in, read in a thread of its own, once a generation.
+"""Reads the nftables snapshots of the namespaces with traced packets, in a thread of its own, once per generation.
 
-The namespace that a run begins with is asked for its generation ten times a second, one small message each, so that its rules
-are known before packets meet them. Others are read when a hit names a generation that is not known yet. The kernel can announce
-changes too (NFNLGRP_NFTABLES), but then it builds a message for every rule of every change, on the node's time.
+The namespace that a run begins with is polled for its generation ten times a second, one small message each, so that its rules
+are known before packets meet them. Other namespaces are read when a hit names an unknown generation. The kernel can also
+announce changes (NFNLGRP_NFTABLES), but then it builds a message for every rule of every change, which costs CPU time of the
+node.
 
-No descriptor of a namespace is kept: it would keep the namespace of a pod that is gone.
+No descriptor of a namespace is kept: it would keep the namespace of a removed pod alive.
 """
 
 from __future__ import annotations
@@ -26,22 +27,26 @@ from tracer.rules.nftables.snapshot import RulesetChanging, Snapshot
 from tracer.util.worker import Worker, user_warnings
 
 PAUSE_SECONDS = 0.1
+"""Interval of polling, s."""
 END_SECONDS = 1.0
-"""How long the end of a run waits for a reading under way; the thread dies with the process."""
+"""Longest wait at the end of a run for a snapshot being read, s; the thread ends with the process."""
 CHANGES_KEPT = 4096
-"""Changes that wait to be taken. A run takes them many times a second."""
-INODE = 0xFFFFFFFF
-"""Of netns.identity: the inode."""
-AGAIN_SECONDS = 10.0
-"""Pause before a namespace is looked at again when reading it failed in a way that is not foreseen."""
+"""Most updates that wait to be taken. A run takes them many times a second."""
+INODE_MASK = 0xFFFFFFFF
+"""Mask of the inode in netns.identity."""
+RETRY_SECONDS = 10.0
+"""Pause before a namespace is read again after an unexpected error, s."""
 
 
 @dataclass(frozen=True)
 class RulesetUpdate:
-    """What a look at a namespace has shown. inode: what names it, with its cookie (netns.identity). seen: the
-    generation in force. gone: nothing can be read there any more.
+    """The result of reading a namespace.
 
-    snapshot: the rules of that generation; None when they could not be read.
+    Attributes:
+        inode: The namespace as netns.identity: inode and cookie.
+        seen: The generation in force.
+        gone: Whether nothing can be read there any more.
+        snapshot: The rules of that generation, None = they could not be read.
     """
 
     inode: int
@@ -51,43 +56,53 @@ class RulesetUpdate:
 
 
 class _Namespace:
-    """One namespace. polled: looked at also when nobody asks. seen: the generation in force when it was last looked at.
-    asked: the latest generation that a hit named. gone: nothing leads to it, or its rules cannot be read."""
+    """One namespace.
+
+    Attributes:
+        is_polled: Whether it is polled without a request.
+        seen: The generation in force when it was last read.
+        requested: The latest generation requested because of a hit.
+        gone: Whether no path leads to it, or its rules cannot be read.
+    """
 
     def __init__(self, space: int) -> None:
-        self.space, self.gone, self.polled = space, False, False
+        self.space, self.gone, self.is_polled = space, False, False
         self.snapshots = SnapshotHistory()
-        self.seen = self.asked = 0
+        self.seen = self.requested = 0
         self._path: Path | None = None
         self._too_many: TooManyMessages | None = None
-        self._next_read = self._again = 0.0
+        self._next_read = self._retry_at = 0.0
 
     @property
     def stays(self) -> bool:
-        return self.polled
+        return self.is_polled
 
     def is_coming(self, generation: int) -> bool:
-        """Whether that generation may still be read: nobody has seen a later one in force."""
+        """Whether that generation may still be read: no later one was seen in force."""
         return not self.gone and generation not in self.snapshots and generation >= self.seen
 
     def fail(self, pause: float) -> None:
-        """Its rules could not be read, and will be tried again after so many seconds."""
-        self.gone, self._again = True, time.monotonic() + pause
+        """Marks the rules as unreadable; they are read again after `pause` seconds."""
+        self.gone, self._retry_at = True, time.monotonic() + pause
 
     @property
-    def due(self) -> bool:
-        if self._again and time.monotonic() >= self._again:
+    def is_due(self) -> bool:
+        """Whether it must be read now."""
+        if self._retry_at and time.monotonic() >= self._retry_at:
             return True
-        return not self.gone and (self.polled or (self.asked > 0 and self.is_coming(self.asked)))
+        return not self.gone and (self.is_polled or (self.requested > 0 and self.is_coming(self.requested)))
 
-    def look(self) -> None:
-        """Reads the rules if they have changed. After a reading that took long there is a pause as long.
+    def refresh(self) -> None:
+        """Reads the rules if they have changed. A long reading is followed by a pause of the same length.
 
-        Raises OSError, LookupError.
+        Raises:
+            OSError: The namespace cannot be entered, or the kernel refused.
+            LookupError: The namespace does not exist any more.
+            TooManyMessages: There are too many rules or elements.
         """
         if time.monotonic() < self._next_read:
             return
-        self._again = 0.0
+        self._retry_at = 0.0
         fd = self._open()
         try:
             began = time.monotonic()
@@ -100,7 +115,7 @@ class _Namespace:
             os.close(fd)
 
     def _read_new(self, fd: int) -> tuple[int, Snapshot | None]:
-        """As nft.read_new. Rules that were too many are not read again while they are of the same generation."""
+        """As snapshot.read_new. Rules that were too many are not read again while they are of the same generation."""
         before = self._too_many
         try:
             found = nftables_snapshot.read_new(
@@ -115,8 +130,8 @@ class _Namespace:
         return found
 
     def _open(self) -> int:
-        """A descriptor, by the way that led there last time if it still does."""
-        inode = self.space & INODE
+        """A descriptor of the namespace, by the last path if it still leads there."""
+        inode = self.space & INODE_MASK
         if self._path:
             with suppress(OSError, LookupError):
                 return netns.open_path(self._path, inode)
@@ -127,8 +142,13 @@ class _Namespace:
 class RulesetWatcher:
     """Snapshots by namespace (netns.identity) and generation; a context manager that ends its thread.
 
-    Only for kernels that have nf_tables loaded: asking another one would load it. dropped: so many changes were not taken in
-    time.
+    Must be used only on kernels with nf_tables loaded: a request would load it.
+
+    Args:
+        pause: Interval of polling, s.
+
+    Attributes:
+        dropped: Number of updates that were not taken in time.
     """
 
     def __init__(self, pause: float = PAUSE_SECONDS) -> None:
@@ -136,26 +156,26 @@ class RulesetWatcher:
         self._namespaces = NamespaceTable(_Namespace)
         self.dropped = 0
         self._lock = threading.Lock()
-        self._wake, self._ended = threading.Event(), False
+        self._wake, self._is_closing = threading.Event(), False
         self._changes: deque[RulesetUpdate] = deque()
         self._thread = Worker("nft rules", self._work).start()
 
     def poll(self, space: int, seconds: float = 0) -> None:
-        """Looks at a namespace again and again from now on. seconds: how long to wait for its first snapshot."""
+        """Polls a namespace from now on. `seconds`: longest wait for its first snapshot."""
         found = self._space(space)
-        found.polled = True
+        found.is_polled = True
         self._wake.set()
         until = time.monotonic() + seconds
         while not found.snapshots and not found.gone and time.monotonic() < until:
             time.sleep(0.01)
 
     def _space(self, space: int) -> _Namespace:
-        """One that made room for others is read again."""
+        """The entry of a namespace. One that was evicted is read again."""
         with self._lock:
             return self._namespaces[space]
 
     def find(self, space: int, generation: int) -> Snapshot | None:
-        """The snapshot of that generation; None when there is none (yet)."""
+        """The snapshot of that generation; None = none (yet)."""
         return self._space(space).snapshots.get(generation)
 
     def near(self, space: int) -> list[Snapshot]:
@@ -163,22 +183,22 @@ class RulesetWatcher:
         return list(self._space(space).snapshots.values())[::-1]
 
     def is_coming(self, space: int, generation: int) -> bool:
-        """Whether that generation is not there yet, but may still be read; if so, it will be tried.
+        """Whether that generation is missing but may still be read; if so, requests it.
 
-        Whoever asks for one that is there has forgotten it, and is told again.
+        If the generation is there, the caller has evicted it, so its update is sent again.
         """
         found = self._space(space)
         known = found.snapshots.get(generation)
         if known and not any(change.inode == space for change in list(self._changes)):
-            self._tell(RulesetUpdate(space, found.seen, found.gone, known))
+            self._publish(RulesetUpdate(space, found.seen, found.gone, known))
         if not found.is_coming(generation):
             return False
-        found.asked = max(found.asked, generation)
+        found.requested = max(found.requested, generation)
         self._wake.set()
         return True
 
     def changes(self) -> list[RulesetUpdate]:
-        """What has become known since the last call."""
+        """Updates since the last call."""
         found = []
         while self._changes:
             found.append(self._changes.popleft())
@@ -186,43 +206,45 @@ class RulesetWatcher:
 
     def _work(self) -> bool:
         with self._lock:
-            due = [space for space in self._namespaces if space.due]
+            due = [space for space in self._namespaces if space.is_due]
         for space in due:
-            self._look(space)
+            self._refresh(space)
         self._wake.wait(self._pause)
         if self._wake.is_set():
             self._wake.clear()
             time.sleep(0.01)
-        return not self._ended
+        return not self._is_closing
 
-    def _look(self, space: _Namespace) -> None:
+    def _refresh(self, space: _Namespace) -> None:
         before = space.seen, bool(space.snapshots), space.gone
         try:
-            space.look()
+            space.refresh()
             space.gone = False
         except TooManyMessages as e:
             user_warnings.add(
-                f"The nftables rules of network namespace {space.space & INODE} are not read, so its packets show none: {e}.",
+                f"The nftables rules of network namespace {space.space & INODE_MASK} are not read, so its packets show none:"
+                f" {e}.",
                 ("too many", space.space),
             )
-            space.fail(AGAIN_SECONDS)
+            space.fail(RETRY_SECONDS)
         except (OSError, LookupError):
             space.gone = True
         except Exception as e:
-            # Nobody waits for these rules meanwhile; other namespaces are read as before.
-            user_warnings.add_failure(f"reading the nftables rules of network namespace {space.space & INODE}", e)
-            space.fail(AGAIN_SECONDS)
+            # These rules are not waited for meanwhile; other namespaces are read as before.
+            user_warnings.add_failure(f"reading the nftables rules of network namespace {space.space & INODE_MASK}", e)
+            space.fail(RETRY_SECONDS)
         if space.gone or (space.seen, bool(space.snapshots), space.gone) != before:
-            self._tell(RulesetUpdate(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))
+            self._publish(RulesetUpdate(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))
 
-    def _tell(self, change: RulesetUpdate) -> None:
+    def _publish(self, change: RulesetUpdate) -> None:
         self._changes.append(change)
         if len(self._changes) > CHANGES_KEPT:
             self._changes.popleft()
             self.dropped += 1
 
     def close(self) -> None:
-        self._ended = True
+        """Ends the thread."""
+        self._is_closing = True
         self._wake.set()
         self._thread.join(END_SECONDS)
 

@@ -158,7 +158,7 @@ def did(target: str, code: int, matches: tuple[str, ...] = (), flags: int = 0, i
     """What rule 101 is said to have done, and why a match of it threw the packet away."""
     rules, key = snapshot(), (TABLE, 101)
     changed = {key: replace(rules.rules[key], target=target)}
-    held = replace(rules, rules=changed, throwing={key: matches}, lookups={key: (MAP, 0)} if in_map else {})
+    held = replace(rules, rules=changed, hotdrop_matches={key: matches}, lookups={key: (MAP, 0)} if in_map else {})
     visit = reconstruct.reconstruct(chain(code & 0xFF, flags=flags), reconstruct.ChainRun([hit(101, code)]), Held(held)).hits[0]
     return visit.verdict, visit.hotdrop
 
@@ -192,8 +192,8 @@ def test_a_generation_that_nobody_read() -> None:
     w = walk(hit(101, JUMP, "SERVICES", generation=8), hit(104, 1, generation=8), held=Held())
     assert w.undecided == "the rules of generation 8 could not be read in time" and w.decision is None
     assert [(v.location, v.rule and v.rule.handle) for v in w.hits] == [
-        (RuleLocation("PREROUTING", reconstruct.UNKNOWN), 101),
-        (RuleLocation("SERVICES", reconstruct.UNKNOWN), 104),
+        (RuleLocation("PREROUTING", reconstruct.UNKNOWN_NUMBER), 101),
+        (RuleLocation("SERVICES", reconstruct.UNKNOWN_NUMBER), 104),
     ]
 
 
@@ -206,13 +206,13 @@ def test_a_neighbouring_generation_knows_the_rule() -> None:
 
 def test_a_rule_that_is_not_in_its_generation() -> None:
     w = walk(hit(101, 1), held=Held(snapshot(without=(101,))))
-    assert w.undecided == "the rules of generation 7 did not hold it"
+    assert w.undecided == "the rules of generation 7 do not contain it"
 
 
 def test_records_that_do_not_fit_together() -> None:
-    assert walk(hit(103, 1)).undecided == "rule 103 is in SERVICES, and the walk was seen in PREROUTING"
+    assert walk(hit(103, 1)).undecided == "rule 103 is in SERVICES, but the rule trace is in PREROUTING"
     assert walk(hit(101, JUMP, "SERVICES")).undecided == "the rules that acted were not seen"
-    assert walk(hit(101, JUMP, "SERVICES"), whole=False).undecided == "a part of what the rules did was lost"
+    assert walk(hit(101, JUMP, "SERVICES"), whole=False).undecided == "a part of the rule trace was lost"
     assert walk(hit(101, 1), verdict=0).undecided == "the rules that acted were not seen"
     assert walk(whole=False).undecided
 
@@ -264,10 +264,10 @@ def test_a_run_of_which_a_record_is_missing() -> None:
     run = [hit(101, JUMP, "SERVICES", hop=3, run=1), hit(104, 1, hop=5, run=1)]
     ended = chain(1, hop=6, time=9, **in_run(1))
     found = reconstruct.runs([*run, ended])[reconstruct.run_key(ended)]
-    assert not found.whole
-    assert reconstruct.reconstruct(ended, found, Held(snapshot()), False).undecided == "a part of what the rules did was lost"
+    assert not found.is_whole
+    assert reconstruct.reconstruct(ended, found, Held(snapshot()), False).undecided == "a part of the rule trace was lost"
     known = reconstruct.runs([run[0], chain(1, hop=4, object=8, **in_run(2)), run[1], ended])
-    assert known[reconstruct.run_key(ended)].whole
+    assert known[reconstruct.run_key(ended)].is_whole
 
 
 def test_a_chain_name_that_was_cut_short() -> None:
@@ -298,18 +298,18 @@ def test_names_that_an_event_has_no_room_for_are_found_by_handle() -> None:
     run.hits = [h._replace(chain_handle=11) for h in run.hits]
     w = reconstruct.reconstruct(long_chain(), run, long_names())
     assert not w.undecided and paths(w) == [f"{LONG_BASE} 1: JUMP SERVICES", f"{LONG_BASE} 0: ACCEPT"]
-    assert reconstruct.named(long_chain(), run, long_names()) == {"table": LONG_TABLE, "chain": LONG_BASE}
+    assert reconstruct.hop_names(long_chain(), run, long_names()) == {"table": LONG_TABLE, "chain": LONG_BASE}
 
 
 def test_a_name_that_nobody_knows_whole_is_never_compared_as_if_it_were() -> None:
     run = reconstruct.ChainRun([hit(101, JUMP, "SERVICES"), end(), policy()])
     w = reconstruct.reconstruct(long_chain(), run, long_names())
     assert not w.undecided and paths(w)[0] == f"{LONG_BASE} 1: JUMP SERVICES"
-    assert reconstruct.named(long_chain(), run, Held()) == {}
+    assert reconstruct.hop_names(long_chain(), run, Held()) == {}
     alone = reconstruct.reconstruct(long_chain(), reconstruct.ChainRun([policy()]), Held())
     assert paths(alone) == ["base-" + "é" * 13 + "… 0: ACCEPT"]
     other = replace(snapshot(), chains={(TABLE, 11): "another"}, tables={TABLE: "another"})
-    assert reconstruct.named(long_chain(), run, Held(other)) == {}
+    assert reconstruct.hop_names(long_chain(), run, Held(other)) == {}
 
 
 def asked(verdicts: VerdictMap, code: int, to: str = "", taken: int = 0, time: int = 0, generation: int = 7) -> str:

@@ -15,7 +15,7 @@ from tracer.node import netns, netns_cookie
 from tracer.node.nfnetlink import TooManyMessages
 from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables import watcher
-from tracer.rules.nftables.namespace_snapshots import KEPT, NAMESPACES_KEPT
+from tracer.rules.nftables.namespace_snapshots import GENERATIONS_KEPT, NAMESPACES_KEPT
 from tracer.rules.nftables.snapshot import RulesetChanging, Snapshot
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.nftables.watcher import RulesetWatcher
@@ -74,7 +74,7 @@ def test_too_many_rules_are_not_read_again_until_they_change(
     kernel: Kernel, watch: RulesetWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To find that they are too many takes seconds of processor time."""
-    monkeypatch.setattr(watcher, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(watcher, "RETRY_SECONDS", 0.01)
     kernel.many = 1
     watch.poll(OWN, PATIENCE)
     looks = kernel.looks
@@ -124,11 +124,11 @@ def test_rules_that_never_hold_still(kernel: Kernel, watch: RulesetWatcher) -> N
 
 
 def test_old_snapshots_are_dropped(kernel: Kernel, watch: RulesetWatcher) -> None:
-    for kernel.generation in range(1, KEPT + 4):
+    for kernel.generation in range(1, GENERATIONS_KEPT + 4):
         assert watch.is_coming(OWN, kernel.generation)
         until(lambda: watch.find(OWN, kernel.generation))
-    until(lambda: len(watch.near(OWN)) == KEPT)
-    assert watch.near(OWN)[0].number == KEPT + 3
+    until(lambda: len(watch.near(OWN)) == GENERATIONS_KEPT)
+    assert watch.near(OWN)[0].number == GENERATIONS_KEPT + 3
 
 
 def test_the_next_namespace_with_the_same_inode(kernel: Kernel, watch: RulesetWatcher) -> None:
@@ -156,7 +156,7 @@ def test_namespaces_that_come_and_go_are_not_remembered_for_ever(kernel: Kernel,
     for inode in missing:
         watch.is_coming(inode, 1)
         view.find(inode, 1)
-    assert (watch._namespaces.forgotten, view._namespaces.forgotten) == (21, 21)
+    assert (watch._namespaces.evicted, view._namespaces.evicted) == (21, 21)
     assert watch.find(OWN, 1) and view.find(OWN, 1)
 
 
