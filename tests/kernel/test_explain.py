@@ -64,7 +64,7 @@ def test_told_and_seen(watch: Watch, plain: None, mode: str) -> None:
                 count += 1
                 if told.difference:
                     wrong.append((scenario, question, told.difference))
-                    print(*wrong[-1], *(f"    {s.where} {s.told} {s.rule}" for s in steps(packet)), sep="\n")
+                    print(*wrong[-1], *(f"    {s.where} {s.action} {s.rule}" for s in steps(packet)), sep="\n")
                 del questions[packet.endpoints.sport]
         assert not questions or watch.lost, (scenario, questions)
     assert not wrong, wrong
@@ -158,5 +158,5 @@ def test_the_command_says_the_first_difference(scene_again: None) -> None:
     incidents.find(1).up("healthy", "legacy")
     drop = f"iptables-legacy -w -I FORWARD 1 -d {topology.PODS[0].addr4}/24 -p tcp -j DROP"
     ended = live(topology.CLIENT4, topology.NODE4, traffic.NODEPORT_HTTP, "text", drop)
-    assert ended.returncode == 10 and "=>  not as explained: in FORWARD filter explained was ACCEPT" in ended.stdout, ended
+    assert ended.returncode == 10 and "=>  not as explained: in FORWARD filter predicted ACCEPT" in ended.stdout, ended
     assert "seen DROP by FORWARD 1" in ended.stdout, ended.stdout

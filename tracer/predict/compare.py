@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was told of a packet beside what a packet really met: where they first differ.
+"""Compares a predicted path with a traced packet, and reports where they first differ.
 
-Compared are the hooks of the node's namespace: each table's or chain's verdict and the rule that decided, each translation, and
-how it ended if it ended there. Where the packet's rules are not known, their verdict alone. Of chains whose order is not known
-it is not compared.
+Compared are the hooks of the node's namespace: the verdict of each table or chain and the deciding rule, each translation, and
+the outcome if the packet ended there. If the packet's rules are not known, only the verdict is compared. The order of chains is
+not compared if it is not known.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tracer.util.endpoint_format import format_endpoint
 
 @dataclass(frozen=True)
 class ComparedStep:
-    """One thing that was compared. key: where; told: what happened there; rule: which decided, "" = not known."""
+    """One step that is compared. `key`: where; `action`: what happened there; `rule`: the deciding rule, "" = not known."""
 
     key: tuple[str, ...]
-    told: str
+    action: str
     rule: str = ""
 
     @property
@@ -34,8 +34,9 @@ class ComparedStep:
 
 
 def steps(packet: Packet, netns: str = "node") -> list[ComparedStep]:
-    """What a packet met in this namespace, in order; translations that conntrack repeats are left out, and so is what it met
-    when it had left and was sent back.
+    """The steps of a packet in a namespace, in order.
+
+    Translations repeated from conntrack are omitted, and so are steps after the packet had left and was sent back.
     """
     found: list[ComparedStep] = []
     left = False
@@ -60,50 +61,50 @@ def _rule(hop: Hop) -> str:
 
 
 def compare(predicted_paths: Sequence[PredictedPath], packet: Packet, netns: str = "node") -> PredictionCheck:
-    """The story that agrees longest with a packet that was traced."""
-    every = [each for story in predicted_paths for each in story.with_twins()]
-    return max((_with(story, packet, netns) for story in every), key=lambda c: (not c.difference, c.agreed))
+    """Compares a traced packet with the predicted path that agrees longest with it."""
+    every_path = [each for story in predicted_paths for each in story.with_twins()]
+    return max((_compare_path(story, packet, netns) for story in every_path), key=lambda c: (not c.difference, c.agreed))
 
 
-def _with(predicted: PredictedPath, packet: Packet, netns: str) -> PredictionCheck:
-    told, seen = steps(predicted.packet), steps(packet, netns)
-    keys = {s.key for s in seen}, {s.key for s in told}
-    told = _placed([s for s in told if s.key in keys[0] or _counts(s)], seen, predicted)
+def _compare_path(predicted: PredictedPath, packet: Packet, netns: str) -> PredictionCheck:
+    expected_steps, seen = steps(predicted.packet), steps(packet, netns)
+    keys = {s.key for s in seen}, {s.key for s in expected_steps}
+    expected_steps = _placed([s for s in expected_steps if s.key in keys[0] or _counts(s)], seen, predicted)
     seen = [s for s in seen if s.key in keys[1] or _counts(s)]
-    for at, (expected, met) in enumerate(zip(told, seen, strict=False)):
+    for at, (expected, met) in enumerate(zip(expected_steps, seen, strict=False)):
         if expected.key != met.key:
-            return PredictionCheck(predicted, at, f"explained was {_said(expected)}, seen {_said(met)}")
-        if expected.told != met.told or (met.rule and expected.rule != met.rule):
-            return PredictionCheck(predicted, at, f"in {met.where} explained was {_said(expected, '')}, seen {_said(met, '')}")
-    common = min(len(told), len(seen))
-    if len(told) > common:
-        return PredictionCheck(predicted, common, f"explained was {_said(told[common])}, which was not seen")
+            return PredictionCheck(predicted, at, f"predicted {_format_step(expected)}, seen {_format_step(met)}")
+        if expected.action != met.action or (met.rule and expected.rule != met.rule):
+            return PredictionCheck(
+                predicted, at, f"in {met.where} predicted {_format_step(expected, '')}, seen {_format_step(met, '')}"
+            )
+    common = min(len(expected_steps), len(seen))
+    if len(expected_steps) > common:
+        return PredictionCheck(predicted, common, f"predicted {_format_step(expected_steps[common])}, which was not seen")
     if len(seen) > common:
-        return PredictionCheck(predicted, common, f"seen {_said(seen[common])}, which was not explained")
+        return PredictionCheck(predicted, common, f"seen {_format_step(seen[common])}, which was not predicted")
     if predicted.packet.outcome in BAD and packet.outcome != predicted.packet.outcome:
-        return PredictionCheck(
-            predicted, common, f"the end was explained as: {predicted.packet.verdict}; seen: {packet.verdict}"
-        )
+        return PredictionCheck(predicted, common, f"predicted end: {predicted.packet.verdict}; seen: {packet.verdict}")
     return PredictionCheck(predicted, common, "")
 
 
-def _placed(told: list[ComparedStep], seen: Sequence[ComparedStep], predicted: PredictedPath) -> list[ComparedStep]:
-    """The steps that were told, those of one hook whose order is not known in the order they were seen."""
+def _placed(expected: list[ComparedStep], seen: Sequence[ComparedStep], predicted: PredictedPath) -> list[ComparedStep]:
+    """The predicted steps; steps of one hook with an unknown order are put in the order in which they were seen."""
     order = {step.key: at for at, step in enumerate(seen)}
-    free = [at for at, step in enumerate(told) if step.key in predicted.loose and step.key in order]
-    placed = list(told)
-    for _, run in groupby(enumerate(free), lambda pair: (pair[1] - pair[0], told[pair[1]].key[0])):
+    free = [at for at, step in enumerate(expected) if step.key in predicted.loose and step.key in order]
+    placed = list(expected)
+    for _, run in groupby(enumerate(free), lambda pair: (pair[1] - pair[0], expected[pair[1]].key[0])):
         places = [at for _, at in run]
-        for at, step in zip(places, sorted((told[at] for at in places), key=lambda s: order[s.key]), strict=True):
+        for at, step in zip(places, sorted((expected[at] for at in places), key=lambda s: order[s.key]), strict=True):
             placed[at] = step
     return placed
 
 
 def _counts(step: ComparedStep) -> bool:
-    """Whether a step that only one side has is a difference: not an empty table that lets everything pass."""
-    return len(step.key) == 2 or step.told != "ACCEPT"
+    """Whether a step that only one side has is a difference. An empty table that accepts everything is none."""
+    return len(step.key) == 2 or step.action != "ACCEPT"
 
 
-def _said(step: ComparedStep, where: str | None = None) -> str:
+def _format_step(step: ComparedStep, where: str | None = None) -> str:
     by = f" by {step.rule}" if step.rule else ""
-    return f"{step.where + ' ' if where is None else where}{step.told}{by}"
+    return f"{step.where + ' ' if where is None else where}{step.action}{by}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a packet meets in each hook, in the kernel's order: the tables of legacy iptables and the base chains of nftables."""
+"""The entries of each hook in the kernel's order: the tables of legacy iptables and the base chains of nftables."""
 
 from __future__ import annotations
 
@@ -23,9 +23,17 @@ _OF_SOURCES = ("INPUT", "POSTROUTING")
 
 @dataclass(frozen=True)
 class HookEntry:
-    """One table run, or one base chain. table, chain, what: as in a Hop. translates: "dst", "src", "" = it is no nat.
+    """One table run, or one base chain.
 
-    ways: what it would do to a packet, whether its source port is known, and in which world. May raise TooManyPaths.
+    Attributes:
+        priority: Its priority at the hook.
+        what: As in a Hop.
+        table: As in a Hop.
+        chain: As in a Hop.
+        translates: "dst", "src"; "" = no nat.
+        ruleset: The rules that it belongs to.
+        simulate: Simulates a packet. Arguments: the packet, whether its source port is known, the match context. Raises
+            TooManyPaths.
     """
 
     priority: int
@@ -34,18 +42,22 @@ class HookEntry:
     chain: str
     translates: str
     ruleset: Ruleset
-    ways: Callable[[PacketView, bool, MatchContext], list[RulePath]]
+    simulate: Callable[[PacketView, bool, MatchContext], list[RulePath]]
 
     @property
     def name(self) -> str:
-        """Its table, and the back end where two may have a table of that name."""
+        """Its table, with the back end if both may have a table of that name."""
         return f"legacy {self.table}" if self.what == "table" else self.table
 
 
 def hook_entries(installed: RuleInventory, family: str) -> dict[str, list[HookEntry]]:
-    """By hook, in the order of priorities. Of one priority the kernel asks first what was registered last
-    (nf_hook_entries_grow): of one table that is the chain with the higher handle; of two tables the rules do not tell.
-    Raises UnknownOption.
+    """The entries by hook, in the order of priorities.
+
+    Among entries of one priority the kernel runs first what was registered last (nf_hook_entries_grow). Within one table that
+    is the chain with the higher handle; between two tables the rules do not show it.
+
+    Raises:
+        UnknownOption: A rule could not be parsed.
     """
     found: dict[str, list[HookEntry]] = {hook: [] for hook in HOOKS}
     if installed.legacy:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one hook does to a packet that nobody has sent: its tables and chains in turn, and the translation that a rule makes.
+"""Simulates one hook for a packet: its tables and chains in order, and the translation by a rule.
 
-What a rule leaves to chance, or what cannot be computed, parts a story here.
+A random match, or a match that cannot be computed, splits a path here.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ EVERY = (-inf, inf)
 
 
 ORDER = "was registered "
-"""In each doubt about the order of chains of one priority, and in no other."""
+"""Text that is in each condition about the order of chains of one priority, and in no other condition."""
 STACKED = ("vlan", "macvlan", "macvtap", "ipvlan", "vrf")
-"""Kinds of interfaces that stand on another one, which may be a bridge."""
-MANY = 64
-"""Of more stories than that, those that come to the same are merged before they have ended."""
+"""Kinds of interfaces on top of another one, which may be a bridge."""
+MERGE_PATHS = 64
+"""Number of paths beyond which equivalent paths are merged before they have ended."""
 MOST_ORDERS = 24
-"""So many orders of chains of one priority are gone through."""
+"""Most orders of chains of one priority that are simulated."""
 
 
 @dataclass(frozen=True)
 class _NodeContext:
-    """What matches may ask, at one moment of one story."""
+    """The match context at one point of one path."""
 
     routes: Routes
     sets: IpSetReader
@@ -74,73 +74,94 @@ class _NodeContext:
 
 @dataclass
 class HookSimulator:
-    """The hooks of one node, for one question. stations: by hook, in order. bridges: see bridging.seen_bridges()."""
+    """Simulates the hooks of one node for one query.
+
+    Attributes:
+        query: The packet.
+        entries: The entries of each hook, in order.
+        routes: The node's routes.
+        sets: The node's ipsets.
+        bridge_nf: Whether bridged packets pass iptables.
+    """
 
     query: PathQuery
-    stations: Mapping[str, Sequence[HookEntry]]
+    entries: Mapping[str, Sequence[HookEntry]]
     routes: Routes
     sets: IpSetReader
     bridges: frozenset[str] = frozenset()
     _equal: dict[str, list[list[HookEntry]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._equal = {
-            hook: [list(g) for _, g in groupby(found, lambda s: s.priority)] for hook, found in self.stations.items()
-        }
+        self._equal = {hook: [list(g) for _, g in groupby(found, lambda s: s.priority)] for hook, found in self.entries.items()}
 
     @property
     def loose(self) -> frozenset[tuple[str, str, str]]:
-        """(hook, table, chain) of all whose place is not known: the kernel asks the one that was registered last first."""
+        """(hook, table, chain) of all entries with an unknown position: the kernel runs first what was registered last."""
         groups = ((hook, group) for hook, found in self._equal.items() for group in found)
         return frozenset((hook, s.table, s.chain) for hook, group in groups if len({s.table for s in group}) > 1 for s in group)
 
     def through(self, hook: str, state: PathState, part: tuple[float, float] = EVERY) -> list[PathState]:
-        """The stories behind a hook, or behind those of its chains whose priority is in `part`. Raises TooManyPaths."""
-        moments = [state]
+        """Simulates a hook.
+
+        Args:
+            hook: The hook.
+            state: The path before it.
+            part: Only entries with a priority in [first, second) are run.
+
+        Returns:
+            The paths after it.
+
+        Raises:
+            TooManyPaths: There are more than MAX_PATHS paths, or too many orders.
+        """
+        states = [state]
         for group in self._equal[hook]:
             if not part[0] <= group[0].priority < part[1]:
                 continue
-            moments = [after for m in moments for after in ([m] if m.ended else self._asked(hook, group, m))]
-            if len(moments) > MANY:
-                moments = merged(moments)
-            if len(moments) > MAX_PATHS:
-                raise TooManyPaths(f"more than {MAX_PATHS} ways")
-        return [m if m.ended or part[1] < EVERY[1] else _passed(m, hook) for m in moments]
+            states = [after for m in states for after in ([m] if m.ended else self._after_group(hook, group, m))]
+            if len(states) > MERGE_PATHS:
+                states = merged(states)
+            if len(states) > MAX_PATHS:
+                raise TooManyPaths(f"more than {MAX_PATHS} paths")
+        return [m if m.ended or part[1] < EVERY[1] else _passed(m, hook) for m in states]
 
-    def _asked(self, hook: str, group: Sequence[HookEntry], m: PathState) -> list[PathState]:
-        """Behind all of one priority, in each order that they may be asked in."""
+    def _after_group(self, hook: str, group: Sequence[HookEntry], m: PathState) -> list[PathState]:
+        """The paths after all entries of one priority, in each order in which they may run."""
         orders = list(self._orders(group, m))
         if len(orders) == 1:
             return self._in_order(hook, orders[0], m)
         behind = [(order, self._in_order(hook, order, m)) for order in orders]
         by_first: dict[str, list[tuple[list[HookEntry], list[PathState]]]] = {}
-        for order, moments in behind:
-            by_first.setdefault(order[0].name, []).append((order, moments))
+        for order, states in behind:
+            by_first.setdefault(order[0].name, []).append((order, states))
         if all(len({_outcomes(moments, hook) for _, moments in same}) == 1 for same in by_first.values()):
-            # Whatever comes behind the first one changes nothing.
+            # The order of the entries after the first one changes nothing.
             behind = [same[0] for same in by_first.values()]
         if len(behind) == 1:
             return behind[0][1]
         clauses = [_registered(hook, order, [o for o, _ in behind]) for order, _ in behind]
         of = (ORDER, hook, tuple(sorted(clauses)))
         out = []
-        for clause, (_, moments) in zip(clauses, behind, strict=True):
-            doubt = Condition(clause, of=of, options=len(clauses))
-            out += [replace(each, conditions=(*each.conditions, doubt)) for each in moments]
+        for clause, (_, states) in zip(clauses, behind, strict=True):
+            condition = Condition(clause, of=of, options=len(clauses))
+            out += [replace(each, conditions=(*each.conditions, condition)) for each in states]
         return out
 
     def _in_order(self, hook: str, order: Sequence[HookEntry], m: PathState) -> list[PathState]:
-        moments = [m]
+        states = [m]
         for hook_entry in order:
-            moments = [after for each in moments for after in self._through_entry(hook, hook_entry, each)]
-        return moments
+            states = [after for each in states for after in self._through_entry(hook, hook_entry, each)]
+        return states
 
     def _orders(self, group: Sequence[HookEntry], m: PathState) -> Iterator[list[HookEntry]]:
-        """The orders in which those of one priority may be asked, one if it is all the same. Of one table it is known."""
+        """The orders in which entries of one priority may run; a single one if the order changes nothing.
+
+        The order of chains of one table is known.
+        """
         tables = {s.table for s in group}
         acting = [s for s in group if len(tables) > 1 and self._acts(s, m)]
         if any(self._marks(s, m) for s in acting):
-            # A mark that one sets may make another act.
+            # A mark set by one entry may make another entry act.
             acting = list(group)
         if len({s.table for s in acting}) < 2:
             yield list(group)
@@ -163,7 +184,7 @@ class HookSimulator:
         return any(w.mark != m.mark for w in self._rule_paths(entry, m))
 
     def _through_entry(self, hook: str, entry: HookEntry, m: PathState) -> list[PathState]:
-        """Behind one of them."""
+        """The paths after one entry."""
         if m.ended or entry.translates in m.done:
             return [m]
         return [self._after(hook, entry, way, m) for way in self._rule_paths(entry, m)]
@@ -171,10 +192,10 @@ class HookSimulator:
     def _rule_paths(self, entry: HookEntry, m: PathState) -> list[RulePath]:
         translated = any(h.nat and h.nat.kind == "DNAT" for h in m.hops)
         states = frozenset({"NEW", "DNAT"} if translated else {"NEW"})
-        world = _NodeContext(self.routes, self.sets, states, self.bridges, m.assumed)
-        return entry.ways(self._seen(m), bool(m.ends.sport), world)
+        context = _NodeContext(self.routes, self.sets, states, self.bridge_nf, m.assumed)
+        return entry.simulate(self._packet_view(m), bool(m.ends.sport), context)
 
-    def _seen(self, m: PathState) -> PacketView:
+    def _packet_view(self, m: PathState) -> PacketView:
         q, ends = self.query, m.ends
         src, dst = int(ip_address(ends.src)), int(ip_address(ends.dst))
         icmp = (128 if q.protocol == "icmpv6" else 8, 0) if q.protocol.startswith("icmp") else (0, 0)
@@ -184,22 +205,22 @@ class HookSimulator:
 
     def _after(self, hook: str, entry: HookEntry, rule_path: RulePath, m: PathState) -> PathState:
         verdict = rule_path.verdict
-        walk = RuleTrace(rule_path.hits, ruleset=entry.ruleset)
+        trace = RuleTrace(rule_path.hits, ruleset=entry.ruleset)
         hop = Hop(
             0, entry.what, "node", hook, entry.table, entry.chain, verdict, Evidence.DERIVED, m.in_iface, m.out_iface,
-            rule_path.mark or 0, rule_path.reject, rule_trace=walk,
+            rule_path.mark or 0, rule_path.reject, rule_trace=trace,
         )  # fmt: skip
-        doubts = (*m.conditions, *(d for d in rule_path.conditions if d not in m.conditions))
-        told = replace(m, hops=(*m.hops, hop), mark=rule_path.mark, share=m.share * rule_path.share, conditions=doubts,
+        conditions = (*m.conditions, *(d for d in rule_path.conditions if d not in m.conditions))
+        after = replace(m, hops=(*m.hops, hop), mark=rule_path.mark, share=m.share * rule_path.share, conditions=conditions,
                        assumed=m.assumed | rule_path.assumed)  # fmt: skip
         if rule_path.rewrite:
-            return self._translated(told, hook, entry, rule_path.rewrite, walk)
+            return self._translated(after, hook, entry, rule_path.rewrite, trace)
         if verdict == "ACCEPT":
-            return told
+            return after
         if verdict == "QUEUE":
-            return told.end_with(f"taken over in {hook}: queued for a program", "stolen")
-        packet = Packet(0, 0, "node", "", "", "", told.ends, hops=list(told.hops))
-        return replace(told, ended=classify(packet))
+            return after.end_with(f"taken over in {hook}: queued for a program", "stolen")
+        packet = Packet(0, 0, "node", "", "", "", after.ends, hops=list(after.hops))
+        return replace(after, ended=classify(packet))
 
     def _translated(self, m: PathState, hook: str, entry: HookEntry, rewrite: Rewrite, trace: RuleTrace) -> PathState:
         before = m.ends
@@ -215,7 +236,7 @@ class HookSimulator:
         return replace(m, ends=after, hops=(*m.hops, nat), done=m.done | {entry.translates})
 
     def _own(self, ends: Endpoints, face: str) -> str:
-        """Where REDIRECT sends to: this machine, by the interface that the packet came in by."""
+        """The address that REDIRECT sets: that of this machine, by the input interface of the packet."""
         if not face:
             return "::1" if ":" in ends.dst else "127.0.0.1"
         return self.routes.to(ends.src).source or ends.dst
@@ -227,15 +248,15 @@ def _passed(m: PathState, hook: str) -> PathState:
 
 
 def _registered(hook: str, order: Sequence[HookEntry], orders: Sequence[Sequence[HookEntry]]) -> str:
-    """What an order depends on: which table comes first, or where that does not tell it from another, the whole order."""
+    """The condition of an order: which table runs first, or the whole order if the first one is not unique."""
     if len({o[0].name for o in orders}) == len(orders):
         others = " and ".join(o[0].name for o in orders if o[0].name != order[0].name)
-        return f"in {hook} {order[0].name} {ORDER}after {others}, and so is asked first"
+        return f"in {hook} {order[0].name} {ORDER}after {others}, and so runs first"
     return f"in {hook} what {ORDER}last was {', before it '.join(dict.fromkeys(s.name for s in order))}"
 
 
 def _outcomes(states: Sequence[PathState], hook: str) -> Hashable:
-    """What the stories come to, whichever rules did it. Behind POSTROUTING nobody looks at the mark any more."""
+    """The outcomes of paths, regardless of the rules behind them. The mark is not used after POSTROUTING."""
     found: Counter[Hashable] = Counter()
     for m in states:
         mark = m.mark if hook != "POSTROUTING" else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an ipset has a packet's address or port in it: asked from the kernel, one question a set; nothing is listed."""
+"""Tests whether an ipset has a packet's address or port, by one request to the kernel per set; no set is listed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tracer.rules.match_context import address_text
 from tracer.rules.packet_view import PacketView
 
 KINDS = frozenset({"ip", "net", "port"})
-"""Parts of an element that a packet's header tells. A set of interfaces, marks, hardware addresses or sets is not asked."""
+"""Parts of an element that are known from a packet's header. Sets of interfaces, marks, hardware addresses or sets are not
+tested."""
 
 
 class IpSetReader:
-    """The ipsets of this process's network namespace, and the lists of -m recent. Answers of sets are kept: ask a new one for
-    later times.
+    """The ipsets of this process's network namespace, and the lists of -m recent.
+
+    Answers of sets are cached; a new reader is needed for a later time.
     """
 
     def __init__(self, proc: Path = Path("/proc/net")) -> None:
-        self._told: dict[tuple[object, ...], bool | None] = {}
+        self._answers: dict[tuple[object, ...], bool | None] = {}
         self._proc = proc
 
     def recently(self, name: str, address: str) -> bool | None:
-        """Whether a list of -m recent has the address: False when it has not; None when it has, for the entry may be too old,
-        or when the list cannot be read.
-        """
+        """Whether a list of -m recent has the address: False = no; None = yes, but the entry may be too old, or not known."""
         try:
             lines = (self._proc / "xt_recent" / name).read_text(encoding="ascii").splitlines()
         except OSError:
@@ -37,16 +37,21 @@ class IpSetReader:
         return None if ip_address(address) in {ip_address(w) for w in written if w} else False
 
     def has(self, name: str, flags: tuple[str, ...], packet: PacketView) -> bool | None:
-        """As `-m set --match-set NAME FLAGS` does; flags: "src" or "dst" for each part. None when that cannot be told.
+        """The result of `-m set --match-set NAME FLAGS`; None = not known.
 
-        Only asked where a rule names a set: the kernel has ipset loaded then.
+        Must be used only if a rule names a set, for then the kernel has ipset loaded.
+
+        Args:
+            name: The set.
+            flags: "src" or "dst" for each part of an element.
+            packet: The packet.
         """
         key = name, flags, packet.family, packet.src, packet.dst, packet.sport, packet.dport, packet.protocol
-        if key not in self._told:
-            self._told[key] = None
+        if key not in self._answers:
+            self._answers[key] = None
             with suppress(Exception):  # pyroute2 raises many kinds
-                self._told[key] = _ask(name, flags, packet)
-        return self._told[key]
+                self._answers[key] = _ask(name, flags, packet)
+        return self._answers[key]
 
 
 def _ask(name: str, flags: tuple[str, ...], packet: PacketView) -> bool | None:
@@ -65,7 +70,7 @@ def _ask(name: str, flags: tuple[str, ...], packet: PacketView) -> bool | None:
                 continue
             port = packet.sport if flag == "src" else packet.dport
             if not port:
-                return None  # a source port that was not given
-            # A bitmap of ports knows no protocol.
+                return None  # the source port is not known
+            # A bitmap of ports has no protocol.
             entry.append(PortEntry(port, protocol=packet.protocol) if len(parts) > 1 else port)
         return bool(ipset.test(name, tuple(entry) if len(entry) > 1 else entry[0], family=family, etype=kind))

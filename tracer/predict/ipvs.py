@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether IPVS takes a packet: the virtual servers of this namespace, from /proc/net/ip_vs."""
+"""The virtual servers of IPVS in this namespace, from /proc/net/ip_vs, to predict whether IPVS takes a packet."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from tracer.util.endpoint_format import format_endpoint
 
 @dataclass(frozen=True)
 class VirtualServers:
-    """The virtual servers. proc: /proc/PID/net or what looks like it."""
+    """The virtual servers. `proc`: /proc/PID/net or a directory like it."""
 
     proc: Path = Path("/proc/net")
 
     def real_servers(self, address: str, port: int, protocol: str) -> tuple[str, ...] | None:
-        """The real servers, as ADDRESS:PORT, that the virtual server at this address and port may choose: none of weight 0.
-        None when there is no such virtual server.
+        """The real servers that a virtual server may choose, without those of weight 0.
+
+        Args:
+            address: Address of the virtual server.
+            port: Its port.
+            protocol: "tcp", "udp", "sctp".
+
+        Returns:
+            ADDRESS:PORT of each real server; None = no such virtual server.
         """
         try:
             lines = (self.proc / "ip_vs").read_text(encoding="ascii").splitlines()
@@ -26,13 +33,13 @@ class VirtualServers:
             return None
         packed = ip_address(address).packed
         text = packed.hex().upper() if len(packed) == 4 else f"[{ip_address(address).exploded}]".upper()
-        wanted = f"{protocol.upper()}  {text}:{port:04X} "
+        prefix = f"{protocol.upper()}  {text}:{port:04X} "
         found: list[str] | None = None
         for line in lines:
             if not line.startswith("  ->"):
                 if found is not None:
                     break
-                found = [] if f"{line.upper()} ".startswith(wanted) else None
+                found = [] if f"{line.upper()} ".startswith(prefix) else None
             elif found is not None:
                 end, _, weight = line.split()[1:4]
                 found += [_end(end)] if weight != "0" else []

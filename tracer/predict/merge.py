@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stories that come to the same, whatever the answer to a question that cannot be computed: one, without that condition."""
+"""Merges paths with the same outcome for each answer to a question that cannot be computed, and removes that condition."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from tracer.packets.outcome import classify
 
 
 def merged(states: Sequence[PathState]) -> list[PathState]:
-    """The stories, those that differ in the answer to one question and in nothing that comes of it put together. What was put
-    together is kept as twins.
-    """
+    """Merges paths that differ in the answer to one question but have the same outcome. The merged paths are kept as twins."""
     found, before = list(states), 0
     while len(found) != before:
         before = len(found)
@@ -32,17 +30,17 @@ def finished(m: PathState) -> PathState:
 
 
 def _without(of: Hashable, states: Sequence[PathState]) -> list[PathState]:
-    """The same, with those merged that have each answer to one question."""
+    """Merges the paths of one question if there is one for each answer."""
     groups: dict[Hashable, list[tuple[PathState, Condition]]] = defaultdict(list)
     out: dict[int, PathState] = {}
     for at, m in enumerate(states):
-        doubt = next((d for d in m.conditions if d.group == of), None)
-        if not doubt:
+        condition = next((d for d in m.conditions if d.group == of), None)
+        if not condition:
             out[at] = m
             continue
         rest = tuple(d for d in m.conditions if d.group != of)
         mark = m.mark if not m.ended else 0
-        groups[m.ends, mark, m.in_iface, m.out_iface, m.done, m.share, rest, _comes_to(m)].append((m, doubt))
+        groups[m.ends, mark, m.in_iface, m.out_iface, m.done, m.share, rest, _ending(m)].append((m, condition))
     places = {id(m): at for at, m in enumerate(states)}
     for same in groups.values():
         answers = {doubt.text for _, doubt in same}
@@ -50,9 +48,9 @@ def _without(of: Hashable, states: Sequence[PathState]) -> list[PathState]:
             out |= {places[id(m)]: m for m, _ in same}
             continue
         (first, mine), *others = same
-        doubts = tuple(d for d in first.conditions if d is not mine)
+        conditions = tuple(d for d in first.conditions if d is not mine)
         twins = (*first.twins, *((doubt, m) for m, doubt in others))
-        out[places[id(first)]] = replace(first, conditions=doubts, twins=twins, assumed=_common(same))
+        out[places[id(first)]] = replace(first, conditions=conditions, twins=twins, assumed=_common(same))
     return [out[at] for at in sorted(out)]
 
 
@@ -61,7 +59,7 @@ def _common(same: Sequence[tuple[PathState, Condition]]) -> frozenset[tuple[Hash
 
 
 def notes(m: PathState) -> tuple[str, ...]:
-    """Which other rules may do the same."""
+    """Notes on other rules that may do the same."""
     mine, found = _deciding(m), []
     for doubt, twin in m.twins:
         others = [rule for rule in _deciding(twin) if rule not in mine]
@@ -71,13 +69,13 @@ def notes(m: PathState) -> tuple[str, ...]:
 
 
 def _deciding(m: PathState) -> list[str]:
-    """The ways to the rules that translated or refused it."""
+    """The locations of the rules that translated or refused the packet."""
     decided = (h for h in m.hops if h.rule_trace and h.rule_trace.decision and (h.nat or h.verdict not in ("", "ACCEPT")))
     return list(dict.fromkeys(_named(h.rule_trace) for h in decided if h.rule_trace))
 
 
 def _named(trace: RuleTrace) -> str:
-    """Its table, as a condition calls it, and the way to the rule that decided."""
+    """The table, named as in a condition, and the location of the deciding rule."""
     hit = trace.decision
     assert hit
     rule, legacy = hit.rule, bool(trace.ruleset and trace.ruleset.backend == "legacy")
@@ -85,8 +83,8 @@ def _named(trace: RuleTrace) -> str:
     return table + format_path(hit.path)
 
 
-def _comes_to(m: PathState) -> Hashable:
-    """How it ends. Where a table ends it, what is done there and in which hook: it is the same by any table's rules."""
+def _ending(m: PathState) -> Hashable:
+    """How a path ends. If a table ends it, the verdict and the hook, so that the rules of any table are equivalent."""
     last = m.hops[-1] if m.hops else None
     if m.ended and last and last.what in ("table", "chain") and last.verdict in ("DROP", "REJECT"):
         return last.verdict, last.reject, last.hook, last.netns

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journey of a packet that nobody has sent: hook after hook, with the routing between, as the kernel would do it.
+"""Predicts the path of a packet through the node: hook after hook, with the routing decisions between, as in the kernel.
 
-It comes in by an interface or from a process, and ends at an interface, a socket, IPVS, or where it is dropped. Each story is a
-Packet like one that was traced, with every hop `derived`.
+The packet comes in by an interface or from a process, and ends at an interface, a socket, IPVS, or where it is dropped. Each
+predicted path is a Packet like a traced one, with every hop `derived`.
 """
 
 from __future__ import annotations
@@ -27,28 +27,45 @@ from tracer.rules.inventory import RuleInventory
 from tracer.util.endpoint_format import format_endpoint
 
 LOCAL_REQUEST, REMOTE_REQUEST = -98, 98
-"""Priorities at which IPVS stands in OUTPUT and INPUT: behind the translation of destinations, and before that of sources
-(ip_vs_ops4 in net/netfilter/ipvs/ip_vs_core.c)."""
+"""Priorities of IPVS in OUTPUT and INPUT: after the translation of destinations, and before that of sources (ip_vs_ops4 in
+net/netfilter/ipvs/ip_vs_core.c)."""
 
 
 @dataclass
 class PathPredictor:
-    """Answers questions about one node, at the moment that `installed` was read."""
+    """Predicts paths through one node, with the rules in force when `installed` was read.
+
+    Attributes:
+        installed: The rules.
+        routes: The node's routes.
+        node: The node's settings and sockets.
+        virtual: The virtual servers of IPVS.
+        sets: The ipsets.
+    """
 
     installed: RuleInventory
     routes: Routes = field(default_factory=Routes)
     node: HostReader = field(default_factory=HostReader)
     virtual: VirtualServers = field(default_factory=VirtualServers)
     sets: IpSetReader = field(default_factory=IpSetReader)
-    _stations: dict[str, dict[str, list[HookEntry]]] = field(default_factory=dict, init=False)
+    _entries: dict[str, dict[str, list[HookEntry]]] = field(default_factory=dict, init=False)
 
     def predict(self, query: PathQuery) -> list[PredictedPath]:
-        """All ways that the packet may go, the likeliest first. Raises TooManyPaths, UnknownOption."""
-        self._question = query
-        if query.family not in self._stations:
-            self._stations[query.family] = hook_entries(self.installed, query.family)
-        self._bridges = bridging.seen_bridges(self.node, self.routes.links(), query.family)
-        self._hooks = HookSimulator(query, self._stations[query.family], self.routes, self.sets, self._bridges)
+        """Predicts all paths of a packet.
+
+        Returns:
+            The paths, those with the fewest conditions and the largest share first.
+
+        Raises:
+            TooManyPaths: There are too many paths.
+            UnknownOption: A rule could not be parsed.
+        """
+        self._query = query
+        if query.family not in self._entries:
+            self._entries[query.family] = hook_entries(self.installed, query.family)
+        name = "ip6tables" if query.family == "ip6" else "iptables"
+        bridged = self.node.setting(f"net/bridge/bridge-nf-call-{name}") == "1"
+        self._hooks = HookSimulator(query, self._entries[query.family], self.routes, self.sets, bridged)
         begun = PathState(Endpoints(query.src, query.sport, query.dst, query.dport))
         sent = self.routes.is_local(query.src) and not query.arrives
         states = self._sent(begun) if sent else self._arrived(begun)
@@ -56,7 +73,7 @@ class PathPredictor:
         return sorted(found, key=lambda s: (len(s.conditions), -s.share))
 
     def _predicted(self, state: PathState) -> PredictedPath:
-        q = self._question
+        q = self._query
         src, dst = Endpoints(q.src, q.sport, q.dst, q.dport), state.ends
         name = {"icmpv6": "ICMPv6"}.get(q.protocol, q.protocol.upper())
         first = next((h.in_iface for h in state.hops if h.hook), "")
@@ -65,18 +82,16 @@ class PathPredictor:
             flow=Flow(src, dst.reversed, "NEW", False, 0), hops=list(state.hops),
         )  # fmt: skip
         packet.verdict, packet.outcome = state.ended or classify(packet)
-        doubts = tuple(d.text for d in state.conditions)
+        conditions = tuple(d.text for d in state.conditions)
         twins = tuple(self._predicted(twin) for _, twin in state.twins)
-        return PredictedPath(packet, state.share, doubts, self._hooks.loose, notes(state), twins)
+        return PredictedPath(packet, state.share, conditions, self._hooks.loose, notes(state), twins)
 
-    # --- the two ways in
+    # --- packets that come in, and packets of the node
 
     def _arrived(self, state: PathState) -> list[PathState]:
-        face = self._question.arrives or self.routes.to(state.ends.src).out
-        state = replace(state, in_iface=face)
-        route = self.routes.to(state.ends.dst, state.ends.src, face)
-        *out, routed = bridging.split(state, route, self.routes.links(), self._bridges)
-        for m in self._hooks.through("PREROUTING", routed):
+        face = self._query.arrives or self.routes.to(state.ends.src).out
+        out = []
+        for m in self._hooks.through("PREROUTING", replace(state, in_iface=face)):
             out += self._routed(m) if not m.ended else [m]
         return out
 
@@ -117,10 +132,10 @@ class PathPredictor:
             out += self._left(m)
         return out
 
-    # --- the two ways out
+    # --- packets that leave, and packets that are delivered
 
     def _left(self, m: PathState) -> list[PathState]:
-        """POSTROUTING; what leaves by the loopback comes in again, and its translations are made."""
+        """POSTROUTING. A packet that leaves by the loopback comes in again, with its translations already made."""
         out = []
         for each in self._hooks.through("POSTROUTING", m):
             if each.ended or not self.routes.is_local(each.ends.dst) or m.in_iface:
@@ -138,7 +153,7 @@ class PathPredictor:
         return out
 
     def _by_ipvs(self, hook: str, priority: float, state: PathState) -> list[PathState]:
-        """The stories behind a hook in which IPVS stands among the chains: those before it are asked first."""
+        """The paths after a hook with IPVS among its chains. The chains before IPVS run first."""
         out = []
         for m in self._hooks.through(hook, state, (-inf, priority)):
             taken = m if m.ended else self._scheduled(hook, m)
@@ -146,27 +161,27 @@ class PathPredictor:
         return out
 
     def _scheduled(self, hook: str, m: PathState) -> PathState:
-        """The story's end where IPVS has a virtual server for it."""
-        ends, protocol = m.ends, self._question.protocol
+        """The end of the path if IPVS has a virtual server for the packet, else the path unchanged."""
+        ends, protocol = m.ends, self._query.protocol
         real = self.virtual.real_servers(ends.dst, ends.dport, protocol)
         if real is None:
             return m
         server = f"virtual server {format_endpoint(ends.dst, ends.dport)}"
         if not real:
-            told = IpvsDecision(ends.dst, ends.dport, protocol)
+            decision = IpvsDecision(ends.dst, ends.dport, protocol)
             answer = "icmp6-port-unreachable" if ":" in ends.dst else "icmp-port-unreachable"
-            hop = Hop(0, "ipvs", "node", hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=told)
+            hop = Hop(0, "ipvs", "node", hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=decision)
             return m.end_with(f"REJECTED by IPVS in {hook}: {server} has no real server", "rejected", hop)
         sentence = f"taken over in {hook} by IPVS, {server}: which real server is not computed, one of {', '.join(real)}"
         return m.end_with(sentence, "unknown")
 
     def _socket(self, m: PathState) -> PathState:
-        """Who takes it: a process that listens, or nobody."""
-        q, ends = self._question, m.ends
+        """Delivers the packet to the listening process, or drops it if there is none."""
+        q, ends = self._query, m.ends
         if q.protocol not in WITH_PORTS:
             return m
         if q.protocol == "sctp":
-            return m.end_with("accepted in INPUT; who listens for SCTP is not known", "unknown")
+            return m.end_with("accepted in INPUT; the listener for SCTP is not known", "unknown")
         listener = self.node.listener(ends.dst, ends.dport, q.protocol)
         if not listener:
             drop = Hop(0, "drop", "node", evidence=Evidence.DERIVED, drop=Drop("NO_SOCKET", ""))
@@ -181,11 +196,11 @@ def _routing(route: Route, m: PathState) -> Hop:
 
 
 def _refused(m: PathState, route: Route) -> PathState:
-    """No way out: what becomes of it then."""
-    told = {
+    """The end of a path without a usable route."""
+    sentences = {
         "martian": "dropped by the routing: its source cannot come in there (rp_filter, or an address of no machine)",
         "blackhole": "dropped by the routing: a blackhole, or an address that cannot come in there",
         "broadcast": "a broadcast: not followed", "multicast": "a multicast: not followed", "": "the routing is not known",
     }  # fmt: skip
     outcome = "unknown" if route.kind in ("", "broadcast", "multicast") else "dropped"
-    return m.end_with(told.get(route.kind, f"dropped by the routing: {route.kind}"), outcome)
+    return m.end_with(sentences.get(route.kind, f"dropped by the routing: {route.kind}"), outcome)

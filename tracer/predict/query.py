@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packet that is asked about: the first one of a new connection."""
+"""The packet of a prediction: the first one of a new connection."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ WITH_PORTS = frozenset({"tcp", "udp", "sctp"})
 
 @dataclass(frozen=True)
 class PathQuery:
-    """From an address (sport 0: any port) to an address and port. protocol: "tcp", "udp", "sctp", "icmp", "icmpv6".
+    """The packet of a prediction.
 
-    arrives: the interface it comes in by, "" = that which its source is reached by.
+    Attributes:
+        src: Source address.
+        sport: Source port, 0 = any.
+        dst: Destination address.
+        dport: Destination port.
+        protocol: "tcp", "udp", "sctp", "icmp", "icmpv6".
+        arrives: Input interface, "" = the interface by which the source is reached.
     """
 
     src: str
@@ -36,7 +42,7 @@ class PathQuery:
 
 
 def parse(source: str, target: str, protocol: str, arrives: str = "") -> PathQuery:
-    """A question as it is typed: A or A:PORT, B:PORT, IPv6 addresses in brackets. Raises BadOption."""
+    """Parses a query as typed: A or A:PORT, B:PORT, IPv6 addresses in brackets. Raises BadOption."""
     (src, sport), (dst, dport) = _end(source, "--from"), _end(target, "--to")
     if (":" in src) != (":" in dst):
         raise BadOption(f"--from {source} and --to {target} are not of one family.")

@@ -61,7 +61,7 @@ def test_another_endpoint_is_the_first_difference(told: list[PredictedPath]) -> 
     other = replace(nat, after=replace(nat.after, dst="10.244.9.9"))
     hop = replace(next(h for h in one.packet.hops if h.nat), nat=other)
     found = compare(told, seen(one, (at, hop)))
-    assert found.difference == "in PREROUTING DNAT explained was 10.244.0.11:8080, seen 10.244.9.9:8080"
+    assert found.difference == "in PREROUTING DNAT predicted 10.244.0.11:8080, seen 10.244.9.9:8080"
 
 
 def test_a_verdict_that_was_not_told(told: list[PredictedPath]) -> None:
@@ -69,13 +69,13 @@ def test_a_verdict_that_was_not_told(told: list[PredictedPath]) -> None:
     at = index(one.packet, "FORWARD", "table", "filter")
     hop = replace([h for h in one.packet.hops if h.what != "route"][at], verdict="DROP", rule_trace=None)
     found = compare(told, seen(one, (at, hop)))
-    assert found.difference.startswith("in FORWARD filter explained was ACCEPT by ") and found.difference.endswith("seen DROP")
+    assert found.difference.startswith("in FORWARD filter predicted ACCEPT by ") and found.difference.endswith("seen DROP")
 
 
 def test_a_translation_that_did_not_come(told: list[PredictedPath]) -> None:
     one = seen(told[0])
     one.hops = [h for h in one.hops if not (h.nat and h.hook == "POSTROUTING")]
-    assert compare(told, one).difference == "explained was POSTROUTING SNAT 10.244.0.1, which was not seen"
+    assert compare(told, one).difference == "predicted POSTROUTING SNAT 10.244.0.1, which was not seen"
 
 
 def test_hops_of_other_namespaces_and_copies_do_not_count(told: list[PredictedPath]) -> None:

@@ -59,8 +59,8 @@ def test_of_one_table_the_chain_made_last_is_asked_first() -> None:
 def test_of_two_tables_that_would_decide_each_may_be_asked_first() -> None:
     found = told(("a", "one", "filter", "input", REJECT), ("b", "two", "filter", "input", DROP))
     assert {(s.conditions[0], s.packet.outcome) for s in found} == {
-        ("in INPUT ip a was registered after ip b, and so is asked first", "rejected"),
-        ("in INPUT ip b was registered after ip a, and so is asked first", "dropped"),
+        ("in INPUT ip a was registered after ip b, and so runs first", "rejected"),
+        ("in INPUT ip b was registered after ip a, and so runs first", "dropped"),
     }  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_an_order_that_changes_nothing_is_no_condition() -> None:
     (twin,) = predicted.twins
     assert not predicted.conditions and sorted([met(predicted.packet), met(twin.packet)]) == [["one"], ["two"]]
     (note,) = predicted.notes
-    assert note.startswith("the same by ip ") and "if in PREROUTING ip " in note and "is asked first" in note
+    assert note.startswith("the same by ip ") and "if in PREROUTING ip " in note and "runs first" in note
     assert not compare([predicted], twin.packet).difference, "a packet that met the other one went as told"
 
 
@@ -110,4 +110,4 @@ def test_a_packet_that_met_them_in_the_other_order_went_as_told() -> None:
     assert not found.difference and found.agreed == 2
     (one_table,) = told(("a", "one", "filter", "input", ACCEPT), ("a", "two", "filter", "input", ACCEPT))
     turned.hops = list(reversed([h for h in one_table.packet.hops if h.chain]))
-    assert compare([one_table], turned).difference.startswith("explained was INPUT ip a two"), "there the order is known"
+    assert compare([one_table], turned).difference.startswith("predicted INPUT ip a two"), "there the order is known"

@@ -81,7 +81,7 @@ def test_a_hostport_and_a_nodeport_on_one_port(mode: str, tmp_path: Path) -> Non
     found, _ = predicted_paths(node(mode, "S5-nodeport"), PathQuery(CLIENT, 0, NODE, 30306), tmp_path)
     if "nftables" in mode:
         assert sorted(t.rpartition(".")[0] for t in targets(found)) == ["10.224.0", "10.244.0"] and len(found) == 2
-        assert all("is asked first" in s.conditions[0] for s in found), "which chain was registered last is not known"
+        assert all("runs first" in s.conditions[0] for s in found), "which chain was registered last is not known"
     else:
         assert targets(found) == {"10.244.0.11"} and not found[0].conditions, "kube-proxy's jump stands first"
 

@@ -57,7 +57,7 @@ def test_endpoints_that_chance_chooses_are_a_line_each(tmp_path: Path) -> None:
 def test_what_cannot_be_computed_is_said_on_each_way(tmp_path: Path) -> None:
     lines = text(predicted_paths(tmp_path, "1.36.2-nftables-nft", "S5-nodeport", PathQuery(CLIENT, 0, NODE, 30306)))
     doubts = [line.strip() for line in lines if "cannot be computed" in line]
-    assert len(doubts) == 2 and doubts[1].startswith("or if in PREROUTING ip ") and all("is asked first" in d for d in doubts)
+    assert len(doubts) == 2 and doubts[1].startswith("or if in PREROUTING ip ") and all("runs first" in d for d in doubts)
 
 
 @pytest.mark.parametrize("scenario", ["S1", "S2-three", "S5-nodeport"])
@@ -81,7 +81,7 @@ def test_beside_a_packet_that_was_traced(tmp_path: Path) -> None:
     packet = seen(found[0])
     packet.time = 1
     right = compare(found, packet)
-    wrong = PredictionCheck(found[0], 2, "in FORWARD filter explained was ACCEPT, seen DROP")
+    wrong = PredictionCheck(found[0], 2, "in FORWARD filter predicted ACCEPT, seen DROP")
     for name in ("text", "json"):
         out = io.StringIO()
         form = render.find(name)(out, io.StringIO())
