@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit: what is wrong with this node, found without traffic. A check is one file of this package, found by its name.
+"""The audit: finds problems of this node without traffic. A check is one file of this package, found by its name.
 
-A file has `check(state)`: the Findings that rules, objects, sockets, routes and settings show. Where a packet could show the
-same, the check has the name, the words and the page of that finding. Another check needs a test tests/unit/audit/test_NAME.py,
-a line in docs/audit.md and a case in tests/kernel/cures.
+A file has `check(state)`, which gives the Findings that follow from rules, objects, sockets, routes and settings. If a packet
+could show the same problem, the check has the name, the text and the page of that finding. A new check needs a test
+tests/unit/audit/test_NAME.py, a line in docs/audit.md and a case in tests/kernel/cures.
 
 Must not know: how packets are caught, how a finding is shown, other checks.
 """
@@ -24,15 +24,15 @@ Check = Callable[[NodeState], Iterable[Finding]]
 
 @cache
 def checks() -> tuple[tuple[str, Check], ...]:
-    """Every check there is: its file's name and its function."""
+    """All checks: (name of the file, function)."""
     modules = ((m.name, import_module(f"{__name__}.{m.name}")) for m in pkgutil.iter_modules(__path__))
     return tuple(sorted((name, module.check) for name, module in modules if hasattr(module, "check")))
 
 
 def audit(state: NodeState) -> list[Finding]:
-    """What is wrong, certain causes first; each cause once."""
+    """Runs all checks. Certain findings come first; each cause is reported once."""
     found: dict[tuple[object, ...], Finding] = {}
     for name, check in checks():
-        for told in check(state):
-            found.setdefault((name, *told.key), replace(told, name=name, packets=0))
+        for finding in check(state):
+            found.setdefault((name, *finding.key), replace(finding, name=name, packets=0))
     return sorted(found.values(), key=lambda f: not f.certain)

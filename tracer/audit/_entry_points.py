@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where Services are asked for on this node: addresses and ports, from the API, or from the rules that a packet can get to."""
+"""Addresses and ports of Services on this node, from the API and from the reachable rules."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ _SERVICE_IP = re.compile(r"([0-9a-f.:]+) \. (tcp|udp|sctp) \. (\d+)")
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """One address and port of a Service. label: of the Service port, "" when not known. endpoints: addresses behind it, by the
-    API; () when not known or none.
+    """One address and port of a Service.
+
+    Attributes:
+        address: The address.
+        port: The port.
+        protocol: "tcp", "udp", "sctp".
+        label: Label of the Service port, "" = not known.
+        endpoints: Addresses of its ready endpoints from the API, () = none or not known.
     """
 
     address: str
@@ -28,15 +34,15 @@ class EntryPoint:
     endpoints: tuple[str, ...] = ()
 
 
-def doors(state: NodeState, family: str) -> Iterator[EntryPoint]:
-    """Each once: cluster IPs and the other addresses of Services, and NodePorts at this node's address."""
+def entry_points(state: NodeState, family: str) -> Iterator[EntryPoint]:
+    """All entry points, each once: cluster IPs and other addresses of Services, and NodePorts at this node's address."""
     seen = set()
-    here = node_address(state, family)
-    for door in (*_by_api(state, here), *_by_rules(state), *_node_ports(state, here)):
-        key = door.address, door.port, door.protocol
-        if door.address and key not in seen and (":" in door.address) == (family == "ip6"):
+    own_address = node_address(state, family)
+    for entry_point in (*_by_api(state, own_address), *_by_rules(state), *_node_ports(state, own_address)):
+        key = entry_point.address, entry_point.port, entry_point.protocol
+        if entry_point.address and key not in seen and (":" in entry_point.address) == (family == "ip6"):
             seen.add(key)
-            yield door
+            yield entry_point
 
 
 def _by_api(state: NodeState, here: str) -> Iterator[EntryPoint]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who claims a port of this node: Services by their NodePorts, pods by their hostPorts. Read from rules; in ipvs mode, whose
-rules name no port, NodePorts are read from the API.
+"""Claims on ports of this node: NodePorts of Services and hostPorts of pods.
+
+They are read from rules. In ipvs mode rules name no port, so NodePorts are read from the API.
 """
 
 from __future__ import annotations
@@ -23,9 +24,18 @@ _PORT = re.compile(r"NodePort (\d+)")
 
 @dataclass(frozen=True)
 class PortClaim:
-    """A port of the node and who has it. fate: what is done with a request, as a clause. address: "" = every one of the node.
+    """A port of the node and its owner.
 
-    rule: the one that says so, None for an element of a map, or the API. target: of a hostPort, the pod's address.
+    Attributes:
+        port: The port.
+        protocol: "tcp", "udp", "sctp".
+        owner: Its owner.
+        fate: What happens to a request, as a clause.
+        shown: Evidence of the claim.
+        rule: The rule that makes the claim, None = an element of a map, or the API.
+        ruleset: The rules that it belongs to, None = no rule.
+        address: The address claimed, "" = every address of the node.
+        target: Of a hostPort, the pod's address; "" = not known.
     """
 
     port: int
@@ -40,11 +50,12 @@ class PortClaim:
 
 
 def node_ports(state: NodeState) -> Iterator[PortClaim]:
-    """The NodePorts, each once. Which claim shows it is no statement about who wins. In ipvs mode the API has them: what rules
-    of another mode are left is said elsewhere.
+    """The NodePorts, each once. The claim that shows a port does not imply that it gets the requests.
+
+    In ipvs mode they are taken from the API; rules left by another mode are reported by another check.
     """
     seen = set()
-    for claim in (*(_by_api(state) if state.ipvs else ()), *_by_rules(state), *_by_elements(state)):
+    for claim in (*(_by_api(state) if state.is_ipvs_mode else ()), *_by_rules(state), *_by_elements(state)):
         if (claim.port, claim.protocol) not in seen:
             seen.add((claim.port, claim.protocol))
             yield claim
@@ -52,7 +63,7 @@ def node_ports(state: NodeState) -> Iterator[PortClaim]:
 
 def _by_rules(state: NodeState) -> Iterator[PortClaim]:
     for rule, ruleset in state.rules("KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES"):
-        # The twin for 127.0.0.0/8 of a NodePort says the same again.
+        # The second rule of a NodePort, for 127.0.0.0/8, repeats the first one.
         if rule.target == "KUBE-MARK-MASQ" or destination(rule):
             continue
         owner = state.owner(rule, ruleset)
@@ -95,7 +106,7 @@ def _by_api(state: NodeState) -> Iterator[PortClaim]:
 
 
 def host_ports(state: NodeState) -> Iterator[PortClaim]:
-    """The hostPorts that portmap has written rules for, in the order in which a packet meets them."""
+    """The hostPorts with rules of portmap, in the order in which a packet meets the rules."""
     for rule, ruleset in state.rules("CNI-HOSTPORT-DNAT", "hostip_hostports", "hostports"):
         owner = state.owner(rule, ruleset)
         if owner.program != "portmap" or not (rule.target.startswith("CNI-DN-") or rule.table == "cni_hostport"):

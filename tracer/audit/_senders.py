@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From where packets come to a node: from outside, from the node itself, from a pod. One address stands for each."""
+"""Senders of packets: outside the node, the node itself, a pod. One address represents each."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ OUTSIDE, HERE, POD = "outside", "the node", "a pod"
 ANYWHERE = {"ip": "192.0.2.1", "ip6": "2001:db8::1"}
 """Documentation addresses (RFC 5737, RFC 3849), which only the default route leads to."""
 MOST_TRIED = 64
+"""Most addresses of a network that are tried."""
 
 
 @dataclass(frozen=True)
 class Sender:
-    """name: OUTSIDE, HERE or POD. address: it sends from."""
+    """A sender. `name`: OUTSIDE, HERE or POD. `address`: its source address."""
 
     name: str
     address: str
 
 
 def node_address(state: NodeState, family: str) -> str:
-    """The address by which others reach this node; "" when none is known."""
+    """The address by which other machines reach this node; "" = not known."""
     node = state.cluster.store.this_node()
     own = [a for a in (node.addresses if node else ()) if _is(a, family) and state.routes.is_local(a)]
     if own:
@@ -38,7 +39,7 @@ def node_address(state: NodeState, family: str) -> str:
 
 
 def senders(state: NodeState, family: str) -> list[Sender]:
-    """Those that can be told here, each once."""
+    """The senders that are known on this node, each once."""
     found, here = [], node_address(state, family)
     outside = _outside(state, family, here)
     if outside:
@@ -54,7 +55,7 @@ def _is(address: str, family: str) -> bool:
 
 
 def _outside(state: NodeState, family: str, here: str) -> str:
-    """The gateway of the default route, or a neighbour on the node's own network."""
+    """The gateway of the default route, or a neighbour on the node's own network; "" = not known."""
     gateway = state.routes.to(ANYWHERE[family]).gateway
     if gateway:
         return gateway
@@ -67,7 +68,7 @@ def _outside(state: NodeState, family: str, here: str) -> str:
 
 
 def _pods(state: NodeState, family: str, outside: str) -> Iterator[str]:
-    """Addresses of pods here: on a bridge one that no pod has, so that no rule is made for it; else a pod's own."""
+    """Addresses of pods on this node: on a bridge an unused one, for which no rule exists; else that of a pod."""
     for link in state.routes.links():
         for network in link.networks if link.kind == "bridge" else ():
             if _is(network, family) and not (outside and ip_address(outside) in ip_network(network)):
@@ -83,7 +84,7 @@ def _pods(state: NodeState, family: str, outside: str) -> Iterator[str]:
 
 
 def _unused(state: NodeState, network: str, link: NetworkDevice) -> str:
-    """An address of the network that leads to this link and that no pod has."""
+    """An address of the network that is routed to this link and that no pod has; "" = none."""
     whole, store = ip_network(network), state.cluster.store
     for number in range(2, min(MOST_TRIED, whole.num_addresses)):
         address = str(whole[whole.num_addresses - number])

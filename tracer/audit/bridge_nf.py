@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bridged packets pass by the rules: a pod that asks a Service for a pod on the same bridge gets an answer from a stranger."""
+"""Bridged packets bypass the rules: a pod that uses a Service with a pod on the same bridge gets an untranslated answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETTINGS = ("net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6
 
 
 def check(state: NodeState) -> Iterator[Finding]:
-    for link in state.routes.links() if state.by_kube else ():
+    for link in state.routes.links() if state.has_kube_proxy else ():
         for v6, name in enumerate(SETTINGS):
             network = _of_pods(state, link, bool(v6)) if link.kind == "bridge" and link.ports > 1 else ""
             value = state.context.node.setting(name)
@@ -23,7 +23,7 @@ def check(state: NodeState) -> Iterator[Finding]:
 
 
 def _of_pods(state: NodeState, link: NetworkDevice, v6: bool) -> str:
-    """The bridge's network if it is this node's pods'."""
+    """The bridge's network if it is that of this node's pods, else ""."""
     node, sandboxes = state.cluster.store.this_node(), state.cluster.sandboxes
     for network in (n for n in link.networks if (":" in n) == v6):
         if node and network in node.pod_cidrs:
@@ -36,16 +36,16 @@ def _of_pods(state: NodeState, link: NetworkDevice, v6: bool) -> str:
 
 def _tell(link: NetworkDevice, network: str, name: str, value: str) -> Finding:
     dotted = name.replace("/", ".")
-    told = f"{dotted} = {value}" if value else f"there is no {dotted}: the module br_netfilter is not loaded"
+    shown = f"{dotted} = {value}" if value else f"there is no {dotted}: the module br_netfilter is not loaded"
     return Finding(
         name="",
         key=(link.name, name),
         cause=(
-            f"Packets between pods on the bridge {link.name} pass by the rules: when a pod asks a Service and the answer comes"
-            f" from a pod on the same bridge, nobody translates it back, and the first pod does not know who is speaking."
+            f"Packets between pods on the bridge {link.name} bypass the rules: when a pod connects to a Service and the answer"
+            f" comes from a pod on the same bridge, it is not translated back, and the first pod does not recognise it."
         ),
         proofs=(
-            FindingEvidence("setting", told, "/proc/sys"),
+            FindingEvidence("setting", shown, "/proc/sys"),
             FindingEvidence("address", f"{link.name} has {network} and {link.ports} interfaces in it", "netlink"),
         ),
         check=f"`sysctl {dotted}`. From a pod, ask a Service whose pod is on this node: it times out now and then.",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of connections is full, or nearly so."""
+"""The conntrack table is full or nearly full."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hostPort and a Service want the same port: which one gets the requests is what the predictor says.
+"""A hostPort and a Service use the same port. The predictor shows which one gets the requests.
 
-Three ways: the port is a NodePort too; portmap's jump stands before kube-proxy's and does not ask whether the address is local
-(portmap before 0.7.5), so it takes that port of every machine; or it does ask, and in ipvs mode every cluster IP is local.
+There are three cases: the port is also a NodePort; portmap's jump stands before kube-proxy's and does not test whether the
+address is local (portmap before 0.7.5), so it takes that port of every machine; or it does test, and in ipvs mode every cluster
+IP is local.
 """
 
 from __future__ import annotations
@@ -42,110 +43,116 @@ def _jumps(state: NodeState, host: PortClaim) -> tuple[Rule | None, Rule | None]
     return mine, kube
 
 
-def _taker(way: TrafficPath) -> str:
-    """Who gets the request on this way."""
-    owner = way.owner
-    if way.translated and owner and owner.program == "portmap":
+def _receiver(path: TrafficPath) -> str:
+    """The receiver of the request on this path."""
+    owner = path.owner
+    if path.translated and owner and owner.program == "portmap":
         return _POD
-    if "by IPVS" in way.predicted.packet.verdict or (owner and owner.kind == "Service"):
+    if "by IPVS" in path.predicted.packet.verdict or (owner and owner.kind == "Service"):
         return _SERVICE
     return _NEITHER
 
 
 def _same_port(state: NodeState, host: PortClaim, rival: PortClaim) -> Finding:
     pod, where = _pod(host), f"{host.protocol} {host.port}"
-    asked = _traffic.at_port(state, host.port, host.protocol, host.address, bool(host.rule and host.rule.family == "ip6"))
-    fate, way, certain = _fate(state, host, asked)
-    shown = [host.shown, rival.shown, *_order(state, host, asked, way)]
+    traffic = _traffic.at_port(state, host.port, host.protocol, host.address, bool(host.rule and host.rule.family == "ip6"))
+    fate, case, certain = _fate(state, host, traffic)
+    shown = [host.shown, rival.shown, *_order(state, host, traffic, case)]
     return Finding(
         name="",
         key=(host.port, host.protocol, host.owner.label or host.target, rival.owner.label),
         cause=f"{where} of this node is both hostPort of {pod} and NodePort of Service {rival.owner.label}: {fate}.",
         proofs=tuple(shown),
-        check=_check(state, host, way),
-        cure=finding.cure(host.port, pod, way),
+        check=_check(state, host, case),
+        cure=finding.cure(host.port, pod, case),
         certain=certain,
     )
 
 
-def _check(state: NodeState, host: PortClaim, way: str) -> str:
-    """What to look at: rules, sockets, IPVS where kube-proxy uses it, the pod."""
+def _check(state: NodeState, host: PortClaim, case: str) -> str:
+    """The commands to check: rules, sockets, IPVS if kube-proxy uses it, the pod."""
     address = host.address or node_address(state, "ip6" if host.rule and host.rule.family == "ip6" else "ip")
     on_port = finding.on_port(address, host.port, host.protocol, state.context) if address else ""
-    return finding.check(host.port, host.owner, host.rule, on_port, state.ipvs, way)
+    return finding.check(host.port, host.owner, host.rule, on_port, state.is_ipvs_mode, case)
 
 
-def _order(state: NodeState, host: PortClaim, asked: Sequence[PredictedTraffic], way: str) -> list[FindingEvidence]:
-    """The jumps whose order decides; where they are not of one chain, what decides about each sender's request."""
+def _order(state: NodeState, host: PortClaim, traffic: Sequence[PredictedTraffic], case: str) -> list[FindingEvidence]:
+    """The two jumps if their order decides; if they are in different chains, the deciding rules for each sender's request."""
     mine, kube = _jumps(state, host)
-    if mine and kube and host.ruleset and way in ("order", "kube"):
+    if mine and kube and host.ruleset and case in ("order", "kube"):
         return [state.proof(rule, host.ruleset) for rule in sorted((mine, kube), key=lambda r: r.number)]
-    return _traffic.proofs(asked)
+    return _traffic.proofs(traffic)
 
 
-def _fate(state: NodeState, host: PortClaim, asked: Sequence[PredictedTraffic]) -> tuple[str, str, bool]:
-    """(who gets the requests as a clause, which of the ways it is, whether that is certain)."""
-    if not asked:
+def _fate(state: NodeState, host: PortClaim, traffic: Sequence[PredictedTraffic]) -> tuple[str, str, bool]:
+    """(clause about the receiver of the requests, name of the case, whether that is certain)."""
+    if not traffic:
         return "perhaps only one of them gets the requests, but what happens to them cannot be computed", "unknown", False
-    by_sender = {a.sender.name: {_taker(w) for w in a.ways} for a in asked}
-    takers = set().union(*by_sender.values())
-    if takers == {_POD}:
+    by_sender = {a.sender.name: {_receiver(w) for w in a.paths} for a in traffic}
+    receivers = set().union(*by_sender.values())
+    if receivers == {_POD}:
         fate = f"the pod gets every request, {_why_the_pod(state, host)}, and the Service gets none"
-        return fate + _lost(asked, _POD), _way(state, host), True
-    if takers == {_SERVICE}:
-        why = "for kube-proxy's rule comes first" if not state.ipvs else "for IPVS takes it before portmap's rule can act"
+        return fate + _lost(traffic, _POD), _case(state, host), True
+    if receivers == {_SERVICE}:
+        why = (
+            "for kube-proxy's rule comes first" if not state.is_ipvs_mode else "for IPVS takes it before portmap's rule can act"
+        )
         return f"the Service gets every request, {why}, and the pod gets none", "kube", True
-    open_ended = [a for a in asked if len(by_sender[a.sender.name]) > 1]
-    if takers == {_POD, _SERVICE} and all(w.by_order for w in _traffic.paths(open_ended)):
-        way = "nftables" if host.rule and host.rule.table == "cni_hostport" else "backends"
-        return _by_sender(by_sender) + _lost(asked, _POD), way if open_ended else "kube", True
-    if takers == {_NEITHER}:
-        verdict = next(_traffic.paths(asked)).predicted.packet.verdict
+    open_ended = [a for a in traffic if len(by_sender[a.sender.name]) > 1]
+    if receivers == {_POD, _SERVICE} and all(w.depends_on_order for w in _traffic.all_paths(open_ended)):
+        case = "nftables" if host.rule and host.rule.table == "cni_hostport" else "backends"
+        return _by_sender(by_sender) + _lost(traffic, _POD), case if open_ended else "kube", True
+    if receivers == {_NEITHER}:
+        verdict = next(_traffic.all_paths(traffic)).predicted.packet.verdict
         return f"perhaps neither gets them as the rules stand ({verdict})", "unknown", False
-    doubts = [d for w in _traffic.paths(asked) for d in w.predicted.conditions]
-    open_end = f", which depends on whether {doubts[0]}" if doubts else ""
+    conditions = [d for w in _traffic.all_paths(traffic) for d in w.predicted.conditions]
+    open_end = f", which depends on whether {conditions[0]}" if conditions else ""
     return f"perhaps one of them gets every request{open_end}", "unknown", False
 
 
 def _by_sender(by_sender: dict[str, set[str]]) -> str:
-    """Who gets the requests, by where they come from. Each hook has an order of its own."""
+    """A clause about the receiver of the requests of each sender. Each hook has its own order."""
     if all(len(found) > 1 for found in by_sender.values()):
         hooks = ", and so do the node's own" if HERE in by_sender else ""
         return f"all requests that come in go to one of them{hooks}: {_LAST}"
     names = {OUTSIDE: "from outside", HERE: "of the node itself", POD: "of pods"}
-    told = []
+    clauses = []
     for takers, gets in (({_POD}, "the pod gets"), ({_SERVICE}, "the Service gets"), ({_POD, _SERVICE}, "one of them gets")):
         whose = [names[s] for s, found in by_sender.items() if found == takers]
         if whose:
-            told.append(f"{gets} the requests {' and '.join(whose)}" + (f" ({_LAST})" if len(takers) > 1 else ""))
-    return ", ".join(told)
+            clauses.append(f"{gets} the requests {' and '.join(whose)}" + (f" ({_LAST})" if len(takers) > 1 else ""))
+    return ", ".join(clauses)
 
 
 _LAST = "the one whose base chain was registered last, and a restart of kube-proxy or of the pod may change which one that is"
 
 
-def _lost(asked: Sequence[PredictedTraffic], taker: str) -> str:
-    """That requests which one of them takes do not arrive, for rules behind it refuse them."""
-    bad = (w for w in _traffic.paths(asked) if _taker(w) == taker and w.translated and w.predicted.packet.outcome in BAD)
-    way = next(bad, None)
-    return f"; not all of them arrive: {way.predicted.packet.verdict}" if way else ""
+def _lost(traffic: Sequence[PredictedTraffic], receiver: str) -> str:
+    """A clause that requests do not arrive at the receiver, because later rules refuse them; "" = they arrive."""
+    bad = (
+        w
+        for w in _traffic.all_paths(traffic)
+        if _receiver(w) == receiver and w.translated and w.predicted.packet.outcome in BAD
+    )
+    path = next(bad, None)
+    return f"; not all of them arrive: {path.predicted.packet.verdict}" if path else ""
 
 
 def _why_the_pod(state: NodeState, host: PortClaim) -> str:
-    if _way(state, host) == "ipvs-port":
+    if _case(state, host) == "ipvs-port":
         return "for portmap's rule translates it before IPVS is asked, wherever its jump stands"
     return "for portmap's rule comes first"
 
 
-def _way(state: NodeState, host: PortClaim) -> str:
+def _case(state: NodeState, host: PortClaim) -> str:
     mine, kube = _jumps(state, host)
-    if state.ipvs:
+    if state.is_ipvs_mode:
         return "ipvs-port"
     return "order" if mine and kube else "backends"
 
 
 def _elsewhere(state: NodeState, host: PortClaim) -> Iterator[Finding]:
-    """portmap's rule takes what is for other addresses than the node's."""
+    """The finding that portmap's rule takes requests to other addresses than the node's."""
     mine, kube = _jumps(state, host)
     if not mine or not host.ruleset or host.address:
         return
@@ -158,7 +165,7 @@ def _elsewhere(state: NodeState, host: PortClaim) -> Iterator[Finding]:
     if not anywhere and not taken:
         return
     tests = "--dst-type LOCAL" in mine.text
-    way = "ipvs" if tests else "order"
+    case = "ipvs" if tests else "order"
     shown = [host.shown, state.proof(mine, host.ruleset)] + ([state.proof(kube, host.ruleset)] if kube else [])
     shown += [FindingEvidence("object", f"{host.protocol} {host.port} is a port of {names}", "Kubernetes API")] if taken else []
     whom = names or "any other machine"
@@ -175,22 +182,22 @@ def _elsewhere(state: NodeState, host: PortClaim) -> Iterator[Finding]:
             f" {host.protocol} {host.port}{at} that starts on this node or passes it reaches the pod."
         ),
         proofs=tuple(shown),
-        check=_check(state, host, way),
-        cure=finding.cure(host.port, _pod(host), way),
+        check=_check(state, host, case),
+        cure=finding.cure(host.port, _pod(host), case),
     )
 
 
 def _takes(state: NodeState, host: PortClaim, address: str) -> bool:
-    """Whether every request to this address and the hostPort, of the node and of pods, reaches the pod on all ways."""
+    """Whether every request to this address and the hostPort, of the node and of pods, reaches the pod on all paths."""
     found = [
         _traffic.predict(state, s, address, host.port, host.protocol)
         for s in senders(state, "ip6" if ":" in address else "ip") if s.name != OUTSIDE and s.address != address
     ]  # fmt: skip
-    return bool(found) and all(a and all(_taker(w) == _POD for w in a.ways) for a in found)
+    return bool(found) and all(a and all(_receiver(w) == _POD for w in a.paths) for a in found)
 
 
 def _takes_of_others(state: NodeState, host: PortClaim, family: str) -> bool:
-    """The same for another machine: that by which this node reaches the world stands for all."""
+    """Whether requests to other machines reach the pod; the gateway of this node represents all other machines."""
     others = [s.address for s in senders(state, family) if s.name == OUTSIDE]
     return any(_takes(state, host, address) for address in others)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node does not forward: what comes for its pods from outside is thrown away by the routing, without any rule."""
+"""The node does not forward: packets from outside to its pods are dropped by the routing, without any rule."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SETTINGS = (("IPv4", "net/ipv4/ip_forward", False), ("IPv6", "net/ipv6/conf/all/
 def check(state: NodeState) -> Iterator[Finding]:
     node = state.cluster.store.this_node()
     for family, name, v6 in SETTINGS:
-        # A node has IPv6 pods only where it has a network for them.
+        # A node has IPv6 pods only if it has a network for them.
         used = any(":" in c for c in node.pod_cidrs) if v6 and node else not v6
-        if state.context.node.setting(name) == "0" and used and state.by_kube:
+        if state.context.node.setting(name) == "0" and used and state.has_kube_proxy:
             dotted = name.replace("/", ".")
             yield Finding(
                 name="",
                 key=(name,),
                 cause=(
-                    f"{dotted} is 0 on a node with kube-proxy's rules: the kernel throws away every {family} packet that is"
-                    f" for a pod and comes from outside, or from a pod and leaves the node."
+                    f"{dotted} is 0 on a node with kube-proxy's rules: the kernel drops every {family} packet that comes"
+                    f" from outside for a pod, or from a pod and leaves the node."
                 ),
                 proofs=(FindingEvidence("setting", f"{dotted} = 0", "/proc/sys"),),
                 check=f"`sysctl {dotted}`; `nstat -az IpForwDatagrams` does not grow.",

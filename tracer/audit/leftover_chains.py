@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains and rules that nobody needs any more, or that are there twice: what a program left when it went, or was interrupted.
+"""Chains and rules that are not needed any more, or exist twice, left by a program that was removed or interrupted.
 
-Chains that no rule leads to do no harm, so they are only said to be there. A hostPort's chain that is led to, for a pod that
-is gone, takes the port for ever; and of two equal jumps, or of two pods' hostPorts, the second never acts.
+Chains that no rule leads to do no harm, so they are only reported. A reachable chain of a hostPort, of a pod that is gone,
+takes the port forever. Of two equal jumps, or of the hostPorts of two pods, the second one never acts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tracer.model.rule import Rule, Ruleset
 from tracer.rules import operator_commands
 
 _OF_ALL = frozenset({"KUBE-NODEPORTS", "KUBE-NODE-PORT", "KUBE-EXTERNAL-SERVICES", "CNI-HOSTPORT-DNAT"})
-"""Chains with a rule for each Service or pod. (KUBE-MARK-MASQ is left by `kube-proxy --cleanup`, for others may use it.)"""
+"""Chains with a rule for each Service or pod. (`kube-proxy --cleanup` keeps KUBE-MARK-MASQ, for other programs may use it.)"""
 _OF_PODS = re.compile(r"CNI-[0-9a-f]{24}|CNI-(?:DN|SN)-[0-9a-f]{21}")
 NAMED = 5
-"""So many chains are named."""
+"""Most chains that are named."""
 REMOVED = 40
-"""For so many chains the commands that remove them are printed."""
+"""Most chains for which the commands that remove them are printed."""
 
 
 def check(state: NodeState) -> Iterator[Finding]:
@@ -34,7 +34,7 @@ def check(state: NodeState) -> Iterator[Finding]:
     yield from _repeated(state)
     claims: dict[tuple[int, str, str], list[PortClaim]] = defaultdict(list)
     for host in host_ports(state):
-        yield from _of_nobody(state, host)
+        yield from _of_missing_pod(state, host)
         claims[host.port, host.protocol, host.address].append(host)
     for same in claims.values():
         if len({c.target for c in same}) > 1:
@@ -42,7 +42,7 @@ def check(state: NodeState) -> Iterator[Finding]:
 
 
 def _unreached(state: NodeState) -> Iterator[Finding]:
-    """Chains that no way from a base chain leads to, however many jumps it has."""
+    """Chains that cannot be reached from a base chain, over any number of jumps."""
     for ruleset in state.installed.rulesets:
         reached = state.reach(ruleset).chains
         found = [rules[0] for key, rules in ruleset.chains.items() if rules and key not in reached and _of_an_object(key[2])]
@@ -61,8 +61,8 @@ def _leftover(state: NodeState, found: list[Rule], ruleset: Ruleset) -> Finding:
         name="",
         key=("unreached", ruleset.backend),
         cause=(
-            f"{len(found)} chain{'s' * plural} of Services or pods {'are' if plural else 'is'} left that no way from a base"
-            f" chain leads to: perhaps what they were for is gone. No packet meets them."
+            f"{len(found)} chain{'s' * plural} of Services or pods {'are' if plural else 'is'} left that cannot be reached"
+            f" from a base chain: perhaps the objects they were for are gone. No packet meets them."
         ),
         proofs=(
             *(state.proof(r, ruleset, state.owner(r, ruleset).text) for r in found[:NAMED]),
@@ -81,7 +81,7 @@ def _leftover(state: NodeState, found: list[Rule], ruleset: Ruleset) -> Finding:
 
 
 def _removal(state: NodeState, found: list[Rule], ruleset: Ruleset) -> str:
-    """How such chains are removed by hand: with the unreached ones that lead to them, for a chain in use cannot be removed."""
+    """How to remove such chains: together with unreachable ones that jump to them, for a chain in use cannot be removed."""
     reached = state.reach(ruleset).chains
     tables: dict[tuple[str, str], list[str]] = defaultdict(list)
     for rule in found:
@@ -100,7 +100,7 @@ def _removal(state: NodeState, found: list[Rule], ruleset: Ruleset) -> str:
 
 
 def _repeated(state: NodeState) -> Iterator[Finding]:
-    """The same jump twice in one base chain: two programs, or two versions of one, have written it."""
+    """The same jump twice in one base chain, written by two programs or by two versions of one."""
     for rule, ruleset in state.rules("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"):
         chain = ruleset.chain(rule.family, rule.table, rule.chain)
         first = next(r for r in chain if r.text == rule.text)
@@ -110,8 +110,8 @@ def _repeated(state: NodeState) -> Iterator[Finding]:
             name="",
             key=("twice", rule.family, rule.table, rule.chain, rule.text),
             cause=(
-                f"Rule {rule.number} of {rule.chain} ({rule.family} {rule.table}) is the same as rule {first.number}: what it"
-                f" leads to is gone through twice, and somebody has written it without looking."
+                f"Rule {rule.number} of {rule.chain} ({rule.family} {rule.table}) is the same as rule {first.number}: its"
+                f" target is traversed twice, and a program has added it without a check."
             ),
             proofs=(state.proof(first, ruleset), state.proof(rule, ruleset)),
             check="Two programs, or two versions of iptables, may write them: `iptables -V` on the node and in its pods.",
@@ -119,11 +119,11 @@ def _repeated(state: NodeState) -> Iterator[Finding]:
         )
 
 
-def _of_nobody(state: NodeState, host: PortClaim) -> Iterator[Finding]:
-    """A hostPort of a container that libcni does not know any more, at an address that no pod has."""
+def _of_missing_pod(state: NodeState, host: PortClaim) -> Iterator[Finding]:
+    """A hostPort of a container that libcni no longer knows, at an address that no pod has."""
     sandboxes, store = state.cluster.sandboxes, state.cluster.store
-    known = host.owner.kind == "Pod" or sandboxes.at(host.target) or not host.target
-    if known or not store.pods or store.by_pod_ip.all(host.target) or not store.this_node():
+    is_known = host.owner.kind == "Pod" or sandboxes.at(host.target) or not host.target
+    if is_known or not store.pods or store.by_pod_ip.all(host.target) or not store.this_node():
         return
     goes = _goes_to(state, host)
     if goes is False:
@@ -147,15 +147,15 @@ def _of_nobody(state: NodeState, host: PortClaim) -> Iterator[Finding]:
 
 
 def _goes_to(state: NodeState, host: PortClaim) -> bool | None:
-    """Whether every request to the hostPort goes to its pod's address: None when only some do, or that cannot be computed."""
+    """Whether every request to the hostPort goes to its pod's address; None = only some do, or not known."""
     v6 = bool(host.rule and host.rule.family == "ip6")
-    asked = _traffic.at_port(state, host.port, host.protocol, host.address, v6)
-    found = {w.target == host.target for w in _traffic.paths(asked)}
+    traffic = _traffic.at_port(state, host.port, host.protocol, host.address, v6)
+    found = {w.target == host.target for w in _traffic.all_paths(traffic)}
     return next(iter(found)) if len(found) == 1 else None
 
 
 def _deletes(claims: list[PortClaim]) -> str:
-    """The commands that delete the claims' rules, behind a colon."""
+    """The commands that delete the rules of the claims, after a colon."""
     found = [f"`{operator_commands.deletes(c.rule)}`" for c in claims if c.rule]
     return f": {', '.join(found)}" if found else ""
 

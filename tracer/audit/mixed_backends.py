@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of one program in two places: legacy and nft tables, or two modes of kube-proxy. Both act, and only one is kept up."""
+"""Rules of one program in two places: legacy and nft tables, or two modes of kube-proxy. Both act; only one is maintained."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from tracer.audit.state import NodeState
 from tracer.model.finding import Finding
 from tracer.model.rule import Rule, Ruleset
 
-STANDING = frozenset({"kubelet", "portmap"})
-"""Programs whose rules for no object are always the same, so never out of date: KUBE-FIREWALL, which a newer kube-proxy writes
-as kubelet does and `--cleanup` leaves in force (kubernetes pkg/proxy/iptables/proxier.go); CNI-HOSTPORT-MASQ, which portmap
-leaves when the last pod is gone."""
+CONSTANT = frozenset({"kubelet", "portmap"})
+"""Programs with constant rules, independent of objects, so never out of date: KUBE-FIREWALL, which a newer kube-proxy writes as
+kubelet does and `--cleanup` keeps (kubernetes pkg/proxy/iptables/proxier.go); CNI-HOSTPORT-MASQ, which portmap keeps after the
+last pod is gone."""
 
 _CLEANUP = {"kube-proxy": ": `kube-proxy --cleanup` of the version that wrote them, with the iptables of that back end"}
-"""How a program removes what it has left; the others have no command for it."""
+"""How a program removes its left rules; other programs have no command for it."""
 
 Met = tuple[Rule, Ruleset, int]
-"""A program's first rule in one place, the ruleset, and how many it has there."""
+"""(first rule of a program in one place, its ruleset, number of its rules there)."""
 
 
 def check(state: NodeState) -> Iterator[Finding]:
     places: dict[tuple[str, str], dict[str, Met]] = defaultdict(dict)
     for rule, ruleset in state.rules():
         owner = state.owner(rule, ruleset)
-        standing = owner.program in STANDING and owner.kind == "program"
-        if owner.program and owner.kind != "administrator" and not standing:
+        is_constant = owner.program in CONSTANT and owner.kind == "program"
+        if owner.program and owner.kind != "administrator" and not is_constant:
             where = _place(rule, ruleset, state)
             first, of, count = places[owner.program, rule.family].get(where, (rule, ruleset, 0))
             places[owner.program, rule.family][where] = first, of, count + 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule says that a Service of policy Local has no local endpoints, and its pods run here."""
+"""A rule treats a Service of policy Local as without local endpoints although its pods run here."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ _PORT = re.compile(r"\. (\d+)\b")
 
 
 def check(state: NodeState) -> Iterator[Finding]:
-    for owner, proto, number, shown in _said(state):
+    for owner, proto, number, shown in _without_endpoints(state):
         port = port_of(owner, proto, number, state.context)
         found = conflict(port, [shown], state.context) if port else None
         if found and port:
-            yield from _as_it_goes(state, port, found)
+            yield from _confirmed(state, port, found)
 
 
-def _as_it_goes(state: NodeState, port: ServicePort, found: Finding) -> Iterator[Finding]:
-    """The finding, if a request from outside is really refused; only likely where it is so on some ways, or is not known."""
+def _confirmed(state: NodeState, port: ServicePort, found: Finding) -> Iterator[Finding]:
+    """The finding, if a request from outside is refused; only likely if it is refused on some paths, or if that is not
+    known."""
     addresses = [(a, port.port) for a in (*port.external_ips, *port.balancer_ips)]
-    doors = [("", port.node_port)] if port.node_port else addresses
-    asked = [a for address, number in doors for a in _traffic.at_port(state, number, port.protocol, address)]
-    fates = {w.predicted.packet.outcome in BAD for a in asked if a.sender.name == OUTSIDE for w in a.ways}
+    targets = [("", port.node_port)] if port.node_port else addresses
+    traffic = [a for address, number in targets for a in _traffic.at_port(state, number, port.protocol, address)]
+    fates = {w.predicted.packet.outcome in BAD for a in traffic if a.sender.name == OUTSIDE for w in a.paths}
     if fates != {False}:
         yield replace(found, certain=found.certain and fates == {True})
 
 
-def _said(state: NodeState) -> Iterator[tuple[Owner, str, int, FindingEvidence]]:
-    """(whose, protocol, port or 0, what says so) of each rule or element that has no local endpoints."""
+def _without_endpoints(state: NodeState) -> Iterator[tuple[Owner, str, int, FindingEvidence]]:
+    """(owner, protocol, port or 0, evidence) of each rule or element for a Service without local endpoints."""
     for rule, ruleset in state.rules():
         if rule.comment.endswith("has " + NONE_HERE):
             owner = state.owner(rule, ruleset)
@@ -48,9 +49,9 @@ def _said(state: NodeState) -> Iterator[tuple[Owner, str, int, FindingEvidence]]
             yield owner, protocol(rule) or "tcp", number, state.proof(rule, ruleset, owner.text)
     for (family, table, name), found in (state.installed.nft.maps if state.installed.nft else {}).items():
         for element in found.elements.values() if (family, table, name) in state.maps and table == "kube-proxy" else ():
-            said = owner_of_element(element.text, state.cluster) if element.verdict == "drop" else None
+            owner_found = owner_of_element(element.text, state.cluster) if element.verdict == "drop" else None
             port = _PORT.search(element.text)
-            if said and NONE_HERE in said.detail and port:
+            if owner_found and NONE_HERE in owner_found.detail and port:
                 proto = next((k for k in element.key if k in ("tcp", "udp", "sctp")), "tcp")
                 shown = FindingEvidence("rule", f"element of map {family} {table} {name}: {element.text}", "nft")
-                yield said, proto, int(port[1]), shown
+                yield owner_found, proto, int(port[1]), shown

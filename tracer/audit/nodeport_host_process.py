@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process of the node listens on a port that is also a NodePort: it never sees what comes from outside."""
+"""A process of the node listens on a port that is also a NodePort: it gets no requests from outside."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def check(state: NodeState) -> Iterator[Finding]:
     for claim in node_ports(state):
         listener = _listener(state, claim.port, claim.protocol)
         if listener and not state.context.node.is_kube_proxy(listener.pid):
-            yield from _told(state, claim, listener)
+            yield from _findings(state, claim, listener)
 
 
-def _told(state: NodeState, claim: PortClaim, listener: ListeningSocket) -> Iterator[Finding]:
-    """What becomes of requests, as the predictor says; nothing where all of them reach the process."""
+def _findings(state: NodeState, claim: PortClaim, listener: ListeningSocket) -> Iterator[Finding]:
+    """The finding with the predicted outcome of requests; none if all of them reach the process."""
     v6 = bool(claim.rule and claim.rule.family == "ip6")
-    asked = _traffic.at_port(state, claim.port, claim.protocol, "", v6)
+    traffic = _traffic.at_port(state, claim.port, claim.protocol, "", v6)
     empty = not any(e.ready for e in state.cluster.store.endpoints.all((claim.owner.label, claim.protocol)))
-    by_sender = {a.sender.name: {_fate(w, empty) for w in a.ways} for a in asked}
+    by_sender = {a.sender.name: {_fate(w, empty) for w in a.paths} for a in traffic}
     fates = set().union(*by_sender.values())
     if fates == {REFUSES, REFUSED_BY_IPVS}:
         # The node's own requests come to IPVS before they come to the filter table.
@@ -44,11 +44,11 @@ def _told(state: NodeState, claim: PortClaim, listener: ListeningSocket) -> Iter
         fates = {_REFUSED}
     if fates == {_REACHES}:
         return
-    told = sorted(fates - {_REACHES}) or [claim.fate]
-    fate = told[0] if len(told) == 1 else claim.fate
+    others = sorted(fates - {_REACHES}) or [claim.fate]
+    fate = others[0] if len(others) == 1 else claim.fate
     found = conflict(claim.owner, listener, claim.protocol, fate, [claim.shown], state.context)
-    certain = bool(asked) and len(told) == 1 and "" not in fates and all(len(f) == 1 for f in by_sender.values())
-    reached = [_WHOSE[name] for name, f in by_sender.items() if _REACHES in f]
+    certain = bool(traffic) and len(others) == 1 and "" not in fates and all(len(f) == 1 for f in by_sender.values())
+    reached = [_SENDER_CLAUSES[name] for name, f in by_sender.items() if _REACHES in f]
     if reached and found.certain and certain:
         yield replace(found, cause=found.cause.replace(_NEVER, f", and the process sees only those {' and '.join(reached)}."))
         return
@@ -57,28 +57,28 @@ def _told(state: NodeState, claim: PortClaim, listener: ListeningSocket) -> Iter
 
 
 _NEVER = ", and the process never sees any of them."
-_WHOSE = {OUTSIDE: "from outside", HERE: "of the node itself", POD: "of pods"}
+_SENDER_CLAUSES = {OUTSIDE: "from outside", HERE: "of the node itself", POD: "of pods"}
 
 
-def _fate(way: TrafficPath, empty: bool) -> str:
-    """What becomes of a request, as a clause; "" when it is none of these. empty: no endpoint of the Service is known."""
-    packet = way.predicted.packet
-    if way.outcome == BY_IPVS:
+def _fate(path: TrafficPath, empty: bool) -> str:
+    """The outcome of a request, as a clause; "" = another outcome. `empty`: whether no endpoint of the Service is known."""
+    packet = path.predicted.packet
+    if path.outcome == BY_IPVS:
         return _BY_IPVS
     if packet.outcome == "rejected":
         by_ipvs = "by IPVS" in packet.verdict
         return REFUSED_BY_IPVS if by_ipvs else REFUSES if empty else _BY_A_RULE.format("refuses")
     if packet.outcome == "dropped":
-        said = any(NONE_HERE in f"{v.rule.comment if v.rule else ''} {v.element}" or v.element.endswith(": drop")
+        is_local_drop = any(NONE_HERE in f"{v.rule.comment if v.rule else ''} {v.element}" or v.element.endswith(": drop")
                    for h in packet.hops if h.rule_trace for v in h.rule_trace.hits)  # fmt: skip
-        return _DROPS if said or empty else _BY_A_RULE.format("drops")
-    if way.translated and way.owner and way.owner.kind == "Service":
+        return _DROPS if is_local_drop or empty else _BY_A_RULE.format("drops")
+    if path.translated and path.owner and path.owner.kind == "Service":
         return _SENDS
-    return _REACHES if any(h.socket for h in packet.hops) and not way.translated else ""
+    return _REACHES if any(h.socket for h in packet.hops) and not path.translated else ""
 
 
 def _listener(state: NodeState, port: int, protocol: str) -> ListeningSocket | None:
-    """Who listens on the port at an address that others reach the node by."""
+    """The socket that listens on the port at an address by which other machines reach the node."""
     addresses = sorted(a for a in state.cluster.local if not a.startswith("127.") and a != "::1")
     found = (state.context.node.listener(address, port, protocol) for address in addresses)
     return next(filter(None, found), None)

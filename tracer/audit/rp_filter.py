@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strict reverse path filtering on a tunnel: packets whose answer would leave by another interface are dropped in silence."""
+"""Strict reverse path filtering on a tunnel: packets are dropped without a trace if their route back is another interface."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STRICT = 1
 
 
 def check(state: NodeState) -> Iterator[Finding]:
-    for link in state.routes.links() if state.by_kube else ():
+    for link in state.routes.links() if state.has_kube_proxy else ():
         names = [f"net/ipv4/conf/{scope}/rp_filter" for scope in ("all", link.name)]
         values = [state.context.node.setting(name) for name in names]
         # The kernel takes the greater one of the two (ip-sysctl.rst); 2 is loose.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks look at: the rules in force, Kubernetes' objects, the node's own sockets and settings, its routes."""
+"""The input of the checks: the rules in force, Kubernetes' objects, the node's sockets and settings, its routes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,15 @@ from tracer.rules.reachability import Reachability
 
 @dataclass
 class NodeState:
-    """context: objects and the node, as findings have them. virtual, sets: of IPVS and ipset. uncomputed: why the predictor
-    could not say what happens to a packet, a clause each.
+    """The state of the node.
+
+    Attributes:
+        context: Objects and the node, as findings have them.
+        installed: The rules in force.
+        routes: The node's routes.
+        virtual: The virtual servers of IPVS.
+        sets: The ipsets.
+        uncomputed: Why a packet could not be predicted, one clause each.
     """
 
     context: FindingContext
@@ -41,12 +48,12 @@ class NodeState:
 
     @cached_property
     def predictor(self) -> PathPredictor:
-        """What says what happens to a packet (tracer/explain)."""
+        """The predictor of packets (tracer/predict)."""
         return PathPredictor(self.installed, self.routes, self.context.node, self.virtual, self.sets)
 
     @cached_property
     def _reaches(self) -> dict[int, Reachability]:
-        """By the ruleset's id: `installed` keeps them."""
+        """Reachability by the id of the ruleset; `installed` keeps the rulesets alive."""
         found = {}
         if self.installed.legacy:
             found[id(self.installed.legacy)] = Reachability(self.installed.legacy)
@@ -55,16 +62,16 @@ class NodeState:
         return found
 
     def reach(self, ruleset: Ruleset) -> Reachability:
-        """Which of its rules a packet can get to."""
+        """The reachable rules of a ruleset."""
         return self._reaches[id(ruleset)]
 
     @property
     def maps(self) -> set[ChainKey]:
-        """Verdict maps that a packet can be looked up in."""
+        """The reachable verdict maps."""
         return {key for reach in self._reaches.values() for key in reach.maps}
 
     def rules(self, *chains: str) -> Iterator[tuple[Rule, Ruleset]]:
-        """Every rule that a packet can get to, of both back ends; only of chains with these names if any are given."""
+        """All reachable rules of both back ends; only those of chains with these names, if any are given."""
         for ruleset in self.installed.rulesets:
             reach = self.reach(ruleset)
             for key in ruleset.chains:
@@ -73,18 +80,19 @@ class NodeState:
                         yield rule, ruleset
 
     def owner(self, rule: Rule, ruleset: Ruleset) -> Owner:
+        """The owner of a rule."""
         return owner_of(rule, ruleset, self.cluster)
 
-    def proof(self, rule: Rule, ruleset: Ruleset, whose: str = "") -> FindingEvidence:
-        """A rule that is there, and who told so."""
-        return stands(rule, self.installed.source(rule, ruleset), whose)
+    def proof(self, rule: Rule, ruleset: Ruleset, owner: str = "") -> FindingEvidence:
+        """Evidence of an installed rule, with the tool that printed it."""
+        return stands(rule, self.installed.source(rule, ruleset), owner)
 
     @property
-    def by_kube(self) -> bool:
-        """Whether kube-proxy has rules here: only then does Kubernetes' traffic go through this node."""
+    def has_kube_proxy(self) -> bool:
+        """Whether kube-proxy has rules here. Only then does traffic of Kubernetes pass this node."""
         return any(rule.chain in ("KUBE-SERVICES", "services") for rule, _ in self.rules("KUBE-SERVICES", "services"))
 
     @property
-    def ipvs(self) -> bool:
-        """Whether kube-proxy is in ipvs mode: its rules ask ipsets."""
+    def is_ipvs_mode(self) -> bool:
+        """Whether kube-proxy is in ipvs mode: its rules match ipsets."""
         return any("--match-set KUBE-" in rule.text for rule, _ in self.rules("KUBE-SERVICES"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kube-proxy in ipvs mode, and rules of its iptables mode that still act: they are asked before IPVS is.
+"""kube-proxy is in ipvs mode, and rules of its iptables mode still act: packets meet them before IPVS.
 
-A switch of the mode leaves KUBE-EXTERNAL-SERVICES and the filter table's KUBE-SERVICES, which INPUT, FORWARD and OUTPUT still
-lead to. A REJECT "has no endpoints" in them stays for ever, also when the Service has endpoints again.
+A change of the mode leaves KUBE-EXTERNAL-SERVICES and the filter table's KUBE-SERVICES, which INPUT, FORWARD and OUTPUT still
+jump to. A REJECT "has no endpoints" in them stays forever, also after the Service has endpoints again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
 
 SHOWN = 5
-"""So many rules are shown."""
+"""Most rules that are shown."""
 
 
 def check(state: NodeState) -> Iterator[Finding]:
-    if not state.ipvs:
+    if not state.is_ipvs_mode:
         return
     for ruleset in state.installed.rulesets:
         for family in ("ip", "ip6"):
@@ -71,14 +71,14 @@ def _tell(state: NodeState, ruleset: Ruleset, left: list[Rule]) -> Finding:
 
 
 def _lists(left: list[Rule]) -> str:
-    """The command that lists rules by their chains."""
+    """The command that lists these rules by their chains."""
     tables, chains = {r.table for r in left}, list(dict.fromkeys(r.chain for r in left))
     table = left[0].table if len(tables) == 1 else ""
     return f"{operator_commands.saves(left[0], table)} | grep {' '.join(f'-e {c}' for c in chains[:SHOWN])}"
 
 
 def _refuses(state: NodeState, rule: Rule, ruleset: Ruleset) -> tuple[str, FindingEvidence] | None:
-    """(what it refuses, the proof) of a rule that refuses requests on all ways although IPVS has real servers for them."""
+    """(address refused, evidence) of a rule that refuses requests on all paths although IPVS has real servers for them."""
     ports, proto = destination_ports(rule), protocol(rule) or "tcp"
     if rule.target not in ("REJECT", "DROP") or not ports:
         return None
@@ -86,10 +86,10 @@ def _refuses(state: NodeState, rule: Rule, ruleset: Ruleset) -> tuple[str, Findi
     real = state.virtual.real_servers(address, ports[0], proto) if address else None
     if not real:
         return None
-    asked = _traffic.at_port(state, ports[0], proto, address, rule.family == "ip6")
+    traffic = _traffic.at_port(state, ports[0], proto, address, rule.family == "ip6")
     # IPVS takes the node's own requests in OUTPUT, before the filter table.
-    ways = [w for a in asked if a.sender.name != HERE for w in a.ways]
-    if not ways or not all(w.met(rule) and w.predicted.packet.outcome in BAD for w in ways):
+    paths = [w for a in traffic if a.sender.name != HERE for w in a.paths]
+    if not paths or not all(w.is_met_by(rule) and w.predicted.packet.outcome in BAD for w in paths):
         return None
     owner = state.owner(rule, ruleset)
     at = format_endpoint(address, ports[0])

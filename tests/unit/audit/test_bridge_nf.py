@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bridged packets that pass by the rules, on a bridge of this node's pods."""
+"""Bridged packets that bypass the rules, on a bridge of this node's pods."""
 
 from __future__ import annotations
 

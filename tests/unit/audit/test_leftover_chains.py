@@ -45,7 +45,7 @@ def cluster() -> ClusterView:
 
 def test_a_chain_that_no_rule_leads_to_is_said_and_is_no_certain_finding() -> None:
     (told,) = found(f"{SERVICE} -j ACCEPT", "KUBE-SERVICES -j ACCEPT")
-    assert not told.certain and told.cause.startswith("1 chain of Services or pods is left that no way from a base chain")
+    assert not told.certain and told.cause.startswith("1 chain of Services or pods is left that cannot be reached")
     assert told.proofs[-1].text == f"no rule that a packet meets jumps to {SERVICE}"
     assert found("PREROUTING -j KUBE-SERVICES", f"KUBE-SERVICES -j {SERVICE}", f"{SERVICE} -j ACCEPT") == []
 
