@@ -107,9 +107,9 @@ def predict(state: NodeState, sender: Sender, address: str, port: int, protocol:
             state.uncomputed.append(why)
         return None
     # Paths with the same outcome may have rules of different owners.
-    every_path = [each for story in predicted_paths for each in story.with_twins()]
-    for story in every_path:
-        attribute(story.packet, state.cluster)
+    every_path = [each for path in predicted_paths for each in path.with_twins()]
+    for path in every_path:
+        attribute(path.packet, state.cluster)
     return PredictedTraffic(sender, query, tuple(TrafficPath(s) for s in every_path))
 
 

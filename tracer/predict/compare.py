@@ -62,8 +62,8 @@ def _rule(hop: Hop) -> str:
 
 def compare(predicted_paths: Sequence[PredictedPath], packet: Packet, netns: str = "node") -> PredictionCheck:
     """Compares a traced packet with the predicted path that agrees longest with it."""
-    every_path = [each for story in predicted_paths for each in story.with_twins()]
-    return max((_compare_path(story, packet, netns) for story in every_path), key=lambda c: (not c.difference, c.agreed))
+    every_path = [each for path in predicted_paths for each in path.with_twins()]
+    return max((_compare_path(path, packet, netns) for path in every_path), key=lambda c: (not c.difference, c.agreed))
 
 
 def _compare_path(predicted: PredictedPath, packet: Packet, netns: str) -> PredictionCheck:

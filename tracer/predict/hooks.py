@@ -134,7 +134,7 @@ class HookSimulator:
         by_first: dict[str, list[tuple[list[HookEntry], list[PathState]]]] = {}
         for order, states in behind:
             by_first.setdefault(order[0].name, []).append((order, states))
-        if all(len({_outcomes(moments, hook) for _, moments in same}) == 1 for same in by_first.values()):
+        if all(len({_outcomes(outcomes, hook) for _, outcomes in same}) == 1 for same in by_first.values()):
             # The order of the entries after the first one changes nothing.
             behind = [same[0] for same in by_first.values()]
         if len(behind) == 1:

@@ -211,7 +211,7 @@ class Evaluator:
         choices = key.choices if isinstance(key, RandomValue) else ((Fraction(1), key),)
         found = []
         for share, one in choices:
-            result = next((self.of(value) for wanted, value in pairs if self._fits(one, wanted)), UNKNOWN)
+            result = next((self.of(value) for member, value in pairs if self._fits(one, member)), UNKNOWN)
             found.append((share, result))
         return RandomValue(tuple(found)) if isinstance(key, RandomValue) else found[0][1]
 
