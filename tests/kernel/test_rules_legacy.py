@@ -18,8 +18,8 @@ from tracer.model.evidence import Evidence
 from tracer.model.filter import Filter
 from tracer.model.packet import Hop, Packet
 from tracer.rules.iptables.generations import GONE
-from tracer.rules.resolver import DECIDED_EARLIER
-from tracer.util.addresses import format_endpoint
+from tracer.rules.rule_resolver import DECIDED_EARLIER
+from tracer.util.endpoint_format import format_endpoint
 
 PACKETS = 120
 

@@ -32,7 +32,7 @@ def check(state: NodeState) -> Iterator[Finding]:
 
 def _as_it_goes(port: ServicePort, asked: list[PredictedTraffic], state: NodeState) -> Iterator[Finding]:
     """The finding, if requests are refused: certain where they are on every path, else only likely."""
-    outcomes = {path.predicted.packet.outcome for path in _traffic.paths(asked)}
+    outcomes = {path.predicted.packet.outcome for path in _traffic.all_paths(asked)}
     if not outcomes & _REFUSED:
         return
     fate = "dropped" if "dropped" in outcomes else "refused"

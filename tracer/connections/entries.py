@@ -12,15 +12,15 @@ from tracer.model.packet import Hop, Nat, Packet
 from tracer.model.timeline import Stage, TimelineEntry
 from tracer.packets import flooded_copies, icmp, purged
 from tracer.packets.outcome import BAD, is_benign
-from tracer.util.addresses import format_endpoint
+from tracer.util.endpoint_format import format_endpoint
 
 
-def entry(packet: Packet, way: str, remark: str = "") -> TimelineEntry:
-    """The step that a packet is. way, remark: as in Step."""
+def make_entry(packet: Packet, direction: str, remark: str = "") -> TimelineEntry:
+    """The timeline entry of a packet. direction, remark: as in TimelineEntry."""
     text = f"{packet.tcp_flags or icmp.error_name(packet) or packet.protocol}, {packet.length} B"
-    if "RST" in packet.tcp_flags or way == "!":
-        text += f", {sender(packet)}"
-    end = _end_of(packet)
+    if "RST" in packet.tcp_flags or direction == "!":
+        text += f", {format_sender(packet)}"
+    end = _format_end(packet)
     stages = tuple(_stages(packet))
     began = packet.hops[0].time
     fingerprint, bad = _fingerprint(packet, direction), packet.outcome in BAD
@@ -75,19 +75,18 @@ def _format_netns(netns: str) -> str:
 
 def _stages(packet: Packet) -> Iterator[Stage]:
     began = packet.hops[0].time
-    places = {False: packet.netns, True: packet.netns}  # its own, its copies'
-    decided, others = False, [h for h in packet.hops if flooded_copies.is_refused_copy(h)]
+    namespaces = {False: packet.netns, True: packet.netns}  # of the packet, of its copies
+    is_decided, foreign_copies = False, [h for h in packet.hops if flooded_copies.is_refused_copy(h)]
     for hop in packet.hops:
         if flooded_copies.is_refused_copy(hop):
-            if hop is others[0]:
-                text = f"{len(others)} {'copies' if len(others) > 1 else 'copy'} dropped in other namespaces (OTHERHOST)"
-                yield Stage(hop.time - began, places[False], text)
+            if hop is foreign_copies[0]:
+                copies = f"{len(foreign_copies)} {'copies' if len(foreign_copies) > 1 else 'copy'}"
+                text = f"{copies} dropped in other namespaces (OTHERHOST)"
+                yield Stage(hop.time - began, namespaces[False], text)
             continue
-        if (decided and _follows(hop)) or (
-            hop.clone and hop.drop and (is_benign(hop.drop) or purged.has_unknown_receiver(hop.drop))
-        ):
+        if is_decided and _repeats_decision(hop):
             continue
-        if hop.clone and hop.drop and (benign(hop.drop) or purged.undecided(hop.drop)):
+        if hop.clone and hop.drop and (is_benign(hop.drop) or purged.has_unknown_receiver(hop.drop)):
             continue
         is_decided = is_decided or (hop.what in ("table", "chain") and hop.verdict in ("DROP", "REJECT"))
         copy = " (copy)" * hop.clone
@@ -117,8 +116,8 @@ def _format_hop(hop: Hop) -> str:
         handshake = hop.handshake
         return f"{handshake.stage} {done}, accept queue {handshake.accept_queue}/{handshake.accept_limit}"
     if hop.socket:
-        who = f", {hop.socket.command} (pid {hop.socket.pid})" if hop.socket.pid else ""
-        return f"socket {hop.socket.state}".strip() + who
+        process = f", {hop.socket.command} (pid {hop.socket.pid})" if hop.socket.pid else ""
+        return f"socket {hop.socket.state}".strip() + process
     if hop.drop and not is_benign(hop.drop):
         return f"drop {hop.drop.reason or 'without a reason'} in {hop.drop.function or 'an unknown function'}"
     if hop.detail and hop.detail.what == "neighbour":

@@ -62,8 +62,8 @@ class ConnectionStage:
             output.note(f"{reason[0].upper()}{reason[1:]}.")
 
     def feed(self, packet: Packet) -> None:
-        """Takes a packet that is over."""
-        self._syns.feed(packet)
+        """Takes a closed packet."""
+        self._handshakes.feed(packet)
         if self._connections is not None and (packet.outcome in BAD or not icmp.is_neighbor_discovery(packet)):
             self._connections.feed(packet)
 

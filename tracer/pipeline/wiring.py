@@ -10,6 +10,7 @@ from tracer.kernel.late_modules import LateModules
 from tracer.kernel.session import Session
 from tracer.node.namespaces import Namespaces
 from tracer.pipeline.environment import Environment
+from tracer.rules import live_resolver
 from tracer.rules.rule_resolver import RuleResolver
 
 

@@ -81,7 +81,7 @@ class HookSimulator:
         entries: The entries of each hook, in order.
         routes: The node's routes.
         sets: The node's ipsets.
-        bridge_nf: Whether bridged packets pass iptables.
+        bridges: Names of the bridges that pass their packets to the IP hooks (bridging.seen_bridges).
     """
 
     query: PathQuery
@@ -192,7 +192,7 @@ class HookSimulator:
     def _rule_paths(self, entry: HookEntry, m: PathState) -> list[RulePath]:
         translated = any(h.nat and h.nat.kind == "DNAT" for h in m.hops)
         states = frozenset({"NEW", "DNAT"} if translated else {"NEW"})
-        context = _NodeContext(self.routes, self.sets, states, self.bridge_nf, m.assumed)
+        context = _NodeContext(self.routes, self.sets, states, self.bridges, m.assumed)
         return entry.simulate(self._packet_view(m), bool(m.ends.sport), context)
 
     def _packet_view(self, m: PathState) -> PacketView:

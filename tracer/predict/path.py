@@ -63,9 +63,8 @@ class PathPredictor:
         self._query = query
         if query.family not in self._entries:
             self._entries[query.family] = hook_entries(self.installed, query.family)
-        name = "ip6tables" if query.family == "ip6" else "iptables"
-        bridged = self.node.setting(f"net/bridge/bridge-nf-call-{name}") == "1"
-        self._hooks = HookSimulator(query, self._entries[query.family], self.routes, self.sets, bridged)
+        self._bridges = bridging.seen_bridges(self.node, self.routes.links(), query.family)
+        self._hooks = HookSimulator(query, self._entries[query.family], self.routes, self.sets, self._bridges)
         begun = PathState(Endpoints(query.src, query.sport, query.dst, query.dport))
         sent = self.routes.is_local(query.src) and not query.arrives
         states = self._sent(begun) if sent else self._arrived(begun)
@@ -90,8 +89,10 @@ class PathPredictor:
 
     def _arrived(self, state: PathState) -> list[PathState]:
         face = self._query.arrives or self.routes.to(state.ends.src).out
-        out = []
-        for m in self._hooks.through("PREROUTING", replace(state, in_iface=face)):
+        state = replace(state, in_iface=face)
+        route = self.routes.to(state.ends.dst, state.ends.src, face)
+        *out, routed = bridging.split(state, route, self.routes.links(), self._bridges)
+        for m in self._hooks.through("PREROUTING", routed):
             out += self._routed(m) if not m.ended else [m]
         return out
 

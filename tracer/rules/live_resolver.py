@@ -38,8 +38,8 @@ def watching(
         cache, why = None, ""
         if nft:
             try:
-                cache = SnapshotCache(wrap(stack.enter_context(live.watching(namespaces.own))))
-            except live.WatcherUnavailable as e:
+                cache = SnapshotCache(wrap(stack.enter_context(live_watcher.watching(namespaces.own))))
+            except live_watcher.WatcherUnavailable as e:
                 why = str(e)
         resolver = RuleResolver(legacy_rules(namespaces, watched, reader()), cache)
         if cache:

@@ -29,7 +29,7 @@ from tracer.node import netns, netns_cookie
 from tracer.node.namespaces import Namespaces
 from tracer.node.nfnetlink import Nfnetlink
 from tracer.packets.header_tracker import complete_events
-from tracer.rules.nftables import live, netlink_dump, reconstruct
+from tracer.rules.nftables import live_watcher, netlink_dump, reconstruct
 from tracer.rules.nftables.watcher import RulesetWatcher
 
 POD = "pod-b"

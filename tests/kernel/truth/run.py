@@ -29,8 +29,8 @@ from tracer.model.filter import Filter
 from tracer.model.rule import RuleTrace
 from tracer.node.namespaces import Namespaces
 from tracer.packets.header_tracker import complete_events
-from tracer.rules.live import legacy_rules
-from tracer.rules.resolver import RuleResolver
+from tracer.rules.live_resolver import legacy_rules
+from tracer.rules.rule_resolver import RuleResolver
 
 Key = tuple[object, ...]
 Account = dict[Key, Places]

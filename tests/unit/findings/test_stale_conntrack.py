@@ -12,7 +12,7 @@ from tests.support import findings as f
 from tests.support.nodes import node
 from tracer.model.finding import Finding
 from tracer.model.packet import Endpoints, Hop, Nat, Packet
-from tracer.rules.resolver import DECIDED_EARLIER
+from tracer.rules.rule_resolver import DECIDED_EARLIER
 
 ASKED = Endpoints(f.CLIENT, 40000, "192.168.56.10", 30285)
 DEAD, LIVE = replace(ASKED, dst="10.244.0.99", dport=8080), replace(ASKED, dst="10.244.0.11", dport=8080)

@@ -101,7 +101,7 @@ def follow(given: Given, limits: RunLimits | None = None, quiet: int = 0) -> tup
     out, stop = Written(), StopRequest()
     given.ask = stop.request
     run = Run(LiveSource(cast(Session, given)), PacketAssembler(hops(), idle_ns=quiet), out, limits or RunLimits())
-    run.follow(stop)
+    run.trace(stop)
     return run, out
 
 
@@ -174,7 +174,7 @@ def test_ctrl_c_ends_soon_and_what_is_left_is_counted(seconds: float, monkeypatc
 
     out = Written(end)
     run = Run(LiveSource(cast(Session, Given(many()))), PacketAssembler(hops(), idle_ns=0), out, RunLimits())
-    run.follow(stop)
+    run.trace(stop)
     assert [p.number for p in out.packets] == list(range(1, 2 * CHUNK_PACKETS + 1))
     assert (run.summary.packets, run.summary.unexplained) == (2 * CHUNK_PACKETS, MANY - 2 * CHUNK_PACKETS)
     assert status(run.summary, True) == 11, "nothing can be concluded"

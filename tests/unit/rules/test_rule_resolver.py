@@ -20,7 +20,8 @@ from tracer.packets.assembler import PacketAssembler
 from tracer.rules import rule_resolver as hits_module
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.save_join import SavedRules
-from tracer.rules.resolver import DECIDED_EARLIER, UNKNOWN_HEADER, UNSEEN, RuleResolver
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
+from tracer.rules.rule_resolver import DECIDED_EARLIER, UNKNOWN_HEADER, UNSEEN, RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)

@@ -199,7 +199,7 @@ def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rules_that_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording asks for the generations that packets met; those that never come do not add up."""
-    monkeypatch.setattr(resolver, "GENERATIONS_KEPT", 3)
+    monkeypatch.setattr(rule_resolver, "GENERATIONS_KEPT", 3)
     view = SnapshotCache(Known())
     of = RuleResolver(nft=view)
     for number in range(10):

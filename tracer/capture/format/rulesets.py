@@ -14,7 +14,7 @@ from tracer.capture.format.codec import MalformedRecord, from_json, to_json
 from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.rules.iptables.blob import BlobTable
 from tracer.rules.iptables.entry import MalformedTable
-from tracer.rules.iptables.reader import TableRequest, TableSnapshot, join_text
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot, join_text
 from tracer.rules.nftables.snapshot import Snapshot
 from tracer.rules.nftables.watcher import RulesetUpdate
 
@@ -40,8 +40,9 @@ def decode_reading(body: Any) -> TableSnapshot:
             return snapshot
         blob = base64.b64decode(stored["blob"])
         places = {k: v for k, v in stored["hooks"]}, {k: v for k, v in stored["underflows"]}
-        table = BlobTable(wanted.family, wanted.table, blob, *places)
-        return TableSnapshot(wanted, made.thread, made.began, made.ended, table, join_text(table, stored["text"]), made.why)
+        table = BlobTable(request.family, request.table, blob, *places)
+        text = join_text(table, stored["text"])
+        return TableSnapshot(request, snapshot.thread, snapshot.began, snapshot.ended, table, text, snapshot.why)
     except (KeyError, TypeError, ValueError, AttributeError, MalformedTable, RecursionError) as e:
         raise MalformedRecord(f"a reading of legacy rules ({e})") from e
 
@@ -75,12 +76,12 @@ def _encode_snapshot(snapshot: Snapshot) -> Any:
         "number": snapshot.number,
         "chains": chains,
         "policies": [[list(key), policy] for key, policy in ruleset.policies.items()],
-        "names": [[*key, name] for key, name in s.chains.items()],
-        "taken": s.taken,
-        "tables": [[handle, name] for handle, name in s.tables.items()],
-        "maps": [plain(found) for found in maps],
-        "lookups": [[*key, number[id(found)], at] for key, (found, at) in s.lookups.items()],
-        "throwing": [[*key, list(matches)] for key, matches in s.hotdrop_matches.items() if matches],
+        "names": [[*key, name] for key, name in snapshot.chains.items()],
+        "taken": snapshot.taken,
+        "tables": [[handle, name] for handle, name in snapshot.tables.items()],
+        "maps": [to_json(found) for found in maps],
+        "lookups": [[*key, number[id(found)], at] for key, (found, at) in snapshot.lookups.items()],
+        "throwing": [[*key, list(matches)] for key, matches in snapshot.hotdrop_matches.items() if matches],
     }
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracer.capture.format import migrations, schema, sqlite_journal
+from tracer.capture.format import migrations, record_checks, schema, sqlite_journal
 from tracer.capture.format.codec import MalformedRecord, unpack
 from tracer.capture.format.migrations import RecordRow
 from tracer.capture.format.record_layout import RecordLayout

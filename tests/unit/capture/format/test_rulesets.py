@@ -58,7 +58,7 @@ def test_an_nftables_reading_of_an_older_capture() -> None:
     del told[3]["tables"], told[3]["taken"], told[3]["throwing"]
     text = json.dumps(told)
     older = json.loads(text.replace(', "times_out": true', "").replace(', "flags": 16, "parts": {"tuple": [2]}', ""))
-    read = rulesets.change(older).snapshot
+    read = rulesets.decode_update(older).snapshot
     assert read and (read.tables, read.taken, read.hotdrop_matches) == ({}, 0, {})
     (verdicts, _) = read.lookups[3, 11]
     assert (verdicts.flags, verdicts.parts, verdicts.elements[0].times_out) == (0, (), False)
