@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen data classes and enums that the packages share. Must not know: how a value was obtained or is shown."""
+"""Frozen data classes and enums shared by the packages. Must not know: how a value is obtained or shown."""

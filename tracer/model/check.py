@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known about the machine before anything is attached to it, and where to look for it."""
+"""The result of one check of the machine, made before any probe is attached."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ State = Literal["ok", "degraded", "missing"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What works here, or not, and what that costs.
+    """Whether one thing works on this machine, and the consequence for a run.
 
-    subject: what it is about, in a word or two. text: the rest of the sentence. status: the exit status that a run
-    has because of it (docs/exit-status.md): 0 = a default run loses nothing, 1 = it loses something, more = it cannot
-    start.
+    Attributes:
+        subject: What was checked, in one or two words.
+        state: Whether it works.
+        text: The rest of the sentence.
+        status: The exit status that this result gives a run (docs/exit-status.md): 0 = a default run loses nothing,
+            1 = it loses something, more = it cannot start.
     """
 
     subject: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulated path depends on and cannot be computed."""
+"""Conditions of a predicted path: what it depends on and cannot be computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from fractions import Fraction
 
 @dataclass(frozen=True)
 class MatchResult:
-    """share: 0 = false, 1 = true, between: as the rule's own dice fall. doubt: the match, where it cannot be told, else ""."""
+    """The result of one match of a rule.
+
+    Attributes:
+        share: Probability that it matches: 0 = false, 1 = true, between = the rule decides at random (statistic).
+        doubt: The match, where its result cannot be computed; else "".
+    """
 
     share: Fraction = Fraction(1)
     doubt: str = ""
@@ -18,9 +23,14 @@ class MatchResult:
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that a way depends on and that cannot be computed. what: the match; holds: whether it is taken for true there;
-    where: in which rule. Without a rule, `what` is the whole clause. of: the question that it is one answer to, None = this
-    match of this rule; options: how many answers there are.
+    """One condition that a path depends on and that cannot be computed.
+
+    Attributes:
+        what: The match; without a rule, the whole clause.
+        holds: Whether the path assumes that it is true.
+        where: The rule, "" = no rule.
+        of: The question that this condition is one answer to; None = this match of this rule.
+        options: Number of possible answers.
     """
 
     what: str
@@ -31,14 +41,14 @@ class Condition:
 
     @property
     def group(self) -> Hashable:
-        """What all answers to the question have in common."""
+        """Identity of the question, equal for all its answers."""
         return self.of or (self.what, self.where)
 
     @property
     def text(self) -> str:
-        """As a clause behind "if"."""
+        """The clause that follows "if"."""
         return f"{self.what} is {'true' if self.holds else 'false'} in {self.where}" if self.where else self.what
 
 
 Assumed = frozenset[tuple[Hashable, bool]]
-"""What a way takes for true or false: a match with the packet as it was then."""
+"""Assumptions of a path: (match with the packet at that point, true or false)."""

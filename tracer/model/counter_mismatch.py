@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CounterMismatch:
-    """A counter of a namespace: how often the kernel counted during the run, and how often a packet of the run explains it."""
+    """A kernel counter of a namespace, compared with the packets of a run.
+
+    Attributes:
+        netns: The namespace.
+        counter: The counter's name.
+        counted: Increase of the counter during the run.
+        explained: Number of packets of the run that explain an increase.
+    """
 
     netns: str
     counter: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How sure a statement is."""
+"""The evidence for a statement: observed or derived."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Evidence(StrEnum):
-    """How something is known: a probe saw it, or it was computed from what probes saw."""
+    """How something is known: seen by a probe, or computed from what probes saw."""
 
     OBSERVED = "observed"
     DERIVED = "derived"

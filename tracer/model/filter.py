@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user wants to see, in the user's words."""
+"""The filter that the user's options describe."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ MAX_HOSTS = 256
 
 @dataclass(frozen=True)
 class Filter:
-    """A packet is wanted when it, or its connection's original or reply tuple, meets every condition that is set.
+    """Selects a packet when its header, or its connection's original or reply tuple, meets every condition that is set.
 
-    protocol: IP protocol number, 0 = any. family: 4, 6 or 0 = any. netns: inode of a namespace, 0 = any. ifindex: of an
-    interface in namespace if_netns, 0 = any. drops_only: only write events that end a packet.
+    Attributes:
+        ports: Wanted ports; empty = any.
+        hosts: Wanted networks; empty = any.
+        protocol: IP protocol number, 0 = any.
+        family: IP version, 4 or 6; 0 = any.
+        netns: Inode of a namespace, 0 = any.
+        ifindex: Index of an interface in namespace if_netns, 0 = any.
+        if_netns: Inode of the namespace of ifindex.
+        drops_only: Only write events that end a packet.
     """
 
     ports: tuple[int, ...] = ()
@@ -40,7 +47,11 @@ class Filter:
 
 
 def parse_host(text: str) -> Network:
-    """An address or a CIDR; host bits may be set, as in an interface's own notation."""
+    """Parses an address or a CIDR; host bits may be set, as in the notation of an interface.
+
+    Raises:
+        BadOption: The text is neither.
+    """
     try:
         return ipaddress.ip_network(text, strict=False)
     except ValueError as e:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of findings: what is wrong, and each thing that shows it, with how it is known."""
+"""Findings and their evidence."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FindingEvidence:
-    """One piece of evidence.
+    """One piece of evidence for a finding.
 
-    what: "packet", "rule", "server", "object", "process", "setting", "counter", "address", "route". evidence: how it is known:
-    "observed" or "derived" of what a packet met, else who told it: "Kubernetes API", "/proc/net/tcp", "CNI result cache".
+    Attributes:
+        what: "packet", "rule", "server", "object", "process", "setting", "counter", "address" or "route".
+        text: The evidence as a sentence.
+        evidence: How it is known: "observed" or "derived" for what a packet met, else the source: "Kubernetes API",
+            "/proc/net/tcp", "CNI result cache".
     """
 
     what: str
@@ -21,12 +24,20 @@ class FindingEvidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something is wrong, for one cause.
+    """One thing that is wrong, with one cause.
 
-    name: of the finding's file. key: tells causes apart: a second packet with the same key shows the same cause. cause: one
-    sentence. check: what to look at, cure: what would mend it. certain: nothing in it is a guess; where that is False the
-    cause is only the likely one, and cause says so. packets: how many show it, 0: it was found without traffic; first, last: ns
-    since the epoch, of those packets; numbers: `number` of the first ones.
+    Attributes:
+        name: Name of the finding's file.
+        key: Identity of the cause: another packet with the same key shows the same cause.
+        cause: The cause, one sentence.
+        proofs: The evidence.
+        check: What to look at.
+        cure: What would mend it.
+        certain: Nothing in it is a guess. If False, the cause is only the likely one, and `cause` says so.
+        packets: Number of packets that show it; 0 = found without traffic.
+        first: Time of the first of those packets, ns since the epoch.
+        last: Time of the last of them, ns since the epoch.
+        numbers: `number` of the first of them.
     """
 
     name: str

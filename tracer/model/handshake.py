@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of SYN verdicts: an attempt to connect, its cause, and the line that tells it."""
+"""Connection attempts: a SYN with its answers, its cause, and its verdict."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from tracer.model.packet import Endpoints, Hop, Packet
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a SYN ended as it did. name: in a word or two, the same for all SYNs of that cause. text: the whole of it.
+    """Why a SYN ended as it did.
 
-    good: the SYN got where it should, and was answered.
+    Attributes:
+        name: One or two words, the same for all SYNs with this cause.
+        text: The full description.
+        evidence: How the cause is known.
+        good: The SYN reached its destination and was answered.
     """
 
     name: str
@@ -25,14 +29,21 @@ class Cause:
 
 @dataclass
 class ConnectionAttempt:
-    """One SYN, and what came of it.
+    """One SYN and the packets that answered it.
 
-    again: SYNs of the same connection and sequence number before it. clients: how many were seen to share the source address
-    that a SNAT gave it, 0 = it has its own. synacks, acks, resets, errors: packets that answered it, oldest first: SYN-ACKs,
-    the client's last ACK, resets of either side, ICMP errors. doubtful: packets were lost while it was open, so that none was
-    seen proves nothing; unexplained: they are there, and the run ended before it explained them. partial: the run wrote only
-    what ends packets, and packets that open connections (--drops-only), so the client's last ACK is seen where a listener of
-    this machine gets it, and nowhere else.
+    Attributes:
+        syn: The SYN.
+        began: Time of the SYN, ns, CLOCK_MONOTONIC.
+        again: Number of earlier SYNs of the same connection with the same sequence number.
+        clients: Number of clients seen with the source address that SNAT gave this one; 0 = it keeps its own address.
+        synacks: SYN-ACKs, oldest first.
+        acks: The client's last ACKs of the handshake, oldest first.
+        resets: Resets of either side, oldest first.
+        errors: ICMP errors, oldest first.
+        doubtful: Packets were lost while the attempt was open, so a missing answer proves nothing.
+        unexplained: The answers were captured, but the run ended before it explained them.
+        partial: The run only wrote events that end a packet, and packets that open a connection (--drops-only). The
+            client's last ACK is then only seen where a listener of this machine receives it.
     """
 
     syn: Packet
@@ -53,31 +64,33 @@ class ConnectionAttempt:
 
     @property
     def reached(self) -> Endpoints:
-        """Its ends after the last rewrite that was seen."""
+        """The SYN's endpoints after the last observed rewrite."""
         return next((h.nat.after for h in reversed(self.syn.hops) if h.nat and not h.clone), self.syn.endpoints)
 
     @property
     def place(self) -> str:
-        """The namespace where the client's last ACK made the connection; else the one that the SYN was last seen in, of those
-        that it was for."""
+        """The namespace where the client's last ACK made the connection.
+
+        Without such an ACK: the last namespace of the SYN in which it was not a copy for another host.
+        """
         last = next((h for h in self._made if h.handshake), None)
         own = (h for h in reversed(self.syn.hops) if h.netns and not h.clone and not for_another_host(h.drop))
         return last.netns if last else next((h.netns for h in own), self.syn.netns)
 
     @property
     def where(self) -> str:
-        """ " in pod-a"; nothing for the node itself."""
+        """ " in pod-a"; "" for the node itself."""
         return f" in {self.place}" if self.place not in ("", "node") else ""
 
     @property
     def _made(self) -> list[Hop]:
-        """The hops of the last ACK that made the connection; none where that was not seen."""
+        """Hops, newest first, of the ACK that made the connection; empty if that was not seen."""
         made = [p for p in self.acks if p.handshake and p.handshake.stage == "ACK" and p.handshake.accepted]
         return [h for h in reversed(made[0].hops) if not h.clone] if made else []
 
     @property
     def process(self) -> str:
-        """The listener's process: "http-proxy (pid 219)", or "a listener" when it was not found."""
+        """The listener's process: "http-proxy (pid 219)"; "a listener" if the process was not found."""
         own = (h.socket for h in (*reversed(self.syn.hops), *self._made) if h.socket)
         found = next((socket for socket in own if socket.pid), None)
         return f"{found.command} (pid {found.pid})" if found else "a listener"
@@ -85,7 +98,19 @@ class ConnectionAttempt:
 
 @dataclass(frozen=True)
 class HandshakeVerdict:
-    """The one line of a SYN. time: of the SYN, ns since the epoch; after: ns from then to its answer, 0 = none seen."""
+    """The verdict on one SYN: one line of output.
+
+    Attributes:
+        number: Running number of the verdict, from 1.
+        time: Time of the SYN, ns since the epoch.
+        asked: Endpoints of the SYN as the client sent it.
+        reached: Endpoints after the last rewrite.
+        netns: The namespace where the SYN was first seen.
+        cause: Why it ended as it did.
+        again: Number of earlier SYNs of the same connection with the same sequence number.
+        after: Time from the SYN to its answer, ns; 0 = no answer seen.
+        attempt: The attempt itself.
+    """
 
     number: int
     time: int

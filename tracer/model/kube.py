@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of Kubernetes: an owner, a service port, an endpoint, a pod, a node."""
+"""Kubernetes objects as the tracer uses them: owner, service port, endpoint, pod, node."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose a rule, a rewrite or one end of a packet is.
+    """The owner of a rule, of a rewrite or of one endpoint of a packet.
 
-    kind: "Service", "Pod", "Node", "program" (a program's own rule, for no object), "administrator", "external", "unknown".
-    namespace, name, port: of the object; port by its name, "" when it has none. program: who wrote the rule, "" for an end.
-    detail: what of the owner it is: "NodePort 30285", "hostPort 3306", "KUBE-FIREWALL". target: where it leads:
-    "pod default/web-a (node-1)". cause: a clause, why it acted: what set the mark that it looks for. evidence: how all this
-    is known: "comment", "chain name", "API: chain hash", "CNI result cache".
+    Attributes:
+        kind: "Service", "Pod", "Node", "program" (a program's own rule, for no object), "administrator", "external" or
+            "unknown".
+        namespace: Namespace of the object.
+        name: Name of the object.
+        port: Name of the port, "" = the port has no name.
+        program: The program that wrote the rule; "" for an endpoint.
+        detail: The part of the owner: "NodePort 30285", "hostPort 3306", "KUBE-FIREWALL".
+        target: Where the rule leads: "pod default/web-a (node-1)".
+        cause: A clause that says why the rule acted: what set the mark that it tests.
+        evidence: How the owner is known: "comment", "chain name", "API: chain hash", "CNI result cache".
     """
 
     kind: str
@@ -34,7 +40,7 @@ class Owner:
 
     @property
     def label(self) -> str:
-        """The object as Kubernetes writes it: default/http-proxy:http, node-1; "" when there is none."""
+        """The object as Kubernetes writes it: default/http-proxy:http, node-1; "" = no object."""
         where = f"{self.namespace}/{self.name}" if self.namespace else self.name
         return f"{where}:{self.port}" if self.port else where
 
@@ -48,7 +54,7 @@ UNKNOWN = Owner("unknown")
 
 
 def _join(subject: str, owner: Owner) -> str:
-    """A chain's name stands right after the program that wrote it; whatever else is known is a clause."""
+    """Appends detail and cause to the subject: a chain's name directly, anything else as a clause."""
     if owner.detail:
         subject += f" {owner.detail}" if owner.detail.isupper() and " " not in owner.detail else f", {owner.detail}"
     if owner.cause:
@@ -94,7 +100,15 @@ _PHRASES: dict[str, Callable[[Owner], str]] = {
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One address behind a service port. pod: (namespace, name), ("", "") when it is no pod's. node: "" when not told."""
+    """One address behind a service port.
+
+    Attributes:
+        address: The IP address.
+        port: The port.
+        pod: (namespace, name) of the pod; ("", "") = the address belongs to no pod.
+        node: Name of the node, "" = not known.
+        ready: Whether the endpoint is ready.
+    """
 
     address: str
     port: int
@@ -104,17 +118,26 @@ class Endpoint:
 
     @property
     def text(self) -> str:
-        """Where it leads: pod default/web-a (node-1)."""
+        """The pod of the address, "pod default/web-a (node-1)"; "" = no pod."""
         return pod_text(*self.pod, self.node) if self.pod[1] else ""
 
 
 @dataclass(frozen=True)
 class ServicePort:
-    """One port of a Service: what kube-proxy makes its rules from.
+    """One port of a Service, the input of kube-proxy's rules.
 
-    port_name: "" when it has none. protocol: "tcp", "udp", "sctp". node_port, health_port: 0 when it has none.
-    cluster_ips: empty when headless. external_ips and balancer_ips as the Service has them. local: its
-    externalTrafficPolicy is Local.
+    Attributes:
+        namespace: Namespace of the Service.
+        name: Name of the Service.
+        port_name: Name of the port, "" = none.
+        protocol: "tcp", "udp" or "sctp".
+        port: The Service's port.
+        node_port: The NodePort, 0 = none.
+        health_port: The health check NodePort, 0 = none.
+        cluster_ips: The ClusterIPs; empty = headless.
+        external_ips: The external IPs of the Service.
+        balancer_ips: The load balancer's IPs of the Service.
+        local: externalTrafficPolicy is Local.
     """
 
     namespace: str
@@ -140,7 +163,14 @@ class ServicePort:
 
 @dataclass(frozen=True)
 class HostPort:
-    """A port of the node that a pod's container asks for. host: the address of the node, "" = all of them."""
+    """A hostPort of a pod's container.
+
+    Attributes:
+        port: The port on the node.
+        container_port: The container's port.
+        protocol: The protocol.
+        host: The node's address, "" = all addresses.
+    """
 
     port: int
     container_port: int
@@ -150,7 +180,17 @@ class HostPort:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod that lives: it has an address, and has not ended. host_network: its address is its node's."""
+    """A running pod: it has an address and has not terminated.
+
+    Attributes:
+        namespace: Its namespace.
+        name: Its name.
+        node: Name of its node.
+        addresses: Its IP addresses.
+        host_network: It uses the node's network, so its address is the node's.
+        host_ports: Its hostPorts.
+        ports: Its container ports.
+    """
 
     namespace: str
     name: str
@@ -166,7 +206,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class KubeNode:
-    """A node: its name, addresses, and the networks of its pods (CIDRs as the API writes them)."""
+    """A node: its name, its addresses, and its pod networks (CIDRs as the API writes them)."""
 
     name: str
     addresses: tuple[str, ...] = ()
@@ -174,5 +214,5 @@ class KubeNode:
 
 
 def pod_text(namespace: str, name: str, node: str) -> str:
-    """pod default/web-a (node-1)."""
+    """Formats a pod: "pod default/web-a (node-1)"."""
     return f"pod {namespace}/{name}" + (f" ({node})" if node else "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was lost or left out, counted by cause."""
+"""Lost events and shed packets, counted by cause."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ if TYPE_CHECKING:
     pass
 
 LEFT_OUT = "packet"
-"""What stands for a probe where whole packets were left out."""
+"""Value of Loss.probe for packets that were shed as a whole."""
 NO_ROOM = "the ring buffer was full"
-"""Why an event is lost whose number its packet lacks: the number is taken before there is found to be no room."""
+"""The cause of a loss that leaves a gap in the packet's event numbers: the number is taken before the space is reserved."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """`count` events of a probe lost since the counters were last read, or packets of which not one event was written (probe
-    LEFT_OUT). cpu -1 = not known by CPU. since, until: when the counter was read before, and now: it was lost in between; ns,
-    CLOCK_MONOTONIC, 0 = not known."""
+    """Events lost, or packets shed, since the counters were last read.
+
+    Attributes:
+        probe: The probe that lost events; LEFT_OUT = packets without any written event.
+        cpu: The CPU, -1 = not counted by CPU.
+        count: Number of events or packets.
+        why: The cause.
+        since: Time of the previous reading of the counter, ns, CLOCK_MONOTONIC; 0 = not known.
+        until: Time of this reading, ns, CLOCK_MONOTONIC; 0 = not known. The loss happened between the two.
+    """
 
     probe: str
     cpu: int
@@ -30,5 +37,5 @@ class Loss:
 
     @property
     def numbered(self) -> bool:
-        """Whether a later event of the same packet shows that this one is missing."""
+        """Whether a later event of the same packet shows the gap."""
         return self.why == NO_ROOM

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets for another link address, as the kernel says when it drops one."""
+"""Packets for the link address of another host, by the kernel's drop reason."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from tracer.model.packet import Drop
 
 
 def for_another_host(drop: Drop | None) -> bool:
-    """Whether a packet was dropped because its link address is another interface's."""
+    """Whether a packet was dropped because its link address belongs to another interface."""
     return bool(drop and drop.reason == "OTHERHOST")

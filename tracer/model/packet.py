@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns that every part shares: endpoints, hops, packets.
+"""Packets, their hops and endpoints: the data model that all packages share.
 
-A packet is one journey through the kernel: the hops it made, in order, and how it ended. Everything here is said in the
-operator's words; kernel names stay in tracer/kernel and in the fields that quote them (a drop's reason and function).
+A packet is one path through the kernel: its hops in order, and its outcome. Names here are the operator's; kernel names
+stay in tracer/kernel and in the fields that quote them (reason and function of a drop).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Endpoints:
-    """One direction of a conversation. Ports are 0 where the protocol has none."""
+    """Source and destination of one direction of a connection. Ports are 0 if the protocol has none."""
 
     src: str
     sport: int
@@ -34,9 +34,15 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class Flow:
-    """The packet's connection as conntrack knew it at its last hop.
+    """The packet's connection in conntrack at the packet's last hop.
 
-    state: NEW, ESTABLISHED, RELATED; reply: the packet goes in the reply direction. netns: the namespace that tracks it.
+    Attributes:
+        orig: The original tuple.
+        reply: The reply tuple.
+        state: NEW, ESTABLISHED or RELATED.
+        is_reply: The packet goes in the reply direction.
+        zone: The conntrack zone.
+        netns: The namespace that tracks the connection.
     """
 
     orig: Endpoints
@@ -49,7 +55,13 @@ class Flow:
 
 @dataclass(frozen=True)
 class Nat:
-    """A rewrite of the packet's header. kind: DNAT, SNAT, MASQUERADE, or "reverse DNAT", "reverse SNAT" for replies."""
+    """A rewrite of the packet's header.
+
+    Attributes:
+        kind: DNAT, SNAT, MASQUERADE; for replies "reverse DNAT", "reverse SNAT".
+        before: Endpoints before the rewrite.
+        after: Endpoints after it.
+    """
 
     kind: str
     before: Endpoints
@@ -58,10 +70,15 @@ class Nat:
 
 @dataclass(frozen=True)
 class Handshake:
-    """What a listener did with a segment of a handshake.
+    """The listener's decision on a segment of a handshake.
 
-    stage: "SYN", "ACK" (the last one) or "request". accepted: None when it could not be told. Queue lengths in connections.
-    cookie: a SYN was answered with a SYN cookie, and is kept nowhere.
+    Attributes:
+        stage: "SYN", "ACK" (the last segment) or "request" (a segment for a half-open connection).
+        accepted: Whether the listener accepted the segment; None = not known.
+        accept_queue: Length of the accept queue, connections.
+        accept_limit: Limit of the accept queue, connections.
+        syn_queue: Half-open connections of the listener.
+        cookie: The SYN was answered with a SYN cookie, so the kernel keeps no request for it.
     """
 
     stage: str
@@ -73,13 +90,20 @@ class Handshake:
 
     @property
     def accept_queue_full(self) -> bool:
-        """As the kernel's sk_acceptq_is_full: more waiting than the limit."""
+        """Whether more connections wait than the limit, as in the kernel's sk_acceptq_is_full."""
         return self.accept_queue > self.accept_limit
 
 
 @dataclass(frozen=True)
 class Socket:
-    """A socket that took a packet. inode 0: no process holds it (yet); pid 0: not found."""
+    """A socket that received a packet.
+
+    Attributes:
+        inode: Inode of the socket; 0 = no process holds it (yet).
+        state: TCP state.
+        pid: Process that holds it; 0 = not found.
+        command: Name of that process.
+    """
 
     inode: int
     state: str
@@ -89,22 +113,30 @@ class Socket:
 
 @dataclass(frozen=True)
 class DecisionDetail:
-    """What the kernel knew when it decided. what: see tracer/events/decision_detail.py, which also names the facts."""
+    """What the kernel knew when it decided.
+
+    Attributes:
+        what: The kind of detail; tracer/events/decision_detail.py has the kinds and names their facts.
+        facts: Values by name.
+    """
 
     what: str
     facts: Mapping[str, int | str]
 
     def number(self, name: str) -> int:
-        """A fact that is a number; 0 when it is not known."""
+        """A numeric fact; 0 = not known."""
         value = self.facts.get(name, 0)
         return value if isinstance(value, int) else 0
 
 
 @dataclass(frozen=True)
 class Drop:
-    """The end of a dropped packet: reason by the kernel's name ("" before 5.17), and the function that freed it.
+    """The drop of a packet.
 
-    after_socket: a socket had taken the packet before.
+    Attributes:
+        reason: The kernel's drop reason; "" before 5.17.
+        function: The kernel function that freed the packet.
+        after_socket: A socket had received the packet before.
     """
 
     reason: str
@@ -114,12 +146,18 @@ class Drop:
 
 @dataclass(frozen=True)
 class IpvsDecision:
-    """What IPVS did with a packet.
+    """The decision of IPVS on a packet.
 
-    virtual: address of the virtual server, "fwmark N" of one that goes by mark, "" when it dropped the packet and did not say
-    whose it was. protocol: "tcp". real: where the packet went, or came from; "" when there is no real server. persistent:
-    clients keep their real server. chosen: "now" by the scheduler for this packet, or "earlier"; evidence: whether that was
-    seen.
+    Attributes:
+        virtual: Address of the virtual server; "fwmark N" = selected by mark; "" = dropped, virtual server not known.
+        virtual_port: Port of the virtual server.
+        protocol: "tcp".
+        scheduler: Name of the scheduler.
+        persistent: Clients keep their real server.
+        real: Address of the real server that the packet went to or came from; "" = no real server.
+        real_port: Port of the real server.
+        chosen: "now" = the scheduler chose for this packet; "earlier" = for an earlier packet.
+        evidence: Whether that choice was seen.
     """
 
     virtual: str = ""
@@ -135,14 +173,32 @@ class IpvsDecision:
 
 @dataclass(frozen=True)
 class Hop:
-    """One thing that happened to a packet.
+    """One step of a packet: a hook, a table, a translation, a socket, a drop.
 
-    time: ns, CLOCK_MONOTONIC. what: "hook", "table", "chain", "nat", "nat-hook", "ipvs", "socket", "handshake", "clue" or
-    "drop"; of a packet that is only explained also "route", with the kernel's answer as its verdict. hook: PREROUTING and so
-    on, "" outside of netfilter. table: "filter", or "ip kube-proxy" for nftables; chain: an nftables base chain. verdict:
-    ACCEPT, DROP, REJECT, STOLEN, QUEUE, "" where there is none. reject: how it was answered. ipvs: what IPVS did, its rewrite
-    being in nat. walk: which rules acted; of a translation, those that decided it. from_conntrack: an earlier packet decided
-    it. owner: whose the rule is that decided, or the rewrite; None when nobody asked.
+    Attributes:
+        time: ns, CLOCK_MONOTONIC.
+        what: "hook", "table", "chain", "nat", "nat-hook", "ipvs", "socket", "handshake", "clue" (a decision detail) or
+            "drop"; in a predicted path also "route", with the kernel's answer as its verdict.
+        netns: The namespace.
+        hook: PREROUTING and so on, "" = outside of netfilter.
+        table: "filter"; with nftables "ip kube-proxy".
+        chain: The nftables base chain.
+        verdict: ACCEPT, DROP, REJECT, STOLEN, QUEUE; "" = none.
+        evidence: How the hop is known.
+        in_iface: Interface that the packet came in by, "" = none.
+        out_iface: Interface that it leaves by, "" = none.
+        mark: The packet mark.
+        reject: How REJECT answered the packet.
+        nat: The rewrite, also that of IPVS.
+        ipvs: The decision of IPVS.
+        handshake: The listener's decision.
+        socket: The socket that received the packet.
+        drop: The drop.
+        detail: The decision detail.
+        clone: The hop belongs to a copy of the packet.
+        rule_trace: Rules that acted; for a translation, the rules that decided it.
+        from_conntrack: An earlier packet of the connection decided the translation.
+        owner: Owner of the deciding rule or of the rewrite; None = not requested.
     """
 
     time: int
@@ -170,7 +226,7 @@ class Hop:
 
     @property
     def decisive(self) -> bool:
-        """Worth a line when only decisions are shown."""
+        """Whether the hop is shown when only decisions are shown."""
         if self.handshake and self.handshake.stage == "request":
             return self.handshake.accepted is False
         return self.what not in ("hook", "table", "chain", "nat-hook", "clue") or self.verdict not in ("ACCEPT", "")
@@ -178,15 +234,33 @@ class Hop:
 
 @dataclass
 class Packet:
-    """One packet's journey.
+    """One packet with its hops and its outcome.
 
-    number: the order in which packets ended. identity: of the kernel side, unique in a run. time: of the first hop, ns since
-    the epoch. verdict: how it ended, in words; outcome: the same as one word (see tracer/packets/outcome.py). complete: False
-    when a part of its way was lost; nothing may be concluded from what is absent then. src_owner, dst_owner: who its ends are,
-    None when nobody asked. untracked: "INVALID" or "UNTRACKED" when conntrack had no entry for it. continues: 0, or the `time`
-    of the packet that this is the rest of: it was quiet for so long in between that it was taken to be over. icmp: type and
-    code, None for other protocols. raw: its first bytes as it came in, from the IP header on; none without --snaplen.
-    unexplained: in a replay, how it is known that the recorded run ended before it explained this packet; None when it did.
+    Attributes:
+        identity: Identity given by the BPF programs, unique in a run.
+        time: Time of the first hop, ns since the epoch.
+        netns: Namespace of the first hop.
+        iface: Interface of the first event.
+        family: "IPv4" or "IPv6".
+        protocol: Name of the protocol, or its number.
+        endpoints: Source and destination at the first event.
+        tcp_flags: "SYN ACK" and the like, "" = not TCP.
+        length: Bytes from the IP header on.
+        seq: TCP sequence number.
+        flow: The conntrack connection; None = none.
+        hops: Hops in order.
+        verdict: How the packet ended, as a sentence.
+        outcome: How the packet ended, as one word (tracer/packets/outcome.py).
+        complete: False = a part of its path was lost; what is absent proves nothing then.
+        number: Order in which packets ended.
+        src_owner: Owner of the source; None = not requested.
+        dst_owner: Owner of the destination; None = not requested.
+        ack: TCP acknowledgement number.
+        untracked: "INVALID" or "UNTRACKED" if conntrack had no entry for the packet.
+        continues: `time` of the packet that this one continues, 0 = none. That packet was closed after the idle timeout.
+        icmp: ICMP type and code; None = other protocol.
+        raw: First bytes of the packet as it arrived, from the IP header on; empty without --snaplen.
+        unexplained: In a replay: the evidence that the recorded run ended before it explained this packet; None = explained.
     """
 
     identity: int
@@ -219,7 +293,7 @@ class Packet:
         return next((h.drop for h in reversed(self.hops) if h.drop and not h.clone), None)
 
     def detail(self, what: str) -> DecisionDetail | None:
-        """Its last clue of that kind."""
+        """The last decision detail of that kind."""
         return next((h.detail for h in reversed(self.hops) if h.detail and h.detail.what == what), None)
 
     @property

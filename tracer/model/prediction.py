@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of explain: one way that a packet may go, and how far it is told."""
+"""Predicted paths of the command explain, and the state of a path while it is computed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from tracer.model.packet import Endpoints, Hop, Packet
 
 @dataclass(frozen=True)
 class PredictedPath:
-    """One way that the packet may go. share: of all connections; doubts: on what it depends, a clause each. loose: (hook,
-    table, chain) of those whose place among others of the same priority is not known. notes: what is not known and changes
-    nothing, as which of two equal rules acts. twins: the same story by those other rules.
+    """One path that the packet may take.
+
+    Attributes:
+        packet: The packet with its predicted hops.
+        share: Share of all connections that take this path.
+        conditions: Conditions that the path depends on, one clause each.
+        loose: (hook, table, chain) of chains whose order among others of the same priority is not known.
+        notes: Unknowns that do not change the path, such as which of two equal rules acts.
+        twins: The same path by those other rules.
     """
 
     packet: Packet
@@ -26,7 +32,7 @@ class PredictedPath:
     twins: tuple[PredictedPath, ...] = ()
 
     def with_twins(self) -> Iterator[PredictedPath]:
-        """The story and all its twins."""
+        """Yields this path and all its twins."""
         yield self
         for twin in self.twins:
             yield from twin.with_twins()
@@ -34,9 +40,20 @@ class PredictedPath:
 
 @dataclass(frozen=True)
 class PathState:
-    """A story so far. mark: None = not known. in_face, out_face: the interfaces, "" = none. done: which ends ("dst", "src") are
-    translated, or will not be any more. assumed: what its doubts say of matches. twins: stories that come to the same, and
-    when. over: (sentence, outcome) of a story that has ended.
+    """State of a path while it is computed.
+
+    Attributes:
+        ends: Current endpoints.
+        mark: Packet mark; None = not known.
+        hops: Hops so far.
+        in_iface: Incoming interface, "" = none.
+        out_iface: Outgoing interface, "" = none.
+        done: Endpoints ("dst", "src") that are translated, or cannot be translated any more.
+        share: Share of all connections.
+        conditions: Conditions so far.
+        assumed: Results of matches that the conditions assume.
+        twins: (condition, path) pairs that lead to the same result.
+        ended: (sentence, outcome) of a path that has ended; None = it goes on.
     """
 
     ends: Endpoints
@@ -52,5 +69,5 @@ class PathState:
     ended: tuple[str, str] | None = None
 
     def end_with(self, sentence: str, outcome: str, *hops: Hop) -> PathState:
-        """The story with its end."""
+        """The path with its last hops and its outcome."""
         return replace(self, hops=(*self.hops, *hops), ended=(sentence, outcome))

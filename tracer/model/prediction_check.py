@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A predicted path compared with a packet that was traced."""
+"""Comparison of a predicted path with a traced packet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from tracer.model.prediction import PredictedPath
 
 @dataclass(frozen=True)
 class PredictionCheck:
-    """agreed: steps that are as told. difference: the first one that is not, as a sentence; "" = everything is as told."""
+    """The result of the comparison.
+
+    Attributes:
+        predicted: The predicted path.
+        agreed: Number of steps that agree.
+        difference: The first step that differs, as a sentence; "" = no difference.
+    """
 
     predicted: PredictedPath
     agreed: int

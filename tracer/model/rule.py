@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of rulesets: a rule and its place, a ruleset as it was at one moment, the walk of one packet through a table.
+"""Rules, snapshots of rulesets, and the trace of one packet through the rules of a table.
 
-Every back end (legacy iptables, iptables-nft, native nftables) reads its rulesets into these, and every reader of rules
-(owners, findings, output formats) knows only these.
+Every back end (legacy iptables, iptables-nft, native nftables) reads its rulesets into these classes. Owners, findings
+and output formats use only these classes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,22 @@ from dataclasses import dataclass, field
 from tracer.model.evidence import Evidence
 
 NFT_FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
-"""nftables' families as nft spells them, by number (NFPROTO_*)."""
+"""Families of nftables as nft spells them, by number (NFPROTO_*)."""
 
 
 @dataclass(frozen=True)
 class Rule:
     """One rule.
 
-    family: "ip", "ip6", "inet", "bridge", "netdev". number: its place in the chain, from 1, as `iptables -L --line-numbers`
-    counts. text: as its user would write it, without "-A CHAIN" (`iptables-save`) or the handle (`nft`). comment: "" when it
-    has none. target: the chain it jumps to or the target or verdict it ends in ("DNAT", "ACCEPT"), "" when it only counts.
-    handle: of nftables, 0 on legacy.
+    Attributes:
+        family: "ip", "ip6", "inet", "bridge" or "netdev".
+        table: Name of the table.
+        chain: Name of the chain.
+        number: Position in the chain, from 1, as in `iptables -L --line-numbers`.
+        text: The rule as a user writes it, without "-A CHAIN" (`iptables-save`) or the handle (`nft`).
+        comment: The comment, "" = none.
+        target: The chain it jumps to, or its target or verdict ("DNAT", "ACCEPT"); "" = it only counts.
+        handle: The nftables handle; 0 with legacy iptables.
     """
 
     family: str
@@ -37,15 +42,19 @@ class Rule:
 
 
 ChainKey = tuple[str, str, str]
-"""family, table, chain."""
+"""(family, table, chain)."""
 
 
 @dataclass(frozen=True)
 class Ruleset:
-    """All rules of one back end in one namespace, as they were at one moment.
+    """Snapshot of all rules of one back end in one namespace.
 
-    backend: "legacy" or "nft". generation: what the kernel calls this state (nft: generation id; legacy: one a table, joined).
-    chains: rules in order; empty chains are there too. policies: of base chains, "ACCEPT" or "DROP".
+    Attributes:
+        backend: "legacy" or "nft".
+        netns: Inode of the namespace.
+        generation: The generation (nft: generation id; legacy: one for each table, joined).
+        chains: Rules in order, by chain; empty chains are included.
+        policies: Policies of base chains, "ACCEPT" or "DROP".
     """
 
     backend: str
@@ -55,13 +64,13 @@ class Ruleset:
     policies: Mapping[ChainKey, str] = field(default_factory=dict)
 
     def chain(self, family: str, table: str, chain: str) -> tuple[Rule, ...]:
-        """Its rules; () when there is no such chain."""
+        """The rules of a chain; () = no such chain."""
         return self.chains.get((family, table, chain), ())
 
 
 @dataclass(frozen=True)
 class RuleLocation:
-    """Where in a chain: the rule's number from 1, 0 = the chain's policy."""
+    """A position in a chain: the number of the rule, from 1; 0 = the policy of the chain."""
 
     chain: str
     number: int
@@ -69,11 +78,15 @@ class RuleLocation:
 
 @dataclass(frozen=True)
 class RuleHit:
-    """A rule that acted on the packet, or the policy that did.
+    """A rule or a policy that acted on the packet.
 
-    path: from the base chain down to it: the places jumped from, then its own. rule: None for a policy. verdict: what it did:
-    "DNAT", "MARK", "ACCEPT", "RETURN" ... element: nftables: the map element that chose, "" elsewhere. hotdrop: why a match of
-    this rule threw the packet away, as a clause: the rule's own target did not act then; "" elsewhere.
+    Attributes:
+        path: From the base chain to this rule: the positions of the jumps, then the rule's own position.
+        rule: The rule; None = a policy.
+        verdict: What it did: "DNAT", "MARK", "ACCEPT", "RETURN" ...
+        evidence: How this is known.
+        element: nftables: the map element that chose the verdict; else "".
+        hotdrop: Why a match of this rule dropped the packet, as a clause; the rule's target did not act then. "" = no hotdrop.
     """
 
     path: tuple[RuleLocation, ...]
@@ -90,11 +103,13 @@ class RuleHit:
 
 @dataclass(frozen=True)
 class RuleTrace:
-    """The way of one packet through one table run.
+    """The rules that one packet met in one run of a table or chain.
 
-    visits: what acted, in order; the last one decided, unless `undecided`. possible: when it cannot be told which rule decided,
-    those that may have. undecided: why it cannot be told, as one clause; "" when it is known. ruleset: which these are of,
-    None when it could not be read.
+    Attributes:
+        hits: Rules that acted, in order; the last one decided, unless `undecided`.
+        possible: Candidates for the deciding rule, if it is not known.
+        undecided: Why the deciding rule is not known, as one clause; "" = it is known.
+        ruleset: The snapshot of the rules; None = it could not be read.
     """
 
     hits: tuple[RuleHit, ...] = ()
@@ -108,5 +123,5 @@ class RuleTrace:
 
 
 def format_path(places: Sequence[RuleLocation]) -> str:
-    """PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1; a policy has no number: FORWARD policy."""
+    """Formats a path: "PREROUTING 1 > KUBE-SERVICES 2 > KUBE-SEP-X 1"; a policy has no number: "FORWARD policy"."""
     return " > ".join(f"{p.chain} {p.number or 'policy'}" for p in places)

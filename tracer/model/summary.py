@@ -13,11 +13,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class RunSummary:
-    """What a run saw, counted. lost: events; outcomes: packets by outcome. findings: as they stand at the end.
+    """Totals of a run.
 
-    causes: SYNs by cause. differences: what the kernel counted, and what packets explain of it. timelines: how many there
-    were, and how many aged out. unexplained: packets that were seen when the run was made to end. unaddressed: packets that
-    were not written, for no event told their addresses.
+    Attributes:
+        packets: Number of packets.
+        incomplete: Packets with lost events.
+        events: Number of events.
+        lost: Lost events.
+        outcomes: Packets by outcome.
+        seconds: Duration of the run, s.
+        findings: The findings at the end of the run.
+        causes: SYNs by cause.
+        differences: Kernel counters that the packets do not explain in full.
+        timelines: Number of timelines, and of those that aged out.
+        unexplained: Packets that were seen but not explained, because the run was ended.
+        unaddressed: Packets that were not written, because no event had their addresses.
     """
 
     packets: int = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of timelines: a connection's identity, its steps, and the timeline they are on."""
+"""Timelines of connections: the key of a connection, its entries, and the timeline that holds them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from tracer.model.packet import Endpoints
 
 @dataclass(frozen=True)
 class ConnectionKey:
-    """What conntrack knows a connection by. netns: "" when nobody tracks it, and it is known by its ends alone."""
+    """The key of a connection, as in conntrack.
+
+    Attributes:
+        protocol: Name of the protocol.
+        orig: The original tuple.
+        zone: The conntrack zone.
+        netns: The namespace that tracks it; "" = not tracked, identified by its endpoints alone.
+    """
 
     protocol: str
     orig: Endpoints
@@ -20,7 +27,7 @@ class ConnectionKey:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Something that happened to a packet on its way. time: ns after the packet's first hop."""
+    """One step on a packet's path. time: ns after the packet's first hop."""
 
     time: int
     netns: str
@@ -29,12 +36,20 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One thing on a timeline.
+    """One entry of a timeline.
 
-    time: ns, CLOCK_MONOTONIC. kind: "packet", "conntrack", "change" or "verdict". way: "->" as the first packet, "<-" back, "!"
-    for an ICMP error, "" for what is no packet. text: what it is; end: how a packet ended; remark: "sent again (2nd), the
-    first ended: ...". bad: it did not get where it should. netns: where a packet was first seen; same: equal for what is one
-    packet.
+    Attributes:
+        time: ns, CLOCK_MONOTONIC.
+        kind: "packet", "conntrack", "change" or "verdict".
+        text: What happened.
+        direction: "->" = direction of the first packet, "<-" = the other direction, "!" = ICMP error, "" = not a packet.
+        end: How the packet ended.
+        remark: "sent again (2nd), the first ended: ...".
+        stages: The steps on the packet's path.
+        bad: The packet did not reach its destination.
+        number: `number` of the packet.
+        netns: The namespace where the packet was first seen.
+        same: Equal for entries of one packet.
     """
 
     time: int
@@ -52,14 +67,26 @@ class TimelineEntry:
 
 @dataclass
 class Timeline:
-    """A connection's steps that have not been told, oldest first.
+    """The timeline of one connection.
 
-    began: ns since the epoch, of its first packet; origin: the same in CLOCK_MONOTONIC; asked: its ends. packets: seen, also
-    those not kept; again: of them, sent again; lost: of them, those that did not get where they should. left_out: steps that
-    were not kept, between the first ones and the last. state: "open", "closed", "reset", "refused"; "answered" where nothing
-    is ever closed. whole: its SYN was seen. cause: of its latest SYN, "" while that is not known; good: that cause is. why: why
-    it is told now: "" at its end, else "quiet", "aged out", "the run ended". told: how many steps were told before. over:
-    nothing comes any more.
+    Attributes:
+        key: The connection.
+        began: Time of its first packet, ns since the epoch.
+        origin: The same time, ns, CLOCK_MONOTONIC.
+        asked: Endpoints of its first packet.
+        entries: Entries that have not been printed, oldest first.
+        packets: Packets seen, also those that were not kept.
+        retransmitted: Packets that were sent again.
+        lost: Packets that did not reach their destination.
+        left_out: Entries that were not kept, between the first ones and the last ones.
+        whole: The SYN was seen.
+        cause: Cause of the latest SYN, "" = not known yet.
+        good: Whether that cause is good.
+        state: "open", "closed", "reset" or "refused"; "answered" for protocols without an end.
+        why: Why it is printed now: "" = the connection ended, else "quiet", "aged out", "the run ended".
+        last: Time of the last event, ns, CLOCK_MONOTONIC.
+        printed: Number of entries printed before.
+        over: No more packets are expected.
     """
 
     key: ConnectionKey
@@ -82,5 +109,5 @@ class Timeline:
 
     @property
     def troubled(self) -> bool:
-        """Whether something of it did not go as it should."""
+        """Whether a packet was lost or retransmitted, or the SYN has a bad cause."""
         return bool(self.lost or self.retransmitted or (self.cause and not self.good))
