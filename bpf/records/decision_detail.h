@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* A record beside struct event: what the kernel knew at the moment it decided, where the decision alone does not say why.
+/* The decision detail record: what the kernel knew when it decided. It is written where the decision alone does not show the
+ * reason.
  *
- * It has the size of a short event, and what both have stands at one place: time, packet, object, netns, hop, kind, flags. A
- * clue belongs to a packet that is followed already, and says nothing of its header. tracer/events/decision_detail.py reads the
- * same lines. */
+ * It has the size of a short event. The fields that both have are at the same offsets: time, packet, object, netns, hop, kind,
+ * flags. A decision detail belongs to a tracked packet and has no header. tracer/events/decision_detail.py reads it. */
 
 enum decision_detail_kind {
-    DETAIL_LISTENER = 1,   /* a SYN comes to its listener; values: accept queue, its limit, SYN queue, tcp_max_syn_backlog */
-    DETAIL_TIME_WAIT = 2,  /* a SYN hit a connection in TIME_WAIT; values: newest timestamp of that one, seconds since */
-    DETAIL_TABLE_FULL = 3, /* conntrack's table had no room for the packet's connection, and none could be made */
-    DETAIL_CONFIRM = 4,    /* its connection was not put into conntrack's table: another with the same tuple was faster */
-    DETAIL_NEIGHBOUR = 5,  /* it waits until the next hop's link address is known; values: the next hop's address */
-    DETAIL_ROUTE = 6,      /* it has a route that leads nowhere; values: the route's errno */
-    DETAIL_RESET = 7,      /* it is answered with a TCP reset; values: enum sk_rst_reason; object: socket inode, 0 = no socket */
+    DETAIL_LISTENER = 1,   /* a SYN reaches its listener; values: accept queue, its limit, SYN queue, tcp_max_syn_backlog */
+    DETAIL_TIME_WAIT = 2,  /* a SYN hits a connection in TIME_WAIT; values: newest timestamp of that connection, its age in s */
+    DETAIL_TABLE_FULL = 3, /* conntrack's table is full, and no entry could be evicted for the packet's connection */
+    DETAIL_CONFIRM = 4,    /* conntrack did not insert the packet's connection: another one with the same tuple was first */
+    DETAIL_NEIGHBOUR = 5,  /* the packet waits for the link address of the next hop; values: address of the next hop */
+    DETAIL_ROUTE = 6,      /* the route of the packet is an error route; values: errno of the route */
+    DETAIL_RESET = 7,      /* a TCP reset answers the packet; values: enum sk_rst_reason; object: socket inode, 0 = no socket */
 };
 
 struct decision_detail {
     u64 time;        /* ns, CLOCK_MONOTONIC */
-    u64 packet;      /* the followed packet */
+    u64 packet;      /* identity of the tracked packet */
     u64 object;      /* RESET: socket inode */
     u32 netns;       /* inode of the network namespace */
     u32 values[4];   /* see enum decision_detail_kind */
-    u16 hop;         /* running number in its packet */
+    u16 hop;         /* running number of this event in its packet */
     u8 kind;         /* EVENT_CLUE */
     u8 flags;        /* enum event_flag, or-ed */
     u8 what;         /* enum decision_detail_kind */
-    u8 status;       /* LISTENER: tcp_syncookies; TIME_WAIT: enum tcp_tw_status; NEIGHBOUR: NUD_* bits; RESET: 1 = by a socket */
-    u8 state;        /* TIME_WAIT: 6, or 5 while it is FIN_WAIT2; RESET: TCP state of the socket; NEIGHBOUR: address family of the
+    u8 status;       /* LISTENER: tcp_syncookies; TIME_WAIT: enum tcp_tw_status; NEIGHBOUR: NUD_*; RESET: 1 = by a socket */
+    u8 state;        /* TIME_WAIT: 6, or 5 for FIN_WAIT2; RESET: TCP state of the socket; NEIGHBOUR: address family of the
                         next hop, 2 or 10, 0 = not known */
     u8 option_bytes; /* LISTENER, TIME_WAIT: bytes of TCP options */
     u32 spare;       /* zero */
-    u8 options[40];  /* LISTENER, TIME_WAIT: the SYN's TCP options as they were sent */
+    u8 options[40];  /* LISTENER, TIME_WAIT: TCP options of the SYN, as sent */
 };
 _Static_assert(sizeof(struct decision_detail) == SHORT_EVENT, "one slot");
 _Static_assert(__builtin_offsetof(struct decision_detail, kind) == __builtin_offsetof(struct event, kind), "kind");

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What is counted, by CPU: the reader maps this and sees every number without asking the kernel (tracer/kernel/loss_counters.py).
- * Programs of one CPU may interrupt each other between reading and writing; what they count is rare. */
+/* Loss counters, by CPU. The reader maps them and so reads them without a system call (tracer/kernel/loss_counters.py).
+ * Programs of one CPU may interrupt each other between reading and writing a counter; the counted events are rare. */
 
 #define COUNTER_KINDS 32
 #define COUNTER_ROWS 64
 #define PACKETS_SHED 31
 
 struct loss_counters {
-    u64 lost[COUNTER_KINDS];    /* events that found no room, by enum event_kind; the last: whole packets, see ring.h */
-    u64 kept[COUNTER_ROWS];     /* calls whose arguments were kept for their return, by row of the probe table */
-    u64 returned[COUNTER_ROWS]; /* of those, the ones that were seen to return */
+    u64 lost[COUNTER_KINDS];    /* events lost because the ring was full, by enum event_kind; last: shed packets, see ring.h */
+    u64 kept[COUNTER_ROWS];     /* calls with arguments kept for the return probe, by row of the probe table */
+    u64 returned[COUNTER_ROWS]; /* kept calls with an observed return, by row of the probe table */
 };
 
 BPF_F_TABLE("array", int, struct loss_counters, loss_counters, CPUS, BPF_F_MMAPABLE);

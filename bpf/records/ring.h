@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The ring that every record goes to. Nobody is woken: the reader comes by timer and drains all there is.
+/* The ring buffer of all records. Writing wakes no process: the reader drains the ring by a timer.
  *
- * How full it is, bcc's tables cannot ask (bpf_ringbuf_query wants the map itself). So the programs count what they write, and
- * the reader what it has taken out (tracer/kernel/ring_buffer.py), in bytes with the header of each record. */
+ * bcc's tables cannot query the fill level (bpf_ringbuf_query needs the map itself). So the programs count the bytes that they
+ * write, and the reader counts the bytes that it drains (tracer/kernel/ring_buffer.py), both with the header of each record. */
 
 BPF_RINGBUF_OUTPUT(events, RING_PAGES);
 
@@ -23,8 +23,8 @@ static __always_inline void count_written(u64 bytes)
         __sync_fetch_and_add(&f->written, bytes + RECORD_HEADER);
 }
 
-/* When the reader falls behind, each packet would lose some of its events, and none could be told whole. So while the ring is
- * nearly full new packets are left out (see core/skb_tracking.h), and its last quarter is for those that are under way. */
+/* When the reader falls behind, every packet would lose some of its events and be incomplete. So while the ring is nearly full
+ * new packets are shed (see core/skb_tracking.h); the last quarter of the ring is for the packets that have begun. */
 static __always_inline int nearly_full(void)
 {
     int zero = 0;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bytes of the ring buffer as typed events, laid out by bpf/records.
 
-Must not know: how events were caught, what they mean together.
+Must not know: how events were captured, what they mean together.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the C text lives: `bpf/` beside the package in a checkout, inside the package when installed."""
+"""Location of the C source: `bpf/` beside the package in a checkout, inside the package when installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def directory() -> Path:
-    """The directory that holds tracer.c and its headers."""
+    """The directory of tracer.c and its headers."""
     installed = _PACKAGE / "bpf"
     return installed if installed.is_dir() else _PACKAGE.parent / "bpf"
 
@@ -24,10 +24,14 @@ _INCLUDE = re.compile(r'^#include "([\w./]+)"$', re.M)
 
 
 def whole(name: str, generated: dict[str, str]) -> str:
-    """The text of `name` with its #include lines replaced by the files they name.
+    """The text of a file with its #include lines replaced by the included files.
 
-    bcc rewrites map calls in the main text only: what it includes from disk is compiled as it stands there, and fails to
-    load. `generated` are files made at start, by name. #line keeps the compiler's messages true.
+    bcc rewrites map calls in the main text only; a file that it includes from disk is compiled unchanged and fails to load.
+    #line directives keep the line numbers of compiler messages correct.
+
+    Args:
+        name: File of `bpf/`.
+        generated: Texts of the files generated at start, by name.
     """
     lines = []
     for number, line in enumerate((generated.get(name) or read(name)).splitlines(), 1):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the plain C structures and enums of `bpf/` as numpy types and Python enums.
 
-So a record has one description, the C one. Only fixed-width scalars and arrays of them, and structures made of those, are
-understood; anything else is an error, because a guess would decode garbage.
+So the C text is the only description of a record. Supported are fixed-width scalars, arrays of them, and structures of
+these. Anything else raises an error, because a guess would decode garbage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 
 
 class LayoutError(Exception):
-    """The C text does not follow the plain form that this reader knows."""
+    """The C text does not have the plain form that this reader supports."""
 
 
 def _body(text: str, kind: str, name: str) -> str:
@@ -58,13 +58,13 @@ def _dtype(text: str, name: str) -> np.dtype[Any]:
 
 @cache
 def dtype(file: str, name: str) -> np.dtype[Any]:
-    """numpy type of `struct name` in bpf/`file`; 16-byte u8 arrays (addresses) become V16, char arrays S."""
+    """The numpy type of `struct name` in bpf/`file`; 16-byte u8 arrays (addresses) become V16, char arrays S."""
     return _dtype(bpf_source.read(file), name)
 
 
 @cache
 def define(file: str, name: str) -> int:
-    """The number that `#define name` stands for in bpf/`file`."""
+    """The value of `#define name` in bpf/`file`."""
     return _defines(bpf_source.read(file))[name]
 
 

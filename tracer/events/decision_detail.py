@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a clue of the kernel's says, with its numbers named: each kind of clue has its function here, found by its name."""
+"""Decodes decision details into named facts: one function for each kind (bpf/records/decision_detail.h)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tracer.model.packet import DecisionDetail
 Facts = dict[str, int | str]
 
 TW_STATUS = ("nothing", "reset", "ack", "taken over")
-"""enum tcp_tw_status: how the kernel answers a segment that hits a connection in TIME_WAIT."""
+"""Names of enum tcp_tw_status: the kernel's answer to a segment that hits a connection in TIME_WAIT."""
 MSS, TIMESTAMP = 2, 8
 _TIME_WAIT_STATES = {5: "FIN_WAIT2", 6: "TIME_WAIT"}
 
 
 def read(row: Row) -> DecisionDetail:
-    """A clue by its kernel record."""
+    """Decodes one kernel record."""
     kind = DetailKind(row.what).name.removeprefix("DETAIL_")
     return DecisionDetail(kind.lower().replace("_", "-"), _READERS[row.what](row))
 
 
 def tcp_options(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """(kind, value) of each TCP option; stops where they are damaged."""
+    """Yields (kind, value) of each TCP option; stops at the first malformed one."""
     at = 0
     while at < len(raw) and raw[at] != 0:
         if raw[at] == 1:
@@ -49,14 +49,14 @@ def _options(row: Row) -> Facts:
 
 
 def _listener(row: Row) -> Facts:
-    """Queues in connections, as they were before this SYN; syncookies, syn_backlog: sysctls; tsval, mss: of the SYN."""
+    """Queue lengths in connections, before this SYN. syncookies, syn_backlog: sysctls. tsval, mss: of the SYN."""
     queue, limit, half_open, backlog = row.values
-    told: Facts = {"accept_queue": queue, "accept_limit": limit, "syn_queue": half_open, "syncookies": row.status}
-    return told | ({"syn_backlog": backlog} if backlog else {}) | _options(row)
+    facts: Facts = {"accept_queue": queue, "accept_limit": limit, "syn_queue": half_open, "syncookies": row.status}
+    return facts | ({"syn_backlog": backlog} if backlog else {}) | _options(row)
 
 
 def _time_wait(row: Row) -> Facts:
-    """ts_recent: the newest timestamp of the old connection, seconds: since then; neither if it had none. answer: TW_STATUS."""
+    """ts_recent: newest timestamp of the old connection; seconds: age of it, s; both absent = none. answer: see TW_STATUS."""
     recent, seconds, known, _ = row.values
     facts: Facts = {"answer": TW_STATUS[row.status] if row.status < len(TW_STATUS) else str(row.status)}
     facts["state"] = _TIME_WAIT_STATES.get(row.state, str(row.state))
@@ -72,8 +72,7 @@ def _confirm(row: Row) -> Facts:
 
 
 def _neighbour(row: Row) -> Facts:
-    """ipv4 or ipv6: the next hop's address. Captures of earlier versions do not tell its family, and have it as both. state:
-    NUD_* bits."""
+    """ipv4, ipv6: address of the next hop; captures of earlier versions lack the family and give both. state: NUD_* bits."""
     raw = struct.pack("=4I", *row.values)
     facts: Facts = {}
     if row.state in (0, socket.AF_INET):
@@ -84,12 +83,12 @@ def _neighbour(row: Row) -> Facts:
 
 
 def _route(row: Row) -> Facts:
-    """errno: the route's."""
+    """errno: error number of the route."""
     return {"errno": row.values[0]}
 
 
 def _reset(row: Row) -> Facts:
-    """reason: enum sk_rst_reason, 0 where the kernel has none; inode, state: of the socket that answers, absent without one."""
+    """reason: enum sk_rst_reason, 0 = the kernel has none. inode, state: the answering socket's, absent = no socket."""
     facts: Facts = {"reason": row.values[0]}
     if row.status:
         facts |= {"inode": row.object, "state": TCP_STATES[row.state] if row.state < len(TCP_STATES) else str(row.state)}

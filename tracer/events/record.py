@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event record as Python sees it: named tuples out of the arrays that the ring buffer gives.
+"""Event records as named tuples, made from the arrays that the ring buffer reader returns.
 
-The fields are those of `struct event` in bpf/records/event.h, which is where each is explained.
+The fields are those of `struct event`; bpf/records/event.h documents each of them.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ NOTHING: npt.NDArray[Any] = np.zeros(0, DTYPE)
 NO_ICMP_TYPE = cstruct.define("records/event.h", "NO_ICMP_TYPE")
 NO_VERDICT = cstruct.define("records/event.h", "NO_VERDICT")
 SLOT = cstruct.define("records/event.h", "SHORT_EVENT") + 8
-"""Bytes of a ring slot: a short event behind its ring header."""
+"""Size of a ring slot, bytes: a short event with its ring header."""
 _WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30
 
 _Event: Any = namedtuple("_Event", DTYPE.names or ())  # type: ignore[misc]
 Event = Any
-"""A row of a batch; fields by name, addresses as 16 bytes, names as bytes."""
+"""One row of a batch: fields by name, addresses as 16 bytes, names as bytes."""
 
 HIT_DTYPE = cstruct.dtype("records/nft_trace.h", "nft_rule_trace")
 Trace: Any = cstruct.enum("records/nft_trace.h", "nft_trace_kind")
 _NftHit: Any = namedtuple("_NftHit", HIT_DTYPE.names or ())  # type: ignore[misc]
 NftHit = Any
-"""A row whose kind is EVENT_NFT_RULE: the fields of struct nft_rule_trace (bpf/records/nft_trace.h)."""
+"""One row of kind EVENT_NFT_RULE: the fields of struct nft_rule_trace (bpf/records/nft_trace.h)."""
 DETAIL_DTYPE = cstruct.dtype("records/decision_detail.h", "decision_detail")
 DetailKind: Any = cstruct.enum("records/decision_detail.h", "decision_detail_kind")
 _Detail: Any = namedtuple("_Detail", DETAIL_DTYPE.names or ())  # type: ignore[misc]
 DecisionDetailRow = Any
-"""`object` of a row with kind EVENT_CLUE: the fields of struct decision_detail (bpf/records/decision_detail.h)."""
+"""`object` of a row of kind EVENT_CLUE: the fields of struct decision_detail (bpf/records/decision_detail.h)."""
 PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET, Kind.EVENT_RAW})
-"""Kinds that are no hop of their own: they tell more of the hop that comes after them."""
+"""Kinds that are no hop of their own; they add data to the hop that follows."""
 
 CUT = "…"
-"""Stands behind the beginning of a name that is longer than a record has room for."""
+"""Mark at the end of a name that a record had to cut."""
 NO_HOOK = 255
 HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 DEVICE_HOOKS = ("INGRESS", "EGRESS")
@@ -67,10 +67,14 @@ _MAPPED = b"\0" * 10 + b"\xff\xff"
 
 
 def unpack(slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-    """The events in ring slots (rows of SLOT bytes, from tracer/kernel/ring_buffer.py), in order, as an array of `struct
-    event`.
+    """Decodes ring slots into events.
 
-    Of a short event (Flag.FLAG_SAME) the fields from `joint1` on are zero.
+    Args:
+        slots: Array of shape (n, SLOT), from tracer/kernel/ring_buffer.py.
+
+    Returns:
+        The events in order, as an array of `struct event`. In a short event (Flag.FLAG_SAME) the fields from `joint1` on
+        are zero.
     """
     lengths = slots[:, :4].view("<u4").ravel()
     starts = np.flatnonzero((lengths != 0) & (lengths < DISCARDED))
@@ -84,7 +88,7 @@ def unpack(slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
 
 
 def count(slots: npt.NDArray[np.uint8]) -> int:
-    """How many events begin in these ring slots."""
+    """Number of events that begin in these ring slots."""
     return int(np.count_nonzero(slots[:, :4].view("<u4")))
 
 
@@ -93,7 +97,7 @@ _FRAGMENT = int(Flag.FLAG_FRAGMENT)
 
 
 def completed(short: Event, whole: Event) -> Event:
-    """A short event with the fields it left out, from the packet's last whole one."""
+    """A short event, completed with the fields of the packet's last whole event."""
     e: Event = _Event._make((*short[:_OWN], *whole[_OWN:]))
     if e.in_ifindex and e.out_ifindex and not whole.flags & _FRAGMENT:
         return e
@@ -102,7 +106,7 @@ def completed(short: Event, whole: Event) -> Event:
 
 
 def rewritten(e: Event) -> Event:
-    """A NAT event with the header that the rewrite makes: from the tuple of the connection's other direction, turned around."""
+    """A NAT event with the header after the rewrite: the inverted tuple of the connection's other direction."""
     src, sport, dst, dport = (
         (e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport)
         if e.manip & 2
@@ -116,7 +120,7 @@ def rewritten(e: Event) -> Event:
 
 
 def events(batch: npt.NDArray[Any]) -> Iterator[Event]:
-    """The rows of a batch, one at a time, each with the fields of its kind."""
+    """Yields the rows of a batch as named tuples with the fields of their kind."""
     hits, details = batch["kind"] == Kind.EVENT_NFT_RULE, batch["kind"] == Kind.EVENT_CLUE
     if not hits.any() and not details.any():
         return map(_Event._make, batch.tolist())
@@ -126,15 +130,15 @@ def events(batch: npt.NDArray[Any]) -> Iterator[Event]:
         for place, row in zip(places.tolist(), batch[places].view(dtype).tolist(), strict=True):
             rows[place] = make(row)
     for place in np.flatnonzero(details).tolist():
-        rows[place] = _with_clue(batch[place : place + 1])
+        rows[place] = _with_detail(batch[place : place + 1])
     return iter(rows)
 
 
 _BLANK: Event = _Event._make(np.zeros(1, DTYPE).tolist()[0])
 
 
-def _with_clue(row: npt.NDArray[Any]) -> Event:
-    """An event without a header, which has its clue as `object`."""
+def _with_detail(row: npt.NDArray[Any]) -> Event:
+    """An event without a header; its `object` is the decision detail."""
     short = np.ascontiguousarray(row).view(np.uint8)[: DETAIL_DTYPE.itemsize].view(DETAIL_DTYPE)
     detail: Any = _Detail._make(short.tolist()[0])
     detail = detail._replace(values=tuple(map(int, detail.values)), options=bytes(detail.options))
@@ -144,7 +148,7 @@ def _with_clue(row: npt.NDArray[Any]) -> Event:
 
 @lru_cache(maxsize=65536)
 def address(raw: bytes) -> str:
-    """The text of a 16-byte address; IPv4-mapped ones as IPv4."""
+    """The text of a 16-byte address; IPv4-mapped addresses as IPv4."""
     if raw.startswith(_MAPPED):
         return socket.inet_ntop(socket.AF_INET, raw[12:])
     return socket.inet_ntop(socket.AF_INET6, raw)
@@ -156,12 +160,12 @@ def _ends(src: bytes, sport: int, dst: bytes, dport: int, with_ports: bool) -> E
 
 
 def header(e: Event) -> Endpoints:
-    """Both ends as the packet's own header had them."""
+    """The endpoints in the packet's own header."""
     return _ends(e.src, e.sport, e.dst, e.dport, e.protocol in WITH_PORTS)
 
 
 def original(e: Event) -> Endpoints:
-    """Conntrack's original tuple. An ICMP error about a connection carries that connection's ports."""
+    """Conntrack's original tuple. For an ICMP error about a connection it has the ports of that connection."""
     return _ends(e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport, e.protocol in WITH_PORTS or e.ct_info in (1, 4))
 
 
@@ -184,13 +188,13 @@ def tcp_flags(e: Event) -> str:
 
 
 def icmp(e: Event) -> tuple[int, int] | None:
-    """Type and code of an ICMP message, which stand where ports would; None for what is none, or too short to have them."""
+    """Type and code of an ICMP message, stored in the port fields; None = not ICMP, or too short."""
     known = e.protocol in ICMP and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_FRAGMENT)
     return (e.dport >> 8, e.dport & 255) if known and e.dport != NO_ICMP_TYPE else None
 
 
 def hook(e: Event) -> str:
-    """Its name; a bridge's are named as IP's, and the family of its table tells them apart."""
+    """Name of the hook. Hooks of bridges have the names of IP's hooks; the family of the table distinguishes them."""
     hooks = DEVICE_HOOKS if e.pf == NETDEV else HOOKS
     if e.hook < len(hooks):
         return hooks[e.hook]
@@ -198,12 +202,12 @@ def hook(e: Event) -> str:
 
 
 def run(e: Event) -> int:
-    """Of an EVENT_CHAIN: what the hits of its run have in `run`; 0 = not known."""
+    """Run of an EVENT_CHAIN, equal to `run` of the rule hits in that run; 0 = not known."""
     return int(e.accept_len | e.accept_max << 32)
 
 
 def verdict(e: Event) -> str:
-    """Its word; "" where there is none yet."""
+    """Name of the verdict; "" = none yet."""
     if e.verdict == NO_VERDICT:
         return ""
     return VERDICTS[e.verdict] if e.verdict < len(VERDICTS) else str(e.verdict)

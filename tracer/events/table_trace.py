@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two records that stand between the events in the ring buffer, as Python sees them (bpf/records/table_trace.h)."""
+"""Table traces and table generations: two further records of the ring buffer (bpf/records/table_trace.h)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,22 @@ WATCHED, REPLACED = (
     cstruct.define("records/table_trace.h", "STEPS_REPLACED"),
 )
 RECORDS = cstruct.define("records/table_trace.h", "STEPS_RECORDS")
-"""In the state of a TABLE event."""
+"""Mask of the number of table trace records, in `state` of a TABLE event."""
 Shape = cstruct.enum("records/table_trace.h", "header_shape")
 SHAPE_AT, SHAPE_MASK = cstruct.define("records/table_trace.h", "STEPS_SHAPE"), 7
 
 
 @dataclass(frozen=True)
 class TableTrace:
-    """What one record says of a table run. steps: (offset in the blob, 0 false, 1 true, 2 unknown, 3 target). count: of all.
+    """One record of a run of an iptables table.
 
-    hotdrop: number of the step, from 1, in which a match threw the packet away; 0 = none did, None = not known.
+    Attributes:
+        mark: Packet mark when the table began.
+        count: Number of steps of the whole run.
+        first: Number of the first step in this record.
+        jumps: Offsets of the jump rules in the rule blob, bytes.
+        steps: (offset in the rule blob in bytes, result); result: 0 false, 1 true, 2 unknown, 3 target.
+        hotdrop: Number, from 1, of the step in which a match dropped the packet; 0 = no hotdrop, None = not known.
     """
 
     mark: int
@@ -45,7 +51,16 @@ class TableTrace:
 
 @dataclass(frozen=True)
 class TableLookup:
-    """A table was looked up by a thread: `object` is the rule blob it had. time: ns, CLOCK_MONOTONIC. family: "ip" or "ip6"."""
+    """A thread looked up a table.
+
+    Attributes:
+        time: ns, CLOCK_MONOTONIC.
+        thread: Thread id.
+        netns: Inode of the namespace.
+        family: "ip" or "ip6".
+        table: Name of the table.
+        object: Address of the rule blob in force.
+    """
 
     time: int
     thread: int
@@ -57,7 +72,15 @@ class TableLookup:
 
 @dataclass(frozen=True)
 class TableReplaced:
-    """The rules of a table were replaced by a thread."""
+    """A thread replaced the rules of a table.
+
+    Attributes:
+        time: ns, CLOCK_MONOTONIC.
+        thread: Thread id.
+        before: Address of the old rule blob.
+        object: Address of the new rule blob.
+        table: Name of the table.
+    """
 
     time: int
     thread: int
@@ -67,7 +90,7 @@ class TableReplaced:
 
 
 def split(batch: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """(events, records of steps, records of rulesets) of a batch, each in the order they were written."""
+    """Splits a batch into events, table traces and table generations, each in the order of writing."""
     steps, rulesets = batch["kind"] == Kind.EVENT_STEPS, batch["kind"] == Kind.EVENT_RULESET
     if not steps.any() and not rulesets.any():
         return batch, np.empty(0, STEPS), np.empty(0, RULESET)
@@ -81,9 +104,9 @@ def event(row: Any) -> record.Event:
 
 
 def noted(rows: npt.NDArray[Any]) -> Iterator[tuple[int, int, TableTrace]]:
-    """(packet, time, what was noted) of each record of steps.
+    """Yields (packet, time, trace) of each table trace record.
 
-    Copies of a packet that is flooded have its identity and hop number, and one after another the same buffer: the time tells.
+    Copies of a flooded packet have its identity and hop number, and use the same buffer in turn; the time distinguishes them.
     """
     for row in rows:
         count, first = int(row["count"]), int(row["first"])
@@ -96,7 +119,7 @@ def noted(rows: npt.NDArray[Any]) -> Iterator[tuple[int, int, TableTrace]]:
 
 
 def changes(rows: npt.NDArray[Any]) -> Iterator[TableLookup | TableReplaced]:
-    """What each record of a ruleset tells; those of other families than IPv4 and IPv6 are left out."""
+    """Yields the lookup or replacement of each table generation record; only IPv4 and IPv6."""
     for row in rows:
         time, thread, now = int(row["time"]), int(row["thread"]), int(row["object"])
         if row["before"]:
