@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* k8snet-trace, in the kernel. One header a subsystem, in the order a packet meets them.
+/* The kernel part of k8snet-trace. One header for each subsystem, in the order in which a packet meets them.
  *
- * No kernel header is included anywhere: structs.h holds the few structures used here, at the offsets that the running
- * kernel's BTF gives, and plan.h says which probe is attached to which function. Both are generated at start, by
- * tracer/kernel/struct_layouts.py and tracer/kernel/attach_plan.py. */
+ * No kernel header is included: structs.h has the few structures used here, at the offsets from the running kernel's BTF, and
+ * plan.h has the function that each probe is attached to. Both are generated at start, by tracer/kernel/struct_layouts.py and
+ * tracer/kernel/attach_plan.py. */
 
-/* What the kernel is told: it gives helpers such as bpf_probe_read_kernel and bpf_ktime_get_ns to programs under the GPL alone, and
- * takes only the names in include/linux/license.h. This text is under Apache-2.0 OR GPL-2.0-only; here the latter counts. bcc makes
- * the program's license section of this macro (and would say GPL without it). */
+/* License of the programs. The kernel allows helpers such as bpf_probe_read_kernel and bpf_ktime_get_ns only to GPL programs,
+ * and accepts only the names in include/linux/license.h. This text is under Apache-2.0 OR GPL-2.0-only; here the latter
+ * applies. bcc makes the license section of the program from this macro (its default is GPL). */
 #define BPF_LICENSE GPL
 
 #include "structs.h"

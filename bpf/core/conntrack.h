@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The connection of a packet: skb->_nfct leads to the conntrack entry, whose two tuples are the original direction and
- * the reply direction. NAT is nothing but a reply tuple that is not the original one turned around. */
+/* The connection of a packet: skb->_nfct points to the conntrack entry with two tuples, the original direction and the reply
+ * direction. With NAT the reply tuple differs from the inverted original tuple. */
 
 #define NFCT_POINTER (~7ULL) /* the low bits of _nfct are enum ip_conntrack_info (NFCT_PTRMASK) */
 
@@ -8,7 +8,7 @@
 enum { IP_CT_RELATED = 1, IP_CT_NEW = 2, IP_CT_RELATED_REPLY = 4 };
 
 #ifdef HAVE_nf_conn
-/* The destination address is only 4-aligned in its tuple, and the verifier wants stack accesses aligned. */
+/* The destination address is only 4-aligned in its tuple, and the verifier requires aligned stack accesses. */
 static __always_inline void copy_parts(union address *to, const u8 *from)
 {
     const u32 *parts = (const u32 *)from;
@@ -37,7 +37,7 @@ static __always_inline void read_tuple(struct tuple *to, const u8 *hash)
     }
 }
 
-/* Fills both tuples, original and reply; returns 0 when the packet has no conntrack entry. nfct is skb->_nfct. */
+/* Fills both tuples, original and reply; returns 0 if the packet has no conntrack entry. nfct: skb->_nfct. */
 static __always_inline int read_flow(u64 nfct, struct tuple *tuples)
 {
     struct nf_conn *ct = (void *)(nfct & NFCT_POINTER);
@@ -61,7 +61,8 @@ static __always_inline u16 zone_of(u64 nfct)
 
 #define IPS_CONFIRMED 8
 
-/* Until its first packet has left the last hook, a connection's tuples may still change: NAT writes the reply tuple. */
+/* 1 if the connection's tuples do not change any more: NAT may write the reply tuple until the first packet has left the last
+ * hook. */
 static __always_inline int is_settled(u64 nfct)
 {
     struct nf_conn *ct = (void *)(nfct & NFCT_POINTER);

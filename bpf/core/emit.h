@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Writing one event of a packet that is not left out: reserve, fill what every event has, let the probe add its own, submit.
- * When there is no room the event is counted as lost under its kind and CPU, and the packet's hop number has moved on all the
- * same, so the gap shows in that very packet. */
+/* Writes one event of a packet that is not shed: reserve, fill the common fields, let the probe add its own fields, submit. If
+ * the ring is full the event is counted as lost by kind and CPU. The packet's hop number increases in any case, so the packet
+ * shows the gap. */
 
-/* A reserved event. `whole` is the same place, or 0 when the event is a short one and ends before joint1. */
+/* A reserved event. `whole` is the same address; 0 = the event is short and ends before joint1. */
 struct reserved {
     struct event *out, *whole;
 };
@@ -61,7 +61,7 @@ static __always_inline void submit_event(struct reserved r)
     events.ringbuf_submit(r.out, BPF_RB_NO_WAKEUP);
 }
 
-/* The addresses of struct event are at multiples of 8, which is what makes two words of each. */
+/* The addresses in struct event are 8-aligned, so each is copied as two words. */
 static __always_inline void write_tuple(u8 *src, u8 *dst, u16 *sport, u16 *dport, const struct tuple *t)
 {
     *(union address *)src = t->src;
@@ -80,7 +80,7 @@ static __always_inline void write_name(struct call *c, char *to, struct net_devi
     }
 }
 
-/* Header and connection, from the observation; the packet's entry keeps what has been written. */
+/* Writes header and connection from the observation; the packet's entry keeps what was written. */
 static __always_inline void write_observation(struct event *out, struct tracked_skb *e, struct observation *s)
 {
     struct emitted *emitted = &e->emitted;
@@ -108,7 +108,8 @@ static __always_inline void write_observation(struct event *out, struct tracked_
     emitted->out = s->out;
 }
 
-/* An event about the packet in observation *s, short if nothing but the event itself is new. in, out: its devices, or NULL. */
+/* Reserves an event of the packet in observation *s, a short one if header and connection are unchanged. in, out: its devices,
+ * or NULL. */
 static __always_inline struct reserved begin_event(struct call *c, struct tracked_skb *e, u8 kind, struct sk_buff *skb,
                                                    struct observation *s, struct net_device *in, struct net_device *out)
 {
@@ -120,7 +121,8 @@ static __always_inline struct reserved begin_event(struct call *c, struct tracke
         write_bytes(c, e, skb, s);
     }
 #endif
-    /* Checked where it was reserved: older verifiers follow an impossible second "no room" into a leak of what there is. */
+    /* The result is checked directly after reserving: with one common check, older verifiers follow an impossible path and
+     * report a leaked reservation. */
     if (s->same) {
         r = reserve_short(e, kind);
         if (!r.out)
@@ -156,16 +158,16 @@ static __always_inline int only_drops(void)
     return f && f->drops_only;
 }
 
-/* Is this the first packet of its connection, as conntrack sees it, or an ICMP error about one? */
+/* 1 if this is the first packet of its connection for conntrack, or an ICMP error about a connection. */
 static __always_inline int begins_connection(u64 nfct)
 {
     return (nfct & NFCT_POINTER) && (!is_settled(nfct) || is_related(nfct));
 }
 
-/* With --drops-only, an event that does not end its packet is not written. Packets that open a connection are the exception: what
- * is decided about them (rules, translations, the listener's answer) explains what happens to the connection's later packets,
- * and that a SYN has no answer is only known when every answer is written. So TCP's SYN, SYN-ACK and RST, the first packet of any
- * other connection, ICMP errors, and what comes to a listener are written whole. nfct: of the packet, 0 = not known here. */
+/* With --drops-only, an event that does not end its packet is not written. Packets that open a connection are the exception:
+ * the decisions about them (rules, translations, the listener's answer) explain the connection's later packets, and a missing
+ * answer to a SYN is only known if every answer is written. So all events are written for TCP's SYN, SYN-ACK and RST, the first
+ * packet of any other connection, ICMP errors, and packets that reach a listener. nfct: of the packet, 0 = not known here. */
 static __always_inline int only_ends(struct tracked_skb *e, u64 nfct)
 {
     if (e->opens || !only_drops())

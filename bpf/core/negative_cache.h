@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* A packet nobody wants must cost next to nothing.
+/* The negative cache: makes unwanted packets cheap.
  *
- * When a connection is known and does not match the filter, the answer holds for all its packets: each CPU remembers the
- * connections it has just decided against, and every program leaves after that one look-up. Conntrack entries are used
- * again too, so an answer is good for a tick or two, which is shorter than any entry's time-out; and a connection that
- * is wanted takes the answer away that its entry's last user left. ICMP errors about a connection are asked each time: their
- * own addresses are not the connection's.
+ * If a connection is known and does not match the filter, the result is valid for all its packets: each CPU caches the
+ * connections that it has just rejected, and every program returns after that one look-up. Conntrack entries are reused, so a
+ * cached result is valid for one or two ticks, which is less than any entry's timeout; and a wanted connection removes the
+ * result that an earlier connection left for its entry. ICMP errors about a connection are filtered each time: their own
+ * addresses are not those of the connection.
  *
- * A packet without a connection has only its address, which says nothing by itself. But where it was decided against in
- * PREROUTING or OUTPUT, the same address a moment later in a later hook of the same namespace and CPU is the same packet. */
+ * A packet without a connection has only its address, which is no identity. But if it was rejected in PREROUTING or OUTPUT, the
+ * same address in a later hook of the same namespace and CPU, within a tick, is the same packet. */
 
 #define CACHED_CONNECTIONS 64
 
@@ -29,14 +29,14 @@ BPF_PERCPU_ARRAY(negative_caches, struct negative_cache, 1);
 
 enum { PREROUTING, INPUT, FORWARD, OUTPUT, POSTROUTING, NO_HOOK = 255 };
 
-/* Where in its way through one namespace a packet is: even inside the hook, odd once the hook has returned. */
+/* The stage of a packet on its path through one namespace: even inside the hook, odd after the hook has returned. */
 static __always_inline u8 stage_of(u8 hook, u8 returned)
 {
     u8 rank = hook == POSTROUTING ? 2 : hook == INPUT || hook == FORWARD ? 1 : 0;
     return rank * 2 + returned;
 }
 
-/* Entries lie 256 bytes apart or more. */
+/* Index in the cache. Conntrack entries are at least 256 bytes apart. */
 static __always_inline u32 place_of(u64 nfct)
 {
     return (nfct >> 8 ^ nfct >> 14) & (CACHED_CONNECTIONS - 1);
@@ -48,7 +48,7 @@ static __always_inline struct negative_cache *negative_cache_here(void)
     return negative_caches.lookup(&zero);
 }
 
-/* True when this CPU has just decided against this connection. nfct: skb->_nfct. */
+/* 1 if this CPU has just rejected this connection. nfct: skb->_nfct. */
 static __always_inline int is_cached_unwanted(u64 nfct)
 {
     struct negative_cache *u = negative_cache_here();
@@ -56,7 +56,7 @@ static __always_inline int is_cached_unwanted(u64 nfct)
     return u && nfct & NFCT_POINTER && u->connection[place].nfct == nfct && bpf_jiffies64() <= u->connection[place].until;
 }
 
-/* True when this CPU has just decided against this packet, which has no connection, in an earlier hook. */
+/* 1 if this CPU has just rejected this packet, which has no connection, in an earlier hook. */
 static __always_inline int passed_over(u64 skb, u32 netns, u8 pf, u8 stage)
 {
     struct negative_cache *u = negative_cache_here();

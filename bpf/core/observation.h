@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What a probe sees of a packet, and whether the filter wants that. */
+/* Observation of a packet at a probe, and the filter on it. */
 
 enum { HEADER, ORIG, REPLY };
 
-/* What is known of a packet at a probe. */
+/* Data of a packet at a probe. */
 struct observation {
     struct tuple tuple[3]; /* HEADER, ORIG, REPLY; the last two only if has_flow */
     struct packet packet;
     u64 nfct;
-    u64 address;   /* of the skb, see recent_of */
+    u64 address;   /* address of the skb, see recent_of */
     u32 netns;
     u32 in, out;   /* interface numbers */
     u8 has_flow;
-    u8 whole;      /* set by the probe: its event has fields that a short one has not */
-    u8 same;       /* nothing new since the packet's last whole event; ORIG and REPLY, in a table run also HEADER and packet, are old */
+    u8 whole;      /* set by the probe: its event has fields that a short event lacks */
+    u8 same;       /* unchanged since the last whole event; ORIG and REPLY, in a table run also HEADER and packet, are stale */
     u8 hook;
     u8 pf;
     u8 returned;   /* the hook has returned */
@@ -21,8 +21,8 @@ struct observation {
     u8 raw[RAW_BYTES];
 };
 
-/* Too large for a program's stack of 512 bytes. One a row and CPU is enough: the kernel never runs a program on top of
- * itself (kprobes: bpf_prog_active; fentry: prog->active, since kernel commit ca06f55b9002), it counts a miss instead. */
+/* Observations are too large for a program's stack of 512 bytes. One for each row and CPU is enough: the kernel never runs a
+ * program recursively (kprobes: bpf_prog_active; fentry: prog->active, since kernel commit ca06f55b9002), it counts a miss. */
 BPF_PERCPU_ARRAY(observations, struct observation, COUNTER_ROWS);
 
 static __always_inline struct observation *observation_of(struct call *c)
@@ -44,8 +44,8 @@ static __always_inline int filter_wants(struct filter *f, struct observation *s)
     return 0;
 }
 
-/* False when the ports of a packet without options or extensions are not wanted, which settles it if it has no connection:
- * the cheapest look there is. */
+/* 0 if the packet has no options or extensions and its ports are unwanted; without a connection it is then unwanted. This is
+ * the cheapest check. */
 static __always_inline int ports_may_match(struct call *c, struct sk_buff *skb, struct filter *f)
 {
     struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The packet in a socket buffer: IPv4 or IPv6 header, ports, and what tells one packet from the next. */
+/* The packet in a socket buffer: IPv4 or IPv6 header, ports, and the fingerprint that distinguishes packets. */
 
 #define ETH_IP 0x0800
 #define ETH_IPV6 0x86dd
@@ -21,18 +21,18 @@ struct tuple {
     u16 sport, dport; /* host order */
     u8 protocol;
     u8 family;    /* 4 or 6 */
-    u8 has_ports; /* 0 for ICMP and fragments: sport and dport are something else */
+    u8 has_ports; /* 0 for ICMP and fragments: sport and dport are no ports then */
 };
 
 struct packet {
     u32 seq, ack;
     u32 length;   /* from the IP header on */
-    u32 fingerprint; /* survives NAT, differs from packet to packet: sequence number, or first bytes of the payload */
+    u32 fingerprint; /* unchanged by NAT, different for each packet: sequence number, or first bytes of the payload */
     u16 ident;    /* IPv4 identification */
     u8 tcp_flags;
     u8 fragment;  /* 1 = a fragment, but not the first */
     u8 part;      /* 1 = any fragment */
-    u8 shape;     /* enum header_shape: what of the transport header is there */
+    u8 shape;     /* enum header_shape: how much of the transport header is there */
 };
 
 static __always_inline void map_ipv4(union address *to, u32 address)
@@ -47,7 +47,7 @@ static __always_inline int has_ports(u8 protocol)
     return protocol == TCP || protocol == UDP || protocol == SCTP || protocol == UDPLITE || protocol == DCCP;
 }
 
-/* Where a packet's bytes end, counted from its IP header: of the whole packet, and of the part that is in the buffer itself. */
+/* Length of a packet from its IP header on, bytes: the whole packet, and the part in the linear data of the skb. */
 struct extent {
     s32 whole, here;
 };
@@ -59,12 +59,12 @@ static __always_inline struct extent extent_of(struct call *c, struct sk_buff *s
     return (struct extent){(s32)(data + READ(c, skb, len) - network), (s32)(READ(c, skb, tail) - network)};
 }
 
-#define TRANSPORT_BYTES 16 /* of the transport header are looked at */
+#define TRANSPORT_BYTES 16 /* bytes of the transport header that are parsed */
 #define TCP_HEADER 20
-#define OTHER_HEADER 8 /* of UDP, ICMP and ICMPv6 */
+#define OTHER_HEADER 8 /* length of UDP's, ICMP's and ICMPv6's header */
 #define TCP_DATA_OFFSET 12
 
-/* What of the transport header is in the packet. room: bytes from its first byte to the packet's end. */
+/* How much of the transport header is in the packet. room: bytes from the header's first byte to the packet's end. */
 static __always_inline u8 shape_of(u8 protocol, const u8 *h, s32 room)
 {
     s32 own = (h[TCP_DATA_OFFSET] >> 4) * 4;
@@ -78,7 +78,7 @@ static __always_inline u8 shape_of(u8 protocol, const u8 *h, s32 room)
     return SHAPE_WHOLE;
 }
 
-/* Makes the bytes zero that are not the packet's: the buffer keeps what earlier packets left there. */
+/* Clears the bytes after the packet's end: the buffer still holds data of earlier packets there. */
 static __always_inline void cut_off(u8 *h, s32 room)
 {
 #pragma unroll
@@ -91,7 +91,7 @@ static __always_inline void cut_off(u8 *h, s32 room)
     }
 }
 
-/* Fills *p and *t from the transport header, h, of which `left` is in the packet; t->protocol is set. */
+/* Fills *p and *t from the transport header h. left: bytes of it in the packet. t->protocol is already set. */
 static __always_inline void parse_transport(struct packet *p, struct tuple *t, u8 *h, struct extent left)
 {
     s32 here = left.here < left.whole ? left.here : left.whole;
@@ -106,7 +106,7 @@ static __always_inline void parse_transport(struct packet *p, struct tuple *t, u
         p->tcp_flags = h[13];
         p->fingerprint = p->seq ^ p->ack;
     } else if (t->protocol == SCTP) {
-        p->fingerprint = *(u32 *)(h + 4) ^ *(u32 *)(h + 12); /* between them is a checksum, which NAT changes */
+        p->fingerprint = *(u32 *)(h + 4) ^ *(u32 *)(h + 12); /* the checksum between them is changed by NAT */
     } else {
         p->fingerprint = *(u32 *)(h + 8);
     }
@@ -120,12 +120,12 @@ static __always_inline void parse_transport(struct packet *p, struct tuple *t, u
     }
 }
 
-/* Extension headers that may stand before the transport header. ipv6_find_hdr follows any number of them on some kernels and
- * twelve on others (seen: 6.12 and 7.2), so behind more than twelve the protocol is not known. */
+/* Most extension headers before the transport header. ipv6_find_hdr parses any number of them on some kernels and twelve on
+ * others (seen: 6.12 and 7.2), so after more than twelve the protocol is not known. */
 #define EXTENSIONS_FOLLOWED 12
 enum { HOP_BY_HOP = 0, ROUTING = 43, FRAGMENT = 44, AUTHENTICATION = 51, DESTINATION = 60 };
 
-/* 1 where `kind` is in a set of bits, without a jump: older verifiers follow both ways of each, in each round of a loop. */
+/* 1 if `kind` is in a set of bits, without a branch: older verifiers follow both sides of each branch in each iteration. */
 static __always_inline u64 in_bits(u64 bits, u8 kind)
 {
     asm volatile("" : "+r"(bits));
@@ -140,12 +140,11 @@ static __always_inline int is_extension(u8 next)
     return in_bits(EXTENSION_BITS, next);
 }
 
-/* Goes through the extension headers of the IPv6 packet at `at` as ipv6_find_hdr does. Sets t->protocol, and returns where the
- * transport header begins; 0 when it has none or cannot be found, which p->shape and p->fragment then say.
+/* Parses the extension headers of the IPv6 packet at `at`, as ipv6_find_hdr does. Sets t->protocol and returns the offset of
+ * the transport header; 0 = there is none, or it was not found; p->shape and p->fragment have the reason.
  *
- * AH counts words of four bytes less two, the fragment header is of 8 bytes, the others count words of eight less one. Of a
- * header ipv6_find_hdr reads 2 bytes, of a routing or fragment header 4. A header that ends behind the packet is an error on
- * some kernels and none on others (seen: 6.1.192 and 6.12.107), so behind it the protocol is not known. */
+ * Length fields: AH has the number of 4-byte words minus two, the fragment header has 8 bytes, the others have the number of
+ * 8-byte words minus one. */
 static __always_inline u32 past_extensions(struct packet *p, struct tuple *t, void *at, struct extent end, u8 next)
 {
     u32 transport = 40;
@@ -176,7 +175,7 @@ static __always_inline u32 past_extensions(struct packet *p, struct tuple *t, vo
             t->protocol = next;
             p->fragment = 1;
             if (is_extension(next))
-                p->shape = SHAPE_BROKEN; /* ipv6_find_hdr calls this "no such header" */
+                p->shape = SHAPE_BROKEN; /* ipv6_find_hdr returns "no such header" here */
             return 0;
         }
         transport += ((ext[1] & (fragment - 1)) + 1 + authentication) << (3 - authentication);
@@ -193,11 +192,11 @@ static __always_inline u32 past_extensions(struct packet *p, struct tuple *t, vo
     return 0;
 }
 
-/* The IP header and the first 16 bytes behind it, which are in one piece unless there are options or extensions. The
- * read may go beyond the packet's end, never beyond its buffer: struct skb_shared_info lies behind the data. */
+/* The IP header and the next 16 bytes, contiguous unless there are options or extensions. The read may go beyond the packet's
+ * end, never beyond its buffer: struct skb_shared_info follows the data. */
 #define RAW_BYTES 56
 
-/* Fills *p and *t from the skb's network header, by way of raw. Returns 0 when it holds no IP packet. */
+/* Fills *p and *t from the skb's network header; raw is the buffer for it. Returns 0 if the skb holds no IP packet. */
 static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, struct packet *p, struct tuple *t,
                                                  u8 *raw)
 {
@@ -250,7 +249,7 @@ static __always_inline u32 netns_of(struct call *c, struct net *net)
     return net ? READ(c, net, ns_inum) : 0;
 }
 
-/* The namespace of a packet outside a netfilter hook: its device's, else its socket's. */
+/* The namespace of a packet outside a netfilter hook: that of its device, else that of its socket. */
 static __always_inline u32 netns_of_skb(struct call *c, struct sk_buff *skb)
 {
     struct net_device *dev = READ(c, skb, dev);

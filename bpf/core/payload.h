@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* With --snaplen, the first SNAPLEN bytes of a packet from its IP header on, as it was when it was first told of.
+/* With --snaplen: writes the first SNAPLEN bytes of a packet from its IP header on, as they are at its first event.
  *
- * Without, nothing of this is compiled. The bytes stand in the buffer itself, and behind them in its first page: of what this
- * machine sends by TCP, all but the headers does. What lies in further pages is not read. */
+ * Without --snaplen this is not compiled. The bytes are in the linear data of the skb and then in its first page: for packets
+ * that this machine sends by TCP, all but the headers are in pages. Further pages are not read. */
 
 #ifdef SNAPLEN
 
@@ -10,18 +10,18 @@
 
 struct piece {
     u64 at;    /* address */
-    u64 bytes; /* that may be read there */
+    u64 bytes; /* number of readable bytes */
 };
 
-/* The first page behind the buffer's own bytes; 0 bytes where there is none, or its address cannot be told. x86 has all of the
- * memory mapped in one piece, and its pages in one array; where it has both is in two variables. */
+/* The first page after the linear data; 0 bytes if there is none, or its address is not known. x86 maps all memory in one
+ * piece and has its pages in one array; two variables have the addresses of both. */
 static __always_inline struct piece first_page(struct call *c, struct sk_buff *skb)
 {
     struct piece none = {};
 #if defined(HAVE_skb_shared_info_frags) && defined(HAVE_sk_buff_end) && defined(SIZEOF_page) &&                         \
     defined(ADDRESS_vmemmap_base) && defined(ADDRESS_page_offset_base)
     struct {
-        u64 page; /* its struct; the lowest bit: memory of a device, which is none of ours */
+        u64 page; /* struct page; lowest bit set = memory of a device, which is not read */
         u32 bytes, offset;
     } frag = {};
     u64 shared = (u64)READ(c, skb, head), pages = 0, memory = 0;
@@ -38,8 +38,8 @@ static __always_inline struct piece first_page(struct call *c, struct sk_buff *s
     return none;
 }
 
-/* n, at most `most`, an immediate. The verifier believes a bound only of the register that was compared, and the compiler likes to
- * compare another one, or 32 bits of it: so this one is written as it has to be. */
+/* The smaller of n and `most`, an immediate. The verifier accepts a bound only for the register that was compared, and the
+ * compiler may compare another register, or 32 bits of it. So this comparison is written in assembly. */
 #define AT_MOST(n, most)                                                                                                 \
     ({                                                                                                                   \
         u64 _n = (n);                                                                                                    \
@@ -47,10 +47,10 @@ static __always_inline struct piece first_page(struct call *c, struct sk_buff *s
         _n;                                                                                                              \
     })
 
-/* bpf_probe_read_kernel, whose size has 64 bits in the kernel, too: one that is widened from 32 on the way loses its bound. */
+/* bpf_probe_read_kernel with a size of 64 bits, as in the kernel: a size that is widened from 32 bits loses its bound. */
 static int (*read_bytes)(void *to, u64 bytes, const void *from) = (void *)BPF_FUNC_probe_read_kernel;
 
-/* One record of `count` bytes at `from`; `first` is where they stand in the packet. */
+/* Writes one record with `count` bytes at address `from`; `first` is their offset in the packet. */
 static __always_inline void write_payload(struct tracked_skb *e, u64 first, u64 from, u64 count)
 {
     struct payload_record *out = events.ringbuf_reserve(sizeof(struct payload_record));
@@ -77,7 +77,7 @@ static __always_inline void write_payload(struct tracked_skb *e, u64 first, u64 
     events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
 }
 
-/* The packet in observation *s, whose header has just been looked at: its bytes, piece by piece. */
+/* Writes the bytes of the packet in observation *s, piece by piece. Its header has just been parsed. */
 static __always_inline void write_bytes(struct call *c, struct tracked_skb *e, struct sk_buff *skb, struct observation *s)
 {
     struct piece own = {(u64)READ(c, skb, head) + READ(c, skb, network_header)}, page;
@@ -87,7 +87,7 @@ static __always_inline void write_bytes(struct call *c, struct tracked_skb *e, s
     page = first_page(c, skb);
     wanted = own.bytes + page.bytes;
     if (s->packet.length && wanted > s->packet.length)
-        wanted = s->packet.length; /* behind it may be what fills a frame */
+        wanted = s->packet.length; /* padding of the frame may follow */
     if (wanted > SNAPLEN)
         wanted = SNAPLEN;
 #pragma clang loop unroll(disable)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* How a probe's C function gets its arguments, whichever way it is attached.
+/* How the C function of a probe gets its arguments, for each way of attaching.
  *
- * tracer/kernel/attach_plan.py decides for each row of the probe table (tracer/kernel/probes.py) which symbol it uses, in which
- * way and where the wanted arguments are (from BTF, never from a version), and writes that as macros into plan.h:
+ * For each row of the probe table (tracer/kernel/probes.py) tracer/kernel/attach_plan.py chooses the symbol, the way of
+ * attaching and the positions of the arguments (from BTF, never from a version). It writes them as macros into plan.h:
  *
  *     #define WAY_hook  FEXIT                              or KRETPROBE, FENTRY, KPROBE, RAWTP, OFF
- *     #define PROGRAM_hook kretfunc__vmlinux__nf_hook_slow  the name bcc wants for it
+ *     #define PROGRAM_hook kretfunc__vmlinux__nf_hook_slow  name of the program, as bcc requires
  *     #define ARGS_hook(GET, ctx) { GET(ctx, 1), GET(ctx, 2) }
- *     #define RETURN_hook 5                                 where fexit finds the return value
+ *     #define RETURN_hook 5                                 position of the return value for fexit
  *
- * A row's C is one or two functions on `struct call`; PROBE_ENTRY or PROBE_RETURN makes the program around them. */
+ * The C code of a row is one or two functions on `struct call`; PROBE_ENTRY or PROBE_RETURN generates the program for them. */
 
 #define CAT_(a, b) a##b
 #define CAT(a, b) CAT_(a, b)
@@ -17,8 +17,8 @@
 #define GET_REGISTER(ctx, n) (u64) CAT(PT_REGS_PARM, n)(ctx)
 #define GET_SLOT(ctx, n) ((ctx)[(n) - 1])
 
-/* A pointer to a number. Until kernel commit bb6728d75611 ("bpf: Allow access to int pointer arguments in tracing programs",
- * 5.17) the verifier refuses to load one that is no pointer to a structure; what it may not load can be copied. */
+/* Reads an argument that is a pointer to a number. Until kernel commit bb6728d75611 ("bpf: Allow access to int pointer
+ * arguments in tracing programs", 5.17) the verifier only loads pointers to structures; others can be copied. */
 static __always_inline u64 copied_slot(u64 *ctx, int n)
 {
     u64 value = 0;
@@ -28,7 +28,7 @@ static __always_inline u64 copied_slot(u64 *ctx, int n)
 #define GET_REGISTER_OF_NUMBER GET_REGISTER
 #define GET_SLOT_OF_NUMBER copied_slot
 
-/* A seventh argument is on the stack above the return address (x86), or in a register (arm64). */
+/* The seventh argument: on the stack above the return address (x86), or in a register (arm64). */
 static __always_inline u64 seventh_argument(struct pt_regs *ctx)
 {
 #ifdef HAVE_pt_regs_regs
@@ -42,18 +42,18 @@ static __always_inline u64 seventh_argument(struct pt_regs *ctx)
 #define PT_REGS_PARM7(ctx) seventh_argument(ctx)
 
 struct call {
-    u64 arg[5]; /* the arguments the row names, in that order */
-    u64 ret;    /* only after the function returned */
-    int number; /* of the row */
-    int direct; /* the verifier knows the arguments' types */
+    u64 arg[5]; /* the arguments of the row, in its order */
+    u64 ret;    /* return value, only after the function returned */
+    int number; /* number of the row */
+    int direct; /* the verifier knows the types of the arguments */
 };
 
-/* Reads a field of a kernel structure; the structures have their real offsets, from BTF.
+/* Read a field of a kernel structure; the structures have their real offsets, from BTF.
  *
- * PEEK always goes through the helper. READ is for pointers that are arguments, or were read from one: where the verifier
- * knows their type (fentry, fexit) it is a plain load, a tenth of the helper's cost; `direct` is a constant in each program,
- * so the other branch is not even compiled. It is volatile because the verifier wants one load a field, and the compiler would
- * join neighbours. */
+ * PEEK always uses the helper. READ is for pointers that are arguments, or were read from one: if the verifier knows their
+ * type (fentry, fexit) it is a plain load, a tenth of the helper's cost; `direct` is a constant in each program, so the other
+ * branch is not compiled. The load is volatile because the verifier requires one load for each field, and the compiler would
+ * combine loads of adjacent fields. */
 #define PEEK(p, field)                                                                                                 \
     ({                                                                                                                 \
         typeof((p)->field) value_ = 0;                                                                                 \
@@ -89,10 +89,10 @@ struct call {
 
 /* ---- at function return
  *
- * fexit sees arguments and return value at once. A kretprobe sees only the return value, so a kprobe keeps the arguments
- * until then: under the stack address of the call, never under the pid, because softirqs run on top of any process and
- * the idle task of every CPU is pid 0. row_keep() says whether this call is worth keeping. A kretprobe can be missed
- * (no free instance), so kept minus returned (records/loss_counters.h) is what the user is told was missed. */
+ * fexit has arguments and return value together. A kretprobe has only the return value, so a kprobe stores the arguments.
+ * The key is the stack address of the call, not the pid, because softirqs interrupt any process and the idle task of every
+ * CPU is pid 0. row_keep() decides whether the arguments are stored. A kretprobe can be missed (no free instance): kept minus
+ * returned (records/loss_counters.h) is the number of missed returns. */
 struct kept_call {
     struct call call;
 };
@@ -106,7 +106,7 @@ static __always_inline int keep(u64 stack, struct call *call)
     return 0;
 }
 
-/* bcc knows map calls only outside macros, so this is a function. Returns 0 when this call was not kept. */
+/* A function, because bcc rewrites map calls only outside macros. Returns 0 if this call was not kept. */
 static __always_inline int take_kept(u64 stack, int row, struct call *call)
 {
     struct kept_call *k = kept_calls.lookup(&stack);
@@ -119,8 +119,8 @@ static __always_inline int take_kept(u64 stack, int row, struct call *call)
     return 1;
 }
 
-/* The return address is pushed before entry and popped before the kretprobe runs: x86 differs by one word, arm64 keeps
- * it in a register and does not. */
+/* On x86 the return address is pushed before entry and popped before the kretprobe runs, so the stack pointer differs by one
+ * word. arm64 keeps the return address in a register. */
 #if defined(__TARGET_ARCH_x86) || defined(bpf_target_x86)
 #define STACK_AT_RETURN(ctx) ((u64)PT_REGS_SP(ctx) - sizeof(u64))
 #else

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What bcc's own headers take from linux/types.h. */
+/* The types that bcc's own headers use from linux/types.h. */
 #ifndef STUB_TYPES_H
 #define STUB_TYPES_H
 typedef unsigned char __u8, u8;
