@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Copies of a followed packet (bridge flooding, TEE) are followed too, as the same packet.
+/* Copies of a tracked packet (bridge flooding, TEE) are tracked as the same packet.
  *
- * Most copies are made for packet taps, though, and end there without a word, their buffers free for the next packet: so a
- * tap's copy is forgotten as it arrives, and any other must show up somewhere at once: within some milliseconds, since the
- * CPU may be taken away in between. */
+ * Most copies are made for packet taps. They end there without an event, and their buffers are reused for other packets. So
+ * the entry of a tap's copy is deleted when the copy arrives. Any other copy must be seen within COPY_TICKS jiffies: some
+ * milliseconds, since the CPU may run another process in between. */
 
 #define COPY_TICKS 8
 

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What conntrack has no room for, or loses.
+/* Packets that conntrack drops: full table, lost race.
  *
- * A table that is full: nf_conntrack_alloc asks early_drop for room, and when it has none the packet is dropped right there, on
- * this CPU. So early_drop leaves a note, and the next drop on the CPU, a moment later, is that packet, unless another process
- * has been given the CPU since.
+ * Full table: nf_conntrack_alloc calls early_drop to evict an entry; if that fails the packet is dropped there, on this CPU. So
+ * the probe of early_drop stores the time, and the next drop on the CPU, shortly after, is that packet, unless another process
+ * has run on the CPU since.
  *
- * A race that is lost: __nf_conntrack_confirm finds the tuple in the table, put there by another CPU since this packet was
- * looked up, and says drop. */
+ * Lost race: __nf_conntrack_confirm finds the tuple in the table, inserted by another CPU since this packet was looked up, and
+ * returns NF_DROP. */
 
 #define FULL_TABLE_NS 20000000ULL
 
 struct full_table {
-    u64 when; /* 0 = there is no note */
+    u64 when; /* ns, CLOCK_MONOTONIC; 0 = the table was not full */
     u64 task;
 };
 BPF_PERCPU_ARRAY(full_tables, struct full_table, 1);
 
-/* arg: namespace; returns whether it has made room */
+/* arg: namespace; returns whether it evicted an entry */
 static __always_inline int table_full_keep(struct call *c)
 {
     return 1;
@@ -35,7 +35,7 @@ static __always_inline int table_full_returned(struct call *c)
 }
 PROBE_RETURN(table_full)
 
-/* Called for every drop: was it for want of room? The note holds for one. */
+/* Called for every drop: 1 if the table was full. Resets the stored time, which is valid for one drop. */
 static __always_inline int take_full_table(void)
 {
     int zero = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Drops: the tracepoint skb:kfree_skb names the packet, the code that freed it, and (since 5.17) the reason.
+/* Drops: the tracepoint skb:kfree_skb has the packet, the code that freed it, and (since 5.17) the reason.
  *
- * A packet that is dropped before anything else saw it is matched here; and the entry of a dropped packet is marked
- * dead, for its address may be another packet's the next moment. */
+ * A packet that is dropped before any other probe is filtered here. The entry of a dropped packet is marked dead, because its
+ * address may belong to another packet at once. */
 
 /* arg: skb, location, reason */
 static __always_inline int drop_entered(struct call *c)

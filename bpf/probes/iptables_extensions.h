@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* How match and target functions are watched: one line a program in acts.h, which tracer/kernel/xt_extensions.py generates.
+/* Programs for match and target functions: one line for each program in acts.h, which tracer/kernel/xt_extensions.py generates.
  *
- * With fentry every function has a program of its own. By kprobes all matches share one for their entry and one for their
- * return, and all targets one. */
+ * With fentry every function has a program of its own. With kprobes all matches share one program for entry and one for
+ * return, and all targets share one. */
 
 #if RULE_STEPS
-/* Where the verifier knows the type of par, its field is a plain load. */
+/* A field of par; a plain load, because the verifier knows the type of par. */
 #define INFO(par) (u64)(*(void *volatile *)&((struct xt_action_param *)(par))->matchinfo)
 #ifdef HAVE_xt_action_param_hotdrop
 #define HOTDROP(par) (*(volatile u8 *)&((struct xt_action_param *)(par))->hotdrop)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* When the rules of a legacy table change: which copy of them a reader got, and when a copy came into force.
+/* Generations of a legacy table's rules: the rule blob that a reader got, and the time when a blob came into force.
  *
- * Every user of a table (iptables, iptables-save, this program) looks it up first, and the rules it then reads are those the
- * table had: xt_find_table_lock holds the lock until they have been copied out. So a reader knows by its own look-ups which
- * rule blob it has read, and by the replacements how long that address stood for these rules. */
+ * Every user of a table (iptables, iptables-save, this program) looks it up first and then reads the rules in force at that
+ * time: xt_find_table_lock holds the lock until they have been copied. So a reader knows from its own look-ups which rule blob
+ * it has read, and from the replacements how long that address was valid for these rules. */
 
 _Static_assert(sizeof(struct table_generation) == SHORT_EVENT, "one slot");
 _Static_assert(__builtin_offsetof(struct table_generation, kind) == __builtin_offsetof(struct event, kind), "kind");
@@ -51,7 +51,7 @@ static __always_inline int table_found_returned(struct call *c)
 }
 PROBE_RETURN(table_found)
 
-/* arg: table; returns the blob that was replaced, or nothing when it was not */
+/* arg: table; returns the blob that was replaced, NULL = no replacement */
 static __always_inline int table_replaced_keep(struct call *c)
 {
     return 1;

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Which rule of a legacy table acted: what the table's match and target functions were asked, in order.
+/* The steps of a legacy table: the calls of its match and target functions, in order. They show which rule acted.
  *
- * ipt_do_table calls them through pointers, with (skb, par). par->matchinfo and par->targinfo point into the table's rules,
- * so their distance from the first rule says which rule was looked at: it is the same in the copy of the rules that user
- * space reads. What calls no function (an address, an interface, a plain ACCEPT) is computed there, from these steps.
+ * ipt_do_table calls these functions through pointers, with (skb, par). par->matchinfo and par->targinfo point into the
+ * table's rules, so their offset from the first rule identifies the rule; the offset is the same in the copy of the rules that
+ * user space reads. Parts of a rule without a function (an address, an interface, a plain ACCEPT) are computed in user space.
  *
- * They run for every rule looked at, for every packet. So a table's entry notes its packet for this CPU, unless it is known
- * that nobody wants it, and they leave at once for any other. Nothing is written before the table returns and its event is.
+ * The probes run for every evaluated rule, for every packet. So the probe at the table's entry stores its packet for this CPU,
+ * except for an unwanted packet, and the other probes return at once for any other packet. The steps are written when the
+ * table has returned and its event is written.
  *
- * A REJECT sends its answer inside of its table's run, and TEE its copy. And ipt_do_table ends with local_bh_enable, which lets
- * softirqs carry other packets through their tables before the probe of its return runs. So a CPU has room for several runs.
+ * REJECT sends its answer within its table's run, TEE its copy. And ipt_do_table ends with local_bh_enable; then softirqs may
+ * run tables for other packets before the probe at its return runs. So each CPU has space for several runs.
  *
- * The rules of a table are gone through on one CPU, for ipt_do_table disables softirqs. But where local_bh_enable ends that, a
- * kernel that preempts itself may give the process to another CPU, so that the probe of the return runs there. It then takes
- * the run from the CPU that has it: the runs of all CPUs are in one array. */
+ * A table runs on one CPU, since ipt_do_table disables softirqs. But after local_bh_enable a preemptive kernel may move the
+ * process to another CPU, and the probe at the return runs there. It then takes the run from the first CPU: the runs of all
+ * CPUs are in one array. */
 
 #define RUNS 4
-#define RUN_TICKS 25      /* a run's place is given to another one when its return has not come by then */
-#define WAITING_TICKS 250 /* so long the process of a run may have waited for another CPU */
+#define RUN_TICKS 25      /* jiffies after which a run without a return is replaced */
+#define WAITING_TICKS 250 /* longest wait of a run's process for another CPU, jiffies */
 #define STEPS_KEPT 104 /* two records */
 #define NOWHERE 0x3fffffff
 #define JUMPS_KEPT 7
@@ -33,20 +34,20 @@ _Static_assert(__builtin_offsetof(struct table_trace, joint2) == __builtin_offse
 struct run {
     u64 private; /* struct xt_table_info of the table */
     u64 table;
-    u64 task;    /* the process on which it runs */
+    u64 task;    /* the process in whose context it runs */
     u32 mark;
-    u32 count; /* steps taken, kept or not */
-    u32 hotdrop; /* number of the step, from 1, whose match threw the packet away; 0 = none did */
+    u32 count; /* number of steps, also those not kept */
+    u32 hotdrop; /* number, from 1, of the step with a match that dropped the packet; 0 = none */
     u32 jumps[JUMPS_KEPT];
     u32 steps[128];
 };
 
-/* What every call looks at first is in one cache line. */
+/* The fields that every call reads first are in one cache line. */
 struct runs {
-    u64 skb[RUNS]; /* whose run it is, 0 = none */
-    u64 asked;     /* a match function is running: 1 + the number of its run */
-    u64 until[RUNS]; /* jiffies: when a run's return must have been missed */
-    u64 par; /* of the match function that is running, where its return sees no arguments */
+    u64 skb[RUNS]; /* packet of each run, 0 = free */
+    u64 asked;     /* 1 + the number of the run with a match function that is running; 0 = none */
+    u64 until[RUNS]; /* jiffies: time after which the return of a run counts as missed */
+    u64 par; /* argument of the running match function, for kretprobes, which have no arguments */
     u64 moved; /* see moved_from */
     struct run run[RUNS];
     u64 apart[8]; /* unused: no cache line belongs to two CPUs */
@@ -60,7 +61,7 @@ static __always_inline struct runs *runs_here(void)
     return table_runs.lookup(&cpu);
 }
 
-/* The run of this packet on this CPU, by its number; RUNS when there is none. */
+/* The number of this packet's run on this CPU; RUNS = none. */
 static __always_inline u32 run_of(struct runs *runs, u64 skb)
 {
 #pragma unroll
@@ -101,8 +102,8 @@ static __always_inline int table_begin_entered(struct call *c)
 PROBE_ENTRY(table4_begin)
 PROBE_ENTRY(table6_begin)
 
-/* What the run of this packet's table noted on that CPU; NULL if nothing was. Its place is given back by free_run, when that has
- * been written: a softirq may begin another packet's run between two programs, and on top of one. */
+/* The run of this packet's table on that CPU; NULL = none. free_run frees it after it has been written: a softirq may begin
+ * another packet's run between two programs, and interrupt one. */
 static __always_inline struct run *end_run(u64 skb, int cpu)
 {
     struct runs *runs = table_runs.lookup(&cpu);
@@ -120,9 +121,9 @@ static __always_inline void free_run(u64 skb, int cpu)
         runs->skb[i & (RUNS - 1)] = 0;
 }
 
-/* The CPU on which this packet's run of this table began, if its process has been moved to another one since; CPUS if there is
- * none. Asked only where this CPU has no run of a packet that is told, which is rare. What is found is kept in the map: in a
- * register it would be another state for the verifier with each CPU. */
+/* The CPU on which this packet's run of this table began, if its process has moved to another CPU since; CPUS = none. Called
+ * only if this CPU has no run of a tracked packet, which is rare. The result is in the map: in a register it would be a
+ * further state for the verifier for each CPU. */
 static __always_inline int moved_from(u64 skb, u64 table)
 {
     u64 task = bpf_get_current_task(), now = bpf_jiffies64();
@@ -148,7 +149,7 @@ static __always_inline int moved_from(u64 skb, u64 table)
     return *(volatile u64 *)&here->moved;
 }
 
-/* An address in the rules of this run, as words of 8 bytes from the first rule. */
+/* Offset of an address from the first rule of this run, in words of 8 bytes. */
 static __always_inline u32 step_place(struct run *r, u64 address)
 {
     u64 at = (address - r->private - OFFSET_xt_table_info_entries) >> 3;
@@ -163,7 +164,8 @@ static __always_inline void note_step(struct run *r, u64 info, u32 what)
         r->steps[n & 127] = step_place(r, info) << 2 | what;
 }
 
-/* A match that finds a packet malformed sets par->hotdrop: the table then ends there and drops it, whatever the rule says. */
+/* A match that finds a packet malformed sets par->hotdrop: the table then ends and drops it, with any target of the
+ * rule. */
 #ifdef HAVE_xt_action_param_hotdrop
 #define HOTDROP_SEEN(r) ((r)->hotdrop + 1)
 #else
@@ -190,7 +192,7 @@ static __always_inline int match_asked(u64 skb, u64 info, u32 what, u32 hotdrop,
     return 0;
 }
 
-/* The kretprobe's half: the match function that was asked last on this CPU has answered. */
+/* At return, by kretprobe: stores the result of the match function called last on this CPU. */
 static __always_inline int match_answered(u32 answer)
 {
     struct runs *runs = runs_here();
@@ -210,7 +212,7 @@ static __always_inline int match_answered(u32 answer)
     return 0;
 }
 
-/* The rules jumped from to get here; what stands above the current depth is left from earlier. */
+/* Stores the jump rules that led to the current rule; entries above the current depth are stale. */
 static __always_inline void note_jumps(struct run *r)
 {
     struct xt_table_info *private = (void *)r->private;

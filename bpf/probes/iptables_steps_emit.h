@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The steps of a run of a table, written into the ring once its table has returned. */
+/* Writes the steps of a table's run into the ring after the table has returned. */
 
 #if RULE_STEPS
-/* What every record of steps begins with. */
+/* Writes the first fields of a table trace record, common to both sizes. */
 static __always_inline void write_run(struct table_trace *out, struct run *r, struct event *table, u32 first)
 {
     out->time = table->time;
@@ -23,7 +23,7 @@ static __always_inline void write_run(struct table_trace *out, struct run *r, st
     bpf_probe_read_kernel(out->steps_1, sizeof(out->steps_1), &r->steps[first]);
 }
 
-/* One record of steps, from number `first` on. When there is no room it is counted as lost. */
+/* Writes one table trace record with the steps from number `first` on. If the ring is full it is counted as lost. */
 static __always_inline void write_record(struct run *r, struct event *table, u32 first)
 {
     struct table_trace *out = events.ringbuf_reserve(sizeof(struct table_trace));
@@ -54,7 +54,7 @@ static __always_inline void write_short_record(struct run *r, struct event *tabl
     events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
 }
 
-/* Writes what the run noted, and into the table's event how much that is. */
+/* Writes the steps of the run, and into the table's event the number of records. */
 static __always_inline void write_steps(struct run *r, struct event *table)
 {
     if (!r)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* IPVS: which virtual server took a packet, and to which real server it went.
+/* IPVS: the virtual server of a packet, and the real server that it is sent to.
  *
- * ip_vs_schedule chooses a real server for a new connection. ip_vs_nat_xmit writes that one's address into each packet of the
- * connection and sends it: what came to INPUT then goes through OUTPUT and POSTROUTING, as if this node had sent it, and INPUT
- * says "stolen". handle_response puts the virtual server's address back into the answers. Where there is no real server,
+ * ip_vs_schedule chooses a real server for a new connection. ip_vs_nat_xmit writes the real server's address into each packet
+ * of the connection and sends it: a packet from INPUT then passes OUTPUT and POSTROUTING, as if this node had sent it, and
+ * INPUT returns "stolen". handle_response writes the virtual server's address into the answers. Without a real server
  * ip_vs_leave refuses the packet; for any other drop ip_vs_in_hook gives no reason.
  *
- * An IPVS connection is told in the fields of conntrack's: original = client to virtual server, reply = real server to client. */
+ * An IPVS connection is written in the fields of conntrack: original = client to virtual server, reply = real server to
+ * client. */
 
 #if defined(HAVE_ip_vs_conn) && defined(HAVE_ip_vs_service)
 
@@ -14,7 +15,7 @@
 #define IP_VS_CONN_F_MASQ 0
 #define IP_VS_SVC_F_PERSISTENT 1
 
-/* The connection that was just made for the packet in a buffer, or REFUSED_BY_IPVS; until the packet is sent or dropped. */
+/* Map from skb address to the connection just made for the packet, or REFUSED_BY_IPVS; until the packet is sent or dropped. */
 #define REFUSED_BY_IPVS 1ULL
 BPF_TABLE("lru_hash", u64, u64, ipvs_chosen, 1024);
 
@@ -23,7 +24,7 @@ static __always_inline void note_choice(u64 skb, u64 choice)
     ipvs_chosen.update(&skb, &choice);
 }
 
-/* What was noted for the packet, which is then forgotten; 0 if nothing was. */
+/* Returns and removes the packet's entry in that map; 0 = none. */
 static __always_inline u64 take_choice(u64 skb)
 {
     u64 *noted = ipvs_chosen.lookup(&skb), choice;
@@ -46,7 +47,7 @@ static __always_inline void read_end(union address *to, const u8 *from, u16 fami
         *to = a;
 }
 
-/* Fills both tuples, as read_flow() does of a conntrack entry. */
+/* Fills both tuples, as read_flow() does from a conntrack entry. */
 static __always_inline void read_ipvs(struct ip_vs_conn *cp, struct tuple *tuples)
 {
     struct tuple *orig = &tuples[0], *reply = &tuples[1];
@@ -64,8 +65,8 @@ static __always_inline void read_ipvs(struct ip_vs_conn *cp, struct tuple *tuple
     orig->has_ports = reply->has_ports = has_ports(orig->protocol);
 }
 
-/* The entry of a packet of this connection. What conntrack knows of it was asked for in the hook before; so only what IPVS alone
- * knows is compared with the filter: the real server, and of an answer the virtual one. Fills *s. */
+/* The entry of a packet of this connection. The hook before has filtered by conntrack's tuples; so here the filter applies to
+ * the IPVS tuples: the real server, and for an answer the virtual server. Fills *s. */
 static __always_inline struct tracked_skb *track_ipvs(struct call *c, struct sk_buff *skb, struct ip_vs_conn *cp, u8 hook,
                                                   struct observation *s)
 {
@@ -108,14 +109,14 @@ static __always_inline void write_service(struct event *out, struct ip_vs_servic
         out->ct_info |= IPVS_PERSISTENT;
 }
 
-/* An event about a packet of this connection, in observation *s. */
+/* Writes an event of a packet of this connection, in observation *s. */
 static __always_inline int write_ipvs(struct call *c, struct tracked_skb *e, struct sk_buff *skb, struct ip_vs_conn *cp,
                                       struct observation *s, u8 act, u8 manip)
 {
     struct reserved r = begin_event(c, e, EVENT_IPVS, skb, s, 0, 0);
     struct ip_vs_dest *dest;
 
-    e->emitted.netns = 0; /* the next one is whole: this one had another connection, and the header changes */
+    e->emitted.netns = 0; /* the next event is whole: this one has another connection, and the header changes */
     if (!r.out)
         return 0;
     r.out->flags &= ~FLAG_HAS_CT;
@@ -131,7 +132,7 @@ static __always_inline int write_ipvs(struct call *c, struct tracked_skb *e, str
     return 0;
 }
 
-/* An event about a packet that is followed already and whose header is as it was told last. */
+/* Reserves an event of a packet that is already tracked, with an unchanged header. */
 static __always_inline struct reserved begin_refusal(struct tracked_skb *e, u8 act)
 {
     struct reserved r = reserve_whole(e, EVENT_IPVS);

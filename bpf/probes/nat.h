@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* NAT: nf_nat_manip_pkt is where a header is rewritten, in either direction of the connection.
+/* NAT: nf_nat_manip_pkt rewrites the header, in either direction of the connection.
  *
- * It gets the packet before the change. What it will write is in the connection: the tuple of the other direction, turned
- * around (nf_ct_invert_tuple). So one probe at entry knows before and after, and the packet's next event confirms it.
- * ICMP errors about a translated connection are rewritten elsewhere; they show as a header that changed in a hook.
+ * At entry the packet is unchanged. The new header is in the connection: the inverted tuple of the other direction
+ * (nf_ct_invert_tuple). So one probe at entry has both headers, and the packet's next event confirms the new one. ICMP errors
+ * about a translated connection are rewritten by other functions; they appear as a header that changed in a hook.
  *
- * MASQUERADE is SNAT that remembers its interface: only then is nf_conn_nat.masq_index set. */
+ * MASQUERADE is SNAT that stores its interface: only then nf_conn_nat.masq_index is set. */
 
 #ifdef HAVE_nf_conn
 static __always_inline int is_masquerade(struct nf_conn *ct)
@@ -27,9 +27,9 @@ static __always_inline int is_masquerade(struct nf_conn *ct)
 #endif
 }
 
-/* Which hook is this? It is not among the arguments. Destinations change on the way in: PREROUTING, or OUTPUT for what this
- * namespace sends itself (a packet received by a device has skb_iif set). Sources change on the way out: POSTROUTING, or
- * INPUT for what is delivered here and has been neither through FORWARD nor sent on by IPVS. */
+/* The hook of a rewrite, which is not among the arguments. Destinations change in PREROUTING, or in OUTPUT for packets that
+ * this namespace sends (a packet received by a device has skb_iif set). Sources change in POSTROUTING, or in INPUT for packets
+ * that are delivered here, that have not passed FORWARD and that IPVS has not sent on. */
 static __always_inline u8 hook_of_rewrite(struct tracked_skb *e, int source, u32 received_by)
 {
     if (!source)
@@ -37,8 +37,8 @@ static __always_inline u8 hook_of_rewrite(struct tracked_skb *e, int source, u32
     return received_by && e && e->stage <= stage_of(INPUT, 0) && e->resent_in != e->netns ? INPUT : POSTROUTING;
 }
 
-/* What the header will be, for the next event to be a short one if it is just that. An ICMP message has one id, which belongs to
- * the source in conntrack's tuples of both directions; its type stays. */
+/* Stores the header after the rewrite, so that the next event can be short if it has just that header. An ICMP message has one
+ * id, which is the source port in conntrack's tuples of both directions; its type does not change. */
 static __always_inline void tell_rewrite(struct tracked_skb *e, struct observation *s, int source, int reply)
 {
     struct tuple t = s->tuple[HEADER], *other = &s->tuple[reply ? ORIG : REPLY];
@@ -80,7 +80,7 @@ static __always_inline int nat_entered(struct call *c)
     s->nfct = nfct;
     dev = READ(c, skb, dev);
     s->netns = netns_of(c, READ(c, ct, ct_net_net));
-    s->in = e ? e->emitted.in : 0; /* not known here: those of the hook */
+    s->in = e ? e->emitted.in : 0; /* not known here, so those of the hook */
     s->out = e ? e->emitted.out : 0;
     s->pf = 0;
     s->returned = 0;
@@ -106,7 +106,7 @@ static __always_inline int nat_entered(struct call *c)
 PROBE_ENTRY(nat)
 #endif
 
-/* Verbose only, since it runs for every packet twice: NAT was asked, whether or not it changed anything.
+/* Every call of NAT, with or without a change. Verbose only, since it runs twice for every packet.
  * arg: skb, state */
 static __always_inline int nat_hook_keep(struct call *c)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Packets that do not leave: a route that leads nowhere, a next hop whose link address nobody tells.
+/* Packets that cannot leave: an error route, or a next hop with an unknown link address.
  *
- * __neigh_event_send is only called for a neighbour that is not known to be reachable, ip_error only for such routes. A
- * packet waits at its neighbour for seconds, and is dropped there with NEIGH_FAILED. */
+ * __neigh_event_send is only called for a neighbour that is not known to be reachable, ip_error only for error routes. A packet
+ * waits at its neighbour for seconds and is dropped there with NEIGH_FAILED. */
 
-/* NUD_*: being looked for; not found. Anything else lets the packet go. */
+/* NUD_*: being resolved; not found. In any other state the packet is sent. */
 enum { NUD_INCOMPLETE = 1, NUD_FAILED = 32 };
 #define DST_NOREF 1ULL /* the low bit of skb->_skb_refdst */
 
@@ -29,7 +29,7 @@ static __always_inline int neighbour_entered(struct call *c)
 #if defined(HAVE_neighbour_tbl) && defined(HAVE_neigh_table_family)
     out->state = PEEK(PEEK(n, tbl), family);
 #endif
-    /* Behind an IPv4 address may be anything. */
+    /* An IPv4 address has 4 bytes; the bytes after it are not part of the key. */
     if (out->state == AF_INET)
         bpf_probe_read_kernel(out->values, sizeof(out->values[0]), (void *)n + OFFSET_neighbour_primary_key);
     else

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Netfilter hooks: nf_hook_slow runs a hook's functions one after another and returns what they decided.
+/* Netfilter hooks: nf_hook_slow runs the functions of a hook one after another and returns their verdict.
  *
- * Returned 1: accepted, the packet is alive. Below 0: dropped, it has been freed (skb:kfree_skb told so just before).
- * 0: stolen or queued, it may be anywhere. So only an accepted packet may be looked at here. */
+ * It returns 1: accepted, the packet is valid. Below 0: dropped, the packet has been freed (after the tracepoint
+ * skb:kfree_skb). 0: stolen or queued, the packet may have been freed. So only an accepted packet may be read here. */
 
 enum { NF_DROP, NF_ACCEPT, NF_STOLEN, NF_QUEUE, NF_REPEAT };
 
@@ -14,14 +14,15 @@ static __always_inline int is_ip(u8 pf)
     return pf == 2 || pf == 10;
 }
 
-/* A bridge and a device (ingress, egress) have hooks of their own, which come before, between or behind those of IP: in them the
- * packet's signs say which it is, not the order of hooks. The ingress of family inet calls itself IP's, by a sixth number. */
+/* Bridges and devices (ingress, egress) have hooks of their own, before, between or after the hooks of IP: there the
+ * fingerprint identifies the packet, not the order of hooks. The ingress hook of family inet has IP's protocol family and a
+ * sixth hook number. */
 static __always_inline u8 ip_hook(u8 pf, u8 hook)
 {
     return is_ip(pf) && hook <= POSTROUTING ? hook : NO_HOOK;
 }
 
-/* The entry of a packet inside a hook (or, with returned = 1, just after). Fills *s. */
+/* The entry of a packet inside a hook (with returned = 1: directly after it). Fills *s. */
 static __always_inline struct tracked_skb *track_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
                                                      u8 returned, struct observation *s)
 {
@@ -44,15 +45,15 @@ static __always_inline struct tracked_skb *track_in_hook(struct call *c, struct 
     return track(c, skb, s, !returned && s->hook != NO_HOOK);
 }
 
-/* An event of a packet inside a hook. */
+/* Reserves an event of a packet inside a hook. */
 static __always_inline struct reserved begin_hook_event(struct call *c, struct tracked_skb *e, u8 kind, struct sk_buff *skb,
                                                         struct observation *s, struct nf_hook_state *state)
 {
     return begin_event(c, e, kind, skb, s, READ(c, state, in), READ(c, state, out));
 }
 
-/* A packet that is gone: tell the verdict if its entry says it got no further than this hook. (A bridge hook that calls
- * the IP hooks itself returns "stolen" when the packet has long passed them: ip_sabotage_in, br_nf_pre_routing.) */
+/* Writes the verdict of a packet that may have been freed, if its entry shows no later hook than this one. (A bridge hook that
+ * calls the IP hooks itself returns "stolen" after the packet has passed them: ip_sabotage_in, br_nf_pre_routing.) */
 static __always_inline void write_gone(struct call *c, u64 skb, struct nf_hook_state *state, u8 verdict)
 {
     struct tracked_skb *e = find_tracked(skb);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* nftables: nft_do_chain runs one base chain (and what it jumps to) and returns its verdict. */
+/* nftables: nft_do_chain runs one base chain (and the chains that it jumps to) and returns its verdict. */
 
 #ifdef HAVE_nft_pktinfo
-/* struct nft_pktinfo carried an xt_action_param until 5.14, when it got a state pointer of its own
+/* struct nft_pktinfo had an xt_action_param until 5.14, when it got a state pointer of its own
  * (kernel commit 897389de4828, "netfilter: nf_tables: remove xt_action_param from nft_pktinfo"). */
 #ifdef HAVE_nft_pktinfo_state
 #define CHAIN_STATE(c, pkt) ((struct nf_hook_state *)READ(c, pkt, state))
@@ -17,7 +17,7 @@
         bits_ >> SHIFT_##name & ((1ULL << WIDTH_##name) - 1);                                                          \
     })
 
-/* NFPROTO_* of a table. */
+/* The family of a table, NFPROTO_*. */
 static __always_inline u8 nft_family(struct nft_table *table)
 {
 #ifdef WIDTH_nft_table_family
@@ -35,9 +35,9 @@ static __always_inline int chain_keep(struct call *c)
     return !is_cached_unwanted(READ(c, skb, _nfct));
 }
 
-/* The runs of chains under way on this CPU, see probes/nftables_rule.h. info: trace info of each, 0 = free. until: jiffies, when
- * the end of a run must have been missed. stolen_pkt, stolen_packet: packet info and packet of the run whose last rule took the
- * packet over. */
+/* The open runs of chains on this CPU, see probes/nftables_rule.h. info: trace info of each, 0 = free. until: jiffies, time
+ * after which the end of a run counts as missed. stolen_pkt, stolen_packet: packet info and packet of the run in which the last
+ * rule stole the packet. */
 #define NFT_RUNS 4
 #define NFT_RUN_TICKS 25
 
@@ -55,7 +55,7 @@ static __always_inline struct nft_open *nft_open_here(void)
     return nft_open_runs.lookup(&zero);
 }
 
-/* Copies a name as far as there is room; 1 when it goes on behind that. What follows a short name is not read. */
+/* Copies a name, at most 31 bytes; returns 1 if it was cut. Bytes after the end of a short name are not read. */
 static __always_inline u8 write_cut(char *to, u64 name)
 {
     char next = 0;
@@ -68,7 +68,7 @@ static __always_inline u8 write_cut(char *to, u64 name)
 _Static_assert(__builtin_offsetof(struct event, accept_len) % 8 == 0, "a place for 8 bytes");
 _Static_assert(__builtin_offsetof(struct event, accept_max) == __builtin_offsetof(struct event, accept_len) + 4, "both halves");
 
-/* Table, chain and run. The event is a whole one: a short one has no room for the chain's name. */
+/* Writes table, chain and run. The event is whole: a short one has no space for the chain's name. */
 static __always_inline void write_chain(struct event *out, struct event *whole, struct nft_chain *chain, u64 pkt)
 {
     struct nft_table *table = PEEK(chain, table);
@@ -78,12 +78,13 @@ static __always_inline void write_chain(struct event *out, struct event *whole, 
     out->manip = write_cut(out->table, (u64)PEEK(table, name));
     if (whole) {
         out->manip |= write_cut(whole->chain, (u64)PEEK(chain, name)) << 1;
-        *(volatile u64 *)&whole->accept_len = pkt; /* both halves at once: the verifier lets no pointer be shifted */
+        *(volatile u64 *)&whole->accept_len = pkt; /* both halves at once: the verifier allows no shift of a pointer */
     }
 }
 
-/* Since 6.7 nft_do_chain frees a packet that it drops, and returns "stolen" with an error in the upper half (kernel: "netfilter:
- * make nftables drops visible in net dropmonitor"). The packet is gone; its entry says whether it was this one. */
+/* Since 6.7 nft_do_chain frees a packet that it drops, and returns "stolen" with an error in the upper half (kernel:
+ * "netfilter: make nftables drops visible in net dropmonitor"). The packet has been freed; its entry shows whether it was this
+ * one. */
 static __always_inline void write_dropped(struct call *c, u64 skb, struct nf_hook_state *state)
 {
     struct tracked_skb *e = find_tracked(skb);
@@ -104,7 +105,7 @@ static __always_inline void write_dropped(struct call *c, u64 skb, struct nf_hoo
     submit_event(r);
 }
 
-/* A rule took the packet over (fwd, synproxy). It may be gone; its run has said which packet it was. */
+/* A rule stole the packet (fwd, synproxy). It may have been freed; its run has identified it. */
 static __always_inline void write_stolen(struct call *c, u64 skb, struct nf_hook_state *state)
 {
     struct nft_open *open = nft_open_here();

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Which nftables rules acted: __nft_trace_packet is called for each, for the end of each chain, and for the policy.
+/* nftables rules that acted: __nft_trace_packet is called for each, for the end of each chain, and for the policy.
  *
- * It is, once the static key nft_trace_enabled is on, for every packet, before it looks at skb->nf_trace; the key is turned
- * on from a network namespace of our own (tracer/rules/nftables/trace_key.py). A run may be the first that is seen of a packet, so
- * the first call of a run decides whether the packet is followed; `nft_runs` remembers that for the rest of the run.
+ * While the static key nft_trace_enabled is on, the kernel calls it for every packet, before it checks skb->nf_trace; the key
+ * is turned on from a network namespace of our own (tracer/rules/nftables/trace_key.py). A run may be the first observation of
+ * a packet, so the first call of a run decides whether the packet is tracked; `nft_runs` stores that for the rest of the run.
  *
- * Runs nest. `dup` and TEE send a copy through OUTPUT and POSTROUTING from within the rule that asks for it, REJECT sends its
- * answer so, `fwd` the packet itself; and a softirq may carry other packets through their chains on top of a process that
- * sends one. So a CPU has room for several runs. Each is known by addresses on its own stack: of the trace info here, and of
- * the packet info in the records, since nft_do_chain has that one too. */
+ * Runs nest. `dup` and TEE send a copy through OUTPUT and POSTROUTING from within their rule, REJECT sends its answer that way,
+ * `fwd` the packet itself; and a softirq may run chains for other packets while it interrupts a sending process. So each CPU
+ * has space for several runs. A run is identified by addresses on its own stack: of the trace info here, and of the packet info
+ * in the records, since nft_do_chain has the packet info, too. */
 
 #if defined(HAVE_nft_traceinfo) && defined(HAVE_nft_base_chain_chain) && defined(HAVE_nft_verdict)
 
@@ -19,19 +19,19 @@
 #define NF_VERDICT_MASK 0xff
 #define REGISTERS_AFTER_VERDICT 16
 
-/* As deep as nftables lets jumps be (NFT_JUMP_STACK_SIZE). */
+/* Maximal depth of jumps in nftables (NFT_JUMP_STACK_SIZE). */
 #define NFT_JUMPS 16
 
 struct nft_run {
     u64 skb;
     u64 chain;
-    u64 packet; /* 0 = nobody wants it */
-    u64 depth;  /* with --drops-only: so many jumps led to where the packet is */
+    u64 packet; /* identity of the packet, 0 = unwanted */
+    u64 depth;  /* with --drops-only: number of jumps to the current chain */
     struct nft_rule_trace jumps[NFT_JUMPS];
 };
 BPF_PERCPU_ARRAY(nft_runs, struct nft_run, NFT_RUNS);
 
-/* The run with this trace info, a new one if there is none; the last is used again when all are in use. */
+/* The run with this trace info, or a new one; if all are in use the last one is replaced. */
 static __always_inline struct nft_run *run_with(u64 info)
 {
     u32 at = NFT_RUNS, free = NFT_RUNS - 1;
@@ -62,7 +62,7 @@ static __always_inline struct nft_run *run_with(u64 info)
     return run;
 }
 
-/* The last call of a run. A packet that a rule took over may be gone by the time its chain returns, which needs to know. */
+/* The last call of a run. A packet that a rule stole may have been freed when its chain returns, so it is stored here. */
 static __always_inline void close_run(u64 info, u64 pkt, u64 packet)
 {
     struct nft_open *open = nft_open_here();
@@ -77,8 +77,8 @@ static __always_inline void close_run(u64 info, u64 pkt, u64 packet)
     open->stolen_packet = packet;
 }
 
-/* The generation of the namespace's ruleset: newer kernels have it in struct net, others in what nf_tables keeps for each
- * namespace, which net_generic() finds by the module's number. */
+/* The generation of the namespace's ruleset: newer kernels have it in struct net, others in nf_tables' data of the namespace,
+ * which net_generic() finds by the module's number. */
 static __always_inline u32 nft_generation(struct net *net)
 {
 #if defined(HAVE_net_nft_base_seq)
@@ -96,8 +96,8 @@ static __always_inline u32 nft_generation(struct net *net)
 #endif
 }
 
-/* Its lower half; 0 where user space cannot read it (tracer/node/netns_cookie.py), though the kernel has one. It is a number, or an
- * atomic one, which C cannot tell apart here. */
+/* Lower half of the namespace's cookie; 0 if user space cannot read cookies (tracer/node/netns_cookie.py), though the kernel
+ * has one. The field is a number or an atomic number; C cannot distinguish them here. */
 static __always_inline u32 cookie_of(struct net *net)
 {
     u32 cookie = 0;
@@ -108,7 +108,7 @@ static __always_inline u32 cookie_of(struct net *net)
     return cookie;
 }
 
-/* NF_ACCEPT and the like; NF_QUEUE has the queue's number in its upper half, and may look negative. */
+/* 1 for NF_ACCEPT and the like; NF_QUEUE has the number of the queue in its upper half, so it may be negative. */
 static __always_inline int is_final(u32 code)
 {
     return code < (u32)NFT_LAST_CODE;
@@ -127,8 +127,8 @@ static __always_inline u64 nft_handle(u64 rule)
 #endif
 }
 
-/* The packet's entry, looked for at the first call of a run; NULL when nobody wants it. gone = 1: the packet may have been
- * freed, and which one it was is known if it was seen before the rule took it over. */
+/* The packet's entry, looked up at the first call of a run; NULL = unwanted. gone = 1: the packet may have been freed; it is
+ * only identified if it was seen before the rule stole it. */
 static __always_inline struct tracked_skb *track_in_run(struct call *c, struct nft_run *run, struct sk_buff *skb,
                                                     struct nf_hook_state *state, u64 chain, u64 pkt, u8 gone)
 {
@@ -149,8 +149,9 @@ static __always_inline struct tracked_skb *track_in_run(struct call *c, struct n
     return e;
 }
 
-/* What only a whole record has: what a map was asked for, and where a jump leads. */
-static __always_inline void write_nft_choice(struct nft_rule_trace *out, struct nft_verdict *verdict, struct nft_table *table, int code)
+/* Writes the fields that only a whole record has: the key of a map look-up, and the target of a jump. */
+static __always_inline void write_nft_choice(struct nft_rule_trace *out, struct nft_verdict *verdict, struct nft_table *table,
+                                             int code)
 {
     struct nft_chain *to;
 
@@ -163,10 +164,10 @@ static __always_inline void write_nft_choice(struct nft_rule_trace *out, struct 
     }
 }
 
-/* Of a packet that --drops-only leaves out (see only_ends) nothing is written until a rule drops it: the jumps on the way there are
- * kept for then.
+/* For a packet that --drops-only excludes (see only_ends) no record is written until a rule drops it; the jumps on its path are
+ * kept until then.
  *
- * A chain has ended: the packet goes on behind the jump that led into it, by whichever gotos. */
+ * At the end of a chain the packet continues after the last jump; the gotos since then are removed, too. */
 static __always_inline void forget_jump(struct nft_run *run)
 {
 #pragma clang loop unroll(disable)
@@ -177,7 +178,7 @@ static __always_inline void forget_jump(struct nft_run *run)
     }
 }
 
-/* Where to write a jump that is to be kept; NULL when there is no room. */
+/* Space for a jump to be kept; NULL = no space. */
 static __always_inline struct nft_rule_trace *keep_jump(struct nft_run *run, struct tracked_skb *e)
 {
     struct nft_rule_trace *out = &run->jumps[run->depth & (NFT_JUMPS - 1)];
@@ -209,7 +210,7 @@ static __always_inline void write_jumps(struct nft_run *run, struct tracked_skb 
     run->depth = 0;
 }
 
-/* arg: trace info, packet info, verdict, rule, type; the middle three are 0 where the trace info holds them */
+/* arg: trace info, packet info, verdict, rule, type; the middle three are 0 if the trace info holds them */
 static __always_inline int nft_rule_entered(struct call *c)
 {
     struct nft_traceinfo *info = (void *)c->arg[0];
@@ -258,7 +259,7 @@ static __always_inline int nft_rule_entered(struct call *c)
     if (!e)
         return 0;
     silent = only_ends(e, READ(c, skb, _nfct));
-    /* Behind the last rule of a chain stands one without a handle, which older kernels say has returned. */
+    /* After the last rule of a chain is one without a handle; older kernels report that it returned. */
     handle = trace == TRACE_POLICY || (trace == TRACE_RETURN && code == NFT_CONTINUE) ? 0 : nft_handle(rule);
     jumps = trace == TRACE_RULE && (code == NFT_JUMP || code == NFT_GOTO);
     if (silent && trace != TRACE_POLICY && (!handle || code == NFT_LAST_CODE))
@@ -278,7 +279,7 @@ static __always_inline int nft_rule_entered(struct call *c)
         if (!r.out)
             return 0;
         out = (void *)r.out;
-        write_nft_choice(out, verdict, table, code); /* here, where the verifier of 6.1 knows how long it is */
+        write_nft_choice(out, verdict, table, code); /* here, because the verifier of 6.1 knows the size of the record here */
     } else {
         r = reserve_short(e, EVENT_NFT_RULE);
         if (!r.out)

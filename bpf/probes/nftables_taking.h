@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Rules of nftables that may take a packet over: `fwd` sends it out by another device.
+/* Rules of nftables that may steal a packet: `fwd` sends it out by another device.
  *
- * __nft_trace_packet is called when that has been done, and the packet may be gone by then. If no other rule of the run acted
- * before, nothing has said which packet it was. So the functions that do it are watched where they begin. They are called for
- * the packets that meet such a rule alone, so that no other packet pays for it. */
+ * __nft_trace_packet is called after that, and the packet may have been freed by then. If no other rule of the run acted
+ * before, the packet has not been identified. So these functions have probes at entry. They are only called for packets that
+ * meet such a rule, so other packets have no cost. */
 
 #if defined(HAVE_nft_pktinfo)
 
-/* What asks is a run, known by its packet info; it is remembered until its rule is traced. */
+/* Stores the packet of a run, by the run's packet info, until its rule is traced. */
 static __always_inline void note_asked(u64 pkt, u64 packet)
 {
     struct nft_open *open = nft_open_here();
@@ -21,7 +21,7 @@ static __always_inline void note_asked(u64 pkt, u64 packet)
     open->asked_until[at] = bpf_jiffies64() + NFT_RUN_TICKS;
 }
 
-/* The entry of the packet that a rule of this run has taken over; NULL when it is not known, or its address is another's now. */
+/* The entry of the packet that a rule of this run has stolen; NULL = not known, or the address has another packet now. */
 static __always_inline struct tracked_skb *taken_in_run(u64 pkt, u64 skb)
 {
     struct nft_open *open = nft_open_here();
@@ -40,8 +40,8 @@ static __always_inline struct tracked_skb *taken_in_run(u64 pkt, u64 skb)
     return packet && e->packet == packet ? e : 0;
 }
 
-/* Whether it will be taken is not known yet, so the event has no verdict: it tells the header, and where the packet was. In the
- * hooks of IP others tell that.
+/* It is not known yet whether the packet will be stolen, so the event has no verdict: it has the header and the hook. In the
+ * hooks of IP other events have these.
  *
  * arg: packet info */
 static __always_inline int nft_fwd_entered(struct call *c)

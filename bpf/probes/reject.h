@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* REJECT, of iptables and nftables alike: nf_send_unreach answers with an ICMP error, nf_send_reset with a TCP reset.
  *
- * The rule that calls for the answer also drops the packet, in the same run of its table or chain. So all this does is
- * leave a note for the event that the run writes when it returns. */
+ * The rule that sends the answer also drops the packet, in the same run of its table or chain. So these probes only store the
+ * answer for the event that is written when the run returns. */
 
 #define REJECT_WITH_RESET 256
 
-/* either: what may be the packet, too, where nobody tells which argument is. No other argument has a packet's address. */
+/* An answer of REJECT. Without BTF the packet may be either of two arguments; no other argument has a packet's address. */
 struct rejection {
-    u64 skb, either;
+    u64 skb, either; /* the packet; the other argument that may be the packet, 0 = none */
     u32 with; /* ICMP code, or REJECT_WITH_RESET */
 };
 
@@ -28,7 +28,7 @@ static __always_inline int note_rejection(u64 skb, u64 either, u32 with)
     return 0;
 }
 
-/* In the event of a table or chain that ran on that CPU and dropped skb: was it with an answer? */
+/* Writes the answer into the event of a table or chain that ran on that CPU and dropped skb. */
 static __always_inline void write_rejection(struct event *out, u64 skb, int cpu)
 {
     struct rejection *r = rejections.lookup(&cpu);
@@ -47,7 +47,7 @@ static __always_inline int unreach4_entered(struct call *c)
 }
 #define unreach6_entered unreach4_entered
 
-/* arg: skb, or skb */
+/* arg: skb, the other argument that may be the skb */
 static __always_inline int reset4_entered(struct call *c)
 {
     return note_rejection(c->arg[0], c->arg[1], REJECT_WITH_RESET);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Arrival at a socket: sk_filter_trim_cap runs for every TCP, UDP, SCTP and raw packet that found its socket, with both
- * in hand, before the socket's own filter may refuse it. It runs for netlink and unix sockets too, whose messages are no
- * packets: what stands where a packet has its header would be told as addresses. */
+/* Arrival at a socket: sk_filter_trim_cap runs for every TCP, UDP, SCTP and raw packet with a socket, and has both as
+ * arguments, before the socket's own filter may refuse the packet. It also runs for netlink and unix sockets. Their messages
+ * are no packets: other data would be read as a header. */
 
-/* The inode number of a socket, as in /proc/PID/fd: socket:[N]; 0 for a socket nobody has accepted or opened. */
+/* The inode number of a socket, as in /proc/PID/fd: socket:[N]; 0 = no process has accepted or opened the socket. */
 static __always_inline u64 socket_inode(struct call *c, struct sock *sk)
 {
     struct socket *socket = READ(c, sk, sk_socket);
@@ -24,7 +24,7 @@ static __always_inline int is_ip_socket(struct call *c, struct sock *sk)
 #define TCP_TIME_WAIT 6
 #define TCP_LISTEN 10
 
-/* whole: a whole event. */
+/* Writes the listener's queues. whole: a whole event. */
 static __always_inline void write_queues(struct call *c, struct event *whole, struct sock *sk)
 {
     whole->accept_len = READ(c, sk, sk_ack_backlog);
@@ -51,13 +51,13 @@ static __always_inline int socket_entered(struct call *c)
         s->whole = state == TCP_LISTEN;
     e = track_outside_hook(c, skb, s);
     if (!e) {
-        /* An earlier packet may have had its address, and the handshake's probes, which come next, go by that alone. */
+        /* An earlier packet may have had this address, and the probes of the handshake, which follow, use the address alone. */
         if (state == TCP_LISTEN)
             tracked_skbs.delete(&key);
         return 0;
     }
     e->flags |= FLAG_AT_SOCKET;
-    /* The probes of the handshake, which come next, write no header: this event has it. */
+    /* The probes of the handshake, which follow, write no header: this event has it. */
     if (state == TCP_LISTEN)
         e->opens = 1;
     if (only_ends(e, s->nfct))

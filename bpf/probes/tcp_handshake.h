@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The paths of a TCP handshake through its listener.
+/* The path of a TCP handshake through its listener.
  *
- *   SYN          tcp_conn_request: SYN queue, cookies, TIME_WAIT and timestamp checks. It returns 0 whatever it decides;
- *                what shows is whether a SYN-ACK left for this SYN (tcp_v4_send_synack gets the SYN's skb).
- *   last ACK     tcp_check_req, and in it tcp_v4_syn_recv_sock, which returns no socket when the accept queue is full.
+ *   SYN          tcp_conn_request: SYN queue, cookies, TIME_WAIT and timestamp checks. It always returns 0; the decision
+ *                shows in whether a SYN-ACK was sent for this SYN (tcp_v4_send_synack has the SYN's skb as argument).
+ *   last ACK     tcp_check_req, which calls tcp_v4_syn_recv_sock; that returns no socket if the accept queue is full.
  *
- * TCP has taken the conntrack entry off the packet by then (nf_reset_ct), so it is known by its followed entry alone. */
+ * TCP has removed the conntrack entry from the packet by then (nf_reset_ct), so only its tracking entry identifies it. */
 
 enum { REFUSED = 0, PASSED = 1, UNKNOWN = 255 };
 enum synack { SYNACK_SENT = 1, SYNACK_COOKIE = 2 };
 
-/* Writes one event about a packet that is followed already; its socket event, just before on this path, had its header. */
+/* Writes one event of a packet that is already tracked; its socket event, directly before on this path, has its header. */
 static __always_inline int write_handshake(struct call *c, u8 kind, u8 verdict, u8 final, u32 reason)
 {
     struct sock *sk = (void *)c->arg[0];
@@ -32,7 +32,7 @@ static __always_inline int write_handshake(struct call *c, u8 kind, u8 verdict, 
     return 0;
 }
 
-/* arg: skb of the SYN, or none for a repeated SYN-ACK */
+/* arg: skb of the SYN; NULL for a repeated SYN-ACK */
 static __always_inline int synack4_entered(struct call *c)
 {
     u64 skb = c->arg[0];
@@ -46,7 +46,7 @@ static __always_inline int synack4_entered(struct call *c)
 PROBE_ENTRY(synack4)
 PROBE_ENTRY(synack6)
 
-/* arg: skb of the SYN that is answered with a cookie, which is kept nowhere */
+/* arg: skb of the SYN that is answered with a cookie; the kernel keeps no request for it */
 static __always_inline int cookie4_entered(struct call *c)
 {
     struct tracked_skb *e = find_tracked(c->arg[0]);
@@ -79,7 +79,7 @@ static __always_inline int syn_returned(struct call *c)
 }
 PROBE_RETURN(syn)
 
-/* A flag that the kernel has a pointer to. */
+/* Reads a flag at a kernel address. */
 static __always_inline u8 flag_at(u64 at)
 {
     u8 set = 0;
@@ -88,11 +88,11 @@ static __always_inline u8 flag_at(u64 at)
     return set;
 }
 
-/* Two segments that come at once, the last ACK and the first data, are each the end of the handshake, and a connection is made
- * for each. The one that comes too late has its connection thrown away, is looked up again and meets the other's, which is told
- * as any arrival at a socket: nothing was decided about it here. */
+/* Two concurrent segments, the last ACK and the first data, may both complete the handshake, and the kernel makes a connection
+ * for each. It discards the second connection and looks its segment up again; the segment then reaches the first connection,
+ * which is written as any arrival at a socket. No decision about it is written here. */
 
-/* arg: listener, skb, whether the connection made is the one that stays */
+/* arg: listener, skb, pointer to a flag: the new connection is the one that is kept */
 #define accept4_keep handshake_keep
 static __always_inline int accept4_returned(struct call *c)
 {
@@ -107,7 +107,7 @@ static __always_inline int accept4_returned(struct call *c)
 PROBE_RETURN(accept4)
 PROBE_RETURN(accept6)
 
-/* arg: listener, skb, whether another segment came first */
+/* arg: listener, skb, pointer to a flag: another segment was first */
 #define request_keep handshake_keep
 static __always_inline int request_returned(struct call *c)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Why a SYN was not taken: what its listener's queues and settings were as it came, the connection in TIME_WAIT that it
- * hit, the socket that answered with a reset. Seldom functions all of them: none runs for a segment of an open connection. */
+/* Why a SYN was not accepted: the listener's queues and settings when it arrived, the connection in TIME_WAIT that it hit, the
+ * socket that answered with a reset. None of these functions runs for a segment of an open connection. */
 
 static __always_inline struct decision_detail *reserve_detail(struct tracked_skb *e, u8 what)
 {
@@ -31,7 +31,7 @@ static __always_inline void submit_detail(struct decision_detail *out)
     events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
 }
 
-/* The entry of a packet, if it still speaks of this one. Nobody is followed from here on: a clue has no header. */
+/* The entry of a packet, if it still belongs to this packet. No tracking begins here: a decision detail has no header. */
 static __always_inline struct tracked_skb *is_still_tracked(struct call *c, struct sk_buff *skb, struct observation *s)
 {
     struct tracked_skb *e = find_tracked((u64)skb);
@@ -41,7 +41,7 @@ static __always_inline struct tracked_skb *is_still_tracked(struct call *c, stru
     return same_fingerprint(e, s) ? e : 0;
 }
 
-/* The SYN's options; the reader takes them apart. The read may go beyond them, never beyond the buffer. */
+/* Writes the SYN's options; the reader parses them. The read may go beyond the options, never beyond the buffer. */
 static __always_inline void write_options(struct decision_detail *out, struct sk_buff *skb)
 {
     void *at = PEEK(skb, head);
@@ -54,7 +54,7 @@ static __always_inline void write_options(struct decision_detail *out, struct sk
     bpf_probe_read_kernel(out->options, sizeof(out->options), at + TCP_HEADER);
 }
 
-/* arg: listener, skb. Before tcp_conn_request: its return tells what was decided, this what it was decided from. */
+/* arg: listener, skb. At entry of tcp_conn_request: the state that its decision depends on; the decision is seen at return. */
 static __always_inline int listener_entered(struct call *c)
 {
     struct sock *sk = (void *)c->arg[0];
@@ -86,8 +86,8 @@ PROBE_ENTRY(listener)
 
 #define NS_A_SECOND 1000000000ULL
 
-/* The packet has reached what is left of a connection: a socket that nobody holds. Told also where only drops are asked
- * for: the kernel frees the last segments of every connection as if it dropped them, and only this tells the one from the other. */
+/* The packet has reached a connection in TIME_WAIT, a socket without a process. Written also with --drops-only: the kernel
+ * frees the last segments of every connection as if it dropped them, and only this event distinguishes them from drops. */
 static __always_inline int write_time_wait(struct call *c, struct tracked_skb *e, struct sk_buff *skb, struct observation *s)
 {
     struct reserved r = begin_event(c, e, EVENT_SOCKET, skb, s, 0, 0);
@@ -100,7 +100,7 @@ static __always_inline int write_time_wait(struct call *c, struct tracked_skb *e
     return 0;
 }
 
-/* arg: the connection in TIME_WAIT, skb; returns enum tcp_tw_status. The packet has met no other socket. */
+/* arg: the connection in TIME_WAIT, skb; returns enum tcp_tw_status. The packet has reached no other socket. */
 static __always_inline int time_wait_keep(struct call *c)
 {
     return 1;
@@ -141,7 +141,7 @@ static __always_inline int time_wait_returned(struct call *c)
 }
 PROBE_RETURN(time_wait)
 
-/* arg: socket or none, skb, reason (since 6.10) */
+/* arg: socket or NULL, skb, reason (since 6.10) */
 static __always_inline int answer_reset4_entered(struct call *c)
 {
     struct sock *sk = (void *)c->arg[0];
