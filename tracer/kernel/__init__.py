@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The edge to the kernel: BTF, the probe table, compiling, attaching, the ring buffer. The only place that imports bcc.
+"""The interface to the kernel: BTF, probe table, compiling, attaching, ring buffer. The only package that imports bcc.
 
 Must not know: what a packet means, rules, Kubernetes.
 """

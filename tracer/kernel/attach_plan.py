@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides, for each row of the probe table, which symbol it uses on this kernel, how it is attached, and where its
-arguments are; or says why it cannot be had.
+"""Chooses, for each row of the probe table, the symbol on this kernel, the way of attaching and the positions of the
+arguments; or gives the reason why the row is not available.
 
-Ways, cheapest first: a raw tracepoint; fentry/fexit, which need BTF of the function's module, the kernel's trampolines and
-a bcc that knows them (module functions since bcc 0.28); kprobe/kretprobe, which need nothing. A return probe by fexit sees
-the arguments too and costs about half of a kprobe with a kretprobe (docs/performance.md).
+Ways of attaching, cheapest first: raw tracepoint; fentry/fexit, which need BTF of the function's module, the kernel's
+trampolines and a bcc that supports them (module functions since bcc 0.28); kprobe/kretprobe, which need nothing. A return
+probe by fexit also has the arguments and costs about half of a kprobe with a kretprobe (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from tracer.kernel.struct_layouts import LAYOUTS
 class KernelAbilities:
     """What the installed bcc and the kernel can attach.
 
-    fentry: functions of vmlinux. module_fentry: functions of modules too; bcc then names programs with their module.
+    Attributes:
+        fentry: fentry for functions of vmlinux.
+        module_fentry: fentry also for functions of modules; bcc then has the module in the name of a program.
     """
 
     fentry: bool
@@ -31,7 +33,18 @@ class KernelAbilities:
 
 @dataclass(frozen=True)
 class PlannedProbe:
-    """A row that can run. positions: of its arguments, from 1, 0 = this kernel has no such argument."""
+    """A row that can run on this kernel.
+
+    Attributes:
+        probe: The row of the probe table.
+        symbol: The kernel function or tracepoint.
+        module: Its module, "vmlinux" = the kernel itself.
+        way: Way of attaching: RAWTP, FENTRY, FEXIT, KPROBE or KRETPROBE.
+        positions: Positions of the row's arguments, from 1; 0 = this kernel has no such argument.
+        parameters: Number of the function's parameters.
+        program: Name of the program.
+        assumed: The positions are not from BTF, but the row's fallback.
+    """
 
     probe: Probe
     symbol: str
@@ -44,7 +57,7 @@ class PlannedProbe:
 
     @property
     def programs(self) -> tuple[tuple[str, str], ...]:
-        """Each program of the row and its way; a kretprobe has a kprobe beside it that keeps the arguments."""
+        """(name, way) of each program of the row; a kretprobe comes with a kprobe that keeps the arguments."""
         entry = ((f"enter_{self.program}", "KPROBE"),) if self.way == "KRETPROBE" else ()
         return ((self.program, self.way), *entry)
 
@@ -55,20 +68,20 @@ class PlannedProbe:
 
 @dataclass(frozen=True)
 class UnavailableProbe:
-    """A row that cannot run here, and why."""
+    """A row that cannot run on this kernel, and the reason."""
 
     probe: Probe
     why: str
 
 
 DIRECT = ("FENTRY", "FEXIT")
-"""Ways in which the verifier knows the arguments' types, so that fields are read by plain loads."""
+"""Ways of attaching with arguments of known type, so that fields are read by plain loads."""
 
 _STRUCT_MODULE = {row.struct: row.module for row in LAYOUTS}
 
 
 def can_run(probe: Probe, types: KernelTypes, symbols: Symbols) -> str:
-    """Why a row cannot run on this kernel; "" when it can."""
+    """The reason why a row cannot run on this kernel; "" = it can."""
     if probe.at == TRACEPOINT:
         found = types.vmlinux.tracepoint_parameters(probe.symbols[0])
         return "" if found else f"the kernel has no tracepoint {probe.symbols[0]}"
@@ -85,7 +98,7 @@ def can_run(probe: Probe, types: KernelTypes, symbols: Symbols) -> str:
 def plan(
     types: KernelTypes, symbols: Symbols, can: KernelAbilities, verbose: bool, rules: bool = True
 ) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
-    """Splits the probe table into rows that run and rows that do not; those of verbose and rules only when asked for."""
+    """Splits the probe table into available and unavailable rows; verbose and rules include the rows of that kind."""
     planned: list[PlannedProbe] = []
     refused: list[UnavailableProbe] = []
     for probe in PROBES:
@@ -142,7 +155,7 @@ def _positions(probe: Probe, parameters: list[tuple[str, str]]) -> tuple[int, ..
 
 
 def _position(wanted: str, parameters: list[tuple[str, str]]) -> int | None:
-    """Where, from 1, the wanted argument is; 0 where it may be absent ("TYPE|") and is; None where it must not be."""
+    """The position of an argument, from 1; 0 = absent, and it is optional ("TYPE|"); None = absent, but required."""
     for alternative in wanted.split("|"):
         if not alternative:
             return 0
@@ -154,18 +167,18 @@ def _position(wanted: str, parameters: list[tuple[str, str]]) -> int | None:
 
 
 def addresses(variables: Mapping[str, int]) -> str:
-    """More of plan.h: ADDRESS_name of each kernel variable that is read by its address."""
+    """A part of plan.h: ADDRESS_name for each kernel variable that is read by its address."""
     return "".join(f"#define ADDRESS_{name} {address:#x}ULL\n" for name, address in sorted(variables.items()))
 
 
 def _get(wanted: str, position: int) -> str:
-    """How bpf/core/probe.h reads an argument; a pointer to a number is not read as one to a structure."""
+    """The macro of bpf/core/probe.h that reads an argument; pointers to numbers have their own macro."""
     of_number = "##_OF_NUMBER" if wanted.startswith("_Bool *") else ""
     return f"GET{of_number}(ctx, {position})" if position else "0"
 
 
 def header(planned: list[PlannedProbe], ring_pages: int, cpus: int) -> str:
-    """The text of plan.h: what bpf/core/probe.h needs to know of each row. cpus: as many as the kernel may number."""
+    """The text of plan.h: the macros of each row for bpf/core/probe.h. cpus: number of possible CPUs."""
     rows = {p.probe.name: p for p in planned}
     lines = [f"#define RING_PAGES {ring_pages}", f"#define CPUS {cpus}"]
     for number, probe in enumerate(PROBES):

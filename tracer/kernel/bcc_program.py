@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the BPF text with bcc, attaches every planned row, and takes all of it away again.
+"""Compiles the BPF text with bcc, attaches every planned row, and removes everything at the end.
 
-bcc's automatic attaching is switched off: it would attach by function name and die at the first failure, while here a row
-that cannot be attached only costs what it tells.
+bcc's automatic attaching is off: it attaches by function name and aborts at the first failure. Here a row that cannot be
+attached only loses the data of that row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from tracer.kernel.xt_extensions import PlannedExtension
 
 @dataclass(frozen=True)
 class _Attachment:
-    """How bcc does it. type: its name for the type of program. on, off: (bpf, symbol, program's name) -> None."""
+    """bcc's calls for one way of attaching.
+
+    Attributes:
+        type: bcc's name of the program type.
+        on: Attaches: (bpf, symbol, name of the program) -> None.
+        off: Detaches, with the same arguments.
+    """
 
     type: str
     on: Callable[[Any, bytes, bytes], object]
@@ -39,7 +45,7 @@ WAYS = {
         lambda bpf, symbol, name: bpf.attach_raw_tracepoint(tp=symbol, fn_name=name),
         lambda bpf, symbol, name: bpf.detach_raw_tracepoint(symbol),
     ),
-    # These two know their function by the program's name.
+    # For these two the name of the program determines the function.
     "FENTRY": _Attachment(
         "TRACING",
         lambda bpf, symbol, name: bpf.attach_kfunc(fn_name=name),
@@ -55,25 +61,29 @@ WAYS = {
         lambda bpf, symbol, name: bpf.attach_kprobe(event=symbol, fn_name=name),
         lambda bpf, symbol, name: bpf.detach_kprobe(event=symbol, fn_name=name),
     ),
-    # No maxactive: with one, bcc goes by tracefs, whose events stay behind when this process is killed.
+    # No maxactive: with it, bcc uses tracefs, and its events remain after this process is killed.
     "KRETPROBE": _Attachment(
         "KPROBE",
         lambda bpf, symbol, name: bpf.attach_kretprobe(event=symbol, fn_name=name),
         lambda bpf, symbol, name: bpf.detach_kretprobe(event=symbol, fn_name=name),
     ),
 }
-"""The ways of tracer/kernel/attach_plan.py."""
+"""Attachments by the ways of tracer/kernel/attach_plan.py."""
 
 
 MOUNTS = Path("/proc/self/mounts")
 
 FLAGS = ["-g0", "-Xclang", "-disable-llvm-passes"]
-"""bcc runs LLVM's passes itself, over what clang has optimised already: once is enough, and takes two fifths less time for
-programs of the same size. Debugging information (types and lines, which nothing here asks for) takes a tenth."""
+"""Compiler flags. bcc runs LLVM's passes itself after clang has optimised; without clang's passes compiling takes two fifths
+less time for programs of the same size. Debugging information (types and lines, not used here) takes a tenth of the time."""
 
 
 def load_bcc() -> ModuleType:
-    """bcc, or one sentence why not. PyPI has another project of that name, which has no BPF class."""
+    """Imports bcc. PyPI has another project of that name, without a BPF class.
+
+    Raises:
+        NoBcc: bcc is not installed, or is the other project.
+    """
     try:
         bcc = import_module("bcc")
     except ImportError as e:
@@ -90,7 +100,7 @@ def load_bcc() -> ModuleType:
 
 
 def abilities(bcc: ModuleType) -> KernelAbilities:
-    """What this bcc attaches. Its exported C macros tell: MODULE_KFUNC_PROBE came with module functions (bcc 0.28)."""
+    """What this bcc can attach. Its C macros show it: MODULE_KFUNC_PROBE was added with module functions (bcc 0.28)."""
     library = Path(bcc.libbcc.lib._name)
     text = b""
     for directory in (Path("/usr/lib"), Path("/usr/lib64"), *Path("/usr/lib").glob("*-linux-gnu")):
@@ -102,7 +112,11 @@ def abilities(bcc: ModuleType) -> KernelAbilities:
 
 
 def compiled(bcc: ModuleType, text: str) -> Any:
-    """bcc's object of a BPF text, with nothing attached. Raises what bcc raises, a plain Exception."""
+    """Compiles a BPF text to bcc's object, with nothing attached.
+
+    Raises:
+        Exception: The text does not compile; bcc raises plain Exception.
+    """
 
     class Unattached(bcc.BPF):  # type: ignore[name-defined, misc]
         def _trace_autoload(self) -> None:
@@ -116,7 +130,7 @@ def compiled(bcc: ModuleType, text: str) -> Any:
 
 
 def _has_events_in_tracefs() -> bool:
-    """Whether bcc has made kprobes of this process in tracefs, as it does where perf_event_open refuses one."""
+    """Whether bcc has made kprobes of this process in tracefs, which it does if perf_event_open fails."""
     with suppress(OSError):
         mounts = [line.split(" ") for line in MOUNTS.read_text(errors="replace").splitlines()]
         for place in (words[1] for words in mounts if words[2] == "tracefs"):
@@ -127,12 +141,17 @@ def _has_events_in_tracefs() -> bool:
 
 
 class BccProgram:
-    """The compiled text and its attached probes; a context manager that detaches."""
+    """The compiled text and its attached probes; a context manager that detaches them."""
 
     def __init__(self, bcc: ModuleType, headers: dict[str, str]) -> None:
-        """headers: the generated files, structs.h and plan.h, by name.
+        """Compiles the BPF text.
 
-        Raises CompileFailed; bcc has by then written the compiler's messages to stderr.
+        Args:
+            bcc: The bcc library.
+            headers: Texts of the generated headers by file name.
+
+        Raises:
+            CompileFailed: bcc has written the compiler's messages to stderr before.
         """
 
         self._bcc = bcc
@@ -143,9 +162,13 @@ class BccProgram:
         self.functions: dict[str, Any] = {}
 
     def attach(self, rows: list[PlannedProbe]) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
-        """Attaches the rows in table order, returns those that run and those the kernel refused.
+        """Attaches the rows in the order of the probe table.
 
-        Raises NoProbe when a row the run needs is refused.
+        Returns:
+            Rows that run, and rows that the kernel refused.
+
+        Raises:
+            NoProbe: The kernel refused a row that every run needs.
         """
         attached, refused = [], []
         for row in rows:
@@ -160,7 +183,7 @@ class BccProgram:
         return attached, refused
 
     def watch(self, rows: list[PlannedExtension]) -> list[PlannedExtension]:
-        """Attaches to the functions of matches and targets; returns those that work. A match by kprobe needs both its ends."""
+        """Attaches to functions of matches and targets; returns the attached ones. A match by kprobe needs entry and return."""
         return [row for row in rows if self._watch(row)]
 
     def _watch(self, row: PlannedExtension) -> bool:
@@ -181,14 +204,16 @@ class BccProgram:
         return function
 
     def detach(self, rows: Iterable[PlannedProbe | PlannedExtension]) -> None:
-        """Takes the rows' programs off their functions and keeps them loaded."""
+        """Detaches the programs of these rows; they stay loaded."""
         for row in rows:
             for program, way in row.programs:
                 WAYS[way].off(self.bpf, row.symbol.encode(), program.encode())
 
     def recursion_misses(self, fd: int) -> int:
-        """How often the kernel skipped a program because one was running on that CPU (bpf_prog_info.recursion_misses,
-        since 5.12; 0 before)."""
+        """Number of times the kernel skipped a program because one was running on that CPU.
+
+        It is bpf_prog_info.recursion_misses, since 5.12; 0 before.
+        """
         info = (ctypes.c_uint64 * 40)()
         length = ctypes.c_uint32(ctypes.sizeof(info))
         if self._bcc.libbcc.lib.bpf_obj_get_info(fd, ctypes.byref(info), ctypes.byref(length)) < 0:
@@ -198,8 +223,8 @@ class BccProgram:
     def close(self) -> None:
         """Detaches and unloads everything.
 
-        Closing its perf event is all it takes to remove a kprobe. bcc also opens /sys/kernel/debug/tracing/kprobe_events for
-        each: on a node the kernel then mounts tracefs there, which stays; in a container without tracefs bcc raises.
+        Closing its perf event removes a kprobe. bcc also opens /sys/kernel/debug/tracing/kprobe_events for each kprobe: on a
+        node the kernel then mounts tracefs there, and the mount remains; in a container without tracefs bcc raises.
         """
         if not _has_events_in_tracefs():
             for programs in self.bpf.kprobe_fds.values():

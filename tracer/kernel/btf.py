@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads BTF, the kernel's own description of its types: structure offsets, function prototypes, enums.
 
-Format: Documentation/bpf/btf.rst in the kernel source. A module's BTF is "split": its type and string numbers go on where
-vmlinux's end. vmlinux has about 95,000 types, so the first pass only notes where each starts and what its name's offset is;
-names are looked up by the bytes of the string section.
+Format: Documentation/bpf/btf.rst in the kernel source. A module's BTF is "split": its type and string numbers continue those
+of vmlinux. vmlinux has about 95,000 types, so the first pass only stores the offset of each type and of its name; names are
+searched in the bytes of the string section.
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ _TRANSPARENT = (TYPEDEF, VOLATILE, CONST, RESTRICT, TYPE_TAG)
 
 @dataclass(frozen=True)
 class Type:
-    """One BTF type: `kind` as above, `size` in bytes or the type it refers to, `vlen` members."""
+    """One BTF type.
+
+    Attributes:
+        btf: The blob that has it.
+        number: Type id.
+        kind: Kind, as above.
+        name: Name, "" = none.
+        vlen: Number of members.
+        size: Size in bytes, or id of the type it refers to.
+        flag: The kind flag: offsets of members include the width of bit fields.
+        at: Offset of the data after the type's header, bytes.
+    """
 
     btf: Btf
     number: int
@@ -39,7 +50,7 @@ class Type:
 
 
 class Btf:
-    """One BTF blob; `base` is vmlinux's when this is a module's."""
+    """One BTF blob. base: the BTF of vmlinux if this is the BTF of a module."""
 
     def __init__(self, data: bytes, base: Btf | None = None) -> None:
         if len(data) < 24 or struct.unpack_from("<H", data)[0] != 0xEB9F:
@@ -96,7 +107,7 @@ class Btf:
         return Type(self, number, info >> 24 & 31, self.string(name), info & 0xFFFF, size, bool(info >> 31), at + 12)
 
     def find(self, name: str, *kinds: int) -> Type | None:
-        """The type of that name and kind here or in vmlinux, or None."""
+        """The type of that name and kind, here or in vmlinux; None = none."""
         for offset in self._string_offset(name):
             for kind in kinds:
                 number = self._named.get((kind, offset))
@@ -105,7 +116,7 @@ class Btf:
         return self.base.find(name, *kinds) if self.base else None
 
     def plain(self, number: int) -> Type:
-        """The type behind typedefs, const and the like."""
+        """The type without typedefs, const and the like."""
         t = self.type(number)
         while t.kind in _TRANSPARENT:
             t = self.type(t.size)
@@ -126,7 +137,7 @@ class Btf:
             yield t.btf.string(name), member, offset & 0xFFFFFF if t.flag else offset, offset >> 24 if t.flag else 0
 
     def _descend(self, t: Type, path: list[str]) -> tuple[int, int, int] | None:
-        """(bit offset, type number, width of a bit field) of a dotted path, also through nameless structs and unions."""
+        """(bit offset, type number, width of a bit field) of a dotted path, also through anonymous structs and unions."""
         for name, member, bits, width in self._members(t):
             if name == path[0]:
                 if len(path) == 1:
@@ -141,7 +152,7 @@ class Btf:
         return None
 
     def field(self, name: str, path: str) -> Field | None:
-        """Where `struct name` keeps the field `path` ("nd_net.net"), or None when it has none such."""
+        """Layout of the field `path` ("nd_net.net") in `struct name`; None = no such field."""
         t = self.find(name, STRUCT)
         found = self._descend(t, path.split(".")) if t else None
         if not found:
@@ -157,12 +168,12 @@ class Btf:
         return t.size if t else None
 
     def parameters(self, function: str) -> list[tuple[str, str]] | None:
-        """Name and type of each parameter; a pointer to a structure is "NAME *", an enum "enum NAME"."""
+        """(name, type) of each parameter, a structure pointer as "NAME *", an enum as "enum NAME"; None = no such function."""
         t = self.find(function, FUNC)
         return self._parameters(self.type(t.size)) if t else None
 
     def tracepoint_parameters(self, name: str) -> list[tuple[str, str]] | None:
-        """The same for a raw tracepoint, from the typedef btf_trace_NAME that pahole emits; without its first `void *`."""
+        """As `parameters`, for a raw tracepoint, from pahole's typedef btf_trace_NAME; without its first `void *`."""
         t = self.find("btf_trace_" + name, TYPEDEF)
         if t is None:
             return None
@@ -182,7 +193,7 @@ class Btf:
         return "enum " + t.name if t.kind in (ENUM, ENUM64) else t.name
 
     def enumerators(self, name: str) -> dict[str, int]:
-        """Names and values of an enum; empty when there is no such enum."""
+        """Values of an enum by name; empty = no such enum."""
         t = self.find(name, ENUM, ENUM64)
         if t is None:
             return {}
@@ -192,7 +203,7 @@ class Btf:
 
 
 def _element(array: Type) -> int:
-    """Size of each of an array's integers in bytes; 0 when it is no array of integers."""
+    """Size of one element of an array of integers, bytes; 0 = not an array of integers."""
     if array.kind != ARRAY:
         return 0
     element = array.btf.plain(struct.unpack_from("<I", array.btf._data, array.at)[0])
@@ -200,7 +211,7 @@ def _element(array: Type) -> int:
 
 
 class KernelTypes:
-    """The running kernel's BTF: vmlinux, and each loaded module's, read when first asked for."""
+    """BTF of the running kernel: vmlinux, and each loaded module, read on first use."""
 
     def __init__(self, directory: Path = SYS_BTF) -> None:
         self._directory = directory
@@ -215,23 +226,25 @@ class KernelTypes:
 
     @property
     def modules_described(self) -> bool:
-        """Whether this kernel gives BTF for modules at all: since 5.11, if it was built to."""
+        """Whether this kernel provides BTF for modules: since 5.11, if configured."""
         return any(entry.name != "vmlinux" for entry in self._directory.iterdir())
 
     @cached_property
     def known(self) -> BuiltinLayouts | None:
-        """What is known of modules without their BTF; None where some module is described, or the kernel is a later one: those
-        have drop reasons (5.17)."""
+        """Built-in layouts for modules without BTF.
+
+        None if a module has BTF, or if the kernel is a later one, which has drop reasons (5.17).
+        """
         if self.modules_described or self.vmlinux.enumerators("skb_drop_reason"):
             return None
         return BuiltinLayouts(self.vmlinux)
 
     def describing(self, module: str) -> Iterator[Btf | BuiltinLayouts]:
-        """Whoever may describe a structure of that module, the surest first."""
+        """Sources of the layout of that module's structures, the most reliable first."""
         return (who for who in (self.module(module), self.known, self.vmlinux) if who)
 
     def module(self, name: str) -> Btf | None:
-        """A module's BTF; None when it is not loaded or the kernel (before 5.11) gives none for modules."""
+        """BTF of a module; None = not loaded, or the kernel provides none for modules (before 5.11)."""
         if name in ("", "vmlinux"):
             return self.vmlinux
         if name not in self._modules:

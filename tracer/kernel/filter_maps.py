@@ -14,7 +14,7 @@ from tracer.model.filter import MAX_HOSTS, Filter, Network
 
 
 def network_key(network: Network) -> bytes:
-    """`struct network` of bpf/records/filter.h: bits that count (u32), then 16 address bytes, IPv4 as ::ffff:a.b.c.d."""
+    """`struct network` of bpf/records/filter.h: length of the prefix (u32), then 16 address bytes, IPv4 as ::ffff:a.b.c.d."""
     address = network.network_address.packed
     if len(address) == 4:
         return struct.pack("<I", 96 + network.prefixlen) + b"\0" * 10 + b"\xff\xff" + address
@@ -22,7 +22,7 @@ def network_key(network: Network) -> bytes:
 
 
 def filter_record(wanted: Filter) -> npt.NDArray[Any]:
-    """`struct filter` of bpf/records/filter.h, an array of one."""
+    """`struct filter` of bpf/records/filter.h, as an array of one."""
     out = np.zeros(1, cstruct.dtype("records/filter.h", "filter"))
     row = out[0]
     row["netns"], row["ifindex"], row["if_netns"] = wanted.netns, wanted.ifindex, wanted.if_netns
@@ -41,11 +41,15 @@ def port_bits(ports: tuple[int, ...]) -> npt.NDArray[np.uint64]:
 
 
 def write(bpf: Any, wanted: Filter) -> None:
-    """Puts the filter in force; `bpf` is bcc's BPF object.
+    """Puts the filter in force.
 
-    Packets come meanwhile. One that both the old filter and the new one let pass is let pass all the time: what is new is added
-    before it counts, and what is old is taken away when it counts no more. Only where both sets of hosts together have no room
-    in the kernel's map are the old ones removed first.
+    Packets arrive meanwhile. A packet that both the old and the new filter select is selected all the time: new entries are
+    added before they are in use, and old entries are removed after they are no longer in use. Only if both sets of hosts
+    together do not fit into the kernel's map, the old ones are removed first.
+
+    Args:
+        bpf: bcc's BPF object.
+        wanted: The new filter.
     """
     hosts = bpf[b"hosts"]
     new = {network_key(network): network for network in wanted.hosts}
@@ -57,7 +61,7 @@ def write(bpf: Any, wanted: Filter) -> None:
     for raw in new:
         if raw not in old:
             hosts[hosts.Key.from_buffer_copy(raw)] = hosts.Leaf(1)
-    # A set that counts is filled first; one that counts no more is emptied last.
+    # A set that comes into use is filled first; a set that is no longer used is emptied last.
     values = [("ports", port_bits(wanted.ports)), ("filters", filter_record(wanted))]
     for name, value in values if wanted.ports else reversed(values):
         table = bpf[name.encode()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The headers of the BPF text that are written for the running kernel."""
+"""Generated headers of the BPF text, written for the running kernel."""
 
 from __future__ import annotations
 
@@ -19,10 +19,19 @@ def headers(
     cpus: int,
     snaplen: int = 0,
 ) -> dict[str, str]:
-    """Their texts by name: the kernel's structs, the probes that there are, the functions of rules that are watched.
+    """Generates the headers for the running kernel.
 
-    ring_pages: of the ring of events. cpus: as many as the kernel may ever number. snaplen: of each packet so many bytes are
-    copied.
+    Args:
+        types: The kernel's BTF.
+        symbols: The kernel's symbols.
+        planned: Probes that are attached.
+        watched: Match and target functions of iptables that are watched.
+        ring_pages: Size of the event ring, pages.
+        cpus: Number of possible CPUs.
+        snaplen: Bytes of each packet that are copied, 0 = none.
+
+    Returns:
+        The texts by file name: structs.h, plan.h, acts.h.
     """
     snap = f"#define SNAPLEN {snaplen}\n" if snaplen else ""
     # A record may name a namespace by its cookie only where user space can read that cookie, too.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel symbols: which functions exist, in which module, and which function an address lies in.
+"""Kernel symbols: existing functions, their modules, and the function that contains an address.
 
-Source: /proc/kallsyms. Addresses in it are 0 for readers without CAP_SYSLOG; names are still true then. It tells where a
-function begins, not where it ends: an address in a module that was loaded later would be taken for a neighbour's. So the
-addresses are read again when the modules have changed.
+Source: /proc/kallsyms. Its addresses are 0 for readers without CAP_SYSLOG; names are still correct then. It has the beginning
+of each function, not the end: an address in a module that was loaded later would be assigned to the preceding function. So
+the addresses are read again after the modules have changed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,22 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 VARIABLES = frozenset({"nf_tables_net_id", "page_offset_base", "vmemmap_base"})
-"""The variables that `bpf/` reads by address: ADDRESS_name in C."""
+"""Variables that `bpf/` reads by address: ADDRESS_name in C."""
 
 
 FAR = 1 << 16
-"""No function of the kernel is as long as this, in bytes."""
+"""Upper bound of the length of a kernel function, bytes."""
 CHECK_SECONDS = 1.0
-"""How often it is looked whether modules have changed, when an address in one is asked for."""
+"""Shortest time between two checks for changed modules, s; a check is made when an address in a module is looked up."""
 
 
 class Symbols:
-    """Functions of the running kernel. loaded: modules that have any. variables: addresses of those wanted that exist."""
+    """Functions of the running kernel.
+
+    Attributes:
+        loaded: Modules with functions, and "vmlinux".
+        variables: Addresses of the VARIABLES that exist, by name.
+    """
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._again: Callable[[], Iterable[str]] | None = None
@@ -52,13 +57,13 @@ class Symbols:
 
     @classmethod
     def running(cls, path: Path = Path("/proc/kallsyms"), modules: Path = Path("/proc/modules")) -> Symbols:
-        """Those of this machine. modules: what tells that modules have come or gone."""
+        """The symbols of this machine. modules: file whose content changes when modules are loaded or removed."""
 
         def lines() -> list[str]:
             return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
         def fingerprint() -> str:
-            # Name and address: the rest are counters.
+            # Name and address; the other columns are counters.
             rows = [line.split() for line in modules.read_text().splitlines()] if modules.exists() else []
             return " ".join(f"{row[0]}@{row[5]}" for row in rows)
 
@@ -74,23 +79,23 @@ class Symbols:
             seen = self._fingerprint()
             if seen != self._seen:
                 self._seen = seen
-                # The addresses alone: what can be watched was decided at the start.
+                # Only the addresses: the probes were chosen at the start.
                 again = Symbols(self._again())
                 self._addresses, self._names, self._in_module = again._addresses, again._names, again._in_module
 
     def module_of(self, name: str) -> str | None:
-        """ "vmlinux", a module's name, or None when there is no such function."""
+        """The module of a function, "vmlinux" for the kernel itself; None = no such function."""
         return self._modules.get(name)
 
     def modules_of(self, name: str) -> tuple[str, ...]:
-        """All modules that have a function of that name; () when there is none."""
+        """All modules with a function of that name; () = none."""
         first = self._modules.get(name)
         return (first, *self._also.get(name, ())) if first else ()
 
     def containing(self, address: int) -> str:
-        """The function that an address lies in; "" when not known.
+        """The function that contains an address; "" = not known.
 
-        Compiler suffixes (`.part.0`, `.constprop.0`, `.cold`) are cut: they say how, not what.
+        Compiler suffixes (`.part.0`, `.constprop.0`, `.cold`) are removed.
         """
         at = bisect_right(self._addresses, address) - 1
         if at >= 0 and (self._in_module[at] or address - self._addresses[at] >= FAR):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel modules that are loaded while a run is under way: probes are attached at the start only, so it says what it misses."""
+"""Reports kernel modules that are loaded during a run: probes are attached only at the start, so the run misses them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ MODULES = Path("/sys/module")
 
 
 class LateModules:
-    """Says once of each module that rows of the probe table wait for that it has been loaded; a context manager.
+    """Warns once for each module of unavailable probes when it is loaded; a context manager.
 
-    refused: the rows that could not be attached. modules: the directory that has an entry for each loaded module. missed: what
-    is not shown, by the module that has not been loaded yet.
+    Args:
+        refused: Rows that could not be attached.
+        modules: Directory with an entry for each loaded module.
+        pause: Interval between two checks, s.
+
+    Attributes:
+        missed: What is not shown, by the module that has not been loaded yet.
     """
 
     def __init__(self, refused: Iterable[UnavailableProbe], modules: Path = MODULES, pause: float = PAUSE_SECONDS) -> None:
@@ -37,7 +42,7 @@ class LateModules:
         self._ended.set()
 
     def _look(self) -> bool:
-        """Looks once, and waits. False when there is nothing more to look for."""
+        """Checks once, then waits. Returns False when there is nothing more to check."""
         for module in [m for m in self.missed if (self._modules / m).exists()]:
             missed = "; ".join(self.missed.pop(module))
             user_warnings.add(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was lost, by probe and CPU: events without room, packets left out for want of it, returns that nobody saw."""
+"""Losses by probe and CPU: events lost in a full ring, shed packets, missed returns, skipped programs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tracer.model.loss import LEFT_OUT, NO_ROOM
 from tracer.model.loss import Loss as Loss
 
 MISSES_SECONDS = 0.1
-"""How often the kernel is asked for skipped programs, one question a program. A packet is over only after a longer silence
-(tracer/packets/assembler.py), so it is known in time that something of it may be missing."""
+"""Interval between two readings of the counts of skipped programs, s; one system call for each program. It is shorter than
+the idle timeout of packets (tracer/packets/assembler.py), so a packet is marked incomplete in time."""
 
 MISSED = "its return was missed"
 
 
 class LossCounters:
-    """Reads the loss counters and tells what has been added since the last reading. cpus: as given to plan.header."""
+    """Reads the loss counters and returns the increase since the last reading. cpus: as given to attach_plan.header."""
 
     def __init__(self, program: BccProgram, rows: list[PlannedProbe], cpus: int) -> None:
         self._program, self._rows = program, rows
@@ -50,7 +50,7 @@ class LossCounters:
                 probe, why = self._kinds[int(kind)]
                 yield Loss(probe, int(cpu), int(lost[cpu, kind]), why)
         if self._kept:
-            # A call may be under way on each CPU, so a small difference is no loss.
+            # A call may be running on each CPU, so a small difference is no loss.
             missed = self._counters["kept"].sum(0).astype(int) - self._counters["returned"].sum(0) - len(self._counters)
             for row in self._kept:
                 yield Loss(row.probe.name, -1, max(0, int(missed[row.number])), MISSED)
@@ -61,7 +61,7 @@ class LossCounters:
             yield Loss(row.probe.name, -1, self._program.recursion_misses(fd), "another probe was running")
 
     def poll(self) -> None:
-        """Reads the counters when that is due, so that what was lost is known to have been lost in a short time."""
+        """Reads the counters when the interval is over, so that the time of a loss is known within a short interval."""
         now = time.monotonic_ns()
         if now - self._read[False] >= MISSES_SECONDS * 1e9:
             self._note(self._totals(), now, False)
@@ -75,8 +75,8 @@ class LossCounters:
             added = total.count - self._known.get(key, 0)
             if added > 0:
                 self._known[key] = total.count
-                # A few missed returns look like calls under way, and are counted when there are more. What is lost while the
-                # counters are read may be counted already.
+                # A few missed returns look like running calls and are counted only when there are more, so their time is not
+                # known. A loss during the reading of the counters may already be counted.
                 began = 0 if total.why == MISSED else since
                 self._new.append(replace(total, count=added, since=began, until=time.monotonic_ns()))
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the modules of 5.10 look like, which describe nothing: modules have BTF since 5.11 (kernel commit 36e68442d1af, "bpf:
+"""Structure layouts of the modules of 5.10, which have no BTF: modules have BTF since 5.11 (kernel commit 36e68442d1af, "bpf:
 Load and verify kernel module BTFs").
 
-Only of fields that were where they are throughout that series, and only where the embedded structures that vmlinux does
-describe have the size that puts them there. `struct nftables_pernet` is not among them: stable updates brought it and moved
-its fields; so which generation of the rules a packet met is not known there.
+It has only fields with the same offset in the whole 5.10 series, and only if embedded structures, which vmlinux describes,
+have the size that these offsets depend on. `struct nftables_pernet` is not included: stable updates added it and moved its
+fields; so the generation of the rules that a packet met is not known there.
 """
 
 from __future__ import annotations
@@ -13,15 +13,21 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 INT, PTR, ARRAY = range(1, 4)
-"""Kinds of BTF that matter here."""
+"""The kinds of BTF that are used here."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A structure's field: offset and size in bytes; `target` names the structure a pointer leads to.
+    """Layout of a structure's field.
 
-    width: of a bit field, in bits, 0 for any other. shift: where in the byte at `offset` it begins. element: size of each of an
-    array's integers, 0 for any other.
+    Attributes:
+        offset: Offset, bytes.
+        size: Size, bytes.
+        kind: Kind of BTF.
+        target: Structure that a pointer points to, "" = none.
+        shift: First bit of a bit field in the byte at `offset`.
+        width: Width of a bit field, bits; 0 = not a bit field.
+        element: Size of one element of an array of integers, bytes; 0 = not such an array.
     """
 
     offset: int
@@ -34,14 +40,20 @@ class Field:
 
 
 class StructureSizes(Protocol):
-    """vmlinux's BTF, as far as it is asked here."""
+    """The part of vmlinux's BTF that is used here."""
 
     def structure_size(self, name: str) -> int | None: ...
 
 
 @dataclass(frozen=True)
 class Structure:
-    """size in bytes. given: structures inside of it, and their sizes, on which its offsets depend."""
+    """Layout of a structure.
+
+    Attributes:
+        size: Size, bytes.
+        fields: Layouts of its fields by name.
+        given: Sizes of embedded structures, bytes, that its offsets depend on.
+    """
 
     size: int
     fields: dict[str, Field]
@@ -82,7 +94,7 @@ STRUCTURES = {
 
 
 class BuiltinLayouts:
-    """Answers as a module's BTF would. vmlinux: what must agree."""
+    """Built-in layouts with the interface of a module's BTF. vmlinux: BTF that must agree with them."""
 
     def __init__(self, vmlinux: StructureSizes) -> None:
         self._vmlinux = vmlinux

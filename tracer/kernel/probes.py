@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe table: every place in the kernel that is watched, one row each.
+"""The probe table: one row for each probed place in the kernel.
 
-A row names the functions to try in order, when it sees them (entry or return), which arguments its C needs, and what is
-lost without it. Arguments are named by type, because positions move between kernels: "sk_buff *" is the first parameter of
-that type, "sk_buff *#2" the second; alternatives are separated by "|". The C is `NAME_entered` or `NAME_returned` in `bpf/`.
+A row has the functions to try in order, the point (entry or return), the arguments that its C code needs, and what is lost
+without it. Arguments are given by type, because positions differ between kernels: "sk_buff *" is the first parameter of that
+type, "sk_buff *#2" the second; "|" separates alternatives. The C code is `NAME_entered` or `NAME_returned` in `bpf/`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ from dataclasses import dataclass, field
 class Probe:
     """One row.
 
-    symbols: functions to try in order. args: types of the wanted arguments, in the order the C takes them.
-    fallback: the positions (from 1) of those arguments where the kernel has no BTF for the function's module.
-    needed: the run cannot go on without it. verbose: only attached when every hook is asked for. rules: only attached when it
-    is asked which rules acted.
+    Attributes:
+        name: Name of the row and of its C functions.
+        symbols: Functions to try in order.
+        at: ENTRY, RETURN or TRACEPOINT.
+        args: Types of the arguments, in the order of the C code.
+        tells: What the probe shows, as a noun phrase for messages.
+        fallback: Positions of those arguments, from 1, for a kernel without BTF of the function's module.
+        module: Module of the function, "" = the kernel itself.
+        needed: A run is not possible without it.
+        verbose: Only attached if every hook is shown.
+        rules: Only attached if rules are resolved.
+        requires: Structures that must be described by BTF.
     """
 
     name: str
@@ -64,7 +72,7 @@ PROBES = (
           ("nft_traceinfo *", "nft_pktinfo *|", "nft_verdict *|", "nft_rule_dp *|nft_rule *|", "enum nft_trace_types"),
           "which rule of nftables decided", (1, 0, 0, 0, 3), "nf_tables",
           rules=True, requires=("nft_pktinfo", "nft_chain", "nft_table", "nft_traceinfo", "nft_verdict", "nft_base_chain")),
-    # __nft_trace_packet comes when these have sent the packet on.
+    # These send the packet on before __nft_trace_packet is called.
     Probe("nft_fwd", ("nft_fwd_netdev_eval",), ENTRY, ("nft_pktinfo *",), "which packets `fwd` of nftables takes over", (3,),
           "nft_fwd_netdev", rules=True, requires=("nft_pktinfo", "nft_chain", "nft_table")),
     Probe("nft_fwd_to", ("nft_fwd_neigh_eval",), ENTRY, ("nft_pktinfo *",), "which packets `fwd to` of nftables takes over",
@@ -72,7 +80,7 @@ PROBES = (
     Probe("nat", ("nf_nat_manip_pkt",), ENTRY, ("sk_buff *", "nf_conn *", "enum nf_nat_manip_type", "enum ip_conntrack_dir"),
           "address translation, before and after", (1, 2, 3, 4), "nf_nat", requires=("nf_conn",)),
     # nf_nat_ipv4_fn became static, and mostly inlined into its callers, with kernel commit 3bf195ae6037 ("netfilter: nat:
-    # merge nf_nat_ipv4,6 into nat core", 5.1); what it called, and they call now, is nf_nat_inet_fn.
+    # merge nf_nat_ipv4,6 into nat core", 5.1); its callers now call nf_nat_inet_fn.
     Probe("nat_hook", ("nf_nat_ipv4_fn", "nf_nat_inet_fn"), RETURN, ("sk_buff *", "nf_hook_state *"),
           "every consultation of NAT", (2, 3), "nf_nat", verbose=True, requires=("nf_conn",)),
     Probe("ipvs_schedule", ("ip_vs_schedule",), RETURN, ("ip_vs_service *", "sk_buff *"), "which real servers IPVS chose",
@@ -85,15 +93,15 @@ PROBES = (
           (2, 4, 6), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
     Probe("ipvs_leave", ("ip_vs_leave",), RETURN, ("ip_vs_service *", "sk_buff *"), "virtual servers without a real server",
           (1, 2), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
-    # Until 5.16 each hook and family had a function of its own around ip_vs_in (kernel: "netfilter: ipvs: remove unneeded input
+    # Until 5.16 each hook and family had its own wrapper of ip_vs_in (kernel: "netfilter: ipvs: remove unneeded input
     # wrappers").
     Probe("ipvs_in", ("ip_vs_in_hook", "ip_vs_in"), RETURN, ("sk_buff *",), "packets that IPVS drops",
           (3,), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
     Probe("unreach4", ("nf_send_unreach",), ENTRY, ("sk_buff *", "int"), "REJECT with an ICMP error", (1, 2), "nf_reject_ipv4"),
     Probe("unreach6", ("nf_send_unreach6",), ENTRY, ("sk_buff *", "unsigned char"), "REJECT with an ICMPv6 error",
           (2, 3), "nf_reject_ipv6"),
-    # The packet was second until a socket came before it ("netfilter: use actual socket sk for REJECT action", 5.11), which
-    # stable updates brought to 5.10. Where no BTF tells, it is either.
+    # The packet was the second argument until a socket was added before it ("netfilter: use actual socket sk for REJECT
+    # action", 5.11, in 5.10 by a stable update). Without BTF it may be either argument.
     Probe("reset4", ("nf_send_reset",), ENTRY, ("sk_buff *", "sk_buff *#2|"), "REJECT with a TCP reset", (2, 3),
           "nf_reject_ipv4"),
     Probe("reset6", ("nf_send_reset6",), ENTRY, ("sk_buff *", "sk_buff *#2|"), "REJECT with a TCP reset (IPv6)", (2, 3),
@@ -107,7 +115,7 @@ PROBES = (
     Probe("accept4", ("tcp_v4_syn_recv_sock",), RETURN, ("sock *", "sk_buff *", "_Bool *|"),
           "the handshake's end, and the accept queue"),
     Probe("accept6", ("tcp_v6_syn_recv_sock",), RETURN, ("sock *", "sk_buff *", "_Bool *|"), "the handshake's end (IPv6)"),
-    # Says by its flag whether another segment was first: kernel commit e0f9759f530b ("tcp: try to keep packet if SYN_RCV race
+    # Its flag shows whether another segment was first: kernel commit e0f9759f530b ("tcp: try to keep packet if SYN_RCV race
     # is lost", 4.16).
     Probe("request", ("tcp_check_req",), RETURN, ("sock *", "sk_buff *", "_Bool *|"), "segments at half-open connections"),
     Probe("listener", ("tcp_conn_request",), ENTRY, ("sock *", "sk_buff *"), "why a listener drops a SYN"),
@@ -118,7 +126,7 @@ PROBES = (
           "who sent a reset (IPv6)"),
     Probe("neighbour", ("__neigh_event_send",), ENTRY, ("neighbour *", "sk_buff *"), "packets that wait for a neighbour"),
     Probe("no_route", ("ip_error",), ENTRY, ("sk_buff *",), "what kind of route dropped a packet"),
-    # The only words of a full table that a kernel has beside its log; the packet is not among the arguments.
+    # Beside the kernel log, the only sign of a full table; the packet is not among the arguments.
     Probe("table_full", ("early_drop",), RETURN, ("net *",), "whether conntrack's table was full", (1,), "nf_conntrack"),
     Probe("confirm", ("__nf_conntrack_confirm",), RETURN, ("sk_buff *",), "insertions into conntrack's table that lost a race",
           (1,), "nf_conntrack", requires=("nf_conn",)),
@@ -130,4 +138,4 @@ PROBES = (
     Probe("tap", ("packet_rcv",), ENTRY, ("sk_buff *",), "which copies were made for packet sockets"),
     Probe("tap_ring", ("tpacket_rcv",), ENTRY, ("sk_buff *",), "which copies were made for packet sockets"),
 )  # fmt: skip
-"""In the order a packet may meet them. A row's place is its number in the counters of missed returns."""
+"""Rows in the order in which a packet may meet them. The index of a row is its number in the counters of missed returns."""

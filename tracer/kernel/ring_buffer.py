@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drains the BPF ring buffer in batches, straight from its memory.
+"""Drains the BPF ring buffer in batches, directly from its memory.
 
 Layout (kernel/bpf/ringbuf.c): page 0 of the map is the consumer position, page 1 the producer position, then the data, mapped
 twice in a row so that no record wraps. A record is a header (u32 length with bit 31 = still being written and bit 30 =
 discarded, u32 page offset) and its data, padded to 8 bytes. All records here fill one or more slots of one size, and begin
-every further slot with eight zero bytes (bpf/records/event.h). So what lies between the two positions is an array of slots: one
-copy takes it out, the positions move on, and tracer/events/record.py makes events of it.
+every further slot with eight zero bytes (bpf/records/event.h). So the data between the two positions is an array of slots: it
+is copied at once, the position advances, and tracer/events/record.py decodes the events.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ _BUSY = 1 << 31
 
 
 class RingBuffer:
-    """The consumer's end of one ring buffer map.
+    """The consumer of one ring buffer map.
 
-    fd: of the map. size: bytes of data, a power of two and a multiple of the page size. slot: bytes, a multiple of 8. fill: of
-    the map of struct fill (bpf/records/ring.h), where the programs learn what has been taken out; None: nobody asks.
+    Args:
+        fd: Descriptor of the map.
+        size: Size of the data, bytes; a power of two and a multiple of the page size.
+        slot: Size of a slot, bytes; a multiple of 8.
+        fill: Descriptor of the map of struct fill (bpf/records/ring.h), which reports the drained bytes to the programs;
+            None = not reported.
     """
 
     def __init__(self, fd: int, size: int, slot: int, fill: int | None = None) -> None:
@@ -41,16 +45,19 @@ class RingBuffer:
         self._nothing = np.zeros((0, slot), np.uint8)
 
     def drain(self) -> npt.NDArray[np.uint8]:
-        """The slots of all finished records, oldest first, one a row; no rows when there are none.
+        """Takes all complete records out of the ring.
 
-        Stops before a record that is still being written: it comes with the next call.
+        Stops before a record that is still being written; the next call returns it.
+
+        Returns:
+            The slots, oldest first, as an array of shape (n, slot); n = 0 if there are none.
         """
         start, end = int(self._consumer[0]), int(self._producer[0])
         if start == end:
             return self._nothing
         at = start & (self._size - 1)
         data = self._data[at : at + end - start]
-        # Behind the first busy record, in its further slots, may be anything; before it, only what was written.
+        # The slots before the first busy record are complete; its own further slots may hold any data.
         busy = data.view(np.uint32)[:: self._slot // 4] >= _BUSY
         count = int(busy.argmax()) if busy.any() else len(busy)
         taken = data[: count * self._slot].copy()
@@ -60,11 +67,11 @@ class RingBuffer:
 
     @property
     def waiting(self) -> int:
-        """Bytes written and not yet drained."""
+        """Number of bytes written and not yet drained."""
         return int(self._producer[0]) - int(self._consumer[0])
 
     def close(self) -> None:
-        """Gives the mappings back; the arrays handed out are copies and stay good."""
+        """Unmaps the memory; the arrays returned before are copies and stay valid."""
         del self._consumer, self._producer, self._data, self._fill
         self._fill_map.close()
         self._consumer_map.close()

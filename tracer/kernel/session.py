@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tracing session: from BTF to attached probes, then batches of events until it is closed."""
+"""A tracing session: reads BTF, attaches probes, then returns batches of events until it is closed."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tracer.model.filter import Filter
 
 RING_BYTES = 16 << 20
 FILES = 192
-"""File descriptors that a run needs beside two for each program, its own and one where it is attached: maps, and what is opened
-to read rules and to record.
+"""Number of file descriptors that a run needs for maps, for reading rules and for recording. Each program needs two more: its
+own and that of its attachment.
 """
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What the running kernel says of itself, read once."""
+    """BTF, symbols and release of the running kernel, read once."""
 
     types: KernelTypes
     symbols: Symbols
@@ -47,13 +47,17 @@ class Kernel:
         return cls(KernelTypes(), Symbols.running(), os.uname().release)
 
     def drop_reasons(self) -> dict[int, str]:
-        """Names of enum skb_drop_reason, which moves between kernels; empty before 5.17."""
+        """Names of enum skb_drop_reason by number, which differs between kernels; empty before 5.17."""
         names = self.types.vmlinux.enumerators("skb_drop_reason")
         return {v: n.removeprefix("SKB_DROP_REASON_") for n, v in names.items()}
 
 
 def require_descriptors(count: int) -> None:
-    """Sees to it that this process may have so many files open. Raises NoProbe when it may not."""
+    """Raises the limit of open files of this process to `count`.
+
+    Raises:
+        NoProbe: The hard limit is lower.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return
@@ -66,16 +70,27 @@ def require_descriptors(count: int) -> None:
 
 
 def possible_cpus() -> int:
-    """As many as the kernel may ever number, from 0: "0-7" is 8."""
+    """Number of possible CPUs, numbered from 0: "0-7" is 8."""
     return int(Path("/sys/devices/system/cpu/possible").read_text().replace(",", "-").split("-")[-1]) + 1
 
 
 def choose(
     kernel: Kernel, can: KernelAbilities, verbose: bool, only: str = "", rules: bool = True
 ) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
-    """The plan for this kernel. only = "kprobe": do without fentry, as on a kernel that has none.
+    """Plans the probes for this kernel.
 
-    Raises NoProbe when a row that every run needs is refused.
+    Args:
+        kernel: The running kernel.
+        can: What bcc and the kernel can attach.
+        verbose: Include the probes that show every hook.
+        only: "kprobe" = no fentry, as on a kernel without it.
+        rules: Include the probes that show which rules acted.
+
+    Returns:
+        Rows that run, and rows that do not.
+
+    Raises:
+        NoProbe: A row that every run needs is unavailable.
     """
     can = KernelAbilities(False, False) if only == "kprobe" else can
     planned, refused = attach_plan.plan(kernel.types, kernel.symbols, can, verbose, rules)
@@ -88,8 +103,22 @@ def choose(
 class Session:
     """Attached probes with a filter in force; a context manager.
 
-    rules: watch which rules act. snaplen: bytes of each packet that are copied. planned, refused: rows that run and rows that
-    do not. acts: matches and targets of iptables that are watched. compile_seconds, attach_seconds: how long start took.
+    Args:
+        kernel: The running kernel.
+        wanted: The filter.
+        verbose: Attach the probes that show every hook.
+        only: "kprobe" = no fentry.
+        ring_bytes: Size of the ring's data, bytes.
+        rules: Attach the probes that show which rules acted.
+        snaplen: Bytes of each packet that are copied, 0 = none.
+
+    Attributes:
+        planned: Rows that run.
+        refused: Rows that do not run.
+        watched: Functions of iptables matches and targets with a probe.
+        acts: The matches and targets of iptables that these functions belong to.
+        compile_seconds: Time to compile, s.
+        attach_seconds: Time to attach, s.
     """
 
     def __init__(
@@ -134,7 +163,7 @@ class Session:
         filter_maps.write(self._program.bpf, wanted)
 
     def drain(self) -> npt.NDArray[np.uint8]:
-        """The ring slots written since the last call; record.unpack makes events of them."""
+        """The ring slots written since the last call; record.unpack decodes them."""
         return self._ring.drain()
 
     def events(self) -> npt.NDArray[Any]:
@@ -142,11 +171,11 @@ class Session:
         return record.unpack(self._ring.drain())
 
     def losses(self) -> list[Loss]:
-        """What was lost since the last call."""
+        """Losses since the last call."""
         return self._counters.read()
 
     def poll_losses(self) -> None:
-        """Reads the loss counters when that is due; losses() tells of it."""
+        """Reads the loss counters when the interval is over; losses() returns the result."""
         self._counters.poll()
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel structures that `bpf/` reads, and the header that declares just their fields at their real offsets.
+"""The kernel structures that `bpf/` reads, and the header that declares only these fields at their real offsets.
 
-A row names a structure, the module whose BTF knows it if vmlinux's does not, and the fields read. A dotted path goes into
-embedded structures and becomes one flat name (`ns.inum` is `ns_inum` in C). What a kernel does not have is left out, and
-HAVE_struct_field is only defined for what is there: C tests presence, never a version. A bit field has no place in a C
-structure of another compiler, so it is declared by numbers only: its byte, shift and width.
+A row has a structure, the module with its BTF if vmlinux has none, and the fields. A dotted path goes into embedded
+structures and becomes one flat name (`ns.inum` is `ns_inum` in C). Absent fields are omitted, and HAVE_struct_field is only
+defined for existing fields: C tests presence, never a version. The layout of bit fields depends on the compiler, so a bit
+field is declared by numbers only: its byte, shift and width.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ LAYOUTS = (
     StructLayout("nftables_pernet", "base_seq", "nf_tables", needed=False),
     StructLayout("pt_regs", "di si dx cx r8 r9 ax sp bp ip regs pc", needed=False),
 )
-"""pt_regs serves x86 and arm64: each has only its own fields."""
+"""The structures. pt_regs has the fields of x86 and of arm64; each architecture has only its own."""
 
 ENUMERATORS = (("nf_ct_ext_id", "NF_CT_EXT_NAT", "nf_conntrack"),)
 
@@ -90,7 +90,8 @@ _INTEGERS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 def header(types: KernelTypes) -> str:
     """The text of structs.h for this kernel.
 
-    Raises NoBtf when a structure that every run needs is not described, or the kernel has no ring buffer.
+    Raises:
+        NoBtf: BTF does not describe a structure that every run needs, or the kernel has no ring buffer.
     """
     maps = types.vmlinux.enumerators("bpf_map_type")
     if maps and RING not in maps:
@@ -140,7 +141,7 @@ def _declare(name: str, field: Field) -> str:
 
 
 def _struct(name: str, fields: dict[str, Field], size: int) -> str:
-    """One structure: its fields in order of offset, padding between, and an assertion for each offset."""
+    """Declares one structure: its fields in order of offset, padding between them, and an assertion for each offset."""
     lines, end = [], 0
     bit_fields = {field: at for field, at in fields.items() if at.width}
     fields = {field: at for field, at in fields.items() if not at.width}

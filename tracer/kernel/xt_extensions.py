@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The match and target functions of legacy iptables: which of them are watched, and how.
+"""The match and target functions of legacy iptables that are watched, and their programs.
 
-A row names a match or target as the rules do (name and revision), and its function. The functions are called through
-pointers, with (skb, par), so each has a symbol of its own; those of modules that are not loaded are in no rule. Matches that
-can be computed from the packet (tracer/rules/iptables/matches.py) are not watched: they are most of what kube-proxy's rules
-have, and a call saved for each rule looked at.
+A row has a match or target as in rules (name and revision), and its function. The functions are called through pointers,
+with (skb, par), so each has a symbol of its own; no rule uses functions of modules that are not loaded. Matches that can be
+computed from the packet (tracer/rules/iptables/matches.py) are not watched: they are most of the matches in kube-proxy's
+rules, and this saves a call for each evaluated rule.
 
-With fentry each function has its program. Kprobes share three: a match's entry, its return, and a target's entry.
+With fentry each function has its own program. Kprobes share three: entry of a match, return of a match, entry of a target.
 """
 
 from __future__ import annotations
@@ -53,13 +53,20 @@ TARGETS = """
 """NAME[/REVISION] FUNCTION, or FUNCTION of IPv4|FUNCTION of IPv6."""
 
 Act = tuple[str, str, int, str]
-"""A watched function as rules name it: "match" or "target", name, revision, family "ip" or "ip6"."""
+"""A match or target as in rules: ("match" or "target", name, revision, family "ip" or "ip6")."""
 _ARGUMENTS = ["sk_buff *", "xt_action_param *"]
 
 
 @dataclass(frozen=True)
 class PlannedExtension:
-    """A function to attach to. programs: those that run there, each with the way it is attached."""
+    """A function with a probe.
+
+    Attributes:
+        symbol: Name of the function.
+        module: Its module.
+        programs: (name, way of attaching) of its programs.
+        acts: The matches or targets that it implements.
+    """
 
     symbol: str
     module: str
@@ -68,7 +75,7 @@ class PlannedExtension:
 
 
 def rows(kind: str, text: str) -> Iterator[tuple[str, Act]]:
-    """(function, act) of each row of MATCHES or TARGETS."""
+    """Yields (function, match or target) of each row of MATCHES or TARGETS."""
     for row in text.split(","):
         name, functions = row.split()
         name, _, revision = name.partition("/")
@@ -80,7 +87,7 @@ def rows(kind: str, text: str) -> Iterator[tuple[str, Act]]:
 
 
 def plan(types: KernelTypes, symbols: Symbols, can: KernelAbilities) -> list[PlannedExtension]:
-    """The functions that this kernel has now. One whose name two modules share is left out where kprobes would confuse them."""
+    """The functions that this kernel has now; a function in two modules is omitted if it needs kprobes, which use the name."""
     wanted: dict[str, list[Act]] = {}
     for symbol, act in (*rows("match", MATCHES), *rows("target", TARGETS)):
         wanted.setdefault(symbol, []).append(act)
@@ -110,7 +117,7 @@ def plan(types: KernelTypes, symbols: Symbols, can: KernelAbilities) -> list[Pla
 
 
 def header(watched: list[PlannedExtension]) -> str:
-    """The text of acts.h: one line a program, as bcc wants it."""
+    """The text of acts.h: one line for each program."""
     lines = {}
     for row in watched:
         for program, way in row.programs:
