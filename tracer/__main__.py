@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python3 -m tracer` is the command k8snet-trace."""
+"""The command k8snet-trace as `python3 -m tracer`."""
 
 from tracer.cli.main import main
 

@@ -109,6 +109,6 @@ def told(lines: list[Line]) -> dict[str, bool]:
         "rules of nftables": any("rule" in h and h["what"] == "chain" for h in hops),
         "translations": any("nat" in h for h in hops),
         "processes": any("pid" in h.get("socket", {}) for h in hops),
-        "functions that dropped": any("function" in h.get("drop", {}) for h in hops),
+        "functions that dropped packets": any("function" in h.get("drop", {}) for h in hops),
         "names of namespaces": "client" in {h["netns"] for h in hops},
     }

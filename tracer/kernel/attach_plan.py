@@ -109,7 +109,7 @@ def plan(
         if row:
             planned.append(row)
         else:
-            refused.append(UnavailableProbe(probe, why or "its arguments are not where this program knows to find them"))
+            refused.append(UnavailableProbe(probe, why or "the positions of its arguments are not known"))
     return planned, refused
 
 

@@ -178,7 +178,7 @@ class BccProgram:
             except Exception as e:  # bcc raises plain Exception
                 why = f"the kernel refused it ({str(e).splitlines()[0]})"
                 if row.probe.needed:
-                    raise NoProbe(f"Tracing needs {row.symbol}, and {why}.") from e
+                    raise NoProbe(f"Tracing needs {row.symbol}, but {why}.") from e
                 refused.append(UnavailableProbe(row.probe, why))
         return attached, refused
 

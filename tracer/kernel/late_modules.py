@@ -45,7 +45,5 @@ class LateModules:
         """Checks once, then waits. Returns False when there is nothing more to check."""
         for module in [m for m in self.missed if (self._modules / m).exists()]:
             missed = "; ".join(self.missed.pop(module))
-            user_warnings.add(
-                f"Start again: the kernel module {module} was loaded after this run began, which does not show: {missed}."
-            )
+            user_warnings.add(f"The kernel module {module} was loaded after this run began. Start again to see: {missed}.")
         return not self._ended.wait(self._pause) and bool(self.missed)

@@ -73,16 +73,16 @@ PROBES = (
           "which rule of nftables decided", (1, 0, 0, 0, 3), "nf_tables",
           rules=True, requires=("nft_pktinfo", "nft_chain", "nft_table", "nft_traceinfo", "nft_verdict", "nft_base_chain")),
     # These send the packet on before __nft_trace_packet is called.
-    Probe("nft_fwd", ("nft_fwd_netdev_eval",), ENTRY, ("nft_pktinfo *",), "which packets `fwd` of nftables takes over", (3,),
+    Probe("nft_fwd", ("nft_fwd_netdev_eval",), ENTRY, ("nft_pktinfo *",), "packets that `fwd` of nftables takes over", (3,),
           "nft_fwd_netdev", rules=True, requires=("nft_pktinfo", "nft_chain", "nft_table")),
-    Probe("nft_fwd_to", ("nft_fwd_neigh_eval",), ENTRY, ("nft_pktinfo *",), "which packets `fwd to` of nftables takes over",
+    Probe("nft_fwd_to", ("nft_fwd_neigh_eval",), ENTRY, ("nft_pktinfo *",), "packets that `fwd to` of nftables takes over",
           (3,), "nft_fwd_netdev", rules=True, requires=("nft_pktinfo", "nft_chain", "nft_table")),
     Probe("nat", ("nf_nat_manip_pkt",), ENTRY, ("sk_buff *", "nf_conn *", "enum nf_nat_manip_type", "enum ip_conntrack_dir"),
           "address translation, before and after", (1, 2, 3, 4), "nf_nat", requires=("nf_conn",)),
     # nf_nat_ipv4_fn became static, and mostly inlined into its callers, with kernel commit 3bf195ae6037 ("netfilter: nat:
     # merge nf_nat_ipv4,6 into nat core", 5.1); its callers now call nf_nat_inet_fn.
     Probe("nat_hook", ("nf_nat_ipv4_fn", "nf_nat_inet_fn"), RETURN, ("sk_buff *", "nf_hook_state *"),
-          "every consultation of NAT", (2, 3), "nf_nat", verbose=True, requires=("nf_conn",)),
+          "every call of NAT", (2, 3), "nf_nat", verbose=True, requires=("nf_conn",)),
     Probe("ipvs_schedule", ("ip_vs_schedule",), RETURN, ("ip_vs_service *", "sk_buff *"), "which real servers IPVS chose",
           (1, 2), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
     Probe("ipvs_nat4", ("ip_vs_nat_xmit",), ENTRY, ("sk_buff *", "ip_vs_conn *"), "packets that IPVS sends to a real server",
@@ -106,7 +106,7 @@ PROBES = (
           "nf_reject_ipv4"),
     Probe("reset6", ("nf_send_reset6",), ENTRY, ("sk_buff *", "sk_buff *#2|"), "REJECT with a TCP reset (IPv6)", (2, 3),
           "nf_reject_ipv6"),
-    Probe("socket", ("sk_filter_trim_cap",), ENTRY, ("sock *", "sk_buff *"), "arrival at a socket, and whose it is"),
+    Probe("socket", ("sk_filter_trim_cap",), ENTRY, ("sock *", "sk_buff *"), "arrival at a socket, and its process"),
     Probe("synack4", ("tcp_v4_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN"),
     Probe("synack6", ("tcp_v6_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN (IPv6)"),
     Probe("syn", ("tcp_conn_request",), RETURN, ("sock *", "sk_buff *"), "SYNs at their listener, and its queues"),

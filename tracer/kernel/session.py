@@ -96,7 +96,7 @@ def choose(
     planned, refused = attach_plan.plan(kernel.types, kernel.symbols, can, verbose, rules)
     for row in refused:
         if row.probe.needed:
-            raise NoProbe(f"Tracing cannot go without {row.probe.tells}, and {row.why}.")
+            raise NoProbe(f"Tracing needs {row.probe.tells}, but {row.why}.")
     return planned, refused
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads this host: namespaces, processes, routes, procfs, netlink, tools. Must not know: packets, rules, Kubernetes.
 
-Writes nothing.
+It changes nothing.
 """

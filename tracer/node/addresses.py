@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which node this is, and its own addresses: asked from the node itself."""
+"""The node's own addresses, read from the node itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 
 
 def local_addresses(proc: Path = Path("/proc")) -> frozenset[str]:
-    """The addresses of the node's network namespace (process 1's), or of this one where that cannot be read."""
+    """Addresses of the node's network namespace (process 1's), or of this process's if that cannot be read."""
     found: set[str] = set()
     for owner in ("1", "self"):
         try:
@@ -28,7 +28,7 @@ def local_addresses(proc: Path = Path("/proc")) -> frozenset[str]:
 
 
 def ipvs_addresses() -> frozenset[str]:
-    """The Services' addresses that kube-proxy's ipvs mode has given to an interface of this namespace; read over netlink."""
+    """Service addresses that kube-proxy in ipvs mode has set on an interface of this namespace, read through netlink."""
     try:
         index = socket.if_nametoindex(IPVS_LINK)
     except OSError:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes may be believed to be the node's own: a process can give itself any name and any command line.
+"""Trusted processes of the node. The name and the command line of a process are no proof: it can set both itself.
 
-Believed is one that is root's, in the network and user namespace of process 1, and has CAP_NET_ADMIN: whoever has that may
-write the node's rules anyway. Its namespace of processes is not asked for: kubeadm's kube-proxy has one of its own.
+A process is trusted if it belongs to root, is in the network and user namespace of process 1, and has CAP_NET_ADMIN: such a
+process can write the node's rules anyway. Its PID namespace does not matter: kubeadm's kube-proxy has its own.
 
-All is read through one descriptor of /proc/PID, so that it is told of one process. Who it is comes before its command line,
-which lies in the process's memory, behind which can be a file of a file system (FUSE) that does not answer.
+All data is read through one descriptor of /proc/PID, so it belongs to one process. Trust is checked before the command line
+is read, because that is in the process's memory, which may be mapped from a file system (FUSE) that does not answer.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 from tracer.util import untrusted_file
 
 CAP_NET_ADMIN = 12
-"""Its number in linux/capability.h."""
+"""Number of the capability in linux/capability.h."""
 SPACES = ("ns/net", "ns/user")
 ARGUMENTS = 65536
-"""Bytes of a command line; kube-proxy's has some hundreds."""
+"""Longest command line that is read, bytes; kube-proxy's has some hundreds."""
 NOBODY = -1
 
 
 @contextmanager
 def opened(proc: Path, pid: int) -> Iterator[int]:
-    """A descriptor of /proc/PID when that process is believed, NOBODY when it is not or is gone."""
+    """Opens /proc/PID: yields its descriptor if the process is trusted; NOBODY = not trusted, or it has ended."""
     fd = NOBODY
     with suppress(OSError):
         fd = untrusted_file.directory(proc / str(pid))
@@ -39,7 +39,7 @@ def opened(proc: Path, pid: int) -> Iterator[int]:
 
 
 def arguments(process: int) -> list[str]:
-    """The command line of a process; [] when it cannot be read, or is longer than any that is looked for."""
+    """The command line of a process; [] = it cannot be read, or is longer than ARGUMENTS bytes."""
     if process == NOBODY:
         return []
     try:
@@ -60,7 +60,11 @@ def _believed(process: int, proc: Path) -> bool:
 
 
 def _home(proc: Path) -> list[int]:
-    """The namespaces of process 1, or ours where those cannot be seen. Raises OSError."""
+    """Inodes of the namespaces of process 1, or of our own if those cannot be read.
+
+    Raises:
+        OSError: Neither can be read.
+    """
     with suppress(OSError):
         return [(proc / "1" / name).stat().st_ino for name in SPACES]
     return [(proc / "self" / name).stat().st_ino for name in SPACES]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which name the kube-proxy of this node goes by: it calls an endpoint local when the endpoint's nodeName is exactly that.
+"""The node name of kube-proxy: an endpoint is local for it if the endpoint's nodeName equals this name.
 
 Source: kubernetes cmd/kube-proxy/app/server.go: hostnameOverride of the file given by --config, else --hostname-override, else
-the host name in lower case. With --config, versions differ in whether they heed --hostname-override; then both are possible.
+the host name in lower case. With --config, only some versions use --hostname-override; then both names are possible.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tracer.node import host_process
 from tracer.util import untrusted_file
 
 PROGRAMS = ("kube-proxy", "hyperkube")
-"""Programs that are kube-proxy, by the name of their file."""
+"""File names of kube-proxy."""
 WITH_KUBE_PROXY = ("k3s", "rke2")
-"""Programs that have kube-proxy in them."""
+"""File names of programs that include kube-proxy."""
 FLAG, BY_HOST, KEY = "--hostname-override", "the host name", "hostnameOverride"
-"""Sources of kube-proxy's name: its flag, the host name where nothing else is given, a key of its configuration file."""
+"""Sources of kube-proxy's node name: its flag, the host name as default, a key of its configuration file."""
 
 _OVERRIDE = re.compile(
     r"""^hostnameOverride:[ \t]*+(?:"([^"\n]*+)"|'([^'\n]*+)'|([^\s#"']*+))[ \t]*+(?:#.*)?$"""
@@ -32,26 +32,26 @@ _OVERRIDE = re.compile(
 
 @dataclass(frozen=True)
 class KubeProxy:
-    """The running kube-proxy. names: those it may go by, each with where it comes from."""
+    """The running kube-proxy. names: possible node names, each with its source."""
 
     pid: int
     names: tuple[tuple[str, str], ...]
 
     @property
     def by_file(self) -> bool | None:
-        """Whether it has a configuration file, whose name for the node comes first; None when that is not known."""
+        """Whether it has a configuration file, which has precedence for the node name; None = not known."""
         sources = [source for _, source in self.names]
         if all(source in (FLAG, BY_HOST) for source in sources):
-            # No name is known only where there is a file, and it cannot be read.
+            # No name is known only if there is a file that cannot be read.
             return not sources
         return True if any(KEY in source for source in sources) else None
 
 
 def running(proc: Path = Path("/proc")) -> KubeProxy | None:
-    """The kube-proxy that runs here; None when none is seen, or several are.
+    """The kube-proxy that runs here; None = none found, or more than one.
 
-    A process can give itself any name. Only one that may write the node's rules is kube-proxy (host_process.py), so no other
-    can be taken for it, nor make the real one one of two.
+    A process can set its own name. Only a trusted process (host_process.py) counts as kube-proxy, so no other process can be
+    mistaken for it or make the result ambiguous.
     """
     found = []
     for name in proc.iterdir():
@@ -64,13 +64,13 @@ def running(proc: Path = Path("/proc")) -> KubeProxy | None:
 
 
 def is_kube_proxy(words: Sequence[str]) -> bool:
-    """Whether a command line is kube-proxy's."""
+    """Whether a command line is that of kube-proxy."""
     program = Path(words[0]).name if words else ""
     return program in PROGRAMS and (program == "kube-proxy" or "proxy" in words or "kube-proxy" in words)
 
 
 def has_kube_proxy(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether a process of the node is kube-proxy, or has it in it."""
+    """Whether a process of the node is kube-proxy or includes it."""
     with host_process.opened(proc, pid) as process:
         words = host_process.arguments(process)
     return is_kube_proxy(words) or (bool(words) and Path(words[0].split(" ")[0]).name in WITH_KUBE_PROXY)
@@ -84,7 +84,7 @@ def _host_name(proc: Path) -> str:
 
 
 def _names_of(process: int, words: Sequence[str], host: str) -> list[tuple[str, str]]:
-    """As `names`, for an open directory of /proc. [] when what the process sees as / cannot be looked at."""
+    """As `names`, for an open directory of /proc. [] = --config is given, and the process's root directory cannot be opened."""
     try:
         root = untrusted_file.directory("root", process)
     except OSError:
@@ -96,7 +96,7 @@ def _names_of(process: int, words: Sequence[str], host: str) -> list[tuple[str, 
 
 
 def names(words: Sequence[str], root: int, host: str) -> list[tuple[str, str]]:
-    """(name, where it comes from) of each name that this command line may mean. root: descriptor of what it sees as /."""
+    """(node name, source) of each possible node name. root: descriptor of the process's root directory."""
     override, config = option(words, "hostname-override").lower(), option(words, "config")
     by_host = (host, BY_HOST)
     if not config:
@@ -111,7 +111,7 @@ def names(words: Sequence[str], root: int, host: str) -> list[tuple[str, str]]:
 
 
 def option(words: Sequence[str], name: str) -> str:
-    """The value of --name VALUE or --name=VALUE, the last one; "" when it is not given."""
+    """The last value of --name VALUE or --name=VALUE; "" = not given."""
     value = ""
     for at, word in enumerate(words):
         if word == f"--{name}" and at + 1 < len(words):
@@ -122,10 +122,10 @@ def option(words: Sequence[str], name: str) -> str:
 
 
 def _override_in(path: str, root: int) -> str | None:
-    """hostnameOverride of a configuration file, "" when it is not set; None when the file cannot be read, or is another one.
+    """hostnameOverride of a configuration file; "" = not set; None = the file cannot be read, or is not kube-proxy's.
 
-    A path that does not begin with / counts from a directory that only the process knows. The one key is looked for as kubeadm,
-    kops and people write it, in YAML or JSON, at the left margin or in braces.
+    A relative path starts at a directory that is not known here. The key is searched in the forms of kubeadm, kops and
+    hand-written files: YAML or JSON, at the left margin or in braces.
     """
     if not path.startswith("/"):
         return None

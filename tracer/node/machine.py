@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the machine that checks read."""
+"""Files of the machine, for checks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Machine:
-    """The files of a machine. root: the directory that has proc and sys in it."""
+    """The files of a machine. root: the directory with proc and sys."""
 
     root: Path = Path("/")
 
     def read(self, path: str) -> str | None:
-        """A file's text; None when it is not there. Raises PermissionError."""
+        """The text of a file; None = it cannot be read for another reason than permissions.
+
+        Raises:
+            PermissionError: This process may not read it.
+        """
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace")
         except PermissionError:
@@ -23,7 +27,7 @@ class Machine:
             return None
 
     def read_quietly(self, path: str) -> str:
-        """A file's text; "" when there is none, or none for us."""
+        """The text of a file; "" = it does not exist or cannot be read."""
         try:
             return self.read(path) or ""
         except PermissionError:
@@ -33,5 +37,5 @@ class Machine:
         return (self.root / path).exists()
 
     def modules(self) -> set[str]:
-        """Names of the loaded modules; what is built into the kernel is not among them."""
+        """Names of the loaded modules, without those built into the kernel."""
         return {line.split()[0] for line in self.read_quietly("proc/modules").splitlines()}

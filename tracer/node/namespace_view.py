@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a namespace says of itself when a verdict asks: its listening sockets, settings and counters. Only read.
+"""Data of a namespace for verdicts: its listening sockets, settings and counters. Nothing is changed.
 
-Kept for a second. What cannot be read is empty: the namespace may be gone by the time its packet has ended.
+Data is kept for a second. Data that cannot be read is empty: the namespace may have been removed before its packet ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tracer.util.bounded import Bounded
 T = TypeVar("T")
 KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
 NET = Path("/proc/thread-self/net")
-"""The namespace of the thread that looks; /proc/net is the main thread's."""
+"""The namespace of the reading thread; /proc/net is that of the main thread."""
 
 
 class NamespaceInspector:
-    """Namespaces by the names that hops have."""
+    """Reads namespaces, given by the names that hops have."""
 
     def __init__(self, namespaces: Namespaces | None = None, processes: Processes | None = None) -> None:
         self._namespaces = namespaces or Namespaces()
@@ -35,24 +35,24 @@ class NamespaceInspector:
         self._kept: Bounded[Hashable, tuple[float, object]] = Bounded(ANSWERS_KEPT)
 
     def bound(self, name: str) -> tuple[BoundSocket, ...]:
-        """The TCP sockets that listen in a namespace."""
+        """The listening TCP sockets of a namespace."""
         return self._ask(name, "bound", lambda: procnet.bound(NET, "tcp"), ())
 
     def setting(self, name: str, setting: str) -> str:
-        """A sysctl as a path ("net/ipv4/tcp_syncookies"); "" when there is none."""
+        """A sysctl, given as a path ("net/ipv4/tcp_syncookies"); "" = no such sysctl."""
         return self._ask(name, setting, lambda: _read(Path("/proc/sys") / setting), "")
 
     def counters(self, name: str) -> dict[str, int]:
-        """TcpExt, and conntrack's statistics as conntrack_drop and so on. Never kept: they are compared."""
+        """TcpExt counters, and conntrack's statistics as conntrack_drop and so on. Not kept, because they are compared."""
         return self._go(name, _counters, {})
 
     def process(self, inode: int) -> str:
-        """Who holds a socket: "nginx (pid 42)", "" when nobody was found."""
+        """The process that holds a socket: "nginx (pid 42)"; "" = not found."""
         pid, command = self._processes.owner(inode)
         return f"{command} (pid {pid})" if pid else ""
 
     def names(self) -> list[str]:
-        """The namespaces that can be named now."""
+        """Names of the namespaces that have a name now."""
         return [self._namespaces.name(inode) for inode in self._namespaces.named()]
 
     def _ask(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:

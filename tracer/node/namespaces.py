@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names for numbers: namespaces, interfaces, processes.
+"""Names of network namespaces by inode, and indices of interfaces by name.
 
-A namespace is known by its inode. The node's own is `node`; one with a name under /run/netns (ip netns, CNI plugins) or
-/run/docker/netns has that, also when the tracer is in a container and only the node has that directory; any other is called by
-a process in it. Processes are looked up when a socket's inode is first seen, by the links in /proc/PID/fd.
+The node's own namespace is `node`. A namespace with a name under /run/netns (ip netns, CNI plugins) or /run/docker/netns has
+that name, also if the tracer is in a container and only the node has that directory. Any other namespace is named after a
+process in it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tracer.util.bounded import Bounded
 
 NAMED = (Path("/run/netns"), Path("/var/run/docker/netns"))
 NAMED_OF_NODE = ("/run/netns", "/run/docker/netns")
-"""The same of the node, where this process has files of its own."""
+"""The same directories of the node, if this process has a file system of its own."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 def _inode(path: Path) -> int:
-    """Inode of a namespace file, 0 when it is gone or not ours to see."""
+    """Inode of a namespace file; 0 = it does not exist or cannot be read."""
     try:
         return path.stat().st_ino
     except OSError:
@@ -48,7 +48,7 @@ def _directories() -> tuple[Path, ...]:
 
 
 def named_files() -> Iterator[Path]:
-    """The files that give namespaces their names; a directory that is not there, or not ours to see, has none."""
+    """Yields the files that name namespaces; directories that cannot be read are skipped."""
     for directory in _directories():
         found: list[Path] = []
         with suppress(OSError):
@@ -57,9 +57,11 @@ def named_files() -> Iterator[Path]:
 
 
 class Namespaces:
-    """Names of network namespaces by inode, looked up again when an unknown one turns up.
+    """Names of network namespaces by inode, read again when an unknown inode is looked up.
 
-    node: the namespace of PID 1, 0 where that cannot be seen. own: this process's.
+    Attributes:
+        node: Inode of PID 1's namespace; 0 = it cannot be read.
+        own: Inode of this process's namespace.
     """
 
     def __init__(self) -> None:
@@ -84,7 +86,7 @@ class Namespaces:
                 self._names[inode] = f"{_command(pid)}[{pid}]"
 
     def name(self, inode: int) -> str:
-        """The name of a namespace; "netns N" when nothing leads to it."""
+        """The name of a namespace; "netns N" = no name and no process."""
         if inode and inode == self.node:
             return "node"
         if inode not in self._names and inode not in self._unknown:
@@ -96,12 +98,16 @@ class Namespaces:
         return self._names.get(inode, f"netns {inode}" if inode else "")
 
     def named(self) -> list[int]:
-        """The node's namespace, this process's, and those with a name."""
+        """Inodes of the node's namespace, of this process's, and of those with a name."""
         self._read_named()
         return list(dict.fromkeys(i for i in (self.node, self.own, *self._names) if i))
 
     def find(self, name: str) -> int:
-        """The inode of a namespace given as name, inode number, PID ("pid:N") or path. Raises BadOption."""
+        """The inode of a namespace given as name, inode number, PID ("pid:N") or path.
+
+        Raises:
+            BadOption: There is no such namespace.
+        """
         if name.startswith("pid:"):
             paths = [Path(f"/proc/{name[4:]}/ns/net")]
         elif "/" in name:
@@ -121,7 +127,11 @@ class Namespaces:
 
 
 def interface_index(name: str) -> int:
-    """ifindex of an interface of this process's namespace. Raises BadOption."""
+    """The ifindex of an interface in this process's namespace.
+
+    Raises:
+        BadOption: There is no such interface.
+    """
     from pyroute2 import IPRoute
 
     with IPRoute() as route:
@@ -133,7 +143,7 @@ def interface_index(name: str) -> int:
 
 
 def tracking() -> set[int]:
-    """The namespaces known to use conntrack: this process's, if it has entries. Reading a counter changes nothing."""
+    """Inodes of the namespaces known to use conntrack: this process's, if it has entries. Reading a counter changes nothing."""
     try:
         entries = int(Path("/proc/sys/net/netfilter/nf_conntrack_count").read_text(encoding="ascii"))
     except OSError:
@@ -142,4 +152,4 @@ def tracking() -> set[int]:
 
 
 NAMES_KEPT = 8192
-"""Namespaces that are remembered by name, and as many that have none."""
+"""Number of namespaces kept with a name, and of namespaces kept without one."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Doing something inside another network namespace: in a thread of its own, so that nobody else is moved there.
+"""Calls in another network namespace: each in a thread of its own, so that no other thread changes its namespace.
 
-Reading changes nothing: a namespace is entered by a descriptor of a file that leads to it, never by mounting one.
+Reading changes nothing: a namespace is entered by a descriptor of an existing file, never by mounting one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _checked(status: int, what: str) -> None:
 
 
 class _Call(Generic[T]):
-    """A call in a thread that first goes where `go` takes it; the thread ends with it."""
+    """A call of `work` in a new thread, after `go` has changed that thread; then the thread ends."""
 
     def __init__(self, go: Callable[[], None], work: Callable[[], T]) -> None:
         self._go, self._work = go, work
@@ -53,13 +53,21 @@ class _Call(Generic[T]):
 
 
 def inside(fd: int, work: Callable[[], T]) -> T:
-    """The result of `work` in the namespace that a descriptor leads to; also processes it starts run there. OSError."""
+    """Calls `work` in the namespace of a descriptor and returns its result; processes that it starts run there, too.
+
+    Raises:
+        OSError: The namespace cannot be entered.
+    """
     return _Call(lambda: _checked(_libc.setns(fd, CLONE_NEWNET), "setns"), work)()
 
 
 @contextmanager
 def entered(path: Path) -> Iterator[None]:
-    """The calling thread, and no other, is in the namespace that a file leads to within the block. Raises OSError."""
+    """Moves the calling thread, and no other, to the namespace of a file for the block.
+
+    Raises:
+        OSError: The namespace cannot be entered.
+    """
     home = current()
     try:
         there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -77,27 +85,35 @@ def entered(path: Path) -> Iterator[None]:
 
 
 def inside_new(work: Callable[[], T]) -> T:
-    """The result of `work` in a new, nameless namespace, which lives only as long as something made in it. OSError."""
+    """Calls `work` in a new, unnamed namespace, which exists as long as an object made in it.
+
+    Raises:
+        OSError: The namespace cannot be made.
+    """
     return _Call(lambda: _checked(_libc.unshare(CLONE_NEWNET), "unshare"), work)()
 
 
 def identity(inode: int, number: int) -> int:
-    """What names a namespace among all since boot: its inode and its cookie, 0 = not known."""
+    """Identity of a namespace among all since boot. inode: its inode. number: its cookie, 0 = not known."""
     return inode | number << 32
 
 
 def apart(prepare: Callable[[], None], work: Callable[[], T]) -> T:
-    """The result of `work` in a thread of its own, in this thread's namespace, after `prepare` has changed that thread."""
+    """Calls `work` in a new thread in this thread's namespace, after `prepare` has changed the new thread."""
     return _Call(prepare, work)()
 
 
 def current() -> int:
-    """A descriptor of this thread's namespace; not inherited by processes."""
+    """A descriptor of this thread's namespace; child processes do not inherit it."""
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def find(inode: int) -> Path:
-    """A file that leads to the namespace with this inode. Raises LookupError when no name and no process does."""
+    """A file of the namespace with this inode.
+
+    Raises:
+        LookupError: No name and no process has this namespace.
+    """
     paths = [Path("/proc/self/ns/net"), Path("/proc/1/ns/net")]
     paths += named_files()
     paths += [Path(f"/proc/{pid}/ns/net") for pid in os.listdir("/proc") if pid.isdigit()]
@@ -109,7 +125,12 @@ def find(inode: int) -> Path:
 
 
 def open_path(path: Path, inode: int) -> int:
-    """A descriptor of the namespace that a file leads to. OSError; LookupError when that is another one by now."""
+    """A descriptor of the namespace of a file.
+
+    Raises:
+        OSError: The file cannot be opened.
+        LookupError: The file now belongs to another namespace.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     if os.fstat(fd).st_ino != inode:
         os.close(fd)

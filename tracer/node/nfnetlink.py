@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Netlink of netfilter, as much of it as reading nftables takes: requests, dumps, batches, attributes.
+"""The part of netfilter's netlink that reading nftables needs: requests, dumps, batches, attributes.
 
-A socket belongs to the network namespace of the thread that made it, for as long as it lives.
+A socket belongs to the network namespace of the thread that made it, until it is closed.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ NESTED = 0x8000
 SOL_NETLINK, ADD_MEMBERSHIP = 270, 1
 
 MOST = 200_000
-"""Objects of a kind in a namespace that are read: rules, chains, elements of all verdict maps."""
+"""Largest number of objects of one kind that are read from a namespace: rules, chains, elements of all verdict maps."""
 Message = tuple[int, int, bytes]
-"""Type within nftables (NFT_MSG_*), family, attributes."""
+"""(type within nftables (NFT_MSG_*), family, attributes)."""
 
 
 class TooManyMessages(OSError):
-    """There are more objects than are read. The socket is of no use any more. generation: of the rules, 0 = not known."""
+    """There are more objects than are read. The socket must not be used any more. generation: of the rules, 0 = not known."""
 
     generation = 0
 
 
 class DumpInterrupted(Exception):
-    """The ruleset changed while it was being dumped: what came is of two generations."""
+    """The ruleset changed during the dump: the received objects are of two generations."""
 
 
 def attribute(kind: int, value: bytes | int | str | Iterable[bytes]) -> bytes:
-    """One attribute. int: 32 bits, network order; str: with its final zero; an iterable of attributes: nested."""
+    """Encodes one attribute. int: 32 bits, network order. str: with a final zero byte. Iterable of attributes: nested."""
     if isinstance(value, int):
         value = struct.pack(">I", value)
     elif isinstance(value, str):
@@ -49,7 +49,7 @@ def attribute(kind: int, value: bytes | int | str | Iterable[bytes]) -> bytes:
 
 
 def items(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """The attributes in `raw`, in order, also those of one kind."""
+    """Yields (kind, value) of the attributes in `raw`, in order; a kind may occur more than once."""
     at, end = 0, len(raw)
     while at + 4 <= end:
         length, kind = struct.unpack_from("=HH", raw, at)
@@ -60,12 +60,12 @@ def items(raw: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def attributes(raw: bytes) -> dict[int, bytes]:
-    """The attributes in `raw` by kind."""
+    """The attributes in `raw`, by kind."""
     return dict(items(raw))
 
 
 def number(raw: bytes | None) -> int:
-    """An unsigned number in network order; 0 when absent."""
+    """Decodes an unsigned number in network order; 0 = absent."""
     return int.from_bytes(raw or b"", "big")
 
 
@@ -79,10 +79,15 @@ def _message(kind: int, flags: int, family: int, resource: int, attrs: bytes) ->
 
 
 class Nfnetlink:
-    """A socket to netfilter; a context manager. OSError with the kernel's errno for what it refuses."""
+    """A netlink socket to netfilter; a context manager. Methods raise OSError with the kernel's errno."""
 
     def __init__(self, group: int = 0, receive_bytes: int = 0) -> None:
-        """group: multicast group to listen to. receive_bytes: of the socket's buffer, 0 = as is."""
+        """Opens the socket.
+
+        Args:
+            group: Multicast group to listen to, 0 = none.
+            receive_bytes: Size of the receive buffer, bytes; 0 = the default.
+        """
         self._sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
         try:
             self._sock.bind((0, 0))
@@ -95,8 +100,12 @@ class Nfnetlink:
             raise
 
     def dump(self, message: int, family: int = 0, attrs: bytes = b"") -> list[Message]:
-        """All objects of a kind. Raises DumpInterrupted when they changed under way, TooManyMessages when there are more than
-        MOST."""
+        """Reads all objects of a kind.
+
+        Raises:
+            DumpInterrupted: They changed during the dump.
+            TooManyMessages: There are more than MOST.
+        """
         out: list[Message] = []
         for each in self.trace(message, family, attrs):
             out.append(each)
@@ -105,9 +114,10 @@ class Nfnetlink:
         return out
 
     def trace(self, message: int, family: int = 0, attrs: bytes = b"") -> Iterator[Message]:
-        """The objects of a kind, one by one; at the end raises DumpInterrupted when they changed under way.
+        """Yields the objects of a kind. A dump that is not read to its end occupies the kernel until the socket is closed.
 
-        A walk that is left before its end keeps the kernel busy with it until the socket is closed.
+        Raises:
+            DumpInterrupted: They changed during the dump; raised at the end.
         """
         self._sock.send(_message(NFTABLES << 8 | message, F_REQUEST | F_DUMP, family, 0, attrs))
         interrupted = False
@@ -123,7 +133,7 @@ class Nfnetlink:
                 yield kind & 255, body[0], body[4:]
 
     def get(self, message: int, family: int = 0, attrs: bytes = b"") -> Message:
-        """One object."""
+        """Reads one object."""
         self._sock.send(_message(NFTABLES << 8 | message, F_REQUEST, family, 0, attrs))
         kind, _, body = next(self._receive())
         if kind == ERROR:
@@ -131,7 +141,7 @@ class Nfnetlink:
         return kind & 255, body[0], body[4:]
 
     def batch(self, messages: Iterable[Message]) -> None:
-        """Makes changes, all or none; waits until the kernel has answered for each."""
+        """Makes all changes or none; waits for the kernel's answer to each."""
         sent = _message(BATCH_BEGIN, F_REQUEST, 0, NFTABLES, b"")
         count = 0
         for message, family, attrs in messages:
@@ -146,7 +156,11 @@ class Nfnetlink:
                     count -= 1
 
     def listen(self, seconds: float) -> list[Message]:
-        """What has come from the group, after waiting up to `seconds` for the first. OSError ENOBUFS: some was lost."""
+        """Messages of the group, after waiting up to `seconds` for the first one.
+
+        Raises:
+            OSError: ENOBUFS = messages were lost.
+        """
         self._sock.settimeout(seconds)
         try:
             return [(kind & 255, body[0], body[4:]) for kind, _, body in self._receive() if kind >> 8 == NFTABLES]
@@ -174,7 +188,7 @@ class Nfnetlink:
 
 
 def _raise(body: bytes) -> None:
-    """Raises what an error message says; 0 is an acknowledgement."""
+    """Raises the error of an error message; 0 is an acknowledgement."""
     code = -struct.unpack_from("=i", body)[0]
     if code:
         raise OSError(code, os.strerror(code))

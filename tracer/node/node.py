@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What findings ask of the node itself: who listens, which name kube-proxy goes by, settings, counters, addresses.
+"""Data of the node for findings: listening processes, kube-proxy's node name, settings, counters, addresses.
 
-Everything is looked up when a finding asks, kept for a second, and only read.
+Data is read when a finding requests it and kept for a second. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,21 @@ from tracer.util.endpoint_format import format_endpoint
 
 KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
 COUNTED_SECONDS = 0.05
-"""The same of conntrack's counters: a packet's loss must be in them when it is told."""
+"""Time that conntrack's counters are kept, s; short, because they must include the loss of a packet that is reported."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class ListeningSocket:
-    """A process that waits on a port of the node. address: "0.0.0.0" or "::" for all. pid: 0 when it cannot be told."""
+    """A process that listens on a port of the node.
+
+    Attributes:
+        address: The address; "0.0.0.0" or "::" = all addresses.
+        port: The port.
+        pid: The process, 0 = not known.
+        command: Name of the process.
+    """
 
     address: str
     port: int
@@ -52,7 +59,10 @@ class ListeningSocket:
 
 
 class HostReader:
-    """The node that this runs on. Addresses and sockets are those of process 1's network namespace, or of ours."""
+    """Reads the node that this process runs on.
+
+    Sockets and conntrack's counters are those of process 1's network namespace, or of our own if that cannot be read.
+    """
 
     def __init__(self, proc: Path = Path("/proc"), run: Path | None = None, sys: Path = Path("/sys")) -> None:
         self._proc, self._run, self._sys, self._processes = proc, run or of_node("/run"), sys, Processes()
@@ -60,7 +70,7 @@ class HostReader:
         self._net = next((p for p in (proc / "1/net", proc / "self/net") if os.access(p / "tcp", os.R_OK)), proc / "self/net")
 
     def _keep(self, key: Hashable, ask: Callable[[], T], default: T, seconds: float = KEPT_SECONDS) -> T:
-        """What `ask` says, asked once in so many seconds at most. default: what is said where nobody can be asked."""
+        """The result of `ask`, kept for `seconds`. default: the result where the machine cannot be read."""
         kept = self._kept.get(key)
         if kept and time.monotonic() - kept[0] < seconds:
             return kept[1]  # type: ignore[return-value]
@@ -69,28 +79,28 @@ class HostReader:
         return found
 
     def bound(self, protocol: str) -> tuple[BoundSocket, ...]:
-        """Sockets of the node that wait for packets. protocol: "tcp" or "udp"."""
+        """Listening or unconnected sockets of the node. protocol: "tcp" or "udp"."""
         return self._keep(("bound", protocol), lambda: procnet.bound(self._net, protocol), ())
 
     def listener(self, address: str, port: int, protocol: str) -> ListeningSocket | None:
-        """Who waits on this address and port of the node. protocol: "tcp" or "udp"."""
+        """The process that listens on this address and port of the node. protocol: "tcp" or "udp"."""
         found = [b for b in self.bound(protocol) if b.port == port]
         found = [b for b in found if b.takes(address)]
         if not found:
             return None
-        # The more exact one is asked first by the kernel too.
+        # As in the kernel, the socket with the exact address has precedence.
         best = min(found, key=lambda b: (b.address in procnet.WILDCARDS, b.address))
         return ListeningSocket(best.address, port, *self._processes.owner(best.inode))
 
     def is_kube_proxy(self, pid: int) -> bool:
-        """Whether a process is kube-proxy, or k3s, which has it in it."""
+        """Whether a process is kube-proxy, or k3s, which includes it."""
         return self._keep(("is kube-proxy", pid), lambda: kube_proxy.has_kube_proxy(pid, self._proc), False)
 
     def kube_proxy(self) -> KubeProxy | None:
         return self._keep("kube-proxy", lambda: kube_proxy.running(self._proc), None)
 
     def setting(self, name: str, pid: int = 0) -> str:
-        """A sysctl ("net/ipv4/tcp_syncookies") in the namespace of a process, ours for 0; "" when there is none."""
+        """A sysctl ("net/ipv4/tcp_syncookies") in the namespace of a process, 0 = our own; "" = no such sysctl."""
         return self._keep(("setting", name, pid), lambda: self._read_setting(name, pid), "")
 
     def _read_setting(self, name: str, pid: int) -> str:
@@ -107,19 +117,19 @@ class HostReader:
             return ""
 
     def counters(self, pid: int) -> dict[str, int]:
-        """TcpExt counters of the namespace of a process; {} when they cannot be read."""
+        """TcpExt counters of the namespace of a process; {} = they cannot be read."""
         return self._keep(("counters", pid), lambda: procnet.counters(self._proc / str(pid) / "net"), {})
 
     def addresses(self) -> dict[str, str]:
-        """Addresses of our own namespace, and whose interface's they are."""
+        """Interfaces by address, in our own namespace."""
         return self._keep("addresses", _addresses, {})
 
     def conntrack_counters(self) -> dict[str, int]:
-        """conntrack's counters of our namespace since boot, of all CPUs: insert_failed, drop ... {} when not to be had."""
+        """conntrack's counters since boot, summed over CPUs: insert_failed, drop ... {} = they cannot be read."""
         return self._keep("conntrack", lambda: procnet.conntrack(self._net), {}, COUNTED_SECONDS)
 
     def mtu(self, interface: str) -> int:
-        """Of an interface of our namespace, in bytes; 0 when there is none."""
+        """MTU of an interface of our namespace, bytes; 0 = no such interface."""
         return self._keep(("mtu", interface), lambda: self._read_mtu(interface), 0)
 
     def _read_mtu(self, interface: str) -> int:
@@ -128,15 +138,15 @@ class HostReader:
         return 0
 
     def way_out(self, address: str) -> str:
-        """The interface by which our namespace sends to an address, "" when it does not."""
+        """The interface by which our namespace sends to an address; "" = it does not send."""
         return self._keep(("way out", address), lambda: Routes().to(address).out, "")
 
     def interface_of(self, address: str) -> str:
-        """The interface that has this address, "" when none has."""
+        """The interface with this address; "" = none."""
         return self.addresses().get(address, "")
 
     def flannel_subnets(self) -> tuple[str, ...]:
-        """The networks that flannel has leased for this node, as in /run/flannel/subnet.env; () when there is no such file."""
+        """The networks that flannel has leased for this node, from /run/flannel/subnet.env; () = no such file."""
         return self._keep("flannel", lambda: tuple(_leases(self._run / "flannel/subnet.env")), ())
 
 
@@ -149,7 +159,7 @@ def _leases(path: Path) -> list[str]:
 
 
 def _addresses() -> dict[str, str]:
-    """Address -> interface, of our own namespace."""
+    """Interfaces by address, in our own namespace."""
     from pyroute2 import IPRoute
 
     with suppress(Exception):  # pyroute2 raises many kinds

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes and the sockets they own."""
+"""Processes and their sockets."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from tracer.util.bounded import Bounded
 
 MISSED_KEPT = 4096
 PIDS_KEPT = 4096
-"""Processes that were seen to have sockets, and are looked at first when a new socket turns up."""
+"""Number of processes with sockets that are kept; they are read first when a new socket is looked up."""
 OWNERS_KEPT = 1 << 17
-"""Sockets whose process is remembered; of the one not asked for longest it is looked up again."""
+"""Number of sockets that are kept with their process; the least recently used one is dropped."""
 NOT_RECORDED = (0, "not recorded")
-"""The owner of a socket whose process a capture does not have. (0, "") is one that was looked for and not found."""
+"""Owner of a socket if the capture does not have its process. (0, "") = looked up and not found."""
 
 
 class Processes:
-    """Which process holds a socket."""
+    """Finds the process that holds a socket."""
 
     def __init__(self, pause: float = 1.0) -> None:
-        """pause: seconds between two readings of all processes; on a busy node one takes a tenth of a second."""
+        """pause: Shortest time between two readings of all processes, s; on a busy node one takes a tenth of a second."""
         self._owners: Bounded[int, tuple[int, str]] = Bounded(OWNERS_KEPT)
         self._missed: dict[int, float] = {}
         self._pids: Bounded[int, None] = Bounded(PIDS_KEPT)
         self._pause, self._read_at = pause, float("-inf")
 
     def owner(self, inode: int) -> tuple[int, str]:
-        """(pid, command) of a process that holds the socket; (0, "") when none is found.
+        """(pid, command) of a process that holds the socket; (0, "") = not found.
 
-        A server's next socket is most likely held by a process already known, so those are read first. One that was not found
-        is not looked for again before the pause is over.
+        A new socket most likely belongs to a known process, so those are read first. A socket that was not found is looked up
+        again only after the pause.
         """
         now = time.monotonic()
         if inode and inode not in self._owners and now - self._missed.get(inode, float("-inf")) > self._pause:
@@ -51,7 +51,7 @@ class Processes:
         return self._owners.get(inode, (0, ""))
 
     def _read(self, pid: int, wanted: int) -> None:
-        """Remembers whose the sockets of a process are; wanted: the one that was asked for."""
+        """Stores the sockets of a process. wanted: inode of the requested socket."""
         owner: tuple[int, str] | None = None
         try:
             names = os.listdir(f"/proc/{pid}/fd")
@@ -72,6 +72,6 @@ class Processes:
                     owner = (pid, command)
                 else:
                     self._owners[inode] = (pid, command)
-        # Last, so that a process with more sockets than are remembered does not push it out.
+        # Last, so that a process with more sockets than are kept does not evict it.
         if owner and wanted not in self._owners:
             self._owners[wanted] = owner

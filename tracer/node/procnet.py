@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the node's own /proc says of sockets, settings and counters. Only read, and no kernel module is loaded by it.
+"""Sockets and counters from /proc/net. Nothing is changed, and no kernel module is loaded.
 
-Sockets are read from /proc/net/tcp and not asked for by sock_diag: the first question to sock_diag loads the module tcp_diag or
-udp_diag, and a tracer that changes nothing loads none. Listening sockets stand first in /proc/net/tcp, so the rest of a busy
-node's table is not read.
+Sockets are read from /proc/net/tcp and not by sock_diag: the first request to sock_diag loads the module tcp_diag or udp_diag,
+and the tracer changes nothing. Listening sockets are first in /proc/net/tcp, so the rest of a busy node's table is not read.
 """
 
 from __future__ import annotations
@@ -19,19 +18,30 @@ WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 @dataclass(frozen=True)
 class BoundSocket:
-    """A socket that waits on a port. address: "0.0.0.0" or "::" for all. inode: of the socket."""
+    """A listening or unconnected socket.
+
+    Attributes:
+        address: The address; "0.0.0.0" or "::" = all addresses.
+        port: The port.
+        inode: Inode of the socket.
+    """
 
     address: str
     port: int
     inode: int
 
     def takes(self, address: str) -> bool:
-        """Whether what is sent to this address would be its; "::" takes IPv4 too, as sockets do unless told otherwise."""
+        """Whether the socket receives packets to this address; "::" includes IPv4, the default of sockets."""
         return self.address in (address, "::") or (self.address == "0.0.0.0" and ":" not in address)
 
 
 def bound(proc: Path, protocol: str) -> tuple[BoundSocket, ...]:
-    """The sockets of a namespace that wait for packets. proc: /proc/PID/net. protocol: "tcp" or "udp"; () for any other."""
+    """Listening TCP or unconnected UDP sockets of a namespace.
+
+    Args:
+        proc: /proc/PID/net.
+        protocol: "tcp" or "udp"; the result is () for any other.
+    """
     if protocol not in ("tcp", "udp"):
         return ()
     return tuple(
@@ -56,7 +66,7 @@ def _table(path: Path, wanted: str) -> Iterator[BoundSocket]:
 
 
 def _address(digits: str) -> str:
-    """An address as /proc/net writes it: 32-bit words in the host's order, which is little endian wherever BPF is traced."""
+    """Decodes an address of /proc/net: 32-bit words in host order, which is little endian on all supported machines."""
     packed = b"".join(bytes.fromhex(digits[i : i + 8])[::-1] for i in range(0, len(digits), 8))
     if len(packed) == 4:
         return str(IPv4Address(packed))
@@ -65,7 +75,7 @@ def _address(digits: str) -> str:
 
 
 def counters(proc: Path) -> dict[str, int]:
-    """TcpExt of a namespace, by the kernel's names: ListenOverflows, ListenDrops ... {} when it cannot be read."""
+    """TcpExt counters of a namespace by the kernel's names: ListenOverflows, ListenDrops ... {} = they cannot be read."""
     try:
         lines = (proc / "netstat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -75,7 +85,7 @@ def counters(proc: Path) -> dict[str, int]:
 
 
 def conntrack(proc: Path) -> dict[str, int]:
-    """conntrack's counters of a namespace, summed over CPUs; {} when they cannot be read. The file has them in hexadecimal."""
+    """conntrack's counters of a namespace, summed over CPUs; {} = they cannot be read. The file has hexadecimal numbers."""
     try:
         head, *lines = (proc / "stat/nf_conntrack").read_text(encoding="ascii").splitlines()
         rows = [[int(number, 16) for number in line.split()] for line in lines]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the kernel would send a packet, and which links it has: asked through netlink, and only read."""
+"""Route look-ups and network devices, read through netlink. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,14 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class Route:
-    """The answer to one question. kind: as `ip route` says it ("unicast", "local" ...), "martian": the source cannot come in
-    there (rp_filter, or an address that no machine may have), "" = not known. out: the interface; gateway, source: "" = none.
+    """The result of one route look-up.
+
+    Attributes:
+        kind: As in `ip route` ("unicast", "local" ...); "martian" = the source is not accepted on that interface
+            (rp_filter, or an address that no machine may have); "" = not known.
+        out: The outgoing interface.
+        gateway: The gateway, "" = none.
+        source: The preferred source address, "" = none.
     """
 
     kind: str
@@ -39,17 +45,20 @@ class Route:
 
     @property
     def text(self) -> str:
-        """via 192.168.66.0 dev flannel.1."""
+        """The route as text: "via 192.168.66.0 dev flannel.1"."""
         way = f"via {self.gateway} dev {self.out}" if self.gateway else f"dev {self.out}"
         return f"local dev {self.out}" if self.kind == "local" else way if self.kind == "unicast" else self.kind
 
 
 @dataclass(frozen=True)
 class NetworkDevice:
-    """An interface. kind: "bridge", "veth", "vxlan", "dummy" ..., "" for a real one. networks: of its addresses.
+    """A network interface.
 
-    ports: of a bridge, how many interfaces are in it. bridge_nf: families ("ip", "ip6") whose packets this bridge passes to the
-    IP hooks by a setting of its own (nf_call_iptables, nf_call_ip6tables).
+    Attributes:
+        name: Its name.
+        kind: "bridge", "veth", "vxlan", "dummy" ...; "" = physical.
+        networks: Networks of its addresses.
+        ports: Number of interfaces in a bridge.
     """
 
     name: str
@@ -60,25 +69,32 @@ class NetworkDevice:
 
 
 class Routes:
-    """Of this process's network namespace. Answers are kept: ask a new one for later times."""
+    """Routes and devices of this process's network namespace. Results are cached for the life of the object."""
 
     def __init__(self) -> None:
         self._asked: dict[tuple[str, str, str, int], Route] = {}
         self._links: tuple[NetworkDevice, ...] | None = None
 
     def to(self, address: str, source: str = "", arrives: str = "", mark: int = 0) -> Route:
-        """Where a packet to this address goes. arrives: the interface it came in by, "" = it is sent here."""
+        """Looks up the route of a packet.
+
+        Args:
+            address: Destination address.
+            source: Source address, "" = not given.
+            arrives: Incoming interface, "" = sent by this machine.
+            mark: Packet mark.
+        """
         key = address, source, arrives, mark
         if key not in self._asked:
             self._asked[key] = _ask(*key)
         return self._asked[key]
 
     def is_local(self, address: str) -> bool:
-        """Whether the kernel takes the address for its own, as addrtype and fib do."""
+        """Whether the address is local for the kernel, as in addrtype and fib."""
         return self.to(address).kind == "local"
 
     def links(self) -> tuple[NetworkDevice, ...]:
-        """All interfaces; () when they cannot be listed."""
+        """All interfaces; () = they cannot be listed."""
         if self._links is None:
             self._links = tuple(_links())
         return self._links

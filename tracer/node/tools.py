@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The system's own tools that print rules: iptables-save and its kin, nft. They only read.
+"""The system's tools that print rules: iptables-save and similar tools, nft. They only read.
 
-They are found in fixed directories, never by the caller's PATH, and get no more rights than they need: CAP_NET_ADMIN to be
-answered by the kernel, and iptables' CAP_NET_RAW for raw sockets: legacy rules are read through one, and the name of a set
-(libxt_set), also of a rule of iptables-nft.
+They are searched in fixed directories, never in the caller's PATH, and run with the rights that they need: CAP_NET_ADMIN for
+requests to the kernel; iptables' tools also CAP_NET_RAW for raw sockets, which read legacy rules and the names of sets
+(libxt_set), the latter also for rules of iptables-nft.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ from tracer.node import capabilities, netns
 from tracer.util.octets import decoded
 
 DIRECTORIES = "/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where tools are looked for; a test may set another one."""
+"""Search path of tools; tests may replace it."""
 RIGHTS, IPTABLES_RIGHTS = ("CAP_NET_ADMIN",), ("CAP_NET_ADMIN", "CAP_NET_RAW")
 MOST_BYTES = 256 << 20
-"""Bytes that one may print: a file in memory that cannot grow."""
+"""Largest output of a tool, bytes; it is written to a file in memory that cannot grow."""
 MOST_MEMORY = 1 << 30
-"""Bytes of address space that one may have: `nft -j` of a set of a million elements takes twice as much."""
+"""Largest address space of a tool, bytes. `nft -j` of a set of a million elements needs twice as much."""
 SECONDS = 60
-"""Time that one may take."""
+"""Time limit of a tool, s."""
 
 
 def find(name: str) -> str | None:
-    """Where a tool is; None when it is not installed."""
+    """Path of a tool; None = not installed."""
     return shutil.which(name, path=DIRECTORIES)
 
 
 def output(name: str, *arguments: str) -> str:
-    """What a tool prints. Raises OSError, which says why, also when it is not installed."""
+    """Output of a tool.
+
+    Raises:
+        OSError: The tool is not installed or fails; the error has the reason.
+    """
     path = find(name)
     if not path:
         raise OSError(f"{name} is not installed")
@@ -43,9 +47,10 @@ def output(name: str, *arguments: str) -> str:
 
 
 def printed(*command: str) -> str:
-    """What it prints, by way of a file in memory: 80,000 rules through a pipe take longer than printing them.
+    """Output of a command, through a file in memory: 80,000 rules through a pipe take longer than printing them.
 
-    Raises OSError when it cannot be run, fails or takes too long.
+    Raises:
+        OSError: The command cannot be run, fails or takes too long.
     """
     with open(os.memfd_create(command[0], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b") as out:
         out.truncate(MOST_BYTES)
@@ -70,10 +75,10 @@ def _is_iptables(program: str) -> bool:
 
 
 def _run(command: tuple[str, ...], out: int) -> subprocess.CompletedProcess[bytes]:
-    """The thread that starts a program gives it its rights."""
+    """Runs a command with the rights of this thread."""
     words, environment = [os.fsencode(word) for word in command], {"PATH": DIRECTORIES, "LC_ALL": "C"}
     with subprocess.Popen(words, stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment) as tool:
-        # From outside: a function that runs between fork and exec is not safe in a process with threads.
+        # Set by the parent: code between fork and exec is not safe in a process with threads.
         with suppress(OSError):  # it has ended already
             resource.prlimit(tool.pid, resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
         try:

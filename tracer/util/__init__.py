@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small tools without any knowledge of packets, rules or Kubernetes. Must not know: every other package."""
+"""General tools, independent of packets, rules and Kubernetes. Must not know: every other package."""

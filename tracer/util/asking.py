@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions to the machine: how an answer is asked for, and what stands for a question that was not asked."""
+"""Questions to the machine: a journal of their answers, and the error for a question that a recorded run did not ask."""
 
 from __future__ import annotations
 
@@ -12,29 +12,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 Question = tuple[Hashable, ...]
-"""What is asked of, and what about: ("process", 48213)."""
+"""Kind of the question and its arguments: ("process", 48213)."""
 
 
 class NotAsked(LookupError):
-    """A capture does not have the answer: its run did not ask. It is no answer, and nothing is shown by it."""
+    """The capture has no answer, because its run did not ask the question. No statement may rest on it."""
 
 
 class Journal(Protocol):
-    """Gives the answer to a question. ask: has it from the machine. Raises NotAsked where there is none.
+    """Answers a question to the machine.
 
-    default: the answer that was not written down by programs of before, which kept only answers that differ from it.
+    Args:
+        question: The question.
+        ask: Gets the answer from the machine.
+        default: The answer that earlier versions did not record; they recorded only answers that differ from it.
+
+    Raises:
+        NotAsked: A capture does not have the answer.
     """
 
     def __call__(self, question: Question, ask: Callable[[], T], default: T) -> T: ...
 
 
 def live(question: Question, ask: Callable[[], T], default: T) -> T:
-    """The machine is asked each time."""
+    """The journal of a live run without recording: asks the machine each time."""
     return ask()
 
 
 def answered(ask: Callable[[], T], otherwise: U) -> T | U:
-    """The answer; `otherwise` where a capture does not have it, which must not be a claim."""
+    """The answer, or `otherwise` if a capture does not have it; `otherwise` must not be a statement about the machine."""
     try:
         return ask()
     except NotAsked:

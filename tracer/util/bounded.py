@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dictionaries with a bound: what has not been used for the longest time goes first, and is counted."""
+"""Bounded dictionaries: the least recently used entry is evicted first; evictions are counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class Bounded(MutableMapping[K, V]):
-    """An LRU dictionary of at most `most` entries. evicted: entries that were given up."""
+    """An LRU dictionary with at most `most` entries. evicted: number of evicted entries."""
 
     def __init__(self, most: int) -> None:
         self._most, self.evicted = most, 0
@@ -43,7 +43,7 @@ class Bounded(MutableMapping[K, V]):
 
 
 class Counts(Bounded[K, int]):
-    """How often, by key; 0 for a key that is not there."""
+    """Counts by key; 0 for a missing key."""
 
     def __getitem__(self, key: K) -> int:
         return super().__getitem__(key) if key in self else 0

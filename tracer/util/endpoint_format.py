@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a packet goes to or comes from, as operators write it."""
+"""Format of endpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 
 @lru_cache(4096)
 def format_endpoint(address: str, port: int = 0) -> str:
-    """An address with its port, where it has one: 10.0.0.1:80, [fd00::1]:80, 10.0.0.1."""
+    """Formats an address with its port, 0 = no port: 10.0.0.1:80, [fd00::1]:80, 10.0.0.1."""
     if not port:
         return address
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

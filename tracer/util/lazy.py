@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mappings and lists whose values are made when first asked for: of a node's 80,000 rules a packet meets a few dozen."""
+"""Mappings and lists that make a value on first access: of a node's 80,000 rules a packet meets a few dozen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class Lazy(Mapping[K, V]):
-    """For each of `keys`, in their order, what `make` gives for it; made once."""
+    """A mapping with the given keys, in their order; `make` makes each value once."""
 
     def __init__(self, keys: Collection[K], make: Callable[[K], V]) -> None:
         self._keys, self._make = keys, make
@@ -35,12 +35,12 @@ class Lazy(Mapping[K, V]):
         return len(self._keys)
 
     def forget(self) -> None:
-        """Is empty from now on, and lets go of what its values are made of."""
+        """Empties the mapping and releases the keys and values."""
         self._keys, self._made = (), {}
 
 
 class LazyList(Sequence[V]):
-    """For each number from 0 on, what `make` gives for it; made once."""
+    """A sequence of the given length; `make` makes each value once, from its index."""
 
     def __init__(self, length: int, make: Callable[[int], V]) -> None:
         self._made: list[V | None] = [None] * length

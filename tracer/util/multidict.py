@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dictionary of what several objects say: key -> the values under it, each once."""
+"""A multi-valued index for values from several objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 class MultiIndex(Generic[K, V]):
-    """Key -> the values under it, each once, however many objects have put it there."""
+    """Distinct values by key. A value that several objects have added stays until each of them has removed it."""
 
     def __init__(self) -> None:
         self._of: dict[K, tuple[V, ...]] = {}
@@ -24,7 +24,7 @@ class MultiIndex(Generic[K, V]):
         return self._of.get(key, ())
 
     def one(self, key: K) -> V | None:
-        """The value under the key; None when there is none, or more than one: then it cannot be told which."""
+        """The only value of the key; None = no value, or more than one."""
         found = self._of.get(key, ())
         return found[0] if len(found) == 1 else None
 
@@ -50,20 +50,20 @@ class MultiIndex(Generic[K, V]):
             self._of.pop(key, None)
 
     def values(self) -> list[V]:
-        """Every value, once for each key it stands under."""
+        """All values, once for each of their keys."""
         return [value for found in list(self._of.values()) for value in found]
 
     def __len__(self) -> int:
         return len(self._of)
 
 
-# What was frozen is searched once more at exit: DuckDB complains of its own classes if they are left then.
+# Frozen objects are collected at exit: otherwise DuckDB reports that its own classes still exist.
 atexit.register(gc.unfreeze)
 
 
 @contextmanager
 def no_cycles() -> Iterator[None]:
-    """Thousands of objects would have Python search them for cycles again and again, and ever after: there are none."""
+    """Turns the garbage collector off for a block that makes thousands of objects without cycles, then freezes them."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New files, made so that nobody else has a say in them: never over another file, never through a link, for their owner alone.
+"""Safe creation of files: never over an existing file, never through a link, readable only by their owner.
 
-Also who else may change what is in a directory: a program that opens files there by name (SQLite does) may be given others.
+Also finds other users who may change a directory: a program that opens files there by name (as SQLite) may get other files.
 """
 
 from __future__ import annotations
@@ -16,15 +16,26 @@ FLAGS = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def fresh(path: Path | str, directory: int | None = None) -> int:
-    """A descriptor of a new file, mode 0600, open for reading and writing. Raises OSError, also when anything is there."""
+    """Creates a file with mode 0600 and opens it for reading and writing.
+
+    Args:
+        path: Path of the file.
+        directory: Descriptor of the directory that a relative path starts at; None = the working directory.
+
+    Raises:
+        OSError: The file cannot be created, or the path exists.
+    """
     return os.open(path, FLAGS | os.O_RDWR, 0o600, dir_fd=directory)
 
 
 def intruder(directory: Path) -> str:
-    """Who else may put other files in place of ours in this directory; "" when nobody may.
+    """Other users who may replace our files in this directory, as a clause; "" = none.
 
-    Root and this user are trusted, and who called sudo: he may do as root what he likes. In a directory with the sticky bit, as
-    /tmp, others may make files but not touch ours. Each directory on the way counts, and each link. Raises OSError.
+    Trusted are root, this user, and the caller of sudo, who can act as root. In a directory with the sticky bit, such as /tmp,
+    others may create files but not change ours. Each directory and each link of the path is checked.
+
+    Raises:
+        OSError: A part of the path cannot be read.
     """
     way = Path(os.path.abspath(directory))
     for place in (way, way.resolve(strict=True)):
@@ -46,7 +57,7 @@ def _trusted() -> set[int]:
 
 
 def _private(group: int) -> bool:
-    """Whether a group is root's, or the one that a trusted user has for himself alone."""
+    """Whether a group is root's, or the private group of a trusted user."""
     if group == 0:
         return True
     try:

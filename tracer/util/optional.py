@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libraries that read captures need (in pyproject.toml: analysis), when they are needed: what records does without them."""
+"""Import of optional libraries, on use: reading captures needs them (in pyproject.toml: analysis), recording does not."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from tracer.errors import NoLibrary
 
 
 def require_optional(name: str, what: str) -> ModuleType:
-    """The library. what: what it is needed for. Raises NoLibrary.
+    """Imports a library.
 
-    Its sentence never says to install k8snet-trace from PyPI: that name is not this project's there.
+    Args:
+        name: Name of the module.
+        what: What needs it, for the message.
+
+    Raises:
+        NoLibrary: It is not installed. The message does not name k8snet-trace on PyPI: that name is not this project there.
     """
     try:
         return import_module(name)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a file that somebody else may have made: a user, a container, another program.
+"""Reads files that others may have made: a user, a container, another program.
 
-Such a name can lead to a FIFO (opening it waits for ever), to a device (/dev/zero has no end, others act when they are opened),
-to a file of /proc or tracefs that loses what is read from it, or by a link out of the container. So the name is first opened
-with O_PATH, which has no effect; what it leads to is looked at; and only a regular file of a bounded size is read, through the
-same descriptor.
+Such a path can lead to a FIFO (opening blocks for ever), to a device (/dev/zero has no end, others act when they are opened),
+to a file of /proc or tracefs that loses the data that is read, or by a link out of the container. So the path is first opened
+with O_PATH, which has no effect; then the type of the file is checked; and only a regular file of limited size is read,
+through the same descriptor.
 """
 
 from __future__ import annotations
@@ -17,40 +17,47 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MOST = 1_000_000
-"""Bytes of a file, if nothing else is said."""
+"""Default limit of a file's size, bytes."""
 LINKS = 40
-"""Symbolic links on one way, as the kernel allows."""
+"""Largest number of symbolic links in one path, as in the kernel."""
 DEPTH = 200
-"""Directories on one way: each is a descriptor while it is gone."""
+"""Largest number of directories in one path; each needs a descriptor while the path is resolved."""
 
 _LOOK = os.O_PATH | os.O_CLOEXEC
 
 
 class UnsafeFile(OSError):
-    """A file that is there and is not read. strerror: why, to follow the file's name."""
+    """A file that exists but is not read. strerror: the reason, as a clause after the file's name."""
 
     def __init__(self, why: str, number: int = errno.EPERM) -> None:
         super().__init__(number, why)
 
 
 def ours() -> frozenset[int]:
-    """Who may have written what this process trusts: root and its own user."""
+    """User ids of trusted owners: root and the user of this process."""
     return frozenset({0, os.geteuid()})
 
 
 def read(
     path: str | os.PathLike[str], most: int = MOST, owners: Collection[int] | None = None, root: int | None = None
 ) -> bytes:
-    """What is in a regular file. Raises OSError, of kind UnsafeFile when it is there and is not read.
+    """Reads a regular file.
 
-    most: bytes that it may have. owners: user ids; the file must be of one of them, and nobody else may be able to write to it.
-    root: descriptor of a directory; then the path and all its links are followed as by a process that sees it as /.
+    Args:
+        path: Path of the file.
+        most: Limit of its size, bytes.
+        owners: User ids; the file must belong to one of them and must not be writable by others. None = not checked.
+        root: Descriptor of a directory; the path and all its links are resolved with this directory as /.
+
+    Raises:
+        UnsafeFile: The file exists but is not read.
+        OSError: The file cannot be opened.
     """
     return _read(path, most, owners, root)[0]
 
 
 def read_with_owner(path: str | os.PathLike[str], most: int, owners: Collection[int]) -> tuple[bytes, int]:
-    """As `read`, and the id of the user whose file it is."""
+    """As `read`, with the user id of the owner."""
     return _read(path, most, owners, None)
 
 
@@ -63,15 +70,15 @@ def _read(path: str | os.PathLike[str], most: int, owners: Collection[int] | Non
             check_owner(found, owners)
         if found.st_size > most:
             raise UnsafeFile(f"it has more than {most} bytes", errno.EFBIG)
-        if not found.st_size:  # files of /proc and tracefs, too: some of them lose what is read
+        if not found.st_size:  # also files of /proc and tracefs; some of them lose the data that is read
             return b"", found.st_uid
-        # Not the path again: another file may be there by now.
+        # By descriptor, because the path may lead to another file now.
         with open(f"/proc/self/fd/{fd}", "rb", opener=_not_waiting) as file:
             return _bounded(file.read(most + 1), most), found.st_uid
 
 
 def check_owner(found: os.stat_result, owners: Collection[int]) -> None:
-    """Raises UnsafeFile unless the file is of one of these users and nobody else may write to it."""
+    """Raises UnsafeFile unless the file belongs to one of these users and is not writable by others."""
     if found.st_uid not in owners:
         raise UnsafeFile(f"it belongs to user {found.st_uid}")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -79,19 +86,31 @@ def check_owner(found: os.stat_result, owners: Collection[int]) -> None:
 
 
 def read_named(path: str | os.PathLike[str], most: int = MOST) -> bytes:
-    """What is in a file that the user named on the command line, a pipe as well. Raises OSError."""
+    """Reads a file that the user gave on the command line; it may be a pipe.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     with open(path, "rb") as file:
         return _bounded(file.read(most + 1), most)
 
 
 def read_at(directory: int, name: str, most: int = MOST) -> bytes:
-    """What the kernel writes into one of its own files: `name` below a descriptor of /proc/PID. Raises OSError."""
+    """Reads a file of the kernel: `name` below a descriptor of /proc/PID.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     with os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory), "rb") as file:
         return _bounded(file.read(most + 1), most)
 
 
 def directory(path: str | os.PathLike[str], within: int | None = None) -> int:
-    """A descriptor of a directory, to look up names in. Raises OSError."""
+    """Opens a directory for looking up names in it.
+
+    Raises:
+        OSError: The directory cannot be opened.
+    """
     return os.open(path, _LOOK | os.O_DIRECTORY, dir_fd=within)
 
 
@@ -115,10 +134,14 @@ def _looked_at(path: str | os.PathLike[str], root: int | None) -> Iterator[int]:
 
 
 def resolve(root: int, path: str) -> int:
-    """An O_PATH descriptor of what a path leads to, for a process that sees `root` as /. Raises OSError.
+    """Resolves a path with `root` as / and returns an O_PATH descriptor.
 
-    Step by step, each link read as text: so "..", links to absolute paths and the links of /proc stay inside. openat2 can do
-    the same, but Python has no call for it, and seccomp profiles of older container runtimes refuse it.
+    It resolves one component after another and reads each link as text: so "..", links to absolute paths and the links of
+    /proc stay inside. openat2 can do the same, but Python has no call for it, and seccomp profiles of older container runtimes
+    refuse it.
+
+    Raises:
+        OSError: The path cannot be resolved.
     """
     ways, todo, links = [os.dup(root)], path.split("/")[::-1], 0
     try:
@@ -152,5 +175,5 @@ def resolve(root: int, path: str) -> int:
 
 
 def text(path: Path, most: int = MOST, owners: Collection[int] | None = None) -> str:
-    """As `read`, decoded; ValueError when it is no UTF-8."""
+    """As `read`, decoded; raises ValueError if the file is not UTF-8."""
     return read(path, most, owners).decode()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that everything printed goes through: control characters in it become visible.
+"""Escaping of all printed text: control characters become visible.
 
-Names of processes, chains, interfaces and objects, lines of an API and texts of a capture are chosen by others. Printed as they
-are, an escape sequence in one could write the clipboard, change the window's title or hide a line (C0, C1, DEL), a bidi control
-could turn a rule's text around, and a newline could make a line of its own.
+Others choose the names of processes, chains, interfaces and objects, the lines of an API and the texts of a capture. Printed
+unchanged, an escape sequence in them could write the clipboard, change the window's title or hide a line (C0, C1, DEL), a bidi
+control could reverse a rule's text, and a newline could begin a line of its own.
 
-Colours are escape sequences, too. `style` gives them a mark that no data can have, for it is made anew in each process;
-`finished` lets only those through.
+Colours are escape sequences, too. `style` marks them with a random token, new in each process, which no data can contain;
+`finished` passes only marked ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 _OWN = f"\x1b{secrets.token_hex(8)}"
 _STYLE = re.compile(rf"{_OWN}(\x1b\[[0-9;]*m|\n)")
 BREAK = f"{_OWN}\n"
-"""A line break that is not data."""
+"""A line break of the layout, not of the data."""
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ENCODED_SURROGATE = re.compile(r"\\ud[89a-f]")
@@ -28,9 +28,9 @@ _encode = JSONEncoder(separators=(",", ":")).encode
 
 
 def visible(text: str) -> str:
-    r"""The text with an escape, such as \x1b or \u202e, in place of each character that has no shape of its own.
+    r"""Replaces each non-printable character by an escape, such as \x1b or \u202e.
 
-    A byte that is no UTF-8 (tracer/util/octets.py) is written as \xff.
+    A byte that is not UTF-8 (tracer/util/octets.py) becomes \xff and the like.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
 
@@ -45,17 +45,17 @@ def _escape(character: str) -> str:
 
 
 def style(codes: str) -> str:
-    """Escape sequences of colours (SGR), each with the mark that lets them through."""
+    """Marks the escape sequences of colours (SGR), so that `finished` passes them."""
     return re.sub(r"\x1b\[[0-9;]*m", lambda found: _OWN + found[0], codes)
 
 
 def width(text: str) -> int:
-    """Columns that a text with styles takes."""
+    """Width of a text without its styles, columns."""
     return len(_STYLE.sub("", text))
 
 
 def finished(line: str) -> str:
-    """A line as it is written: with its styles, and with nothing else that a terminal would obey."""
+    """The line for the terminal: styles are kept, all other control characters are escaped."""
     if line.isprintable():
         return line
     parts = _STYLE.split(line)
@@ -63,8 +63,8 @@ def finished(line: str) -> str:
 
 
 def json_line(value: Any) -> str:
-    """One line of JSON. All but ASCII's printable characters are escaped; a lone surrogate, which not every parser takes, is
-    written as a visible escape in its string."""
+    """Encodes one line of JSON. All characters but printable ASCII are escaped; a lone surrogate, which not every parser
+    accepts, becomes a visible escape in its string."""
     line = _encode(value)
     if _ENCODED_SURROGATE.search(line):
         line = _encode(mapped(value, lambda text: _SURROGATE.sub(lambda found: _escape(found[0]), text)))
@@ -72,7 +72,7 @@ def json_line(value: Any) -> str:
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """Plain data with each of its texts changed, keys of dictionaries, too."""
+    """Applies `change` to each text of plain data, including keys of dictionaries."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

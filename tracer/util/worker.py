@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that stay alive: an unexpected error in one unit of work is told to the user, and the next unit follows.
+"""Threads that survive errors: an unexpected error in one unit of work becomes a warning, and the next unit follows.
 
-Rules, names and objects are written by others: a container's rules, a pod's name, an answer of the API. Whatever they are, no
-thread ends because of them.
+Others write the rules, names and objects: a container's rules, a pod's name, an answer of the API. No such data may end a
+thread.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections import deque
 from collections.abc import Callable
 
 PAUSE_SECONDS = 0.1
-"""Pause after a unit that failed: one that always fails must not use a CPU."""
+"""Pause after a failed unit, s, so that a unit that always fails does not occupy a CPU."""
 MOST = 64
-"""Different errors that are told to the user; more are only logged."""
+"""Largest number of different warnings that are shown; more are only logged."""
 
 _log = logging.getLogger(__name__)
 
 
 class Warnings:
-    """Sentences for the user from any thread, each of them once."""
+    """Warnings for the user from any thread, each shown once."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -31,7 +31,7 @@ class Warnings:
         self._lock = threading.Lock()
 
     def add(self, sentence: str, key: object = None) -> None:
-        """Adds a sentence, unless one with this key (the sentence itself if there is none) was said before."""
+        """Adds a warning, unless one with the same key was added before. key: None = the sentence is the key."""
         with self._lock:
             if (key or sentence) in self._known or len(self._known) > self._most:
                 return
@@ -40,26 +40,26 @@ class Warnings:
             self._said.append("There are more errors of this kind; they are not shown." if full else sentence)
 
     def add_failure(self, what: str, error: Exception) -> None:
-        """Says that `what` met an unexpected error and goes on. The same error at the same line of code is said once."""
+        """Adds a warning that `what` met an unexpected error and continues; once for each error and line of code."""
         _log.debug("%s failed", what, exc_info=error)
         last = traceback.extract_tb(error.__traceback__)[-1:]
         at = f" at {last[0].filename.rpartition('/')[2]}:{last[0].lineno}" if last else ""
         sentence = (
-            f"An unexpected error in {what}{at} ({type(error).__name__}: {str(error)[:200]}). The run goes on without that."
+            f"An unexpected error in {what}{at} ({type(error).__name__}: {str(error)[:200]}). The run continues without it."
         )
         self.add(sentence, (what, type(error).__name__, at))
 
     def read(self) -> list[str]:
-        """What was said since the last call."""
+        """Warnings added since the last call."""
         return [self._said.popleft() for _ in range(len(self._said))]
 
 
 user_warnings = Warnings()
-"""Of this process. A run's source gives them to the user, between two batches."""
+"""The warnings of this process. A run's source shows them to the user between two batches."""
 
 
 class Worker:
-    """A daemon thread that calls `unit` until it returns False. name: of the thread, also in what the user is told."""
+    """A daemon thread that calls `unit` until it returns False. name: name of the thread, also in warnings."""
 
     def __init__(self, name: str, unit: Callable[[], bool]) -> None:
         self._unit = unit

@@ -156,7 +156,7 @@ def test_modules_without_btf() -> None:
 def test_on_a_kernel_after_5_10_nothing_is_guessed(reasons: bool, described: bool) -> None:
     fact = probes(types=FakeTypes(["nf_reject_ipv4"], FakeBtf(reasons), described))["unreach4"]
     assert (fact.state, fact.status) == ("missing", 1)
-    assert fact.text.startswith("its arguments are not where this program knows to find them; not shown: ")
+    assert fact.text.startswith("the positions of its arguments are not known; not shown: ")
 
 
 @pytest.mark.parametrize(

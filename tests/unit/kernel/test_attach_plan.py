@@ -175,10 +175,10 @@ def test_arguments_that_moved_out_of_sight(tmp_path: Path) -> None:
     b.function("nf_hook_slow", {"ctx": b.pointer(b.struct("nf_hook_ctx", 8, {}))})
     (tmp_path / "vmlinux").write_bytes(b.blob())
     k = Kernel(KernelTypes(tmp_path), Symbols(["0 T nf_hook_slow"]), "99.0")
-    assert refused(k, NEW)["hook"] == "its arguments are not where this program knows to find them"
+    assert refused(k, NEW)["hook"] == "the positions of its arguments are not known"
     with pytest.raises(NoProbe) as e:
         choose(k, NEW, verbose=False)
-    assert str(e.value).startswith("Tracing cannot go without netfilter hooks and their verdicts, and its arguments")
+    assert str(e.value).startswith("Tracing needs netfilter hooks and their verdicts, but the positions")
 
 
 def test_kprobe_only_when_asked() -> None:

@@ -53,7 +53,8 @@ def test_what_is_lacking_is_named(mine: int, lacks: str, monkeypatch: pytest.Mon
     [
         ((), ""), (("CAP_KILL", "CAP_SYS_RESOURCE"), ""), (("CAP_DAC_READ_SEARCH",), ""), (("CAP_DAC_OVERRIDE",), ""),
         (("CAP_DAC_READ_SEARCH", "CAP_DAC_OVERRIDE"), "without CAP_DAC_READ_SEARCH no processes of other users"),
-        (("CAP_SYS_PTRACE", "CAP_SYSLOG"), "without CAP_SYS_PTRACE no processes; without CAP_SYSLOG no functions that dropped"),
+        (("CAP_SYS_PTRACE", "CAP_SYSLOG"), "without CAP_SYS_PTRACE no processes; "
+         "without CAP_SYSLOG no functions that dropped packets"),
     ],
 )  # fmt: skip
 def test_what_is_lost_is_said(without: tuple[str, ...], loses: str) -> None:

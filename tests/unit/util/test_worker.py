@@ -83,7 +83,7 @@ def test_a_worker_goes_on_and_says_the_same_error_once(said: Warnings) -> None:
     assert len(calls) == 4
     (sentence,) = said.read()
     assert sentence.startswith("An unexpected error in the thread 'test' at test_worker.py:")
-    assert sentence.endswith("(Unforeseen: bad\x1b name). The run goes on without that.")
+    assert sentence.endswith("(Unforeseen: bad\x1b name). The run continues without it.")
     assert said.read() == []
 
 
@@ -365,6 +365,6 @@ def test_modules_that_come_late(said: Warnings, tmp_path: Path) -> None:
         until(lambda: not late.missed)
     until(lambda: said._said)
     assert said.read() == [
-        "Start again: the kernel module nft_fwd_netdev was loaded after this run began, which does not show: "
+        "The kernel module nft_fwd_netdev was loaded after this run began. Start again to see: "
         f"{rows['nft_fwd'].tells}; {rows['nft_fwd_to'].tells}."
     ]
