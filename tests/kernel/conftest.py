@@ -43,7 +43,7 @@ def watch(node: None, request: pytest.FixtureRequest) -> Iterator[Watch]:
     kernel = Kernel.running()
     with Session(kernel, NOTHING, only=request.param) as session:
         missing = [r.probe.name for r in session.refused if "is not loaded" not in r.why]
-        assert not missing or (kernel.types.known and all(name.startswith("ipvs_") for name in missing)), missing
+        assert not missing or (kernel.types.builtin_layouts and all(name.startswith("ipvs_") for name in missing)), missing
         yield Watch(kernel, session)
 
 

@@ -62,7 +62,7 @@ def running(watch: Watch, kube: OwnerResolver) -> Iterator[Told]:
     watch.session.drain()
     watch.session.losses()
     hops = HopBuilder(spaces, Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
-    with kube, live_resolver.watching(spaces, watch.session.acts, False) as (rules, _):
+    with kube, live.watching(spaces, watch.session.extensions, False) as (rules, _):
         watch.session.set_filter(kube.filter())
         run = Run(
             LiveSource(watch.session, kube), PacketAssembler(hops, tracking=tracking(), rules=rules), told, RunLimits(), kube

@@ -89,7 +89,7 @@ def test_what_is_told(watch: Watch, backend: str, record_property: Callable[[str
     record_property("told", (backend, rows))
     assert all(p.complete for p in seen.packets)
     missing = {what for what, how in rows.items() if how == NOTHING}
-    assert missing <= {"the kernel's reason"} if watch.kernel.types.known else not missing, rows
+    assert missing <= {"the kernel's reason"} if watch.kernel.types.builtin_layouts else not missing, rows
     syns = {p.endpoints.dport: p.verdict for p in seen.packets if p.tcp_flags == "SYN"}
     assert syns[traffic.NODEPORT_HTTP].startswith("SYN answered by pid ")
     assert syns[traffic.NODEPORT_LONELY].startswith("REJECTED in ") and "icmp-port-unreachable" in syns[traffic.NODEPORT_LONELY]
@@ -104,4 +104,4 @@ def test_probes(watch: Watch, record_property: Callable[[str, object], None]) ->
     record_property("release", watch.kernel.release)
     record_property("started", [watch.session.compile_seconds, watch.session.attach_seconds])
     record_property("watched", len(watch.session.watched))
-    assert all(name.startswith("ipvs_") for name in refused) if watch.kernel.types.known else not refused, refused
+    assert all(name.startswith("ipvs_") for name in refused) if watch.kernel.types.builtin_layouts else not refused, refused

@@ -54,7 +54,7 @@ class Watch:
         namespaces = Namespaces()
         hops = HopBuilder(namespaces, Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
         with_nft = nft and any(row.probe.name == "nft_rule" for row in self.session.planned)
-        with live_resolver.watching(namespaces, self.session.acts, with_nft) as (rules, _):
+        with live.watching(namespaces, self.session.extensions, with_nft) as (rules, _):
             rules.replaced = changed
             assembler = PacketAssembler(hops, tracking=tracking(), rules=rules)
             self.session.set_filter(wanted)

@@ -136,7 +136,7 @@ class Probes:
     def __init__(self, turns: Sequence[tuple[npt.NDArray[Any], list[Loss]]], ask: Callable[[], None]) -> None:
         self._turns, self._ask, self._losses = list(turns), ask, list[Loss]()
         self.planned = [SimpleNamespace(probe=SimpleNamespace(name="hook"), way="FEXIT", symbol="nf_hook_slow")]
-        self.acts: frozenset[tuple[str, str, int, str]] = frozenset({("target", "DNAT", 2, "ip")})
+        self.extensions: frozenset[tuple[str, str, int, str]] = frozenset({("target", "DNAT", 2, "ip")})
 
     def drain(self) -> npt.NDArray[np.uint8]:
         batch, self._losses = self._turns.pop(0) if self._turns else (record.NOTHING, [])

@@ -90,13 +90,13 @@ def can_run(probe: Probe, types: KernelTypes, symbols: Symbols) -> str:
             return f"module {probe.module} is not loaded"
         return f"{probe.module or 'the kernel'} has no function {' nor '.join(probe.symbols)}"
     for struct in probe.requires:
-        if not any(who.structure_size(struct) for who in types.describing(_STRUCT_MODULE[struct])):
+        if not any(source.structure_size(struct) for source in types.layout_sources(_STRUCT_MODULE[struct])):
             return f"struct {struct} is not described by BTF (before 5.11 modules have none)"
     return ""
 
 
 def plan(
-    types: KernelTypes, symbols: Symbols, can: KernelAbilities, verbose: bool, rules: bool = True
+    types: KernelTypes, symbols: Symbols, abilities: KernelAbilities, verbose: bool, rules: bool = True
 ) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
     """Splits the probe table into available and unavailable rows; verbose and rules include the rows of that kind."""
     planned: list[PlannedProbe] = []
@@ -105,7 +105,7 @@ def plan(
         if (probe.verbose and not verbose) or (probe.rules and not rules):
             continue
         why = can_run(probe, types, symbols)
-        row = None if why else _choose(probe, types, symbols, can)
+        row = None if why else _choose(probe, types, symbols, abilities)
         if row:
             planned.append(row)
         else:
@@ -113,7 +113,7 @@ def plan(
     return planned, refused
 
 
-def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, can: KernelAbilities) -> PlannedProbe | None:
+def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, abilities: KernelAbilities) -> PlannedProbe | None:
     if probe.at == TRACEPOINT:
         parameters = types.vmlinux.tracepoint_parameters(probe.symbols[0]) or []
         positions = _positions(probe, parameters)
@@ -128,7 +128,7 @@ def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, can: KernelAbili
         btf = types.module(module)
         found = btf.parameters(symbol) if btf else None
         if found is None:
-            if probe.fallback and types.known:
+            if probe.fallback and types.builtin_layouts:
                 return PlannedProbe(probe, symbol, module, _kprobe(probe), probe.fallback, 0, f"on_{probe.name}", True)
             continue
         positions = _positions(probe, found)
@@ -136,9 +136,9 @@ def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, can: KernelAbili
             continue
         # Trampolines take six arguments; x86 has more since kernel commit 473e3150e30a (6.6). Kprobes do everywhere.
         fits = len(found) <= 6
-        if fits and (can.module_fentry or (can.fentry and module == "vmlinux")):
+        if fits and (abilities.module_fentry or (abilities.fentry and module == "vmlinux")):
             prefix = "kfunc__" if probe.at == ENTRY else "kretfunc__"
-            program = f"{prefix}{module}__{symbol}" if can.module_fentry else prefix + symbol
+            program = f"{prefix}{module}__{symbol}" if abilities.module_fentry else prefix + symbol
             way = "FENTRY" if probe.at == ENTRY else "FEXIT"
             return PlannedProbe(probe, symbol, module, way, positions, len(found), program)
         return PlannedProbe(probe, symbol, module, _kprobe(probe), positions, len(found), f"on_{probe.name}")
@@ -154,9 +154,9 @@ def _positions(probe: Probe, parameters: list[tuple[str, str]]) -> tuple[int, ..
     return None if None in found else tuple(p for p in found if p is not None)
 
 
-def _position(wanted: str, parameters: list[tuple[str, str]]) -> int | None:
+def _position(argument: str, parameters: list[tuple[str, str]]) -> int | None:
     """The position of an argument, from 1; 0 = absent, and it is optional ("TYPE|"); None = absent, but required."""
-    for alternative in wanted.split("|"):
+    for alternative in argument.split("|"):
         if not alternative:
             return 0
         kind, _, which = alternative.partition("#")
@@ -171,9 +171,9 @@ def addresses(variables: Mapping[str, int]) -> str:
     return "".join(f"#define ADDRESS_{name} {address:#x}ULL\n" for name, address in sorted(variables.items()))
 
 
-def _get(wanted: str, position: int) -> str:
+def _get(argument: str, position: int) -> str:
     """The macro of bpf/core/probe.h that reads an argument; pointers to numbers have their own macro."""
-    of_number = "##_OF_NUMBER" if wanted.startswith("_Bool *") else ""
+    of_number = "##_OF_NUMBER" if argument.startswith("_Bool *") else ""
     return f"GET{of_number}(ctx, {position})" if position else "0"
 
 

@@ -133,7 +133,7 @@ def _has_events_in_tracefs() -> bool:
     """Whether bcc has made kprobes of this process in tracefs, which it does if perf_event_open fails."""
     with suppress(OSError):
         mounts = [line.split(" ") for line in MOUNTS.read_text(errors="replace").splitlines()]
-        for place in (words[1] for words in mounts if words[2] == "tracefs"):
+        for place in (fields[1] for fields in mounts if fields[2] == "tracefs"):
             with suppress(OSError):
                 if f"_bcc_{os.getpid()} " in Path(place, "kprobe_events").read_text(errors="replace"):
                     return True

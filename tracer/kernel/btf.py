@@ -230,7 +230,7 @@ class KernelTypes:
         return any(entry.name != "vmlinux" for entry in self._directory.iterdir())
 
     @cached_property
-    def known(self) -> BuiltinLayouts | None:
+    def builtin_layouts(self) -> BuiltinLayouts | None:
         """Built-in layouts for modules without BTF.
 
         None if a module has BTF, or if the kernel is a later one, which has drop reasons (5.17).
@@ -239,9 +239,9 @@ class KernelTypes:
             return None
         return BuiltinLayouts(self.vmlinux)
 
-    def describing(self, module: str) -> Iterator[Btf | BuiltinLayouts]:
+    def layout_sources(self, module: str) -> Iterator[Btf | BuiltinLayouts]:
         """Sources of the layout of that module's structures, the most reliable first."""
-        return (who for who in (self.module(module), self.known, self.vmlinux) if who)
+        return (source for source in (self.module(module), self.builtin_layouts, self.vmlinux) if source)
 
     def module(self, name: str) -> Btf | None:
         """BTF of a module; None = not loaded, or the kernel provides none for modules (before 5.11)."""

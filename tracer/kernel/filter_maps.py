@@ -21,14 +21,14 @@ def network_key(network: Network) -> bytes:
     return struct.pack("<I", network.prefixlen) + address
 
 
-def filter_record(wanted: Filter) -> npt.NDArray[Any]:
+def filter_record(packet_filter: Filter) -> npt.NDArray[Any]:
     """`struct filter` of bpf/records/filter.h, as an array of one."""
     out = np.zeros(1, cstruct.dtype("records/filter.h", "filter"))
     row = out[0]
-    row["netns"], row["ifindex"], row["if_netns"] = wanted.netns, wanted.ifindex, wanted.if_netns
-    row["ports"], row["protocol"], row["family"] = bool(wanted.ports), wanted.protocol, wanted.family
-    row["drops_only"], row["hosts"] = wanted.drops_only, bool(wanted.hosts)
-    row["packet_bound"] = bool(wanted.netns or wanted.ifindex)
+    row["netns"], row["ifindex"], row["if_netns"] = packet_filter.netns, packet_filter.ifindex, packet_filter.if_netns
+    row["ports"], row["protocol"], row["family"] = bool(packet_filter.ports), packet_filter.protocol, packet_filter.family
+    row["drops_only"], row["hosts"] = packet_filter.drops_only, bool(packet_filter.hosts)
+    row["packet_bound"] = bool(packet_filter.netns or packet_filter.ifindex)
     return out
 
 
@@ -40,7 +40,7 @@ def port_bits(ports: tuple[int, ...]) -> npt.NDArray[np.uint64]:
     return bits
 
 
-def write(bpf: Any, wanted: Filter) -> None:
+def write(bpf: Any, packet_filter: Filter) -> None:
     """Puts the filter in force.
 
     Packets arrive meanwhile. A packet that both the old and the new filter select is selected all the time: new entries are
@@ -49,10 +49,10 @@ def write(bpf: Any, wanted: Filter) -> None:
 
     Args:
         bpf: bcc's BPF object.
-        wanted: The new filter.
+        packet_filter: The new filter.
     """
     hosts = bpf[b"hosts"]
-    new = {network_key(network): network for network in wanted.hosts}
+    new = {network_key(network): network for network in packet_filter.hosts}
     old = {bytes(key): key for key in hosts.keys()}  # noqa: SIM118 - bcc's table is no dictionary
     crowded = len(new.keys() | old.keys()) > MAX_HOSTS
     stale = [key for raw, key in old.items() if raw not in new]
@@ -62,8 +62,8 @@ def write(bpf: Any, wanted: Filter) -> None:
         if raw not in old:
             hosts[hosts.Key.from_buffer_copy(raw)] = hosts.Leaf(1)
     # A set that comes into use is filled first; a set that is no longer used is emptied last.
-    values = [("ports", port_bits(wanted.ports)), ("filters", filter_record(wanted))]
-    for name, value in values if wanted.ports else reversed(values):
+    values = [("ports", port_bits(packet_filter.ports)), ("filters", filter_record(packet_filter))]
+    for name, value in values if packet_filter.ports else reversed(values):
         table = bpf[name.encode()]
         leaf = table.Leaf.from_buffer_copy(value.tobytes())
         table[table.Key(0)] = leaf

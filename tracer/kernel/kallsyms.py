@@ -17,7 +17,7 @@ VARIABLES = frozenset({"nf_tables_net_id", "page_offset_base", "vmemmap_base"})
 """Variables that `bpf/` reads by address: ADDRESS_name in C."""
 
 
-FAR = 1 << 16
+MAX_FUNCTION_BYTES = 1 << 16
 """Upper bound of the length of a kernel function, bytes."""
 CHECK_SECONDS = 1.0
 """Shortest time between two checks for changed modules, s; a check is made when an address in a module is looked up."""
@@ -32,12 +32,12 @@ class Symbols:
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
-        self._again: Callable[[], Iterable[str]] | None = None
+        self._read_lines: Callable[[], Iterable[str]] | None = None
         self._fingerprint: Callable[[], str] = str
-        self._seen, self._checked = "", 0.0
+        self._last_fingerprint, self._checked_at = "", 0.0
         self._modules: dict[str, str] = {}
         self.variables: dict[str, int] = {}
-        self._also: dict[str, tuple[str, ...]] = {}
+        self._more_modules: dict[str, tuple[str, ...]] = {}
         addressed: list[tuple[int, str, bool]] = []
         for line in lines:
             address, kind, name, *module = line.split()
@@ -47,7 +47,7 @@ class Symbols:
                 continue
             home = module[0].strip("[]") if module else "vmlinux"
             if self._modules.setdefault(name, home) != home:
-                self._also[name] = (*self._also.get(name, ()), home)
+                self._more_modules[name] = (*self._more_modules.get(name, ()), home)
             addressed.append((int(address, 16), name, bool(module)))
         self.loaded = frozenset(self._modules.values())
         addressed.sort()
@@ -69,18 +69,18 @@ class Symbols:
 
         seen = fingerprint()
         symbols = cls(lines())
-        symbols._again, symbols._fingerprint, symbols._seen = lines, fingerprint, seen
+        symbols._read_lines, symbols._fingerprint, symbols._last_fingerprint = lines, fingerprint, seen
         return symbols
 
     def _refresh(self) -> None:
         now = time.monotonic()
-        if self._again and now - self._checked > CHECK_SECONDS:
-            self._checked = now
+        if self._read_lines and now - self._checked_at > CHECK_SECONDS:
+            self._checked_at = now
             seen = self._fingerprint()
-            if seen != self._seen:
-                self._seen = seen
+            if seen != self._last_fingerprint:
+                self._last_fingerprint = seen
                 # Only the addresses: the probes were chosen at the start.
-                again = Symbols(self._again())
+                again = Symbols(self._read_lines())
                 self._addresses, self._names, self._in_module = again._addresses, again._names, again._in_module
 
     def module_of(self, name: str) -> str | None:
@@ -90,7 +90,7 @@ class Symbols:
     def modules_of(self, name: str) -> tuple[str, ...]:
         """All modules with a function of that name; () = none."""
         first = self._modules.get(name)
-        return (first, *self._also.get(name, ())) if first else ()
+        return (first, *self._more_modules.get(name, ())) if first else ()
 
     def containing(self, address: int) -> str:
         """The function that contains an address; "" = not known.
@@ -98,7 +98,7 @@ class Symbols:
         Compiler suffixes (`.part.0`, `.constprop.0`, `.cold`) are removed.
         """
         at = bisect_right(self._addresses, address) - 1
-        if at >= 0 and (self._in_module[at] or address - self._addresses[at] >= FAR):
+        if at >= 0 and (self._in_module[at] or address - self._addresses[at] >= MAX_FUNCTION_BYTES):
             self._refresh()
             at = bisect_right(self._addresses, address) - 1
         if at < 0 or not self._addresses[at]:

@@ -33,7 +33,7 @@ class LossCounters:
             LEFT_OUT,
             "the ring buffer was nearly full",
         )
-        self._known: dict[tuple[str, int, str], int] = {}
+        self._last_totals: dict[tuple[str, int, str], int] = {}
         counters_dtype = cstruct.dtype("records/loss_counters.h", "loss_counters")
         self._map = mmap.mmap(
             program.bpf[b"loss_counters"].map_fd, cpus * counters_dtype.itemsize, mmap.MAP_SHARED, mmap.PROT_READ
@@ -64,17 +64,17 @@ class LossCounters:
         """Reads the counters when the interval is over, so that the time of a loss is known within a short interval."""
         now = time.monotonic_ns()
         if now - self._read[False] >= MISSES_SECONDS * 1e9:
-            self._note(self._totals(), now, False)
+            self._add_increase(self._totals(), now, False)
         if now - self._read[True] >= MISSES_SECONDS * 1e9:
-            self._note(self._misses(), now, True)
+            self._add_increase(self._misses(), now, True)
 
-    def _note(self, totals: Iterator[Loss], now: int, misses: bool) -> None:
+    def _add_increase(self, totals: Iterator[Loss], now: int, misses: bool) -> None:
         since, self._read[misses] = self._read[misses], now
         for total in totals:
             key = (total.probe, total.cpu, total.why)
-            added = total.count - self._known.get(key, 0)
+            added = total.count - self._last_totals.get(key, 0)
             if added > 0:
-                self._known[key] = total.count
+                self._last_totals[key] = total.count
                 # A few missed returns look like running calls and are counted only when there are more, so their time is not
                 # known. A loss during the reading of the counters may already be counted.
                 began = 0 if total.why == MISSED else since
@@ -82,7 +82,7 @@ class LossCounters:
 
     def read(self) -> list[Loss]:
         """New losses since the last call."""
-        self._note(self._totals(), time.monotonic_ns(), False)
+        self._add_increase(self._totals(), time.monotonic_ns(), False)
         self.poll()
         new, self._new = self._new, []
         return new

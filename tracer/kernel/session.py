@@ -75,13 +75,13 @@ def possible_cpus() -> int:
 
 
 def choose(
-    kernel: Kernel, can: KernelAbilities, verbose: bool, only: str = "", rules: bool = True
+    kernel: Kernel, supported: KernelAbilities, verbose: bool, only: str = "", rules: bool = True
 ) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
     """Plans the probes for this kernel.
 
     Args:
         kernel: The running kernel.
-        can: What bcc and the kernel can attach.
+        supported: What bcc and the kernel can attach.
         verbose: Include the probes that show every hook.
         only: "kprobe" = no fentry, as on a kernel without it.
         rules: Include the probes that show which rules acted.
@@ -92,8 +92,8 @@ def choose(
     Raises:
         NoProbe: A row that every run needs is unavailable.
     """
-    can = KernelAbilities(False, False) if only == "kprobe" else can
-    planned, refused = attach_plan.plan(kernel.types, kernel.symbols, can, verbose, rules)
+    supported = KernelAbilities(False, False) if only == "kprobe" else supported
+    planned, refused = attach_plan.plan(kernel.types, kernel.symbols, supported, verbose, rules)
     for row in refused:
         if row.probe.needed:
             raise NoProbe(f"Tracing needs {row.probe.tells}, but {row.why}.")
@@ -105,7 +105,7 @@ class Session:
 
     Args:
         kernel: The running kernel.
-        wanted: The filter.
+        packet_filter: The filter.
         verbose: Attach the probes that show every hook.
         only: "kprobe" = no fentry.
         ring_bytes: Size of the ring's data, bytes.
@@ -116,7 +116,7 @@ class Session:
         planned: Rows that run.
         refused: Rows that do not run.
         watched: Functions of iptables matches and targets with a probe.
-        acts: The matches and targets of iptables that these functions belong to.
+        extensions: The matches and targets of iptables that these functions belong to.
         compile_seconds: Time to compile, s.
         attach_seconds: Time to attach, s.
     """
@@ -124,7 +124,7 @@ class Session:
     def __init__(
         self,
         kernel: Kernel,
-        wanted: Filter,
+        packet_filter: Filter,
         verbose: bool = False,
         only: str = "",
         ring_bytes: int = RING_BYTES,
@@ -134,21 +134,21 @@ class Session:
         bcc = load_bcc()
         with contextlib.suppress(ValueError):  # no CAP_SYS_RESOURCE; since 5.11 maps do not count as locked memory
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        can = KernelAbilities(False, False) if only == "kprobe" else abilities(bcc)
-        planned, refused = choose(kernel, can, verbose, only, rules)
+        supported = KernelAbilities(False, False) if only == "kprobe" else abilities(bcc)
+        planned, refused = choose(kernel, supported, verbose, only, rules)
         cpus = possible_cpus()
-        watched = xt_extensions.plan(kernel.types, kernel.symbols, can) if rules else []
+        watched = xt_extensions.plan(kernel.types, kernel.symbols, supported) if rules else []
         require_descriptors(FILES + 2 * sum(len(p) for p in (*(r.programs for r in planned), *(r.programs for r in watched))))
         texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
         began = time.monotonic()
         self._program = BccProgram(bcc, texts)
         try:
             compiled = time.monotonic()
-            filter_maps.write(self._program.bpf, wanted)
-            self.planned, also = self._program.attach(planned)
-            self.refused = refused + also
+            filter_maps.write(self._program.bpf, packet_filter)
+            self.planned, unattached = self._program.attach(planned)
+            self.refused = refused + unattached
             self.watched = self._program.watch(watched)
-            self.acts = frozenset(act for row in self.watched for act in row.acts)
+            self.extensions = frozenset(extension for row in self.watched for extension in row.extensions)
             self.compile_seconds, self.attach_seconds = compiled - began, time.monotonic() - compiled
             self._ring = RingBuffer(
                 self._program.bpf[b"events"].map_fd, ring_bytes, record.SLOT, self._program.bpf[b"fills"].map_fd
@@ -158,9 +158,9 @@ class Session:
             self._program.close()
             raise
 
-    def set_filter(self, wanted: Filter) -> None:
+    def set_filter(self, packet_filter: Filter) -> None:
         """Changes the filter of the running probes."""
-        filter_maps.write(self._program.bpf, wanted)
+        filter_maps.write(self._program.bpf, packet_filter)
 
     def drain(self) -> npt.NDArray[np.uint8]:
         """The ring slots written since the last call; record.unpack decodes them."""

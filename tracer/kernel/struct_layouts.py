@@ -116,16 +116,16 @@ def header(types: KernelTypes) -> str:
 
 def _present(row: StructLayout, types: KernelTypes) -> Iterator[tuple[str, Field]]:
     for path in row.fields.split():
-        for who in types.describing(row.module):
-            field = who.field(row.struct, path)
+        for source in types.layout_sources(row.module):
+            field = source.field(row.struct, path)
             if field:
                 yield path.replace(".", "_"), field
                 break
 
 
 def _size(row: StructLayout, types: KernelTypes) -> int | None:
-    for who in types.describing(row.module):
-        size = who.structure_size(row.struct)
+    for source in types.layout_sources(row.module):
+        size = source.structure_size(row.struct)
         if size:
             return size
     return None

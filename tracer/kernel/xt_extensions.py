@@ -52,7 +52,7 @@ TARGETS = """
 """
 """NAME[/REVISION] FUNCTION, or FUNCTION of IPv4|FUNCTION of IPv6."""
 
-Act = tuple[str, str, int, str]
+Extension = tuple[str, str, int, str]
 """A match or target as in rules: ("match" or "target", name, revision, family "ip" or "ip6")."""
 _ARGUMENTS = ["sk_buff *", "xt_action_param *"]
 
@@ -65,16 +65,16 @@ class PlannedExtension:
         symbol: Name of the function.
         module: Its module.
         programs: (name, way of attaching) of its programs.
-        acts: The matches or targets that it implements.
+        extensions: The matches or targets that it implements.
     """
 
     symbol: str
     module: str
     programs: tuple[tuple[str, str], ...]
-    acts: tuple[Act, ...]
+    extensions: tuple[Extension, ...]
 
 
-def rows(kind: str, text: str) -> Iterator[tuple[str, Act]]:
+def rows(kind: str, text: str) -> Iterator[tuple[str, Extension]]:
     """Yields (function, match or target) of each row of MATCHES or TARGETS."""
     for row in text.split(","):
         name, functions = row.split()
@@ -86,25 +86,26 @@ def rows(kind: str, text: str) -> Iterator[tuple[str, Act]]:
                 yield symbol, (kind, name, int(revision or 0), family)
 
 
-def plan(types: KernelTypes, symbols: Symbols, can: KernelAbilities) -> list[PlannedExtension]:
+def plan(types: KernelTypes, symbols: Symbols, abilities: KernelAbilities) -> list[PlannedExtension]:
     """The functions that this kernel has now; a function in two modules is omitted if it needs kprobes, which use the name."""
-    wanted: dict[str, list[Act]] = {}
-    for symbol, act in (*rows("match", MATCHES), *rows("target", TARGETS)):
-        wanted.setdefault(symbol, []).append(act)
+    by_symbol: dict[str, list[Extension]] = {}
+    for symbol, extension in (*rows("match", MATCHES), *rows("target", TARGETS)):
+        by_symbol.setdefault(symbol, []).append(extension)
     watched = []
-    for symbol, acts in wanted.items():
+    for symbol, extensions in by_symbol.items():
         modules = symbols.modules_of(symbol)
-        kind = acts[0][0]
+        kind = extensions[0][0]
         for module in modules:
             btf = types.module(module)
             found = btf.parameters(symbol) if btf else None
-            undescribed = found is None and types.known and module != "vmlinux"
+            undescribed = found is None and types.builtin_layouts and module != "vmlinux"
             if not undescribed and [t for _, t in found or ()] != _ARGUMENTS:
                 continue
-            mine = tuple(a for a in acts if len(modules) == 1 or a[3] == ("ip6" if module.startswith("ip6") else "ip"))
-            if found and (can.module_fentry or (can.fentry and module == "vmlinux")):
+            family = "ip6" if module.startswith("ip6") else "ip"
+            own = tuple(e for e in extensions if len(modules) == 1 or e[3] == family)
+            if found and (abilities.module_fentry or (abilities.fentry and module == "vmlinux")):
                 prefix = "kretfunc__" if kind == "match" else "kfunc__"
-                program = prefix + (f"{module}__{symbol}" if can.module_fentry else symbol)
+                program = prefix + (f"{module}__{symbol}" if abilities.module_fentry else symbol)
                 programs: tuple[tuple[str, str], ...] = ((program, "FEXIT" if kind == "match" else "FENTRY"),)
             elif len(modules) > 1:
                 continue
@@ -112,7 +113,7 @@ def plan(types: KernelTypes, symbols: Symbols, can: KernelAbilities) -> list[Pla
                 programs = (("on_match", "KPROBE"), ("on_match_answer", "KRETPROBE"))
             else:
                 programs = (("on_target", "KPROBE"),)
-            watched.append(PlannedExtension(symbol, module, programs, mine))
+            watched.append(PlannedExtension(symbol, module, programs, own))
     return watched
 
 
@@ -121,5 +122,5 @@ def header(watched: list[PlannedExtension]) -> str:
     lines = {}
     for row in watched:
         for program, way in row.programs:
-            lines[program] = f"{row.acts[0][0].upper()}_{way}({program})\n"
+            lines[program] = f"{row.extensions[0][0].upper()}_{way}({program})\n"
     return "".join(lines.values()) or "/* nothing is watched */\n"

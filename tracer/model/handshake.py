@@ -73,7 +73,7 @@ class ConnectionAttempt:
 
         Without such an ACK: the last namespace of the SYN in which it was not a copy for another host.
         """
-        last = next((h for h in self._made if h.handshake), None)
+        last = next((h for h in self._accepting_hops if h.handshake), None)
         own = (h for h in reversed(self.syn.hops) if h.netns and not h.clone and not for_another_host(h.drop))
         return last.netns if last else next((h.netns for h in own), self.syn.netns)
 
@@ -83,7 +83,7 @@ class ConnectionAttempt:
         return f" in {self.place}" if self.place not in ("", "node") else ""
 
     @property
-    def _made(self) -> list[Hop]:
+    def _accepting_hops(self) -> list[Hop]:
         """Hops, newest first, of the ACK that made the connection; empty if that was not seen."""
         made = [p for p in self.acks if p.handshake and p.handshake.stage == "ACK" and p.handshake.accepted]
         return [h for h in reversed(made[0].hops) if not h.clone] if made else []
@@ -91,7 +91,7 @@ class ConnectionAttempt:
     @property
     def process(self) -> str:
         """The listener's process: "http-proxy (pid 219)"; "a listener" if the process was not found."""
-        own = (h.socket for h in (*reversed(self.syn.hops), *self._made) if h.socket)
+        own = (h.socket for h in (*reversed(self.syn.hops), *self._accepting_hops) if h.socket)
         found = next((socket for socket in own if socket.pid), None)
         return f"{found.command} (pid {found.pid})" if found else "a listener"
 

@@ -19,7 +19,7 @@ from tracer.util import untrusted_file
 
 CAP_NET_ADMIN = 12
 """Number of the capability in linux/capability.h."""
-SPACES = ("ns/net", "ns/user")
+NAMESPACES = ("ns/net", "ns/user")
 ARGUMENTS = 65536
 """Longest command line that is read, bytes; kube-proxy's has some hundreds."""
 NOBODY = -1
@@ -32,7 +32,7 @@ def opened(proc: Path, pid: int) -> Iterator[int]:
     with suppress(OSError):
         fd = untrusted_file.directory(proc / str(pid))
     try:
-        yield fd if fd != NOBODY and _believed(fd, proc) else NOBODY
+        yield fd if fd != NOBODY and _is_trusted(fd, proc) else NOBODY
     finally:
         if fd != NOBODY:
             os.close(fd)
@@ -48,23 +48,23 @@ def arguments(process: int) -> list[str]:
         return []
 
 
-def _believed(process: int, proc: Path) -> bool:
+def _is_trusted(process: int, proc: Path) -> bool:
     try:
         lines = untrusted_file.read_at(process, "status").decode(errors="replace").splitlines()
         status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
         if set(status["Uid"]) != {"0"} or not int(status["CapEff"][0], 16) >> CAP_NET_ADMIN & 1:
             return False
-        return [os.stat(name, dir_fd=process).st_ino for name in SPACES] == _home(proc)
+        return [os.stat(name, dir_fd=process).st_ino for name in NAMESPACES] == _host_namespaces(proc)
     except (OSError, LookupError, ValueError):
         return False
 
 
-def _home(proc: Path) -> list[int]:
+def _host_namespaces(proc: Path) -> list[int]:
     """Inodes of the namespaces of process 1, or of our own if those cannot be read.
 
     Raises:
         OSError: Neither can be read.
     """
     with suppress(OSError):
-        return [(proc / "1" / name).stat().st_ino for name in SPACES]
-    return [(proc / "self" / name).stat().st_ino for name in SPACES]
+        return [(proc / "1" / name).stat().st_ino for name in NAMESPACES]
+    return [(proc / "self" / name).stat().st_ino for name in NAMESPACES]

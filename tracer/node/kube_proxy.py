@@ -57,23 +57,23 @@ def running(proc: Path = Path("/proc")) -> KubeProxy | None:
     for name in proc.iterdir():
         if name.name.isdigit():
             with host_process.opened(proc, int(name.name)) as process:
-                words = host_process.arguments(process)
-                if is_kube_proxy(words):
-                    found.append(KubeProxy(int(name.name), tuple(_names_of(process, words, _host_name(proc)))))
+                arguments = host_process.arguments(process)
+                if is_kube_proxy(arguments):
+                    found.append(KubeProxy(int(name.name), tuple(_names_of(process, arguments, _host_name(proc)))))
     return found[0] if len(found) == 1 else None
 
 
-def is_kube_proxy(words: Sequence[str]) -> bool:
+def is_kube_proxy(arguments: Sequence[str]) -> bool:
     """Whether a command line is that of kube-proxy."""
-    program = Path(words[0]).name if words else ""
-    return program in PROGRAMS and (program == "kube-proxy" or "proxy" in words or "kube-proxy" in words)
+    program = Path(arguments[0]).name if arguments else ""
+    return program in PROGRAMS and (program == "kube-proxy" or "proxy" in arguments or "kube-proxy" in arguments)
 
 
 def has_kube_proxy(pid: int, proc: Path = Path("/proc")) -> bool:
     """Whether a process of the node is kube-proxy or includes it."""
     with host_process.opened(proc, pid) as process:
-        words = host_process.arguments(process)
-    return is_kube_proxy(words) or (bool(words) and Path(words[0].split(" ")[0]).name in WITH_KUBE_PROXY)
+        arguments = host_process.arguments(process)
+    return is_kube_proxy(arguments) or (bool(arguments) and Path(arguments[0].split(" ")[0]).name in WITH_KUBE_PROXY)
 
 
 def _host_name(proc: Path) -> str:
@@ -83,39 +83,39 @@ def _host_name(proc: Path) -> str:
         return ""
 
 
-def _names_of(process: int, words: Sequence[str], host: str) -> list[tuple[str, str]]:
+def _names_of(process: int, arguments: Sequence[str], host: str) -> list[tuple[str, str]]:
     """As `names`, for an open directory of /proc. [] = --config is given, and the process's root directory cannot be opened."""
     try:
         root = untrusted_file.directory("root", process)
     except OSError:
-        return [] if option(words, "config") else names(words, -1, host)
+        return [] if option(arguments, "config") else names(arguments, -1, host)
     try:
-        return names(words, root, host)
+        return names(arguments, root, host)
     finally:
         os.close(root)
 
 
-def names(words: Sequence[str], root: int, host: str) -> list[tuple[str, str]]:
+def names(arguments: Sequence[str], root: int, host: str) -> list[tuple[str, str]]:
     """(node name, source) of each possible node name. root: descriptor of the process's root directory."""
-    override, config = option(words, "hostname-override").lower(), option(words, "config")
+    override, config = option(arguments, "hostname-override").lower(), option(arguments, "config")
     by_host = (host, BY_HOST)
     if not config:
         return [(override, FLAG)] if override else [by_host]
-    told = _override_in(config, root)
-    if told is None:
+    configured = _override_in(config, root)
+    if configured is None:
         return []
-    first = (told.lower(), f"{KEY} in {config}") if told else (host, f"{BY_HOST}, for {config} has no {KEY}")
+    first = (configured.lower(), f"{KEY} in {config}") if configured else (host, f"{BY_HOST}, for {config} has no {KEY}")
     if not override or override == first[0]:
         return [first]
     return [first, (override, f"{FLAG}, which is not heeded by every version when --config is given")]
 
 
-def option(words: Sequence[str], name: str) -> str:
+def option(arguments: Sequence[str], name: str) -> str:
     """The last value of --name VALUE or --name=VALUE; "" = not given."""
     value = ""
-    for at, word in enumerate(words):
-        if word == f"--{name}" and at + 1 < len(words):
-            value = words[at + 1]
+    for at, word in enumerate(arguments):
+        if word == f"--{name}" and at + 1 < len(arguments):
+            value = arguments[at + 1]
         elif word.startswith(f"--{name}="):
             value = word.partition("=")[2]
     return value

@@ -36,15 +36,15 @@ class NamespaceInspector:
 
     def bound(self, name: str) -> tuple[BoundSocket, ...]:
         """The listening TCP sockets of a namespace."""
-        return self._ask(name, "bound", lambda: procnet.bound(NET, "tcp"), ())
+        return self._read_cached(name, "bound", lambda: procnet.bound(NET, "tcp"), ())
 
     def setting(self, name: str, setting: str) -> str:
         """A sysctl, given as a path ("net/ipv4/tcp_syncookies"); "" = no such sysctl."""
-        return self._ask(name, setting, lambda: _read(Path("/proc/sys") / setting), "")
+        return self._read_cached(name, setting, lambda: _read(Path("/proc/sys") / setting), "")
 
     def counters(self, name: str) -> dict[str, int]:
         """TcpExt counters, and conntrack's statistics as conntrack_drop and so on. Not kept, because they are compared."""
-        return self._go(name, _counters, {})
+        return self._read_inside(name, _counters, {})
 
     def process(self, inode: int) -> str:
         """The process that holds a socket: "nginx (pid 42)"; "" = not found."""
@@ -55,15 +55,15 @@ class NamespaceInspector:
         """Names of the namespaces that have a name now."""
         return [self._namespaces.name(inode) for inode in self._namespaces.named()]
 
-    def _ask(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:
+    def _read_cached(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:
         kept = self._kept.get((name, what))
         if kept and time.monotonic() - kept[0] < KEPT_SECONDS:
             return kept[1]  # type: ignore[return-value]
-        found = self._go(name, look, otherwise)
+        found = self._read_inside(name, look, otherwise)
         self._kept[name, what] = time.monotonic(), found
         return found
 
-    def _go(self, name: str, look: Callable[[], T], otherwise: T) -> T:
+    def _read_inside(self, name: str, look: Callable[[], T], otherwise: T) -> T:
         with suppress(OSError, LookupError, ValueError, TraceError):
             inode = self._namespaces.find(name)
             if inode == self._namespaces.own:

@@ -31,14 +31,14 @@ def _checked(status: int, what: str) -> None:
 class _Call(Generic[T]):
     """A call of `work` in a new thread, after `go` has changed that thread; then the thread ends."""
 
-    def __init__(self, go: Callable[[], None], work: Callable[[], T]) -> None:
-        self._go, self._work = go, work
+    def __init__(self, prepare: Callable[[], None], work: Callable[[], T]) -> None:
+        self._prepare, self._work = prepare, work
         self._error: BaseException | None = None
         self._result: list[T] = []
 
     def _run(self) -> None:
         try:
-            self._go()
+            self._prepare()
             self._result.append(self._work())
         except BaseException as e:
             self._error = e
@@ -68,20 +68,20 @@ def entered(path: Path) -> Iterator[None]:
     Raises:
         OSError: The namespace cannot be entered.
     """
-    home = current()
+    own = current()
     try:
-        there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        other = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             # os.setns came with Python 3.12.
-            _checked(_libc.setns(there, CLONE_NEWNET), "setns")
+            _checked(_libc.setns(other, CLONE_NEWNET), "setns")
         finally:
-            os.close(there)
+            os.close(other)
         try:
             yield
         finally:
-            _checked(_libc.setns(home, CLONE_NEWNET), "setns")
+            _checked(_libc.setns(own, CLONE_NEWNET), "setns")
     finally:
-        os.close(home)
+        os.close(own)
 
 
 def inside_new(work: Callable[[], T]) -> T:

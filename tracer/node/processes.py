@@ -50,8 +50,8 @@ class Processes:
                 self._missed[inode] = now
         return self._owners.get(inode, (0, ""))
 
-    def _read(self, pid: int, wanted: int) -> None:
-        """Stores the sockets of a process. wanted: inode of the requested socket."""
+    def _read(self, pid: int, socket_inode: int) -> None:
+        """Stores the sockets of a process. socket_inode: inode of the requested socket."""
         owner: tuple[int, str] | None = None
         try:
             names = os.listdir(f"/proc/{pid}/fd")
@@ -65,13 +65,13 @@ class Processes:
             except OSError:
                 continue
             inode = int(found[1]) if found else 0
-            if inode and (inode not in self._owners or inode == wanted):
+            if inode and (inode not in self._owners or inode == socket_inode):
                 command = command or _command(pid)
                 self._pids[pid] = None
-                if inode == wanted:
+                if inode == socket_inode:
                     owner = (pid, command)
                 else:
                     self._owners[inode] = (pid, command)
         # Last, so that a process with more sockets than are kept does not evict it.
-        if owner and wanted not in self._owners:
-            self._owners[wanted] = owner
+        if owner and socket_inode not in self._owners:
+            self._owners[socket_inode] = owner

@@ -49,14 +49,14 @@ def bound(proc: Path, protocol: str) -> tuple[BoundSocket, ...]:
     )
 
 
-def _table(path: Path, wanted: str) -> Iterator[BoundSocket]:
+def _table(path: Path, state: str) -> Iterator[BoundSocket]:
     try:
         with path.open(encoding="ascii") as lines:
             next(lines, "")
             for line in lines:
                 fields = line.split()
-                if fields[3] != wanted:
-                    if wanted == LISTEN:
+                if fields[3] != state:
+                    if state == LISTEN:
                         return
                     continue
                 address, _, port = fields[1].partition(":")

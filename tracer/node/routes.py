@@ -46,8 +46,8 @@ class Route:
     @property
     def text(self) -> str:
         """The route as text: "via 192.168.66.0 dev flannel.1"."""
-        way = f"via {self.gateway} dev {self.out}" if self.gateway else f"dev {self.out}"
-        return f"local dev {self.out}" if self.kind == "local" else way if self.kind == "unicast" else self.kind
+        via = f"via {self.gateway} dev {self.out}" if self.gateway else f"dev {self.out}"
+        return f"local dev {self.out}" if self.kind == "local" else via if self.kind == "unicast" else self.kind
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Routes:
     """Routes and devices of this process's network namespace. Results are cached for the life of the object."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[str, str, str, int], Route] = {}
+        self._routes: dict[tuple[str, str, str, int], Route] = {}
         self._links: tuple[NetworkDevice, ...] | None = None
 
     def to(self, address: str, source: str = "", arrives: str = "", mark: int = 0) -> Route:
@@ -85,9 +85,9 @@ class Routes:
             mark: Packet mark.
         """
         key = address, source, arrives, mark
-        if key not in self._asked:
-            self._asked[key] = _ask(*key)
-        return self._asked[key]
+        if key not in self._routes:
+            self._routes[key] = _ask(*key)
+        return self._routes[key]
 
     def is_local(self, address: str) -> bool:
         """Whether the address is local for the kernel, as in addrtype and fib."""

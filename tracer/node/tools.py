@@ -76,8 +76,8 @@ def _is_iptables(program: str) -> bool:
 
 def _run(command: tuple[str, ...], out: int) -> subprocess.CompletedProcess[bytes]:
     """Runs a command with the rights of this thread."""
-    words, environment = [os.fsencode(word) for word in command], {"PATH": DIRECTORIES, "LC_ALL": "C"}
-    with subprocess.Popen(words, stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment) as tool:
+    arguments, environment = [os.fsencode(word) for word in command], {"PATH": DIRECTORIES, "LC_ALL": "C"}
+    with subprocess.Popen(arguments, stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment) as tool:
         # Set by the parent: code between fork and exec is not safe in a process with threads.
         with suppress(OSError):  # it has ended already
             resource.prlimit(tool.pid, resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
@@ -86,4 +86,4 @@ def _run(command: tuple[str, ...], out: int) -> subprocess.CompletedProcess[byte
         except BaseException:
             tool.kill()
             raise
-    return subprocess.CompletedProcess(words, tool.returncode, stderr=error)
+    return subprocess.CompletedProcess(arguments, tool.returncode, stderr=error)

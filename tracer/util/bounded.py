@@ -16,30 +16,30 @@ class Bounded(MutableMapping[K, V]):
 
     def __init__(self, most: int) -> None:
         self._most, self.evicted = most, 0
-        self._of: OrderedDict[K, V] = OrderedDict()
+        self._entries: OrderedDict[K, V] = OrderedDict()
 
     def __getitem__(self, key: K) -> V:
-        self._of.move_to_end(key)
-        return self._of[key]
+        self._entries.move_to_end(key)
+        return self._entries[key]
 
     def __setitem__(self, key: K, value: V) -> None:
-        self._of[key] = value
-        self._of.move_to_end(key)
-        while len(self._of) > self._most:
-            self._of.popitem(last=False)
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)
             self.evicted += 1
 
     def __delitem__(self, key: K) -> None:
-        del self._of[key]
+        del self._entries[key]
 
     def __contains__(self, key: object) -> bool:
-        return key in self._of
+        return key in self._entries
 
     def __iter__(self) -> Iterator[K]:
-        return iter(list(self._of))
+        return iter(list(self._entries))
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._entries)
 
 
 class Counts(Bounded[K, int]):

@@ -17,44 +17,44 @@ class MultiIndex(Generic[K, V]):
     """Distinct values by key. A value that several objects have added stays until each of them has removed it."""
 
     def __init__(self) -> None:
-        self._of: dict[K, tuple[V, ...]] = {}
-        self._again: dict[tuple[K, V], int] = {}
+        self._values: dict[K, tuple[V, ...]] = {}
+        self._duplicates: dict[tuple[K, V], int] = {}
 
     def all(self, key: K) -> tuple[V, ...]:
-        return self._of.get(key, ())
+        return self._values.get(key, ())
 
     def one(self, key: K) -> V | None:
         """The only value of the key; None = no value, or more than one."""
-        found = self._of.get(key, ())
+        found = self._values.get(key, ())
         return found[0] if len(found) == 1 else None
 
     def add(self, key: K, value: V) -> None:
-        found = self._of.get(key)
+        found = self._values.get(key)
         if found is None:
-            self._of[key] = (value,)
+            self._values[key] = (value,)
         elif value not in found:
-            self._of[key] = (*found, value)
+            self._values[key] = (*found, value)
         else:
-            self._again[key, value] = self._again.get((key, value), 0) + 1
+            self._duplicates[key, value] = self._duplicates.get((key, value), 0) + 1
 
     def remove(self, key: K, value: V) -> None:
-        again = self._again.pop((key, value), 0)
+        again = self._duplicates.pop((key, value), 0)
         if again > 1:
-            self._again[key, value] = again - 1
+            self._duplicates[key, value] = again - 1
         if again:
             return
-        left = tuple(v for v in self._of.get(key, ()) if v != value)
+        left = tuple(v for v in self._values.get(key, ()) if v != value)
         if left:
-            self._of[key] = left
+            self._values[key] = left
         else:
-            self._of.pop(key, None)
+            self._values.pop(key, None)
 
     def values(self) -> list[V]:
         """All values, once for each of their keys."""
-        return [value for found in list(self._of.values()) for value in found]
+        return [value for found in list(self._values.values()) for value in found]
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._values)
 
 
 # Frozen objects are collected at exit: otherwise DuckDB reports that its own classes still exist.

@@ -37,8 +37,8 @@ def intruder(directory: Path) -> str:
     Raises:
         OSError: A part of the path cannot be read.
     """
-    way = Path(os.path.abspath(directory))
-    for place in (way, way.resolve(strict=True)):
+    absolute = Path(os.path.abspath(directory))
+    for place in (absolute, absolute.resolve(strict=True)):
         for part in (*reversed(place.parents), place):
             found = os.lstat(part)
             if found.st_uid not in _trusted():

@@ -23,7 +23,7 @@ LINKS = 40
 DEPTH = 200
 """Largest number of directories in one path; each needs a descriptor while the path is resolved."""
 
-_LOOK = os.O_PATH | os.O_CLOEXEC
+_PATH_ONLY = os.O_PATH | os.O_CLOEXEC
 
 
 class UnsafeFile(OSError):
@@ -62,7 +62,7 @@ def read_with_owner(path: str | os.PathLike[str], most: int, owners: Collection[
 
 
 def _read(path: str | os.PathLike[str], most: int, owners: Collection[int] | None, root: int | None) -> tuple[bytes, int]:
-    with _looked_at(path, root) as fd:
+    with _located(path, root) as fd:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise UnsafeFile("it is not a regular file")
@@ -73,7 +73,7 @@ def _read(path: str | os.PathLike[str], most: int, owners: Collection[int] | Non
         if not found.st_size:  # also files of /proc and tracefs; some of them lose the data that is read
             return b"", found.st_uid
         # By descriptor, because the path may lead to another file now.
-        with open(f"/proc/self/fd/{fd}", "rb", opener=_not_waiting) as file:
+        with open(f"/proc/self/fd/{fd}", "rb", opener=_nonblocking) as file:
             return _bounded(file.read(most + 1), most), found.st_uid
 
 
@@ -111,7 +111,7 @@ def directory(path: str | os.PathLike[str], within: int | None = None) -> int:
     Raises:
         OSError: The directory cannot be opened.
     """
-    return os.open(path, _LOOK | os.O_DIRECTORY, dir_fd=within)
+    return os.open(path, _PATH_ONLY | os.O_DIRECTORY, dir_fd=within)
 
 
 def _bounded(text: bytes, most: int) -> bytes:
@@ -120,13 +120,13 @@ def _bounded(text: bytes, most: int) -> bytes:
     return text
 
 
-def _not_waiting(path: str, flags: int) -> int:
+def _nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 @contextmanager
-def _looked_at(path: str | os.PathLike[str], root: int | None) -> Iterator[int]:
-    fd = os.open(path, _LOOK) if root is None else resolve(root, os.fspath(path))
+def _located(path: str | os.PathLike[str], root: int | None) -> Iterator[int]:
+    fd = os.open(path, _PATH_ONLY) if root is None else resolve(root, os.fspath(path))
     try:
         yield fd
     finally:
@@ -143,18 +143,18 @@ def resolve(root: int, path: str) -> int:
     Raises:
         OSError: The path cannot be resolved.
     """
-    ways, todo, links = [os.dup(root)], path.split("/")[::-1], 0
+    directories, todo, links = [os.dup(root)], path.split("/")[::-1], 0
     try:
         while todo:
             step = todo.pop()
-            if step == ".." and len(ways) > 1:
-                os.close(ways.pop())
+            if step == ".." and len(directories) > 1:
+                os.close(directories.pop())
             if step in ("", ".", ".."):
                 continue
-            fd = os.open(step, _LOOK | os.O_NOFOLLOW, dir_fd=ways[-1])
+            fd = os.open(step, _PATH_ONLY | os.O_NOFOLLOW, dir_fd=directories[-1])
             if not stat.S_ISLNK(os.fstat(fd).st_mode):
-                ways.append(fd)
-                if len(ways) > DEPTH:
+                directories.append(fd)
+                if len(directories) > DEPTH:
                     raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
                 continue
             try:
@@ -165,12 +165,12 @@ def resolve(root: int, path: str) -> int:
             if links > LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             if target.startswith("/"):
-                while len(ways) > 1:
-                    os.close(ways.pop())
+                while len(directories) > 1:
+                    os.close(directories.pop())
             todo += target.split("/")[::-1]
-        return ways.pop()
+        return directories.pop()
     finally:
-        for fd in ways:
+        for fd in directories:
             os.close(fd)
 
 

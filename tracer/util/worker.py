@@ -26,18 +26,18 @@ class Warnings:
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._known: set[object] = set()
-        self._said: deque[str] = deque(maxlen=most + 1)
+        self._keys: set[object] = set()
+        self._queue: deque[str] = deque(maxlen=most + 1)
         self._lock = threading.Lock()
 
     def add(self, sentence: str, key: object = None) -> None:
         """Adds a warning, unless one with the same key was added before. key: None = the sentence is the key."""
         with self._lock:
-            if (key or sentence) in self._known or len(self._known) > self._most:
+            if (key or sentence) in self._keys or len(self._keys) > self._most:
                 return
-            self._known.add(key or sentence)
-            full = len(self._known) > self._most
-            self._said.append("There are more errors of this kind; they are not shown." if full else sentence)
+            self._keys.add(key or sentence)
+            full = len(self._keys) > self._most
+            self._queue.append("There are more errors of this kind; they are not shown." if full else sentence)
 
     def add_failure(self, what: str, error: Exception) -> None:
         """Adds a warning that `what` met an unexpected error and continues; once for each error and line of code."""
@@ -51,7 +51,7 @@ class Warnings:
 
     def read(self) -> list[str]:
         """Warnings added since the last call."""
-        return [self._said.popleft() for _ in range(len(self._said))]
+        return [self._queue.popleft() for _ in range(len(self._queue))]
 
 
 user_warnings = Warnings()

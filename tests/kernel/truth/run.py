@@ -96,7 +96,7 @@ def rounds(truth: Truth, session: Session, count: int, seed: int, each: int = 60
     dice, result, namespaces = random.Random(seed), Result(), Namespaces()
     session.drain()
     session.losses()
-    hits = RuleResolver(legacy_rules(namespaces, session.acts))
+    hits = RuleResolver(legacy_rules(namespaces, session.extensions))
     try:
         with Sender() as sender:
             while result.packets < count:

@@ -64,7 +64,7 @@ class FakeTypes:
     def module(self, name: str) -> Any:
         return None if name in self._lacking else self.vmlinux
 
-    describing = KernelTypes.describing
+    describing = KernelTypes.layout_sources
 
 
 def symbols(without: Iterable[str] = ()) -> Symbols:

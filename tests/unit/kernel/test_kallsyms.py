@@ -80,6 +80,6 @@ def test_a_module_that_was_loaded_later(tmp_path: Path) -> None:
     assert symbols.containing(later) == "ipt_do_table", "nothing else is known there"
     kallsyms.write_text(LINES + "ffffffffc0180000 t nft_do_chain\t[nf_tables]\n")
     modules.write_text(modules.read_text() + "nf_tables 28672 1 - Live 0xffffffffc0180000\n")
-    symbols._checked = 0.0
+    symbols._checked_at = 0.0
     assert symbols.containing(later) == "nft_do_chain"
     assert symbols.module_of("nft_do_chain") is None, "what can be watched was decided at the start"

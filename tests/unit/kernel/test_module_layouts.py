@@ -50,16 +50,16 @@ def test_they_are_declared_where_nothing_describes_them(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_a_kernel_that_was_built_otherwise_is_not_known(inside: str, lost: set[str], tmp_path: Path) -> None:
     for sizes in ({**SIZES, inside: 8}, {n: s for n, s in SIZES.items() if n != inside}):
-        known = old_kernel(tmp_path, sizes).known
+        known = old_kernel(tmp_path, sizes).builtin_layouts
         assert known and {name for name in STRUCTURES if known.structure_size(name) is None} == lost
         assert all(known.field(name, path) is None for name in lost for path in STRUCTURES[name].fields)
 
 
 def test_later_kernels_are_not_known(tmp_path: Path) -> None:
-    assert old_kernel(tmp_path, SIZES).known
-    assert old_kernel(tmp_path, SIZES, reasons=True).known is None
+    assert old_kernel(tmp_path, SIZES).builtin_layouts
+    assert old_kernel(tmp_path, SIZES, reasons=True).builtin_layouts is None
     (tmp_path / "nf_nat").write_bytes(BtfBuilder(BtfBuilder()).blob())
-    assert old_kernel(tmp_path, SIZES).known is None, "a module is described"
+    assert old_kernel(tmp_path, SIZES).builtin_layouts is None, "a module is described"
 
 
 def test_only_what_is_read_and_inside_of_its_structure() -> None:

@@ -38,14 +38,14 @@ def test_fentry_has_a_program_for_each(tmp_path: Path) -> None:
     found = planned(tmp_path, MODERN)
     assert found["xt_nat", "xt_dnat_target_v2"].programs == (("kfunc__xt_nat__xt_dnat_target_v2", "FENTRY"),)
     assert found["xt_statistic", "statistic_mt"].programs == (("kretfunc__xt_statistic__statistic_mt", "FEXIT"),)
-    assert found["xt_nat", "xt_dnat_target_v2"].acts == (("target", "DNAT", 2, "ip"), ("target", "DNAT", 2, "ip6"))
-    assert found["ipt_REJECT", "reject_tg"].acts == (("target", "REJECT", 0, "ip"),)
-    assert found["ip6t_REJECT", "reject_tg6"].acts == (("target", "REJECT", 0, "ip6"),)
+    assert found["xt_nat", "xt_dnat_target_v2"].extensions == (("target", "DNAT", 2, "ip"), ("target", "DNAT", 2, "ip6"))
+    assert found["ipt_REJECT", "reject_tg"].extensions == (("target", "REJECT", 0, "ip"),)
+    assert found["ip6t_REJECT", "reject_tg6"].extensions == (("target", "REJECT", 0, "ip6"),)
 
 
 def test_revisions_that_share_a_function(tmp_path: Path) -> None:
     """A step of a revision that is not watched for would be one too many, and no way through the rules would agree."""
-    acts_of = planned(tmp_path, MODERN)["xt_nfacct", "nfacct_mt"].acts
+    acts_of = planned(tmp_path, MODERN)["xt_nfacct", "nfacct_mt"].extensions
     assert {act[2] for act in acts_of} == {0, 1} and {act[:2] for act in acts_of} == {("match", "nfacct")}
 
 
@@ -63,8 +63,8 @@ def test_kprobes_share_three(tmp_path: Path) -> None:
 def test_a_name_that_two_modules_share(tmp_path: Path) -> None:
     """A kprobe could not tell which; a program of fentry names its module."""
     found = planned(tmp_path, MODERN)
-    assert found["ipt_rpfilter", "rpfilter_mt"].acts == (("match", "rpfilter", 0, "ip"),)
-    assert found["ip6t_rpfilter", "rpfilter_mt"].acts == (("match", "rpfilter", 0, "ip6"),)
+    assert found["ipt_rpfilter", "rpfilter_mt"].extensions == (("match", "rpfilter", 0, "ip"),)
+    assert found["ip6t_rpfilter", "rpfilter_mt"].extensions == (("match", "rpfilter", 0, "ip6"),)
     assert not [key for key in planned(tmp_path, OLD) if key[1] == "rpfilter_mt"]
 
 

@@ -15,7 +15,7 @@ from tests.support import spaces
 from tests.support.waiting import until
 from tracer.node import host_process, kube_proxy
 
-OWN = [os.stat(f"/proc/self/{name}").st_ino for name in host_process.SPACES]
+OWN = [os.stat(f"/proc/self/{name}").st_ino for name in host_process.NAMESPACES]
 
 
 NAMED = "exec -a kube-proxy bash -c read -- "
@@ -51,7 +51,7 @@ def _arguments(pid: int) -> bytes:
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's own namespaces stand for process 1's, which may be others here."""
-    monkeypatch.setattr(host_process, "_home", lambda proc: OWN)
+    monkeypatch.setattr(host_process, "_host_namespaces", lambda proc: OWN)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Unforeseen(Exception):
 @pytest.fixture(autouse=True)
 def said(monkeypatch: pytest.MonkeyPatch) -> Warnings:
     """What the user is told, beginning with nothing."""
-    monkeypatch.setattr(user_warnings, "_known", set())
+    monkeypatch.setattr(user_warnings, "_keys", set())
     user_warnings.read()
     return user_warnings
 
@@ -363,7 +363,7 @@ def test_modules_that_come_late(said: Warnings, tmp_path: Path) -> None:
         (tmp_path / "nf_nat").mkdir()
         (tmp_path / "nft_fwd_netdev").mkdir()
         until(lambda: not late.missed)
-    until(lambda: said._said)
+    until(lambda: said._queue)
     assert said.read() == [
         "The kernel module nft_fwd_netdev was loaded after this run began. Start again to see: "
         f"{rows['nft_fwd'].tells}; {rows['nft_fwd_to'].tells}."

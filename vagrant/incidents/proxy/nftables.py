@@ -21,12 +21,8 @@ def rules(services: Sequence[Service], node: str) -> str:
             ends = ", ".join(f"{n} : {address} . {port}" for n, (address, port) in enumerate(s.ends))
             maps["hairpin"] += [f"{a} . {a} . tcp . {p}" for a, p in s.ends]
             maps["services"].append(f"{s.address} . tcp . {s.port} : goto service-{own}")
-            chains += (
-                _with_affinity(s, own, ip, kind)
-                if s.affinity
-                else (
-                    f"chain service-{own} {{\n meta l4proto tcp dnat {ip} to numgen random mod {len(s.ends)} map {{ {ends} }}\n}}\n"
-                )
+            chains += _with_affinity(s, own, ip, kind) if s.affinity else (
+                f"chain service-{own} {{\n meta l4proto tcp dnat {ip} to numgen random mod {len(s.ends)} map {{ {ends} }}\n}}\n"
             )
         else:
             maps["none"].append(f'{s.address} . tcp . {s.port} comment "{s.label}" : goto reject-chain')

@@ -117,7 +117,7 @@ def test_more_rules_than_are_read_are_said(node: dict[str, object], monkeypatch:
         raise sockopt.TooManyEntries(600_000, f"the table has 600000 rules, room {room}")
 
     user_warnings.read()
-    monkeypatch.setattr(user_warnings, "_known", set())
+    monkeypatch.setattr(user_warnings, "_keys", set())
     with monkeypatch.context() as context:
         context.setattr(sockopt, "read", read)
         one, two = ask(FILTER, FILTER, count=2)
