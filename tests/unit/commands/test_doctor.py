@@ -59,12 +59,12 @@ class FakeTypes:
     def __init__(self, lacking: Iterable[str] = (), vmlinux: Any = None, modules_described: bool = True) -> None:
         self.vmlinux, self._lacking = vmlinux or FakeBtf(), set(lacking)
         later = self.vmlinux.enumerators("skb_drop_reason")
-        self.known = None if modules_described or later else BuiltinLayouts(self.vmlinux)
+        self.builtin_layouts = None if modules_described or later else BuiltinLayouts(self.vmlinux)
 
     def module(self, name: str) -> Any:
         return None if name in self._lacking else self.vmlinux
 
-    describing = KernelTypes.layout_sources
+    layout_sources = KernelTypes.layout_sources
 
 
 def symbols(without: Iterable[str] = ()) -> Symbols:
