@@ -30,7 +30,6 @@ from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render.text import TextOutput
-from tracer.rules import live_resolver
 
 SERVICE = "Service default/http-proxy"
 
@@ -62,7 +61,7 @@ def running(watch: Watch, kube: OwnerResolver) -> Iterator[Told]:
     watch.session.drain()
     watch.session.losses()
     hops = HopBuilder(spaces, Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
-    with kube, live.watching(spaces, watch.session.extensions, False) as (rules, _):
+    with kube, live_resolver.watching(spaces, watch.session.extensions, False) as (rules, _):
         watch.session.set_filter(kube.filter())
         run = Run(
             LiveSource(watch.session, kube), PacketAssembler(hops, tracking=tracking(), rules=rules), told, RunLimits(), kube

@@ -17,7 +17,6 @@ from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
 from tracer.pipeline.run import POLL_SECONDS, RULES_SECONDS
-from tracer.rules import live_resolver
 
 SETTLE_SECONDS = 0.4
 """After the last packet: time for what the kernel does on its own, closing ACKs among it."""
@@ -54,7 +53,7 @@ class Watch:
         namespaces = Namespaces()
         hops = HopBuilder(namespaces, Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
         with_nft = nft and any(row.probe.name == "nft_rule" for row in self.session.planned)
-        with live.watching(namespaces, self.session.extensions, with_nft) as (rules, _):
+        with live_resolver.watching(namespaces, self.session.extensions, with_nft) as (rules, _):
             rules.replaced = changed
             assembler = PacketAssembler(hops, tracking=tracking(), rules=rules)
             self.session.set_filter(wanted)

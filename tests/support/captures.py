@@ -265,7 +265,7 @@ def capture(
         kube.cluster.store.node = "node-1"
         kube.cluster.store.load([SERVICE])
         spaces, processes = machine.namespaces(), cast(Processes, machine.processes())
-        legacy = TableGenerations(shelf, lambda act: act in probes.acts)
+        legacy = TableGenerations(shelf, lambda act: act in probes.extensions)
         for family in ("ip", "ip6"):
             legacy.request(TableRequest(NODE, family, ""))
         hits, function = RuleResolver(legacy), machine.function(str)

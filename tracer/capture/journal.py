@@ -109,8 +109,8 @@ class JournaledNamespaceInspector(NamespaceInspector):
         ask = super().names
         return answered(lambda: self._journal(("space names",), ask, []), [])
 
-    def _ask(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:
-        ask = super()._ask
+    def _read_cached(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:
+        ask = super()._read_cached
         question = "space", name, what
         return answered(lambda: self._journal(question, lambda: ask(name, what, look, otherwise), otherwise), otherwise)
 

@@ -180,7 +180,7 @@ class RecordingEnvironment(Environment):
             "facts": to_json(facts),
             "filter": to_json(current_filter),
             "probes": [[p.probe.name, p.way, p.symbol] for p in session.planned],
-            "acts": to_json(session.acts),
+            "acts": to_json(session.extensions),
             "drop_reasons": to_json(drop_reasons),
             "namespaces": {"node": namespaces.node, "own": namespaces.own, "names": to_json(names), "named": list(names)},
             "tracking": sorted(tracking),
