@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that can end a run early: one clear sentence each, and an exit status of its own.
+"""The errors that end a run early. Each one has a clear sentence for the user and its own exit status.
 
 The statuses are part of the command's contract (docs/exit-status.md). click itself uses 2 for a wrong command line.
 """
@@ -9,17 +9,23 @@ from __future__ import annotations
 import errno
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Numbers of OSErrors that say that a file cannot grow."""
+"""The errno values of an OSError which mean that a file cannot grow."""
 
 
 class TraceError(Exception):
-    """A run that cannot go on. `str()` is the sentence for the user, `status` the exit status."""
+    """A run that cannot continue.
+
+    `str()` gives the sentence for the user.
+
+    Attributes:
+        status: The exit status.
+    """
 
     status = 1
 
 
 class BadOption(TraceError):
-    """An option's value makes no sense: a port above 65535, an unknown interface or namespace."""
+    """An option has an invalid value: a port above 65535, an unknown interface or namespace."""
 
     status = 2
 
@@ -31,37 +37,37 @@ class NotRoot(TraceError):
 
 
 class NoBtf(TraceError):
-    """The kernel does not describe its types: /sys/kernel/btf/vmlinux is missing or unreadable."""
+    """The kernel has no usable BTF: /sys/kernel/btf/vmlinux is missing or unreadable."""
 
     status = 4
 
 
 class NoBcc(TraceError):
-    """The bcc library is missing, too old, or another project of that name."""
+    """The bcc library is missing, too old, or a different project with the same name."""
 
     status = 5
 
 
 class NoProbe(TraceError):
-    """A probe that the run cannot do without could not be planned or attached."""
+    """A required probe could not be planned or attached."""
 
     status = 6
 
 
 class CompileFailed(TraceError):
-    """The BPF text did not compile or did not pass the kernel's verifier."""
+    """The BPF source did not compile, or the kernel's verifier refused it."""
 
     status = 7
 
 
 class NoObjects(TraceError):
-    """Kubernetes' objects cannot be read where an option needs them: a kubeconfig, --objects FILE, or the API itself."""
+    """An option needs Kubernetes objects, and they cannot be read from the kubeconfig, --objects FILE or the API."""
 
     status = 8
 
 
 class NoSuchObject(TraceError):
-    """An option names a Service, a pod or a port that Kubernetes does not have."""
+    """An option names a Service, a pod or a port that does not exist in Kubernetes."""
 
     status = 9
 
@@ -73,36 +79,36 @@ class CommandNotFound(TraceError):
 
 
 class OutputNotWritten(TraceError):
-    """A capture, or what is printed, cannot be written where it should be."""
+    """A capture or the printed output cannot be written to its destination."""
 
     status = 20
 
 
 class CaptureUnreadable(TraceError):
-    """A file is no capture, or nothing of it can be read."""
+    """A file is not a capture, or no part of it can be read."""
 
     status = 21
 
 
 class NewerCapture(TraceError):
-    """A capture of a newer program than this one."""
+    """A capture was written by a newer version of this program."""
 
     status = 22
 
 
 class DamagedCapture(TraceError):
-    """A part of a capture cannot be read. What could be was used."""
+    """A part of a capture cannot be read. The readable part was used."""
 
     status = 23
 
 
 class Interrupted(TraceError):
-    """A capture was not read to its end, because the user did not want to wait."""
+    """The user stopped the reading of a capture before its end."""
 
     status = 130
 
 
 class NoLibrary(TraceError):
-    """A library that only reading captures needs (duckdb, pyarrow, scapy) is not there."""
+    """A library that is needed only to read captures (duckdb, pyarrow, scapy) is not installed."""
 
     status = 24

@@ -16,7 +16,7 @@ from tracer.capture.replay import runner
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.display_filter import DisplayFilter
 from tracer.capture.replay.runner import ReplayRequest
-from tracer.commands.analyze import about
+from tracer.commands.analyze import capture_info
 from tracer.errors import CaptureUnreadable, DamagedCapture, NewerCapture, TraceError
 from tracer.export.html import Html
 from tracer.model.filter import parse_host
@@ -81,7 +81,7 @@ def _compared(capture: CaptureReader, asked: ReplayRequest, dice: random.Random)
 
 def _reported(capture: CaptureReader, asked: ReplayRequest, dice: random.Random) -> None:
     with TemporaryDirectory() as name:
-        made = Html(Path(name) / "report.html", about(capture, None))
+        made = Html(Path(name) / "report.html", capture_info(capture, None))
         totals = runner.replay(capture, PacketCollector(made.packet), asked, StopRequest())
         for finding in totals.findings:
             made.finding(finding)

@@ -91,7 +91,7 @@ def nobody_hears() -> str:
     closed, _, said = started("exec {run} --port 80 >&-")
     must(closed == 20 and "closed" in said, f"status {closed}: {said}")
     full, _, why = started(f"exec {{run}} {OPTIONS} {{ask}} >/dev/full")
-    must(full == 20 and "The output ends here" in why, f"status {full}: {why}")
+    must(full == 20 and "The output stops here" in why, f"status {full}: {why}")
     return f"stdout closed: status {closed}; /dev/full: status {full}"
 
 

@@ -15,7 +15,7 @@ from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.record.environment import RecordingEnvironment
 from tracer.capture.redact.records import RecordRedactor
 from tracer.commands import doctor
-from tracer.commands.trace import TraceRequest, missed, prepare
+from tracer.commands.trace import TraceRequest, prepare, unavailable_probes
 from tracer.kernel.session import Kernel, Session
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
@@ -140,7 +140,7 @@ class Recorder:
             self.session.losses()
             self.session.set_filter(kube.filter())
             run = prepare(stack, self.kernel, self.session, kube, parts, output, job, self.full)
-            output.begin_as(missed(self.session.refused), self.full, job.said, self.kernel.release)
+            output.begin_as(unavailable_probes(self.session.refused), self.full, job.said, self.kernel.release)
             run.begin()
             stop, failed = Patient(), list[Exception]()
 

@@ -19,7 +19,7 @@ from tests.kernel.restored import MODES
 from tests.kernel.test_nodes import SCENARIOS, doors
 from tests.kernel.watching import Watch
 from tests.support.nodes import node
-from tracer.commands.explain import asked
+from tracer.commands.explain import is_first_packet_of
 from tracer.model.filter import Filter
 from tracer.predict.compare import compare, steps
 from tracer.predict.path import PathPredictor
@@ -59,7 +59,7 @@ def test_told_and_seen(watch: Watch, plain: None, mode: str) -> None:
                     packets.send_tcp(address, port, src=source, sport=sport, flags=packets.SYN, ns=ns)
         for packet in seen.packets:
             question = questions.get(packet.endpoints.sport)
-            if question and asked(packet, question):
+            if question and is_first_packet_of(packet, question):
                 told = compare(journey.predict(question), packet)
                 count += 1
                 if told.difference:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options and help of the command line. Must not know: what a command does."""
+"""The options and the help of the command line. Must not know: what a command does."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that read captures: stats, findings, diff, query, export. Each takes the filters of a trace."""
+"""The commands that read captures: stats, findings, diff, query, export. Each one takes the filter options of `trace`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ FILTERS = frozenset({
     "ports", "hosts", "services", "pods", "node_ports", "host_ports", "proto", "family", "iface", "netns", "drops_only",
     "no_rules", "count",
 })  # fmt: skip
-"""Options of a trace that choose packets."""
+"""The options of `trace` that select packets."""
 
-_form = click.Option(
-    ["-o", "--output", "form"], type=click.Choice(["text", "json"]), default="text", help="Form of the output."
+_output_option = click.Option(
+    ["-o", "--output", "form"], type=click.Choice(["text", "json"]), default="text", help="Output format."
 )
 
 
 def commands(trace: click.Command) -> list[click.Command]:
-    """All of them. trace: the command whose filters they take."""
+    """Returns all of these commands. trace: the command from which they copy the filter options."""
     filters = [copy(p) for p in trace.params if p.name in FILTERS]
 
     def make(name: str, run: Callable[..., int], *params: click.Parameter, form: bool = True) -> click.Command:
-        extra = [_form] if form else []
+        extra = [_output_option] if form else []
         settings = {"help_option_names": ["-h", "--help"]}
         return click.Command(
             name, callback=run, params=[*params, *extra, *filters], help=run.__doc__, context_settings=settings
@@ -46,53 +46,53 @@ def commands(trace: click.Command) -> list[click.Command]:
             files,
             click.Argument(["target"]),
             click.Option(["--to", "form"], required=True, metavar="FORMAT", help="html, jsonl, parquet or pcapng."),
-            click.Option(["--redact"], is_flag=True, help="Other addresses and names, the same ones for the same."),
+            click.Option(["--redact"], is_flag=True, help="Replace addresses and names, each one always by the same one."),
             form=False,
         ),
     ]
 
 
-def _asked(options: dict[str, Any]) -> Any:
-    from tracer.commands.read import asked
+def _replay_request(options: dict[str, Any]) -> Any:
+    from tracer.commands.read import replay_request
 
-    return asked(options)
+    return replay_request(options)
 
 
 def stats(files: tuple[str, ...], only: tuple[str, ...], form: str, **options: Any) -> int:
-    """Count a capture: how packets ended, which rules decided and whose they are, SYNs, latencies."""
+    """Count the contents of a capture: outcomes, deciding rules and their owners, SYNs, latencies."""
     from tracer.analysis.stats import names
     from tracer.commands import analyze
     from tracer.errors import BadOption
 
     for name in only:
         if name not in names():
-            raise BadOption(f"There is no statistic {name!r}: choose of {', '.join(names())}.")
-    return analyze.stats(files, only, form, _asked(options))
+            raise BadOption(f"There is no statistic {name!r}: choose from {', '.join(names())}.")
+    return analyze.stats(files, only, form, _replay_request(options))
 
 
 def findings(files: tuple[str, ...], form: str, **options: Any) -> int:
-    """Say what was wrong in a capture, with its evidence. Exit status 10 when something certainly was."""
+    """Print the findings of a capture with their evidence. Exit status 10 when at least one is certain."""
     from tracer.commands import analyze
 
-    return analyze.findings(files, form, _asked(options))
+    return analyze.findings(files, form, _replay_request(options))
 
 
 def diff(one: str, other: str, form: str, **options: Any) -> int:
-    """Say what differs between two captures: rules, outcomes, what decided. Exit status 1 when something does."""
+    """Compare two captures: rules, outcomes, deciding rules. Exit status 1 when they differ."""
     from tracer.commands import analyze
 
-    return analyze.diff(one, other, form, _asked(options))
+    return analyze.diff(one, other, form, _replay_request(options))
 
 
 def query(files: tuple[str, ...], sql: str, form: str, **options: Any) -> int:
-    """Ask a capture in SQL (DuckDB). Tables: packets, hops, acted, findings; "DESCRIBE hops" tells the columns of one."""
+    """Query a capture in SQL (DuckDB). Tables: packets, hops, acted, findings; "DESCRIBE hops" lists the columns of one."""
     from tracer.commands import analyze
 
-    return analyze.query(files, sql, form, _asked(options))
+    return analyze.query(files, sql, form, _replay_request(options))
 
 
 def export(files: tuple[str, ...], target: str, form: str, redact: bool, **options: Any) -> int:
-    """Write a capture's packets as another program's file: pcapng, JSON lines, Parquet, or a report to read offline."""
+    """Export the packets of a capture: pcapng, JSON lines, Parquet, or an HTML report for offline reading."""
     from tracer.commands import analyze
 
-    return analyze.to(files, form, target, _asked(options), redact)
+    return analyze.export_capture(files, form, target, _replay_request(options), redact)

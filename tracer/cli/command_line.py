@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the words of a command line are read: which command is meant, and which of them are a program to run.
+"""Parses a command line into the command and the program to run.
 
-A program is run only when it stands after `--`. Any other word that is not a command is refused: a command with a letter
-missing must not become a program that root runs.
+A program is run only when it stands after `--`. Any other word that is not a command is refused, so that root never runs a
+program because of a typing error in the name of a command.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ SEPARATOR = "--"
 PROGRAM = "cmd"
 """The argument that takes the program and its arguments."""
 COMMAND = "[-- CMD [ARG]...]"
-"""How the program is written in a usage."""
+"""The program and its arguments in a usage line."""
 
 
 def unknown(word: str, commands: Iterable[str]) -> BadOption:
-    """What is said of a word that is neither a command nor after `--`."""
-    known = set(commands)
-    if word in known:
+    """Returns the error for a word that is not a command and does not stand after `--`."""
+    known_commands = set(commands)
+    if word in known_commands:
         return BadOption(f"The command {word} must be the first word: k8snet-trace {word} [OPTIONS].")
-    near = ["--help"] if word in ("help", "-help", "?") else get_close_matches(word, sorted(known), n=1)
-    meant = f", did you mean {near[0]}?" if near else "."
-    return BadOption(f"No such command {word!r}{meant} A program to run goes after {SEPARATOR}.")
+    near = ["--help"] if word in ("help", "-help", "?") else get_close_matches(word, sorted(known_commands), n=1)
+    suggestion = f", did you mean {near[0]}?" if near else "."
+    return BadOption(f"No such command {word!r}{suggestion} A program to run goes after {SEPARATOR}.")
 
 
 class TraceByDefault(click.Group):
-    """A group with a first command that need not be named: `--port 1` is `trace --port 1`."""
+    """A click group with a default command: `--port 1` means `trace --port 1`."""
 
     default = "trace"
 
@@ -47,7 +47,7 @@ class TraceByDefault(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """An output that is not read to its end, as in `k8snet-trace ... | head -1`, is no error: click would exit with 1."""
+        """Runs the command. A closed pipe, as in `k8snet-trace ... | head -1`, is not an error: click would exit with 1."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -58,16 +58,16 @@ class TraceByDefault(click.Group):
 
 
 class CommandWithProgram(click.Command):
-    """A command with the argument `cmd`: what stands after the first `--`, and nothing else."""
+    """A command with the argument `cmd`, which takes everything after the first `--` and nothing else."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index(SEPARATOR) if SEPARATOR in args else len(args)
         program = tuple(args[at + 1 :])
         rest = super().parse_args(ctx, args[:at])
-        words = ctx.params.get(PROGRAM) or ()
-        if words and not ctx.resilient_parsing:
+        unexpected = ctx.params.get(PROGRAM) or ()
+        if unexpected and not ctx.resilient_parsing:
             group = ctx.find_root().command
-            raise unknown(words[0], group.commands if isinstance(group, click.Group) else ())
+            raise unknown(unexpected[0], group.commands if isinstance(group, click.Group) else ())
         if program:
             ctx.params[PROGRAM] = program
             ctx.set_parameter_source(PROGRAM, ParameterSource.COMMANDLINE)
@@ -75,7 +75,7 @@ class CommandWithProgram(click.Command):
 
 
 class TraceCommand(CommandWithProgram):
-    """The command that need not be named: its usage leaves its name out."""
+    """The default command. Its usage line omits its name."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.find_root().command_path, " ".join(self.collect_usage_pieces(ctx)))

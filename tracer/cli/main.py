@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `k8snet-trace [OPTIONS] [-- CMD]`, and the commands that go by a name."""
+"""The command line: `k8snet-trace [OPTIONS] [-- CMD]` and the named commands."""
 
 from __future__ import annotations
 
@@ -13,40 +13,42 @@ from tracer import __version__
 from tracer.cli import standard_streams
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
-from tracer.cli.options import readable, recordable, with_recording
+from tracer.cli.options import check_recording_options, check_replay_options, with_recording
 from tracer.errors import NO_ROOM, BadOption, OutputNotWritten, TraceError
 from tracer.model.filter import PROTOCOLS
 from tracer.util.visible import visible
 
 EXAMPLES = """\b
 Examples:
-  k8snet-trace --port 30285                  everything that happens to that NodePort
+  k8snet-trace --port 30285                  all packets of that NodePort
   k8snet-trace --service shop/cart:http --drops-only
   k8snet-trace --port 30285 -- curl -m 2 http://192.168.56.10:30285/
 
 \b
 Other commands, each with its own --help:
-  doctor, audit, explain                     what works, is wrong, would happen: without traffic
-  record FILE                                traces without explaining; -r FILE explains
-  stats, findings, diff, query, export       of what was recorded
+  doctor, audit, explain                     check the node, find conflicts, predict a path
+  record FILE                                records without explaining; -r FILE explains later
+  stats, findings, diff, query, export       read recorded captures
 
-Nothing on the node is changed: no rule, no sysctl, no counter.
+The tracer changes nothing on the node: no rule, no sysctl, no counter.
 """
 
 
 @click.group(cls=TraceByDefault, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="k8snet-trace")
 def command() -> None:
-    """What a Kubernetes node really does to a packet."""
+    """Show what a Kubernetes node really does to a packet."""
 
 
 def with_kube(function: Any) -> Any:
-    """The options that tell where Kubernetes' objects come from."""
-    function = click.option("--no-kube", is_flag=True, help="Ask no API: names from rules alone.")(function)
+    """Adds the options that set the source of the Kubernetes objects."""
+    function = click.option("--no-kube", is_flag=True, help="Do not use the API: names come from rules only.")(function)
     function = click.option(
-        "--objects", metavar="FILE", help="Instead: a file, of `kubectl get svc,endpointslices,pods,nodes -A -o json`."
+        "--objects",
+        metavar="FILE",
+        help="Objects from FILE, not the API: output of `kubectl get svc,endpointslices,pods,nodes -A -o json`.",
     )(function)
-    return click.option("--kubeconfig", metavar="FILE", help="How to reach the Kubernetes API.")(function)
+    return click.option("--kubeconfig", metavar="FILE", help="Kubeconfig for access to the Kubernetes API.")(function)
 
 
 @command.command("trace", cls=TraceCommand, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,10 +59,10 @@ def with_kube(function: Any) -> Any:
     type=int,
     multiple=True,
     metavar="PORT",
-    help="Either end, before or after NAT; repeatable.",
+    help="At either end, before or after NAT; repeatable.",
 )
 @click.option("--host", "hosts", multiple=True, metavar="CIDR", help="Address or network, matched like --port.")
-@click.option("--service", "services", multiple=True, metavar="NS/NAME[:PORT]", help="A Service, wherever it is asked for.")
+@click.option("--service", "services", multiple=True, metavar="NS/NAME[:PORT]", help="A Service, by any of its addresses.")
 @click.option("--pod", "pods", multiple=True, metavar="NS/NAME", help="A pod's own address.")
 @click.option("--node-port", "node_ports", type=int, multiple=True, metavar="PORT", help="A NodePort on this node.")
 @click.option("--host-port", "host_ports", type=int, multiple=True, metavar="PORT", help="A hostPort of this node's pods.")
@@ -68,69 +70,71 @@ def with_kube(function: Any) -> Any:
 @click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), metavar="PROTO", help="tcp, udp, sctp, icmp or icmpv6.")
 @click.option("-4", "family", flag_value=4, type=int, help="IPv4 only.")
 @click.option("-6", "family", flag_value=6, type=int, help="IPv6 only.")
-@click.option("--iface", metavar="NAME", help="Follow what passes this interface.")
-@click.option("--netns", metavar="NAME", help="Follow what passes it: node, NAME, pid:N, PATH.")
-@click.option("--drops-only", is_flag=True, help="Only what did not get where it should.")
+@click.option("--iface", metavar="NAME", help="Packets that pass this interface.")
+@click.option("--netns", metavar="NAME", help="Packets in a namespace: node, NAME, pid:N, PATH.")
+@click.option("--drops-only", is_flag=True, help="Only packets that did not reach their destination.")
 @click.option("-n", "--count", type=click.IntRange(0), default=0, metavar="N", help="Stop after N packets.")
 @click.option("--duration", type=click.FloatRange(0), default=0, metavar="S", help="Stop after S seconds.")
-@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
-@click.option("-v", "--verbose", is_flag=True, help="Every hook and table, not only decisions.")
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every hook and table, not only decisions.")
 @click.option(
     "--attach",
     type=click.Choice(["auto", "kprobe"]),
     default="auto",
-    help="auto takes fentry where it can, kprobe never.",
+    help="auto: fentry where possible; kprobe: never fentry.",
 )
-@click.option("--no-rules", is_flag=True, help="Verdicts only, not which rule decided: costs less.")
-@click.option("--follow", is_flag=True, help="A timeline of each connection instead.")
-@click.option("-w", "--write", metavar="FILE", help="Also record it all; see record --help.")
-@click.option("-r", "--read", multiple=True, metavar="FILE", help="Explain captures: without root, without cluster.")
+@click.option("--no-rules", is_flag=True, help="Verdicts without the deciding rules: costs less.")
+@click.option("--follow", is_flag=True, help="Print a timeline per connection, not packets.")
+@click.option("-w", "--write", metavar="FILE", help="Also record everything; see record --help.")
+@click.option("-r", "--read", multiple=True, metavar="FILE", help="Explain captures; needs no root and no cluster.")
 @with_recording
-@click.option("--ready-file", metavar="PATH", help="Written with our pid once the probes are on.")
+@click.option("--ready-file", metavar="PATH", help="Gets the tracer's pid when all probes are on.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)
 def trace(cmd: tuple[str, ...], **options: Any) -> int:
-    """Print each matching packet's way through this node: hooks, tables, NAT, sockets, drops.
+    """Print each packet's path through this node: hooks, NAT, sockets, drops.
 
-    Runs until Ctrl-C, a limit, or the end of CMD. A packet matches when it, or its connection before or after NAT,
-    does; it is then followed everywhere.
+    Runs until Ctrl-C, a limit, or the end of CMD. A packet matches by its own addresses and ports, or by those of its
+    connection before or after NAT.
     """
     path, sizes = options.pop("read"), [options.pop(name) for name in ("ring", "rotate_size", "rotate_time")]
     target = options.pop("write")
     if path:
-        readable(click.get_current_context())
+        check_replay_options(click.get_current_context())
         from tracer.commands import read as captures
 
         return captures.read(path, options)
     if (any(sizes) or options["snaplen"] or options["redact"]) and not target:
-        raise BadOption("--ring, --rotate-size, --rotate-time, --snaplen and --redact say how -w FILE is written.")
-    recordable(options)
+        raise BadOption("--ring, --rotate-size, --rotate-time, --snaplen and --redact need -w FILE.")
+    check_recording_options(options)
     from tracer.commands import trace as tracing
 
     return tracing.trace(cmd, target=target, sizes=sizes, **options)
 
 
 NOT_RECORDED = frozenset({"read", "form", "write", "count", "follow"})
+"""The options of `trace` that `record` does not have."""
 
 
 def record(file: str, cmd: tuple[str, ...], ring: Any, rotate_size: Any, rotate_time: Any, **options: Any) -> int:
-    """Record to FILE without explaining: a busy node's packets come faster than they can be printed.
+    """Record to FILE without explaining, for nodes with more packets than can be printed.
 
-    Later, on any machine and without root: k8snet-trace -r FILE. -w FILE with a trace takes the last options here, too.
+    To explain later, on any machine and without root: k8snet-trace -r FILE. The recording options --ring to --redact also
+    work with `trace -w FILE`.
     """
     from tracer.commands import trace as tracing
 
-    recordable(options)
+    check_recording_options(options)
     sizes = (ring, rotate_size, rotate_time)
     return tracing.trace(cmd, form="text", count=0, target=file, sizes=sizes, record_only=True, **options)
 
 
 def _recording() -> click.Command:
-    """The command `record`: a trace's options, but for those of its output."""
+    """Makes the command `record`: the options of `trace` without its output options."""
     params = [copy(p) for p in trace.params if p.name not in NOT_RECORDED and isinstance(p, click.Option)]
     for each in params:
         each.hidden = False
-    words = [click.Argument(["file"]), click.Argument(["cmd"], nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)]
-    return CommandWithProgram("record", callback=record, params=[*params, *words], help=record.__doc__)
+    arguments = [click.Argument(["file"]), click.Argument(["cmd"], nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)]
+    return CommandWithProgram("record", callback=record, params=[*params, *arguments], help=record.__doc__)
 
 
 command.add_command(_recording())
@@ -139,10 +143,10 @@ for _each in commands(trace):
 
 
 @command.command("doctor")
-@click.option("--kubeconfig", metavar="FILE", help="How to reach the Kubernetes API.")
-@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@click.option("--kubeconfig", metavar="FILE", help="Kubeconfig for access to the Kubernetes API.")
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 def doctor(form: str, kubeconfig: str | None) -> int:
-    """Say what will and will not work on this node, and why, before anything is attached."""
+    """Check what works on this node, what does not, and why. Attaches nothing."""
     from tracer.commands import doctor as examination
 
     return examination.run(form, kubeconfig)
@@ -150,11 +154,11 @@ def doctor(form: str, kubeconfig: str | None) -> int:
 
 @command.command("audit", context_settings={"help_option_names": ["-h", "--help"]})
 @with_kube
-@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool) -> int:
     """Find conflicts on this node without traffic: from its rules, objects, sockets, routes and settings.
 
-    Exit status 10 when something is wrong for certain, 11 when rules could not be read, else 0.
+    Exit status 10 when at least one finding is certain, 11 when rules could not be read, else 0.
     """
     from tracer.commands import audit as checking
     from tracer.kube.owner_resolver import ObjectSource
@@ -163,25 +167,25 @@ def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool)
 
 
 @command.command("explain", cls=CommandWithProgram, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--from", "source", required=True, metavar="A[:PORT]", help="Who sends it.")
-@click.option("--to", "target", required=True, metavar="B:PORT", help="Where to, as the sender writes it: before any NAT.")
-@click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), default="tcp", metavar="PROTO", help="tcp if not given.")
-@click.option("--iface", default="", metavar="NAME", help="By which interface it comes in, if not by the route to A.")
+@click.option("--from", "source", required=True, metavar="A[:PORT]", help="Source of the packet.")
+@click.option("--to", "target", required=True, metavar="B:PORT", help="Destination as the sender sees it, before any NAT.")
+@click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), default="tcp", metavar="PROTO", help="Protocol; default tcp.")
+@click.option("--iface", default="", metavar="NAME", help="Incoming interface; default: the one of the route to A.")
 @with_kube
-@click.option("--live", is_flag=True, help="Then compare with what such packets really meet: you send them, or CMD does.")
+@click.option("--live", is_flag=True, help="Then trace such packets, sent by you or by CMD, and compare.")
 @click.option("--duration", type=click.FloatRange(0), default=0, metavar="S", help="With --live: stop after S seconds.")
-@click.option("--ready-file", default="", metavar="PATH", help="With --live: written once the probes are on.")
-@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
-@click.option("-v", "--verbose", is_flag=True, help="Every hook and table, not only decisions.")
+@click.option("--ready-file", default="", metavar="PATH", help="With --live: written when the probes are attached.")
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every hook and table, not only decisions.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)
 def explain(
     source: str, target: str, proto: str, iface: str, kubeconfig: str | None, objects: str | None, no_kube: bool,
     live: bool, duration: float, ready_file: str, form: str, verbose: bool, cmd: tuple[str, ...],
 ) -> int:  # fmt: skip
-    """Tell what would happen to a connection's first packet on this node: rule by rule, by its rules and routes.
+    """Predict, rule by rule, the path of a connection's first packet through this node, from its rules and routes.
 
-    Nothing is sent. What a rule leaves to chance gives several ways; what cannot be computed is said, never guessed. With
-    --live the exit status is 10 when a packet went another way, 12 when none came.
+    Sends nothing. A random choice in a rule gives several paths. What cannot be computed is reported, never guessed.
+    With --live the exit status is 10 when a packet took a different path, 12 when no packet came.
     """
     from tracer.commands import explain as predicting
     from tracer.kube.owner_resolver import ObjectSource
@@ -190,25 +194,25 @@ def explain(
 
     if (cmd or duration or ready_file) and not live:
         raise BadOption("--duration, --ready-file and a command need --live.")
-    question = parse(source, target, proto, iface)
+    path_query = parse(source, target, proto, iface)
     if iface:
-        interface_index(iface)  # that there is one
+        interface_index(iface)  # raises BadOption if the interface does not exist
     objects_from = ObjectSource(objects or "", kubeconfig or "", no_kube)
-    watched = predicting.LiveComparison(duration, ready_file, cmd) if live else None
-    return predicting.run(question, form, verbose, objects_from, watched)
+    comparison = predicting.LiveComparison(duration, ready_file, cmd) if live else None
+    return predicting.run(path_query, form, verbose, objects_from, comparison)
 
 
 def main(args: list[str] | None = None) -> None:
-    """Runs the command line and exits. Whatever goes wrong is one sentence on stderr and a status of its own."""
-    unheard = standard_streams.complete()
-    if unheard and (args or sys.argv[1:])[:1] != ["record"]:  # `record` prints no results
-        sys.exit(_say("Standard output is closed: nothing can be printed.", OutputNotWritten.status))
+    """Runs the command line and exits. Each error is one sentence on stderr and has its own exit status."""
+    is_stdout_closed = standard_streams.complete()
+    if is_stdout_closed and (args or sys.argv[1:])[:1] != ["record"]:  # `record` prints no results
+        sys.exit(_print_error("Standard output is closed: no results can be printed.", OutputNotWritten.status))
     try:
         code = command.main(args, prog_name="k8snet-trace", standalone_mode=False)
     except click.ClickException as e:
-        code = _say(e.format_message(), e.exit_code)
+        code = _print_error(e.format_message(), e.exit_code)
     except TraceError as e:
-        code = _say(str(e), e.status)
+        code = _print_error(str(e), e.status)
     except click.Abort:
         code = 130
     except OSError as e:
@@ -217,10 +221,10 @@ def main(args: list[str] | None = None) -> None:
         from tracer.render.base import hang_up
 
         hang_up(sys.stdout)
-        code = _say(f"The output ends here: {e.strerror}.", OutputNotWritten.status)
+        code = _print_error(f"The output stops here: {e.strerror}.", OutputNotWritten.status)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(sentence: str, status: int) -> int:
+def _print_error(sentence: str, status: int) -> int:
     click.echo(f"k8snet-trace: {visible(' '.join(sentence.split()))}", err=True)
     return status

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that tell how a capture is written: of `-w FILE` and of `record FILE`."""
+"""The options for writing a capture with `-w FILE` or `record FILE`."""
 
 from __future__ import annotations
 
@@ -11,80 +11,78 @@ from click.core import ParameterSource
 
 from tracer.errors import BadOption
 
-MOST_BYTES = 4096
-"""Of a packet that may be recorded."""
-LEAST = 100_000
-"""Bytes of the smallest file that is worth having."""
+MOST_SNAPLEN_BYTES = 4096
+"""Maximum number of bytes that can be recorded of a packet."""
+LEAST_FILE_BYTES = 100_000
+"""Size limit of the smallest useful capture file, bytes."""
 
 
 class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.2
-    """A size: a number with K, M or G behind it, of 1000."""
+    """A size in bytes: a number, optionally followed by K, M or G (powers of 1000)."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)B?", str(value), re.IGNORECASE)
         size = int(float(found[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[found[2].upper()]) if found else 0
-        if size < LEAST:
-            self.fail(f"{value!r} is no size of {LEAST // 1000} kB or more: write 500M or 2G.", param, ctx)
+        if size < LEAST_FILE_BYTES:
+            self.fail(f"{value!r} is not a size of {LEAST_FILE_BYTES // 1000} kB or more: write 500M or 2G.", param, ctx)
         return size
 
 
 OPTIONS = (
-    click.option("--ring", type=Bytes(), metavar="SIZE", hidden=True, help="Keep the last SIZE (500M, 2G), in one file."),
-    click.option(
-        "--rotate-size", type=Bytes(), metavar="SIZE", hidden=True, help="Begin another file when one is so large ..."
-    ),
+    click.option("--ring", type=Bytes(), metavar="SIZE", hidden=True, help="Keep only the last SIZE (500M, 2G), in one file."),
+    click.option("--rotate-size", type=Bytes(), metavar="SIZE", hidden=True, help="Start a new file when one reaches SIZE."),
     click.option(
         "--rotate-time",
         type=click.FloatRange(0, min_open=True),
         metavar="S",
         hidden=True,
-        help="... or so old, in seconds.",
+        help="Start a new file after S seconds.",
     ),
     click.option(
         "--snaplen",
-        type=click.IntRange(1, MOST_BYTES),
+        type=click.IntRange(1, MOST_SNAPLEN_BYTES),
         metavar="N",
         hidden=True,
-        help=f"Also each packet's first N bytes, from the IP header on; {MOST_BYTES} at most.",
+        help=f"Also record the first N bytes of each packet, from the IP header on; {MOST_SNAPLEN_BYTES} at most.",
     ),
-    click.option("--redact", is_flag=True, hidden=True, help="Other names and addresses; needs --no-rules."),
+    click.option("--redact", is_flag=True, hidden=True, help="Replace names and addresses; needs --no-rules."),
 )
 
 
 def with_recording(function: Any) -> Any:
-    """The options. A trace does not show them in its help, for there they go with -w only."""
+    """Adds the recording options. The help of `trace` hides them, because there they need -w."""
     for option in reversed(OPTIONS):
         function = option(function)
     return function
 
 
-LIVE = frozenset((
+LIVE_OPTIONS = frozenset((
     "cmd", "write", "ring", "rotate_size", "rotate_time", "snaplen", "redact", "duration", "attach", "kubeconfig", "objects",
     "no_kube", "ready_file",
 ))  # fmt: skip
-"""Of a trace's options, those that only a live one can follow."""
+"""The options of `trace` that only a live run can use."""
 
 
-def readable(context: click.Context) -> None:
-    """Raises BadOption for what was given beside -r that a capture cannot follow."""
-    words = []
+def check_replay_options(context: click.Context) -> None:
+    """Raises BadOption for options that cannot be combined with -r."""
+    rejected = []
     for p in context.command.params:
-        # click 8.2 takes an argument that is not there for one from the command line; but it is empty.
+        # click 8.2 reports a missing argument as one from the command line, with an empty value.
         given = context.params.get(str(p.name)) and context.get_parameter_source(str(p.name)) is ParameterSource.COMMANDLINE
-        if p.name in LIVE and given:
-            words.append(p.opts[-1] if isinstance(p, click.Option) else "a command")
-    if words:
-        raise BadOption(f"-r reads a capture, which has all of its run in it: it does not go with {', '.join(words)}.")
+        if p.name in LIVE_OPTIONS and given:
+            rejected.append(p.opts[-1] if isinstance(p, click.Option) else "a command")
+    if rejected:
+        raise BadOption(f"-r replays a finished run from a capture: it cannot be combined with {', '.join(rejected)}.")
 
 
-def recordable(options: dict[str, Any]) -> None:
-    """Raises BadOption for what a capture cannot be together."""
+def check_recording_options(options: dict[str, Any]) -> None:
+    """Raises BadOption for recording options that exclude each other."""
     if options["redact"] and options["snaplen"]:
-        raise BadOption("--redact leaves no payload, for nobody knows whom it names: it does not go with --snaplen.")
+        raise BadOption("--redact cannot be combined with --snaplen: a payload can contain names that cannot be replaced.")
     if options["redact"] and not options["no_rules"]:
         raise BadOption(
-            "--redact while recording needs --no-rules, for rules are recorded as the kernel has them; to share a capture with"
-            " rules, record without it and give it to export."
+            "--redact while recording needs --no-rules, because rules are recorded unchanged. To share a capture with rules,"
+            " record it without --redact and use `export --redact`."
         )

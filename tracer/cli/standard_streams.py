@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard input, output and error, of which whoever starts a command may have closed any (`>&-`).
+"""Reopens standard input, output and error where the parent process has closed them (`>&-`).
 
-A closed one is dangerous: its number goes to the next file that is opened, a capture for example, and whatever a library then
-prints ends up there. And Python has None in its place.
+A closed stream is dangerous: the next file that is opened, a capture for example, gets its file descriptor, and anything
+that a library then prints is written into that file. Python also has None in place of a closed stream.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 
 def complete() -> bool:
-    """Opens those that are closed on /dev/null; returns whether standard output was one of them."""
+    """Opens /dev/null in place of each closed stream; returns whether standard output was closed."""
     missing = sys.stdout is None
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest free number, until all three are taken
         os.set_inheritable(number, True)

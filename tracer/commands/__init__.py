@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file a command: builds what the command needs, runs it, gives the exit status. Must not know: how options are parsed."""
+"""The commands, one per file. A file builds what its command needs, runs it and returns the exit status.
+
+Must not know: how options are parsed.
+"""

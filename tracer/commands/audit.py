@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `k8snet-trace audit`: reads, checks, says what was found."""
+"""The command `k8snet-trace audit`: reads the node's state, runs the checks, prints the findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracer.rules.backends import nft_loaded
 
 
 def run(form: str, source: ObjectSource) -> int:
-    """One audit of the node that this runs on; returns the exit status. Raises TraceError."""
+    """Audits this node; returns the exit status. Raises TraceError."""
     with OwnerResolver(source, Selectors(), Filter()) as kube:
         require_root()
         output = render.find(form)()
@@ -36,7 +36,7 @@ def run(form: str, source: ObjectSource) -> int:
 
 
 def status(found: Sequence[Finding], unread: Sequence[str]) -> int:
-    """The exit status (docs/exit-status.md): what was found counts more than what could not be read."""
+    """The exit status (docs/exit-status.md). A certain finding has precedence over unread rules."""
     if any(f.certain for f in found):
         return 10
     return 11 if unread else 0

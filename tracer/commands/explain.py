@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `k8snet-trace explain`: tells the way of a packet; with --live, compares it with what packets really meet."""
+"""The command `k8snet-trace explain`: predicts the path of a packet; with --live, compares it with traced packets."""
 
 from __future__ import annotations
 
@@ -42,13 +42,19 @@ from tracer.rules.backends import nft_loaded
 from tracer.rules.iptables.assemble import UnknownOption
 from tracer.rules.rule_path import TooManyPaths
 
-UNREAD = "no rule that could not be read acts on it"
-"""A doubt of each story when rules could not be read."""
+UNREAD_RULES_CONDITION = "no rule that could not be read acts on it"
+"""The condition of each predicted path when rules could not be read."""
 
 
 @dataclass(frozen=True)
 class LiveComparison:
-    """What --live was asked for. seconds: 0 = until told to stop, or until the command has ended."""
+    """The options of --live.
+
+    Attributes:
+        seconds: Duration of the trace, s; 0 = until Ctrl-C or the end of the command.
+        ready_file: Path that is written when the probes are attached; "" = none.
+        command: The program to run and its arguments; empty = none.
+    """
 
     seconds: float = 0
     ready_file: str = ""
@@ -63,75 +69,86 @@ def run(query: PathQuery, form: str, verbose: bool, source: ObjectSource, live: 
         kube.settle()
         for note in kube.notes():
             output.note(note)
-        stories, unread = tell(query, kube)
+        paths, unread = predict_paths(query, kube)
         for why in unread:
-            output.note(f"not looked at: {why}")
-        output.explained(stories)
-        return watch(query, stories, kube, output, live) if live else 11 if unread else 0
+            output.note(f"not read: {why}")
+        output.explained(paths)
+        return compare_live(query, paths, kube, output, live) if live else 11 if unread else 0
 
 
-def tell(query: PathQuery, kube: OwnerResolver) -> tuple[list[PredictedPath], Sequence[str]]:
-    """The stories with their owners, and what could not be read. Raises BadOption where the rules cannot be computed."""
+def predict_paths(query: PathQuery, kube: OwnerResolver) -> tuple[list[PredictedPath], Sequence[str]]:
+    """Predicts the paths of a packet.
+
+    Returns:
+        The predicted paths with owners, and the rules that could not be read, a clause each.
+
+    Raises:
+        BadOption: The rules cannot be computed.
+    """
     rules = inventory.read(nft_loaded())
     try:
-        stories = PathPredictor(rules).predict(query)
+        paths = PathPredictor(rules).predict(query)
     except UnknownOption as e:
         raise BadOption(f"The rules cannot be computed: {e}.") from e
     except TooManyPaths as e:
-        raise BadOption(f"The rules leave too many ways open to tell them: {e}.") from e
+        raise BadOption(f"The rules allow too many possible paths: {e}.") from e
     if rules.unread:
-        stories = [replace(predicted, conditions=(*predicted.conditions, UNREAD)) for predicted in stories]
-    for predicted in stories:
+        paths = [replace(predicted, conditions=(*predicted.conditions, UNREAD_RULES_CONDITION)) for predicted in paths]
+    for predicted in paths:
         attribute(predicted.packet, kube.cluster)
-    return stories, rules.unread
+    return paths, rules.unread
 
 
-def watch(
+def compare_live(
     query: PathQuery, predicted_paths: list[PredictedPath], kube: OwnerResolver, output: Output, live: LiveComparison
 ) -> int:
-    """Traces what is sent until told to stop, and compares; returns the exit status."""
+    """Traces packets until Ctrl-C, the limit or the end of the command, and compares them; returns the exit status."""
     kernel = Kernel.running()
     ports = (query.dport,) if query.dport else ()
-    wanted = Filter(ports=ports, hosts=(parse_host(query.dst),), protocol=query.number)
-    beside = PredictionOutput(query, predicted_paths, output)
+    packet_filter = Filter(ports=ports, hosts=(parse_host(query.dst),), protocol=query.number)
+    comparison = ComparisonOutput(query, predicted_paths, output)
     with ExitStack() as stack:
         give_up(tuple(BITS))
-        session = stack.enter_context(Session(kernel, wanted, True))
+        session = stack.enter_context(Session(kernel, packet_filter, True))
         give_up()
-        spaces = Namespaces()
-        hops = HopBuilder(spaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
-        rules = rules_of(session, spaces, stack, Environment())
+        namespaces = Namespaces()
+        hops = HopBuilder(namespaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
+        rules = rules_of(session, namespaces, stack, Environment())
         assembler = PacketAssembler(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
-        traced = Run(live_source.LiveSource(session, kube), assembler, beside, RunLimits(0, live.seconds), kube)
+        trace_run = Run(live_source.LiveSource(session, kube), assembler, comparison, RunLimits(0, live.seconds), kube)
         stop, command = StopSignals(), None
-        output.note("Watching: send the packet now. Ctrl-C ends it.")
+        output.note("Tracing: send the packet now. Press Ctrl-C to stop.")
         if live.ready_file:
             write_ready(live.ready_file, os.getpid())
         try:
             command = start(live.command) if live.command else None
-            traced.trace(stop, command)
+            trace_run.follow(stop, command)
         finally:
             stop.restore()
             end(command)
-    if not beside.told:
-        output.note("No first packet of such a connection was seen.")
-        return 11 if traced.summary.lost else 12
-    return 10 if any(c.difference for c in beside.told) else 0
+    if not comparison.checks:
+        output.note("No first packet of such a connection was traced.")
+        return 11 if trace_run.summary.lost else 12
+    return 10 if any(c.difference for c in comparison.checks) else 0
 
 
-class PredictionOutput(Output):
-    """Takes the packets of a run, and gives an output those that were asked about, beside what was told of them."""
+class ComparisonOutput(Output):
+    """Passes the packets that match the query to another output, each with its comparison.
+
+    Attributes:
+        checks: The comparisons so far.
+    """
 
     def __init__(self, query: PathQuery, predicted_paths: list[PredictedPath], output: Output) -> None:
         super().__init__(output.out, output.err, output.verbose)
-        self._question, self._predicted_paths, self._output = query, predicted_paths, output
-        self.told: list[PredictionCheck] = []
+        self._query, self._predicted_paths, self._output = query, predicted_paths, output
+        self.checks: list[PredictionCheck] = []
 
     def packet(self, packet: Packet) -> None:
-        if asked(packet, self._question):
-            told = compare(self._predicted_paths, packet)
-            self.told.append(told)
-            self._output.compared(packet, told)
+        if is_first_packet_of(packet, self._query):
+            check = compare(self._predicted_paths, packet)
+            self.checks.append(check)
+            self._output.compared(packet, check)
 
     def lost(self, loss: LostEvents) -> None:
         self._output.lost(loss)
@@ -149,8 +166,8 @@ class PredictionOutput(Output):
         pass
 
 
-def asked(packet: Packet, query: PathQuery) -> bool:
-    """Whether it is the first packet of a connection that was asked about; nothing is compared with one that lost a part."""
+def is_first_packet_of(packet: Packet, query: PathQuery) -> bool:
+    """Whether a packet is the first one of a connection that matches the query. An incomplete packet never matches."""
     ends, flow = packet.endpoints, packet.flow
     same = (ends.src, ends.dst, ends.dport) == (query.src, query.dst, query.dport)
     first = packet.tcp_flags in ("SYN", "") and not (flow and (flow.is_reply or flow.state == "ESTABLISHED"))

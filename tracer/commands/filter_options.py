@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filter that the options of a command ask for."""
+"""Makes the packet filter from command-line options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tracer.errors import BadOption
 from tracer.model.filter import PROTOCOLS, Filter, parse_host
 
 
-def wanted(
+def packet_filter(
     ports: tuple[int, ...],
     hosts: tuple[str, ...],
     proto: str | None,
@@ -16,13 +16,13 @@ def wanted(
     netns: str | None,
     drops_only: bool,
 ) -> Filter:
-    """The filter that the options ask for. Raises BadOption for what does not exist."""
+    """Makes the filter. Raises BadOption for an unknown interface or namespace."""
     from tracer.node.namespaces import Namespaces, interface_index
 
     namespaces = Namespaces()
     inode = namespaces.find(netns) if netns else 0
     if iface and inode and inode != namespaces.own:
-        raise BadOption("--iface names an interface of this namespace; for another one give --netns alone.")
+        raise BadOption("--iface needs an interface of the current namespace: for another namespace, use --netns alone.")
     return Filter(
         ports=ports,
         hosts=tuple(parse_host(h) for h in hosts),

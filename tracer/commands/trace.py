@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wires a command together: kernel, journeys, output. Imported only when one runs, so that --help is quick."""
+"""The commands `trace` and `record`: connects kernel, packet assembly and output.
+
+Imported only when one of them runs, so that --help is fast.
+"""
 
 from __future__ import annotations
 
@@ -62,39 +65,47 @@ def trace(
     redact: bool = False,
     **options: Any,
 ) -> int:
-    """One tracing run; returns the exit status. Raises TraceError before anything is attached if it cannot be done.
+    """Runs one trace; returns the exit status.
 
-    target: the capture to write, sizes: its limits (ring, rotation in bytes, in seconds); record_only: nothing is explained
-    meanwhile. snaplen: bytes of each packet that are recorded. redact: other addresses and names are.
+    Args:
+        cmd: The program to run and its arguments; empty = none.
+        target: The capture to write; None = none.
+        sizes: Limits of the capture: ring buffer in bytes, rotation in bytes, rotation in seconds; None = no limit.
+        record_only: Record without explaining.
+        snaplen: Bytes recorded of each packet; None = none.
+        redact: Record replacements of addresses and names.
+
+    Raises:
+        TraceError: The run is impossible. It is raised before anything is attached.
     """
     redacted = RecordRedactor() if redact else None
     recording = RecordingEnvironment(target, RotationLimits(*(size or 0 for size in sizes)), redacted) if target else None
-    parts: Environment = recording or Environment()
+    environment: Environment = recording or Environment()
     with ExitStack() as stack:
-        stack.callback(parts.close)
-        kube = _kube(options, parts)
+        stack.callback(environment.close)
+        kube = _kube(options, environment)
         require_tracing()
         kernel = Kernel.running()
         output = RecordOutput(recording.files.names) if recording and record_only else render.find(form)(verbose=verbose)
         output.recorded = recording is not None
-        full = doctor.gather() if verbose or form == "json" or recording else []
+        all_results = doctor.gather() if verbose or form == "json" or recording else []
         give_up(tuple(BITS))
         stack.enter_context(kube)
         probes = Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules, snaplen=snaplen or 0)
         session = stack.enter_context(probes)
         give_up()
-        job = TraceRequest(_said(sys.argv[1:]), count, duration, no_rules, verbose, record_only, follow)
+        request = TraceRequest(_options_text(sys.argv[1:]), count, duration, no_rules, verbose, record_only, follow)
         stop, command = StopSignals(), None
         try:
-            run = prepare(stack, kernel, session, kube, parts, output, job, full)
-            facts = corrected(full, session.refused) if verbose or form == "json" else few(session)
-            output.begin(facts, job.said, kernel.release)
+            run = prepare(stack, kernel, session, kube, environment, output, request, all_results)
+            results = corrected(all_results, session.refused) if verbose or form == "json" else limitations(session)
+            output.begin(results, request.said, kernel.release)
             if ready_file:
                 write_ready(ready_file, os.getpid())
             run.begin()
             command = start(cmd) if cmd else None
-            run.trace(stop, command)
-            for note in parts.close(run.summary.seconds):
+            run.follow(stop, command)
+            for note in environment.close(run.summary.seconds):
                 output.note(note)
             output.summary(run.summary)
         except BrokenPipeError:
@@ -108,7 +119,13 @@ def trace(
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """What a run is to do, beside its filter. said: the options as they were typed."""
+    """The options of a run, without its filter. Stored in a capture.
+
+    Attributes:
+        said: The options as typed.
+        count: Stop after this many packets; 0 = no limit.
+        duration: Stop after this time, s; 0 = no limit.
+    """
 
     said: str = ""
     count: int = 0
@@ -124,72 +141,79 @@ def prepare(
     kernel: Kernel,
     session: Session,
     kube: OwnerResolver,
-    parts: Environment,
+    environment: Environment,
     output: Output,
-    job: TraceRequest,
-    full: list[CheckResult],
+    request: TraceRequest,
+    all_results: list[CheckResult],
 ) -> Run:
-    """A run on attached probes, and its recording begun if it has one. full: what the doctor says, for the recording."""
-    spaces, processes, node = parts.namespaces(), parts.processes(), parts.node()
-    rules = RuleResolver() if job.no_rules else rules_of(session, spaces, stack, parts)
+    """Makes a run on attached probes, and starts its recording if there is one.
+
+    Args:
+        all_results: The results of `doctor`, for the recording.
+    """
+    namespaces, processes, node = environment.namespaces(), environment.processes(), environment.node()
+    rules = RuleResolver() if request.no_rules else rules_of(session, namespaces, stack, environment)
     reasons, tracked, clock = kernel.drop_reasons(), tracking(), time.time_ns() - time.monotonic_ns()
-    function = parts.function(kernel.symbols.containing)
-    assembler = PacketAssembler(HopBuilder(spaces, processes, reasons, function), clock, tracked, rules=rules)
-    if job.record_only and isinstance(parts, RecordingEnvironment):
-        assembler = Prefetcher(spaces, processes, function, rules, node, parts.sandboxes, parts.inspector(spaces, processes))
-    limits = RunLimits(job.count, job.duration, kube.current.drops_only)
-    if isinstance(parts, RecordingEnvironment):
-        facts = {"full": corrected(full, session.refused), "missed": few(session)}
-        told = asdict(job) | {"drops_only": limits.drops_only, "words": asdict(kube.selectors)}
-        parts.start(session, kube, spaces, kernel.release, clock, reasons, tracked, facts, told)
-    findings, changes = Findings(FindingContext(kube.cluster, node)), parts.changes()
+    function = environment.function(kernel.symbols.containing)
+    assembler = PacketAssembler(HopBuilder(namespaces, processes, reasons, function), clock, tracked, rules=rules)
+    if request.record_only and isinstance(environment, RecordingEnvironment):
+        spaces = environment.spaces(namespaces, processes)
+        assembler = Prefetcher(namespaces, processes, function, rules, node, environment.sandboxes, spaces)
+    limits = RunLimits(request.count, request.duration, kube.current.drops_only)
+    if isinstance(environment, RecordingEnvironment):
+        results = {"full": corrected(all_results, session.refused), "missed": limitations(session)}
+        request_fields = asdict(request) | {"drops_only": limits.drops_only, "words": asdict(kube.selectors)}
+        environment.start(session, kube, namespaces, kernel.release, clock, reasons, tracked, results, request_fields)
+    findings, changes = Findings(FindingContext(kube.cluster, node)), environment.changes()
     rules.replaced = changes.rules
     kube.cluster.store.on_apply(changes.applied)
     kube.cluster.store.on_change(changes.objects)
-    syns = HandshakeAnalyzer(parts.inspector(spaces, processes), clock, limits.drops_only)
-    connections = ConnectionTracker(clock) if job.follow else None
-    following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, limits.drops_only, parts.entries()))
-    source = parts.source(session, kube)
-    stack.callback(kube.detach)
-    return Run(source, assembler, output, limits, kube, findings, following)
-
-
-def _kube(options: dict[str, Any], parts: Environment) -> OwnerResolver:
-    """Takes the options that speak of Kubernetes out of the others, which make the filter."""
-    source = ObjectSource(
-        options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"), parts.cluster_view
+    handshakes = HandshakeAnalyzer(environment.spaces(namespaces, processes), clock, limits.drops_only)
+    connections = ConnectionTracker(clock) if request.follow else None
+    connection_stage = stack.enter_context(
+        ConnectionStage(handshakes, connections, changes, findings, limits.drops_only, environment.entries())
     )
-    words = Selectors(*(options.pop(name) for name in ("services", "pods", "node_ports", "host_ports")))
-    return OwnerResolver(source, words, filter_options.wanted(**options))
+    source = environment.source(session, kube)
+    stack.callback(kube.detach)
+    return Run(source, assembler, output, limits, kube, findings, connection_stage)
 
 
-def few(session: Session) -> list[CheckResult]:
-    """What the user is told of a run that has not asked for more."""
-    return [*doctor.lacking(held()), *missed(session.refused)]
+def _kube(options: dict[str, Any], environment: Environment) -> OwnerResolver:
+    """Removes the Kubernetes options from `options`; the remaining ones make the filter."""
+    source = ObjectSource(
+        options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"), environment.cluster_view
+    )
+    selectors = Selectors(*(options.pop(name) for name in ("services", "pods", "node_ports", "host_ports")))
+    return OwnerResolver(source, selectors, filter_options.packet_filter(**options))
 
 
-def missed(refused: Sequence[UnavailableProbe]) -> list[CheckResult]:
-    """What this run cannot tell. A module that is not loaded has nothing to tell, so it is not worth a line."""
+def limitations(session: Session) -> list[CheckResult]:
+    """Returns what this run cannot show. Printed without --verbose."""
+    return [*doctor.lacking(held()), *unavailable_probes(session.refused)]
+
+
+def unavailable_probes(refused: Sequence[UnavailableProbe]) -> list[CheckResult]:
+    """Returns a result for each probe that could not attach, except for probes of modules that are not loaded."""
     return [
         CheckResult(r.probe.name, "degraded", f"no {r.probe.tells}: {r.why}") for r in refused if "is not loaded" not in r.why
     ]
 
 
-def corrected(full: Sequence[CheckResult], refused: Sequence[UnavailableProbe]) -> list[CheckResult]:
-    """What the doctor said before the probes were on, and what the kernel, or lacking rights, refused since."""
-    since = {f"probe {fact.subject}": fact for fact in missed(refused)}
-    return [replace(since[f.subject], subject=f.subject) if f.state == "ok" and f.subject in since else f for f in full]
+def corrected(all_results: Sequence[CheckResult], refused: Sequence[UnavailableProbe]) -> list[CheckResult]:
+    """Returns the results of `doctor`, corrected by the probes that failed to attach afterwards."""
+    since = {f"probe {fact.subject}": fact for fact in unavailable_probes(refused)}
+    return [replace(since[f.subject], subject=f.subject) if f.state == "ok" and f.subject in since else f for f in all_results]
 
 
-def _said(arguments: Sequence[str]) -> str:
-    """The options as they were typed, without the command after `--` and the file for whoever waits."""
-    words = iter(arguments)
+def _options_text(arguments: Sequence[str]) -> str:
+    """Returns the options as typed, without --ready-file and without the command after `--`."""
+    remaining = iter(arguments)
     kept = []
-    for word in words:
+    for word in remaining:
         if word == "--":
             break
         if word == "--ready-file":
-            next(words, None)
+            next(remaining, None)
         elif not word.startswith("--ready-file="):
             kept.append(word)
     return " ".join(kept)

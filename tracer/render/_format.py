@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small words that all of the text output shares: counts, times, shades of endings."""
+"""Formats that all text output shares: counts, times, styles of outcomes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tracer.packets.outcome import BAD
 GOOD = frozenset({"forwarded", "delivered", "sent"})
 
 
-def shade(outcome: str) -> str:
-    """How an ending looks."""
+def outcome_style(outcome: str) -> str:
+    """Returns the style of an outcome."""
     return "good" if outcome in GOOD else "bad" if outcome in BAD else "doubt"
 
 
 def count(n: int, noun: str) -> str:
-    """3 packets, 1 packet."""
+    """Formats a number and its noun: `3 packets`, `1 packet`."""
     return f"{n} {noun}{'s' * (n != 1)}"
 
 
 def relative(ns: int) -> str:
-    """A time since another one."""
+    """Formats a time difference in ns: `+0.50 ms`, `+1.20 s`."""
     return f"+{ns / 1e6:.2f} ms" if ns < 999_995_000 else f"+{ns / 1e9:.2f} s"
 
 
 def clock(ns: int) -> str:
-    """Local wall time, to the millisecond."""
+    """Formats ns since the epoch as local wall time with milliseconds."""
     return f"{_second(ns // 1_000_000_000)}.{ns // 1_000_000 % 1000:03d}"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One packet as lines of text: its header, a line for each hop that is shown, and how it ended."""
+"""Formats one packet as lines of text: its header, a line for each shown hop, and its verdict."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from tracer.model.packet import Endpoints, Handshake, Hop, Nat, Packet, Socket
 from tracer.packets import flooded_copies
 from tracer.packets.outcome import is_benign
 from tracer.render import _ipvs
-from tracer.render._format import clock, relative, shade
+from tracer.render._format import clock, outcome_style, relative
 from tracer.render._style import KEEP, Styler, plain
 from tracer.render.parts.rule_lines import rule_lines
 from tracer.util.endpoint_format import format_endpoint
 
 TIME, HOOK, SUBJECT = 12, 12, 13
-"""Columns: a time, right-aligned, and two blanks; a hook; what acted there; then the rest."""
+"""Widths of the columns: a right-aligned time, followed by two blanks; a hook; what acted there. The rest follows."""
 MARGIN = TIME + 2
 DETAIL = MARGIN + HOOK + SUBJECT
 RULE = MARGIN + 2
-"""A rule and the way to it are long: they begin further left."""
-NAMED = 3
-"""So many of the namespaces that only copies got to are named."""
+"""Indent of a rule and its path. They are long, so they begin further left."""
+NAMED_NAMESPACES = 3
+"""Maximum number of namespaces that are named in the line about flooded copies."""
 
 _NAMES = {"icmpv6": "ICMPv6"}
 
 
 class PacketLines:
-    """Writes packets. verbose: every hop, not only those that decided something."""
+    """Formats packets. verbose: show every hop, not only those that decided something."""
 
     def __init__(self, style: Styler, verbose: bool) -> None:
         self._ink, self.verbose = style, verbose
@@ -50,11 +50,11 @@ class PacketLines:
         if packet.flow:
             parts.append(packet.flow.state + f"{KEEP}reply" * packet.flow.is_reply)
         if packet.continues:
-            parts.append(ink("quiet", f"rest of the packet of {clock(packet.continues)}".replace(" ", KEEP)))
+            parts.append(ink("quiet", f"continues the packet of {clock(packet.continues)}".replace(" ", KEEP)))
         return ink.fold("  ".join(parts), MARGIN)
 
     def hops(self, packet: Packet) -> Iterator[str]:
-        """A line for each hop that is shown, and one where the packet came into another namespace."""
+        """Yields a line for each shown hop, and one for each change of the namespace."""
         if not packet.hops:
             return
         ink, netns = self._ink, packet.netns
@@ -62,14 +62,14 @@ class PacketLines:
         for hop in packet.hops if self.verbose else decisive(packet.hops):
             if not self.verbose and flooded_copies.is_refused_copy(hop):
                 if hop is others[0]:
-                    line = f"{'':<{HOOK}}{'copies':<{SUBJECT}}{_elsewhere(others)}"
+                    line = f"{'':<{HOOK}}{'copies':<{SUBJECT}}{_flooded_copies(others)}"
                     yield ink.fold(f"{self._relative_time(packet, hop)}  {line}", DETAIL)
                 continue
             if hop.netns and hop.netns != netns:
                 netns = hop.netns
                 yield " " * MARGIN + ink("place", plain(f"in {netns}"))
             state = self._relative_time(packet, hop)
-            subject, detail = self._act(hop, packet.family)
+            subject, detail = self._action(hop, packet.family)
             subject = f"{subject:<{SUBJECT - 1}}"
             actor = ink("change", subject) if hop.nat else subject
             line = f"{state}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop, not packet.time)}"
@@ -80,11 +80,11 @@ class PacketLines:
                 yield ink.fold(" " * RULE + rule, RULE + 4)
 
     def _relative_time(self, packet: Packet, hop: Hop) -> str:
-        """When, since the packet's first hop; nothing for a packet that is only explained."""
+        """The time since the packet's first hop; blanks for a packet that is only predicted."""
         return self._ink("quiet", f"{relative(hop.time - packet.hops[0].time) if packet.time else '':>{TIME}}")
 
     def ends(self, packet: Packet) -> list[str]:
-        """Who its ends are, when that says more than their addresses do."""
+        """The line with the owners of both ends; empty if they say no more than the addresses."""
         ends = packet.src_owner, packet.dst_owner
         if not any(end and end.kind in ("Service", "Pod", "external") for end in ends):
             return []
@@ -92,13 +92,13 @@ class PacketLines:
         return [self._ink.fold(" " * MARGIN + self._ink("place", f"{src} -> {dst}"), MARGIN)]
 
     def _owner(self, hop: Hop) -> str:
-        """Whose the rule is that decided, or the rewrite."""
+        """The owner of the deciding rule or of the rewrite."""
         return "  " + self._ink("place", plain(hop.owner.text)) if hop.owner else ""
 
-    def _act(self, hop: Hop, family: str) -> tuple[str, str]:
-        """Who acted, and what it did. family: the packet's."""
+    def _action(self, hop: Hop, family: str) -> tuple[str, str]:
+        """Returns (what acted, what it did). family: the packet's address family."""
         if hop.ipvs:
-            subject, detail = _ipvs.act(hop, hop.ipvs)
+            subject, detail = _ipvs.describe(hop, hop.ipvs)
             return subject, self._ink("bad", detail) if hop.verdict else detail
         if hop.nat:
             return hop.nat.kind.replace("reverse MASQUERADE", "reverse MASQ"), _rewrite(hop.nat)
@@ -108,10 +108,10 @@ class PacketLines:
         if hop.socket:
             return "socket", _socket(hop.socket)
         if hop.detail:
-            # Of a next hop whose family is not known, an earlier version told its address in both.
+            # Captures of an earlier version have the address of a next hop in both families if its family was unknown.
             both = {"ipv4", "ipv6"} <= hop.detail.facts.keys()
-            told = {n: v for n, v in hop.detail.facts.items() if not (both and n == ("ipv6" if family == "IPv4" else "ipv4"))}
-            return hop.detail.what, ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in told.items())
+            shown = {n: v for n, v in hop.detail.facts.items() if not (both and n == ("ipv6" if family == "IPv4" else "ipv4"))}
+            return hop.detail.what, ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
         if hop.drop:
             places = (hop.drop.reason, f"in{KEEP}{hop.drop.function}" if hop.drop.function else "")
             return "drop", self._ink("bad", " ".join(p for p in places if p) or "no reason given")
@@ -133,11 +133,11 @@ class PacketLines:
         return "".join("  " + self._ink("quiet", r) for r in remarks)
 
     def end(self, packet: Packet, before: int = 0) -> str:
-        end = self._ink(shade(packet.outcome), plain(packet.verdict or packet.outcome or "no verdict"))
+        end = self._ink(outcome_style(packet.outcome), plain(packet.verdict or packet.outcome or "no verdict"))
         if before:
             end += "  " + self._ink("quiet", f"same way as at {clock(before)}".replace(" ", KEEP))
         if not packet.complete and "incomplete" not in packet.verdict:
-            end += self._ink("doubt", "  incomplete: part of its way was lost")
+            end += self._ink("doubt", "  incomplete: some of its events were lost")
         if packet.unexplained:
             derived = " (derived)" if packet.unexplained is Evidence.DERIVED else ""
             end += self._ink("doubt", f"  not explained by the run{derived}")
@@ -145,31 +145,35 @@ class PacketLines:
 
 
 def decisive(hops: list[Hop]) -> Iterator[Hop]:
-    """The hops that decided something. What merely carries out a rule's verdict is left out, and so is tidying up."""
-    said: Hop | None = None
+    """Yields the hops that decided something, without those that only carry out a rule's verdict and without benign drops."""
+    decision: Hop | None = None
     for hop in hops:
         if not hop.decisive or (hop.drop and is_benign(hop.drop)):
             continue
         carried_out = hop.what == "hook" or (hop.drop and hop.drop.function == "nf_hook_slow")
-        if said and carried_out and (hop.hook or said.hook, hop.netns, hop.clone) == (said.hook, said.netns, said.clone):
+        if (
+            decision
+            and carried_out
+            and (hop.hook or decision.hook, hop.netns, hop.clone) == (decision.hook, decision.netns, decision.clone)
+        ):
             continue
         if hop.what in ("table", "chain") or (hop.ipvs and hop.verdict):
-            said = hop
+            decision = hop
         yield hop
 
 
-def _elsewhere(others: list[Hop]) -> str:
-    """Where copies were dropped that do not belong there; the first few of many places by name."""
+def _flooded_copies(others: list[Hop]) -> str:
+    """The namespaces that dropped flooded copies for other hosts. Only the first ones are named."""
     places = list(dict.fromkeys(h.netns for h in others))
     if len(places) == 1:
         return f"dropped in {places[0]}, which it is not for (OTHERHOST)"
-    named = plain(", ".join(places[:NAMED]))
-    more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+    named = plain(", ".join(places[:NAMED_NAMESPACES]))
+    more = f" and {len(places) - NAMED_NAMESPACES} more" if len(places) > NAMED_NAMESPACES else ""
     return f"dropped in {len(places)} namespaces that it is not for: {named}{more} (OTHERHOST)"
 
 
 def _rewrite(nat: Nat) -> str:
-    """The ends that changed, before and after."""
+    """The endpoints that a rewrite changed, before and after."""
 
     def change(end: str) -> str:
         old, new = (_end_of(e, end) for e in (nat.before, nat.after))
@@ -184,9 +188,9 @@ def _end_of(ends: Endpoints, end: str) -> str:
 
 
 def _handshake(shake: Handshake) -> tuple[str, bool | None, str]:
-    """Who, whether it was accepted, and the words for it."""
-    words = {"SYN": ("answered", "refused"), "ACK": ("connected", "refused")}.get(shake.stage, ("taken", "refused"))
-    done = "not known whether " + words[0] if shake.accepted is None else words[not shake.accepted]
+    """Returns (stage, whether the listener accepted it or None, detail)."""
+    verbs = {"SYN": ("answered", "refused"), "ACK": ("connected", "refused")}.get(shake.stage, ("taken", "refused"))
+    done = "not known whether " + verbs[0] if shake.accepted is None else verbs[not shake.accepted]
     queues = f"accept queue {shake.accept_queue}/{shake.accept_limit}{' (full)' * shake.accept_queue_full}"
     queues = queues.replace(" ", KEEP)
     if shake.syn_queue:
@@ -196,7 +200,9 @@ def _handshake(shake: Handshake) -> tuple[str, bool | None, str]:
 
 
 def _socket(socket: Socket) -> str:
-    who = f"process {socket.command or 'not found'} (inode {socket.inode})" if socket.inode else "no process has it yet"
+    who = (
+        f"process {socket.command or 'not found'} (inode {socket.inode})" if socket.inode else "no process holds it"
+    )
     if socket.pid:
         who = f"{plain(socket.command)} (pid {socket.pid})"
     return ", ".join(p for p in (socket.state, who) if p)

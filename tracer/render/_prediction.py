@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for the ways that a packet may go, shared by the formats: which are the same but for where they lead."""
+"""Formats predicted paths. Groups the paths that differ only in the endpoint."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath
 
 
-def alike(predicted_paths: Sequence[PredictedPath]) -> list[list[PredictedPath]]:
-    """The stories in groups: those of one differ only in the endpoint that chance has chosen."""
+def group_alike(predicted_paths: Sequence[PredictedPath]) -> list[list[PredictedPath]]:
+    """Groups the paths. Those of one group differ only in the endpoint that chance selects."""
     groups: dict[Hashable, list[PredictedPath]] = {}
-    for story in predicted_paths:
-        groups.setdefault((story.conditions, story.share, _shape(story.packet)), []).append(story)
+    for predicted in predicted_paths:
+        groups.setdefault((predicted.conditions, predicted.share, _shape(predicted.packet)), []).append(predicted)
     return list(groups.values())
 
 
@@ -27,20 +27,20 @@ def _shape(packet: Packet) -> Hashable:
 
 
 def condition(group: Sequence[PredictedPath]) -> str:
-    """When the packet goes so: "one of 3 endpoints, each for 1/3 of all connections"; "" = always."""
-    story = group[0]
+    """When a packet takes this path: "one of 3 endpoints, each for 1/3 of all connections"; "" = always."""
+    predicted = group[0]
     parts = []
     if len(group) > 1:
-        parts.append(f"one of {len(group)} endpoints, each for {story.share} of all connections")
-    elif story.share != 1:
-        parts.append(f"{story.share} of all connections")
-    if story.conditions:
-        parts.append("if " + " and ".join(story.conditions) + " (cannot be computed)")
+        parts.append(f"one of {len(group)} endpoints, each for {predicted.share} of all connections")
+    elif predicted.share != 1:
+        parts.append(f"{predicted.share} of all connections")
+    if predicted.conditions:
+        parts.append("if " + " and ".join(predicted.conditions) + " (cannot be computed)")
     return ", ".join(parts)
 
 
 def elsewhere(predicted: PredictedPath) -> str:
-    """Where another one of a group leads: the last rule on the way, and the endpoint."""
+    """A further path of a group in one line: its endpoint and the last rules of its path."""
     hop = _translated(predicted)
     decision = hop.rule_trace.decision if hop and hop.rule_trace else None
     by = f" by {format_path(decision.path[-2:])}" if decision else ""
@@ -48,7 +48,7 @@ def elsewhere(predicted: PredictedPath) -> str:
 
 
 def endpoint(predicted: PredictedPath) -> str:
-    """Where a DNAT on the way leads: "10.244.0.12:8080 (pod default/http-proxy-b (node-1))"; "" when there is none."""
+    """The target of the DNAT: "10.244.0.12:8080 (pod default/http-proxy-b (node-1))"; "" if there is no DNAT."""
     hop = _translated(predicted)
     if not hop or not hop.nat:
         return ""
@@ -57,7 +57,7 @@ def endpoint(predicted: PredictedPath) -> str:
 
 
 def chosen_rule(predicted: PredictedPath) -> str:
-    """The endpoint that chance has chosen for a packet; "" where chance had no choice."""
+    """The endpoint that chance selected for a packet; "" if there was only one path."""
     return endpoint(predicted) if predicted.share != 1 else ""
 
 
@@ -66,6 +66,6 @@ def _translated(predicted: PredictedPath) -> Hop | None:
 
 
 def common_hops(one: Packet, other: Packet) -> int:
-    """How many hops two packets have in common at the beginning; at least one, if there are any."""
+    """The number of equal hops at the start of two packets; at least one, if there are any."""
     count = next((i for i, (a, b) in enumerate(zip(one.hops, other.hops, strict=False)) if a != b), len(one.hops))
     return max(1, min(count, len(other.hops)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Colours and folding for the text format, without the cost of a rich renderable for each packet.
+"""Colours and line folding of the text format, without the cost of a rich renderable per packet.
 
-rich decides once whether a stream can show colour (terminal or not, NO_COLOR, FORCE_COLOR, TERM); from then on a style
-is a pair of strings around the text.
+rich decides once whether a stream can show colours (terminal or not, NO_COLOR, FORCE_COLOR, TERM). After that a style is a
+pair of strings around the text.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ STYLES = {
     "bad": "bold red",
     "doubt": "yellow",
 }
-"""What a text means -> how it looks. Nothing is said by colour alone."""
+"""Meaning of a text -> its style. No information is in the colour alone."""
 
 KEEP = "\xa0"
-"""A blank at which a line is not folded; it is written as an ordinary one."""
+"""A blank at which a line is not folded. It is written as an ordinary blank."""
 
 plain = visible
-"""A text that others chose, with its control characters made visible: before it is folded, so that its width is known."""
+"""Makes control characters of untrusted text visible. Used before folding, so that the width is known."""
 
 
 class Styler:
-    """Paints text for one stream."""
+    """Styles and folds text for one stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._console = Console(file=stream, highlight=False, soft_wrap=True)
-        # FORCE_COLOR colours a pipe too, but only a real terminal has an edge to fold at.
+        # FORCE_COLOR colours a pipe too, but only a real terminal has a width to fold at.
         self._folds = stream.isatty()
         self._around = {name: self._codes(look) for name, look in STYLES.items()}
 
     def _codes(self, look: str) -> tuple[str, str]:
-        # Only the eight colours that every terminal has are used, as its owner has set them.
+        # Uses only the eight standard colours, as the user has configured them in the terminal.
         style, system = Style.parse(look), ColorSystem.STANDARD if self._console.color_system else None
         if self._console.no_color:
             style = style.without_color
@@ -57,9 +57,9 @@ class Styler:
         return f"{before}{text}{after}"
 
     def fold(self, line: str, indent: int) -> str:
-        """The line, broken at blanks if the terminal is narrower, with `indent` blanks before each further part.
+        """Folds a line at blanks to the width of the terminal, with `indent` blanks before each further part.
 
-        An address has no blanks, so it stays whole. A stream that is no terminal gets one line, however long.
+        An address has no blanks, so it is never split. A stream that is not a terminal gets one line of any length.
         """
         if not self._folds or len(line) <= (most := self._console.width):
             return line.replace(KEEP, " ")

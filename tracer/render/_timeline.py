@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection's timeline as a tree: a line for each step, and below a packet what happened to it on its way.
+"""Formats a connection's timeline as a tree: a line for each entry, and below a packet its stages.
 
 14:52:08.826  TCP 192.168.56.1:39902 -> 192.168.56.10:30285  accepted, closed after 161.20 ms  10 packets  tracked in node
     +0.00 ms  -> SYN, 60 B
@@ -9,7 +9,7 @@
    ...
    +61.01 ms  -> PSH ACK, 91 B  => delivered to pid 219 http-proxy in pod-a, same way, +3.18 ms
 
-The first line says what came of it. A packet that goes the way of an earlier one has a line of its own only for what is new.
+The first line has the outcome. For a packet on the same path as an earlier one, only its new stages have lines of their own.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from tracer.util.endpoint_format import format_endpoint
 TIME = 12
 MARGIN = TIME + 2
 MARKS = {"conntrack": "##", "change": "%%", "verdict": "=="}
-"""What stands where a packet has its direction."""
-WHY = {
-    "quiet": "nothing for 5 s, told so far",
-    "aged out": "aged out for want of room, what follows begins anew",
+"""The marks of entries that are not packets, in the column of a packet's direction."""
+REASONS = {
+    "quiet": "idle for 5 s, printed so far",
+    "aged out": "removed because the table is full, later packets start a new timeline",
     "the run ended": "the run ended",
 }
-Ways = dict[str, set[tuple[str, str]]]
-"""Stages that packets of a direction were seen to go through."""
+SeenStages = dict[str, set[tuple[str, str]]]
+"""The stages that packets went through so far, by direction: (namespace, text)."""
 
 
 def block(timeline: Timeline, style: Styler, clock: Callable[[int], str]) -> list[str]:
-    """Its lines: those steps that have not been told before."""
+    """Returns the lines of a timeline, with the entries that were not printed before."""
     orig = timeline.asked
     ends = f"{format_endpoint(orig.src, orig.sport)} -> {format_endpoint(orig.dst, orig.dport)}"
     parts = [f"{clock(timeline.began)}  {timeline.key.protocol} {style('strong', ends)}"]
     if timeline.printed:
-        parts.append(style("quiet", "goes on"))
+        parts.append(style("quiet", "continued"))
     outcome = plain(_outcome(timeline))
     parts.append(outcome and style("good" if timeline.good else "bad" if timeline.cause else "strong", outcome))
     parts.append(f"{timeline.packets} packet{'s' * (timeline.packets != 1)}")
@@ -48,11 +48,11 @@ def block(timeline: Timeline, style: Styler, clock: Callable[[int], str]) -> lis
     ]
     parts.append(style("quiet", plain(_tracked(timeline))))
     if timeline.why:
-        parts.append(style("quiet", f"({WHY.get(timeline.why, timeline.why)})"))
+        parts.append(style("quiet", f"({REASONS.get(timeline.why, timeline.why)})"))
     lines = [style.fold("  ".join(part for part in parts if part), MARGIN)]
-    ways: Ways = {}
+    seen: SeenStages = {}
     for step in timeline.entries:
-        lines += _step(step, timeline, style, ways)
+        lines += _step(step, timeline, style, seen)
     if timeline.left_out:
         lines.append(
             f"{'':{MARGIN}}{style('doubt', f'{timeline.left_out} steps between the first and the last were not kept')}"
@@ -61,7 +61,7 @@ def block(timeline: Timeline, style: Styler, clock: Callable[[int], str]) -> lis
 
 
 def _outcome(timeline: Timeline) -> str:
-    """What came of it so far: "accepted, closed after 161.20 ms"."""
+    """The outcome so far: "accepted, closed after 161.20 ms"."""
     protocol = timeline.key.protocol
     if protocol != "TCP":
         return "answered" if timeline.state == "answered" else "no answer seen" * (not protocol.startswith("ICMP"))
@@ -80,7 +80,7 @@ def _tracked(timeline: Timeline) -> str:
     return f"tracked in {identity.netns}{zone}"
 
 
-def _step(entry: TimelineEntry, timeline: Timeline, style: Styler, ways: Ways) -> Iterator[str]:
+def _step(entry: TimelineEntry, timeline: Timeline, style: Styler, seen: SeenStages) -> Iterator[str]:
     state = style("quiet", f"{_delta(entry.time - timeline.origin):>{TIME}}")
     mark = entry.direction or MARKS.get(entry.kind, "")
     shade = "bad" if entry.bad else "change" if entry.kind == "packet" else "quiet" if entry.kind == "conntrack" else "strong"
@@ -88,13 +88,13 @@ def _step(entry: TimelineEntry, timeline: Timeline, style: Styler, ways: Ways) -
     line = f"{state}  {mark:<2} {style(shade, plain(text))}"
     if entry.remark:
         line += "  " + style("doubt", plain(entry.remark))
-    stages, known = _new(entry, ways)
+    stages, is_partly_seen = _new_stages(entry, seen)
     end = style("bad" if entry.bad else "good", plain(f"=> {entry.end}")) if entry.end else ""
     if end and not stages:
-        took = f", same way, {_delta(entry.stages[-1].time)}" if known else ""
+        took = f", same way, {_delta(entry.stages[-1].time)}" if is_partly_seen else ""
         yield style.fold(f"{line}  {end}{style('quiet', took) if took else ''}", MARGIN + 3)
         return
-    yield style.fold(line + ("  " + style("quiet", "same way, and") if known else ""), MARGIN + 3)
+    yield style.fold(line + ("  " + style("quiet", "same way, and") if is_partly_seen else ""), MARGIN + 3)
     rows = [f"{style('quiet', f'{_delta(s.time):>{TIME}}')}  {plain(s.text)}" for s in stages]
     rows += [f"{'':{TIME}}  {end}"] if end else []
     for at, row in enumerate(rows):
@@ -102,14 +102,14 @@ def _step(entry: TimelineEntry, timeline: Timeline, style: Styler, ways: Ways) -
         yield style.fold(f"{'':{MARGIN}}{branch} {row}", MARGIN + TIME + 6)
 
 
-def _new(entry: TimelineEntry, ways: Ways) -> tuple[tuple[Stage, ...], bool]:
-    """Those of its stages that no packet of its direction went through before; and whether it did go through any of those."""
+def _new_stages(entry: TimelineEntry, seen: SeenStages) -> tuple[tuple[Stage, ...], bool]:
+    """Returns the stages of an entry that are new in its direction, and whether others of its stages are not new."""
     if not entry.stages:
         return (), False
-    before = ways.setdefault(entry.direction, set())
+    before = seen.setdefault(entry.direction, set())
     keys = [(s.netns, "socket" if s.text.startswith("socket") else s.text.partition("  ")[0]) for s in entry.stages]
     new = tuple(stage for stage, key in zip(entry.stages, keys, strict=True) if key not in before)
-    # One that went elsewhere is told as a whole.
+    # A packet that took a different path is shown with all its stages.
     elsewhere = entry.bad or any(" -> " in stage.text for stage in new)
     before.update(keys)
     return (entry.stages, False) if elsewhere or len(new) == len(keys) else (new, True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every output format does."""
+"""The interface of all output formats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
 
 class LostEvents(Protocol):
-    """`count` events of a probe that were lost. cpu -1: not known by CPU. why: a clause, "the ring buffer was full"."""
+    """Lost events of a probe.
+
+    Attributes:
+        cpu: The CPU; -1 = not known by CPU.
+        count: Number of events.
+        why: A clause, such as "the ring buffer was full".
+    """
 
     @property
     def probe(self) -> str: ...
@@ -38,45 +44,59 @@ class LostEvents(Protocol):
 
 
 class Output(ABC):
-    """Writes a run, in this order: begin, any number of packet, finding, lost and note, then summary. Or doctor, alone.
+    """Writes a run.
 
-    Results go to `out`, and each is flushed: whoever reads a pipe sees a packet when it ends. Talk goes to `err`.
-    Errors of writing, a broken pipe among them, reach the caller; but when the run is recorded, a disk without room for its
-    results does not end it.
+    The order of calls is: begin, any number of packet, finding, lost and note, then summary. `doctor` is called alone.
+
+    Results go to `out`. Each one is flushed, so that the reader of a pipe sees a packet as soon as it is closed. Notes go to
+    `err`. Write errors, such as a broken pipe, reach the caller. Exception: if the run is recorded, a full disk at `out` does
+    not end the run.
     """
 
     recorded = False
-    """Whether the run is recorded, too."""
+    """Whether the run is also recorded."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
-        """out, err: this process's own if not given. verbose: show every hop, not only those that decided something."""
+        """Sets the streams.
+
+        Args:
+            out: Stream for results; None = standard output.
+            err: Stream for notes; None = standard error.
+            verbose: Show every hop, not only those that decided something.
+        """
         self.out, self.err, self.verbose = out or sys.stdout, err or sys.stderr, verbose
         self.lost_by_probe: Counter[str] = Counter()
 
     @abstractmethod
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
-        """A run begins. options_text: as on the command line. release: of the traced kernel, "" = the running one."""
+        """A run begins.
+
+        Args:
+            results: What this run cannot show, or all results of `doctor` (verbose, JSON).
+            options_text: The options as on the command line.
+            release: Release of the traced kernel; "" = the running one.
+        """
 
     @abstractmethod
     def packet(self, packet: Packet) -> None:
-        """A packet's journey has ended."""
+        """A packet is closed."""
 
     def lost(self, loss: LostEvents) -> None:
-        """Events were lost. Counted here for the summary; formats say it as well."""
+        """Events were lost. Counts them for the summary; a format also writes them."""
         self.lost_by_probe[loss.probe] += loss.count
 
     @abstractmethod
     def finding(self, finding: Finding) -> None:
-        """Something is wrong, for certain. Comes once for each cause, right after the packet that made it certain."""
+        """A finding is certain. Called once per cause, right after the packet that made it certain."""
 
     def syn(self, verdict: HandshakeVerdict) -> None:
-        """A SYN has its verdict: one line. A format may leave it out."""
+        """A SYN has its verdict: one line. Optional for a format."""
         return
 
     def timeline(self, timeline: Timeline) -> None:
-        """A connection's timeline, instead of its packets. A format may leave it out.
+        """A connection's timeline, instead of its packets. Optional for a format.
 
-        Steps before timeline.told have been written before.
+        The first `timeline.printed` entries were written before.
         """
         return
 
@@ -86,24 +106,31 @@ class Output(ABC):
 
     @abstractmethod
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
-        """What works on this machine. status: what the command will exit with."""
+        """The results of `doctor`. status: the exit status of the command."""
 
     def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
-        """What an audit found, alone. checks: the names of those made. unread: what could not be looked at, a clause each."""
+        """The findings of an audit.
+
+        Args:
+            findings: The findings.
+            checks: The names of the checks that ran.
+            unread: What could not be read, a clause each.
+            status: The exit status of the command.
+        """
         for finding in findings:
             self.finding(finding)
 
     def explained(self, predicted_paths: Sequence[PredictedPath]) -> None:
-        """What would happen to a packet: all ways that it may go, the likeliest first."""
+        """The predicted paths of a packet, the most likely one first."""
         for predicted in predicted_paths:
             self.packet(predicted.packet)
 
     def compared(self, packet: Packet, compared: PredictionCheck) -> None:
-        """A packet that was traced beside what was told of it."""
+        """A traced packet and its comparison with the prediction."""
         self.packet(packet)
 
     def note(self, text: str) -> None:
-        """One line for the user; never part of the results. Without room on the disk it comes with a later one."""
+        """Writes one line for the user, which is not part of the results. On a full disk it is written with a later line."""
         try:
             self.err.write(finished(text) + "\n")
             self.err.flush()
@@ -112,7 +139,7 @@ class Output(ABC):
                 raise
 
     def put(self, *lines: str) -> None:
-        """Writes results: lines, each of which stays one whatever is in it."""
+        """Writes lines of results. Each one stays a single line, whatever characters it contains."""
         try:
             self.out.write("".join(f"{finished(line)}\n" for line in lines))
             self.out.flush()
@@ -120,9 +147,9 @@ class Output(ABC):
             if not self.recorded or e.errno not in NO_ROOM:
                 raise
             hang_up(self.out)
-            self.note(f"Nothing is printed from here on: {e.strerror}. The recording goes on.")
+            self.note(f"The printed output stops here: {e.strerror}. The recording continues.")
 
 
 def hang_up(out: TextIO) -> None:
-    """Nobody takes what is written any more: it goes nowhere, and Python must not try again at exit."""
+    """Redirects a stream without a reader to /dev/null, so that Python does not write to it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())

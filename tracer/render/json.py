@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For programs: one JSON object a line, each with a `type`. schema.json beside this file is the contract.
+"""The JSON output format: one object per line, each with a `type`. schema.json in this directory is the contract.
 
-A key that does not apply is absent, never null. Every hop is given, whatever the text format would show.
+A key that does not apply is absent, never null. All hops are written, also those that the text format omits.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class JsonOutput(Output):
-    """Everything on `out`, but for notes."""
+    """Writes everything except notes to `out`."""
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         kernel = release or os.uname().release
-        self._write("run", version=__version__, kernel=kernel, options=options_text, facts=[_fact(f) for f in results])
+        self._write("run", version=__version__, kernel=kernel, options=options_text, facts=[_result(f) for f in results])
 
     def packet(self, packet: Packet) -> None:
         self._write("packet", **packet_object(packet))
@@ -70,7 +70,7 @@ class JsonOutput(Output):
         )
 
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
-        self._write("doctor", facts=[_fact(f) for f in results], status=status)
+        self._write("doctor", facts=[_result(f) for f in results], status=status)
 
     def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
         for finding in findings:
@@ -97,12 +97,12 @@ class JsonOutput(Output):
 
 
 def _untimed(packet: Packet) -> Object:
-    """The same of a packet that nobody has sent: it has no time and no number."""
+    """Returns the object of a predicted packet: without time, number, seq and length."""
     return {key: value for key, value in packet_object(packet).items() if key not in ("time", "number", "seq", "length")}
 
 
 def finding_object(finding: Finding) -> Object:
-    """The fields of a `finding` line, without its type."""
+    """Returns the fields of a `finding` line, without its type."""
     proofs = [{"what": p.what, "text": p.text, "evidence": p.evidence} for p in finding.proofs]
     times = {"first": rfc3339(finding.first), "last": rfc3339(finding.last)} if finding.packets else {}
     return {
@@ -175,7 +175,7 @@ def _step(entry: TimelineEntry, origin: int) -> Object:
     return out
 
 
-def _fact(result: CheckResult) -> Object:
+def _result(result: CheckResult) -> Object:
     return {"subject": result.subject, "state": result.state, "text": result.text}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For people: one block a packet, a line for each hop that decided something, and how it ended.
+"""The text output format, for people: one block per packet with a line for each hop that decided something, and the verdict.
 
     14:03:22.118  TCP 192.168.56.1:40812 -> 192.168.56.10:30285  SYN  60 B  node eth0  NEW
         +0.01 ms  PREROUTING  DNAT         192.168.56.10:30285 -> 10.244.0.11:8080
@@ -8,7 +8,7 @@
         +0.03 ms  POSTROUTING MASQUERADE   192.168.56.1:40812 -> 10.244.0.1:23711
               =>  forwarded to cni0
 
-The layout is the same on a terminal and in a file; colour and folding are the terminal's only.
+The layout is the same on a terminal and in a file. Only a terminal gets colours and folded lines.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tracer.packets.flooded_copies import is_refused_copy
 from tracer.packets.outcome import BAD
 from tracer.render import _timeline
 from tracer.render._finding import block
-from tracer.render._format import clock, count, relative, shade
+from tracer.render._format import clock, count, outcome_style, relative
 from tracer.render._packet import MARGIN, TIME, PacketLines, decisive
-from tracer.render._prediction import alike, chosen_rule, common_hops, condition, elsewhere
+from tracer.render._prediction import chosen_rule, common_hops, condition, elsewhere, group_alike
 from tracer.render._style import KEEP, Styler, plain
 from tracer.render.base import LostEvents, Output
 from tracer.util.endpoint_format import format_endpoint
@@ -43,43 +43,43 @@ if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath
     from tracer.model.prediction_check import PredictionCheck
 
-WAYS = 4096
-"""So many ways of packets are remembered, to say of the next one that it went the same."""
+KEPT_PATHS = 4096
+"""Number of packet paths that are kept, to mark later packets with "same way as"."""
 
-OTHERS = 8
-"""So many ways of an explained packet are written down."""
+SHOWN_PATHS = 8
+"""Maximum number of predicted paths that are written."""
 
 _MARKS = {"ok": ("good", "+"), "degraded": ("doubt", "!"), "missing": ("bad", "x")}
 
 
 class TextOutput(Output):
-    """Packets, losses and the summary on `out`; how the run begins and notes on `err`."""
+    """Writes packets, losses and the summary to `out`, the start of the run and notes to `err`."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
         super().__init__(out, err, verbose)
-        self._ink, self._talk = Styler(self.out), Styler(self.err)
-        self._lines = PacketLines(self._ink, verbose)
-        self._ways: OrderedDict[Hashable, int] = OrderedDict()
+        self._style, self._err_style = Styler(self.out), Styler(self.err)
+        self._lines = PacketLines(self._style, verbose)
+        self._paths: OrderedDict[Hashable, int] = OrderedDict()
         self._found: dict[Hashable, Finding] = {}
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         what = f"tracing {options_text}" if options_text else "tracing every packet"
-        self.note(f"k8snet-trace {__version__} on Linux {release or os.uname().release}, {what}. Ctrl-C ends it.")
+        self.note(f"k8snet-trace {__version__} on Linux {release or os.uname().release}, {what}. Press Ctrl-C to stop.")
         for fact in results:
             if fact.state != "ok":
-                self.note(self._fact(self._talk, fact, 0))
+                self.note(self._result_line(self._err_style, fact, 0))
 
     def packet(self, packet: Packet) -> None:
-        before = self._gone_before(packet)
-        way = [] if before else self._lines.hops(packet)
+        before = self._same_path_before(packet)
+        hop_lines = [] if before else self._lines.hops(packet)
         ends = [] if before else self._lines.ends(packet)
-        self._write([self._lines.header(packet), *ends, *way, self._lines.end(packet, before), ""])
+        self._write([self._lines.header(packet), *ends, *hop_lines, self._lines.end(packet, before), ""])
 
-    def _gone_before(self, packet: Packet) -> int:
-        """When, in ns since the epoch, a packet of the same connection and direction went exactly this way; 0 if none did.
+    def _same_path_before(self, packet: Packet) -> int:
+        """Returns the time of an earlier packet with the same connection, direction and path, ns since the epoch; 0 = none.
 
-        A connection's later packets repeat its second one: their translations come from conntrack. Nothing is said twice
-        unless every hook is asked for, something went wrong, or a listener decided.
+        A connection's later packets repeat its second one, because their translations come from conntrack. They are written
+        in short form, except with --verbose, after a bad outcome, or if a listener decided.
         """
         if self.verbose or not packet.flow or not packet.complete or packet.handshake or packet.outcome in BAD:
             return 0
@@ -88,11 +88,11 @@ class TextOutput(Output):
             for h in decisive(packet.hops)
             if not is_refused_copy(h)
         )
-        way = (packet.flow.orig, packet.flow.is_reply, packet.verdict, hops)
-        before = self._ways.setdefault(way, packet.time)
-        self._ways.move_to_end(way)
-        if len(self._ways) > WAYS:
-            self._ways.popitem(last=False)
+        path = (packet.flow.orig, packet.flow.is_reply, packet.verdict, hops)
+        before = self._paths.setdefault(path, packet.time)
+        self._paths.move_to_end(path)
+        if len(self._paths) > KEPT_PATHS:
+            self._paths.popitem(last=False)
         return before if before != packet.time else 0
 
     def lost(self, loss: LostEvents) -> None:
@@ -100,17 +100,17 @@ class TextOutput(Output):
         where = f" on CPU {loss.cpu}" if loss.cpu >= 0 else ""
         what = count(loss.count, "packet") if loss.probe == LEFT_OUT else f"{count(loss.count, 'event')} of {loss.probe}"
         line = f"lost: {what}{where}: {loss.why}"
-        self._write([self._ink.fold(self._ink("doubt", line), 6), ""])
+        self._write([self._style.fold(self._style("doubt", line), 6), ""])
 
     def finding(self, finding: Finding) -> None:
-        """Whole when it comes for the first time; in the summary, what has been learned since."""
+        """Writes a finding: completely the first time; in the summary, only its new parts."""
         which = finding.name, finding.key
-        self._write([*block(finding, self._ink, self._found.get(which)), ""])
+        self._write([*block(finding, self._style, self._found.get(which)), ""])
         self._found[which] = finding
 
     def syn(self, verdict: HandshakeVerdict) -> None:
-        """One line: who asked whom, and what became of it."""
-        ink, asked, cause = self._ink, verdict.asked, verdict.cause
+        """Writes one line: the endpoints of the SYN and its cause."""
+        ink, asked, cause = self._style, verdict.asked, verdict.cause
         line = f"{clock(verdict.time)}{KEEP}{KEEP}SYN{KEEP}{format_endpoint(asked.src, asked.sport)}{KEEP}-> "
         line += format_endpoint(asked.dst, asked.dport)
         if verdict.again:
@@ -123,14 +123,14 @@ class TextOutput(Output):
         self._write([ink.fold(line, MARGIN), ""])
 
     def timeline(self, timeline: Timeline) -> None:
-        self._write([*_timeline.block(timeline, self._ink, clock), ""])
+        self._write([*_timeline.block(timeline, self._style, clock), ""])
 
     def summary(self, summary: RunSummary) -> None:
-        ink = self._ink
+        ink = self._style
         for finding in summary.findings:
             self.finding(finding)
         lines = [ink("strong", f"{count(summary.packets, 'packet')} in {summary.seconds:.1f} s")]
-        parts = [ink(shade(name), f"{n} {name}") for name, n in sorted(summary.outcomes.items()) if n]
+        parts = [ink(outcome_style(name), f"{n} {name}") for name, n in sorted(summary.outcomes.items()) if n]
         if summary.incomplete:
             parts.append(ink("doubt", f"{summary.incomplete} incomplete"))
         lines += ["  " + ", ".join(parts)] if parts else []
@@ -139,65 +139,70 @@ class TextOutput(Output):
         )
         lost = ink("doubt", f"{summary.lost} lost" + f" ({probes})" * bool(probes)) if summary.lost else "none lost"
         if summary.causes:
-            told = (f"{n} {name}" for name, n in sorted(summary.causes.items(), key=lambda c: -c[1]))
-            lines.append(f"  {count(sum(summary.causes.values()), 'SYN')}: {', '.join(told)}")
+            causes = (f"{n} {name}" for name, n in sorted(summary.causes.items(), key=lambda c: -c[1]))
+            lines.append(f"  {count(sum(summary.causes.values()), 'SYN')}: {', '.join(causes)}")
         lines += [f"  {ink('doubt' if d.open else 'quiet', plain(d.text))}" for d in summary.differences]
         if summary.timelines:
             aged = summary.timelines.get("aged out", 0)
-            lines.append(f"  {count(summary.timelines.get('timelines', 0), 'connection')}, {aged} aged out for want of room")
+            lines.append(
+                f"  {count(summary.timelines.get('timelines', 0), 'connection')}, {aged} removed because the table was full"
+            )
         lines.append(f"  {count(summary.events, 'event')}, {lost}")
         if summary.unaddressed:
             of = count(summary.unaddressed, "packet")
             lines.append("  " + ink("doubt", f"{of} not shown: no event with the addresses was received"))
         if summary.unexplained:
-            left = f"ended before {count(summary.unexplained, 'more packet')} that had been seen could be explained"
+            left = f"the run ended before it could explain {count(summary.unexplained, 'more packet')}"
             lines.append("  " + ink("doubt", left))
         self._write([ink.fold(line, 2) for line in lines])
 
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
         width = max((len(f.subject) for f in results), default=0)
-        ends = {0: ("good", "Tracing works here."), 1: ("doubt", "Tracing works here, but not all of it.")}
+        ends = {0: ("good", "Tracing works here."), 1: ("doubt", "Tracing works here, with limitations.")}
         fatal = ", ".join(fact.subject for fact in results if fact.status > 1)
         style, end = ends.get(status, ("bad", f"Tracing cannot work here: {fatal} (exit status {status})."))
-        self._write([*(self._fact(self._ink, fact, width) for fact in results), self._ink(style, end)])
+        self._write([*(self._result_line(self._style, fact, width) for fact in results), self._style(style, end)])
 
     def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
-        ink = self._ink
+        ink = self._style
         for finding in findings:
             self.finding(finding)
         for why in unread:
-            self._write([ink.fold(ink("doubt", f"not looked at: {why}"), 2)])
+            self._write([ink.fold(ink("doubt", f"not read: {why}"), 2)])
         certain = sum(f.certain for f in findings)
         found = f"{certain} found" + f", {len(findings) - certain} perhaps" * (certain < len(findings))
         style = "bad" if certain else "doubt" if findings or unread else "good"
         self._write([f"{count(len(checks), 'check')}: {ink(style, found if findings else 'nothing found')}"])
 
     def explained(self, predicted_paths: Sequence[PredictedPath]) -> None:
-        ways = alike(predicted_paths)
-        for at, group in enumerate(ways[:OTHERS]):
-            common = common_hops(ways[0][0].packet, group[0].packet) if at else 0
-            self._write([*self._told(group, common), ""])
-        if len(ways) > OTHERS:
-            self._write([self._ink("quiet", f"and {count(len(ways) - OTHERS, 'way')} more"), ""])
+        groups = group_alike(predicted_paths)
+        for at, group in enumerate(groups[:SHOWN_PATHS]):
+            common = common_hops(groups[0][0].packet, group[0].packet) if at else 0
+            self._write([*self._path_lines(group, common), ""])
+        if len(groups) > SHOWN_PATHS:
+            self._write([self._style("quiet", f"and {count(len(groups) - SHOWN_PATHS, 'more path')}"), ""])
 
-    def _told(self, group: Sequence[PredictedPath], common: int) -> list[str]:
-        """One way, from the hop on in which it parts from the first one; those that only lead elsewhere are a line each."""
-        predicted, ink = group[0], self._ink
+    def _path_lines(self, group: Sequence[PredictedPath], common: int) -> list[str]:
+        """Formats one group of paths.
+
+        The first path is shown from the hop on where it differs from the first group; the others are one line each.
+        """
+        predicted, ink = group[0], self._style
         head = [] if common else [self._lines.header(predicted.packet), *self._lines.ends(predicted.packet)]
-        words = "or " * bool(common) + condition(group)
-        if words:
-            head.append(ink.fold(" " * MARGIN + ink("doubt" if predicted.conditions else "change", plain(words)), MARGIN + 4))
+        when = "or " * bool(common) + condition(group)
+        if when:
+            head.append(ink.fold(" " * MARGIN + ink("doubt" if predicted.conditions else "change", plain(when)), MARGIN + 4))
         head += [ink.fold(" " * MARGIN + ink("doubt", plain(note)), MARGIN + 4) for note in predicted.notes]
         rest = replace(predicted.packet, hops=predicted.packet.hops[common:])
-        others = [ink.fold(" " * MARGIN + line, MARGIN + 4) for line in map(plain, map(elsewhere, group[1 : 1 + OTHERS]))]
-        more = [" " * MARGIN + ink("quiet", f"and {len(group) - 1 - OTHERS} more")] if len(group) > 1 + OTHERS else []
+        others = [ink.fold(" " * MARGIN + line, MARGIN + 4) for line in map(plain, map(elsewhere, group[1 : 1 + SHOWN_PATHS]))]
+        more = [" " * MARGIN + ink("quiet", f"and {len(group) - 1 - SHOWN_PATHS} more")] if len(group) > 1 + SHOWN_PATHS else []
         return [*head, *self._lines.hops(rest), self._lines.end(predicted.packet), *others, *more]
 
     def compared(self, packet: Packet, compared: PredictionCheck) -> None:
-        ink, hops = self._ink, self._lines.header(packet)
+        ink, hops = self._style, self._lines.header(packet)
         if not compared.difference:
-            way = chosen_rule(compared.predicted)
-            to = f", to {plain(way)}" if way else ""
+            leads_to = chosen_rule(compared.predicted)
+            to = f", to {plain(leads_to)}" if leads_to else ""
             agrees = f"{'=>':>{TIME}}  {ink('good', 'as explained')}{to}: {plain(packet.verdict)}"
             self._write([hops, ink.fold(agrees, MARGIN), ""])
             return
@@ -205,15 +210,15 @@ class TextOutput(Output):
         self._write([hops, *self._lines.hops(packet), self._lines.end(packet), ink.fold(differs, MARGIN), ""])
 
     def note(self, text: str) -> None:
-        super().note(self._talk.fold(text, 2))
+        super().note(self._err_style.fold(text, 2))
 
     def _write(self, lines: list[str]) -> None:
         self.put(*lines)
 
-    def _fact(self, ink: Styler, result: CheckResult, width: int) -> str:
-        style, mark = _MARKS[result.state]
+    def _result_line(self, style: Styler, result: CheckResult, width: int) -> str:
+        colour, mark = _MARKS[result.state]
         subject = (result.subject + ":" * (not width)).ljust(width).replace(" ", KEEP)
-        return ink.fold(f"{ink(style, mark)}{KEEP}{subject}{KEEP * (1 + bool(width))}{result.text}", width + 4)
+        return style.fold(f"{style(colour, mark)}{KEEP}{subject}{KEEP * (1 + bool(width))}{result.text}", width + 4)
 
 
 FORMAT = TextOutput

@@ -76,7 +76,7 @@ def test_no_rule_is_not_among_the_rules() -> None:
 
 def test_causes_of_syns_and_no_place_that_is_none(run: Any, capture: Path) -> None:
     found = tables(run, "stats", capture)
-    assert sum(row["SYNs"] for row in found["What became of SYNs"]) == 20
+    assert sum(row["SYNs"] for row in found["SYNs by cause"]) == 20
     assert not any("clue" in row["way"] for row in found["From place to place"])
 
 
@@ -85,7 +85,7 @@ def test_one_statistic_and_filters(run: Any, capture: Path) -> None:
         "Outcomes of 10 packets, 0 of them incomplete", "How they ended", "Lost",
     ]  # fmt: skip
     status, _, err = run("stats", capture, "--only", "nothing")
-    assert status == 2 and "There is no statistic 'nothing': choose of latencies, owners," in err
+    assert status == 2 and "There is no statistic 'nothing': choose from latencies, owners," in err
 
 
 def test_statistics_as_text(run: Any, capture: Path) -> None:

@@ -63,7 +63,7 @@ def test_as_text() -> None:
     render.find("text")(out, io.StringIO()).audit(found, ["a", "b"], ["table nat cannot be read"], 10)
     lines = out.getvalue().splitlines()
     assert lines[0] == "!! FINDING nodeport_host_process  without traffic" and lines[7].startswith(" ? PERHAPS")
-    assert lines[-2:] == ["not looked at: table nat cannot be read", "2 checks: 1 found, 1 perhaps"]
+    assert lines[-2:] == ["not read: table nat cannot be read", "2 checks: 1 found, 1 perhaps"]
 
 
 def test_as_json() -> None:

@@ -60,8 +60,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         (["--objects", "/no/file", "--no-kube"], 2, r"--objects, --kubeconfig and --no-kube exclude each other\."),
         (["--objects", "/no/file"], 8, r"--objects /no/file cannot be read: No such file or directory\."),
         (["--kubeconfig", "/no/file"], 8, r"The kubeconfig /no/file cannot be read: No such file or directory\."),
-        (["-r", "a", "-w", "b"], 2, r"-r reads a capture, which has all of its run in it: it does not go with --write\."),
-        (["-r", "a", "--duration", "3", "--", "true"], 2, r"-r reads .*: it does not go with --duration, a command\."),
+        (["-r", "a", "-w", "b"], 2, r"-r replays a finished run from a capture: it cannot be combined with --write\."),
+        (["-r", "a", "--duration", "3", "--", "true"], 2, r"-r replays .*: it cannot be combined with --duration, a command\."),
         (["--netns", "nosuch"], 2, r"There is no network namespace 'nosuch' \(known: .*\)\."),
         (["--count", "-1"], 2, r".*-1 is not in the range.*"),
         (["-o", "xml"], 2, r".*'xml' is not one of 'text', 'json'\."),
@@ -189,21 +189,21 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
 def test_filter_of_options(elsewhere: tuple[int, int]) -> None:
     node, own = elsewhere
     nothing: dict[str, Any] = {"ports": (), "hosts": (), "proto": None, "family": None, "iface": None, "netns": None}
-    assert filter_options.wanted(**nothing, drops_only=False) == Filter()
+    assert filter_options.packet_filter(**nothing, drops_only=False) == Filter()
     asked = {**nothing, "ports": (80,), "hosts": ("10.244.0.0/16",), "proto": "udp", "family": 4, "netns": "node"}
-    assert filter_options.wanted(**asked, drops_only=True) == Filter(
+    assert filter_options.packet_filter(**asked, drops_only=True) == Filter(
         (80,), (parse_host("10.244.0.0/16"),), 17, 4, node, drops_only=True
     )
-    found = filter_options.wanted(**{**nothing, "iface": "lo"}, drops_only=False)
+    found = filter_options.packet_filter(**{**nothing, "iface": "lo"}, drops_only=False)
     assert (found.ifindex, found.if_netns, found.netns) == (1, own, 0)
 
 
 def test_an_interface_is_this_namespaces(elsewhere: tuple[int, int]) -> None:
     node, own = elsewhere
     for name in ("node", str(node)):
-        with pytest.raises(BadOption, match=r"^--iface names an interface of this namespace; for another one give"):
-            filter_options.wanted((), (), None, None, "lo", name, False)
-    found = filter_options.wanted((), (), None, None, "lo", "pid:77", False)
+        with pytest.raises(BadOption, match=r"^--iface needs an interface of the current namespace: for another namespace"):
+            filter_options.packet_filter((), (), None, None, "lo", name, False)
+    found = filter_options.packet_filter((), (), None, None, "lo", "pid:77", False)
     assert (found.ifindex, found.if_netns, found.netns) == (1, own, own)
 
 
@@ -282,7 +282,7 @@ def test_an_output_that_finds_no_room_is_one_sentence(where: str) -> None:
     last = ended.stderr.splitlines()[-1]
     full = where == "/dev/full"
     assert ended.returncode == (20 if full else 0), ended.stderr
-    assert (last == "k8snet-trace: The output ends here: No space left on device.") == full and "Traceback" not in ended.stderr
+    assert (last == "k8snet-trace: The output stops here: No space left on device.") == full and "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_audit_and_explain_say_what_is_wrong_in_one_sentence(
 def test_without_standard_output_it_ends_at_once(args: str, closed: str) -> None:
     command = f"exec {sys.executable} -m tracer {args} {closed}"
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
-    said = "" if "2>&-" in closed else "k8snet-trace: Standard output is closed: nothing can be printed.\n"
+    said = "" if "2>&-" in closed else "k8snet-trace: Standard output is closed: no results can be printed.\n"
     assert (done.returncode, done.stdout, done.stderr) == (20, "", said)
 
 

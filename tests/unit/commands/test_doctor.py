@@ -117,7 +117,7 @@ def test_without_fentry_of_modules_their_functions_get_kprobes() -> None:
 
 def test_a_module_that_is_not_loaded_has_nothing_to_watch() -> None:
     fact = probes(known=symbols(without=["ip_tables"]))["table4"]
-    assert fact == CheckResult("probe table4", "ok", "nothing to watch: module ip_tables is not loaded")
+    assert fact == CheckResult("probe table4", "ok", "not needed: module ip_tables is not loaded")
     loaded = probes(known=symbols(without=["ip_tables"]), modules=["ip_tables"])["table4"]
     assert (loaded.state, loaded.status) == ("missing", 1)
 
@@ -166,7 +166,7 @@ def test_on_a_kernel_after_5_10_nothing_is_guessed(reasons: bool, described: boo
         (0, ("CAP_SYS_ADMIN", "CAP_NET_RAW", "CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE", "CAP_SYSLOG"), "degraded", "CAP_NET_ADMIN"),
         (0, ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_DAC_OVERRIDE"), "degraded", "without CAP_SYS_PTRACE no pro"),
         (0, ("CAP_NET_ADMIN",), "missing", "root without CAP_SYS_ADMIN: run the container privileged"),
-        (1000, (), "missing", "not root: run it with sudo"),
+        (1000, (), "missing", "not root: run this command with sudo"),
     ],
 )
 def test_rights(euid: int, held: tuple[str, ...], state: str, said: str, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_an_empty_machine_raises_nothing(tmp_path: Path) -> None:
     facts = {f.subject: f for f in doctor.gather(Machine(tmp_path), no_bcc)}
     assert (facts["BTF"].state, facts["BTF"].status) == ("missing", 4)
     assert facts["bcc"] == CheckResult("bcc", "missing", "The bcc library is missing", 5)
-    assert facts["fentry"].text == "not known without bcc"
+    assert facts["fentry"].text == "unknown without bcc"
     assert doctor.exit_status(facts.values()) == 3
     assert not any(subject.startswith("probe") for subject in facts)
 
@@ -265,8 +265,8 @@ def test_a_whole_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     facts = doctor.gather(root, lambda: bcc)
     found = {f.subject: f for f in facts}
     assert found["bcc"].text == "0.31.0 in /usr/lib/python3/dist-packages/bcc"
-    assert found["fentry"] == CheckResult("fentry", "ok", "for the kernel and its modules")
-    assert found["probe chain"].text == "nothing to watch: module nf_tables is not loaded"
+    assert found["fentry"] == CheckResult("fentry", "ok", "available for the kernel and its modules")
+    assert found["probe chain"].text == "not needed: module nf_tables is not loaded"
     assert {f.state for f in facts} == {"ok"} and doctor.exit_status(facts) == 0
 
 

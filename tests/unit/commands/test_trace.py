@@ -24,4 +24,4 @@ def test_what_the_kernel_refused_corrects_the_doctor() -> None:
     ]
     said = CheckResult("probe nat", "degraded", f"no {NAT.tells}: the kernel refused it (EPERM)")
     assert trace.corrected(full, refused) == [full[0], said, full[2]]
-    assert [fact.subject for fact in trace.missed(refused)] == ["nat", "nft_rule"]
+    assert [fact.subject for fact in trace.unavailable_probes(refused)] == ["nat", "nft_rule"]

@@ -132,8 +132,8 @@ def test_redacted_they_are_gone(run: Any, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--snaplen", "96"], "say how -w FILE is written"),
-        (["-r", "x.k8st", "--snaplen", "96"], "-r reads a capture"),
+        (["--snaplen", "96"], "need -w FILE"),
+        (["-r", "x.k8st", "--snaplen", "96"], "-r replays a finished run"),
         (["-w", "x.k8st", "--snaplen", "0"], "0 is not in the range 1<=x<=4096"),
         (["record", "x.k8st", "--snaplen", "9000"], "9000 is not in the range 1<=x<=4096"),
     ],

@@ -54,7 +54,7 @@ def test_nothing_is_written_through_a_link(capture: captures.Printed, tmp_path: 
         pytest.importorskip(library)
     target, goal = tmp_path / "out", tmp_path / "goal"
     target.symlink_to(goal)
-    assert run("export", capture.path, "--to", form, target) == (20, "", f"k8snet-trace: {target} is there already.\n")
+    assert run("export", capture.path, "--to", form, target) == (20, "", f"k8snet-trace: {target} already exists.\n")
     # Also when it is put there after the look.
     with pytest.raises(FileExistsError):
         export.find(form)(target, ABOUT)
@@ -89,7 +89,7 @@ def test_wrong_words(run: Any, capture: captures.Printed, tmp_path: Path, args: 
 def test_nothing_is_written_over(run: Any, capture: captures.Printed, tmp_path: Path) -> None:
     target = tmp_path / "x"
     target.write_text("mine")
-    assert run("export", capture.path, "--to", "jsonl", target) == (20, "", f"k8snet-trace: {target} is there already.\n")
+    assert run("export", capture.path, "--to", "jsonl", target) == (20, "", f"k8snet-trace: {target} already exists.\n")
     assert target.read_text() == "mine"
 
 

@@ -14,7 +14,7 @@ from tests.support import audits
 from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import node
 from tracer.commands import explain
-from tracer.commands.explain import asked
+from tracer.commands.explain import is_first_packet_of
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Endpoints, Hop, Packet
 from tracer.model.prediction import PredictedPath
@@ -88,10 +88,11 @@ def test_hops_of_other_namespaces_and_copies_do_not_count(told: list[PredictedPa
 
 def test_which_packets_were_asked_about(told: list[PredictedPath]) -> None:
     one = seen(told[0])
-    assert asked(one, QUESTION) and not asked(one, replace(QUESTION, sport=1)) and asked(one, replace(QUESTION, sport=40812))
-    assert not asked(replace(one, tcp_flags="ACK"), QUESTION)
-    assert not asked(replace(one, complete=False), QUESTION), "nothing is concluded from a packet that lost a part"
-    assert not asked(replace(one, endpoints=Endpoints("10.0.0.1", 1, NODE, 30285)), QUESTION)
+    assert is_first_packet_of(one, QUESTION) and is_first_packet_of(one, replace(QUESTION, sport=40812))
+    assert not is_first_packet_of(one, replace(QUESTION, sport=1))
+    assert not is_first_packet_of(replace(one, tcp_flags="ACK"), QUESTION)
+    assert not is_first_packet_of(replace(one, complete=False), QUESTION), "nothing is concluded from a packet that lost a part"
+    assert not is_first_packet_of(replace(one, endpoints=Endpoints("10.0.0.1", 1, NODE, 30285)), QUESTION)
 
 
 def test_a_packet_that_is_sent_back_is_compared_on_its_first_way(told: list[PredictedPath]) -> None:
@@ -115,7 +116,7 @@ def test_rules_that_could_not_be_read_leave_a_doubt(
     monkeypatch.setattr(inventory, "read", lambda _: rules)
     monkeypatch.setattr(explain, "PathPredictor", lambda _: audits.journey(state))
     kube: Any = SimpleNamespace(cluster=state.context.cluster)
-    predicted_paths, told = explain.tell(QUESTION, kube)
+    predicted_paths, told = explain.predict_paths(QUESTION, kube)
     assert predicted_paths and told == unread
     assert all(
         story.conditions == (("no rule that could not be read acts on it",) if unread else ()) for story in predicted_paths

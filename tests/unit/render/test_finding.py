@@ -61,7 +61,7 @@ def test_the_summary_says_again_the_cause_alone() -> None:
     out.truncate(out.seek(0))
     text.summary(RunSummary(packets=3, findings=[replace(FOUND, packets=7, last=FOUND.last + 5_000_000_000)]))
     head, cause, empty = out.getvalue().splitlines()[:3]
-    assert head.startswith("!! FINDING nodeport_host_process  7 packets, told above at ") and head.endswith(":24.118")
+    assert head.startswith("!! FINDING nodeport_host_process  7 packets, reported above at ") and head.endswith(":24.118")
     assert (cause, empty) == ("   nginx listens in vain.", "")
 
 

@@ -23,7 +23,7 @@ def test_the_choice_of_a_real_server() -> None:
 
 
 def test_a_later_packet_says_that_it_was_chosen_before() -> None:
-    assert printed(1)[2].strip() == "a known connection: chosen earlier, which was not seen"
+    assert printed(1)[2].strip() == "existing connection: chosen earlier, the choice was not observed"
 
 
 def test_no_real_server() -> None:
@@ -32,6 +32,6 @@ def test_no_real_server() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    assert _ipvs.act(Hop(0, "ipvs", "node", verdict="DROP"), IpvsDecision()) == ("IPVS", "DROP, for no reason that it gives")
+    assert _ipvs.describe(Hop(0, "ipvs", "node", verdict="DROP"), IpvsDecision()) == ("IPVS", "DROP, no reason given")
     assert _ipvs.virtual_server(IpvsDecision("fwmark 5", 0, "tcp")) == "fwmark 5/tcp"
     assert _ipvs.virtual_server(IpvsDecision("fd00::1", 53, "udp")) == "[fd00::1]:53/udp"

@@ -154,7 +154,7 @@ def test_a_full_queue_and_an_incomplete_packet() -> None:
     assert "socket       LISTEN, process not found (inode 48213)" in text
     assert "SYN          refused, accept queue 129/128 (full), SYN queue 3" in text
     assert "     +1.20 s              drop         in tcp_conn_request" in text
-    assert "=>  SYN dropped: accept queue 129/128  incomplete: part of its way was lost" in text
+    assert "=>  SYN dropped: accept queue 129/128  incomplete: some of its events were lost" in text
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_hops_that_decide_nothing_make_no_other_way() -> None:
 
 
 def test_ways_are_forgotten_the_longest_unused_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracer.render.text.WAYS", 2)
+    monkeypatch.setattr("tracer.render.text.KEPT_PATHS", 2)
     one, two, three = samples.node_port_reply(), *list(different_ways())[:2]
     blocks = in_turn(one, two, later(one, 20), three, later(one, 30), later(two, 40))
     assert [any("same way" in line for line in block) for block in blocks] == [False, False, True, False, True, False]
@@ -337,7 +337,7 @@ def test_loss_and_summary() -> None:
         "  42 events, 20 lost (12 of hook, 7 whole packets, 1 of table4)",
     ]
     text.summary(RunSummary(3, events=42, unexplained=8123))
-    assert out.getvalue().endswith("\n  ended before 8123 more packets that had been seen could be explained\n")
+    assert out.getvalue().endswith("\n  the run ended before it could explain 8123 more packets\n")
     text.summary(RunSummary(3, events=42, unaddressed=1))
     assert out.getvalue().endswith("\n  1 packet not shown: no event with the addresses was received\n")
     said = err.getvalue().splitlines()
@@ -375,7 +375,7 @@ def test_a_full_disk_ends_what_is_printed_and_not_what_is_recorded() -> None:
         text.recorded = True
         for _ in range(3):
             text.packet(samples.ping())
-    assert said.getvalue() == "Nothing is printed from here on: No space left on device. The recording goes on.\n"
+    assert said.getvalue() == "The printed output stops here: No space left on device. The recording continues.\n"
 
 
 def test_a_note_without_room_comes_later(tmp_path: Path) -> None:

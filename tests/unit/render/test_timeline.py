@@ -43,7 +43,7 @@ def test_a_tree() -> None:
 
 def test_what_was_told_before_is_said() -> None:
     head = lines(a_timeline(printed=1, why="quiet"))[0]
-    assert head.endswith("  goes on  SYN not seen, open  2 packets  tracked in node, zone 7  (nothing for 5 s, told so far)")
+    assert head.endswith("  continued  SYN not seen, open  2 packets  tracked in node, zone 7  (idle for 5 s, printed so far)")
 
 
 def test_what_was_not_kept_and_not_tracked_is_said() -> None:

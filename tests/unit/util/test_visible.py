@@ -195,7 +195,7 @@ def test_an_error_of_an_option(capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.setattr("tracer.node.namespaces._command", lambda pid: EVIL)
     with pytest.raises(BadOption) as e:
         Namespaces().find("nosuch")
-    assert main._say(str(e.value) + EVIL, 2) == 2
+    assert main._print_error(str(e.value) + EVIL, 2) == 2
     said = capsys.readouterr().err
     harmless(said)
     assert said.count("\n") == 1 and "nosuch" in said

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a packet that several formats and other packages show alike. Must not know: the formats."""
+"""Formats of parts of a packet, shared by several output formats and other packages. Must not know: the output formats."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packet as a JSON object, its hops and what each of them knows: tracer/render/schema.json says what the keys mean."""
+"""Makes the JSON object of a packet and its hops. tracer/render/schema.json defines the keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Object = dict[str, Any]
 
 
 def packet_object(packet: Packet) -> Object:
-    """The fields of a `packet` line, without its type."""
+    """Returns the fields of a `packet` line, without its type."""
     began = packet.hops[0].time if packet.hops else 0
     out: Object = {
         "number": packet.number,
@@ -34,9 +34,9 @@ def packet_object(packet: Packet) -> Object:
     if packet.flow:
         out["flow"] = _flow(packet.flow)
     ends = {"src": packet.src_owner, "dst": packet.dst_owner}
-    known = {end: _owner(owner) for end, owner in ends.items() if owner and owner != UNKNOWN}
-    if known:
-        out["ends"] = known
+    known_ends = {end: _owner(owner) for end, owner in ends.items() if owner and owner != UNKNOWN}
+    if known_ends:
+        out["ends"] = known_ends
     out["hops"] = [_hop(hop, began) for hop in packet.hops]
     out["verdict"], out["outcome"], out["complete"] = packet.verdict, packet.outcome, packet.complete
     if packet.unexplained:
@@ -88,7 +88,7 @@ def _hop(hop: Hop, began: int) -> Object:
 
 
 def _trace(trace: RuleTrace) -> Object:
-    """The rule that decided, and all that acted; or why that is not known."""
+    """Returns the deciding rule and all rules that acted, or why they are not known."""
     out: Object = {}
     if trace.decision:
         out["chain_path"] = format_path(trace.decision.path)
@@ -125,7 +125,7 @@ def _rule(rule: Rule) -> Object:
 
 
 def _owner(owner: Owner) -> Object:
-    """Its fields as they are called in the model, and the phrase that the text format shows."""
+    """Returns the fields of an owner by the model's names, and the phrase of the text format."""
     return {key: text for key, text in asdict(owner).items() if text} | {"text": owner.text}
 
 
@@ -145,10 +145,10 @@ def _flow(flow: Flow) -> Object:
     }
 
 
-def _ipvs(told: IpvsDecision) -> Object:
-    """What is known, by the model's names; how it is known where there was a choice."""
-    out = {key: value for key, value in asdict(told).items() if value and key != "evidence"}
-    return out | {"evidence": told.evidence.value} if told.chosen else out
+def _ipvs(decision: IpvsDecision) -> Object:
+    """Returns the known fields by the model's names, with the evidence if a real server was chosen."""
+    out = {key: value for key, value in asdict(decision).items() if value and key != "evidence"}
+    return out | {"evidence": decision.evidence.value} if decision.chosen else out
 
 
 def _handshake(shake: Handshake) -> Object:
@@ -175,7 +175,7 @@ def _drop(drop: Drop) -> Object:
 
 
 def rfc3339(ns: int) -> str:
-    """UTC with nanoseconds: 2026-01-31T14:03:22.118204511Z."""
+    """Formats ns since the epoch as UTC with nanoseconds: 2026-01-31T14:03:22.118204511Z."""
     seconds, rest = divmod(ns, 1_000_000_000)
     return f"{_second(seconds)}.{rest:09d}Z"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for the rules that acted, shared by the formats."""
+"""Formats the rules that acted, shared by the output formats."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from tracer.model.packet import Hop
 from tracer.model.rule import Rule, RuleHit
 from tracer.render._style import KEEP, Styler, plain
 
-PASSED = frozenset({"", "JUMP", "GOTO"})
-"""What a rule does that only leads on: the path tells of it."""
+LEADING_VERDICTS = frozenset({"", "JUMP", "GOTO"})
+"""Verdicts of rules that only lead to another chain. The path shows them."""
 
 
-def acted(hits: Sequence[RuleHit]) -> list[RuleHit]:
-    """Those that did more than lead on."""
-    return [v for v in hits if v.verdict not in PASSED]
+def hits_shown(hits: Sequence[RuleHit]) -> list[RuleHit]:
+    """Returns the hits that did more than lead to another chain."""
+    return [v for v in hits if v.verdict not in LEADING_VERDICTS]
 
 
 def format_rule(rule: Rule) -> str:
-    """The rule's text, or what it does if iptables-save told none."""
+    """Returns the rule's text, or its target if iptables-save printed no text."""
     return rule.text or f"{rule.target or 'counts'} (its text could not be read)"
 
 
 def rule_lines(hop: Hop, verbose: bool, style: Styler, explained: bool = False) -> Iterator[str]:
-    """Which rules acted, for people: the one that decided; verbose: also those before it that did more than lead there.
+    """Yields the lines of the rules that acted.
 
-    explained: of a packet that nobody has sent everything is derived, so it is not said of each rule.
+    Args:
+        hop: The hop.
+        verbose: Also show the rules before the deciding one that did more than lead to it.
+        style: The styler of the output stream.
+        explained: The packet is predicted. Then every rule is derived, so the remark "(derived)" is omitted.
     """
     trace = hop.rule_trace
     if not trace:
@@ -39,18 +43,18 @@ def rule_lines(hop: Hop, verbose: bool, style: Styler, explained: bool = False) 
         for rule in trace.possible:
             yield style("quiet", plain(f"  perhaps {rule.chain} {rule.number}: {rule.text}"))
         return
-    visits = acted(trace.hits) if verbose and not hop.nat else [v for v in (trace.decision,) if v]
-    for hit in visits:
+    hits = hits_shown(trace.hits) if verbose and not hop.nat else [v for v in (trace.decision,) if v]
+    for hit in hits:
         remark = "  " + style("quiet", "(derived)") if hit.evidence is Evidence.DERIVED and not explained else ""
-        # The first packet's lines tell the whole way, and the rule.
-        places = hit.path[-1:] if before and not verbose else hit.path
-        steps = f"{KEEP}> ".join(f"{plain(p.chain)}{KEEP}{p.number or 'policy'}" for p in places)
-        said = plain(format_rule(hit.rule)) if hit.rule and (verbose or not before) else ""
+        # The lines of the connection's first packet show the whole path and the rule.
+        steps_shown = hit.path[-1:] if before and not verbose else hit.path
+        steps = f"{KEEP}> ".join(f"{plain(p.chain)}{KEEP}{p.number or 'policy'}" for p in steps_shown)
+        text = plain(format_rule(hit.rule)) if hit.rule and (verbose or not before) else ""
         if before:
-            yield f"{before}decided by {style('place', steps)}{': ' * bool(said)}{said}{remark}"
+            yield f"{before}decided by {style('place', steps)}{': ' * bool(text)}{text}{remark}"
         else:
             yield f"{style('place', steps)}{remark}"
             if hit.hotdrop:
                 yield "  " + style("doubt", f"dropped here because {plain(hit.hotdrop)}; the rule's target did not act")
-            if said:
-                yield "  " + said
+            if text:
+                yield "  " + text

@@ -207,9 +207,9 @@ def test_a_sandbox_keeps_no_name() -> None:
     [
         (["-w", "x.k8st", "--redact"], "needs --no-rules"),
         (["record", "x.k8st", "--redact"], "needs --no-rules"),
-        (["record", "x.k8st", "--redact", "--no-rules", "--snaplen", "96"], "does not go with --snaplen"),
-        (["--redact", "--no-rules"], "say how -w FILE is written"),
-        (["-r", "x.k8st", "--redact"], "-r reads a capture"),
+        (["record", "x.k8st", "--redact", "--no-rules", "--snaplen", "96"], "cannot be combined with --snaplen"),
+        (["--redact", "--no-rules"], "need -w FILE"),
+        (["-r", "x.k8st", "--redact"], "-r replays a finished run"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(
