@@ -38,7 +38,7 @@ EVIDENCE = {
     (2, "stuck"): ("accept queue 3/2", "dropped, ", "ListenOverflows"),
     (3, "stale"): ("! -s 192.168.64.0/20 -d 192.168.66.0/24 -j RETURN", "MASQUERADE", "192.168.66.0/24 is the podCIDR"
         " of node node-2"),
-    (4, "host-name"): ("KUBE-XLB-", "has no local endpoints", "goes by the name ip-10-188-166-140, by the host name"),
+    (4, "host-name"): ("KUBE-XLB-", "has no local endpoints", "uses the node name ip-10-188-166-140, by the host name"),
     (4, "flag-not-heeded"): ("--hostname-override, which is not heeded",),
     (4, "newer"): ("KUBE-EXTERNAL-SERVICES 1", "has no local endpoints"),
     (5, "ipvs"): ("kube-ipvs0", "CNI-HOSTPORT-DNAT", "default/mysql-b", "Service default/mysql-np:mysql (cluster IP"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of connections is full: packets of new ones are dropped before any rule is asked."""
+"""The conntrack table is full: the first packet of each new connection is dropped before any rule is evaluated."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.packet import Packet
 from tracer.util.asking import answered
 
-COUNT, MOST = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
-NEARLY = 0.95
-"""A table may have lost an entry or two between the packet and the reading."""
+COUNT, LIMIT = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
+FULL_SHARE = 0.95
+"""Share of the limit from which the table counts as full. Entries may have expired between the packet and the reading."""
 ENTRANCES = ("PREROUTING", "OUTPUT")
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
-    """The kernel was seen to find no room for it. Where that is not watched: conntrack itself drops in the hook by which the
-    packet comes in, and no table does; the packet has no connection then.
+    """Finds packets that were dropped because the conntrack table was full.
+
+    A probe observes this in the kernel. Without that probe it is derived: conntrack drops the packet in its first hook, no
+    table drops it, and the packet has no connection.
     """
     if packet.outcome != "dropped":
         return None
     if packet.detail("table-full"):
-        seen = FindingEvidence("packet", "conntrack found no entry that it might give up for this one (early_drop)", "observed")
-        # The figures are those of the node's own namespace.
+        seen = FindingEvidence("packet", "conntrack found no entry that it could evict for this one (early_drop)", "observed")
+        # The figures are from the node's own namespace.
         here = any(h.detail and h.detail.what == "table-full" and h.netns == "node" for h in packet.hops)
-        return replace(tell(*(full(context) if here else (0, 0)), context, [packet_proof(packet), seen]), certain=True)
+        return replace(make_finding(*(full(context) if here else (0, 0)), context, [packet_proof(packet), seen]), certain=True)
     if packet.flow or not packet.complete:
         return None
     if any(h.what in ("table", "chain") and h.verdict == "DROP" for h in packet.hops):
@@ -35,14 +37,14 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if not any(h.what == "hook" and h.verdict == "DROP" and h.hook in ENTRANCES and not h.clone for h in packet.hops):
         return None
     count, most = full(context)
-    if not most or count < NEARLY * most:
+    if not most or count < FULL_SHARE * most:
         return None
-    return tell(count, most, context, [packet_proof(packet)])
+    return make_finding(count, most, context, [packet_proof(packet)])
 
 
 def full(context: FindingContext) -> tuple[int, int]:
-    """(entries, limit) of the conntrack table; 0 where they cannot be read."""
-    values = [_setting(name, context) for name in (COUNT, MOST)]
+    """Returns (entries, limit) of the conntrack table; 0 = not readable."""
+    values = [_setting(name, context) for name in (COUNT, LIMIT)]
     count, most = (int(v) if v.isdigit() else 0 for v in values)
     return count, most
 
@@ -51,18 +53,18 @@ def _setting(name: str, context: FindingContext) -> str:
     return answered(lambda: context.node.setting(name), "")
 
 
-def tell(count: int, most: int, context: FindingContext, shown: list[FindingEvidence]) -> Finding:
-    """That the table is full. shown: by which packet, if by any; the figures were read after it."""
+def make_finding(count: int, most: int, context: FindingContext, shown: list[FindingEvidence]) -> Finding:
+    """Makes the finding. shown: the packet that shows it, or empty. The figures were read after that packet."""
     counted: dict[str, int] = answered(context.node.conntrack_counters, {})
     grown = ", ".join(f"{name} {counted[name]}" for name in ("drop", "early_drop") if counted.get(name))
-    numbers = f" ({count} entries, {most} are allowed)" if most and count >= NEARLY * most else ""
+    numbers = f" ({count} entries, {most} are allowed)" if most and count >= FULL_SHARE * most else ""
     figures = f"nf_conntrack_count = {count}, nf_conntrack_max = {most}" + ", read after the packet" * bool(shown)
     return Finding(
         name="",
         key=("full",),
         cause=(
-            f"The table of connections is full{numbers}: the kernel drops the packets of every"
-            " new connection that this node sends, takes or forwards, and no rule is asked."
+            f"The conntrack table is full{numbers}: the kernel drops the first packet of every"
+            " new connection that this node sends, receives or forwards, before any rule is evaluated."
         ),
         proofs=(
             *shown,
@@ -73,10 +75,10 @@ def tell(count: int, most: int, context: FindingContext, shown: list[FindingEvid
                 else []
             ),
         ),
-        check="`dmesg | grep 'nf_conntrack: table full'`; `conntrack -C` counts; `conntrack -L` shows who fills it.",
+        check="`dmesg | grep 'nf_conntrack: table full'`; `conntrack -C` counts the entries, `conntrack -L` lists them.",
         cure=(
             f"`sysctl -w net.netfilter.nf_conntrack_max={2 * max(count, most) or 'MORE'}` (kube-proxy sets it:"
-            " --conntrack-max-per-core), and see which client opens so many, or leaves them to time out."
+            " --conntrack-max-per-core), and find the client that opens too many connections or does not close them."
         ),
-        certain=bool(most) and count >= NEARLY * most,
+        certain=bool(most) and count >= FULL_SHARE * most,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a finding may ask beside the packet: Kubernetes' objects, the node, and what it has itself counted before."""
+"""What a finding can use besides the packet: Kubernetes objects, the node, and its own counters."""
 
 from __future__ import annotations
 
@@ -16,21 +16,27 @@ from tracer.node.node import HostReader
 from tracer.util.bounded import Bounded, Counts
 
 COUNTS_KEPT = 1 << 16
-"""Listeners, targets and connections that findings count by."""
+"""Maximum number of listeners, targets and connections that findings count."""
 
 
 @dataclass
 class FindingContext:
-    """known: the API's objects and the CNI cache. node: the node itself. counts, since: a finding's own, by keys of its
-    choice. told: what it has told of a connection before.
+    """What a finding can use besides the packet.
+
+    Attributes:
+        cluster: The API objects and the CNI cache.
+        node: Reads the node.
+        counts: Counters of the findings, by keys of their own choice.
+        since: Times or counter values of the findings, by keys of their own choice.
+        reported: Findings already reported for a connection.
     """
 
     cluster: ClusterView = field(default_factory=ClusterView)
     node: HostReader = field(default_factory=HostReader)
     counts: Counts[Hashable] = field(default_factory=lambda: Counts(COUNTS_KEPT))
     since: Bounded[Hashable, int] = field(default_factory=lambda: Bounded(COUNTS_KEPT))
-    told: dict[Hashable, Finding] = field(default_factory=dict)
+    reported: dict[Hashable, Finding] = field(default_factory=dict)
 
     def owner(self, rule: Rule, trace: RuleTrace) -> Owner:
-        """Whose a rule of this walk is."""
+        """Returns the owner of a rule in this rule trace."""
         return owner_of(rule, trace.ruleset or EMPTY, self.cluster)

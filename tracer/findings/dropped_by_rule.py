@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule of a NetworkPolicy's program, or of the administrator, throws packets away: which one, and whose it is.
+"""A rule of a NetworkPolicy implementation or of the administrator drops packets: which rule, and its owner.
 
-What kube-proxy and kubelet drop has findings of its own.
+Drops by kube-proxy and kubelet have their own findings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
 
 POLICIES = frozenset({"Calico", "Cilium", "kube-router", "Antrea", "Weave Net", "Kube-OVN"})
-"""Programs that make rules of NetworkPolicies."""
+"""Programs that implement NetworkPolicies by rules."""
 KUBERNETES_OWN = frozenset({"kube-proxy", "kubelet"})
 
 
@@ -25,29 +25,29 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         return None
     for hop in packet.hops:
         decided = hop.what in ("table", "chain") and hop.verdict in ("DROP", "REJECT") and not hop.clone
-        visit = hop.rule_trace.decision if decided and hop.rule_trace else None
-        if visit and visit.verdict in ("DROP", "REJECT") and hop.owner and hop.owner.known:
-            return None if hop.owner.program in KUBERNETES_OWN else _tell(packet, hop, visit, hop.owner)
-        if visit and not visit.rule and visit.verdict == "DROP":
-            return _tell(packet, hop, visit, None)
+        hit = hop.rule_trace.decision if decided and hop.rule_trace else None
+        if hit and hit.verdict in ("DROP", "REJECT") and hop.owner and hop.owner.known:
+            return None if hop.owner.program in KUBERNETES_OWN else _finding(packet, hop, hit, hop.owner)
+        if hit and not hit.rule and hit.verdict == "DROP":
+            return _finding(packet, hop, hit, None)
     return None
 
 
-def _tell(packet: Packet, hop: Hop, hit: RuleHit, owner: Owner | None) -> Finding:
+def _finding(packet: Packet, hop: Hop, hit: RuleHit, owner: Owner | None) -> Finding:
     ends, did = packet.endpoints, "refuses" if hop.verdict == "REJECT" else "drops"
     where = f"{hop.table} {hit.location.chain}"
     if not owner:
-        who, cure = f"The policy of {where}", "no rule took the packet before: add one that accepts it, or change the policy"
+        who, cure = f"The policy of {where}", "no rule accepted the packet before: add one that does, or change the policy"
     elif owner.program in POLICIES:
-        who = f"A rule of {owner.text} (it carries out NetworkPolicies)"
+        who = f"A rule of {owner.text} (it implements NetworkPolicies)"
         cure = f"a NetworkPolicy that allows {ends.src} to reach {format_endpoint(ends.dst, ends.dport)}"
     else:
         who = f"A rule of {owner.text}"
-        cure = "if it should not, remove the rule where it is written, not only here: it comes back otherwise"
+        cure = "if it should not, remove the rule at its source, because its program restores a rule that is deleted only here"
     target = format_endpoint(ends.dst, ends.dport) if ends.dport else ends.dst
     if hit.rule:
         shown = operator_commands.shows(hit.rule)
-        check = f"Rule {hit.location.number} of {where}: its counter grows with each of these packets: `{shown}`."
+        check = f"Rule {hit.location.number} of {where}: `{shown}` shows its counter, which grows with each of these packets."
     else:
         family = "ip6" if ":" in ends.src else "ip"
         shown = operator_commands.shows_policy(family, hop.table, hit.location.chain, legacy=hop.what == "table")

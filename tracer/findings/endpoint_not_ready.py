@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Service is refused for having no endpoints, although it has pods: none of them is ready.
+"""A Service is refused because it has no endpoints: it has pods, but none of them is ready.
 
-Or, by its policy Local, for having no local ones, although a pod runs on this node: it is not ready.
+Or it has the policy Local and no local endpoints: a pod runs on this node, but it is not ready.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tracer.model.kube import Endpoint, ServicePort
 from tracer.model.packet import Packet
 
 CURE = (
-    "Mend what the readiness probe asks for, or the probe; publishNotReadyAddresses: true gives requests to pods that are not"
-    " ready."
+    "Fix the application so that its readiness probe succeeds, or fix the probe; publishNotReadyAddresses: true sends requests"
+    " to pods that are not ready."
 )
 
 
@@ -27,11 +27,25 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 
 
 def _not_here(packet: Packet, context: FindingContext) -> Finding | None:
-    """Policy Local: the pods that are ready run elsewhere, and those of this node are not ready."""
+    """Policy Local: the pods on this node are not ready, and ready pods run only on other nodes."""
     for port, shown, fate in turned_away(packet, context):
-        found = not_here(port, shown, fate, context)
-        if found:
-            return found
+        ends = context.cluster.store.endpoints.all((port.label, port.protocol))
+        here = [e for e in ends if runs_here(e, context)]
+        if not here or any(e.ready for e in here):
+            continue
+        count, one = f"{len(here)} of its pods run{'s' * (len(here) == 1)} here", len(here) == 1
+        state = "it is not ready, so it gets no requests" if one else "none of these is ready, so none gets requests"
+        return Finding(
+            name="",
+            key=(port.label, port.protocol, "local"),
+            cause=(
+                f"Service {port.label} has externalTrafficPolicy Local and is {fate} on this node because it has no local"
+                f" endpoints, although {count}: {state}."
+            ),
+            proofs=(*shown, FindingEvidence("object", f"not ready: {_names(here)}", "Kubernetes API")),
+            check=_check(port.namespace, next((e.pod[1] for e in here if e.pod[1]), "")),
+            cure=CURE,
+        )
     return None
 
 
@@ -72,9 +86,24 @@ def _nowhere(packet: Packet, context: FindingContext) -> Finding | None:
         if hop.verdict != "REJECT" or hop.clone or not hop.owner or hop.owner.kind != "Service" or not (by_rule or hop.ipvs):
             continue
         port = port_of(hop.owner, packet.protocol.lower(), packet.endpoints.dport, context)
-        found = nowhere(port, (packet_proof(packet), decision_proof(hop, hop.owner.text)), context) if port else None
-        if found:
-            return found
+        ends = context.cluster.store.endpoints.all((port.label, port.protocol)) if port else ()
+        if not port or not ends or any(e.ready for e in ends):
+            continue
+        return Finding(
+            name="",
+            key=(port.label, port.protocol),
+            cause=(
+                f"Service {port.label} is refused because it has no endpoints, although {len(ends)} pod{'s' * (len(ends) > 1)}"
+                f" belong{'s' * (len(ends) == 1)} to it: none is ready, so none gets requests."
+            ),
+            proofs=(
+                packet_proof(packet),
+                decision_proof(hop, hop.owner.text),
+                FindingEvidence("object", f"not ready: {_names(ends)}", "Kubernetes API"),
+            ),
+            check=_check(port.namespace, next((e.pod[1] for e in ends if e.pod[1]), "")),
+            cure=CURE,
+        )
     return None
 
 
@@ -97,7 +126,7 @@ def nowhere(port: ServicePort, shown: Sequence[FindingEvidence], context: Findin
 
 
 def _check(namespace: str, pod: str) -> str:
-    """What to look at. pod: one that is not ready, "" where the endpoints name none."""
+    """Returns what to check. pod: a pod that is not ready; "" if the endpoints name none."""
     if not pod:
         return f"`kubectl get pods -n {namespace}` shows which pods are not ready."
     command = f"kubectl describe pod -n {namespace} {pod}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod asks a Service and is sent to itself, with its own address as the source: it takes its own packet for a stranger's.
+"""A pod connects to a Service and its packet is translated to the pod itself, with the pod's own address as the source.
 
-kube-proxy masquerades such a packet (KUBE-SEP's first rule, or the set hairpin-connections); where that rule is missing or does
-not act, the pod would answer to itself and not through the node, and nothing is translated back.
+kube-proxy masquerades such a packet (KUBE-SEP's first rule, or the set hairpin-connections). If that rule is missing or does
+not act, the pod answers to itself and not through the node, so the answer is not translated back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tracer.util.endpoint_format import format_endpoint
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     dnat = next((h for h in packet.hops if h.nat and h.nat.kind == "DNAT" and not h.clone and h.netns == "node"), None)
-    # That nobody masqueraded it is an absence: of a packet that lost a part nothing is concluded.
+    # A missing masquerade cannot be concluded from an incomplete packet.
     if not dnat or not dnat.nat or dnat.nat.after.src != dnat.nat.after.dst or not packet.complete:
         return None
     after = packet.hops[packet.hops.index(dnat) + 1 :]
@@ -36,23 +36,23 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         name="",
         key=(to.dst, before.dst, before.dport),
         cause=(
-            f"{pod[0].upper()}{pod[1:]} asks {format_endpoint(before.dst, before.dport)}{service} and is sent to itself without"
-            " masquerade: what it gets has its own address as the source, so no answer comes back."
+            f"{pod[0].upper()}{pod[1:]} connects to {format_endpoint(before.dst, before.dport)}{service} and is sent to itself"
+            " without masquerade: its packets come back with its own address as the source, so no answer reaches the client."
         ),
         proofs=(packet_proof(packet), *([rule_proof(decision, dnat.owner.text if dnat.owner else "")] if decision else [])),
         check=(
             f"{_endpoint(decision)}a rule before kube-proxy's in POSTROUTING may have ended the chain."
-            " The bridge must send back to the same port too (hairpin mode)."
+            " The bridge must also send packets back to the port they came from (hairpin mode)."
         ),
         cure=(
             "Restart kube-proxy if its rule is missing; kubelet's --hairpin-mode hairpin-veth or the bridge plugin's"
-            " hairpinMode; masqueradeAll is a way round."
+            " hairpinMode; kube-proxy's masqueradeAll is a workaround."
         ),
     )
 
 
 def _endpoint(decision: RuleHit | None) -> str:
-    """What to look at in the chain of the endpoint, a clause; "" where its rule is not known."""
+    """Returns what to check in the endpoint's chain, as a clause; "" if the rule is not known."""
     if not decision or not decision.rule:
         return ""
     return (

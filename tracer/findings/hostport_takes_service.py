@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod's hostPort takes packets that were meant for a Service or for another machine.
+"""A pod's hostPort takes packets for a Service or for another machine.
 
-portmap's rules go by the port alone, for whatever address counts as local. In ipvs mode every cluster IP does, for kube-ipvs0
-has it; before 0.7.5 (CVE-2019-9946) portmap put its jump in front of kube-proxy's; in nftables the chain registered last runs
+portmap's rules match the port alone, on every address that is local. In ipvs mode every cluster IP is local, because it is on
+kube-ipvs0. Before 0.7.5 (CVE-2019-9946) portmap put its jump before kube-proxy's. In nftables the chain registered last runs
 first.
 """
 
@@ -35,47 +35,47 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
             or not hop.rule_trace.decision
         ):
             continue
-        visit, owner = hop.rule_trace.decision, hop.owner
-        if owner and owner.program == "portmap" and visit.rule:
-            meant = _meant(hop.nat, packet.protocol.lower(), context)
-            if meant:
-                return _tell(packet, hop, hop.nat, hop.rule_trace, visit, owner, meant, context)
+        hit, owner = hop.rule_trace.decision, hop.owner
+        if owner and owner.program == "portmap" and hit.rule:
+            expected = _expected_target(hop.nat, packet.protocol.lower(), context)
+            if expected:
+                return _finding(packet, hop, hop.nat, hop.rule_trace, hit, owner, expected, context)
     return None
 
 
-def _meant(nat: Nat, protocol: str, context: FindingContext) -> tuple[str, str] | None:
-    """(who should have had it, who says so); None when the node's own hostPort was meant and no Service's port."""
-    known, address, port = context.cluster, nat.before.dst, nat.before.dport
-    service = known.service_at(address, port, protocol)
+def _expected_target(nat: Nat, protocol: str, context: FindingContext) -> tuple[str, str] | None:
+    """Returns (intended receiver, source of that information); None if the packet was for the node's own hostPort."""
+    cluster, address, port = context.cluster, nat.before.dst, nat.before.dport
+    service = cluster.service_at(address, port, protocol)
     if service:
         label, way = service[0].label, service[1]
         if way.startswith("NodePort"):
-            return f"{way} of Service {label}" + ("" if known.is_local(address) else f" at {address}"), "Kubernetes API"
+            return f"{way} of Service {label}" + ("" if cluster.is_local(address) else f" at {address}"), "Kubernetes API"
         return f"Service {label} ({way} {address})", "Kubernetes API"
-    names = known.store.by_service_ip.all(address)
+    names = cluster.store.by_service_ip.all(address)
     if names:
         return f"Service {'/'.join(names[0])} (at {address}, which has no port {port})", "Kubernetes API"
     interface = answered(lambda: context.node.interface_of(address), None)
     if interface == IPVS:
         return f"the Service at {address}", f"address of {IPVS}"
-    # An address that came after the start is one of the node's all the same.
-    if known.local and not known.is_local(address) and interface == "":
-        node = known.store.by_node_ip.one(address)
+    # An address that was added after the start also belongs to the node.
+    if cluster.local and not cluster.is_local(address) and interface == "":
+        node = cluster.store.by_node_ip.one(address)
         return f"node {node.name} at {address}" if node else f"the machine at {address}", "not an address of this node"
     return None
 
 
-def _tell(
+def _finding(
     packet: Packet,
     hop: Hop,
     nat: Nat,
     trace: RuleTrace,
     hit: RuleHit,
     owner: Owner,
-    meant: tuple[str, str],
+    expected: tuple[str, str],
     context: FindingContext,
 ) -> Finding:
-    should, says = meant
+    should, says = expected
     address, port, protocol = nat.before.dst, nat.before.dport, packet.protocol.lower()
     pod = f"pod {owner.label}" if owner.kind == "Pod" else f"the pod at {nat.after.dst}"
     way, why, proofs_of_order = _order(hop, trace, hit, address, context)
@@ -94,7 +94,7 @@ def _tell(
     return Finding(
         name="",
         key=(protocol, port, owner.label or nat.after.dst, should, way),
-        cause=f"hostPort {port} of {pod} takes what was meant for {should}: {why}.",
+        cause=f"hostPort {port} of {pod} takes the packets for {should}: {why}.",
         proofs=tuple(proofs),
         check=check(port, owner, hit.rule, on_port(address, port, protocol, context), in_ipvs, way),
         cure=cure(port, pod, way),
@@ -102,25 +102,30 @@ def _tell(
 
 
 def check(port: int, owner: Owner, rule: Rule | None, on_port: str, in_ipvs: bool, way: str = "") -> str:
-    """What to look at.
+    """Returns what to check.
 
-    owner: whose hostPort it is. rule: portmap's. on_port: as `on_port` says it. in_ipvs: whether kube-proxy is in ipvs mode.
-    way: as _order tells it.
+    Args:
+        port: The hostPort.
+        owner: The owner of the hostPort.
+        rule: portmap's rule.
+        on_port: The result of `on_port`.
+        in_ipvs: Whether kube-proxy is in ipvs mode.
+        way: The kind of conflict, see `_order`.
     """
     rules = f"{operator_commands.saves(rule, 'nat')} | grep -e CNI-HOSTPORT -e KUBE-SERVICES" if rule else ""
     if rule and rule.table == "cni_hostport":
         rules = operator_commands.saves(rule)
-    said = [f"`{rules}` shows portmap's rules"] if rules else []
-    said += [on_port] if on_port else []
+    parts = [f"`{rules}` shows portmap's rules"] if rules else []
+    parts += [on_port] if on_port else []
     if in_ipvs:
         grow = f", and its counters (`ipvsadm -Ln --stats | grep :{port}`) do not grow" if way == "ipvs-port" else ""
-        said.append(f"`ipvsadm -Ln | grep :{port}` shows the Service's virtual server{grow}")
-    said.append(f"`{host_ports(port, owner)}` shows the hostPort")
-    return f"{'; '.join(said)}."
+        parts.append(f"`ipvsadm -Ln | grep :{port}` shows the Service's virtual server{grow}")
+    parts.append(f"`{host_ports(port, owner)}` shows the hostPort")
+    return f"{'; '.join(parts)}."
 
 
 def host_ports(port: int, owner: Owner | None = None) -> str:
-    """The command that shows which pod has a hostPort. owner: whose it is, where that is known."""
+    """Returns the command that shows which pod has a hostPort. owner: its owner, if known."""
     if owner and owner.kind == "Pod":
         return f"kubectl describe pod -n {owner.namespace} {owner.name} | grep 'Host Port'"
     return f"kubectl get pods -A -o custom-columns={_HOST_PORTS} | grep -w -e NAME -e {port}"
@@ -130,7 +135,7 @@ _HOST_PORTS = "NAMESPACE:.metadata.namespace,NAME:.metadata.name,HOSTPORT:.spec.
 
 
 def on_port(address: str, port: int, protocol: str, context: FindingContext) -> str:
-    """What ss shows of the port, as a clause; "" where sockets were not asked for. A hostPort needs no socket."""
+    """Returns what ss shows for the port, as a clause; "" if sockets were not read. A hostPort needs no socket."""
     found: ListeningSocket | Literal[False] | None = answered(
         lambda: context.node.listener(address, port, protocol) or False, None
     )
@@ -138,19 +143,19 @@ def on_port(address: str, port: int, protocol: str, context: FindingContext) -> 
         return ""
     command = f"`{operator_commands.sockets(port, protocol)}`"
     if not found:
-        return f"{command} shows nothing, for a hostPort has no socket"
-    return f"{command} shows {found.text}, and not the pod, for a hostPort has no socket"
+        return f"{command} shows nothing, because a hostPort has no socket"
+    return f"{command} shows {found.text}, and not the pod, because a hostPort has no socket"
 
 
 def cure(port: int, pod: str, way: str) -> str:
-    """What would mend it. way: as _order tells it."""
-    return f"Take hostPort {port} away from {pod}: a Service, or a port that no Service uses." + _CURES.get(way, "")
+    """Returns the cure. way: the kind of conflict, see `_order`."""
+    return f"Remove hostPort {port} from {pod}: use a Service, or a port that no Service uses." + _CURES.get(way, "")
 
 
 _CURES = {
     "ipvs": " portmap 0.7.5 or later appends its jump behind KUBE-SERVICES.",
     "order": " portmap 0.7.5 or later appends its jump behind KUBE-SERVICES.",
-    "ipvs-port": " In ipvs mode the order of the rules makes no difference: all of them are asked before IPVS.",
+    "ipvs-port": " In ipvs mode the order of the rules makes no difference: all of them are evaluated before IPVS.",
     "backends": " kube-proxy and portmap write to different tables here: who wins may change when one of them restarts.",
     "nftables": " Who wins changes when kube-proxy or the pod restarts, so a restart is no cure.",
 }
@@ -159,7 +164,7 @@ _CURES = {
 def _order(
     hop: Hop, trace: RuleTrace, hit: RuleHit, address: str, context: FindingContext
 ) -> tuple[str, str, list[FindingEvidence]]:
-    """(which of the ways it was, why portmap's rule came first as a clause, what shows it)."""
+    """Returns (kind of conflict, why portmap's rule came first as a clause, evidence)."""
     proofs = []
     interface = answered(lambda: context.node.interface_of(address), None)
     ipvs = interface == IPVS
@@ -167,7 +172,7 @@ def _order(
         proofs.append(FindingEvidence("address", f"{address} is an address of {IPVS}, so --dst-type LOCAL fits it", "netlink"))
     if hit.rule and hit.rule.table == "cni_hostport":
         return "nftables", (
-            "portmap's base chain ran before kube-proxy's, for of two at one priority the one registered last runs first"
+            "portmap's base chain ran before kube-proxy's: of two chains at one priority the one registered last runs first"
         ), proofs  # fmt: skip
     jump, kube = _jumps(hop, trace, hit)
     if jump:
@@ -187,7 +192,7 @@ def _order(
 
 
 def _jumps(hop: Hop, trace: RuleTrace, hit: RuleHit) -> tuple[Rule | None, Rule | None]:
-    """portmap's jump from the base chain by which the packet went, and kube-proxy's jump in the same chain."""
+    """Returns portmap's jump from the base chain on the packet's path, and kube-proxy's jump in the same chain."""
     base = hit.path[0]
     if not hit.rule or not trace.ruleset:
         met = next((v.rule for v in trace.hits if v.location == base), None)

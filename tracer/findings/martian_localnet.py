@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kubelet's rule drops what is sent to 127.0.0.0/8 from elsewhere: with route_localnet on, it would reach local services.
+"""kubelet's rule drops packets to 127.0.0.0/8 from other addresses. With route_localnet on, they would reach local services.
 
 Source: CVE-2020-8558; kubernetes pkg/kubelet/kubelet_network_linux.go.
 """
@@ -23,7 +23,9 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         if hit and hit.rule and not hit.hotdrop and hit.rule.comment == SAYS:
             ends = packet.endpoints
             value = answered(lambda: context.node.setting(SETTING), "")
-            told = [FindingEvidence("setting", f"{SETTING.replace('/', '.')} = {value}", "/proc/sys")] if value else []
+            setting_proofs = (
+                [FindingEvidence("setting", f"{SETTING.replace('/', '.')} = {value}", "/proc/sys")] if value else []
+            )
             return Finding(
                 name="",
                 key=(ends.dst, ends.dport),
@@ -31,9 +33,9 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
                     f"kubelet's firewall drops {ends.src} -> {format_endpoint(ends.dst, ends.dport)}: a loopback address is"
                     " only for packets that start from one, and this packet's connection was not translated to it."
                 ),
-                proofs=(packet_proof(packet), rule_proof(hit, hop.owner.text if hop.owner else ""), *told),
+                proofs=(packet_proof(packet), rule_proof(hit, hop.owner.text if hop.owner else ""), *setting_proofs),
                 check=(
-                    "Who sends to 127.0.0.0/8 from another address: a wrong DNAT or route, or somebody who tries CVE-2020-8558."
+                    "Find the sender to 127.0.0.0/8 from another address: a wrong DNAT or route, or an attack by CVE-2020-8558."
                 ),
                 cure="Send to the node's own address instead, or let the process listen on one.",
             )

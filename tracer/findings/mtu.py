@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packet is too long for the interface it should leave by, and must not be cut: large transfers hang, small ones work.
+"""A packet is too long for its outgoing interface and must not be fragmented: large transfers hang, small ones work.
 
-Tunnels make packets longer (VXLAN by 50 bytes); where a pod's interface has the MTU of the network below, only full segments
-are too long.
+Tunnels make packets longer (VXLAN by 50 bytes). If a pod's interface has the MTU of the underlying network, only full-size
+segments are too long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tracer.util.asking import answered
 
 REASON = "PKT_TOO_BIG"
 FUNCTIONS = frozenset({"ip_fragment", "ip_do_fragment", "ip6_fragment", "ip6_pkt_too_big"})
-"""Functions that drop for nothing else; kernels before 5.19 give no reason."""
+"""Functions that drop packets only for this reason. Kernels before 5.19 give no reason."""
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -26,17 +26,17 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     mtu = answered(lambda: context.node.mtu(leaves), 0) if leaves and netns == "node" else 0
     limit = f", whose MTU is {mtu}," if mtu else ""
     ends, v6 = packet.endpoints, packet.family == "IPv6"
-    # Of IP and of ICMP's echo request.
+    # Lengths of the headers of IP and of an ICMP echo request.
     headers, tables = (48, "ip6tables") if v6 else (28, "iptables")
-    told = [FindingEvidence("setting", f"MTU of {leaves} is {mtu}", "/sys/class/net")] if mtu else []
+    setting_proofs = [FindingEvidence("setting", f"MTU of {leaves} is {mtu}", "/sys/class/net")] if mtu else []
     return Finding(
         name="",
         key=(ends.dst, leaves),
         cause=(
-            f"A packet of {packet.length} bytes from {ends.src} to {ends.dst} is too long for {leaves or 'its way'}{limit} and"
-            " must not be cut: the sender is told so by ICMP, and where that does not reach it, every full segment is lost."
+            f"A packet of {packet.length} bytes from {ends.src} to {ends.dst} is too long for {leaves or 'its route'}{limit}"
+            " and must not be fragmented: ICMP reports it to the sender; if the ICMP message is lost, so is every full segment."
         ),
-        proofs=(packet_proof(packet), *told),
+        proofs=(packet_proof(packet), *setting_proofs),
         check=(
             f"From {ends.src}: `ping -c 1 -M do -s {max(packet.length - headers, 0)} {ends.dst}` sends a packet of that length,"
             " and smaller ones pass; `ip link` shows the MTU of each interface."
@@ -49,8 +49,10 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 
 
 def _way_out(packet: Packet, context: FindingContext) -> tuple[str, str]:
-    """(namespace that dropped it, interface it should have left by, "" = not known). What is forwarded is measured before
-    FORWARD, where no hook has yet told the interface: there the routing is asked.
+    """Returns (namespace of the drop, outgoing interface; "" = not known).
+
+    The kernel checks the length of forwarded packets before FORWARD, when no hook has shown the outgoing interface yet. Then
+    the interface comes from the node's routing.
     """
     at = next((i for i, h in enumerate(packet.hops) if h.drop and not h.clone), len(packet.hops))
     netns = packet.hops[at].netns if at < len(packet.hops) else packet.netns

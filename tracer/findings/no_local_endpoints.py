@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Service of policy Local is dropped here for want of local endpoints, although its pods run here.
+"""A Service with policy Local is dropped on this node because it has no local endpoints, although its pods run here.
 
-kube-proxy calls an endpoint local when the endpoint's nodeName is the name that kube-proxy goes by. Where that is the bare
-host name and the node is registered by its full one, no endpoint is ever local.
+For kube-proxy an endpoint is local if the endpoint's nodeName equals kube-proxy's own node name. If kube-proxy uses the short
+host name and the node is registered with its full name, no endpoint is ever local.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 
 
 def turned_away(packet: Packet, context: FindingContext) -> Iterator[tuple[ServicePort, list[FindingEvidence], str]]:
-    """(the Service's port, what shows it, "dropped" or "refused") where a packet ended for want of local endpoints."""
+    """Yields (service port, evidence, "dropped" or "refused") if a packet ended because of missing local endpoints."""
     for hop in packet.hops if packet.outcome in ("dropped", "rejected") else ():
         if hop.clone or hop.netns != "node":
             continue
         if hop.ipvs and hop.verdict == "REJECT":
             yield from _by_ipvs(packet, hop, context)
             return
-        for visit in hop.rule_trace.hits if hop.rule_trace else ():
-            owner = _whom(visit, hop.rule_trace, context) if hop.rule_trace else None
+        for hit in hop.rule_trace.hits if hop.rule_trace else ():
+            owner = _service_without_local(hit, hop.rule_trace, context) if hop.rule_trace else None
             port = port_of(owner, packet.protocol.lower(), packet.endpoints.dport, context) if owner else None
             if owner and port:
-                yield port, [packet_proof(packet), rule_proof(visit, owner.text)], "dropped"
+                yield port, [packet_proof(packet), rule_proof(hit, owner.text)], "dropped"
 
 
 def _by_ipvs(packet: Packet, hop: Hop, context: FindingContext) -> Iterator[tuple[ServicePort, list[FindingEvidence], str]]:
-    """In ipvs mode no rule says it: the NodePort of such a Service has a virtual server without a real one."""
+    """In ipvs mode there is no rule for this: the NodePort of such a Service has a virtual server without real servers."""
     owner, protocol = hop.owner, packet.protocol.lower()
     if not owner or owner.kind != "Service" or not hop.ipvs:
         return
@@ -52,8 +52,8 @@ def _by_ipvs(packet: Packet, hop: Hop, context: FindingContext) -> Iterator[tupl
         yield port, [packet_proof(packet), decision_proof(hop, owner.text)], "refused"
 
 
-def _whom(hit: RuleHit, trace: RuleTrace, context: FindingContext) -> Owner | None:
-    """The Service whose rule says here that it has no local endpoints: by its comment, or by a map's element that drops."""
+def _service_without_local(hit: RuleHit, trace: RuleTrace, context: FindingContext) -> Owner | None:
+    """Returns the Service of a rule for missing local endpoints, found by its comment or by a map element that drops."""
     if not hit.rule:
         return None
     if hit.rule.comment.endswith("has " + NONE_HERE):
@@ -63,8 +63,10 @@ def _whom(hit: RuleHit, trace: RuleTrace, context: FindingContext) -> Owner | No
 
 
 def port_of(owner: Owner, protocol: str, number: int, context: FindingContext) -> ServicePort | None:
-    """The service port that a rule is for. Its comment may name the Service alone: then it is the one port of this protocol
-    and number, number 0 = of this protocol.
+    """Returns the service port of a rule's owner.
+
+    The rule's comment may name only the Service. Then it is the only port with this protocol and number; number 0 = the only
+    port with this protocol.
     """
     ports = [p for p in context.cluster.store.services.all((owner.namespace, owner.name)) if p.protocol == protocol]
     meant = [p for p in ports if number in (p.node_port, p.port)]
@@ -75,8 +77,13 @@ def port_of(owner: Owner, protocol: str, number: int, context: FindingContext) -
 def conflict(
     port: ServicePort, shown: Sequence[FindingEvidence], context: FindingContext, fate: str = "dropped"
 ) -> Finding | None:
-    """That pods of the Service run here although a rule says that it has none; None when none does. shown: the rule. fate: what
-    becomes of its packets.
+    """Makes the finding if pods of the Service run here; else returns None.
+
+    Args:
+        port: The service port.
+        shown: The evidence for the rule.
+        context: The context of the findings.
+        fate: What happens to the packets: "dropped" or "refused".
     """
     ends = [e for e in context.cluster.store.endpoints.all((port.label, port.protocol)) if e.ready]
     here = [(e, why) for e in ends for why in [runs_here(e, context)] if why]
@@ -89,24 +96,24 @@ def conflict(
     count = f"{len(here)} of its pods run{'s' * (len(here) == 1)} here"
     if wrong:
         why = (
-            f"kube-proxy goes by the name {wrong[0]} ({wrong[1]}) and the endpoints carry {registered}, so it takes none of"
-            f" them for local"
+            f"kube-proxy uses the node name {wrong[0]} ({wrong[1]}) but the endpoints have {registered}, so none of them is"
+            f" local for it"
         )
     else:
-        why = f"perhaps kube-proxy goes by another name than {registered}, or has not yet heard of them"
-    asks = f" `curl http://localhost:{port.health_port}/` tells how many local endpoints kube-proxy counts."
+        why = f"perhaps kube-proxy uses another node name than {registered}, or has not received them yet"
+    asks = f" `curl http://localhost:{port.health_port}/` shows how many local endpoints kube-proxy counts."
     health = asks if port.health_port else ""
     return Finding(
         name="",
         key=(port.label, port.protocol),
         cause=(
-            f"Service {port.label} has externalTrafficPolicy Local and is {fate} on this node for having no local"
+            f"Service {port.label} has externalTrafficPolicy Local and is {fate} on this node because it has no local"
             f" endpoints, although {count}: {why}."
         ),
         proofs=(*shown, *_ends(here), *_names(proxy, context)),
         check=(
-            f"`kubectl get endpoints -n {port.namespace} {port.name} -o yaml | grep nodeName` shows the name that the endpoints"
-            f" carry; compare it with the name that kube-proxy goes by, in {_where(proxy)} (its log says 'Failed to"
+            f"`kubectl get endpoints -n {port.namespace} {port.name} -o yaml | grep nodeName` shows the node name of the"
+            f" endpoints; compare it with the one that kube-proxy uses, in {_where(proxy)} (its log says 'Failed to"
             f' retrieve node info: nodes "NAME" not found\').{health}'
         ),
         cure=_cure(proxy, names[0] if names else "NODENAME"),
@@ -115,7 +122,7 @@ def conflict(
 
 
 def _where(proxy: KubeProxy | None) -> str:
-    """Where the name that kube-proxy goes by is written."""
+    """Returns where kube-proxy's node name can be found."""
     by_file = proxy.by_file if proxy else None
     if by_file is None:
         return "its log, its command line, and its configuration file if it has one"
@@ -123,22 +130,22 @@ def _where(proxy: KubeProxy | None) -> str:
 
 
 def _cure(proxy: KubeProxy | None, name: str) -> str:
-    """How kube-proxy is made to go by the name. A configuration file is named only where there may be one."""
+    """Returns how to set kube-proxy's node name. Mentions a configuration file only if there may be one."""
     by_file = proxy.by_file if proxy else None
     in_file, in_flag = f"Set {KEY}: {name} in kube-proxy's configuration file", f"Start kube-proxy with {FLAG}={name}"
     if by_file is None:
         return f"{in_flag}; where it is started with --config, set {KEY}: {name} in that file. Then restart kube-proxy."
     if by_file:
         return f"{in_file}: with --config its flag {FLAG} may be ignored. Then restart kube-proxy."
-    return f"{in_flag}: it has no --config, so the flag is what counts."
+    return f"{in_flag}: it has no --config, so the flag has effect."
 
 
 def _ends(here: Sequence[tuple[Endpoint, str]]) -> list[FindingEvidence]:
-    """The first endpoints that are here, and how that is known."""
+    """The evidence for the first endpoints on this node."""
     return [
         FindingEvidence(
             "object",
-            f"{_pod(e)}{format_endpoint(e.address, e.port)} runs here ({why}); its nodeName is {e.node or 'not told'}",
+            f"{_pod(e)}{format_endpoint(e.address, e.port)} runs here ({why}); its nodeName is {e.node or 'not known'}",
             "Kubernetes API",
         )
         for e, why in here[:5]
@@ -150,34 +157,37 @@ def _pod(end: Endpoint) -> str:
 
 
 def _names(proxy: KubeProxy | None, context: FindingContext) -> list[FindingEvidence]:
-    """The name that kube-proxy goes by, and the one of this node."""
+    """The evidence for kube-proxy's node name and for this node's name."""
     proofs, node = [], context.cluster.store.this_node()
     if proxy:
         names = "; or ".join(f"{name}, by {source}" for name, source in proxy.names)
-        told = names or "unknown: its configuration cannot be read"
-        proofs.append(FindingEvidence("process", f"kube-proxy (pid {proxy.pid}) goes by the name {told}", f"/proc/{proxy.pid}"))
+        shown = names or "unknown: its configuration cannot be read"
+        proofs.append(
+            FindingEvidence("process", f"kube-proxy (pid {proxy.pid}) uses the node name {shown}", f"/proc/{proxy.pid}")
+        )
     if node:
         proofs.append(FindingEvidence("object", f"this node is registered as {node.name}", "Kubernetes API"))
     return proofs
 
 
 def runs_here(end: Endpoint, context: FindingContext) -> str:
-    """How it is known that an endpoint is on this node, "" when it is not known to be."""
-    known = context.cluster
-    node = known.store.this_node()
-    if known.sandboxes.at(end.address):
+    """Returns how it is known that an endpoint is on this node; "" = not known."""
+    cluster = context.cluster
+    node = cluster.store.this_node()
+    if cluster.sandboxes.at(end.address):
         return "CNI result cache"
     if node and end.node == node.name:
         return "its node has this node's address"
-    of = known.store.node_of_network(end.address)
+    of = cluster.store.node_of_network(end.address)
     if node and of and of.name == node.name:
         return "in this node's podCIDR"
     return ""
 
 
 def _wrong_name(proxy: KubeProxy | None, names: tuple[str, ...]) -> tuple[str, str] | None:
-    """The name that kube-proxy goes by and no endpoint carries. Of two possible ones, the rule shows that it is not the
-    right one.
+    """Returns the node name that kube-proxy uses and no endpoint has.
+
+    If two names are possible, the rule itself shows that kube-proxy does not use the right one.
     """
     if not proxy or not names:
         return None

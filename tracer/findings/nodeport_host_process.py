@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A NodePort on a port that a process of the node listens on: the rules are asked first, so the process gets nothing.
+"""A process of the node listens on the port of a NodePort: the rules act first, so the process gets no requests.
 
-Without endpoints kube-proxy's REJECT refuses the connection; with endpoints its DNAT sends it to a pod, and the process waits
-for ever. kube-proxy itself holds the NodePort's socket before 1.24; that is as it should be and no finding.
+Without endpoints kube-proxy's REJECT refuses the connection. With endpoints its DNAT sends it to a pod. Before 1.24
+kube-proxy itself holds the NodePort's socket; that is normal and no finding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REFUSED_BY_IPVS = "which has no endpoints here: IPVS refuses every request"
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
-        port = _taken(hop)
+        port = _node_port(hop)
         if port and hop.owner:
             address = hop.nat.before.dst if hop.nat else packet.endpoints.dst
             asked = hop.nat.before.dport if hop.nat else packet.endpoints.dport
@@ -37,13 +37,13 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
                 continue
             by_proxy = answered(lambda: context.node.is_kube_proxy(listener.pid), None)  # noqa: B023 - called here
             if by_proxy is not True:
-                found = _tell(packet, hop, hop.owner, listener, context)
+                found = _finding(packet, hop, hop.owner, listener, context)
                 return found if by_proxy is False else replace(found, certain=False, proofs=(*found.proofs, NOT_KNOWN))
     return None
 
 
-def _taken(hop: Hop) -> int:
-    """The NodePort for which a Service's rule took the packet here; 0 for none."""
+def _node_port(hop: Hop) -> int:
+    """Returns the NodePort for which a Service's rule acted on the packet at this hop; 0 = none."""
     owner = hop.owner
     if hop.clone or hop.from_conntrack or hop.netns != "node" or not owner or owner.kind != "Service":
         return 0
@@ -55,9 +55,9 @@ def _taken(hop: Hop) -> int:
     return int(number) if word == "NodePort" and number.isdigit() else 0
 
 
-def _tell(packet: Packet, hop: Hop, owner: Owner, listener: ListeningSocket, context: FindingContext) -> Finding:
+def _finding(packet: Packet, hop: Hop, owner: Owner, listener: ListeningSocket, context: FindingContext) -> Finding:
     ends = [e for e in context.cluster.store.endpoints.all((owner.label, packet.protocol.lower())) if e.ready]
-    # Of several the next request may go to another one.
+    # If there are several endpoints, the next request may go to another one.
     to = ends[0].text or format_endpoint(ends[0].address, ends[0].port) if len(ends) == 1 else "one of the Service's pods"
     what = "IPVS" if hop.ipvs else "its rule"
     fate = f"and {what} sends every request to {to}" if hop.nat else REFUSED_BY_IPVS if hop.ipvs else REFUSES
@@ -68,7 +68,16 @@ def _tell(packet: Packet, hop: Hop, owner: Owner, listener: ListeningSocket, con
 def conflict(
     owner: Owner, listener: ListeningSocket, protocol: str, fate: str, shown: Sequence[FindingEvidence], context: FindingContext
 ) -> Finding:  # fmt: skip
-    """That a process listens on the NodePort of a Service. fate: what the Service's rule does, as a clause; shown: by what."""
+    """Makes the finding that a process listens on the NodePort of a Service.
+
+    Args:
+        owner: The Service.
+        listener: The listening socket.
+        protocol: The protocol in lower case.
+        fate: What the Service's rule does, as a clause.
+        shown: The evidence for that.
+        context: The context of the findings.
+    """
     port, service = listener.port, owner.label
     who = f"{listener.text} listens" if listener.pid else "A process listens (it cannot be seen from here)"
     names = f"-n {owner.namespace} {owner.name}"
@@ -94,13 +103,13 @@ def conflict(
             f"Give the Service another nodePort (`kubectl edit service {names}`) or the process another port. To prevent it:"
             f" a ResourceQuota on services.nodeports, and the NodePort range in {RESERVED.replace('/', '.')}."
         ),
-        # Who holds the socket must be known: it may be kube-proxy.
+        # The process that holds the socket must be known: it may be kube-proxy.
         certain=listener.pid > 0,
     )
 
 
 def _settings(port: int, context: FindingContext) -> list[FindingEvidence]:
-    """Whether the kernel may also give this port to any client socket of the node."""
+    """The evidence that the kernel may also assign this port to a client socket of the node."""
     low, _, high = answered(lambda: context.node.setting(PORTS), "").partition(" ")
     reserved = answered(lambda: context.node.setting(RESERVED), None)
     if reserved is None:
@@ -115,7 +124,7 @@ def _settings(port: int, context: FindingContext) -> list[FindingEvidence]:
 
 
 def _within(port: int, ranges: str) -> bool:
-    """Whether a list such as "8080,30000-32767" has the port in it."""
+    """Whether a list such as "8080,30000-32767" contains the port."""
     for each in filter(None, ranges.split(",")):
         low, _, high = each.partition("-")
         if low.isdigit() and int(low) <= port <= int(high or low):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection goes on to a pod that is gone: conntrack repeats the translation that its first packet was given.
+"""A connection still goes to a deleted pod: conntrack repeats the translation of the connection's first packet.
 
-Rules are asked for a connection's first packet only. UDP has no end, so a client that always sends from one port is sent to the
-same address for ever, unless whoever removed the pod also removed the entry.
+NAT rules are evaluated only for a connection's first packet. UDP has no end of a connection: a client that always sends from
+the same port keeps the same translation, until the conntrack entry is deleted.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from tracer.util.endpoint_format import format_endpoint
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
-    known, protocol = context.cluster, packet.protocol.lower()
+    cluster, protocol = context.cluster, packet.protocol.lower()
     for hop in packet.hops:
         if hop.clone or hop.netns != "node" or not hop.from_conntrack or not hop.nat or hop.nat.kind != "DNAT":
             continue
         before, after = hop.nat.before, hop.nat.after
-        meant = known.service_at(before.dst, before.dport, protocol)
-        # An endpoint that is on its way out is not gone: its pod still has the address.
+        meant = cluster.service_at(before.dst, before.dport, protocol)
+        # A terminating endpoint is not gone: its pod still has the address.
         gone = (
             meant
-            and not known.pod_at(after.dst)
-            # Where two are told, or one by libcni and another by the API, nobody knows which: but none is gone.
-            and not known.sandboxes.at(after.dst)
-            and not known.store.by_pod_ip.all(after.dst)
-            and not known.is_local(after.dst)
-            and not known.store.by_node_ip.all(after.dst)
+            and not cluster.pod_at(after.dst)
+            # If several pods have the address, or libcni and the API disagree, the pod is ambiguous, but not gone.
+            and not cluster.sandboxes.at(after.dst)
+            and not cluster.store.by_pod_ip.all(after.dst)
+            and not cluster.is_local(after.dst)
+            and not cluster.store.by_node_ip.all(after.dst)
         )
         if meant and gone and not _is_endpoint(meant[0], after.dst, after.dport, context):
-            return _tell(packet, hop.nat, meant[0], context)
+            return _finding(packet, hop.nat, meant[0], context)
     return None
 
 
@@ -42,7 +42,7 @@ def _is_endpoint(port: ServicePort, address: str, number: int, context: FindingC
     return any((e.address, e.port) == (address, number) for e in ends)
 
 
-def _tell(packet: Packet, nat: Nat, port: ServicePort, context: FindingContext) -> Finding:
+def _finding(packet: Packet, nat: Nat, port: ServicePort, context: FindingContext) -> Finding:
     before, after = nat.before, nat.after
     ends = [e for e in context.cluster.store.endpoints.all((port.label, port.protocol)) if e.ready]
     now = ", ".join(format_endpoint(e.address, e.port) for e in ends[:5]) or "none"
@@ -52,8 +52,8 @@ def _tell(packet: Packet, nat: Nat, port: ServicePort, context: FindingContext) 
         key=(port.label, protocol, after.dst, after.dport),
         cause=(
             f"A connection to Service {port.label} still goes to {format_endpoint(after.dst, after.dport)}, which is no"
-            " endpoint of it and no pod any more: conntrack repeats the translation of the connection's first packet, and the"
-            " rules are not asked."
+            " longer an endpoint or a pod: conntrack repeats the translation of the connection's first packet, and the"
+            " rules are not evaluated."
         ),
         proofs=(
             packet_proof(packet),
@@ -66,7 +66,7 @@ def _tell(packet: Packet, nat: Nat, port: ServicePort, context: FindingContext) 
         ),
         check=f"`conntrack -L -p {protocol} --orig-dst {before.dst} --orig-port-dst {before.dport}` shows the entry.",
         cure=(
-            f"`conntrack -D -p {protocol} --orig-dst {before.dst} --reply-src {after.dst}`; or let the client take another"
-            " source port. kube-proxy removes such entries of UDP when it sees the endpoint go: see its log if it did not."
+            f"`conntrack -D -p {protocol} --orig-dst {before.dst} --reply-src {after.dst}`; or make the client use another"
+            " source port. kube-proxy deletes such UDP entries when an endpoint is removed: check its log if it did not."
         ),
     )

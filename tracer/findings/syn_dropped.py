@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """SYNs that reach a listener and are dropped there: a full accept queue, a full SYN queue, timestamps that seem to go back.
 
-The client sees a timeout that comes and goes; the packet arrives, no rule touches it, and no RST tells of it. What the
-listener did is the SYN's cause (tracer/syns); how many SYNs it took and dropped is counted here.
+The client sees intermittent timeouts: the packet arrives, no rule drops it, and no RST is sent. What the listener did is the
+SYN's cause (tracer/handshakes); this module counts how many SYNs it accepted and dropped.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tracer.util.endpoint_format import format_endpoint as place_of
 
 RECYCLE = "net/ipv4/tcp_tw_recycle"
 KINDS = {"accept queue full": "accept queue", "SYN queue full": "SYN queue", "old timestamp": "timestamps"}
-"""What is wrong with the listener, by the SYN's cause."""
+"""SYN's cause -> the problem of the listener."""
 
 
 def find_syn(verdict: HandshakeVerdict, context: FindingContext) -> Finding | None:
-    """What a SYN's cause says of its listener."""
+    """Makes a finding from the cause of a SYN that a listener dropped."""
     attempt = verdict.attempt
     if not attempt:
         return None
@@ -34,21 +34,23 @@ def find_syn(verdict: HandshakeVerdict, context: FindingContext) -> Finding | No
         return None
     place = attempt.place, attempt.reached.dst, attempt.reached.dport
     context.counts["syn", place] += 1
-    # Verdicts come as they are settled: one that was answered at once may be told after one that was not.
+    # Verdicts come in the order in which they are settled, not in the order of the SYNs.
     began = context.since.get(("syn", place), attempt.syn.time)
     context.since["syn", place] = min(began, attempt.syn.time)
     if not kind:
         return None
     context.counts["dropped", place] += 1
     context.counts["asked in vain", asked] += 1
-    return _tell(verdict, attempt, kind, place, context)
+    return _finding(verdict, attempt, kind, place, context)
 
 
 Place = tuple[str, str, int]
 """Network namespace, address and port of a listener."""
 
 
-def _tell(verdict: HandshakeVerdict, attempt: ConnectionAttempt, kind: str, place: Place, context: FindingContext) -> Finding:
+def _finding(
+    verdict: HandshakeVerdict, attempt: ConnectionAttempt, kind: str, place: Place, context: FindingContext
+) -> Finding:
     netns, address, port = place
     packet = _shows(attempt)
     shake = next((h.handshake for h in reversed(packet.hops) if h.handshake and h.handshake.stage != "request"), None)
@@ -62,7 +64,7 @@ def _tell(verdict: HandshakeVerdict, attempt: ConnectionAttempt, kind: str, plac
     what += f" (Service {service.label})" if service else ""
     ns = f"nsenter -t {pid} -n " if pid and netns != "node" else ""
     kind, cause, cure, certain = _why(kind, verdict.cause, shake, pid, who, what, ns, context)
-    # Of a SYN its cause tells more than where it ended.
+    # For a SYN its cause is more informative than its verdict.
     how, known = (verdict.cause.text, verdict.cause.evidence) if packet is attempt.syn else (packet.verdict, Evidence.OBSERVED)
     came = place_of(packet.endpoints.src, packet.endpoints.sport)
     proofs = [FindingEvidence("packet", f"{packet.tcp_flags} {came} -> {where}: {how}", known.value)]
@@ -79,7 +81,7 @@ def _tell(verdict: HandshakeVerdict, attempt: ConnectionAttempt, kind: str, plac
 
 
 def _service(syn: Packet) -> Owner | None:
-    """The Service that was asked for: by the rule that translated the SYN, else by its destination."""
+    """Returns the requested Service: from the rule that translated the SYN, else from its destination."""
     by_rule = (h.owner for h in reversed(syn.hops) if h.nat and h.nat.kind == "DNAT" and not h.clone)
     return next((o for o in (*by_rule, syn.dst_owner) if o and o.kind == "Service"), None)
 
@@ -87,7 +89,7 @@ def _service(syn: Packet) -> Owner | None:
 def _named(
     address: str, pod: tuple[str, str, str] | None, service: Owner | None, context: FindingContext
 ) -> list[FindingEvidence]:
-    """Who the listener is in Kubernetes' words; nothing where that is not known."""
+    """The evidence for the listener's pod and Service; empty if they are not known."""
     asked = f"asked for as Service {service.label}" + (f", {service.detail}" if service.detail else "") if service else ""
     is_pod = f"{address} is {pod_text(*pod)}" if pod else ""
     source = "CNI result cache" if context.cluster.sandboxes.at(address) else "Kubernetes API"
@@ -95,28 +97,28 @@ def _named(
 
 
 def _shows(attempt: ConnectionAttempt) -> Packet:
-    """The packet that was dropped: the SYN, or the client's last ACK."""
+    """Returns the dropped packet: the SYN, or the client's last ACK."""
     return next((p for p in attempt.acks if p.handshake and p.handshake.accepted is False), attempt.syn)
 
 
 def _why(
-    kind: str, told: Cause, shake: Handshake | None, pid: int, who: str, what: str, ns: str, context: FindingContext
+    kind: str, syn_cause: Cause, shake: Handshake | None, pid: int, who: str, what: str, ns: str, context: FindingContext
 ) -> tuple[str, str, str, bool]:
-    """(kind, cause, cure, whether that is certain). ns: what runs a command in the listener's network namespace."""
+    """Returns (kind, cause, cure, is certain). ns: prefix that runs a command in the listener's network namespace."""
     if kind == "accept queue" and shake:
         full = f"{shake.accept_queue} are waiting, {shake.accept_limit} are allowed"
         return (
             "accept queue", f"{who} does not accept connections as fast as they come: its accept queue is full"
             f" ({full}), and the kernel"
             f" drops {what} without an answer.",
-            "See why the process does not call accept() (stuck, or too few workers); a longer queue (listen's backlog and"
+            "Find out why the process does not call accept() (stuck, or too few workers); a longer queue (listen's backlog and"
             " net.core.somaxconn) only helps with bursts.", True,
         )  # fmt: skip
     if kind == "timestamps":
-        # With tw_recycle the timestamps are the likely reason; only the kernel's own word makes it certain.
+        # With tw_recycle the timestamps are the likely reason. It is certain only if the kernel reported it.
         value = answered(lambda: context.node.setting(RECYCLE, pid), None) if pid else None
         recycle = value == "1"
-        old = told.evidence is Evidence.OBSERVED
+        old = syn_cause.evidence is Evidence.OBSERVED
         word = "because" if old else "most likely because"
         by = "net.ipv4.tcp_tw_recycle is on" if recycle else "a connection of the same ports is still there, or in TIME_WAIT"
         by += ", or net.ipv4.tcp_tw_recycle is on (it was not read)" if value is None else ""
@@ -142,20 +144,20 @@ def _why(
 
 
 def _rate(packet: Packet, attempt: ConnectionAttempt, place: Place, context: FindingContext) -> str:
-    """How many SYNs this listener dropped, and how many of those that asked for the same address, whoever got them."""
+    """How many SYNs this listener dropped, and how many SYNs to the same requested address were dropped by any listener."""
     syns, dropped = context.counts["syn", place], context.counts["dropped", place]
     seconds = (packet.time - context.since.get(("syn", place), packet.time)) / 1e9
-    told = f"{dropped} dropped, {syns} SYN{'s' * (syns != 1)} seen"
-    told += f" in {seconds:.1f} s" if seconds >= 0.05 else ""
+    text = f"{dropped} dropped, {syns} SYN{'s' * (syns != 1)} seen"
+    text += f" in {seconds:.1f} s" if seconds >= 0.05 else ""
     asked = attempt.asked.dst, attempt.asked.dport
     if asked == place[1:]:
-        return told
+        return text
     every, in_vain = context.counts["asked", asked], context.counts["asked in vain", asked]
-    return f"{told}; of {every} to {place_of(*asked)}, {in_vain} dropped"
+    return f"{text}; of {every} to {place_of(*asked)}, {in_vain} dropped"
 
 
 def _settings(pid: int, context: FindingContext) -> list[FindingEvidence]:
-    """What the listener's namespace counts and is set to; nothing when the process is not known."""
+    """The evidence from the counters and settings of the listener's namespace; empty if the process is not known."""
     if not pid:
         return []
     counted: dict[str, int] = answered(lambda: context.node.counters(pid), {})
@@ -172,9 +174,9 @@ def _settings(pid: int, context: FindingContext) -> list[FindingEvidence]:
         RECYCLE,
     )
     values = [(n.replace("/", "."), _setting(n, pid, context)) for n in names]
-    said = ", ".join(f"{name} = {value}" for name, value in values if value)
+    settings = ", ".join(f"{name} = {value}" for name, value in values if value)
     found = [FindingEvidence("counter", f"since boot, in its namespace: {grown}", f"/proc/{pid}/net/netstat")] if grown else []
-    return found + ([FindingEvidence("setting", said, "/proc/sys")] if said else [])
+    return found + ([FindingEvidence("setting", settings, "/proc/sys")] if settings else [])
 
 
 def _setting(name: str, pid: int, context: FindingContext) -> str:
@@ -182,7 +184,7 @@ def _setting(name: str, pid: int, context: FindingContext) -> str:
 
 
 def _shared(packet: Packet, kind: str) -> list[FindingEvidence]:
-    """Who gives many clients one address here."""
+    """The evidence for an SNAT that gives many clients the same address."""
     hop = next((h for h in packet.hops if h.nat and h.nat.kind in ("SNAT", "MASQUERADE")), None)
     if not hop or not hop.nat or kind != "timestamps":
         return []

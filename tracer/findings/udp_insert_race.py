@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two datagrams of one new connection at once: both ask the rules, only one entry can be confirmed, and the other is dropped.
+"""Two datagrams of a new connection arrive at the same time: conntrack can confirm only one entry and drops the other one.
 
-The classic is a resolver that sends its A and AAAA questions from one socket to a Service: one is lost, and the name takes five
-seconds. conntrack drops at the very end, when the packet leaves POSTROUTING or INPUT, and counts it as insert_failed.
+The typical case is a resolver that sends its A and AAAA queries from one socket to a Service: one is lost, and the lookup takes
+five seconds. conntrack drops the packet at the end of POSTROUTING or INPUT and counts it as insert_failed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BEFORE = "insert_failed before"
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     if packet.protocol != "UDP":
         return None
-    # How far the counter was before: whatever is dropped later can be told from that.
+    # The counter's value at the start, to compare with its value after a drop.
     before = context.since[BEFORE] if BEFORE in context.since else _counted(context)
     if before is not None:
         context.since[BEFORE] = before
@@ -38,20 +38,20 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         key=(ends.dst, ends.dport),
         cause=(
             f"{'Two' if grown else 'Most likely two'} datagrams from {format_endpoint(ends.src, ends.sport)} to"
-            f" {format_endpoint(ends.dst, ends.dport)} came at once: each was translated by the rules, only one of their"
-            " connections could be entered, and conntrack dropped the other."
+            f" {format_endpoint(ends.dst, ends.dport)} arrived at the same time: the rules translated each of them, but"
+            " conntrack could insert only one connection and dropped the other."
         ),
         proofs=(packet_proof(packet), counter) if now is not None and before is not None else (packet_proof(packet),),
         check="`conntrack -S`: insert_failed grows with each of them. A resolver's answers then take five seconds.",
         cure=(
             "For DNS: options use-vc, single-request-reopen or single-request in resolv.conf, or NodeLocal DNSCache, which"
-            " asks by TCP."
+            " uses TCP."
         ),
         certain=grown,
     )
 
 
 def _counted(context: FindingContext) -> int | None:
-    """insert_failed since boot; None where it was not read."""
+    """Returns insert_failed since boot; None = not read."""
     counted: dict[str, int] = answered(context.node.conntrack_counters, {})
     return counted.get("insert_failed")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List and watch over HTTP, with nothing but Python's own http.client: what client-go calls a reflector asks for.
+"""Lists and watches API objects over HTTP with http.client, like the reflector of client-go.
 
-Source of the rules: "API Concepts" of the Kubernetes documentation: lists in pages with `continue`, watches from the list's
+Source of the protocol: "API Concepts" of the Kubernetes documentation: lists in pages with `continue`, watches from the list's
 resourceVersion, bookmarks, and 410 Gone when a version is too old.
 """
 
@@ -20,24 +20,24 @@ from urllib.parse import urlencode
 from tracer.kube.kubeconfig import ApiAccess
 
 PAGE = 500
-"""Objects a page of a list."""
+"""Objects per page of a list."""
 WATCH_SECONDS = 300
-"""The server ends a watch after so long, and it is begun again."""
+"""Time after which the server ends a watch, s. Then it is started again."""
 SILENCE_SECONDS = WATCH_SECONDS + 30
 ANSWER_SECONDS = 15
 MOST_PAGE, MOST_LIST, MOST_LINE = 64 << 20, 512 << 20, 8 << 20
-"""Bytes of a page of a list, of all its pages, and of one event of a watch. etcd takes no object larger than 1.5 MB."""
+"""Maximum size of a page of a list, of all its pages, and of one watch event, bytes. etcd limits an object to 1.5 MB."""
 _KEEPALIVE = (
     ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
     ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 20),
     ((socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), 10),
     ((socket.IPPROTO_TCP, socket.TCP_KEEPCNT), 3),
 )
-"""A server that vanishes without a word is noticed within a minute, though a watch may be silent for longer."""
+"""TCP keepalive. It detects a dead server within a minute, even if a watch has no events for longer."""
 
 
 class RequestRefused(Exception):
-    """The server answered, but not with what was asked for. status: of HTTP, or of the Status object in a watch."""
+    """The server refused a request. status: the HTTP status, or that of the Status object in a watch."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -45,12 +45,18 @@ class RequestRefused(Exception):
 
 
 class ResponseTooLarge(ValueError):
-    """The server sends more than there can be of what was asked for."""
+    """The response is larger than any valid one."""
 
 
 @dataclass(frozen=True)
 class ApiResource:
-    """A collection. kind: of its objects. path: below the server's URL. selector: a field selector, "" for all."""
+    """A collection of objects.
+
+    Attributes:
+        kind: The kind of its objects.
+        path: Path below the server's URL.
+        selector: A field selector; "" = all objects.
+    """
 
     kind: str
     path: str
@@ -65,12 +71,12 @@ NODES = ApiResource("Node", "/api/v1/nodes")
 
 
 def pods_of(node: str) -> ApiResource:
-    """The pods of one node."""
+    """Returns the collection of the pods of one node."""
     return ApiResource("Pod", "/api/v1/pods", f"spec.nodeName={node}")
 
 
 class ApiClient:
-    """One connection at a time to one API server. Errors of the network are OSError or http.client.HTTPException."""
+    """A client with one connection at a time to one API server. Network errors are OSError or http.client.HTTPException."""
 
     def __init__(self, access: ApiAccess, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._access, self._seconds = access, answer_seconds
@@ -79,7 +85,7 @@ class ApiClient:
         self._ended = False
 
     def interrupt(self) -> None:
-        """Ends what is under way, for good; the thread that waits for an answer gets an OSError. For another thread."""
+        """Ends the current request and all later ones. Called from another thread; the waiting thread gets an OSError."""
         self._ended = True
         stream = self._stream
         if stream:
@@ -87,8 +93,11 @@ class ApiClient:
                 stream.shutdown(socket.SHUT_RDWR)
 
     def list(self, resource: ApiResource) -> tuple[list[dict[str, Any]], str]:
-        """All objects, and the version to watch from. Raises RequestRefused, ResponseTooLarge, OSError, HTTPException,
-        ValueError."""
+        """Returns all objects and the resourceVersion for a watch.
+
+        Raises:
+            RequestRefused, ResponseTooLarge, OSError, HTTPException, ValueError: The list failed.
+        """
         items: list[dict[str, Any]] = []
         length = 0
         query: dict[str, str] = {"limit": str(PAGE)}
@@ -109,10 +118,10 @@ class ApiClient:
             query["continue"] = meta["continue"]
 
     def watch(self, resource: ApiResource, version: str) -> Iterator[tuple[str, Any]]:
-        """(ADDED / MODIFIED / DELETED / BOOKMARK, object) until the server ends it. Raises as list does; 410 as RequestRefused.
+        """Yields (ADDED / MODIFIED / DELETED / BOOKMARK, object) until the server ends the watch.
 
-        An object is whatever the server sent, of any type. The server has agreed when this returns; what goes wrong later is
-        raised by the iterator.
+        The object can be of any type, as sent by the server. When this method returns, the server has accepted the watch. The
+        iterator raises later errors: the same as `list`, and RequestRefused for 410.
         """
         query = {
             "watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS),
@@ -132,7 +141,7 @@ class ApiClient:
         self._connection = connection
         headers = {"Accept": "application/json", "User-Agent": "k8snet-trace", **access.headers()}
         connection.request("GET", f"{access.path}{resource.path}?{urlencode(query)}", headers=headers)
-        # http.client forgets the socket of a connection that the server means to close.
+        # http.client drops its reference to the socket if the server announces to close the connection.
         self._stream = stream = connection.sock
         if self._ended:
             raise OSError("interrupted")
@@ -147,7 +156,7 @@ class ApiClient:
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
-    """One JSON object a line."""
+    """Yields the events of a watch: one JSON object per line."""
     while line := response.readline(MOST_LINE + 1):
         if len(line) > MOST_LINE:
             raise ResponseTooLarge(f"an event of more than {MOST_LINE >> 20} MB")
@@ -156,13 +165,13 @@ def _events(response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
         event = _object(line)
         body = event.get("object")
         if event.get("type") == "ERROR":
-            told = body if isinstance(body, dict) else {}
-            raise RequestRefused(_status(told.get("code")), str(told.get("message", "watch failed")))
+            status = body if isinstance(body, dict) else {}
+            raise RequestRefused(_status(status.get("code")), str(status.get("message", "watch failed")))
         yield str(event.get("type")), body
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """A JSON object. Raises ValueError for anything else, and for one that is nested too deep."""
+    """Parses a JSON object. Raises ValueError for anything else, and for an object that is nested too deep."""
     try:
         found = json.loads(text)
     except RecursionError as e:
@@ -177,7 +186,7 @@ def _status(code: object) -> int:
 
 
 class _Tls(http.client.HTTPSConnection):
-    """With the name that the kubeconfig wants the certificate to have, if it names one."""
+    """An HTTPS connection that verifies the certificate for the kubeconfig's tls-server-name, if there is one."""
 
     def __init__(self, access: ApiAccess, seconds: float) -> None:
         super().__init__(access.host, access.port, timeout=seconds, context=access.context)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes into a packet whose the rules and rewrites are that it met, and who its ends are."""
+"""Sets the owners of a packet's rules, rewrites and endpoints."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
 
 
 def attribute(packet: Packet, cluster: ClusterView) -> None:
-    """Sets the owners of the packet's hops and ends."""
+    """Sets the owners of the packet's hops and endpoints."""
     protocol = packet.protocol.lower()
     ends = packet.endpoints
     asked = cluster.service_at(ends.dst, ends.dport, protocol)
     service = asked[0].owner(asked[1]) if asked else None
-    trail = MarkTracker(cluster, service)
+    marks = MarkTracker(cluster, service)
     hops: list[Hop] = []
     for hop in packet.hops:
         owner = None
@@ -34,28 +34,28 @@ def attribute(packet: Packet, cluster: ClusterView) -> None:
             if hop.verdict == "REJECT":
                 owner = without_real_server(owner, server.protocol, cluster)
         if hop.rule_trace and not hop.clone:
-            # What conntrack repeats was decided by an earlier packet, with the marks of that one.
-            of = MarkTracker(cluster, service) if hop.from_conntrack else trail
+            # A translation from conntrack was decided by an earlier packet, with the marks of that packet.
+            of = MarkTracker(cluster, service) if hop.from_conntrack else marks
             owners = of.table(hop.rule_trace.hits, hop.rule_trace.ruleset or EMPTY)
             decision = hop.rule_trace.decision
-            # A rule whose match threw a malformed packet away did not do what its owner wrote it for.
+            # A rule that dropped a malformed packet in a match (hotdrop) did not act for its owner.
             owner = owners[-1] if owners and decision and not decision.hotdrop else None
-        hops.append(evolve(hop, owner=_came_as(owner, hop, packet, cluster)) if owner else hop)
+        hops.append(evolve(hop, owner=_with_service_detail(owner, hop, packet, cluster)) if owner else hop)
     for at, hop in enumerate(hops):
         if hop.nat and not hop.nat.kind.startswith("reverse"):
             owner = hop.owner or _decided_nearby(hops, at) or owner_of_rewrite(hop.nat, protocol, cluster)
             if owner:
-                hops[at] = evolve(hop, owner=_leading(owner, hop.nat.after.dst, cluster))
+                hops[at] = evolve(hop, owner=_with_target(owner, hop.nat.after.dst, cluster))
     packet.hops = hops
     packet.src_owner = end_of(ends.src, ends.sport, protocol, cluster)
     packet.dst_owner = end_of(ends.dst, ends.dport, protocol, cluster)
     if packet.dst_owner.kind == "Pod" and packet.dst_owner.detail.startswith("hostPort"):
         packet.dst_owner = _host_port(packet, packet.dst_owner, cluster)
     if packet.src_owner.kind == "Service" and packet.netns == "node" and packet.hops and packet.hops[0].hook == "OUTPUT":
-        # Asking itself for a cluster IP of kube-ipvs0, it does so from that very address.
+        # A node that connects to a cluster IP on its own kube-ipvs0 uses that address as the source, too.
         packet.src_owner = Owner("Node", name=cluster.store.node, detail=f"from {ends.src}", evidence="the node sent it")
     if packet.netns != "node" and ends.dst.startswith(("127.", "::1")):
-        # Every namespace has a loopback of its own.
+        # Every namespace has its own loopback.
         packet.src_owner = packet.dst_owner = UNKNOWN
     if packet.src_owner == UNKNOWN:
         packet.src_owner = _in_namespace(packet.netns)
@@ -65,7 +65,7 @@ def attribute(packet: Packet, cluster: ClusterView) -> None:
 
 
 def _host_port(packet: Packet, pod: Owner, cluster: ClusterView) -> Owner:
-    """The pod that has this hostPort, unless the packet went elsewhere: the port is a Service's too, or somebody else's."""
+    """Returns the pod with this hostPort, or the actual receiver if the packet went elsewhere."""
     asked = packet.endpoints.dst, packet.endpoints.dport
     for hop in packet.hops:
         owner, nat = hop.owner, hop.nat
@@ -82,14 +82,14 @@ def _host_port(packet: Packet, pod: Owner, cluster: ClusterView) -> Owner:
 
 
 def _in_namespace(netns: str) -> Owner:
-    """Somebody in a namespace that is not the node's: a pod, but which one is not known."""
+    """The owner of an address in another namespace than the node's: an unknown pod."""
     if netns in ("", "node"):
         return UNKNOWN
     return replace(UNKNOWN, detail=f"in network namespace {netns}", evidence="network namespace")
 
 
 def _by_connection(packet: Packet, cluster: ClusterView) -> Owner | None:
-    """What conntrack tells of an address that nobody else knows: who answers in its place."""
+    """The owner of an unknown address from conntrack: the endpoint that answers in its place."""
     flow = packet.flow
     if not flow or flow.is_reply or (flow.reply.src, flow.reply.sport) == (flow.orig.dst, flow.orig.dport):
         return None
@@ -98,7 +98,7 @@ def _by_connection(packet: Packet, cluster: ClusterView) -> Owner | None:
 
 
 def _decided_nearby(hops: list[Hop], at: int) -> Owner | None:
-    """The owner of the rule that made this rewrite: the one that decided so in the same hook's nat table or chain."""
+    """The owner of the rule that made this rewrite: the deciding rule of the same hook's nat table or chain."""
     hop = hops[at]
     for other in (*reversed(hops[:at]), *hops[at + 1 :]):
         if (other.hook, other.netns, other.clone) == (hop.hook, hop.netns, hop.clone) and other.owner and other.rule_trace:
@@ -109,8 +109,8 @@ def _decided_nearby(hops: list[Hop], at: int) -> Owner | None:
     return None
 
 
-def _came_as(owner: Owner, hop: Hop, packet: Packet, cluster: ClusterView) -> Owner:
-    """With what the packet took the Service for, where the rules on its way did not show it: by its address, or its port."""
+def _with_service_detail(owner: Owner, hop: Hop, packet: Packet, cluster: ClusterView) -> Owner:
+    """Adds to a Service how the packet addressed it (cluster IP, NodePort), if the rules on its path did not show it."""
     trace = hop.rule_trace
     if owner.kind != "Service" or owner.detail or not trace or not trace.decision or hop.hook not in ("PREROUTING", "OUTPUT"):
         return owner
@@ -122,8 +122,8 @@ def _came_as(owner: Owner, hop: Hop, packet: Packet, cluster: ClusterView) -> Ow
     return replace(owner, detail=f"NodePort {before.dport}") if by_port else owner
 
 
-def _leading(owner: Owner, address: str, cluster: ClusterView) -> Owner:
-    """With where it leads, which a rule of several targets leaves open and the rewrite shows."""
+def _with_target(owner: Owner, address: str, cluster: ClusterView) -> Owner:
+    """Adds to a Service its target from the rewrite, because a rule with several targets does not show it."""
     if owner.kind != "Service" or owner.target:
         return owner
     return replace(owner, target=cluster.leads_to(address))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that owners are found with: the objects of the API, and what the node itself tells without it."""
+"""The data for finding owners: the objects of the API, and the node's own data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_REMEMBERED, MOST_RULESETS, MOST_WALKS = 20_000, 16, 4_000
 
 
 class OwnerCache:
-    """Owners of rules that were asked for before; forgotten when the objects change, or a ruleset goes. Keeps no ruleset."""
+    """Cache of owners. It is cleared when the objects change or a ruleset is deleted. Keeps no reference to a ruleset."""
 
     def __init__(self) -> None:
         self._version = -1
@@ -26,7 +26,7 @@ class OwnerCache:
         self._traces: dict[Hashable, tuple[object, object]] = {}
 
     def get(self, rule: Rule, ruleset: Ruleset, version: int) -> Owner | None:
-        """The owner as it was found in this very ruleset, by objects of this version."""
+        """Returns the cached owner of a rule in this ruleset, for this version of the objects; None = not cached."""
         known = self._rulesets.get(id(ruleset))
         if version != self._version or (known and known() is not ruleset):
             self._forget(version)
@@ -39,7 +39,10 @@ class OwnerCache:
         self._owners[id(ruleset), rule] = owner
 
     def get_trace(self, hits: object, ruleset: Ruleset, before: Hashable, version: int) -> Any:
-        """What was remembered of a walk, which is known by its very visits; None if nothing was. before: what it began with."""
+        """Returns the cached result for a rule trace, found by the identity of its hits; None = not cached.
+
+        before: the state before the rule trace.
+        """
         found = self._traces.get((id(hits), id(ruleset), before)) if version == self._version else None
         known = self._rulesets.get(id(ruleset))
         return found[1] if found and known and known() is ruleset else None
@@ -47,7 +50,7 @@ class OwnerCache:
     def put_trace(self, hits: object, ruleset: Ruleset, before: Hashable, told: object) -> None:
         if len(self._traces) >= MOST_WALKS:
             self._traces.clear()
-        # The visits are kept, so that no other's can get their place in memory.
+        # The hits are kept, so that no other object can get their id.
         self._rulesets.setdefault(id(ruleset), ref(ruleset))
         self._traces[id(hits), id(ruleset), before] = hits, told
 
@@ -60,9 +63,13 @@ class OwnerCache:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """store: the API's objects, empty without one. sandboxes: libcni's result cache. local: this node's own addresses.
+    """The data for finding owners.
 
-    ipvs: those of them that are Services', on kube-ipvs0.
+    Attributes:
+        store: The API's objects; empty without API.
+        sandboxes: libcni's result cache.
+        local: This node's addresses.
+        ipvs: The Service addresses on kube-ipvs0.
     """
 
     store: ObjectStore = field(default_factory=ObjectStore)
@@ -72,22 +79,22 @@ class ClusterView:
     cache: OwnerCache = field(default_factory=OwnerCache, compare=False, repr=False)
 
     def is_local(self, address: str) -> bool:
-        """Whether it is an address of this node itself."""
+        """Whether it is an address of this node."""
         node = self.store.this_node()
         return address in self.local or address.startswith("127.") or bool(node and address in node.addresses)
 
     def pod_at(self, address: str) -> tuple[str, str, str] | None:
-        """(namespace, name, node) of the pod at this address; None when nobody knows, or libcni and the API disagree."""
-        sandbox, told = self.sandboxes.at(address), self.store.pod_at(address)
-        if sandbox and told and (sandbox.namespace, sandbox.name) != told[:2]:
+        """Returns (namespace, name, node) of the pod at this address; None = not known, or libcni and the API disagree."""
+        sandbox, by_api = self.sandboxes.at(address), self.store.pod_at(address)
+        if sandbox and by_api and (sandbox.namespace, sandbox.name) != by_api[:2]:
             return None
         if sandbox:
             found = self.store.pods.one((sandbox.namespace, sandbox.name))
             return sandbox.namespace, sandbox.name, (found.node if found else "") or self.store.node
-        return told
+        return by_api
 
     def leads_to(self, address: str) -> str:
-        """What is at the other end of a DNAT: "pod default/web-a (node-1)", "node node-1", "" when nobody knows."""
+        """Returns the target of a DNAT: "pod default/web-a (node-1)", "node node-1"; "" = not known."""
         pod = self.pod_at(address)
         if pod:
             return pod_text(*pod)
@@ -95,9 +102,9 @@ class ClusterView:
         return f"node {node.name}" if node else ""
 
     def service_at(self, address: str, port: int, protocol: str) -> tuple[ServicePort, str] | None:
-        """The service port that answers at this address, and as what: "cluster IP", "NodePort 30285" ...
+        """Returns the service port at this address, and the kind of the address: "cluster IP", "NodePort 30285" ...
 
-        A NodePort is meant only where the address is this node's own.
+        A NodePort counts only at an address of a node.
         """
         found = self.store.by_address.one((address, port, protocol))
         if found:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that kube-proxy and portmap make for their chains, computed from what they are made of, and read back.
+"""Computes and parses the chain names of kube-proxy and portmap.
 
 Source: kube-proxy's pkg/proxy/iptables/proxier.go (portProtoHash, servicePortEndpointChainName), pkg/proxy/nftables/proxier.go
-(hashAndTruncate), and the CNI plugins' plugins/meta/portmap/utils.go (formatChainName). Recomputed on real dumps of 1.20,
-1.30 and 1.36: every chain's name came out.
+(hashAndTruncate), and the CNI plugins' plugins/meta/portmap/utils.go (formatChainName). Checked on real dumps of 1.20, 1.30
+and 1.36: every chain name was computed correctly.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ NFTABLES_CHAIN = re.compile(
 
 @dataclass(frozen=True)
 class NftChainName:
-    """What a chain's name of the nftables mode tells. kind: "service", "local", "external", "firewall", "endpoint", "affinity".
+    """The parts of a chain name of the nftables mode.
 
-    address, endpoint_port: of an endpoint, "" and 0 elsewhere. An IPv6 address is written with colons again.
+    Attributes:
+        kind: "service", "local", "external", "firewall", "endpoint" or "affinity".
+        address: The endpoint's address, IPv6 with colons; "" = no endpoint.
+        endpoint_port: The endpoint's port; 0 = no endpoint.
     """
 
     kind: str
@@ -42,7 +45,7 @@ _PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 
 
 def _hash(text: str, length: int) -> str:
-    """The first characters, a multiple of 8, of the SHA-256 in base 32; ten bits at a time, for b32encode is slow."""
+    """Returns the first characters (a multiple of 8) of the SHA-256 in base 32. Takes ten bits at a time: b32encode is slow."""
     bits = length * 5
     number = int.from_bytes(hashlib.sha256(encoded(text)).digest()[: bits // 8], "big")
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(bits - 10, -1, -10)])
@@ -59,12 +62,12 @@ def endpoint_hash(label: str, protocol: str, address: str, port: int) -> str:
 
 
 def nftables_name(source: str) -> str:
-    """What follows the kind in a chain's name of the nftables mode; source: ns/name/proto/port[__IP/port]."""
+    """Returns the part after the kind in a chain name of the nftables mode; source: ns/name/proto/port[__IP/port]."""
     return f"{_hash(source, 8)}-{source}"
 
 
 def read_nftables_name(chain: str) -> NftChainName | None:
-    """What the chain's name tells; None when it is no such name, or its hash does not agree with the rest."""
+    """Parses a chain name; None = not such a name, or its hash does not match the rest."""
     match = NFTABLES_CHAIN.fullmatch(chain)
     if not match or _hash(match["source"], 8) != match["hash"]:
         return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the Kubernetes API answers here, and what it lets this account see: facts for `k8snet-trace doctor`.
+"""Checks of `doctor`: whether the Kubernetes API answers, and which objects this account may list.
 
-A run asks the same, but never waits for it; the doctor does, some seconds at most for each collection.
+A run sends the same requests without waiting for the answers. The doctor waits some seconds for each collection.
 """
 
 from __future__ import annotations
@@ -22,11 +22,18 @@ from tracer.node import addresses
 SECONDS = 5.0
 SUBJECT = "Kubernetes API"
 
-_ALONE = "names come from rules alone"
+_ALONE = "names come from rules only"
 
 
 def gather(path: str | None = None, find: Callable[[str | None], ApiAccess | None] = kubeconfig.find) -> Iterator[CheckResult]:
-    """path: of --kubeconfig, None for the usual places. The status is 1 where a run with these objects loses some names."""
+    """Yields the results.
+
+    The status of a result is 1 if a run would lack some names.
+
+    Args:
+        path: The file of --kubeconfig; None = the usual places.
+        find: Finds the API server; replaced by tests.
+    """
     try:
         access = find(path)
     except NoObjects as e:
@@ -39,7 +46,7 @@ def gather(path: str | None = None, find: Callable[[str | None], ApiAccess | Non
 
 
 def ask(access: ApiAccess, seconds: float = SECONDS) -> Iterator[CheckResult]:
-    """What it says: one fact for the API, one for which node this is."""
+    """Sends the requests. Yields one result for the API and one for this node's name."""
     where = f"{access.scheme}://{access.host}:{access.port}" + (f" by {access.source}" if access.source else "")
     where += ", its certificate not checked (insecure-skip-tls-verify)" if access.unchecked else ""
     asker, store, counted, lost = ApiClient(access, seconds), ObjectStore(), [], []
@@ -66,12 +73,12 @@ def ask(access: ApiAccess, seconds: float = SECONDS) -> Iterator[CheckResult]:
     yield CheckResult(SUBJECT, "degraded" if lost else "ok", text, int(bool(lost)))
     if not name:
         yield CheckResult(
-            "this node", "degraded", "cannot be told from the API's nodes: set NODE_NAME to have its pods named", 1
+            "this node", "degraded", "not found among the API's nodes: set NODE_NAME to get the names of its pods", 1
         )
 
 
 def _list(asker: ApiClient, resources: tuple[ApiResource, ...]) -> tuple[ApiResource, list[dict[str, Any]]]:
-    """The first collection that this cluster has, and what is in it. Raises as Client.list does."""
+    """Returns the first collection that this cluster has, and its objects. Raises the errors of ApiClient.list."""
     for resource in resources[:-1]:
         try:
             return resource, asker.list(resource)[0]
@@ -82,5 +89,5 @@ def _list(asker: ApiClient, resources: tuple[ApiResource, ...]) -> tuple[ApiReso
 
 
 def _refusal(e: RequestRefused) -> str:
-    words = {401: "the account is not known, or its token has expired", 403: "the account may not list them"}
-    return f"{words.get(e.status, 'refused')} ({e.status})"
+    texts = {401: "the account is unknown, or its token has expired", 403: "the account is not allowed to list them"}
+    return f"{texts.get(e.status, 'refused')} ({e.status})"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod a container id belongs to, from libcni's result cache: no API and no container runtime is asked.
+"""Finds the pod of a container id in libcni's result cache, without the API and without the container runtime.
 
-libcni (of containerd, CRI-O, podman) writes a file NETWORK-CONTAINERID-INTERFACE for each container it has connected, JSON of
-kind cniCacheV1, with the pod's namespace and name among the arguments. Source: containernetworking/cni, libcni/api.go.
+libcni (of containerd, CRI-O, podman) writes a file NETWORK-CONTAINERID-INTERFACE for each connected container: JSON of kind
+cniCacheV1 with the pod's namespace and name in its arguments. Source: containernetworking/cni, libcni/api.go.
 """
 
 from __future__ import annotations
@@ -24,16 +24,21 @@ from tracer.util.multidict import MultiIndex
 
 DIRECTORIES = ("/var/lib/cni/results", "/var/lib/cni/cache/results")
 
-LOOK_SECONDS = 1.0
-"""libcni writes its file after the plugin has written its rules, so a first look can come too early."""
+SCAN_INTERVAL_SECONDS = 1.0
+"""Minimum time between two scans, s. libcni writes its file after the plugin's rules, so a first scan can be too early."""
 
 MOST_FILES = 10_000
-"""Files that are read; a node has some hundreds."""
+"""Maximum number of files that are read. A node has some hundreds."""
 
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A pod's network as a CNI plugin made it. container: the id of the pod's sandbox. addresses: without their prefix."""
+    """A pod's network as a CNI plugin made it.
+
+    Attributes:
+        container: The id of the pod's sandbox.
+        addresses: The pod's addresses, without prefix length.
+    """
 
     container: str
     network: str
@@ -44,19 +49,19 @@ class Sandbox:
 
 
 class CniCache:
-    """The result cache in memory; a container that is not in it makes it look again, but not more often than LOOK_SECONDS.
+    """The result cache in memory. All queries are dictionary look-ups.
 
-    All questions are dictionary look-ups.
+    A miss scans the directories again, at most once in SCAN_INTERVAL_SECONDS.
     """
 
     def __init__(self, directories: tuple[Path, ...] | None = None) -> None:
-        """directories: None for the node's."""
+        """Scans the directories. directories: None = those of the node."""
         self._directories = tuple(map(of_node, DIRECTORIES)) if directories is None else directories
         self._files: dict[Path, Sandbox | None] = {}
-        self._looked = 0.0
+        self._last_scan = 0.0
         self.left_out = False
         """Whether there were more than MOST_FILES."""
-        self._look()
+        self._scan()
 
     def of(self, container: str) -> Sandbox | None:
         return self._one(("id", container))
@@ -65,19 +70,19 @@ class CniCache:
         return self._one(("chain", chain))
 
     def at(self, address: str) -> Sandbox | None:
-        """Who has the address. Two files of one address are no answer: the older may be left from a pod that is gone."""
+        """Returns the sandbox with this address. None if two files have it: one may be left over from a deleted pod."""
         return self._one(("address", address))
 
     def host_port(self, port: int, protocol: str) -> tuple[Sandbox, ...]:
-        """Whose host port it is."""
+        """Returns the sandboxes with this host port."""
         return self._find(("host port", f"{port}/{protocol}"))
 
     def addresses(self, namespace: str, name: str) -> list[str]:
-        """The addresses of a pod's network."""
+        """Returns the addresses of a pod."""
         return [a for s in self._find(("pod", f"{namespace}/{name}")) for a in s.addresses]
 
     def every(self) -> list[Sandbox]:
-        """All that the cache has, as of the last look."""
+        """Returns all sandboxes, as of the last scan."""
         return [s for s in self._files.values() if s]
 
     def _one(self, key: tuple[str, str]) -> Sandbox | None:
@@ -86,14 +91,14 @@ class CniCache:
 
     def _find(self, key: tuple[str, str]) -> tuple[Sandbox, ...]:
         found = self._by.all(key)
-        if not found and self._directories and time.monotonic() - self._looked > LOOK_SECONDS:
-            self._look()
+        if not found and self._directories and time.monotonic() - self._last_scan > SCAN_INTERVAL_SECONDS:
+            self._scan()
             found = self._by.all(key)
         return found
 
-    def _look(self) -> None:
-        """Reads the files that are new, and forgets those that are gone."""
-        self._looked = time.monotonic()
+    def _scan(self) -> None:
+        """Reads new files and removes the entries of deleted ones."""
+        self._last_scan = time.monotonic()
         there: list[Path] = []
         for directory in self._directories:
             with suppress(OSError):
@@ -118,30 +123,30 @@ class CniCache:
 
 
 def read(path: Path) -> Sandbox | None:
-    """One file of the cache; None when it is none, names no pod, or others than root may have written it."""
+    """Reads one file of the cache; None = not a cache file, without pod, or writable by others than root."""
     try:
         body = json.loads(untrusted_file.read(path, owners=untrusted_file.ours()))
         if body.get("kind") != "cniCacheV1":
             return None
-        args = {_word(name): value for name, value in body.get("cniArgs") or ()}
+        args = {_string(name): value for name, value in body.get("cniArgs") or ()}
         ips = (body.get("result") or {}).get("ips") or ()
         mappings = (body.get("capabilityArgs") or {}).get("portMappings") or ()
         ports = tuple(map(_port, mappings))
-        addresses = tuple(_word(ip["address"]).partition("/")[0] for ip in ips)
+        addresses = tuple(_string(ip["address"]).partition("/")[0] for ip in ips)
         names = (body["containerId"], body["networkName"], args["K8S_POD_NAMESPACE"], args["K8S_POD_NAME"])
-        container, network, namespace, name = map(_word, names)
+        container, network, namespace, name = map(_string, names)
         return Sandbox(container, network, namespace, name, addresses, ports)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
 
 
 def _port(mapping: Any) -> HostPort:
-    protocol, address = _word(mapping.get("protocol", "tcp")), _word(mapping.get("hostIP", ""))
+    protocol, address = _string(mapping.get("protocol", "tcp")), _string(mapping.get("hostIP", ""))
     return HostPort(int(mapping["hostPort"]), int(mapping["containerPort"]), protocol.lower(), address)
 
 
-def _word(value: Any) -> str:
-    """A string, as it is. Raises TypeError for anything else."""
+def _string(value: Any) -> str:
+    """Returns a string unchanged. Raises TypeError for any other type."""
     if not isinstance(value, str):
         raise TypeError(value)
     return value

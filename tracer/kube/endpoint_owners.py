@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is at an address: a Service, a pod, a node, somebody outside; and whose a rewrite is that no rule was seen to make."""
+"""Finds the owner of an address (a Service, a pod, a node, external), and of a rewrite without an observed rule."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from tracer.model.packet import Nat
 
 
 def end_of(address: str, port: int, protocol: str, cluster: ClusterView) -> Owner:
-    """Who is at this address and port; protocol: "tcp", "udp", "sctp" in lower case, anything else has no Service.
+    """Returns the owner of an address and port.
 
-    Unknown where nothing says it: without the API, whoever is not on this node; a port that is a Service's NodePort and a
-    pod's hostPort at once is the node's, and both are named.
+    Without the API, addresses outside of this node are unknown. A port that is both a Service's NodePort and a pod's hostPort
+    belongs to the node, with both names.
+
+    Args:
+        protocol: "tcp", "udp" or "sctp"; any other protocol has no Service.
     """
     store = cluster.store
-    # In ipvs mode the cluster IPs are addresses of the node too.
+    # In ipvs mode the cluster IPs are also addresses of the node.
     local = cluster.is_local(address) and not store.by_service_ip.all(address) and address not in cluster.ipvs
     service, pod = cluster.service_at(address, port, protocol), _host_port(port, protocol, cluster) if local else None
     if service and pod:
@@ -34,19 +37,19 @@ def end_of(address: str, port: int, protocol: str, cluster: ClusterView) -> Owne
     if node or local:
         return Owner("Node", name=node.name if node else store.node, evidence="address")
     if address in cluster.ipvs:
-        return Owner("unknown", detail="a Service's, for it is an address of kube-ipvs0", evidence="netlink")
+        return Owner("unknown", detail="a Service's, because it is an address of kube-ipvs0", evidence="netlink")
     return _elsewhere(address, cluster)
 
 
 def both(way: str, service: str, pod: Owner, cluster: ClusterView, evidence: str) -> Owner:
-    """The node, at a port that is a Service's (way: "NodePort 30285") and a pod's hostPort at once."""
+    """Returns the node as the owner of a port that is both a Service's (way: "NodePort 30285") and a pod's hostPort."""
     return Owner(
         "Node", name=cluster.store.node, detail=f"{way} of {service} and {pod.detail} of {pod.label}", evidence=evidence
     )
 
 
 def _host_port(port: int, protocol: str, cluster: ClusterView) -> Owner | None:
-    """The pod that has this host port of this node."""
+    """Returns the pod with this host port on this node."""
     sandboxes = cluster.sandboxes.host_port(port, protocol)
     if len(sandboxes) == 1:
         only = sandboxes[0]
@@ -56,7 +59,7 @@ def _host_port(port: int, protocol: str, cluster: ClusterView) -> Owner | None:
 
 
 def _elsewhere(address: str, cluster: ClusterView) -> Owner:
-    """Outside of the cluster, if the cluster is known; an address of a pod network that no pod has is nobody's."""
+    """Returns "external" if the cluster is known; "unknown" for an unused address of a pod network."""
     node = cluster.store.node_of_network(address)
     if node:
         return Owner("unknown", detail=f"in podCIDR of {node.name}", evidence="API: podCIDR")
@@ -64,9 +67,9 @@ def _elsewhere(address: str, cluster: ClusterView) -> Owner:
 
 
 def owner_of_rewrite(nat: Nat, protocol: str, cluster: ClusterView) -> Owner | None:
-    """Whose a DNAT is by its addresses alone: the Service at the old one, if it has an endpoint at the new one; or a hostPort.
+    """Returns the owner of a DNAT from its addresses alone: a Service with an endpoint at the new address, or a hostPort.
 
-    None for any other rewrite, and when both would fit.
+    None for any other rewrite, and if both match.
     """
     if nat.kind != "DNAT":
         return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renews the filter of the running probes as soon as the API tells of a change, also while packets are being explained.
+"""Renews the filter of the running probes when the API reports a change, also while packets are being explained.
 
-Packets of one turn are explained by the same objects: the store does not change until the turn is over, which may take minutes
-when packets come faster than they are explained. The probes cannot wait for that: what a changed Service gets meanwhile would
-pass unseen. So each change is applied at once to a second store, in the thread that brought it, and the probes get its filter.
+All packets of a batch are explained with the same objects, so the store does not change until the end of the batch. That may
+take minutes if packets come faster than they are explained. The probes cannot wait: they would miss packets of a changed
+Service. So the thread that receives a change applies it at once to a second store, and the probes get the filter of that store.
 """
 
 from __future__ import annotations
@@ -22,13 +22,19 @@ from tracer.kube.store import Change, ObjectStore
 from tracer.model.filter import Filter
 from tracer.util.worker import user_warnings
 
-KEPT = 256
-"""Renewals that wait for their turn, and those that packets are still matched with; the oldest go first, and are counted."""
+KEPT_RENEWALS = 256
+"""Maximum number of pending renewals, and of renewals that packets are still matched with. The oldest is dropped, counted."""
 
 
 @dataclass(frozen=True)
 class RenewedFilter:
-    """since: when the probes began to go by the filter, ns, CLOCK_MONOTONIC; 0 = from the start. ends: what is asked for."""
+    """A filter of the probes.
+
+    Attributes:
+        since: Time from which the probes use it, ns, CLOCK_MONOTONIC; 0 = from the start.
+        ends: The requested endpoints.
+        filter: The filter for the kernel.
+    """
 
     since: int
     ends: frozenset[End]
@@ -36,33 +42,37 @@ class RenewedFilter:
 
 
 class FilterRenewal:
-    """The filter by the newest objects. known: what the packets are explained by; base: the options that name no object."""
+    """Computes the filter from the newest objects.
+
+    Attributes:
+        dropped: Number of dropped renewals.
+    """
 
     def __init__(self, selectors: Selectors, base: Filter, cluster: ClusterView) -> None:
-        self._words, self._base = selectors, base
-        # Its own store, and its own view of the CNI cache: what is asked of the recorded one would be recorded.
-        self._known = ClusterView(ObjectStore(cluster.store.node), CniCache(), cluster.local, cluster.ipvs)
-        self._known.store.on_change(self._renew)
+        self._selectors, self._base = selectors, base
+        # Its own store and CNI cache: queries to the recorded one would be recorded.
+        self._cluster = ClusterView(ObjectStore(cluster.store.node), CniCache(), cluster.local, cluster.ipvs)
+        self._cluster.store.on_change(self._renew)
         cluster.store.on_coming(self._take)
         self._lock = threading.Lock()
         self._write: Callable[[Filter], None] | None = None
-        self._waiting: deque[RenewedFilter] = deque(maxlen=KEPT)
+        self._waiting: deque[RenewedFilter] = deque(maxlen=KEPT_RENEWALS)
         self._newest: RenewedFilter | None = None
         self.dropped = 0
 
     def attach(self, write: Callable[[Filter], None]) -> None:
-        """The probes run: write gives them a filter. They get the newest one."""
+        """Sets the function that gives the running probes a filter, and gives them the newest one."""
         with self._lock:
             self._write = write
         self._renew()
 
     def detach(self) -> None:
-        """The probes are about to end: nothing is written any more when this returns."""
+        """Stops writing before the probes end. When this returns, nothing is written any more."""
         with self._lock:
             self._write = None
 
     def read(self) -> list[RenewedFilter]:
-        """What was renewed since the last call."""
+        """Returns the renewals since the last call."""
         with self._lock:
             found = list(self._waiting)
             self._waiting.clear()
@@ -70,13 +80,13 @@ class FilterRenewal:
 
     @property
     def newest(self) -> Filter | None:
-        """What the probes go by now."""
+        """The current filter of the probes."""
         newest = self._newest
         return newest.filter if newest else None
 
     def _take(self, change: Change) -> None:
         what, kind, bodies = change
-        store = self._known.store
+        store = self._cluster.store
         if what == "named":
             store.node = kind
             self._renew()
@@ -93,9 +103,9 @@ class FilterRenewal:
             if not self._write:
                 return
             try:
-                with self._known.store.still():
-                    ends = selectors.ends(self._words, self._known)
-                    to = selectors.kernel_filter(self._base, ends, self._known)
+                with self._cluster.store.still():
+                    ends = selectors.ends(self._selectors, self._cluster)
+                    to = selectors.kernel_filter(self._base, ends, self._cluster)
                 before = self._newest
                 if before and before.ends == ends and before.filter == to:
                     return
@@ -105,26 +115,26 @@ class FilterRenewal:
                 user_warnings.add_failure("renewing the filter of the probes", e)
                 return
             self._newest = RenewedFilter(time.monotonic_ns() if before else 0, ends, to)
-            self.dropped += len(self._waiting) == KEPT
+            self.dropped += len(self._waiting) == KEPT_RENEWALS
             self._waiting.append(self._newest)
 
 
 class FilterHistory:
-    """What was asked for at which time: a packet is matched with what held when it came, and with what came after."""
+    """The filters by time. A packet is matched with the filter at its own time and with all later ones."""
 
     def __init__(self) -> None:
-        self._kept: deque[RenewedFilter] = deque(maxlen=KEPT)
+        self._kept: deque[RenewedFilter] = deque(maxlen=KEPT_RENEWALS)
         self.dropped = 0
 
     def __bool__(self) -> bool:
         return bool(self._kept)
 
     def add(self, renewed: RenewedFilter) -> None:
-        self.dropped += len(self._kept) == KEPT
+        self.dropped += len(self._kept) == KEPT_RENEWALS
         self._kept.append(renewed)
 
     def at(self, time_ns: int) -> list[frozenset[End]]:
-        """What was asked for at that time (ns, CLOCK_MONOTONIC) and later; the oldest that is kept where that is newer."""
+        """Returns the endpoints requested at that time (ns, CLOCK_MONOTONIC) and later, as far back as they are kept."""
         found: list[frozenset[End]] = []
         for renewed in reversed(self._kept):
             found.append(renewed.ends)
@@ -133,13 +143,13 @@ class FilterHistory:
         return found
 
     def ports(self) -> tuple[int, ...]:
-        """All ports that the filters let pass; () = any port."""
+        """Returns all ports that the filters let pass; () = any port."""
         sets = [renewed.filter.ports for renewed in self._kept]
         return tuple(sorted({port for each in sets for port in each})) if all(sets) else ()
 
 
 def sentence(before: Filter, renewed: RenewedFilter) -> str:
-    """What the user is told of a renewal. before: the filter that held until then."""
+    """Returns the note about a renewal. before: the previous filter."""
     to, wall = renewed.filter, renewed.since + time.time_ns() - time.monotonic_ns()
     state = f"{time.strftime('%H:%M:%S', time.localtime(wall // 10**9))}.{wall // 10**6 % 1000:03d}"
     hosts = [*map(_place, to.hosts)], [*map(_place, before.hosts)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks carry a cause from one table to the next: who set the mark that a later rule acts on, and for whom.
+"""Follows packet marks from table to table, to find which rule set the mark that a later rule tests, and for which owner.
 
-KUBE-MARK-MASQ is jumped to for one Service; the MASQUERADE happens later, in KUBE-POSTROUTING, which names none. The packet is
-what joins them. The same with KUBE-MARK-DROP and KUBE-FIREWALL, and with portmap's chains.
+A rule of one Service jumps to KUBE-MARK-MASQ. The MASQUERADE happens later in KUBE-POSTROUTING, which names no Service. The
+mark of the packet connects both. KUBE-MARK-DROP and KUBE-FIREWALL, and portmap's chains, work in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ EMPTY = Ruleset("", 0, "", {})
 
 @dataclass(frozen=True)
 class _Mark:
-    """A mark set on the packet. chain: that of the rule which set it. owner: for whom, None when it cannot be told (yet)."""
+    """A mark set on the packet.
+
+    Attributes:
+        chain: The chain of the rule that set it.
+        owner: The owner for which it was set; None = not known (yet).
+    """
 
     bits: int
     chain: str
@@ -33,68 +38,66 @@ class _Mark:
 
 
 class MarkTracker:
-    """What one packet met so far. Give it the packet's visits in order, table by table.
-
-    service: the one that answers at the destination it came with, None if none does.
-    """
+    """Tracks the marks of one packet. It needs the packet's rule hits in order, table by table."""
 
     def __init__(self, cluster: ClusterView, service: Owner | None = None) -> None:
-        self._known, self._service = cluster, service
+        self._cluster, self._service = cluster, service
         self._marks: list[_Mark] = []
-        self._met: dict[RuleLocation, Rule] = {}
+        self._seen_rules: dict[RuleLocation, Rule] = {}
         self._chosen: dict[str, Owner] = {}
-        self._sure = True
+        self._is_final = True
 
     def table(self, hits: Sequence[RuleHit], ruleset: Ruleset = EMPTY) -> list[Owner | None]:
-        """The owner of each visit of one walk, causes included; None for a chain's policy.
+        """Returns the owner of each hit of one rule trace, with causes; None for a chain's policy.
 
-        ruleset: what the walk went through; without it, places on the way that no visit shows are known by their chains' names
-        only.
+        Args:
+            hits: The hits of the rule trace.
+            ruleset: Its ruleset. Without it, rules on the path without a hit are known only by their chains' names.
         """
-        # Many packets have the same walk, and with the same marks before it the same comes of it.
-        memory, before = self._known.cache, (self._service, tuple(self._marks))
+        # Many packets have the same rule trace. With the same marks before it, the result is the same.
+        cache, before = self._cluster.cache, (self._service, tuple(self._marks))
         owners: list[Owner | None]
-        told = memory.get_trace(hits, ruleset, before, self._known.store.version)
-        if told:
-            owners, marks = told
+        cached = cache.get_trace(hits, ruleset, before, self._cluster.store.version)
+        if cached:
+            owners, marks = cached
             self._marks = list(marks)
             return owners
-        self._sure = True
+        self._is_final = True
         owners = self._owners_of(hits, ruleset)
-        if self._sure and ruleset is not EMPTY:
-            memory.put_trace(hits, ruleset, before, (owners, tuple(self._marks)))
+        if self._is_final and ruleset is not EMPTY:
+            cache.put_trace(hits, ruleset, before, (owners, tuple(self._marks)))
         return owners
 
     def _owners_of(self, hits: Sequence[RuleHit], ruleset: Ruleset) -> list[Owner | None]:
         owners: list[Owner | None] = []
         opened = len(self._marks)
         led: list[Owner] = []
-        self._met, self._chosen = {}, {}
-        for visit in hits:
-            if visit.rule is None:
+        self._seen_rules, self._chosen = {}, {}
+        for hit in hits:
+            if hit.rule is None:
                 owners.append(None)
                 continue
-            self._met[visit.location] = visit.rule
-            owner = self._owner(visit, visit.rule, ruleset, led)
+            self._seen_rules[hit.location] = hit.rule
+            owner = self._owner(hit, hit.rule, ruleset, led)
             if owner.kind in ("Service", "Pod"):
                 led.append(owner)
                 self._marks[opened:] = [m if m.owner else evolve(m, owner=owner) for m in self._marks[opened:]]
-            elif self._service and asks_for_the_service(visit.rule):
+            elif self._service and asks_for_the_service(hit.rule):
                 led.append(self._service)
-            bits = mark_set(visit.rule)
-            if bits or visit.verdict == "MARK":
-                self._note(bits, visit.rule, led)
-            owners.append(self._with_cause(owner, visit.rule, ruleset))
+            bits = mark_set(hit.rule)
+            if bits or hit.verdict == "MARK":
+                self._add_mark(bits, hit.rule, led)
+            owners.append(self._with_cause(owner, hit.rule, ruleset))
         return owners
 
     def _owner(self, hit: RuleHit, rule: Rule, ruleset: Ruleset, led: list[Owner]) -> Owner:
-        """The rule's owner, with what the way to it tells: as what the packet came to the Service."""
+        """Returns the rule's owner. The path to the rule adds how the packet addressed the Service."""
         owner = self._of(rule, ruleset)
         if hit.element:
-            owner = owner_of_element(hit.element, self._known) or owner
+            owner = owner_of_element(hit.element, self._cluster) or owner
             self._chosen[hit.element.rpartition(" ")[2]] = owner
         elif owner.kind == "program":
-            # A chain for all Services, such as reject-chain: the element that led here was for one.
+            # A chain for all Services, such as reject-chain: the element that led here is for one Service.
             owner = self._chosen.get(rule.chain, owner)
         way = [self._of(r, ruleset) for r in self._places(hit.path[:-1], rule, ruleset)]
         way = [o for o in [*led, *way] if o.kind in ("Service", "Pod")]
@@ -105,23 +108,23 @@ class MarkTracker:
         return owner
 
     def _of(self, rule: Rule, ruleset: Ruleset) -> Owner:
-        found = owner_of(rule, ruleset, self._known)
-        self._sure = self._sure and found.known  # who is not known now may be at the next packet
+        found = owner_of(rule, ruleset, self._cluster)
+        self._is_final = self._is_final and found.known  # an unknown owner may be known for the next packet
         return found
 
     def _places(self, path: tuple[RuleLocation, ...], rule: Rule, ruleset: Ruleset) -> Iterable[Rule]:
-        """The rules on the way, from the base chain down; one that is not known is a bare name."""
+        """Yields the rules on the path, from the base chain down. An unknown rule has only its chain and number."""
         for place in path:
             rules = ruleset.chain(rule.family, rule.table, place.chain)
             if 0 < place.number <= len(rules):
                 yield rules[place.number - 1]
             else:
-                yield self._met.get(place) or Rule(rule.family, rule.table, place.chain, place.number, "")
+                yield self._seen_rules.get(place) or Rule(rule.family, rule.table, place.chain, place.number, "")
 
-    def _note(self, bits: int, rule: Rule, led: list[Owner]) -> None:
+    def _add_mark(self, bits: int, rule: Rule, led: list[Owner]) -> None:
         cleared = rule.chain in marks()
         if not cleared:
-            self._marks.append(_Mark(bits, rule.chain, _with_door(led)))
+            self._marks.append(_Mark(bits, rule.chain, _with_entry_point(led)))
 
     def _with_cause(self, owner: Owner, rule: Rule, ruleset: Ruleset) -> Owner:
         setter = marks().get(rule.chain)
@@ -135,19 +138,20 @@ class MarkTracker:
         return owner
 
 
-def _with_door(led: Sequence[Owner]) -> Owner | None:
-    """For whom a mark was set. The rule that says that there are no local endpoints does not say by what the packet came: those
-    before it do.
+def _with_entry_point(led: Sequence[Owner]) -> Owner | None:
+    """Returns the owner for which a mark was set.
+
+    The rule for missing local endpoints does not show how the packet addressed the Service; the rules before it do.
     """
     last = led[-1] if led else None
     if not last or last.detail != NONE_HERE:
         return last
-    door = next((o.detail for o in led if o.label == last.label and o.detail not in ("", NONE_HERE)), "")
-    return evolve(last, detail=", ".join(filter(None, (door, none_here(door)))))
+    entry_point = next((o.detail for o in led if o.label == last.label and o.detail not in ("", NONE_HERE)), "")
+    return evolve(last, detail=", ".join(filter(None, (entry_point, none_here(entry_point)))))
 
 
 def _bits_of(rule: Rule, ruleset: Ruleset) -> int:
-    """The bits that the rules before it in its chain look at: KUBE-POSTROUTING returns unless the mark is there."""
+    """Returns the mark bits that earlier rules of its chain test: KUBE-POSTROUTING returns if the mark is not set."""
     before = ruleset.chain(rule.family, rule.table, rule.chain)[: rule.number - 1]
     return next((bits for bits in map(mark_tested, before) if bits), 0)
 

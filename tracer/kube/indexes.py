@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which questions the objects of Kubernetes answer: an index for each, and what of an object goes into which."""
+"""The indexes of Kubernetes objects, and the entries that each object has in them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ Entry = tuple[MultiIndex[Any, Any], Hashable, Any]
 
 
 class ObjectIndexes:
-    """Services, endpoints, pods and nodes, found by whatever a packet or a rule shows of them.
+    """Services, endpoints, pods and nodes, indexed by what a packet or a rule shows of them.
 
-    by_address: (address, port, protocol) -> (service port, "cluster IP" / "external IP" / "load balancer IP"). by_node_port and
-    by_health_port: (port, protocol). by_chain: the hash in KUBE-SVC-; by_endpoint_chain: that in KUBE-SEP-. endpoints: of a
-    service port, by (ns/name:port, protocol). by_endpoint: (address, port, protocol) of an endpoint -> the service ports it
-    stands behind.
+    Attributes:
+        by_address: (address, port, protocol) -> (service port, "cluster IP" / "external IP" / "load balancer IP").
+        by_node_port: (port, protocol) -> service port.
+        by_health_port: Health check port -> service port.
+        by_chain: The hash in KUBE-SVC- -> service port.
+        by_endpoint_chain: The hash in KUBE-SEP- -> (service port, endpoint).
+        endpoints: (ns/name:port, protocol) of a service port -> its endpoints.
+        by_endpoint: (address, port, protocol) of an endpoint -> its service ports.
     """
 
     def __init__(self) -> None:
@@ -48,7 +52,7 @@ class ObjectIndexes:
         self.pod_prefixes: MultiIndex[str, int] = MultiIndex()
 
     def pod_entries(self, pod: Pod) -> list[Entry]:
-        """What this pod goes into."""
+        """Returns the index entries of a pod."""
         entries: list[Entry] = [(self.pods, (pod.namespace, pod.name), pod)]
         if not pod.host_network:
             entries += [(self.by_pod_ip, a, pod) for a in pod.addresses]
@@ -56,7 +60,7 @@ class ObjectIndexes:
         return entries
 
     def node_entries(self, node: KubeNode) -> list[Entry]:
-        """What this node goes into."""
+        """Returns the index entries of a node."""
         entries: list[Entry] = [(self.nodes, node.name, node)]
         entries += [(self.by_node_ip, a, node) for a in node.addresses]
         entries += [(self.by_pod_cidr, c, node) for c in node.pod_cidrs]
@@ -64,7 +68,7 @@ class ObjectIndexes:
         return entries
 
     def port_entries(self, name: Name, port: ServicePort, ends: list[Endpoint]) -> list[Entry]:
-        """What this port of a Service goes into, with what stands behind it."""
+        """Returns the index entries of a service port and its endpoints."""
         entries: list[Entry] = [(self.services, name, port)]
         addresses = (
             ("cluster IP", port.cluster_ips),
@@ -89,9 +93,9 @@ class ObjectIndexes:
         return entries
 
     def pod_at(self, address: str) -> tuple[str, str, str] | None:
-        """(namespace, name, node) of the pod that has this address; None when there is none or it cannot be told.
+        """Returns (namespace, name, node) of the pod with this address; None = none, or ambiguous.
 
-        Pods of other nodes are known as endpoints only. A pod of the host's network has no address of its own.
+        Pods of other nodes are known only as endpoints. A pod in the host's network has no address of its own.
         """
         pods = self.by_pod_ip.all(address)
         if pods:
@@ -99,7 +103,7 @@ class ObjectIndexes:
         return None if self.by_node_ip.all(address) else self.endpoint_pods.one(address)
 
     def node_of_network(self, address: str) -> KubeNode | None:
-        """The node in whose podCIDR an address lies."""
+        """Returns the node with the podCIDR that contains an address."""
         for prefix in self.pod_prefixes.all(""):
             found = self.by_pod_cidr.one(_network(address, prefix))
             if found:

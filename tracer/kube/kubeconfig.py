@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the API is and how to speak to it: a kubeconfig, or the account of the pod that this runs in.
+"""Finds the API server and the credentials for it: from a kubeconfig, or from the service account of the own pod.
 
-What only a few need (TLS, YAML by python3-yaml, programs that give tokens) is imported when it is needed. Client libraries
-were measured and left: docs/kubernetes.md.
+Rarely needed modules (TLS, YAML by python3-yaml, credential plugins) are imported on demand. Client libraries were measured and
+rejected: docs/kubernetes.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from tracer.errors import NoObjects
 from tracer.kube import plugin, trust
-from tracer.kube.kubeconfig_text import parse, secret, word
+from tracer.kube.kubeconfig_text import parse, secret, text_value
 from tracer.kube.trust import Trust
 from tracer.util import untrusted_file
 
@@ -29,17 +29,20 @@ if TYPE_CHECKING:
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_SECONDS = 60
-"""How long a token is used before its file or program is asked again: files are replaced about hourly."""
+"""Time that a token is used before its file or program is read again, s. Token files are replaced about hourly."""
 
 
 @dataclass
 class ApiAccess:
-    """An API server and the right to ask it.
+    """The URL of an API server and the credentials for it.
 
-    scheme, host, port, path: of its URL. context: for TLS, None for plain http. token_file, command: where the bearer token
-    comes from, when it is not fixed. owners: whose the token's file must be, None for anybody's. source: where all this was
-    found; nothing else here is ever printed but the URL. unchecked: the server's certificate is not looked at
-    (insecure-skip-tls-verify).
+    Attributes:
+        scheme, host, port, path: The parts of its URL.
+        context: The TLS context; None = plain http.
+        token_file, command: Source of the bearer token if it is not fixed.
+        owners: User ids that may own the token file; None = any.
+        source: Where all this was found. Only this and the URL are ever printed.
+        unchecked: The server's certificate is not verified (insecure-skip-tls-verify).
     """
 
     scheme: str
@@ -59,13 +62,13 @@ class ApiAccess:
     _until: float = 0.0
 
     @property
-    def says_secrets(self) -> bool:
-        """Whether what it is authorised with would leave this machine without TLS."""
+    def is_secret_exposed(self) -> bool:
+        """Whether the credentials would leave this machine without TLS."""
         secret = self.token or self.token_file or self.command or self.basic
         return bool(secret) and self.context is None and not _is_loopback(self.host)
 
     def headers(self) -> dict[str, str]:
-        """The authorisation to send now. Raises OSError when the token cannot be had."""
+        """Returns the authorization header for a request. Raises OSError if there is no token."""
         if (self.token_file or self.command) and time.monotonic() >= self._until:
             self.token = self._token()
             self._until = time.monotonic() + TOKEN_SECONDS
@@ -74,7 +77,7 @@ class ApiAccess:
         return {"Authorization": f"Basic {self.basic}"} if self.basic else {}
 
     def renew(self) -> None:
-        """The server did not believe the token: ask for it anew before the next request."""
+        """Reads the token again before the next request, because the server rejected it."""
         self._until = 0.0
 
     def _token(self) -> str:
@@ -83,7 +86,7 @@ class ApiAccess:
         try:
             found = untrusted_file.read(self.token_file, plugin.MOST, self.owners).decode(errors="replace").strip()
         except OSError as e:
-            raise OSError(e.errno, f"the token's file {self.token_file} cannot be read: {e.strerror}") from e
+            raise OSError(e.errno, f"the token file {self.token_file} cannot be read: {e.strerror}") from e
         if not plugin.is_token(found):
             raise OSError(f"the file {self.token_file} has no token")
         return found
@@ -97,9 +100,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def find(path: str | None, environment: dict[str, str] | None = None) -> ApiAccess | None:
-    """The access to use: the file given, $KUBECONFIG, the pod's account, then the usual places; None when there is none.
+    """Returns the access to use: the given file, $KUBECONFIG, the pod's account, then the usual places; None = none found.
 
-    Raises NoObjects for a file that was named and cannot be used.
+    Raises:
+        NoObjects: The file cannot be used.
     """
     env = os.environ if environment is None else environment
     if path:
@@ -123,7 +127,7 @@ def find(path: str | None, environment: dict[str, str] | None = None) -> ApiAcce
 
 
 def in_cluster(environment: Any, account: Path = ACCOUNT) -> ApiAccess | None:
-    """The service account of this pod; None outside of one. Raises NoObjects when it cannot be used."""
+    """Returns the service account of this pod; None outside of a pod. Raises NoObjects if it cannot be used."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (account / "token").exists():
         return None
@@ -138,7 +142,7 @@ def in_cluster(environment: Any, account: Path = ACCOUNT) -> ApiAccess | None:
 
 
 def read(path: str, trusted: Trust = trust.NAMED) -> ApiAccess:
-    """The current context of a kubeconfig. Raises NoObjects with one sentence about what is wrong."""
+    """Returns the current context of a kubeconfig. Raises NoObjects with one sentence about the error."""
     try:
         text, owners = trusted.read(path)
         body = parse(text)
@@ -149,7 +153,7 @@ def read(path: str, trusted: Trust = trust.NAMED) -> ApiAccess:
     except ImportError as e:
         raise NoObjects(f"The kubeconfig {path} cannot be read without PyYAML: install python3-yaml.") from e
     except ValueError as e:
-        raise NoObjects(f"The kubeconfig {path} is no YAML.") from e
+        raise NoObjects(f"The kubeconfig {path} is not valid YAML.") from e
     try:
         contexts, current = _named(body, "contexts", "context"), body["current-context"]
         cluster = _named(body, "clusters", "cluster")[contexts[current]["cluster"]]
@@ -160,15 +164,15 @@ def read(path: str, trusted: Trust = trust.NAMED) -> ApiAccess:
         raise NoObjects(f"The kubeconfig {path} names no usable cluster: {e} is missing or wrong.") from e
     except (OSError, ValueError) as e:
         raise NoObjects(f"The kubeconfig {path} names a certificate that cannot be used: {e}.") from e
-    if access.says_secrets:
+    if access.is_secret_exposed:
         raise NoObjects(
-            f"The kubeconfig {path} would send a token or password to {access.host} by plain http, where anybody on the way"
-            " can read it: give its server an https URL."
+            f"The kubeconfig {path} would send a token or password to {access.host} by plain http, without encryption:"
+            " use an https URL for its server."
         )
     if access.command and not access.token_file and not trusted.runs:
         raise NoObjects(
-            f"The kubeconfig {path} names a program that gives a token, {access.command[0]!r}, and is another user's: root runs"
-            f" that program only when the file is named, by --kubeconfig {path}."
+            f"The kubeconfig {path} uses a credential program, {access.command[0]!r}, and belongs to another user: root runs"
+            f" that program only if the file is given by --kubeconfig {path}."
         )
     return access
 
@@ -178,14 +182,14 @@ def _named(body: Any, kind: str, of: str) -> dict[str, Any]:
 
 
 def _access(cluster: Any, user: Any, folder: Path, owners: Collection[int] | None = None) -> ApiAccess:
-    url = urlsplit(word(cluster["server"], "server"))
+    url = urlsplit(text_value(cluster["server"], "server"))
     if url.scheme not in ("http", "https") or not url.hostname:
         raise TypeError("server")
     context, unchecked = None, False
     if url.scheme == "https":
         import ssl
 
-        # What an authority's file has is never sent, so root's may be named by anybody.
+        # A file with certificate authorities is never sent, so a kubeconfig of any owner may name root's.
         authority = _data(cluster, "certificate-authority", folder, None if owners is None else {0, *owners})
         context = ssl.create_default_context(cadata=authority.decode() if authority else None)
         if cluster.get("insecure-skip-tls-verify"):
@@ -199,27 +203,28 @@ def _access(cluster: Any, user: Any, folder: Path, owners: Collection[int] | Non
     token = secret(user.get("token"), "token")
     access = ApiAccess(url.scheme, url.hostname or "", port, url.path.rstrip("/"), context, token)
     access.owners, access.unchecked = owners, unchecked
-    access.server_name = word(cluster.get("tls-server-name"), "tls-server-name")
+    access.server_name = text_value(cluster.get("tls-server-name"), "tls-server-name")
     if user.get("tokenFile"):
-        access.token_file = str(folder / word(user["tokenFile"], "tokenFile"))
+        access.token_file = str(folder / text_value(user["tokenFile"], "tokenFile"))
     if user.get("username"):
-        name, password = word(user["username"], "username"), word(user.get("password"), "password")
+        name, password = text_value(user["username"], "username"), text_value(user.get("password"), "password")
         access.basic = base64.b64encode(f"{name}:{password}".encode()).decode()
     program = user.get("exec")
     if program:
-        name = word(program["command"], "command")
-        access.command = (str(folder / name) if "/" in name else name, *(word(a, "args") for a in program.get("args") or ()))
+        name = text_value(program["command"], "command")
+        arguments = (text_value(a, "args") for a in program.get("args") or ())
+        access.command = (str(folder / name) if "/" in name else name, *arguments)
         info = {"apiVersion": program["apiVersion"], "kind": "ExecCredential", "spec": {"interactive": False}}
-        access.environment = {word(e["name"], "env"): word(e["value"], "env") for e in program.get("env") or ()}
+        access.environment = {text_value(e["name"], "env"): text_value(e["value"], "env") for e in program.get("env") or ()}
         access.environment["KUBERNETES_EXEC_INFO"] = json.dumps(info)
     return access
 
 
 def _data(entry: Any, name: str, folder: Path, owners: Collection[int] | None = None) -> bytes:
-    """A certificate or key: inside the kubeconfig, or in a file beside it."""
+    """Returns a certificate or key, from the kubeconfig or from the file that it names."""
     if entry.get(f"{name}-data"):
         return base64.b64decode(entry[f"{name}-data"])
-    path = word(entry.get(name), name)
+    path = text_value(entry.get(name), name)
     if not path:
         return b""
     try:
@@ -229,7 +234,7 @@ def _data(entry: Any, name: str, folder: Path, owners: Collection[int] | None = 
 
 
 def _client_certificate(context: ssl.SSLContext, user: Any, folder: Path, owners: Collection[int] | None = None) -> None:
-    """ssl takes files only: what stands in the kubeconfig is one in memory for that moment, which ends with this process."""
+    """Loads the client certificate. ssl takes only files, so data of the kubeconfig is put into a file in memory."""
     certificate, key = _data(user, "client-certificate", folder, owners), _data(user, "client-key", folder, owners)
     if certificate and key:
         with open(os.memfd_create("client certificate"), "wb") as both:

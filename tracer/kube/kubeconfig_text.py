@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a kubeconfig: its text, which somebody else may have written, and the values in it.
-
-PyYAML is imported when it is needed.
-"""
+"""Parses a kubeconfig, which is untrusted text. PyYAML is imported on demand."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from typing import Any
 from tracer.kube import plugin
 
 MOST_DEPTH = 50
-"""Levels of lists and maps in a kubeconfig; it has seven."""
+"""Maximum nesting of lists and maps in a kubeconfig. A valid one has seven levels."""
 
 
 def parse(text: bytes) -> Any:
-    """YAML, or JSON, which needs no library. Raises ValueError, ImportError.
+    """Parses YAML, or JSON, which needs no library. Raises ValueError, ImportError.
 
-    Aliases are refused: by them, a kilobyte can be a terabyte once it is printed or copied.
+    Aliases are refused: with them a kilobyte of text can expand to a terabyte.
     """
     try:
         return json.loads(text)
@@ -38,15 +35,15 @@ def parse(text: bytes) -> Any:
             raise ValueError from e
 
 
-def word(value: Any, name: str) -> str:
-    """A string, "" for nothing. Raises TypeError for anything else."""
+def text_value(value: Any, name: str) -> str:
+    """Returns a string; "" for None. Raises TypeError for any other type."""
     if value is not None and not isinstance(value, str):
         raise TypeError(name)
     return value or ""
 
 
 def secret(value: Any, name: str) -> str:
-    """The same, of a token. Raises TypeError, without the token in it."""
+    """Returns a token; "" for None. Raises TypeError, without the token in its message."""
     if value and not plugin.is_token(value):
         raise TypeError(name)
     return value or ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why kube-proxy lets nothing through to a Service: it has no endpoints, or by its policy none that counts on this node."""
+"""Why kube-proxy refuses requests to a Service: it has no endpoints, or, by its policy, no local ones."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from tracer.model.kube import Owner
 from tracer.util.frozen import evolve
 
 NONE, NONE_HERE = "no endpoints", "no local endpoints"
-"""In an owner's detail, and in the comments of kube-proxy's rules behind "has"."""
+"""The phrases in an owner's detail, and after "has" in the comments of kube-proxy's rules."""
 _WITHIN = "cluster IP"
 
 
-def none_here(door: str) -> str:
-    """That there are no local endpoints, with the policy that asks for local ones. door: by what the packet came."""
-    policy = "internal" if door.startswith(_WITHIN) else "external"
-    return f"{NONE_HERE} ({policy}TrafficPolicy Local)" if door else NONE_HERE
+def none_here(entry_point: str) -> str:
+    """Returns the phrase for missing local endpoints, with the policy. entry_point: how the packet addressed the Service."""
+    policy = "internal" if entry_point.startswith(_WITHIN) else "external"
+    return f"{NONE_HERE} ({policy}TrafficPolicy Local)" if entry_point else NONE_HERE
 
 
 def fate_in(owner: Owner | None) -> str:
-    """NONE or NONE_HERE, where an owner's words say so; else ""."""
+    """Returns NONE or NONE_HERE if an owner's text contains it; else ""."""
     said = f"{owner.detail}, {owner.cause}" if owner else ""
     return NONE_HERE if NONE_HERE in said else NONE if NONE in said else ""
 
 
 def without_real_server(owner: Owner, protocol: str, cluster: ClusterView) -> Owner:
-    """The owner of a virtual server of IPVS that has no real server, with the reason that the API's objects tell. As it is,
-    where they tell none: kube-proxy may not have heard of an endpoint yet.
+    """Adds to the owner of an IPVS virtual server why it has no real server, from the API's objects.
+
+    Returns the owner unchanged if they show no reason: kube-proxy may not have received an endpoint yet.
     """
     ports = cluster.store.services.all((owner.namespace, owner.name)) if owner.kind == "Service" else ()
     port = next((p for p in ports if (p.label, p.protocol) == (owner.label, protocol)), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name under which Kubernetes knows this node."""
+"""Finds this node's name in Kubernetes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tracer.kube.store import ObjectStore
 
 
 def name_of_node(store: ObjectStore, local: frozenset[str], environment: Mapping[str, str] = os.environ) -> str:
-    """This node's name: $NODE_NAME, else the Node that has one of our addresses, else the one of our host name.
+    """Returns this node's name: $NODE_NAME, else the Node with one of our addresses, else the Node with our host name.
 
-    Without any Node to compare with, the host name. "" when nodes are known and none is this one, or several are.
+    Without Nodes to compare with, it is the host name. "" = no Node matches, or several do.
     """
     if environment.get("NODE_NAME"):
         return environment["NODE_NAME"]

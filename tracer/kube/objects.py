@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the API's JSON to the nouns of tracer/model/kube.py: only what owners need is kept."""
+"""Converts the API's JSON to the classes of tracer/model/kube.py. Only the data for finding owners is kept."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tracer.model.kube import Endpoint, HostPort, KubeNode, Pod, ServicePort
 
 Object = dict[str, Any]
 
-MOST = 512 << 20
-"""Bytes of a file of objects."""
+MOST_BYTES = 512 << 20
+"""Maximum size of a file of objects, bytes."""
 KINDS = ("Service", "EndpointSlice", "Endpoints", "Pod", "Node")
-"""What is read of a list; anything else in it is passed over."""
+"""The kinds that are read from a list; others are ignored."""
 
 
 def key(body: Object) -> tuple[str, str]:
-    """(namespace, name); namespace "" for a node."""
+    """Returns (namespace, name) of an object; namespace "" for a node."""
     meta = body.get("metadata") or {}
     return str(meta.get("namespace", "")), str(meta.get("name", ""))
 
 
 def has_name(body: Any) -> bool:
-    """Whether an object has what `key` reads."""
+    """Whether `key` can read an object."""
     return isinstance(body, dict) and isinstance(body.get("metadata") or {}, dict)
 
 
 def service_ports(body: Object) -> tuple[ServicePort, ...]:
-    """The ports of a Service; () for an ExternalName, from which kube-proxy makes nothing."""
+    """Returns the ports of a Service; () for an ExternalName, which kube-proxy ignores."""
     spec, (namespace, name) = body.get("spec") or {}, key(body)
     if spec.get("type") == "ExternalName":
         return ()
@@ -58,11 +58,11 @@ def service_ports(body: Object) -> tuple[ServicePort, ...]:
 
 
 PortName = tuple[str, str]
-"""Name of a service port, and its protocol."""
+"""(name, protocol) of a service port."""
 
 
 def slice_endpoints(body: Object) -> tuple[tuple[str, str], list[tuple[PortName, Endpoint]]]:
-    """The Service an EndpointSlice belongs to, and its endpoints by port."""
+    """Returns the Service of an EndpointSlice, and its endpoints with their ports."""
     namespace, _ = key(body)
     service = ((body.get("metadata") or {}).get("labels") or {}).get("kubernetes.io/service-name", "")
     found = []
@@ -78,7 +78,7 @@ def slice_endpoints(body: Object) -> tuple[tuple[str, str], list[tuple[PortName,
 
 
 def endpoints_endpoints(body: Object) -> tuple[tuple[str, str], list[tuple[PortName, Endpoint]]]:
-    """The same from an Endpoints object, which bears its Service's name."""
+    """Returns the same for an Endpoints object, which has its Service's name."""
     found = []
     for subset in body.get("subsets") or ():
         for port in subset.get("ports") or ():
@@ -98,7 +98,7 @@ def _pod_of(reference: Object | None) -> tuple[str, str]:
 
 
 def pod(body: Object) -> Pod | None:
-    """A pod; None when it has ended, for its address may be another's by now."""
+    """Returns a pod; None for an ended one, because another pod may have its address now."""
     spec, state = body.get("spec") or {}, body.get("status") or {}
     if state.get("phase") in ("Succeeded", "Failed"):
         return None
@@ -118,7 +118,7 @@ def _host(address: str | None) -> str:
 
 
 def node(body: Object) -> KubeNode:
-    """A node with its addresses; its host name is none of them. Raises ValueError for a podCIDR that is no network."""
+    """Returns a node with its IP addresses, without its host name. Raises ValueError for an invalid podCIDR."""
     spec, state = body.get("spec") or {}, body.get("status") or {}
     addresses = tuple(a["address"] for a in state.get("addresses") or () if a["type"].endswith("IP"))
     cidrs = spec.get("podCIDRs") or [spec.get("podCIDR", "")]
@@ -128,10 +128,10 @@ def node(body: Object) -> KubeNode:
 
 
 def is_readable(kind: str, body: Any) -> bool:
-    """Whether an object has the types that the API describes. kind: "" = it says its own.
+    """Whether an object has the types of the API. kind: "" = the kind in the object.
 
-    Objects come from an API or a file that this program does not control: one that is `null`, or has a list where a text should
-    be, is left out, and the others are used.
+    Objects come from an untrusted API or file. An invalid one (`null`, or a list in place of a string) is ignored; the others
+    are used.
     """
     try:
         kind = kind or str(body["kind"])
@@ -154,7 +154,7 @@ _READ: dict[str, Callable[[Object], Any]] = {
 
 
 def _is_typed(value: Any) -> bool:
-    """Whether a value is made of texts, and of data classes whose fields have the types that they are declared with."""
+    """Whether a value consists of strings, and of data classes with the declared types in their fields."""
     if isinstance(value, tuple):
         return all(map(_is_typed, value))
     if is_dataclass(value):
@@ -174,17 +174,17 @@ _PLAIN: dict[str, type] = {"str": str, "int": int, "bool": bool}
 
 
 def read(path: str) -> list[Object]:
-    """The objects in a file or pipe that `kubectl get ... -o json` wrote, of at most MOST bytes. Raises NoObjects."""
+    """Reads objects from a file or pipe with the output of `kubectl get ... -o json`, at most MOST_BYTES. Raises NoObjects."""
     try:
         with Path(path).open("rb") as file:
-            text = file.read(MOST + 1)
-        if len(text) > MOST:
-            raise NoObjects(f"--objects {path} has more than {MOST >> 20} MB.")
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise NoObjects(f"--objects {path} has more than {MOST_BYTES >> 20} MB.")
         body = json.loads(text)
     except OSError as e:
         raise NoObjects(f"--objects {path} cannot be read: {e.strerror}.") from e
     except (ValueError, RecursionError) as e:
-        raise NoObjects(f"--objects {path} is no JSON: {e}. It takes what `kubectl get -A -o json` writes.") from e
+        raise NoObjects(f"--objects {path} is not valid JSON: {e}. Use the output of `kubectl get -A -o json`.") from e
     found = list(flatten([body]))
     if not any(o.get("kind") in KINDS for o in found):
         raise NoObjects(f"--objects {path} has no Service, EndpointSlice, Pod or Node in it.")
@@ -192,7 +192,7 @@ def read(path: str) -> list[Object]:
 
 
 def flatten(bodies: Iterable[Any]) -> Iterator[Object]:
-    """The objects, those of lists among them."""
+    """Yields the objects, also those inside lists."""
     for body in bodies:
         if isinstance(body, dict):
             if "items" in body:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes during one run: from a file, from the API, or not at all; what a run asks of it, and nothing more."""
+"""The interface of a run to Kubernetes: objects from a file, from the API, or none."""
 
 from __future__ import annotations
 
@@ -27,18 +27,24 @@ if TYPE_CHECKING:
     from tracer.kube.watch import ObjectWatch
 
 PATIENCE = 10.0
-"""Seconds to wait for an API that says nothing, when an option names an object. Nothing else ever waits for it."""
+"""Maximum wait for the API if an option names an object, s. Nothing else waits for the API."""
 UNCHECKED = (
-    "The kubeconfig {} has insecure-skip-tls-verify: nobody checks that it is the API that answers. Whoever is on the way can"
-    " read the token and make names up."
+    "The kubeconfig {} has insecure-skip-tls-verify: the API server is not authenticated. An attacker on the network path can"
+    " read the token and forge names."
 )
 
-LEFT_OUT = f"The CNI result cache has more than {MOST_FILES} files: pods that are only in the others have no names."
+LEFT_OUT = f"The CNI result cache has more than {MOST_FILES} files; the others are not read, so some pods have no names."
 
 
 @dataclass(frozen=True)
 class ObjectSource:
-    """Where objects come from. objects: a file of `kubectl get -o json`. kubeconfig: a file, "" = the usual places."""
+    """The source of the objects.
+
+    Attributes:
+        objects: A file with the output of `kubectl get -o json`; "" = none.
+        kubeconfig: A kubeconfig; "" = the usual places.
+        none: Use no objects.
+    """
 
     objects: str = ""
     kubeconfig: str = ""
@@ -46,13 +52,13 @@ class ObjectSource:
     known: Callable[[], ClusterView] = lambda: ClusterView(
         ObjectStore(), CniCache(), addresses.local_addresses(), addresses.ipvs_addresses()
     )
-    """Makes what names are found with."""
+    """Makes the cluster view."""
     replayed: bool = False
-    """Its objects come from elsewhere: nobody is asked."""
+    """The objects come from a capture; the API is not used."""
 
 
 class OwnerResolver:
-    """Names for one run. Made before anything is attached; raises NoObjects for files that cannot be used."""
+    """Finds names and owners for one run. Created before anything is attached; raises NoObjects for unusable files."""
 
     def __init__(self, source: ObjectSource, words: Selectors, base: Filter) -> None:
         if words and (base.ports or base.hosts):
@@ -93,17 +99,17 @@ class OwnerResolver:
             selectors.check(words, self.cluster)
 
     def _access(self, source: ObjectSource) -> ApiAccess | None:
-        """How to reach the API. A file that nobody named and that cannot be used is worth a sentence, not the run."""
+        """Returns the access to the API. An unusable file causes only a note if no option needs it."""
         try:
             return kubeconfig.find(source.kubeconfig or None)
         except NoObjects as e:
             if source.kubeconfig or self.selectors.need_names:
                 raise
-            self._notes.append(f"{e} Names come from rules alone.")
+            self._notes.append(f"{e} Names come from rules only.")
             return None
 
     def start(self) -> None:
-        """Begins to ask the API, and waits for it only if an option names an object. Raises NoObjects, NoSuchObject."""
+        """Starts watching the API. Waits for it only if an option names an object. Raises NoObjects, NoSuchObject."""
         self.cluster.store.on_change(self._changed.set)
         if self._watch:
             self._watch.start()
@@ -120,14 +126,14 @@ class OwnerResolver:
                     raise
 
     def filter(self) -> Filter:
-        """What the kernel is to let pass now; kept as `current`."""
+        """Computes the filter for the kernel, and stores it as `current`."""
         if self.selectors:
             self._ends = selectors.ends(self.selectors, self.cluster)
             self.current = selectors.kernel_filter(self._base, self._ends, self.cluster)
         return self.current
 
     def attach(self, write: Callable[[Filter], None]) -> None:
-        """The probes run. write: gives them another filter, from any thread."""
+        """The probes run. write: sets their filter, callable from any thread."""
         if self._renewal:
             self._renewal.attach(write)
 
@@ -137,11 +143,11 @@ class OwnerResolver:
             self._renewal.detach()
 
     def renewals(self) -> list[RenewedFilter]:
-        """New filters that the probes have got since the last call."""
+        """Returns the filters that the probes got since the last call."""
         return self._renewal.read() if self._renewal else []
 
     def apply_filter(self, renewed: RenewedFilter) -> None:
-        """Packets are matched with this from its time on."""
+        """Matches packets with this filter from its time on."""
         if renewed.since and renewed.filter != self.current:
             self._notes.append(sentence(self.current, renewed))
         self._history.add(renewed)
@@ -149,18 +155,18 @@ class OwnerResolver:
 
     @property
     def newest(self) -> Filter:
-        """What the probes go by now."""
+        """The current filter of the probes."""
         return (self._renewal.newest if self._renewal else None) or self.current
 
     def ports(self) -> tuple[int, ...]:
-        """Ports of all filters that have held, with the newest one; () = any."""
+        """Returns the ports of all filters so far, including the newest; () = any."""
         if not self._history:
             return self.current.ports
         ports, newest = self._history.ports(), self.newest.ports
         return tuple(sorted({*ports, *newest})) if ports and newest else ()
 
     def new_filter(self) -> Filter | None:
-        """The filter to put in the place of the current one; None while that is still right, or is renewed elsewhere."""
+        """Returns the filter to use from now on; None = unchanged, or renewed by FilterRenewal."""
         if not self.selectors or not self._changed.is_set():
             return None
         self._changed.clear()
@@ -173,7 +179,7 @@ class OwnerResolver:
         return new if new != before else None
 
     def _miss(self) -> None:
-        """Says once that something asked for is not there, or not any more."""
+        """Notes once that a requested object does not exist, or no longer exists."""
         try:
             selectors.check(self.selectors, self.cluster)
             self._said.clear()
@@ -183,29 +189,29 @@ class OwnerResolver:
                 self._notes.append(str(e))
 
     def settle(self) -> None:
-        """Waits for the objects, for as long as an option that names one would. What the API refuses is among its own notes."""
+        """Waits for the objects, at most PATIENCE seconds. The watch itself notes what the API refuses."""
         if self._watch:
             self._have_all = self._watch.wait(PATIENCE)
             if not self._have_all and not self._watch.troubled:
-                self._notes.append(f"The Kubernetes API has not answered within {PATIENCE:.0f} s: names come from rules alone.")
+                self._notes.append(f"The Kubernetes API has not answered within {PATIENCE:.0f} s: names come from rules only.")
 
     def wants(self, packet: Packet) -> bool:
-        """Whether the packet is one that was asked for; the kernel lets a few more pass."""
+        """Whether the packet matches the selectors. The kernel's filter lets some others pass, too."""
         if not self.selectors:
             return True
         held = self._history.at(packet.hops[0].time if packet.hops else 0) if self._history else [self._ends]
         return any(selectors.matches(packet, ends, self.cluster) for ends in held)
 
     def attribute(self, packet: Packet) -> None:
-        """Writes owners into the packet."""
+        """Sets the owners in the packet."""
         attribute(packet, self.cluster)
 
     def unchanged(self) -> AbstractContextManager[object]:
-        """The objects do not change within the block."""
+        """Returns a context manager; the objects do not change within its block."""
         return self.cluster.store.still()
 
     def notes(self) -> list[str]:
-        """What the user should be told since the last call, a sentence each."""
+        """Returns the notes for the user since the last call, a sentence each."""
         if self.cluster.sandboxes.left_out and not self._left_out:
             self._left_out = True
             self._notes.append(LEFT_OUT)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a credential plugin (client.authentication.k8s.io): a program that a kubeconfig names, which prints a token.
+"""Runs a credential plugin (client.authentication.k8s.io): a program, named by a kubeconfig, that prints a token.
 
-Its time and its output have a bound; what it has started ends with it when a bound is passed.
+Its run time and its output are limited. Beyond a limit it is killed with all processes that it has started.
 """
 
 from __future__ import annotations
@@ -17,11 +17,20 @@ from contextlib import suppress
 
 SECONDS = 30.0
 MOST = 1_000_000
-"""Bytes that it may print."""
+"""Maximum output, bytes."""
 
 
 def token(command: Sequence[str], environment: Mapping[str, str], seconds: float = SECONDS) -> str:
-    """The token that it prints. environment: beside our own. Raises OSError with a sentence that has no token in it."""
+    """Returns the token that a plugin prints.
+
+    Args:
+        command: The program and its arguments.
+        environment: Variables in addition to our own.
+        seconds: Maximum run time.
+
+    Raises:
+        OSError: No token. Its message never contains a token.
+    """
     name = command[0]
     try:
         found = json.loads(output(command, environment, seconds))["status"]["token"]
@@ -33,12 +42,12 @@ def token(command: Sequence[str], environment: Mapping[str, str], seconds: float
 
 
 def is_token(value: object) -> bool:
-    """Whether it can be a token or a password in a header: printable ASCII without spaces, and not endless."""
+    """Whether a value can be a token or password in a header: printable ASCII without spaces, of limited length."""
     return isinstance(value, str) and 0 < len(value) <= MOST and all("!" <= c <= "~" for c in value)
 
 
 def output(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> bytes:
-    """What it prints. Raises OSError."""
+    """Returns the output of a plugin. Raises OSError."""
     name, end, said = command[0], time.monotonic() + seconds, b""
     try:
         process = subprocess.Popen(
@@ -49,7 +58,7 @@ def output(command: Sequence[str], environment: Mapping[str, str], seconds: floa
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-    except ValueError as e:  # a zero byte in a word
+    except ValueError as e:  # a zero byte in an argument
         raise OSError(f"{name!r} cannot be run") from e
     assert process.stdout
     with process.stdout as out:
@@ -63,7 +72,7 @@ def output(command: Sequence[str], environment: Mapping[str, str], seconds: floa
             raise OSError(f"{name} took longer than {seconds:g} s") from None
         finally:
             if process.returncode is None:
-                # Not yet waited for, so the group is still its own. All of it: one that stays would hold our pipe open.
+                # The process was not waited for yet, so the group id is still valid. A survivor would keep our pipe open.
                 with suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -73,7 +82,7 @@ def output(command: Sequence[str], environment: Mapping[str, str], seconds: floa
 
 
 def _read(fd: int, end: float) -> bytes:
-    """What can be read next, b"" at the end of it. Raises TimeoutError when nothing comes before `end`."""
+    """Reads the next bytes; b"" = end of the output. Raises TimeoutError if nothing comes before `end`."""
     waiting = select.poll()
     waiting.register(fd, select.POLLIN)
     if not waiting.poll(max(end - time.monotonic(), 0) * 1000):

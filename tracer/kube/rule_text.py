@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule's text says, whether iptables or nft wrote it: addresses, ports, marks. Knows nothing of who wrote it."""
+"""Parses the text of a rule of iptables or nft: addresses, ports, marks. Independent of the rule's writer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from tracer.model.rule import Rule, Ruleset
 
 BASE = frozenset({"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"})
-"""iptables' own chains, into which everybody writes."""
+"""The built-in chains of iptables, which all programs use."""
 
 _DPORT = re.compile(r"--dports? ([\d,:]+)|(?:tcp|udp|sctp|th) dport (\d+)\b")
 _PROTOCOL = re.compile(r"-p (tcp|udp|sctp)\b|l4proto (tcp|udp|sctp)\b|(tcp|udp|sctp) dport")
@@ -23,12 +23,12 @@ _COMMENT = re.compile(r'(?:-m comment )?--comment "(?:\\.|[^"\\])*"|(?<!match )c
 
 @lru_cache(8192)
 def _plain(text: str) -> str:
-    """The text without its comment, which may look like anything."""
+    """Returns the text without its comment, which can contain anything."""
     return _COMMENT.sub("", text) if "comment" in text else text
 
 
 def destination_ports(rule: Rule) -> tuple[int, ...]:
-    """The destination ports it asks for, one by one; () when it asks for none, or for ranges."""
+    """Returns the destination ports that the rule matches; () = none, or ranges."""
     found = _DPORT.search(_plain(rule.text))
     if not found:
         return ()
@@ -37,13 +37,13 @@ def destination_ports(rule: Rule) -> tuple[int, ...]:
 
 
 def protocol(rule: Rule) -> str:
-    """tcp, udp or sctp; "" when it asks for none of them."""
+    """Returns tcp, udp or sctp; "" if the rule matches none of them."""
     found = _PROTOCOL.search(_plain(rule.text))
     return next((g for g in found.groups() if g), "") if found else ""
 
 
 def destination(rule: Rule) -> str:
-    """The one address or network it asks for as the destination, without its prefix; "" for none or a negated one."""
+    """Returns the destination address or network that the rule matches, without prefix length; "" = none, or negated."""
     found = _DESTINATION.search(_plain(rule.text))
     if not found or found[1] or found[3]:
         return ""
@@ -51,7 +51,7 @@ def destination(rule: Rule) -> str:
 
 
 def dnat_target(rule: Rule) -> tuple[str, int] | None:
-    """Where it sends packets to: address, port (0: unchanged). None for no DNAT, or one of several targets."""
+    """Returns the DNAT target: address, port (0 = unchanged). None for no DNAT, or several targets."""
     text = _plain(rule.text)
     found = _DNAT.search(text)
     if found:
@@ -64,7 +64,7 @@ def dnat_target(rule: Rule) -> tuple[str, int] | None:
 
 
 def split_end(end: str) -> tuple[str, int]:
-    """10.0.0.1:80, [fd00::1]:80, 10.0.0.1 -> address, port (0 when it has none)."""
+    """Parses 10.0.0.1:80, [fd00::1]:80, 10.0.0.1 -> address, port (0 = none)."""
     if end.startswith("["):
         address, _, port = end[1:].partition("]")
         port = port.lstrip(":")
@@ -76,29 +76,29 @@ def split_end(end: str) -> tuple[str, int]:
 
 
 def mark_set(rule: Rule) -> int:
-    """The bits it sets in the mark; 0 for none."""
+    """Returns the mark bits that the rule sets; 0 = none."""
     found = _SET_MARK.search(_plain(rule.text))
     return int(found[1] or found[2], 16) if found else 0
 
 
 def mark_tested(rule: Rule) -> int:
-    """The bits of the mark it looks at; 0 for none."""
+    """Returns the mark bits that the rule tests; 0 = none."""
     found = _TEST_MARK.search(_plain(rule.text))
     return int(found[1] or found[2], 16) if found else 0
 
 
 def is_hidden(rule: Rule) -> bool:
-    """Whether nft has kept something of it to itself that could have named its writer."""
+    """Whether nft did not print the rule's comment, which could have named its writer."""
     return 'xt match "comment"' in rule.text and not rule.comment
 
 
 def from_base(rule: Rule, own: frozenset[str] | tuple[str, ...]) -> bool:
-    """Whether it leads from one of iptables' own chains into a chain of this program. own: names, or prefixes as a tuple."""
+    """Whether a rule in a built-in chain jumps to a chain of a program. own: the names, or a tuple of prefixes."""
     if rule.chain not in BASE:
         return False
     return rule.target.startswith(own) if isinstance(own, tuple) else rule.target in own
 
 
 def siblings(rule: Rule, ruleset: Ruleset, chain: str = "") -> tuple[Rule, ...]:
-    """The rules of a chain of the same table; of its own if no name is given."""
+    """Returns the rules of a chain in the same table. chain: "" = the rule's own chain."""
     return ruleset.chain(rule.family, rule.table, chain or rule.chain)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to trace, in Kubernetes' words: --service, --pod, --node-port, --host-port, made into addresses and ports.
+"""Converts the options --service, --pod, --node-port and --host-port into addresses and ports.
 
-The kernel takes addresses and ports as two sets (tracer/model/filter.py), so it lets more pass than was asked for; `matches`
-then looks at each packet with its pairs.
+The kernel's filter has separate sets of addresses and ports (tracer/model/filter.py), so it lets more packets pass than
+requested. Then `matches` checks each packet with the exact pairs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tracer.model.kube import ServicePort
 from tracer.model.packet import Endpoints, Packet
 
 NOBODY = parse_host("240.0.0.1")
-"""Stands for an object that has no address now: nothing must match, and an empty filter would match everything."""
+"""In place of an object without an address: it must match nothing, but an empty filter would match everything."""
 
 LOCAL = ""
 """In place of an address: any address of this node."""
@@ -31,7 +31,7 @@ _NAME = re.compile(r"(?:(?P<ns>[a-z0-9-]+)/)?(?P<name>[a-z0-9.-]+)(?::(?P<port>[
 
 @dataclass(frozen=True)
 class Selectors:
-    """The options as they were given; several mean any of them."""
+    """The options as given. A packet matches if any of them matches."""
 
     services: tuple[str, ...] = ()
     pods: tuple[str, ...] = ()
@@ -55,12 +55,12 @@ class Selectors:
 
     @property
     def need_names(self) -> bool:
-        """Whether nothing can be traced before the API has answered."""
+        """Whether tracing needs the API's objects before it can start."""
         return bool(self.services or self.pods)
 
 
 def check(selectors: Selectors, cluster: ClusterView) -> None:
-    """Raises NoSuchObject for the first word that Kubernetes does not have. All objects must have been read."""
+    """Raises NoSuchObject for the first object that Kubernetes does not have. All objects must have been read."""
     for word in selectors.services:
         if not _ports_of(word, cluster):
             raise NoSuchObject(_no_service(word, cluster))
@@ -99,7 +99,7 @@ def _ports_of(word: str, cluster: ClusterView) -> list[ServicePort]:
 
 
 def ends(selectors: Selectors, cluster: ClusterView) -> frozenset[End]:
-    """The addresses and ports that are meant, as things stand now."""
+    """Returns the selected addresses and ports, by the current objects."""
     return frozenset(_ends(selectors, cluster))
 
 
@@ -133,7 +133,7 @@ def _behind(port: ServicePort, cluster: ClusterView) -> Iterator[End]:
 
 
 def _addresses(word: str, cluster: ClusterView) -> list[str]:
-    """A pod's addresses; also of a pod of another node that stands behind a Service, and of one that libcni knows."""
+    """Returns a pod's addresses: from the API's pods, from endpoints (pods of other nodes), and from libcni's cache."""
     namespace, name = _name(word)
     pods = cluster.store.pods.all((namespace, name))
     found = [a for pod in pods for a in pod.addresses if not pod.host_network]
@@ -152,7 +152,7 @@ def _pod_ends(word: str, cluster: ClusterView) -> Iterator[End]:
 
 
 def _host_ends(number: int, cluster: ClusterView) -> Iterator[End]:
-    """Where a hostPort leads to."""
+    """Yields the targets of a hostPort."""
     for proto in ("tcp", "udp", "sctp"):
         for sandbox in cluster.sandboxes.host_port(number, proto):
             mapped = (h for h in sandbox.host_ports if (h.port, h.protocol) == (number, proto))
@@ -164,7 +164,7 @@ def _host_ends(number: int, cluster: ClusterView) -> Iterator[End]:
 
 
 def kernel_filter(base: Filter, wanted: frozenset[End], cluster: ClusterView) -> Filter:
-    """The filter for the kernel: base, with hosts and ports that let all of these ends pass, and little else."""
+    """Returns the filter for the kernel: base, with hosts and ports that let these endpoints pass, and few others."""
     if not wanted:
         return replace(base, hosts=(NOBODY,), ports=())
     addresses = {address for address, _, _ in wanted if address}
@@ -180,7 +180,7 @@ def kernel_filter(base: Filter, wanted: frozenset[End], cluster: ClusterView) ->
 
 
 def matches(packet: Packet, wanted: frozenset[End], cluster: ClusterView) -> bool:
-    """Whether one of these ends is the packet's, its connection's, or one that a rewrite gave or took."""
+    """Whether one of these endpoints is in the packet, in its connection, or before or after one of its rewrites."""
     protocol = packet.protocol.lower()
     protocol = protocol if protocol in ("tcp", "udp", "sctp") else ""
     tuples: list[Endpoints] = [packet.endpoints]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of Kubernetes' objects, in dictionaries: every question that a packet asks is one look-up.
+"""Stores Kubernetes objects in dictionaries: every query of a packet is one look-up.
 
-One thread at a time may change it (a lock sees to that); any thread may ask at any time: an index maps a key to a tuple that
-is replaced, never changed.
+A lock lets one thread at a time change the store. Any thread may read at any time: an index maps a key to a tuple, which is
+replaced, never changed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from tracer.model.kube import Endpoint, KubeNode, ServicePort
 from tracer.util.multidict import no_cycles
 
 Change = tuple[str, str, list[Object]]
-"""What was done: the method's name, the kind ("" for load), and the objects it was given."""
+"""A change: the method's name, the kind ("" for load), and the objects."""
 
 
 class ObjectStore(ObjectIndexes):
-    """The indexes, kept as the API tells of its objects.
+    """The indexes, updated with the changes of the API.
 
-    node: name of this node, "" while not known. unreadable: objects that were left out because their types are not the API's.
+    Attributes:
+        node: The name of this node; "" = not known.
+        version: Number of changes so far.
+        unreadable: Number of ignored objects with invalid types.
     """
 
     def __init__(self, node: str = "") -> None:
@@ -58,15 +61,15 @@ class ObjectStore(ObjectIndexes):
             self._keep("named", name, ())
 
     def still(self) -> AbstractContextManager[object]:
-        """Nothing changes here within the block, but what its own thread changes."""
+        """Returns a context manager; within its block only its own thread can change the store."""
         return self._lock
 
     def on_apply(self, keeper: Callable[[Change], None]) -> None:
-        """Told of each thing that is done to this store, in order; whoever does them again has the same store."""
+        """Calls keeper for each change of this store, in order. Repeating the changes gives the same store."""
         self._keepers.append(keeper)
 
     def on_coming(self, told: Callable[[Change], None]) -> None:
-        """Told of each thing before it is done here: this store may have to stay as it is for a while."""
+        """Calls a function for each change before it is applied here. Applying may have to wait for `still`."""
         self._coming.append(told)
 
     def _announce(self, what: str, kind: str, bodies: list[Object]) -> None:
@@ -82,18 +85,18 @@ class ObjectStore(ObjectIndexes):
         return kept
 
     def _readable(self, kind: str, bodies: Iterable[Any]) -> list[Object]:
-        """Those that can be taken; the others are counted."""
+        """Returns the valid objects, and counts the others."""
         given = list(bodies)
         found = [body for body in given if objects.is_readable(kind, body)]
         self.unreadable += len(given) - len(found)
         return found
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Called, in the thread that made the change, whenever something that is kept here has changed."""
+        """Calls a function after each change of the indexes, in the thread that made the change."""
         self._callbacks.append(callback)
 
     def load(self, bodies: Iterable[Object]) -> None:
-        """Takes objects of all kinds, as a List has them."""
+        """Adds objects of all kinds, as in a List."""
         bodies = list(bodies)
         self._announce("load", "", bodies)
         with self._lock, no_cycles():
@@ -104,7 +107,7 @@ class ObjectStore(ObjectIndexes):
         self._changed()
 
     def apply(self, kind: str, body: Object) -> None:
-        """It is there, or has changed."""
+        """Adds or updates an object."""
         self._announce("apply", kind, [body])
         with self._lock:
             for one in self._keep("apply", kind, self._readable(kind, (body,))):
@@ -113,7 +116,7 @@ class ObjectStore(ObjectIndexes):
         self._changed()
 
     def delete(self, kind: str, body: Object) -> None:
-        """An object is gone."""
+        """Removes an object."""
         if not objects.has_name(body):
             self.unreadable += 1
             return
@@ -125,7 +128,7 @@ class ObjectStore(ObjectIndexes):
         self._changed()
 
     def replace(self, kind: str, bodies: Iterable[Object]) -> None:
-        """What a new list of one kind says: whatever it does not have is gone."""
+        """Replaces all objects of one kind by a new list."""
         bodies = list(bodies)
         self._announce("replace", kind, bodies)
         with self._lock, no_cycles():
@@ -143,7 +146,7 @@ class ObjectStore(ObjectIndexes):
             self._build(self._touched.pop())
 
     def _changed(self) -> None:
-        """A node's heartbeat, for one, changes nothing that is kept here."""
+        """Calls the callbacks if an index entry has changed. A node's heartbeat, for example, changes none."""
         if not self._differs:
             return
         self._differs = False
@@ -165,7 +168,7 @@ class ObjectStore(ObjectIndexes):
             self._set(kind, name, self.node_entries(objects.node(body)))
 
     def _behind_changed(self, kind: str, name: Name, body: Object) -> None:
-        """A slice belongs to its Service; a slice that changed hands leaves the old one."""
+        """Assigns a slice to its Service, and removes it from its previous one."""
         service, found = (objects.slice_endpoints if kind == "EndpointSlice" else objects.endpoints_endpoints)(body)
         old = self._home.get((kind, name))
         if old and old != service:
@@ -187,7 +190,7 @@ class ObjectStore(ObjectIndexes):
             self._set(kind, name, [])
 
     def _set(self, kind: str, name: Name, entries: list[Entry]) -> None:
-        """Puts these index entries in place of those that the object had."""
+        """Replaces the index entries of an object."""
         had = self._entries.get((kind, name), [])
         if had == entries:
             return
@@ -201,10 +204,10 @@ class ObjectStore(ObjectIndexes):
             self._entries[kind, name] = entries
 
     def _build(self, name: Name) -> None:
-        """The entries of one Service, from it and from what stands behind it."""
+        """Builds the entries of one Service from the Service and its endpoints."""
         ports = self._service.get(name, ())
         behind = self._behind.get(name, {})
-        # A cluster that has slices mirrors them in Endpoints: those would be the same again, less complete.
+        # A cluster with slices mirrors them in Endpoints, which are less complete.
         kinds = {"EndpointSlice"} if any(kind == "EndpointSlice" for kind, _ in behind) else {"Endpoints"}
         ends = [end for (kind, _), found in behind.items() if kind in kinds for end in found]
         entries: list[Entry] = []

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kubeconfig is used, and what it may have done.
+"""Decides which kubeconfig is used, and which rights it has.
 
-A kubeconfig can name a program to run and files to read and send: the tracer would do both as root. So it matters who says so:
+A kubeconfig can name a program to run, and files to read and send. The tracer would do both as root. So its origin matters:
 
-- A file that was named (--kubeconfig, $KUBECONFIG) is used as it is, by whoever named it.
-- A file that is looked for must belong to root or to the user who runs this, and nobody else may be able to write to it.
-- The file of the user who called sudo is used only when it is that user's or root's, its program is not run, and the files
-  that it names must belong to whoever it belongs to: else a token of root's could be sent to a server of that user.
+- A file given by --kubeconfig or $KUBECONFIG is used without restrictions.
+- A file from the usual places must belong to root or to the current user, and no other user may have write access.
+- The file of the user who called sudo must belong to that user or to root. Its program is not run, and the files that it names
+  must have the same owner as itself: else a token of root could be sent to a server of that user.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from tracer.util import untrusted_file
 
 MOST = 1_000_000
 MOST_NAMED = 16_000_000
-"""Bytes of a kubeconfig, and of one that was named."""
+"""Maximum size of a kubeconfig, and of one that was given by name, bytes."""
 SYSTEM = ("/etc/kubernetes/admin.conf", "/etc/rancher/k3s/k3s.yaml")
 
 
 @dataclass(frozen=True)
 class Trust:
-    """What a kubeconfig may be. owners: user ids it may belong to, None for a file that was named. runs: whether the program
-    that it names is run. strict: whether the files that it names must belong to whoever it belongs to.
+    """The rights of a kubeconfig.
+
+    Attributes:
+        owners: User ids that may own it; None = given by name, any owner.
+        runs: Whether the program that it names may be run.
+        strict: Whether the files that it names must have the same owner as itself.
     """
 
     owners: frozenset[int] | None = None
@@ -36,7 +40,7 @@ class Trust:
     strict: bool = False
 
     def read(self, path: str) -> tuple[bytes, frozenset[int] | None]:
-        """What is in the kubeconfig, and whose the files must be that it names (None: anybody's). Raises OSError."""
+        """Returns the kubeconfig's text, and the allowed owners of the files that it names (None = any). Raises OSError."""
         if self.owners is None:
             return untrusted_file.read_named(path, MOST_NAMED), None
         text, owner = untrusted_file.read_with_owner(path, MOST, self.owners)
@@ -47,7 +51,7 @@ NAMED = Trust()
 
 
 def usual(environment: Mapping[str, str]) -> Iterator[tuple[str, Trust]]:
-    """Where a kubeconfig is looked for when none was named, in this order."""
+    """Yields the usual places of a kubeconfig, in order of preference."""
     own = Trust(untrusted_file.ours())
     yield f"{environment.get('HOME') or '/root'}/.kube/config", own
     user = caller(environment)
@@ -57,7 +61,7 @@ def usual(environment: Mapping[str, str]) -> Iterator[tuple[str, Trust]]:
 
 
 def caller(environment: Mapping[str, str]) -> pwd.struct_passwd | None:
-    """The user who called sudo; None when there is none, or when it is root."""
+    """Returns the user who called sudo; None if there is none, or if it is root."""
     if os.geteuid() != 0 or not environment.get("SUDO_USER"):
         return None
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a store as the API has it, in threads of their own: tracing never waits for them, and goes on whatever befalls them.
+"""Keeps a store up to date with the API, in separate threads. Tracing never waits for them, and continues if they fail.
 
-One thread a collection: list, then watch from there; begin again when the server ends the watch, list again when it says 410
-Gone. Trouble is said once, in one sentence, and so is its end.
+Each collection has one thread: it lists, then watches from there. It starts a new watch when the server ends one, and lists
+again after 410 Gone. A problem is noted once, in one sentence, and so is its end.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tracer.util.worker import Worker, user_warnings
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between attempts, doubled each time."""
 ATTEMPTS = 2
-"""So many failed attempts, one after another, to list a collection are enough not to wait for it any longer."""
+"""Number of failed attempts in a row to list a collection, after which nothing waits for it any longer."""
 
 ENDPOINT_KINDS = (api_client.SLICES, api_client.SLICES_BETA, api_client.ENDPOINTS)
-"""In order of preference: a cluster too old for the first has one of the others."""
+"""The collections of endpoints, in order of preference. Older clusters have only the later ones."""
 
 WORDS = {"Service": "services", "EndpointSlice": "endpointslices", "Endpoints": "endpoints", "Pod": "pods", "Node": "nodes"}
 
@@ -33,10 +33,7 @@ NameOfNode = Callable[[ObjectStore], str]
 
 
 class ObjectWatch:
-    """Follows Services, what stands behind them, Nodes and this node's Pods.
-
-    name_of_node: finds this node in the store once nodes are known (or not: the store is empty then); "" = cannot be told.
-    """
+    """Watches Services, their endpoints, Nodes and this node's Pods."""
 
     def __init__(self, access: ApiAccess, store: ObjectStore, name_of_node: NameOfNode, pause: float = FIRST_PAUSE) -> None:
         self._access, self._store, self._name, self._pause = access, store, name_of_node, pause
@@ -51,12 +48,12 @@ class ObjectWatch:
         self._left_out, self._odd_kinds = 0, set[str]()
 
     def start(self) -> None:
-        """Returns at once."""
+        """Starts the threads; returns at once."""
         for resources in ((api_client.SERVICES,), ENDPOINT_KINDS, (api_client.NODES,)):
             self._thread(resources)
 
     def close(self) -> None:
-        """Ends all threads; those that wait for an answer that does not come are left to end by themselves."""
+        """Ends all threads. A thread that waits for an answer without end is left behind."""
         self._over.set()
         for one in list(self._clients):
             one.interrupt()
@@ -64,13 +61,15 @@ class ObjectWatch:
             thread.join(0.5)
 
     def wait(self, seconds: float) -> bool:
-        """Whether all collections have been listed, or refused, within so many seconds; returns earlier when one has failed
-        again, so that `troubled` says why."""
+        """Waits until all collections have been listed or refused; returns whether they have.
+
+        Returns earlier if a collection failed repeatedly. Then `troubled` is the reason.
+        """
         self._decided.wait(seconds)
         return self._complete.is_set()
 
     def notes(self) -> list[str]:
-        """What the user should be told since the last call."""
+        """Returns the notes for the user since the last call."""
         told = []
         while self._told:
             told.append(self._told.popleft())
@@ -78,7 +77,7 @@ class ObjectWatch:
 
     @property
     def troubled(self) -> str:
-        """What is wrong now; "" when nothing is."""
+        """The current problem; "" = none."""
         return next(iter(self._trouble.values()), "")
 
     def _thread(self, resources: Sequence[ApiResource]) -> None:
@@ -88,7 +87,7 @@ class ObjectWatch:
         self._threads.append(Worker(f"kube-{resources[0].kind}", follower.work).start())
 
     def _round(self, one: ApiClient, resource: ApiResource, kind: str, version: str) -> Iterator[str]:
-        """Lists what is there if no version is known, and follows it; gives the version to go on from, again and again."""
+        """Lists a collection if no version is known, then watches it. Yields the version to continue from after each step."""
         if not version:
             items, version = one.list(resource)
             self._store.replace(resource.kind, items)
@@ -111,13 +110,12 @@ class ObjectWatch:
             yield version
 
     def _odd(self, kind: str, resource: ApiResource) -> None:
-        """Says once of a collection that objects in it were left out."""
+        """Notes once per collection that invalid objects in it were ignored."""
         with self._lock:
             if self._store.unreadable > self._left_out and kind not in self._odd_kinds:
                 self._odd_kinds.add(kind)
                 self._told.append(
-                    f"The Kubernetes API sent {WORDS.get(resource.kind, kind)} of a form that it does not document:"
-                    " they are left out, and go unnamed."
+                    f"The Kubernetes API sent invalid {WORDS.get(resource.kind, kind)}: they are ignored and unnamed."
                 )
             self._left_out = self._store.unreadable
 
@@ -126,7 +124,7 @@ class ObjectWatch:
         self._have(kind)
 
     def _have(self, kind: str) -> None:
-        """A collection is there, or will not come: the pods are asked for when it is known whose."""
+        """A collection is complete, or refused. The pods are requested when this node's name is known."""
         with self._lock:
             first = kind in self._missing
             self._missing.discard(kind)
@@ -135,7 +133,9 @@ class ObjectWatch:
                 if self._store.node:
                     self._thread((api_client.pods_of(self._store.node),))
                 else:
-                    self._told.append("Which node this is cannot be told: set NODE_NAME to have its pods named.")
+                    self._told.append(
+                        "This node was not found in the Kubernetes API: set NODE_NAME to get the names of its pods."
+                    )
                     self._missing.discard("Pod")
             if not self._missing:
                 self._complete.set()
@@ -168,7 +168,7 @@ class ObjectWatch:
         self._say(kind, f"The Kubernetes API at {where} {what} ({why}): names may be old or missing.")
 
     def _not_understood(self, kind: str, e: Exception) -> None:
-        """An answer that is JSON, but not what the API describes."""
+        """Notes an answer that is JSON but not in the API's format."""
         where = f"{self._access.host}:{self._access.port}"
         self._say(
             kind,
@@ -176,10 +176,10 @@ class ObjectWatch:
         )
 
     def _say(self, kind: str, sentence: str) -> None:
-        """Says it, unless it is what is already known to be wrong, with this collection or another."""
+        """Notes a problem, unless it is already known for this or another collection."""
         with self._lock:
             known = sentence in self._trouble.values()
-            # One outage has many faces (refused, reset, timed out): after the first it is still the same.
+            # One outage causes different errors (refused, reset, timed out): only the first one is noted.
             same = "does not answer" in sentence and any("does not answer" in t for t in self._trouble.values())
             self._trouble[kind] = sentence
             self._failed[kind] += 1
@@ -190,7 +190,7 @@ class ObjectWatch:
 
 
 class _ResourceWatch:
-    """The thread of one collection: its unit of work is one list or watch. resources: in order of preference."""
+    """The work of one collection's thread; a unit is one list or watch. resources: in order of preference."""
 
     def __init__(self, watch: ObjectWatch, one: ApiClient, resources: list[ApiResource]) -> None:
         self._watch, self._one, self._resources = watch, one, resources
@@ -214,7 +214,7 @@ class _ResourceWatch:
             self._version = ""
             user_warnings.add_failure(f"following the {WORDS[kind]} of the Kubernetes API", e)
             watch._not_understood(kind, e)
-        # A server that ends each watch at once is not to be asked in a loop.
+        # Do not loop without a pause if the server ends each watch at once.
         long = time.monotonic() - began > LONGEST_PAUSE
         self._pause = watch._pause if long else min(2 * self._pause, LONGEST_PAUSE)
         watch._over.wait(self._pause if watch._trouble.get(kind) else watch._pause)

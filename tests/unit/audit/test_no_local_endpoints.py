@@ -39,7 +39,7 @@ def test_pods_that_run_here(mode: str, tmp_path: Path) -> None:
     state.cluster.store.node = FULL
     (told,) = check(state)
     assert told.certain and told.cause.startswith("Service 2048-game/service-2048 has externalTrafficPolicy Local")
-    assert "kube-proxy goes by the name node-1 (the host name) and the endpoints carry node-1.ec2.internal" in told.cause
+    assert "kube-proxy uses the node name node-1 (the host name) but the endpoints have node-1.ec2.internal" in told.cause
     assert told.proofs[0].what == "rule" and ("no local endpoints" in told.proofs[0].text or ": drop" in told.proofs[0].text)
 
 

@@ -162,7 +162,7 @@ def result(directory: Path, name: str, address: str) -> None:
 def test_the_cni_cache_is_replayed_from_the_question_on_at_which_it_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracer.kube.cni_cache.LOOK_SECONDS", -1)
+    monkeypatch.setattr("tracer.kube.cni_cache.SCAN_INTERVAL_SECONDS", -1)
     kept: list[tuple[int, list[Sandbox]]] = []
     result(tmp_path, "cart", "10.0.0.1/24")
     live_cache = RecordedCniCache(lambda asked, found: kept.append((asked, found)), (tmp_path,))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import findings as f
 from tests.support.syns import decision_detail
-from tracer.findings.conntrack_full import COUNT, MOST
+from tracer.findings.conntrack_full import COUNT, LIMIT
 from tracer.kube.catalog import ClusterView
 from tracer.model.finding import Finding
 from tracer.model.packet import Drop, Endpoints, Flow, Hop, Packet
@@ -23,12 +23,12 @@ def packet(hook: str = "PREROUTING") -> Packet:
 
 
 def found(made: Packet, count: str = "65536", most: str = "65536") -> list[Finding]:
-    return f.look([made], ClusterView(), f.FakeNode(settings={COUNT: count, MOST: most}, conntrack={"drop": 3}))[1]
+    return f.look([made], ClusterView(), f.FakeNode(settings={COUNT: count, LIMIT: most}, conntrack={"drop": 3}))[1]
 
 
 def test_full() -> None:
     (told,) = found(packet())
-    assert told.certain and told.cause.startswith("The table of connections is full (65536 entries, 65536 are allowed)")
+    assert told.certain and told.cause.startswith("The conntrack table is full (65536 entries, 65536 are allowed)")
     assert f.proofs(told, "counter") == ["of conntrack, since boot: drop 3 (/proc/net/stat/nf_conntrack)"]
     assert "nf_conntrack_max=131072" in told.cure
 
@@ -41,10 +41,10 @@ def test_the_kernel_was_seen_to_find_no_room(count: str, most: str, said: str) -
     """Whatever the numbers are a moment later. No hook tells of it: the packet was not followed before it was dropped."""
     hops = [decision_detail("table-full", 0, "node"), Hop(1, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
     (told,) = found(replace(f.packet(hops, ENDS), complete=False), count, most)
-    assert told.certain and told.cause.startswith("The table of connections is full" + said)
+    assert told.certain and told.cause.startswith("The conntrack table is full" + said)
     figures = [f"nf_conntrack_count = {count}, nf_conntrack_max = {most}, read after the packet (/proc/sys)"] if most else []
     assert f.proofs(told, "setting") == figures
-    assert "conntrack found no entry that it might give up for this one (early_drop) (observed)" in f.proofs(told, "packet")
+    assert "conntrack found no entry that it could evict for this one (early_drop) (observed)" in f.proofs(told, "packet")
 
 
 @pytest.mark.parametrize(("count", "most"), [("100", "65536"), ("", ""), ("5", "x")])

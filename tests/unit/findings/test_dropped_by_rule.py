@@ -37,7 +37,7 @@ def found(made: Packet) -> list[Finding]:
 
 def test_a_networkpolicy() -> None:
     (told,) = found(packet("FORWARD", f.hit(RULES, "filter", ("FORWARD", "cali-fw-1"), ("cali-fw-1", "DROP"))))
-    assert told.certain and told.cause.startswith("A rule of Calico, chain cali-fw-1 (it carries out NetworkPolicies) drops")
+    assert told.certain and told.cause.startswith("A rule of Calico, chain cali-fw-1 (it implements NetworkPolicies) drops")
     assert "packets from 10.244.0.11 to 10.244.0.12:8080 in FORWARD" in told.cause
     assert f.proofs(told, "rule")[0].startswith("FORWARD 1 > cali-fw-1 1: ")
 

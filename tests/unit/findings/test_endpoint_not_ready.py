@@ -51,7 +51,7 @@ def test_not_ready(mode: str, tmp_path: Path) -> None:
     (told,) = found(mode, tmp_path, False)
     assert told.name == "endpoint_not_ready" and told.certain
     assert told.cause.startswith(
-        "Service default/lonely-web:http is refused for having no endpoints, although 1 pod stands behind"
+        "Service default/lonely-web:http is refused because it has no endpoints, although 1 pod belongs to"
     )
     assert f.proofs(told, "object") == ["not ready: pod default/web-1 (node-1) (Kubernetes API)"]
 
@@ -90,7 +90,7 @@ def test_a_local_pod_that_is_not_ready(mode: str) -> None:
     fate = "refused" if "ipvs" in mode else "dropped"
     assert told.name == "endpoint_not_ready" and told.certain
     assert told.cause.startswith(
-        f"Service 2048-game/service-2048 has externalTrafficPolicy Local and is {fate} on this node for having no local"
+        f"Service 2048-game/service-2048 has externalTrafficPolicy Local and is {fate} on this node because it has no local"
         " endpoints, although 1 of its pods runs here: it is not ready, so it gets no requests."
     )
     (pod,) = f.proofs(told, "object")

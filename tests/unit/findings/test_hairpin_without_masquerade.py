@@ -35,7 +35,7 @@ def test_without_masquerade(tmp_path: Path) -> None:
     (told,) = found(packet(), tmp_path)
     assert told.name == "hairpin_without_masquerade" and told.certain
     assert told.cause.startswith(
-        "Pod default/http-proxy-a (node-1) asks 172.30.253.123:8080 (Service default/http-proxy) and is sent"
+        "Pod default/http-proxy-a (node-1) connects to 172.30.253.123:8080 (Service default/http-proxy) and is sent"
     )
     assert "KUBE-SEP-66PQAUDBO7BH47NT" in f.proofs(told, "rule")[0]
 

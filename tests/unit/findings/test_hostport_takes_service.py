@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hostPort that takes what was meant for a Service or another machine: each way is told apart; its own port is none."""
+"""A hostPort that takes the packets for a Service or another machine: each way is told apart; its own port is none."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_ipvs_makes_every_cluster_ip_local(tmp_path: Path) -> None:
     of = known(IPVS, tmp_path, MYSQL_A)
     (told,) = found(request(rules, MYSQL_A), of, interfaces={MYSQL_A: "kube-ipvs0"})
     assert told.cause == (
-        "hostPort 3306 of pod default/mysql-b takes what was meant for Service default/mysql-np:mysql (cluster IP 172.30.33.7):"
+        "hostPort 3306 of pod default/mysql-b takes the packets for Service default/mysql-np:mysql (cluster IP 172.30.33.7):"
         " every cluster IP is local to this node by kube-ipvs0, and portmap's jump is rule 1 of PREROUTING,"
         " kube-proxy's rule 2."
     )
@@ -67,7 +67,7 @@ def test_ipvs_without_the_api(tmp_path: Path) -> None:
     rules = jump_first(node(IPVS, "S5-nodeport").iptables())
     of = known(IPVS, tmp_path, MYSQL_A, with_api=False)
     (told,) = found(request(rules, MYSQL_A), of, interfaces={MYSQL_A: "kube-ipvs0"})
-    assert "takes what was meant for the Service at 172.30.33.7" in told.cause
+    assert "takes the packets for the Service at 172.30.33.7" in told.cause
 
 
 def test_portmaps_jump_in_front_that_asks_no_address(tmp_path: Path) -> None:
@@ -78,19 +78,19 @@ def test_portmaps_jump_in_front_that_asks_no_address(tmp_path: Path) -> None:
         "portmap's jump is rule 1 of PREROUTING, kube-proxy's rule 2, and it does not ask whether the address is local."
     )
     (elsewhere,) = found(request(rules, "192.168.56.20"), of)
-    assert "takes what was meant for NodePort 3306 of Service default/mysql-np:mysql at 192.168.56.20" in elsewhere.cause
+    assert "takes the packets for NodePort 3306 of Service default/mysql-np:mysql at 192.168.56.20" in elsewhere.cause
     rules, of = jump_first(node(IPTABLES, "S5").iptables(), local=False), known(IPTABLES, tmp_path, scenario="S5")
     (machine,) = found(request(rules, "192.168.56.20"), of)
-    assert "takes what was meant for node node-2 at 192.168.56.20" in machine.cause
+    assert "takes the packets for node node-2 at 192.168.56.20" in machine.cause
     assert not found(request(rules, "192.168.56.77"), of, interfaces={"192.168.56.77": "eth0"}), "an address that came later"
     (outside,) = found(request(rules, "203.0.113.9"), of)
-    assert "takes what was meant for the machine at 203.0.113.9" in outside.cause
+    assert "takes the packets for the machine at 203.0.113.9" in outside.cause
 
 
 def test_a_node_port_of_the_same_number(tmp_path: Path) -> None:
     rules = jump_first(node(IPTABLES, "S5-nodeport").iptables())
     (told,) = found(request(rules, "192.168.56.10"), known(IPTABLES, tmp_path))
-    assert "takes what was meant for NodePort 3306 of Service default/mysql-np:mysql" in told.cause
+    assert "takes the packets for NodePort 3306 of Service default/mysql-np:mysql" in told.cause
     assert told.cause.endswith("portmap's jump is rule 1 of PREROUTING, kube-proxy's rule 2.")
 
 
@@ -104,7 +104,7 @@ def test_nftables_go_by_registration(tmp_path: Path) -> None:
     hop = Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), rule_trace=trace)
     (told,) = found(f.packet([hop], before), one.known(tmp_path))
     assert told.cause.endswith(
-        "portmap's base chain ran before kube-proxy's, for of two at one priority the one registered last runs first."
+        "portmap's base chain ran before kube-proxy's: of two chains at one priority the one registered last runs first."
     )
     assert "a restart is no cure" in told.cure
 
@@ -149,7 +149,7 @@ def test_the_check_says_what_ss_and_ipvsadm_show(tmp_path: Path) -> None:
     rules = jump_first(node(IPTABLES, "S5-nodeport").iptables())
     of, made = known(IPTABLES, tmp_path), request(rules, "192.168.56.10")
     (told,) = found(made, of)
-    assert "`ss -lntp 'sport = :3306'` shows nothing, for a hostPort has no socket" in told.check
+    assert "`ss -lntp 'sport = :3306'` shows nothing, because a hostPort has no socket" in told.check
     assert "ipvsadm" not in told.check
     held = ListeningSocket("0.0.0.0", 3306, 88, "kube-proxy")
     (told,) = found(made, of, listeners={(3306, "tcp"): held})

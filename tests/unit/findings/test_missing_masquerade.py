@@ -48,7 +48,7 @@ def test_a_stale_return(mode: str, tmp_path: Path) -> None:
     assert told.cause == (
         "Requests to pods in 10.244.3.0/24 keep the source address 192.168.56.10: a stale RETURN rule of flannel for"
         " that network,"
-        " which is not this node's, stands before MASQUERADE, so the answer does not come back the way of the request."
+        " which is not this node's, stands before MASQUERADE, so the answer does not come back on the path of the request."
     )
     stale, behind = f.proofs(told, "rule")
     assert stale.startswith("POSTROUTING 5: ! -s 10.244.0.0/16 -d 10.244.3.0/24 -j RETURN") and stale.endswith("(observed)")

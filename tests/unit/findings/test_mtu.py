@@ -61,4 +61,4 @@ def test_another_namespaces_interface_is_not_measured_here() -> None:
         Hop(1, "drop", "pod-a", drop=Drop("PKT_TOO_BIG", "ip_fragment")),
     ]
     (told,) = f.look([f.packet(hops, ENDS)], ClusterView(), f.FakeNode(mtus={"eth0": 1500}))[1]
-    assert "is too long for eth0 and must not be cut" in told.cause and not f.proofs(told, "setting")
+    assert "is too long for eth0 and must not be fragmented" in told.cause and not f.proofs(told, "setting")

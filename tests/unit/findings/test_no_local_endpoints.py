@@ -68,11 +68,11 @@ def test_kube_proxy_goes_by_the_bare_host_name(mode: str, made: Packet) -> None:
     (told,) = found(made, here(mode), BARE)
     assert told.name == "no_local_endpoints" and told.certain
     assert told.cause == (
-        "Service 2048-game/service-2048 has externalTrafficPolicy Local and is dropped on this node for having no"
+        "Service 2048-game/service-2048 has externalTrafficPolicy Local and is dropped on this node because it has no"
         " local endpoints,"
-        " although 2 of its pods run here: kube-proxy goes by the name ip-10-188-166-140 (the host name, for"
+        " although 2 of its pods run here: kube-proxy uses the node name ip-10-188-166-140 (the host name, for"
         " /etc/kube-proxy.conf"
-        f" has no hostnameOverride) and the endpoints carry {FULL}, so it takes none of them for local."
+        f" has no hostnameOverride) but the endpoints have {FULL}, so none of them is local for it."
     )
     assert f"Set hostnameOverride: {FULL}" in told.cure
     assert "has no local endpoints" in f.proofs(told, "rule")[0]
@@ -109,14 +109,14 @@ def test_a_flag_that_may_not_be_heeded() -> None:
         77, (*BARE.names, (FULL, "--hostname-override, which is not heeded by every version when --config is given"))
     )
     (told,) = found(marked_and_dropped(), here(LEGACY), proxy)
-    assert told.certain and "kube-proxy goes by the name ip-10-188-166-140" in told.cause
+    assert told.certain and "kube-proxy uses the node name ip-10-188-166-140" in told.cause
 
 
 @pytest.mark.parametrize("proxy", [RIGHT, None, KubeProxy(77, ())])
 def test_without_another_name_it_is_only_likely(proxy: KubeProxy | None) -> None:
     """Endpoints that came a moment ago look the same."""
     (told,) = found(marked_and_dropped(), here(LEGACY), proxy)
-    assert not told.certain and "perhaps kube-proxy goes by another name" in told.cause
+    assert not told.certain and "perhaps kube-proxy uses another node name" in told.cause
 
 
 @pytest.mark.parametrize("proxy", [BARE, RIGHT, None])
@@ -135,7 +135,7 @@ def test_another_drop_is_none() -> None:
 def test_ipvs_refuses_what_has_no_local_endpoint() -> None:
     (told,) = found(f.ipvs("192.168.56.10", 30420), here("1.20.2-ipvs-nft"), BARE)
     assert told.name == "no_local_endpoints" and told.certain
-    assert "externalTrafficPolicy Local and is refused on this node for having no local endpoints, although 2" in told.cause
+    assert "externalTrafficPolicy Local and is refused on this node because it has no local endpoints, although 2" in told.cause
     assert "IPVS virtual server tcp 192.168.56.10:30420 has no real server" in f.proofs(told, "server")[0]
     assert not found(f.ipvs("172.30.20.48", 80), here("1.20.2-ipvs-nft"), BARE), "the policy is for NodePorts only"
 

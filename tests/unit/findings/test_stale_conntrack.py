@@ -30,7 +30,7 @@ def found(made: Packet, folder: Path, with_api: bool = True) -> list[Finding]:
 def test_a_pod_that_is_gone(tmp_path: Path) -> None:
     (told,) = found(packet(DEAD), tmp_path)
     assert told.name == "stale_conntrack" and told.certain
-    assert "Service default/http-proxy still goes to 10.244.0.99:8080, which is no endpoint of it and no pod" in told.cause
+    assert "Service default/http-proxy still goes to 10.244.0.99:8080, which is no longer an endpoint or a pod" in told.cause
     (now,) = [p.text for p in told.proofs if p.what == "object"]
     assert now.startswith("the endpoints of default/http-proxy are 10.244.0.1") and "10.244.0.99" not in now
     assert "conntrack -D -p tcp --orig-dst 192.168.56.10 --reply-src 10.244.0.99" in told.cure

@@ -29,7 +29,7 @@ def test_the_counter_makes_it_certain() -> None:
     assert findings.look(packet(lost=False)) == []
     on.conntrack = {"insert_failed": 5}
     (told,) = findings.look(packet())
-    assert told.certain and told.cause.startswith("Two datagrams from 10.244.0.11:40000 to 172.30.0.10:53 came at once")
+    assert told.certain and told.cause.startswith("Two datagrams from 10.244.0.11:40000 to 172.30.0.10:53 arrived at")
     assert f.proofs(told, "counter") == ["insert_failed of conntrack is 5, it was 4 (/proc/net/stat/nf_conntrack)"]
 
 

@@ -255,7 +255,7 @@ def test_addresses_of_kube_ipvs0_are_no_nodes(tmp_path: Path) -> None:
     """Without the API all that is known is that some Service has them."""
     local, cluster_ip = frozenset({"192.168.56.10", "172.30.33.7"}), "172.30.33.7"
     alone = ClusterView(local=local, ipvs=frozenset({cluster_ip}))
-    assert end_of(cluster_ip, 3306, "tcp", alone).text == "unknown, a Service's, for it is an address of kube-ipvs0"
+    assert end_of(cluster_ip, 3306, "tcp", alone).text == "unknown, a Service's, because it is an address of kube-ipvs0"
     assert end_of("192.168.56.10", 22, "tcp", alone).kind == "Node"
     with_api = node("1.20.2-ipvs-nft", "S5-nodeport").known(tmp_path)
     known = ClusterView(with_api.store, local=local, ipvs=frozenset({cluster_ip}))

@@ -43,9 +43,10 @@ def test_what_the_account_may_not_see_is_said(server: ApiServer) -> None:
     server.refuse |= {"Node": 403, "Pod": 403}
     (fact,) = asked(server)
     assert (fact.state, fact.status) == ("degraded", 1)
-    assert fact.text.endswith("; nodes: the account may not list them (403); pods: the account may not list them (403)")
+    why = "the account is not allowed to list them (403)"
+    assert fact.text.endswith(f"; nodes: {why}; pods: {why}")
     server.token = "another"
-    assert "the account is not known, or its token has expired (401)" in asked(server)[0].text
+    assert "the account is unknown, or its token has expired (401)" in asked(server)[0].text
 
 
 def test_an_api_that_does_not_answer(server: ApiServer) -> None:
@@ -62,13 +63,13 @@ def test_a_node_that_is_none_of_the_cluster(server: ApiServer, monkeypatch: pyte
 
 def test_no_kubernetes_at_all_is_no_fault(tmp_path: Path) -> None:
     (fact,) = checks.gather(find=lambda path: None)
-    assert (fact.state, fact.status) == ("degraded", 0) and "names come from rules alone" in fact.text
+    assert (fact.state, fact.status) == ("degraded", 0) and "names come from rules only" in fact.text
 
     def unusable(path: str | None) -> ApiAccess:
         raise NoObjects(f"The kubeconfig {path} is no YAML.")
 
     (fact,) = checks.gather("/x", find=unusable)
-    assert fact == CheckResult("Kubernetes API", "degraded", "The kubeconfig /x is no YAML; names come from rules alone", 1)
+    assert fact == CheckResult("Kubernetes API", "degraded", "The kubeconfig /x is no YAML; names come from rules only", 1)
 
 
 def test_by_a_kubeconfig(server: ApiServer, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_yaml_and_a_password(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "is no YAML"),
+        ("{", "is not valid YAML"),
         ("[]", "names no usable cluster"),
         (json.dumps(BASE | {"current-context": "gone"}), "names no usable cluster: 'gone' is missing"),
         (json.dumps(BASE | {"clusters": []}), "names no usable cluster"),
@@ -121,5 +121,7 @@ def test_a_certificate_that_nobody_checks_is_said(tmp_path: Path) -> None:
     path = write(tmp_path)
     assert kubeconfig.read(path).unchecked
     kube = OwnerResolver(ObjectSource(kubeconfig=path), Selectors(), Filter())
-    assert any("insecure-skip-tls-verify: nobody checks" in note and path in note for note in kube.notes())
+    assert any(
+        "insecure-skip-tls-verify: the API server is not authenticated" in note and path in note for note in kube.notes()
+    )
     kube.close()

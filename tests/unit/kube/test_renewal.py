@@ -25,8 +25,8 @@ from tracer.events import record
 from tracer.kernel import filter_maps
 from tracer.kernel import session as kernel
 from tracer.kube.catalog import ClusterView
-from tracer.kube.filter_renewal import KEPT, FilterHistory, FilterRenewal, RenewedFilter
-from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
+from tracer.kube.filter_renewal import KEPT_RENEWALS, FilterHistory, FilterRenewal, RenewedFilter
+from tracer.kube.resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import MAX_HOSTS, Filter, parse_host
@@ -131,15 +131,15 @@ def test_what_waits_and_what_is_kept_has_a_bound() -> None:
     renewal = FilterRenewal(Selectors(services=(SERVICE,)), Filter(), known)
     renewal.attach(lambda to: None)
     known.store.load(OBJECTS)
-    for port in range(31000, 31000 + KEPT + 3):
+    for port in range(31000, 31000 + KEPT_RENEWALS + 3):
         known.store.apply("Service", renumbered(port))
-    assert len(renewal.read()) == KEPT and renewal.dropped == 5 and renewal.read() == []
+    assert len(renewal.read()) == KEPT_RENEWALS and renewal.dropped == 5 and renewal.read() == []
     history = FilterHistory()
-    for number in range(KEPT + 2):
+    for number in range(KEPT_RENEWALS + 2):
         history.add(RenewedFilter(number * 10, frozenset({("", number + 1, "tcp")}), Filter(ports=(number + 1,))))
-    assert history.dropped == 2 and len(history.at(0)) == KEPT
-    newest = history.at(10 * (KEPT + 1))
-    assert newest == [frozenset({("", KEPT + 2, "tcp")})] and len(history.at(10 * KEPT)) == 2
+    assert history.dropped == 2 and len(history.at(0)) == KEPT_RENEWALS
+    newest = history.at(10 * (KEPT_RENEWALS + 1))
+    assert newest == [frozenset({("", KEPT_RENEWALS + 2, "tcp")})] and len(history.at(10 * KEPT_RENEWALS)) == 2
 
 
 class Hosts(dict[Any, Any]):

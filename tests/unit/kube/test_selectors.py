@@ -264,8 +264,8 @@ def test_a_broken_kubeconfig_that_nobody_named(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "config").write_text("{")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     with OwnerResolver(ObjectSource(), Selectors(), Filter()) as kube:
-        assert kube.notes() == [f"The kubeconfig {tmp_path}/config is no YAML. Names come from rules alone."]
-    with pytest.raises(NoObjects, match="is no YAML"):
+        assert kube.notes() == [f"The kubeconfig {tmp_path}/config is not valid YAML. Names come from rules only."]
+    with pytest.raises(NoObjects, match="is not valid YAML"):
         OwnerResolver(ObjectSource(), Selectors(services=("a/b",)), Filter())
     with OwnerResolver(ObjectSource(none=True), Selectors(), Filter()) as kube:
         assert kube.notes() == []
@@ -276,7 +276,7 @@ def test_objects_from_a_file(tmp_path: Path) -> None:
     path.write_text(json.dumps({"kind": "List", "items": OBJECTS}))
     kube = OwnerResolver(ObjectSource(objects=str(path)), Selectors(services=("default/http-proxy",)), Filter())
     assert "172.30.253.123" in addresses(kube.filter())
-    for text, sentence in (("{", "is no JSON"), ("{}", "has no Service")):
+    for text, sentence in (("{", "is not valid JSON"), ("{}", "has no Service")):
         path.write_text(text)
         with pytest.raises(NoObjects, match=sentence):
             OwnerResolver(ObjectSource(objects=str(path)), Selectors(), Filter())

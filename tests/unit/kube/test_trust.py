@@ -78,7 +78,7 @@ def test_another_users_program_is_not_run(home: Path, tmp_path: Path) -> None:
     made = tmp_path / "it ran"
     program = {"apiVersion": "v1", "command": script(tmp_path / "steal", f"id -u >'{made}'")}
     path = of_user(home, **user_of(exec=program))
-    with pytest.raises(NoObjects, match="root runs that program only when the file is named, by --kubeconfig"):
+    with pytest.raises(NoObjects, match="root runs that program only if the file is given by --kubeconfig"):
         kubeconfig.find(None, SUDO)
     assert not made.exists()
     own = tmp_path / "root"
@@ -214,7 +214,7 @@ def test_a_server_that_is_none(tmp_path: Path, server: Any) -> None:
 )
 def test_texts_that_grow_or_go_deep(tmp_path: Path, text: str) -> None:
     (tmp_path / "config").write_text(text)
-    with pytest.raises(NoObjects, match="is no YAML"):
+    with pytest.raises(NoObjects, match="is not valid YAML"):
         kubeconfig.read(str(tmp_path / "config"))
 
 

@@ -324,7 +324,7 @@ def test_the_watch_of_the_api(monkeypatch: pytest.MonkeyPatch, said: Warnings) -
     told = watch.notes()
     watch.close()
     assert any("sent what cannot be understood (Unforeseen)" in sentence for sentence in told)
-    assert any("of a form that it does not document" in sentence for sentence in told)
+    assert any("they are ignored and unnamed" in sentence for sentence in told)
     assert any("following the services of the Kubernetes API" in sentence for sentence in said.read())
 
 

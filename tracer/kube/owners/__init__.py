@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose a rule is. Each writer of rules has its file here and is found by it: add a file, and its rules have an owner.
+"""Finds the owner of a rule. Each file of this package is for one program that writes rules, and is found by its file name.
 
-A file has `owner(rule, ruleset, known)`: the owner of a rule that its program wrote, None for any other rule. No two may claim
-the same rule (a test goes through all of them). It may have `MARKS`: chain that acts on a mark -> chain that sets it.
+A file has `owner(rule, ruleset, cluster)`: the owner of a rule of its program, None for any other rule. Two files must not
+claim the same rule (a test checks all of them). It may have `MARKS`: chain that tests a mark -> chain that sets it.
 
 Must not know: packets, other writers of rules.
 """
@@ -34,13 +34,13 @@ def _modules() -> tuple[ModuleType, ...]:
 
 @cache
 def finders() -> tuple[tuple[str, Finder], ...]:
-    """Every writer of rules that is known: its file's name and its function."""
+    """Returns (file name, function) of all known programs."""
     return tuple((module.__name__.rpartition(".")[2], module.owner) for module in _modules())
 
 
 @cache
 def marks() -> dict[str, str]:
-    """Chain that acts on a mark -> chain that sets it, of all writers."""
+    """Returns chain that tests a mark -> chain that sets it, of all programs."""
     joined: dict[str, str] = {}
     for module in _modules():
         joined |= getattr(module, "MARKS", {})
@@ -48,10 +48,10 @@ def marks() -> dict[str, str]:
 
 
 def owner_of(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner:
-    """Whose rule it is.
+    """Returns the owner of a rule.
 
-    The administrator's are those that nobody known wrote; unknown stays what cannot be told: a rule whose text is hidden from
-    whoever read it, or one of a program that does not show for whom it wrote it.
+    A rule of no known program belongs to the administrator. The owner is unknown if the rule's text could not be read
+    completely, or if its program does not show for which object it wrote the rule.
     """
     remembered = cluster.cache.get(rule, ruleset, cluster.store.version)
     if remembered:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Owners whose chains, tables or comments carry the program's name, and nothing more about for whom a rule is."""
+"""Finds programs by the names of their chains, tables or comments, without an object for which the rule was written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Prefixes = tuple[str, ...]
 
 
 def by_name(rule: Rule, program: str, chains: Prefixes, tables: Prefixes, comments: Prefixes) -> Owner | None:
-    """The program, when a name at the rule begins as its names do; None for any other rule."""
+    """Returns the program if its chain, table or comment prefixes match the rule; else None."""
     if rule.chain.startswith(chains):
         return Owner("program", program=program, detail=f"chain {rule.chain}", evidence="chain name")
     if rule.table.startswith(tables):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CNI plugins bridge and ptp with ipMasq, and the plugin firewall: chains CNI-<hash>, CNI-FORWARD, CNI-ADMIN.
 
-As with portmap, the comment bears the sandbox's id. What stands in CNI-ADMIN is the administrator's.
+As with portmap, the comment has the sandbox's id. Rules in CNI-ADMIN belong to the administrator.
 Source: containernetworking/plugins, pkg/ip/ipmasq_iptables_linux.go, pkg/utils/utils.go, plugins/meta/firewall/iptables.go.
 """
 

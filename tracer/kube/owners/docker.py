@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker: chains DOCKER and DOCKER-*. What stands in DOCKER-USER is the administrator's, but for Docker's last RETURN.
+"""Docker: chains DOCKER and DOCKER-*. Rules in DOCKER-USER belong to the administrator, except Docker's last RETURN.
 
 Source: moby libnetwork/iptables, daemon/libnetwork/drivers/bridge.
 """
@@ -23,7 +23,7 @@ _SHAPES = (
     re.compile(rf"-i {_BRIDGE} ! -o \1 -j ACCEPT"),
     re.compile(rf"-i {_BRIDGE} -o \1 -j (?:ACCEPT|DROP)"),
 )
-"""Its rules in iptables' own chains, word for word; another that names docker0 may be anybody's."""
+"""The exact rules of Docker in built-in chains. Other rules with docker0 can belong to any program."""
 
 
 def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """flannel: chains FLANNEL-*, the comment "flanneld", tables flannel-ipv4/-ipv6; before 0.20 four bare rules in POSTROUTING.
 
-Those four have neither chain nor comment. Their shape tells them, and only where the first two stand in the same chain for
+Those four have neither chain nor comment. They are recognized by their form, if the first two of them are in the same chain for
 the same network. Source: flannel pkg/ip/iptables.go (MasqRules), pkg/trafficmngr.
 """
 
@@ -45,7 +45,7 @@ def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
 
 
 def _shape(rule: Rule) -> tuple[str, list[str]]:
-    """Which of the four it is, and its networks: the cluster's first."""
+    """Returns which of the four rules it is, and its networks, the cluster's first."""
     text = _NO_COMMENT.sub("", rule.text)
     for name, pattern in _SHAPES.items():
         found = pattern.fullmatch(text)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kube-proxy in iptables mode, legacy and nft back end, 1.20 to 1.36.
 
-A rule says whose it is in its comment ("ns/name:port cluster IP") or in the hash of its chain's or its target's name; where
+A rule names its Service in its comment ("ns/name:port cluster IP") or in the hash of its chain's or its target's name; where
 both do, they must agree. Rules without a comment (the last of KUBE-EXT-, all behind KUBE-SVC- in a large cluster) are reached
 from rules that have one, or the API knows the hash, the cluster IP or the NodePort.
 Source: kubernetes pkg/proxy/iptables/proxier.go of 1.20, 1.24 and 1.36.
@@ -24,10 +24,10 @@ COMMON = frozenset({
     "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD", "KUBE-PROXY-FIREWALL", "KUBE-POSTROUTING",
     "KUBE-MARK-MASQ", "KUBE-PROXY-CANARY",
 })  # fmt: skip
-"""Chains for all Services together."""
+"""Chains that all Services share."""
 
 FOR_SERVICES = frozenset({"KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-FIREWALL"})
-"""Those of them whose rules are, one by one, for one Service."""
+"""Shared chains with rules for single Services."""
 
 MARKS = {"KUBE-POSTROUTING": "KUBE-MARK-MASQ", "KUBE-FORWARD": "KUBE-MARK-MASQ"}
 
@@ -62,7 +62,7 @@ def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
 
 
 def service_in(comment: str) -> tuple[str, str, str] | None:
-    """(namespace, name, port name) that a comment of kube-proxy names; None when it names none."""
+    """Returns (namespace, name, port name) from a comment of kube-proxy; None = names no Service."""
     found = _NAMED.fullmatch(comment)
     return (found["ns"], found["name"], found["port"] or "") if found else None
 
@@ -84,7 +84,7 @@ Found = tuple[ServicePort, str]
 
 
 def _by_hash(rule: Rule, cluster: ClusterView) -> Found | None:
-    """By the API's Services: each has its hash, and so has each endpoint."""
+    """Finds the Service by the hashes of the API's Services and endpoints."""
     for chain in (rule.chain, rule.target):
         match = IPTABLES_CHAIN.fullmatch(chain)
         if match and match[1] == "SEP":
@@ -112,7 +112,7 @@ def _by_comment(rule: Rule) -> Found | None:
 
 
 def _by_ruleset(rule: Rule, ruleset: Ruleset) -> Found | None:
-    """By the comments of other rules: of its chain, of those that jump to its chain, and on from there."""
+    """Finds the Service by comments of other rules: in its chain, or of rules that lead to its chain."""
     told = _told(ruleset)
     for chain in (rule.chain, rule.target):
         match = IPTABLES_CHAIN.fullmatch(chain)
@@ -122,11 +122,11 @@ def _by_ruleset(rule: Rule, ruleset: Ruleset) -> Found | None:
 
 
 _last: list[tuple[ref[Ruleset], dict[str, ServicePort]]] = []
-"""The rulesets asked for last, and what their comments tell. A ruleset never changes, so each is gone through once."""
+"""The last rulesets, and the Services in their comments. A ruleset never changes, so each is parsed once."""
 
 
 def _told(ruleset: Ruleset) -> dict[str, ServicePort]:
-    """The hash in a chain's name -> its service port. Large clusters have comments on the way into a Service only."""
+    """Returns hash in a chain's name -> service port. Large clusters have comments only on rules that lead to a Service."""
     for known, told in _last:
         if known() is ruleset:
             return told
@@ -161,7 +161,7 @@ def _by_address(rule: Rule, cluster: ClusterView) -> Found | None:
 
 
 def detail(rule: Rule, port: ServicePort) -> str:
-    """What of the Service the rule is for: "cluster IP", "NodePort 30285, no endpoints"."""
+    """Returns the part of the Service that the rule is for: "cluster IP", "NodePort 30285, no endpoints"."""
     named = _NAMED.fullmatch(rule.comment)
     rest = named["rest"].strip() if named else ""
     said = [way for words, way in _WAYS.items() if rest.startswith(words)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kube-proxy in ipvs mode: a few rules that ask ipsets, for all Services at once, and virtual servers that bear no name.
+"""kube-proxy in ipvs mode: a few rules that match ipsets, for all Services, and virtual servers without names.
 
-Whose a virtual server is, only the API knows: it has its address and port, and nothing else.
+A virtual server has only an address and a port, so its Service is known only from the API.
 Source: kubernetes pkg/proxy/ipvs/proxier.go, ipset.go.
 """
 
@@ -21,7 +21,7 @@ OWN = frozenset({
 })  # fmt: skip
 _FOR_SERVICE = re.compile(r"--match-set KUBE-(CLUSTER-IP|EXTERNAL-IP|LOAD-BALANCER|NODE-PORT)\S* dst")
 SHARED = frozenset({"KUBE-SERVICES", "KUBE-POSTROUTING", "KUBE-NODEPORTS"})
-"""Chains that the iptables mode has too; here their rules ask ipsets."""
+"""Chains that the iptables mode also has. In ipvs mode their rules match ipsets."""
 
 
 def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
@@ -37,12 +37,12 @@ def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
 
 
 def asks_for_the_service(rule: Rule) -> bool:
-    """Whether it matches where the packet's own destination is a Service's: that one is then the Service it acts for."""
+    """Whether the rule matches packets to a Service by an ipset. Then it acts for the Service at the packet's destination."""
     return bool(_FOR_SERVICE.search(rule.text))
 
 
 def owner_of_virtual_server(address: str, port: int, protocol: str, cluster: ClusterView) -> Owner:
-    """Whose a virtual server is: by cluster, external or load balancer IP; a NodePort has one on every local address."""
+    """Returns the owner of a virtual server, by its Service IP or, on any local address, by its NodePort."""
     store = cluster.store
     found = store.by_address.one((address, port, protocol))
     if found:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """kube-proxy in nftables mode, 1.29 to 1.36: table `kube-proxy`, and nothing else.
 
-The name of a Service's chain spells the Service out. The rules that look a packet up in a map are the same for all Services:
-for them the element that chose tells, by its comment ("ns/name:port") or by the chain it leads to.
+The name of a Service's chain contains the Service's name. The rules that look a packet up in a map are the same for all
+Services: for them the matching element shows the Service, by its comment ("ns/name:port") or by the chain it leads to.
 Source: kubernetes pkg/proxy/nftables/proxier.go.
 """
 
@@ -39,9 +39,9 @@ def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
 
 
 def owner_of_element(text: str, cluster: ClusterView) -> Owner | None:
-    """Whose the element of a verdict map is that chose; text as nft writes it: tcp . 30285 : goto external-...
+    """Returns the owner of a matching element of a verdict map; None if the element names no Service.
 
-    None for an element that names no Service.
+    text: the element as nft prints it, `tcp . 30285 : goto external-...`.
     """
     node_port, service_ip = _NODE_PORT.search(text), _SERVICE_IP.search(text)
     detail = f"NodePort {node_port[2]}" if node_port else ""
@@ -67,7 +67,7 @@ def owner_of_element(text: str, cluster: ClusterView) -> Owner | None:
 
 
 def _by_key(node_port: re.Match[str] | None, service_ip: re.Match[str] | None, cluster: ClusterView) -> ServicePort | None:
-    """The Service whose address or NodePort the element's key is: netlink gives elements without their comments."""
+    """Finds the Service by the address or NodePort in the element's key: netlink gives elements without comments."""
     if node_port:
         return cluster.store.by_node_port.one((int(node_port[2]), node_port[1]))
     found = service_ip and cluster.store.by_address.one((service_ip[1], int(service_ip[3]), service_ip[2]))

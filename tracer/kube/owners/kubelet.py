@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kubelet: marks of its own, and the firewall that drops what bears them. Source: pkg/kubelet/kubelet_network_linux.go."""
+"""kubelet: its own marks, and the firewall that drops marked packets. Source: pkg/kubelet/kubelet_network_linux.go."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRAM = "kubelet"
 
 OWN = frozenset({"KUBE-MARK-DROP", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"})
 FIREWALL = frozenset({"KUBE-FIREWALL"})
-"""In the filter table; the one in nat is kube-proxy's, in ipvs mode."""
+"""The chain in the filter table. The one in the nat table belongs to kube-proxy in ipvs mode."""
 
 MARKS = {"KUBE-FIREWALL": "KUBE-MARK-DROP"}
 

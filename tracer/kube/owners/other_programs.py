@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of which no more is known than how their chains or comments begin: they are not the administrator."""
+"""Further programs, known only by the prefixes of their chains or comments. Their rules are not the administrator's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHAINS = {
     "ufw6-": "ufw",
     "WEAVE": "Weave Net",
 }
-"""How the names of their chains begin."""
+"""Prefix of the chain names -> program."""
 
 TABLES = {"firewalld": "firewalld"}
 COMMENTS = {"NodeLocal DNS Cache:": "NodeLocal DNSCache"}

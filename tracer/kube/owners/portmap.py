@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """portmap, the CNI plugin of hostPorts: chains CNI-* (iptables), table cni_hostport (nftables, 1.6 and later).
 
-Its rules bear a container's id: that of the pod's sandbox, which the API does not know but libcni's result cache does. Where it
-does not, the pod is the one that has the DNAT's target address and, in the API, this very host port.
+Its rules have a container id: that of the pod's sandbox. The API does not know it, but libcni's result cache does. Without the
+cache, the pod is the one with the DNAT's target address and, in the API, the same host port.
 Source: containernetworking/plugins, plugins/meta/portmap/portmap_iptables.go, portmap_nftables.go.
 """
 
@@ -44,7 +44,7 @@ def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
 
 
 def _container(rule: Rule) -> str:
-    """The id in the rule's comment."""
+    """Returns the id in the rule's comment."""
     found = _ID.search(rule.comment)
     return (found[1] or found[2]) if found else ""
 
@@ -68,7 +68,7 @@ def _of_pod(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner:
 
 
 def _together(rule: Rule, ruleset: Ruleset, chain: str) -> tuple[Rule, ...]:
-    """The rules written for the same container: those of its chain and the one that jumps there; in nftables, of its id."""
+    """Returns the rules for the same container: in iptables by its chain and the jump to it, in nftables by its id."""
     if rule.table == TABLE:
         every = (r for c in ("hostports", "hostip_hostports", "masquerading") for r in siblings(rule, ruleset, c))
         return tuple(r for r in every if r.comment == rule.comment)

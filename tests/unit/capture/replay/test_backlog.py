@@ -34,6 +34,32 @@ NEW_SENTENCES = (
         "a known connection: chosen earlier, which was not seen",
         "existing connection: chosen earlier, the choice was not observed",
     ),
+    (
+        "is refused for having no endpoints, although 1 pod stands behind it",
+        "is refused because it has no endpoints, although 1 pod belongs to it",
+    ),
+    ("on this node for having no local", "on this node because it has no local"),
+    (
+        "Mend what the readiness probe asks for, or the probe; publishNotReadyAddresses: true gives requests",
+        "Fix the application so that its readiness probe succeeds, or fix the probe;"
+        " publishNotReadyAddresses: true sends requests",
+    ),
+    ("does not come back the way of the request", "does not come back on the path of the request"),
+    (
+        "Restarting flannel alone does not: it only removes what it would write now",
+        "Restarting flannel does not delete it: flannel removes only the rules that it would write now",
+    ),
+    (
+        r"goes by the name (\S+) \((.*?)\) and the endpoints carry (\S+), so it takes none of them for local",
+        r"uses the node name \1 (\2) but the endpoints have \3, so none of them is local for it",
+    ),
+    (
+        "the name that the endpoints carry; compare it with the name that kube-proxy goes by",
+        "the node name of the endpoints; compare it with the one that kube-proxy uses",
+    ),
+    ("goes by the name", "uses the node name"),
+    ("so the flag is what counts", "so the flag has effect"),
+    ("See why the process does not call", "Find out why the process does not call"),
 )
 """Sentences of the stored outputs (a pattern), and the sentences that are printed now."""
 
