@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An output that hands packets and findings to whoever counts them, and prints nothing."""
+"""An output that passes packets to a function and prints nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from tracer.render.base import LostEvents, Output
 
 
 class PacketCollector(Output):
-    """take: gets each packet. lost: how much was lost, by probe and reason."""
+    """Passes each packet to a function.
+
+    Attributes:
+        losses: Number of lost events by (probe, reason).
+    """
 
     def __init__(self, take: Callable[[Packet], None]) -> None:
         super().__init__()

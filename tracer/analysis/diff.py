@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between two captures: rules that came and went, and how packets of one kind ended then and now.
+"""Compares two captures: added and removed rules, and the outcomes of packets of the same kind.
 
-Packets are of one kind when they went for the same port by the same protocol; client ports and addresses tell nothing.
+Packets are of the same kind if they have the same protocol, destination address and port. Clients' addresses and ports do not
+count.
 """
 
 from __future__ import annotations
@@ -23,22 +24,28 @@ RuleKey = tuple[str, str, str, str, str]
 """Namespace, family, table, chain, text (or target and comment where there is no text)."""
 
 Kind = tuple[str, str, int]
-"""Protocol, address asked for, port."""
+"""Protocol, requested address, port."""
 
 
 @dataclass
 class CaptureProfile:
-    """What one capture shows. rules: of its last readings, numbered. ends: by kind of packet, how many ended how."""
+    """The profile of one capture.
+
+    Attributes:
+        rules: The rules of the last readings, with their numbers.
+        ends: Number of packets by kind and outcome.
+        decided: Number of packets by kind and decision.
+    """
 
     rules: dict[RuleKey, int] = field(default_factory=dict)
     ends: dict[Kind, Counter[str]] = field(default_factory=dict)
     decided: dict[Kind, Counter[str]] = field(default_factory=dict)
 
     def feed(self, packet: Packet) -> None:
-        """A packet of it; answers count with what they answer."""
+        """Counts a packet. An answer counts for its request."""
         ends = packet.flow.orig if packet.flow else packet.endpoints
         if not packet.flow and "SYN ACK" in packet.tcp_flags:
-            ends = ends.reversed  # an answer that belongs to no connection: its port is the client's, and tells nothing
+            ends = ends.reversed  # an answer without a connection: its destination port is the client's
         kind = packet.protocol, ends.dst, ends.dport
         if kind not in self.ends and len(self.ends) >= MOST:
             return
@@ -50,7 +57,7 @@ class CaptureProfile:
 
 
 def rules_of(capture: CaptureReader) -> dict[RuleKey, int]:
-    """Every rule in force when it ended, by the last reading of each table and namespace."""
+    """Returns the rules at the end of a capture, from the last reading of each table and namespace."""
     names = _names(capture)
     last: dict[str, list[tuple[RuleKey, int]]] = {}
     for _, kind, key, body in capture.records():
@@ -72,8 +79,8 @@ def rules_of(capture: CaptureReader) -> dict[RuleKey, int]:
 
 
 def _names(capture: CaptureReader) -> dict[int, str]:
-    told = capture.meta.get("namespaces")
-    pairs = told.get("names", {}).get("dict", []) if isinstance(told, dict) else []
+    namespaces = capture.meta.get("namespaces")
+    pairs = namespaces.get("names", {}).get("dict", []) if isinstance(namespaces, dict) else []
     return {pair[0]: str(pair[1]) for pair in pairs if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], int)}
 
 
@@ -83,7 +90,7 @@ def _key(netns: str, rule: Any) -> RuleKey:
 
 
 def tables(a: CaptureProfile, b: CaptureProfile, names: tuple[str, str]) -> Iterator[ResultTable]:
-    """What differs; every table is there, also an empty one: that nothing changed is an answer too."""
+    """Yields the tables of differences, also the empty ones: "no change" is a result, too."""
     columns = ("namespace", "family", "table", "chain", "number", "rule")
     for title, one, other in ((f"Rules only in {names[0]}", a, b), (f"Rules only in {names[1]}", b, a)):
         rows = [(*key[:4], number, key[4]) for key, number in one.rules.items() if key not in other.rules]
@@ -93,13 +100,13 @@ def tables(a: CaptureProfile, b: CaptureProfile, names: tuple[str, str]) -> Iter
 
 
 def _changed(a: dict[Kind, Counter[str]], b: dict[Kind, Counter[str]]) -> Iterator[tuple[str, str, str]]:
-    """Kinds of which other things were seen; how often each was is not what counts."""
+    """Yields the kinds with different outcomes or decisions. Different numbers of packets do not count."""
     for kind in sorted({*a, *b}):
         old, new = a.get(kind, Counter()), b.get(kind, Counter())
         if set(old) != set(new):
             protocol, address, port = kind
-            yield f"{protocol} {address}{f':{port}' if port else ''}", _told(old), _told(new)
+            yield f"{protocol} {address}{f':{port}' if port else ''}", _format_counts(old), _format_counts(new)
 
 
-def _told(counts: Counter[str]) -> str:
+def _format_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{what} {count}" for what, count in counts.most_common(4)) or "not seen"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of a statistic: shown with rich, with bars where a column is a share of something; or as JSON."""
+"""Prints the tables of statistics with rich, with bars for shares, or as JSON."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from typing import Any, TextIO
 from tracer.util.visible import json_line, visible
 
 WIDTH = 24
-"""Columns of a bar."""
+"""Width of a bar, columns."""
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """title: what it tells. rows: a value for each column. bar: name of the column that is drawn as bars, "" for none."""
+    """A table.
+
+    Attributes:
+        title: The title.
+        columns: The names of the columns.
+        rows: The rows, each with one value per column.
+        bar: The name of the column that is drawn as bars; "" = none.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -24,7 +31,7 @@ class ResultTable:
 
 
 def show(tables: Iterable[ResultTable], out: TextIO, form: str) -> None:
-    """form: "text", or "json": one object a table."""
+    """Prints tables. form: "text", or "json" for one object per table."""
     if form == "json":
         for table in tables:
             rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -35,13 +42,13 @@ def show(tables: Iterable[ResultTable], out: TextIO, form: str) -> None:
 
     class Unguarded(Console):
         def on_broken_pipe(self) -> None:
-            """rich would exit with status 1 here, which `diff` has for captures that differ."""
+            """Raises the error again: rich would exit with status 1, which `diff` uses for different captures."""
             raise
 
-    # Where there is no terminal, no line is broken: whoever reads a file can scroll.
+    # Lines are folded only on a terminal.
     console = Unguarded(file=out, highlight=False, width=None if out.isatty() else 200)
     for table in tables:
-        # Not as rich's title, which is broken where the table is narrow.
+        # Not as rich's own title, which is folded to the width of a narrow table.
         console.print(Text(visible(table.title), style="bold"))
         console.print(_drawn(table))
         console.print()

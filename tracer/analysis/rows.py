@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets as rows of flat tables, for Parquet, SQL and whatever reads them. Their columns stand here, and nowhere else."""
+"""Packets as rows of flat tables, for Parquet and SQL. This module is the only definition of the columns."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ COLUMNS: dict[str, dict[str, str]] = {
         "first": "timestamp", "last": "timestamp", "proofs": "string",
     },
 }  # fmt: skip
-"""Table -> column -> type. hops.src and so on: the header that a rewrite made. Times are ns since the epoch."""
+"""Table -> column -> type. hops.src, .sport, .dst, .dport: the header after a rewrite. Times are ns since the epoch."""
 
 
 def of_packet(packet: Packet) -> Iterator[tuple[str, Row]]:
-    """(table, row) of everything a packet tells. Columns that do not apply are absent."""
+    """Yields (table, row) for a packet. Columns that do not apply are absent."""
     ends, flow, drop = packet.endpoints, packet.flow, packet.drop
     began = packet.hops[0].time if packet.hops else 0
     row: Row = {

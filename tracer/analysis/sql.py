@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL over a capture: its packets become Parquet in a scratch directory, then tables of a DuckDB file there, which is asked.
+"""SQL queries of a capture: its packets become Parquet files in a scratch directory, then tables of a DuckDB file there.
 
-Nothing is held in memory. A question reads these tables alone: DuckDB may open no other file, no network, no extension.
+Nothing is kept in memory. A query reads only these tables: DuckDB must not open other files, the network or extensions.
 """
 
 from __future__ import annotations
@@ -17,29 +17,36 @@ from tracer.pipeline.shutdown import StopRequest
 from tracer.util.optional import require_optional
 
 MOST_ROWS = 100_000
-"""Of an answer that is shown."""
-LOOK_SECONDS = 0.1
-"""How often it is looked whether Ctrl-C was pressed."""
+"""Maximum number of rows of a result that are shown."""
+POLL_SECONDS = 0.1
+"""Interval of the checks for Ctrl-C, s."""
 LOCKED = (
     "autoinstall_known_extensions = false",
     "autoload_known_extensions = false",
     "enable_external_access = false",
     "lock_configuration = true",
 )
-"""What a question may do, which it cannot change: the last one locks the others."""
+"""DuckDB settings that restrict a query. The last one locks the others."""
 
 
 def ask(directory: Path, sql: str, stop: StopRequest | None = None) -> ResultTable:
-    """The answer to one question. directory: as `export --to parquet` fills it.
+    """Runs one query.
 
-    Raises BadOption with DuckDB's words; KeyboardInterrupt when it was asked to end.
+    Args:
+        directory: The output of `export --to parquet`.
+        sql: The query.
+        stop: Whether the user wants to stop.
+
+    Raises:
+        BadOption: DuckDB's error message.
+        KeyboardInterrupt: The user stopped the query.
     """
     duckdb: Any = require_optional("duckdb", "query")
     with duckdb.connect(directory / "capture.duckdb") as connection:
         for name in COLUMNS:
             source = _quoted(directory / f"{name}.parquet")
             connection.execute(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({source})")
-        # What does not fit into memory while it is sorted goes beside them.
+        # DuckDB writes data that does not fit into memory to the same directory.
         connection.execute(f"SET temp_directory = {_quoted(directory)}")
         for setting in LOCKED:
             connection.execute(f"SET {setting}")
@@ -51,7 +58,7 @@ def ask(directory: Path, sql: str, stop: StopRequest | None = None) -> ResultTab
 
 
 def _answer(connection: Any, sql: str, stop: StopRequest) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Columns and rows. DuckDB works in another thread, for Python hears no signal while it waits for a library."""
+    """Returns columns and rows. DuckDB runs in another thread, because Python handles no signal inside a library call."""
 
     def work() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         answer = connection.execute(sql)
@@ -60,8 +67,8 @@ def _answer(connection: Any, sql: str, stop: StopRequest) -> tuple[tuple[str, ..
     with ThreadPoolExecutor(1) as thread:
         found = thread.submit(work)
         try:
-            while not wait([found], LOOK_SECONDS).done:
-                if stop.is_requested:
+            while not wait([found], POLL_SECONDS).done:
+                if stop.asked:
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
             connection.interrupt()

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A capture in other programs' formats. A format is one file of this package, found by its name; its class is EXPORT there.
+"""Exports a capture to formats of other programs. Each format is one file of this package, found by its file name.
 
-    EXPORT(target, about)   begins to write; target: a Path that does not exist yet; about: what the capture says of its run
-    packet(packet)          a packet, in the order they ended
-    finding(finding)        as it stood at the end
-    close(totals)           nothing more comes
+Its `EXPORT` is the class:
 
-TELLS says in some words what it makes, for --help and docs/capture.md.
+    EXPORT(target, about)   starts to write; target: a Path that does not exist yet; about: information about the run
+    packet(packet)          writes a packet, in the order in which packets were closed
+    finding(finding)        writes a finding in its final state
+    close(summary)          ends the file
+
+TELLS is a short description of the format, for docs/capture.md.
 
 Must not know: the format of a capture file, other formats.
 """
@@ -29,7 +31,13 @@ from tracer.model.summary import RunSummary
 
 @dataclass(frozen=True)
 class CaptureInfo:
-    """What a capture says of its run. drops: lost events by (probe, why), filled while it is read."""
+    """The capture's information about its run.
+
+    Attributes:
+        path: The name of the capture file.
+        began: Start of the run, ns since the epoch; 0 = not known.
+        lost: Number of lost events by (probe, reason), filled while the capture is read.
+    """
 
     path: str
     host: str
@@ -41,7 +49,7 @@ class CaptureInfo:
 
 
 class Export(Protocol):
-    """What a file of this package has."""
+    """The interface of an export format."""
 
     def __init__(self, target: Path, about: CaptureInfo) -> None: ...
     def packet(self, packet: Packet) -> None: ...
@@ -51,13 +59,13 @@ class Export(Protocol):
 
 @cache
 def names() -> tuple[str, ...]:
-    """Of every format there is."""
+    """Returns the names of all formats."""
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
 
 
 def find(name: str) -> type[Export]:
-    """The class of a format. Raises BadOption when there is none of that name."""
+    """Returns the class of a format. Raises BadOption for an unknown name."""
     if name not in names():
-        raise BadOption(f"There is no export {name!r}: choose one of {', '.join(names())}.")
+        raise BadOption(f"There is no export format {name!r}: choose one of {', '.join(names())}.")
     found: type[Export] = import_module(f"{__name__}.{name}").EXPORT
     return found

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report in one file, to be read offline: findings, a timeline, figures, and packets' ways drawn through the netfilter hooks.
+"""The HTML export: one offline page with findings, a timeline, statistics, and drawings of packets' paths through the hooks.
 
-report.html beside this file is the page; what is filled in is data, never markup. Of a large capture the page has the figures
-of all packets, and the ways of the first that went wrong and of the first that did not.
+report.html in this directory is the page. Only data is inserted, never markup. The statistics cover all packets. The drawings
+cover the first MOST_BAD packets with a bad outcome and the first MOST_GOOD others.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tracer.util.visible import json_line, mapped, visible
 TELLS = "a report in one file, to be read in a browser, offline"
 TEMPLATE = Path(__file__).with_name("report.html")
 MOST_BAD, MOST_GOOD = 1000, 1000
-"""Packets whose ways are in the page."""
+"""Maximum number of packets in the page, with bad and with good outcomes."""
 SLICES = 120
-"""Of the timeline; slices double in length as a capture turns out to be longer."""
+"""Maximum number of slices of the timeline. The length of a slice doubles when a capture needs more."""
 
 
 class OutcomeChart:
@@ -51,12 +51,12 @@ class OutcomeChart:
             self._slices.append(Counter())
         self._slices[at][outcome] += 1
 
-    def told(self) -> dict[str, Any]:
+    def to_object(self) -> dict[str, Any]:
         return {"begin": self.begin, "length": self.length, "slices": [dict(s) for s in self._slices]}
 
 
 class Html:
-    """Collects; the page is written at the end."""
+    """Collects the data and writes the page at the end."""
 
     def __init__(self, target: Path, about: CaptureInfo) -> None:
         self._about = about
@@ -78,7 +78,7 @@ class Html:
             self._good += 1
             kept = self._good <= MOST_GOOD
         if kept:
-            # Beside what JSON has: the moment as a number that a script can count with.
+            # In addition to JSON's keys: the time as a number, for the page's script.
             self._packets.append(packet_object(packet) | {"ns": str(packet.time)})
 
     def finding(self, finding: Finding) -> None:
@@ -96,12 +96,12 @@ class Html:
             "lost": [[probe, why, count] for (probe, why), count in sorted(about.lost.items())],
             "facts": [[f.subject, f.text] for f in about.results if f.state != "ok"],
             "findings": self._findings,
-            "timeline": self._timeline.told(),
+            "timeline": self._timeline.to_object(),
             "tables": [_table(t) for one in self._statistics for t in one.tables()],
             "packets": self._packets,
         }  # fmt: skip
         text = json_line(mapped(data, visible))
-        # In a script element nothing but its own end could end it.
+        # The data stands in a script element, which only its end tag could end.
         text = text.replace("<", "\\u003c")
         page = TEMPLATE.read_text(encoding="utf-8").replace("@DATA@", text)
         with self._file as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON lines: what `-o json` prints, in a file."""
+"""The JSON lines export: the output of `-o json` in a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TELLS = "one JSON object a line, as -o json"
 
 
 class JsonLines:
-    """docs/json.md says what the lines are."""
+    """Writes the lines. docs/json.md defines them."""
 
     def __init__(self, target: Path, about: CaptureInfo) -> None:
         self._file = open(fresh(target), "w", encoding="utf-8")  # noqa: SIM115  # closed by close()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet: a directory with a file for each table of tracer/analysis/rows.py. DuckDB, pandas and Spark read it.
+"""The Parquet export: a directory with a file for each table of tracer/analysis/rows.py, for DuckDB, pandas and Spark.
 
-Times are UTC, without a zone: with one, each of these needs a further library to show them.
+Times are UTC without a time zone. With a zone, each of these programs would need a further library.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tracer.util.optional import require_optional
 
 TELLS = "a directory of tables for DuckDB, pandas, Spark"
 GROUP = 50_000
-"""Rows of a table that are written at once; so much of it is in memory."""
+"""Number of rows of a table that are kept in memory and written together."""
 
 
 class Parquet:
-    """Rows collect until there are GROUP of a table."""
+    """Writes the rows of each table in groups of GROUP."""
 
     def __init__(self, target: Path, about: CaptureInfo) -> None:
         self._arrow: Any = require_optional("pyarrow", "Parquet")
@@ -34,9 +34,9 @@ class Parquet:
         directory = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         arrow = self._arrow
         types = {"timestamp": arrow.timestamp("ns"), "bool": arrow.bool_()}
-        told = {"k8snet-trace.host": about.host, "k8snet-trace.kernel": about.kernel, "k8snet-trace.options": about.options}
+        metadata = {"k8snet-trace.host": about.host, "k8snet-trace.kernel": about.kernel, "k8snet-trace.options": about.options}
         self._schemas = {
-            name: arrow.schema([(c, types[t] if t in types else getattr(arrow, t)()) for c, t in columns.items()], told)
+            name: arrow.schema([(c, types[t] if t in types else getattr(arrow, t)()) for c, t in columns.items()], metadata)
             for name, columns in rows.COLUMNS.items()
         }
         try:

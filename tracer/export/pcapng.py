@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pcapng for Wireshark and tshark: each packet's headers, with what was decided about it as a comment.
+"""The pcapng export for Wireshark and tshark: each packet's headers, with the decisions about it as a comment.
 
-A packet stands where it came in, and again as each rewrite left it. With `--snaplen` its own bytes were recorded, and stand
-there; what a rewrite made of them has the other addresses and ports in them, and no check sum of the transport. Else headers
-alone were: they are written again from what is known of them, check sums left empty, as in a capture that was cut short (the
-packet's length is the real one); TTL, window and TCP options are made up then.
+Each packet is written as it arrived, and again after each rewrite. With `--snaplen` its recorded bytes are written; after a
+rewrite they have the new addresses and ports, and no transport checksum. Without `--snaplen` only headers were recorded.
+They are rebuilt from the known fields, with empty checksums, like a truncated packet (its length is the real one). TTL, window
+and TCP options are then invented.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tracer.util.visible import visible
 
 TELLS = "packets' headers with comments, for Wireshark"
 LINKTYPE_RAW = 101
-"""IPv4 or IPv6, by the packet's first bits: an interface has both."""
+"""Link type for IPv4 and IPv6; the packet's first bits tell which."""
 NUMBERS = {name: number for number, name in PROTOCOLS.items()}
 
 
 @dataclass(frozen=True)
 class PcapngPacket:
-    """One packet of the file. time: ns since the epoch."""
+    """One packet of the file. time: in ns since the epoch."""
 
     time: int
     interface: str
@@ -40,9 +40,9 @@ class PcapngPacket:
 
 
 def _without_interfaces() -> None:
-    """Imports scapy without its look at this machine: it reads interfaces and routes by netlink when its layers are imported.
+    """Imports scapy without reading this machine's interfaces and routes, which it does by netlink on the import of its layers.
 
-    No packet is sent here, so none of them is needed. An export must not depend on where it is made.
+    No packet is sent, so they are not needed. An export must not depend on the machine.
     """
     import logging
 
@@ -55,7 +55,7 @@ def _without_interfaces() -> None:
 
 
 class Pcapng:
-    """scapy writes the blocks and makes the headers."""
+    """Writes the file with scapy, which makes the blocks and the headers."""
 
     def __init__(self, target: Path, about: CaptureInfo) -> None:
         _without_interfaces()
@@ -74,7 +74,7 @@ class Pcapng:
     def _write(self, packet: Packet, shown: PcapngPacket) -> None:
         data = self._raw(self._bytes(packet, shown.ends))
         data.time = shown.time / 1e9
-        # In it a newline is one of ours: what others chose has been made visible.
+        # All newlines in a comment are ours: control characters of untrusted text are made visible before.
         data.comments = [shown.comment.encode()]
         data.sniffed_on = visible(shown.interface)
         data.wirelen = max(packet.length, len(data))
@@ -114,14 +114,14 @@ class Pcapng:
         return network
 
     def finding(self, finding: Finding) -> None:
-        """Findings are of many packets; they are in the other formats."""
+        """Writes nothing: a finding belongs to many packets. The other formats have the findings."""
 
     def close(self, summary: RunSummary) -> None:
         self._writer.close()
 
 
 def as_shown(packet: Packet) -> list[PcapngPacket]:
-    """The packet as it came, with its verdict, and as each rewrite left it, with whose rewrite it was."""
+    """Returns the packet as it arrived, with its verdict, and after each rewrite, with the owner of the rewrite."""
     began = packet.hops[0].time if packet.hops else 0
     interface = f"{packet.netns}/{packet.iface}" if packet.iface else packet.netns or "unknown"
     found = [PcapngPacket(packet.time, interface, packet.endpoints, _verdict(packet))]

@@ -47,7 +47,7 @@ def test_statistics_of_a_capture(run: Any, capture: Path) -> None:
     }  # fmt: skip
     assert found["Where the rule is not known"] == [{"packets": 1, "why": "the rules have not been read"}]
     assert {"packets": 10, "end": "to", "who": "Service default/http-proxy, NodePort 30285"} in found[
-        "Who sent and who was asked"
+        "Sources and destinations"
     ]
     assert found["SYNs that did not get through"][0]["SYNs"] == 10
     assert found["Lost"] == [{"events": 17, "probe": "table", "why": "the ring buffer was full"}]

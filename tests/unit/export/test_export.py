@@ -79,7 +79,7 @@ def test_json_lines_are_what_json_prints(run: Any, capture: captures.Printed, tm
 
 @pytest.mark.parametrize(
     ("args", "status", "says"),
-    [(["--to", "xml"], 2, "There is no export 'xml': choose one of html, jsonl, parquet, pcapng."), ([], 2, "--to")],
+    [(["--to", "xml"], 2, "There is no export format 'xml': choose one of html, jsonl, parquet, pcapng."), ([], 2, "--to")],
 )
 def test_wrong_words(run: Any, capture: captures.Printed, tmp_path: Path, args: list[str], status: int, says: str) -> None:
     found = run("export", capture.path, *args, tmp_path / "x")
@@ -178,7 +178,7 @@ def test_a_timeline_never_grows_beyond_its_slices() -> None:
     line = OutcomeChart()
     for second in range(5000):
         line.add(10**18 + second * 10**9, "sent")
-    told = line.told()
+    told = line.to_object()
     assert len(told["slices"]) <= SLICES and sum(s["sent"] for s in told["slices"]) == 5000
     assert told["length"] * len(told["slices"]) >= 4999 * 10**9
 

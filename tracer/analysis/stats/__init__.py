@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of a capture. A statistic is one file of this package, found by its name; its class is named STATISTIC there.
+"""Statistics of a capture. Each statistic is one file of this package, found by its file name; its `STATISTIC` is the class.
 
-    take(packet)    a packet, in the order they ended, with its owners
-    tables()        what has come of it
+    feed(packet)    counts a packet with owners, in the order in which packets were closed
+    tables()        returns the results
 
-What it keeps must not grow with the number of packets.
+The memory of a statistic must not grow with the number of packets.
 
 Must not know: the format of a capture file, other statistics.
 """
@@ -22,29 +22,29 @@ from tracer.model.packet import Packet
 
 
 class Statistic(Protocol):
-    """What a file of this package has."""
+    """The interface of a statistic."""
 
     def feed(self, packet: Packet) -> None: ...
     def tables(self) -> Iterable[ResultTable]: ...
 
 
 MOST = 20_000
-"""Different things that a statistic counts one by one; the rest are counted together."""
+"""Maximum number of keys that a statistic counts separately. All others are counted together."""
 FIRST = ("verdicts", "syns", "rules", "owners")
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """Of every statistic there is."""
+    """Returns the names of all statistics."""
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
 
 
 def in_order() -> tuple[str, ...]:
-    """Their names as they are shown: what is asked first stands first."""
+    """Returns the names in the order of the output: the most important ones first."""
     return (*(n for n in FIRST if n in names()), *(n for n in names() if n not in FIRST))
 
 
 def make(name: str) -> Statistic:
-    """A new one of that name."""
+    """Makes a new statistic of that name."""
     made: Statistic = import_module(f"{__name__}.{name}").STATISTIC()
     return made

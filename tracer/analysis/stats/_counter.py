@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counting things of which there may be too many."""
+"""A counter with a limited number of keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ K = TypeVar("K")
 
 
 class KeyCounter(Generic[K]):
-    """A counter of at most MOST different things. rest: how many more were counted, of others."""
+    """Counts at most MOST different keys. rest: the count of all further keys together."""
 
     def __init__(self) -> None:
         self.of: Counter[K] = Counter()

@@ -17,11 +17,11 @@ from tracer.model.packet import Hop, Packet
 
 SHOWN = 25
 STEPS = 8
-"""Buckets a power of two."""
+"""Number of buckets per power of two."""
 
 
 class Distribution:
-    """Times in ns, counted."""
+    """A histogram of times in ns."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -32,7 +32,7 @@ class Distribution:
         self.count, self.most = self.count + 1, max(self.most, ns)
 
     def at(self, share: float) -> float:
-        """The time, in us, that this share of them did not exceed."""
+        """Returns the time, in us, that this share of the values does not exceed."""
         wanted, seen = share * self.count, 0
         for bucket in sorted(self._counts):
             seen += self._counts[bucket]
@@ -51,7 +51,7 @@ class LatencyStatistic:
         places: list[tuple[str, Hop]] = []
         for hop in hops:
             place = f"{hop.netns} {hop.hook or hop.what}"
-            # A place's last event is when it is left; its first, when it is come to.
+            # The last event of a place is the time of leaving it; the first one, that of reaching it.
             if places and places[-1][0] == place:
                 places[-1] = place, hop
                 continue

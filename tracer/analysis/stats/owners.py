@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose rules decided, and whose the packets' ends are."""
+"""Counts the owners of deciding rules and of packets' endpoints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OwnerStatistic:
         rows = [(count, what, whose) for (whose, what), count in self._rules.most(SHOWN)]
         yield ResultTable("Owners of what decided", ("packets", "what", "whose"), rows)
         rows = [(count, end, whose) for (end, whose), count in self._ends.most(SHOWN)]
-        yield ResultTable("Who sent and who was asked", ("packets", "end", "who"), rows)
+        yield ResultTable("Sources and destinations", ("packets", "end", "who"), rows)
 
 
 STATISTIC = OwnerStatistic

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rules decided, and what they did."""
+"""Counts the deciding rules and their verdicts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RuleStatistic:
         yield ResultTable("Rules that decided", ("packets", "table", "place", "verdict", "rule"), rows)
         if self._policies.of:
             rows = [(count, *what) for what, count in self._policies.most(SHOWN)]
-            yield ResultTable("Policies that decided, for no rule did", ("packets", "table", "chain", "verdict"), rows)
+            yield ResultTable("Policies that decided (no rule did)", ("packets", "table", "chain", "verdict"), rows)
         if self._undecided.of:
             rows = [(count, why) for why, count in self._undecided.most(SHOWN)]
             yield ResultTable("Where the rule is not known", ("packets", "why"), rows)

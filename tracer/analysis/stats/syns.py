@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What listeners did with SYNs, and why some were dropped."""
+"""Counts what listeners did with SYNs, and why SYNs were dropped."""
 
 from __future__ import annotations
 

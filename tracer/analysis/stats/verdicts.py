@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How packets ended: by outcome, and in words."""
+"""Counts packets by outcome and by verdict."""
 
 from __future__ import annotations
 
