@@ -30,6 +30,7 @@ from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render.text import TextOutput
+from tracer.rules import live_resolver
 
 SERVICE = "Service default/http-proxy"
 

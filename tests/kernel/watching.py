@@ -17,6 +17,7 @@ from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
 from tracer.pipeline.run import POLL_SECONDS, RULES_SECONDS
+from tracer.rules import live_resolver
 
 SETTLE_SECONDS = 0.4
 """After the last packet: time for what the kernel does on its own, closing ACKs among it."""

@@ -68,7 +68,7 @@ def _answer(connection: Any, sql: str, stop: StopRequest) -> tuple[tuple[str, ..
         found = thread.submit(work)
         try:
             while not wait([found], POLL_SECONDS).done:
-                if stop.asked:
+                if stop.is_requested:
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
             connection.interrupt()

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.audit.state import NodeState
-from tracer.findings.conntrack_full import NEARLY, full, tell
+from tracer.findings.conntrack_full import FULL_SHARE, full, make_finding
 from tracer.model.finding import Finding
 
 
 def check(state: NodeState) -> Iterator[Finding]:
     count, most = full(state.context)
-    if most and count >= NEARLY * most:
-        yield tell(count, most, state.context, [])
+    if most and count >= FULL_SHARE * most:
+        yield make_finding(count, most, state.context, [])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tracer.findings.context import FindingContext
-from tracer.findings.proofs import stands
+from tracer.findings.proofs import existing_rule_proof
 from tracer.kube.catalog import ClusterView
 from tracer.kube.owners import owner_of
 from tracer.model.finding import FindingEvidence
@@ -85,7 +85,7 @@ class NodeState:
 
     def proof(self, rule: Rule, ruleset: Ruleset, owner: str = "") -> FindingEvidence:
         """Evidence of an installed rule, with the tool that printed it."""
-        return stands(rule, self.installed.source(rule, ruleset), owner)
+        return existing_rule_proof(rule, self.installed.source(rule, ruleset), owner)
 
     @property
     def has_kube_proxy(self) -> bool:

@@ -35,8 +35,8 @@ class RecordedCniCache(CniCache):
         self._lookups += 1
         return super()._find(key)
 
-    def _look(self) -> None:
-        super()._look()
+    def _scan(self) -> None:
+        super()._scan()
         found = [s for s in self._files.values() if s]
         if found != self._last:
             self._last = found

@@ -55,7 +55,7 @@ def replay(
     output = PacketCollector(on_packet)
     with runner.bar(capture, what) as progress:
         totals = runner.replay(capture, output, request, stop, progress)
-    if stop.asked:
+    if stop.is_requested:
         raise KeyboardInterrupt
     return totals, output
 
@@ -180,4 +180,4 @@ def _export(
     info.lost.update(output.losses)
     for finding in totals.findings:
         exporter.finding(redaction.finding(finding) if redaction else finding)
-    exporter.close(redaction.totals(totals) if redaction else totals)
+    exporter.close(redaction.summary(totals) if redaction else totals)

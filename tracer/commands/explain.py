@@ -122,7 +122,7 @@ def compare_live(
             write_ready(live.ready_file, os.getpid())
         try:
             command = start(live.command) if live.command else None
-            trace_run.follow(stop, command)
+            trace_run.trace(stop, command)
         finally:
             stop.restore()
             end(command)

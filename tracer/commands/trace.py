@@ -104,7 +104,7 @@ def trace(
                 write_ready(ready_file, os.getpid())
             run.begin()
             command = start(cmd) if cmd else None
-            run.follow(stop, command)
+            run.trace(stop, command)
             for note in environment.close(run.summary.seconds):
                 output.note(note)
             output.summary(run.summary)
@@ -157,7 +157,7 @@ def prepare(
     function = environment.function(kernel.symbols.containing)
     assembler = PacketAssembler(HopBuilder(namespaces, processes, reasons, function), clock, tracked, rules=rules)
     if request.record_only and isinstance(environment, RecordingEnvironment):
-        spaces = environment.spaces(namespaces, processes)
+        spaces = environment.inspector(namespaces, processes)
         assembler = Prefetcher(namespaces, processes, function, rules, node, environment.sandboxes, spaces)
     limits = RunLimits(request.count, request.duration, kube.current.drops_only)
     if isinstance(environment, RecordingEnvironment):
@@ -168,7 +168,7 @@ def prepare(
     rules.replaced = changes.rules
     kube.cluster.store.on_apply(changes.applied)
     kube.cluster.store.on_change(changes.objects)
-    handshakes = HandshakeAnalyzer(environment.spaces(namespaces, processes), clock, limits.drops_only)
+    handshakes = HandshakeAnalyzer(environment.inspector(namespaces, processes), clock, limits.drops_only)
     connections = ConnectionTracker(clock) if request.follow else None
     connection_stage = stack.enter_context(
         ConnectionStage(handshakes, connections, changes, findings, limits.drops_only, environment.entries())

@@ -59,6 +59,8 @@ class NetworkDevice:
         kind: "bridge", "veth", "vxlan", "dummy" ...; "" = physical.
         networks: Networks of its addresses.
         ports: Number of interfaces in a bridge.
+        bridge_nf: Families ("ip", "ip6") of the packets that this bridge passes to the IP hooks by a setting of its own
+            (nf_call_iptables, nf_call_ip6tables).
     """
 
     name: str

@@ -17,7 +17,8 @@ from tracer.rules.rule_resolver import RuleResolver
 def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, environment: Environment) -> RuleResolver:
     """The resolver of rules, until the stack unwinds."""
     nft_probe = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
-    watching = live_resolver.watching(namespaces, session.extensions, nft_probe is not None, environment.reader, environment.watch)
+    has_nft = nft_probe is not None
+    watching = live_resolver.watching(namespaces, session.extensions, has_nft, environment.reader, environment.watch)
     resolver, reason = stack.enter_context(watching)
     if nft_probe and reason:
         session.refused.append(UnavailableProbe(nft_probe, reason))

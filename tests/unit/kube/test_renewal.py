@@ -26,7 +26,7 @@ from tracer.kernel import filter_maps
 from tracer.kernel import session as kernel
 from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import KEPT_RENEWALS, FilterHistory, FilterRenewal, RenewedFilter
-from tracer.kube.resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import MAX_HOSTS, Filter, parse_host
