@@ -33,7 +33,8 @@ def found(mode: str, folder: Path, ready: bool) -> list[Finding]:
 def test_no_pod_is_ready(mode: str, tmp_path: Path) -> None:
     (one,) = found(mode, tmp_path, False)
     assert one.certain and one.key == ("default/lonely-web:http", "tcp")
-    assert one.cause.startswith("Service default/lonely-web:http is refused for having no endpoints, although 1 pod stands")
+    cause = "Service default/lonely-web:http is refused because it has no endpoints, although 1 pod belongs to it"
+    assert one.cause.startswith(cause)
     assert one.proofs[-1].text == "not ready: pod default/web-1 (node-1)"
     assert "ipvs" in mode or (one.proofs[0].what == "rule" and "endpoints" in one.proofs[0].text), one.proofs
 

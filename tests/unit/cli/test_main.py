@@ -235,7 +235,7 @@ class Run:
         self.output = output
     def begin(self):
         pass
-    def follow(self, stop, command):
+    def trace(self, stop, command):
         self.output.summary(trace.Run.summary)
     summary = SimpleNamespace(packets=1, seconds=1.0, outcomes={"dropped": 1}, incomplete=0, lost=0, events=1, findings=[],
                              causes={}, differences=[], timelines={}, unexplained=0, unaddressed=0)
@@ -243,7 +243,7 @@ class Run:
 trace.require_tracing = lambda: None
 trace.give_up = lambda *but: None
 trace.Kernel, trace.Run = Kernel, Run
-trace.Session = lambda *args, **options: nullcontext(SimpleNamespace(planned=[], refused=[], acts=()))
+trace.Session = lambda *args, **options: nullcontext(SimpleNamespace(planned=[], refused=[], extensions=()))
 cli_main.main(["--port", "80"])
 """
 

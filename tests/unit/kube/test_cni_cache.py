@@ -36,7 +36,7 @@ def write(folder: Path, container: str, pod: str, address: str, port: int = 0, *
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cni_cache, "LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(cni_cache, "SCAN_INTERVAL_SECONDS", -1.0)
 
 
 def test_by_container_chain_address_and_port(tmp_path: Path) -> None:

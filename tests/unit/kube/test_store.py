@@ -134,7 +134,7 @@ def test_what_changes_nothing_that_is_kept_is_no_change() -> None:
 
 def test_a_file_of_objects_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that never ends is one sentence; a pipe, as of `<(kubectl get ...)`, is read."""
-    monkeypatch.setattr(objects, "MOST", 1 << 20)
+    monkeypatch.setattr(objects, "MOST_BYTES", 1 << 20)
     with pytest.raises(NoObjects, match="/dev/zero has more than 1 MB"):
         objects.read("/dev/zero")
     read, write = os.pipe()

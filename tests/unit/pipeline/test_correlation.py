@@ -147,7 +147,7 @@ def test_a_verdict_whose_timeline_is_gone_is_a_line() -> None:
         other, "SYN", [replace(h, nat=None) for h in way(SECOND)], 9, seq=77, flow=Flow(other, other.reversed, "NEW", False, 0)
     )
     text, totals = written(of, syn(), later)
-    assert "aged out" in text and totals.timelines["aged out"] == 1
+    assert "removed because the table is full" in text and totals.timelines["aged out"] == 1
     assert "SYN 192.168.56.1:40812 -> 192.168.56.10:30285" in text, "a line of its own"
     assert "SYN 192.168.56.1:50000" not in text and "== left by cni0" in text, "a step of its timeline"
 
