@@ -22,6 +22,8 @@ from tracer.rules.rule_resolver import DECIDED_EARLIER
 from tracer.util.endpoint_format import format_endpoint
 
 PACKETS = 120
+SPORT = 41_777
+"""Source port of the request; random packets have others."""
 
 
 @pytest.fixture
@@ -50,7 +52,9 @@ def test_the_kernel_tells_the_same(watch: Watch, restored: None) -> None:
     watch.lost += result.lost
     assert not truth.overruns
     assert result.mismatches == 0, "\n".join([str(result), *result.examples])
-    assert result.undecided.total() == 0, result.undecided
+    # Kernels differ in what they do with an extension header that ends behind the packet (docs/kernel-facts.md).
+    assert all(why.startswith("the header that rule ") for why in result.undecided), result.undecided
+    assert result.undecided.total() <= PACKETS // 20, result.undecided
     assert result.hotdrop and result.rules > PACKETS and result.evidence["observed"] and result.evidence["derived"], str(result)
 
 
@@ -58,8 +62,9 @@ def test_the_kernel_tells_the_same(watch: Watch, restored: None) -> None:
 @pytest.mark.parametrize("address", [topology.NODE4, topology.NODE6])
 def test_the_way_to_a_pod(watch: Watch, address: str) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
-        assert traffic.http_get(address).outcome == "answered"
-    syn, *later = seen.packets
+        assert traffic.http_get(address, sport=SPORT).outcome == "answered"
+    # A random packet of the test before may come late, and have the NodePort's number.
+    syn, *later = [p for p in seen.packets if p.flow and p.flow.orig.sport == SPORT]
     hop = translation(syn, "DNAT")
     chains = [step.split()[0] for step in path(hop).split(" > ")]
     assert chains[:3] == ["PREROUTING", "KUBE-SERVICES", "KUBE-NODEPORTS"]
