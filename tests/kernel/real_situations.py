@@ -197,7 +197,9 @@ def _behind(proxy: KubeProxy, pod: str) -> bool:
         _, _, chain = text.partition(f"-{WEB}/tcp/http {{\n")
         return PODS[pod] in chain.partition("}\n\n")[0] or f"{WEB}/tcp/http__{PODS[pod]}/" in text
     server = text.partition(f"{ADDRESSES[WEB]}:80 ")[2].partition("\nTCP")[0]
-    return f"{PODS[pod]}:" in server
+    # "-> ADDRESS:PORT Masq WEIGHT ...": kube-proxy keeps one that has connections, with weight 0, until they have ended.
+    servers = [line.split() for line in server.splitlines() if f"{PODS[pod]}:" in line]
+    return any(len(words) > 3 and words[3] != "0" for words in servers)
 
 
 def _is_local(proxy: KubeProxy) -> bool:
