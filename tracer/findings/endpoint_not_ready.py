@@ -28,38 +28,19 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 
 def _not_here(packet: Packet, context: FindingContext) -> Finding | None:
     """Policy Local: the pods on this node are not ready, and ready pods run only on other nodes."""
-    found = (not_here(port, shown, fate, context) for port, shown, fate in turned_away(packet, context))
-    return next(filter(None, found), None)
-
-
-def not_here(port: ServicePort, shown: Sequence[FindingEvidence], fate: str, context: FindingContext) -> Finding | None:
-    """The finding for a Service port of policy Local; None where a pod of this node is ready, or none runs here.
-
-    Args:
-        shown: Evidence that its requests are dropped or refused.
-        fate: "dropped" or "refused".
-    """
-    ends = context.cluster.store.endpoints.all((port.label, port.protocol))
-    here = [e for e in ends if runs_here(e, context)]
-    if not here or any(e.ready for e in here):
-        return None
-    count, one = f"{len(here)} of its pods run{'s' * (len(here) == 1)} here", len(here) == 1
-    state = "it is not ready, so it gets no requests" if one else "none of these is ready, so none gets requests"
-    return Finding(
-        name="",
-        key=(port.label, port.protocol, "local"),
-        cause=(
+    for port, shown, fate in turned_away(packet, context):
+        ends = context.cluster.store.endpoints.all((port.label, port.protocol))
+        here = [e for e in ends if runs_here(e, context)]
+        if not here or any(e.ready for e in here):
+            continue
+        count, one = f"{len(here)} of its pods run{'s' * (len(here) == 1)} here", len(here) == 1
+        state = "it is not ready, so it gets no requests" if one else "none of these is ready, so none gets requests"
+        cause = (
             f"Service {port.label} has externalTrafficPolicy Local and is {fate} on this node because it has no local"
             f" endpoints, although {count}: {state}."
-        ),
-        proofs=(*shown, FindingEvidence("object", f"not ready: {_names(here)}", "Kubernetes API")),
-        check=_check(port.namespace, next((e.pod[1] for e in here if e.pod[1]), "")),
-        cure=CURE,
-    )
-
-
-def _names(ends: Sequence[Endpoint]) -> str:
-    return ", ".join(e.text or e.address for e in ends[:5])
+        )
+        return _finding(port, cause, shown, here, "local")
+    return None
 
 
 def _nowhere(packet: Packet, context: FindingContext) -> Finding | None:
@@ -69,25 +50,25 @@ def _nowhere(packet: Packet, context: FindingContext) -> Finding | None:
         if hop.verdict != "REJECT" or hop.clone or not hop.owner or hop.owner.kind != "Service" or not (by_rule or hop.ipvs):
             continue
         port = port_of(hop.owner, packet.protocol.lower(), packet.endpoints.dport, context)
-        found = nowhere(port, (packet_proof(packet), decision_proof(hop, hop.owner.text)), context) if port else None
-        if found:
-            return found
+        ends = context.cluster.store.endpoints.all((port.label, port.protocol)) if port else ()
+        if not port or not ends or any(e.ready for e in ends):
+            continue
+        cause = (
+            f"Service {port.label} is refused because it has no endpoints, although {len(ends)} pod{'s' * (len(ends) > 1)}"
+            f" belong{'s' * (len(ends) == 1)} to it: none is ready, so none gets requests."
+        )
+        return _finding(port, cause, (packet_proof(packet), decision_proof(hop, hop.owner.text)), ends)
     return None
 
 
-def nowhere(port: ServicePort, shown: Sequence[FindingEvidence], context: FindingContext) -> Finding | None:
-    """The finding for a Service port; None where one of its pods is ready, or it has none. shown: as in not_here()."""
-    ends = context.cluster.store.endpoints.all((port.label, port.protocol))
-    if not ends or any(e.ready for e in ends):
-        return None
+def _finding(port: ServicePort, cause: str, shown: Sequence[FindingEvidence], ends: Sequence[Endpoint], *key: str) -> Finding:
+    """shown: Evidence that requests are turned away. ends: Endpoints that are not ready. key: Parts beside the port's."""
+    not_ready = ", ".join(e.text or e.address for e in ends[:5])
     return Finding(
         name="",
-        key=(port.label, port.protocol),
-        cause=(
-            f"Service {port.label} is refused because it has no endpoints, although {len(ends)} pod{'s' * (len(ends) > 1)}"
-            f" belong{'s' * (len(ends) == 1)} to it: none is ready, so none gets requests."
-        ),
-        proofs=(*shown, FindingEvidence("object", f"not ready: {_names(ends)}", "Kubernetes API")),
+        key=(port.label, port.protocol, *key),
+        cause=cause,
+        proofs=(*shown, FindingEvidence("object", f"not ready: {not_ready}", "Kubernetes API")),
         check=_check(port.namespace, next((e.pod[1] for e in ends if e.pod[1]), "")),
         cure=CURE,
     )

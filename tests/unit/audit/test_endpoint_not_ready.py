@@ -47,3 +47,18 @@ def test_a_pod_that_is_ready(mode: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_service_without_pods_may_be_meant(mode: str, tmp_path: Path) -> None:
     assert list(check(audits.state(node(mode, "S1"), tmp_path))) == []
+
+
+def test_a_rule_of_somebody_else_refuses_the_requests(tmp_path: Path) -> None:
+    """The pods are not ready, but that is not why the requests end: no finding names a cause that does not act."""
+    one = with_slice(node("1.20.2-iptables-legacy", "S1"), False)
+    text = one.files["iptables-save"]
+    first = next(line for line in text.splitlines() if "-A INPUT" in line)
+    other = {"iptables-save": text.replace(first, f"[0:0] -A INPUT -p tcp -m tcp --dport 30584 -j DROP\n{first}", 1)}
+    assert list(check(audits.state(Node(one.mode, one.scenario, {**one.files, **other}), tmp_path))) == []
+
+
+def test_without_rules_of_kube_proxy_nothing_is_refused_for_it(tmp_path: Path) -> None:
+    one = with_slice(node("1.20.2-iptables-legacy", "S1"), False)
+    empty = {"iptables-save": "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\nCOMMIT\n"}
+    assert list(check(audits.state(Node(one.mode, one.scenario, {**one.files, **empty}), tmp_path))) == []
