@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packets that a bridge forwards by itself: whether the IP hooks see them, and which packets they may be.
 
+Such a packet needs no route and no forwarding setting of the node.
+
 br_netfilter passes bridged packets to the IP hooks where net.bridge.bridge-nf-call-iptables (-ip6tables) is 1, or where the
 bridge's own nf_call_iptables (nf_call_ip6tables) is. Without the module there is no such setting and nothing is passed.
 """
@@ -28,32 +30,26 @@ def seen_bridges(node: HostReader, devices: Sequence[NetworkDevice], family: str
     return frozenset(d.name for d in devices if d.kind == "bridge" and (setting == "1" or family in d.bridge_nf))
 
 
-def split(state: PathState, route: Route, devices: Sequence[NetworkDevice], seen: frozenset[str]) -> tuple[PathState, ...]:
-    """The states of a packet that comes in by a bridge: one, or two where it may be bridged and the IP hooks do not see that.
+def fork(state: PathState, route: Route, devices: Sequence[NetworkDevice]) -> tuple[PathState, PathState] | None:
+    """The two states of a packet that a bridge may forward by itself: bridged and routed, each with its condition.
 
     Args:
-        state: of a packet that has come in by state.in_iface and has passed no hook.
-        route: where this node would route it.
-        devices: of this node.
-        seen: see seen_bridges().
+        state: A packet that has come in by state.in_iface and has passed no hook.
+        route: This node's route to its destination.
+        devices: The devices of this node.
 
     Returns:
-        (state,) when the packet is routed, or bridged and seen. Else the bridged packet, which has ended, and the routed one:
-        which of them it is depends on the sender's routes, which are not read.
+        None if the packet can only be routed. Else which one it is depends on the sender's routes, which are not read.
     """
     bridge = state.in_iface
     is_bridge = any(d.name == bridge and d.kind == "bridge" for d in devices)
-    if not is_bridge or bridge in seen or route.kind != "unicast" or route.gateway or route.out != bridge:
-        return (state,)
+    if not is_bridge or route.kind != "unicast" or route.gateway or route.out != bridge:
+        return None
     question = ("bridged", bridge, state.ends.dst)
     direct = Condition(f"the sender reaches {state.ends.dst} directly over bridge {bridge}", of=question)
     routed = Condition("the sender sends it by way of this node", of=question)
     hop = Hop(0, "route", "node", verdict=f"bridged by {bridge}", evidence=Evidence.DERIVED, in_iface=bridge, out_iface=bridge)
-    bridged = replace(
-        state,
-        hops=(*state.hops, hop),
-        out_iface=bridge,
-        conditions=(*state.conditions, direct),
-        ended=(f"forwarded to {bridge}", "forwarded"),
+    return (
+        replace(state, hops=(*state.hops, hop), out_iface=bridge, conditions=(*state.conditions, direct)),
+        replace(state, conditions=(*state.conditions, routed)),
     )
-    return bridged, replace(state, conditions=(*state.conditions, routed))

@@ -61,7 +61,9 @@ class _NodeContext:
 
     def by_bridge(self, face: str) -> bool | None:
         kind = next((link.kind for link in self.routes.links() if link.name == face), None)
-        if not face or not self.bridges or kind not in (None, "bridge", *STACKED):
+        if face and kind is None:  # the devices could not be listed
+            return None
+        if not face or not self.bridges or kind not in ("bridge", *STACKED):
             return False
         return face in self.bridges if kind == "bridge" else None
 

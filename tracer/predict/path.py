@@ -7,6 +7,7 @@ predicted path is a Packet like a traced one, with every hop `derived`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -90,11 +91,29 @@ class PathPredictor:
     def _arrived(self, state: PathState) -> list[PathState]:
         face = self._query.arrives or self.routes.to(state.ends.src).out
         state = replace(state, in_iface=face)
-        route = self.routes.to(state.ends.dst, state.ends.src, face)
-        *out, routed = bridging.split(state, route, self.routes.links(), self._bridges)
-        for m in self._hooks.through("PREROUTING", routed):
-            out += self._routed(m) if not m.ended else [m]
+        fork = bridging.fork(state, self.routes.to(state.ends.dst), self.routes.links())
+        if not fork or (face in self._bridges and not self._forwarding_off(state)):  # the same rules on both paths
+            return self._came_in(state, self._routed)
+        bridged, routed = fork
+        if face not in self._bridges:
+            return [bridged.end_with(f"forwarded to {face}", "forwarded"), *self._came_in(routed, self._routed)]
+        return [*self._came_in(bridged, self._bridged), *self._came_in(routed, self._routed)]
+
+    def _came_in(self, state: PathState, follow: Callable[[PathState], list[PathState]]) -> list[PathState]:
+        """PREROUTING, and what follows it."""
+        out = []
+        for m in self._hooks.through("PREROUTING", state):
+            out += follow(m) if not m.ended else [m]
         return out
+
+    def _bridged(self, m: PathState) -> list[PathState]:
+        """A packet that the bridge forwards and the IP hooks see. If a rule has changed its destination, it is routed."""
+        return self._routed(m) if m.ends.dst != self._query.dst else self._forwarded(m)
+
+    def _forwarding_off(self, m: PathState) -> str:
+        """The setting that is 0, "" if none is."""
+        setting = "net/ipv6/conf/all/forwarding" if ":" in m.ends.dst else "net/ipv4/ip_forward"
+        return setting if self.node.setting(setting) == "0" else ""
 
     def _routed(self, m: PathState) -> list[PathState]:
         """The routing decision of a packet that came in."""
@@ -105,11 +124,14 @@ class PathPredictor:
             return self._delivered(m)
         if route.kind != "unicast":
             return [_refused(m, route)]
-        setting = "net/ipv6/conf/all/forwarding" if ":" in m.ends.dst else "net/ipv4/ip_forward"
-        if self.node.setting(setting) == "0":
+        if setting := self._forwarding_off(m):
             return [m.end_with(f"dropped: {setting.replace('/', '.')} is 0", "dropped")]
+        return self._forwarded(replace(m, out_iface=route.out))
+
+    def _forwarded(self, m: PathState) -> list[PathState]:
+        """FORWARD and POSTROUTING."""
         out = []
-        for forwarded in self._hooks.through("FORWARD", replace(m, out_iface=route.out)):
+        for forwarded in self._hooks.through("FORWARD", m):
             out += self._left(forwarded) if not forwarded.ended else [forwarded]
         return out
 

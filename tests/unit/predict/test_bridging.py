@@ -18,10 +18,13 @@ DROPS = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -s 10.244.0.11/32 -j DROP\nC
 CALLED = tuple(replace(link, bridge_nf=frozenset({"ip"})) if link.kind == "bridge" else link for link in LINKS)
 
 
-def paths(text: str, to: str = OTHER, setting: str = "0", routes: FakeRoutes | None = None) -> list[PredictedPath]:
+def paths(
+    text: str, to: str = OTHER, setting: str = "0", routes: FakeRoutes | None = None, forwarding: str = "1"
+) -> list[PredictedPath]:
     state = audits.of_text(text)
     predictor = audits.journey(replace(state, routes=routes or state.routes))
     predictor.node.settings["net/bridge/bridge-nf-call-iptables"] = setting  # type: ignore[attr-defined]
+    predictor.node.settings["net/ipv4/ip_forward"] = forwarding  # type: ignore[attr-defined]
     return predictor.predict(PathQuery(POD, 0, to, 80))
 
 
@@ -57,3 +60,21 @@ def test_where_the_ip_hooks_see_it_the_rule_decides(to: str, setting: str, route
 
 def test_a_bridges_own_setting_counts_only_with_br_netfilter() -> None:
     assert len(paths(DROPS, setting="", routes=FakeRoutes(connected=CALLED))) == 2, "the module is not loaded"
+
+
+@pytest.mark.parametrize("setting", ["0", "1"])
+def test_a_bridge_needs_no_forwarding(setting: str) -> None:
+    """A bridge passes its packets on where net.ipv4.ip_forward is 0; only a packet that is routed is dropped for it."""
+    assert outcomes(paths(NO_RULES, setting=setting, forwarding="0")) == {
+        "forwarded": ("the sender reaches 10.244.0.12 directly over bridge cni0",),
+        "dropped": ("the sender sends it by way of this node",),
+    }
+
+
+def test_a_bridged_packet_that_the_ip_hooks_see_meets_their_rules_without_forwarding() -> None:
+    assert {p.packet.outcome for p in paths(DROPS, setting="1", forwarding="0")} == {"dropped"}
+
+
+def test_an_interface_that_could_not_be_listed_may_be_a_bridge() -> None:
+    rule = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m physdev --physdev-is-in -j DROP\nCOMMIT\n"
+    assert {p.packet.outcome for p in paths(rule, FAR, "1", FakeRoutes(connected=()))} == {"dropped", "forwarded"}
