@@ -15,18 +15,18 @@ def packet_proof(packet: Packet) -> FindingEvidence:
     return FindingEvidence("packet", f"{ends.src} -> {format_endpoint(ends.dst, ends.dport)}: {packet.verdict}", "observed")
 
 
-def existing_rule_proof(rule: Rule, source: str, whose: str = "") -> FindingEvidence:
+def existing_rule_proof(rule: Rule, source: str, owner: str = "") -> FindingEvidence:
     """The evidence of an existing rule, whether or not a packet met it. source: where the rule was read."""
     text = f"{rule.chain} {rule.number}: {rule.text}"
-    return FindingEvidence("rule", text + (f" ({whose})" if whose else ""), source)
+    return FindingEvidence("rule", text + (f" ({owner})" if owner else ""), source)
 
 
-def decision_proof(hop: Hop, whose: str = "") -> FindingEvidence:
+def decision_proof(hop: Hop, owner: str = "") -> FindingEvidence:
     """The evidence of the deciding rule or IPVS virtual server. The hop must have a rule trace with a decision, or ipvs."""
     if hop.ipvs:
-        return FindingEvidence("server", _server(hop.ipvs) + (f" ({whose})" if whose else ""), hop.evidence.value)
+        return FindingEvidence("server", _server(hop.ipvs) + (f" ({owner})" if owner else ""), hop.evidence.value)
     assert hop.rule_trace and hop.rule_trace.decision
-    return rule_proof(hop.rule_trace.decision, whose)
+    return rule_proof(hop.rule_trace.decision, owner)
 
 
 def _server(decision: IpvsDecision) -> str:
@@ -35,10 +35,10 @@ def _server(decision: IpvsDecision) -> str:
     return f"IPVS virtual server {decision.protocol} {virtual}{' -> ' if decision.real else ' '}{to}"
 
 
-def rule_proof(hit: RuleHit, whose: str = "") -> FindingEvidence:
+def rule_proof(hit: RuleHit, owner: str = "") -> FindingEvidence:
     """The evidence of a rule that acted, with its path and its owner."""
     text = hit.rule.text if hit.rule else f"policy {hit.verdict}"
     element = f" [element {hit.element}]" if hit.element else ""
     hotdrop = f" [{hit.hotdrop}]" if hit.hotdrop else ""
-    text_and_path = f"{format_path(hit.path)}: {text}{element}{hotdrop}" + (f" ({whose})" if whose else "")
+    text_and_path = f"{format_path(hit.path)}: {text}{element}{hotdrop}" + (f" ({owner})" if owner else "")
     return FindingEvidence("rule", text_and_path, hit.evidence.value)

@@ -47,12 +47,12 @@ class OwnerCache:
         known = self._rulesets.get(id(ruleset))
         return found[1] if found and known and known() is ruleset else None
 
-    def put_trace(self, hits: object, ruleset: Ruleset, before: Hashable, told: object) -> None:
+    def put_trace(self, hits: object, ruleset: Ruleset, before: Hashable, found: object) -> None:
         if len(self._traces) >= MOST_WALKS:
             self._traces.clear()
         # The hits are kept, so that no other object can get their id.
         self._rulesets.setdefault(id(ruleset), ref(ruleset))
-        self._traces[id(hits), id(ruleset), before] = hits, told
+        self._traces[id(hits), id(ruleset), before] = hits, found
 
     def _forget(self, version: int) -> None:
         self._owners.clear()

@@ -215,8 +215,8 @@ class OwnerResolver:
         if self.cluster.sandboxes.left_out and not self._left_out:
             self._left_out = True
             self._notes.append(LEFT_OUT)
-        told, self._notes = self._notes, []
-        return told + (self._watch.notes() if self._watch else [])
+        notes, self._notes = self._notes, []
+        return notes + (self._watch.notes() if self._watch else [])
 
     def close(self) -> None:
         if self._watch:

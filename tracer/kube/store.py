@@ -68,13 +68,13 @@ class ObjectStore(ObjectIndexes):
         """Calls keeper for each change of this store, in order. Repeating the changes gives the same store."""
         self._keepers.append(keeper)
 
-    def on_coming(self, told: Callable[[Change], None]) -> None:
+    def on_coming(self, callback: Callable[[Change], None]) -> None:
         """Calls a function for each change before it is applied here. Applying may have to wait for `still`."""
-        self._coming.append(told)
+        self._coming.append(callback)
 
     def _announce(self, what: str, kind: str, bodies: list[Object]) -> None:
-        for told in self._coming:
-            told((what, kind, bodies))
+        for callback in self._coming:
+            callback((what, kind, bodies))
 
     def _keep(self, what: str, kind: str, bodies: Iterable[Object]) -> Iterable[Object]:
         if not self._keepers:

@@ -40,7 +40,7 @@ class ObjectWatch:
         self._over = threading.Event()
         self._clients: list[ApiClient] = []
         self._threads: list[Worker] = []
-        self._told: deque[str] = deque()
+        self._pending_notes: deque[str] = deque()
         self._trouble: dict[str, str] = {}
         self._missing = {"Service", "EndpointSlice", "Node", "Pod"}
         self._complete, self._lock = threading.Event(), threading.Lock()
@@ -70,10 +70,10 @@ class ObjectWatch:
 
     def notes(self) -> list[str]:
         """Returns the notes for the user since the last call."""
-        told = []
-        while self._told:
-            told.append(self._told.popleft())
-        return told
+        notes = []
+        while self._pending_notes:
+            notes.append(self._pending_notes.popleft())
+        return notes
 
     @property
     def troubled(self) -> str:
@@ -114,7 +114,7 @@ class ObjectWatch:
         with self._lock:
             if self._store.unreadable > self._left_out and kind not in self._odd_kinds:
                 self._odd_kinds.add(kind)
-                self._told.append(
+                self._pending_notes.append(
                     f"The Kubernetes API sent invalid {WORDS.get(resource.kind, kind)}: they are ignored and unnamed."
                 )
             self._left_out = self._store.unreadable
@@ -133,7 +133,7 @@ class ObjectWatch:
                 if self._store.node:
                     self._thread((api_client.pods_of(self._store.node),))
                 else:
-                    self._told.append(
+                    self._pending_notes.append(
                         "This node was not found in the Kubernetes API: set NODE_NAME to get the names of its pods."
                     )
                     self._missing.discard("Pod")
@@ -145,7 +145,7 @@ class ObjectWatch:
         with self._lock:
             del self._failed[kind]
             if self._trouble.pop(kind, None) and not self._trouble:
-                self._told.append("The Kubernetes API answers again.")
+                self._pending_notes.append("The Kubernetes API answers again.")
 
     def _refused(self, kind: str, e: RequestRefused) -> None:
         words = WORDS[kind]
@@ -186,7 +186,7 @@ class ObjectWatch:
             if self._failed[kind] >= ATTEMPTS and kind in self._missing:
                 self._decided.set()
             if not (known or same):
-                self._told.append(sentence)
+                self._pending_notes.append(sentence)
 
 
 class _ResourceWatch:

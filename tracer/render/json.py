@@ -89,8 +89,8 @@ class JsonOutput(Output):
             )
 
     def compared(self, packet: Packet, compared: PredictionCheck) -> None:
-        told = {"difference": compared.difference} if compared.difference else {}
-        self._write("compared", agreed=compared.agreed, packet=packet_object(packet), **told)
+        difference = {"difference": compared.difference} if compared.difference else {}
+        self._write("compared", agreed=compared.agreed, packet=packet_object(packet), **difference)
 
     def _write(self, kind: str, **fields: Any) -> None:
         self.put(json_line({"type": kind, **fields}))

@@ -113,11 +113,11 @@ def _by_comment(rule: Rule) -> Found | None:
 
 def _by_ruleset(rule: Rule, ruleset: Ruleset) -> Found | None:
     """Finds the Service by comments of other rules: in its chain, or of rules that lead to its chain."""
-    told = _told(ruleset)
+    services = _services_by_hash(ruleset)
     for chain in (rule.chain, rule.target):
         match = IPTABLES_CHAIN.fullmatch(chain)
-        if match and match[2] in told:
-            return told[match[2]], "comment of another rule"
+        if match and match[2] in services:
+            return services[match[2]], "comment of another rule"
     return None
 
 
@@ -125,24 +125,24 @@ _last: list[tuple[ref[Ruleset], dict[str, ServicePort]]] = []
 """The last rulesets, and the Services in their comments. A ruleset never changes, so each is parsed once."""
 
 
-def _told(ruleset: Ruleset) -> dict[str, ServicePort]:
+def _services_by_hash(ruleset: Ruleset) -> dict[str, ServicePort]:
     """Returns hash in a chain's name -> service port. Large clusters have comments only on rules that lead to a Service."""
-    for known, told in _last:
+    for known, services in _last:
         if known() is ruleset:
-            return told
-    told, ends = {}, []
+            return services
+    services, ends = {}, []
     for rules in ruleset.chains.values():
         for rule in rules:
             inside, onward = IPTABLES_CHAIN.fullmatch(rule.chain), IPTABLES_CHAIN.fullmatch(rule.target)
             found = _by_comment(rule) if rule.comment and (inside or onward) else None
             if found:
-                told |= {match[2]: found[0] for match in (inside, onward) if match}
+                services |= {match[2]: found[0] for match in (inside, onward) if match}
             if inside and onward and onward[1] == "SEP":
                 ends.append((inside[2], onward[2]))
-    told |= {end: told[service] for service, end in ends if service in told}
-    _last.insert(0, (ref(ruleset), told))
+    services |= {end: services[service] for service, end in ends if service in services}
+    _last.insert(0, (ref(ruleset), services))
     del _last[8:]
-    return told
+    return services
 
 
 def _by_address(rule: Rule, cluster: ClusterView) -> Found | None:
