@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracer import render
 from tracer.capture.record.capture_files import RotationLimits
@@ -43,9 +43,6 @@ from tracer.pipeline.shutdown import StopSignals
 from tracer.pipeline.wiring import rules_of
 from tracer.render.base import Output, hang_up
 from tracer.rules.rule_resolver import RuleResolver
-
-if TYPE_CHECKING:
-    pass
 
 
 def trace(

@@ -139,7 +139,7 @@ def _why(
     return (
         "unknown", f"The kernel drops {what} at the listener; its queues are not full, and it gives no reason that"
         f" this tracer knows.",
-        "Compare the counters below over a minute; the one that grows names the reason.", False,
+        "Compare the counters of the check over a minute; the one that grows names the reason.", False,
     )  # fmt: skip
 
 

@@ -4,10 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 LEFT_OUT = "packet"
 """Value of Loss.probe for packets that were shed as a whole."""

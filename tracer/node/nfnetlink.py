@@ -107,13 +107,13 @@ class Nfnetlink:
             TooManyMessages: There are more than MOST.
         """
         out: list[Message] = []
-        for each in self.trace(message, family, attrs):
+        for each in self.iter_dump(message, family, attrs):
             out.append(each)
             if len(out) > MOST:
                 raise TooManyMessages(f"there are more than {MOST} of them")
         return out
 
-    def trace(self, message: int, family: int = 0, attrs: bytes = b"") -> Iterator[Message]:
+    def iter_dump(self, message: int, family: int = 0, attrs: bytes = b"") -> Iterator[Message]:
         """Yields the objects of a kind. A dump that is not read to its end occupies the kernel until the socket is closed.
 
         Raises:

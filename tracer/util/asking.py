@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    pass
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -37,8 +37,6 @@ _OBJECT = re.compile(
 _HASHED = re.compile(r"(KUBE-(?:SVC|SEP|FW|XLB|SVL|EXT)-|CNI-(?:DN|SN)-|CNI-)([A-Za-z0-9]{8,})")
 _LONG_ID = re.compile(r"\b[0-9a-f]{32,64}\b")
 KEPT_NAMES = frozenset({"node", "", "net", "proc", "sys", "ipv4", "ipv6", "core", "ip", "ip6", "inet"})
-FREE = ("netns", "command")
-"""Fields with a name that a user has chosen."""
 
 
 class Pseudonymizer:

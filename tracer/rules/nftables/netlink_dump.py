@@ -143,7 +143,7 @@ def _maps(nfnetlink: Nfnetlink) -> dict[ChainKey, VerdictMap]:
         table, name = text(a.get(1)), text(a.get(2))
         elements: list[MapElement] = []
         room = MOST - sum(len(known.elements) for known in out.values())
-        for _, _, part in nfnetlink.trace(GETSETELEM, family, attribute(1, table) + attribute(2, name)):
+        for _, _, part in nfnetlink.iter_dump(GETSETELEM, family, attribute(1, table) + attribute(2, name)):
             elements += [element(e) for _, e in items(attributes(part).get(3, b""))]
             if len(elements) > room:
                 raise TooManyMessages(f"their verdict maps have more than {MOST} elements")

@@ -104,7 +104,7 @@ class Endless:
         names = (attribute(2, name) + attribute(6, netlink_dump._VERDICT_TYPE) for name in ("few", "many"))
         return [(kind, 2, attribute(1, "t") + raw) for raw in names]
 
-    def trace(self, kind: int, family: int, attrs: bytes) -> Iterator[Message]:
+    def iter_dump(self, kind: int, family: int, attrs: bytes) -> Iterator[Message]:
         for number_ in count() if b"many" in attrs else range(3):
             self.told += 1
             elements = attribute(3, [attribute(1, [attribute(1, [attribute(1, number_)])])])
