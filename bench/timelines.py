@@ -27,7 +27,7 @@ from tracer.model.packet import Endpoints, Flow, Handshake, Hop, Nat, Packet, So
 from tracer.model.summary import RunSummary
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.packets.outcome import classify
-from tracer.pipeline.correlation import ConnectionStage
+from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.render.text import TextOutput
 
 A_SECOND = 5000

@@ -20,7 +20,7 @@ from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
-from tracer.pipeline.correlation import ConnectionStage
+from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.render.text import TextOutput
 
 

@@ -17,7 +17,7 @@ from tracer.node.namespaces import NAMES_KEPT, Namespaces
 from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
-from tracer.util.bounded import Bounded
+from tracer.util.lru_dict import LruDict
 
 Ends = tuple[str, int, str, int]
 NODE, POD, OTHER_POD = 100, 200, 300
@@ -119,7 +119,7 @@ class Names(Namespaces):
 
     def __init__(self) -> None:
         self.node = self.own = NODE
-        self._names, self._unknown = Bounded(NAMES_KEPT), Bounded(NAMES_KEPT)
+        self._names, self._unknown = LruDict(NAMES_KEPT), LruDict(NAMES_KEPT)
         self._names.update(NAMES)
 
     def name(self, inode: int) -> str:

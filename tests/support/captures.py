@@ -49,7 +49,7 @@ from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
-from tracer.pipeline.correlation import ConnectionStage
+from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render import find

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from tracer.util.visible import json_line, visible
+from tracer.util.escape import escaped, json_line
 
 WIDTH = 24
 """Width of a bar, columns."""
@@ -49,7 +49,7 @@ def show(tables: Iterable[ResultTable], out: TextIO, form: str) -> None:
     console = Unguarded(file=out, highlight=False, width=None if out.isatty() else 200)
     for table in tables:
         # Not as rich's own title, which is folded to the width of a narrow table.
-        console.print(Text(visible(table.title), style="bold"))
+        console.print(Text(escaped(table.title), style="bold"))
         console.print(_drawn(table))
         console.print()
 
@@ -62,13 +62,13 @@ def _drawn(table: ResultTable) -> Any:
     drawn = Drawn(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in table.columns:
         number = bool(table.rows) and all(isinstance(row[table.columns.index(column)], int | float) for row in table.rows)
-        drawn.add_column(Text(visible(column)), justify="right" if number else "left", overflow="fold")
+        drawn.add_column(Text(escaped(column)), justify="right" if number else "left", overflow="fold")
     if table.bar:
         drawn.add_column("", width=WIDTH)
     at = table.columns.index(table.bar) if table.bar else 0
     most = max((float(row[at]) for row in table.rows), default=0) if table.bar else 0
     for row in table.rows:
-        cells: list[Any] = [Text(visible(_text(value))) for value in row]
+        cells: list[Any] = [Text(escaped(_text(value))) for value in row]
         if table.bar:
             cells.append(Bar(most or 1, 0, float(row[at]), width=WIDTH, color="cyan"))
         drawn.add_row(*cells)

@@ -14,7 +14,7 @@ from tracer.capture.record.buffer import RecordBuffer
 from tracer.connections.change_log import ChangeLog
 from tracer.connections.conntrack_events import ConntrackListener, Datagram, removing_ports
 from tracer.model.timeline import TimelineEntry
-from tracer.util.asking import Journal, answered
+from tracer.util.questions import Journal, answered
 
 T = TypeVar("T")
 NOT_IN_CAPTURE = "conntrack events are not in this capture"

@@ -14,8 +14,8 @@ from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
 from tracer.node.node import KEPT_SECONDS, HostReader, ListeningSocket
 from tracer.node.processes import NOT_RECORDED, Processes
-from tracer.util.asking import Journal, NotAsked, answered
-from tracer.util.bounded import Bounded
+from tracer.util.lru_dict import LruDict
+from tracer.util.questions import Journal, NotAsked, answered
 
 T = TypeVar("T")
 NO_PROCESS = (0, "")
@@ -52,9 +52,9 @@ class JournaledNamespaces(Namespaces):
     ) -> None:
         self._journal, self._live = journal, live
         self.node, self.own = (live.node, live.own) if live else (node, own)
-        self._names = live._names if live else Bounded(NAMES_KEPT)
+        self._names = live._names if live else LruDict(NAMES_KEPT)
         self._names.update(names or {})
-        self._unknown = Bounded(NAMES_KEPT)
+        self._unknown = LruDict(NAMES_KEPT)
 
     def name(self, inode: int) -> str:
         default = f"netns {inode}" if inode else ""

@@ -16,7 +16,7 @@ from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault,
 from tracer.cli.options import check_recording_options, check_replay_options, with_recording
 from tracer.errors import NO_ROOM, BadOption, OutputNotWritten, TraceError
 from tracer.model.filter import PROTOCOLS
-from tracer.util.visible import visible
+from tracer.util.escape import escaped
 
 EXAMPLES = """\b
 Examples:
@@ -226,5 +226,5 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _print_error(sentence: str, status: int) -> int:
-    click.echo(f"k8snet-trace: {visible(' '.join(sentence.split()))}", err=True)
+    click.echo(f"k8snet-trace: {escaped(' '.join(sentence.split()))}", err=True)
     return status

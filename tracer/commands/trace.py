@@ -35,7 +35,7 @@ from tracer.node.namespaces import tracking
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
 from tracer.pipeline.child import end, start, write_ready
-from tracer.pipeline.correlation import ConnectionStage
+from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.pipeline.environment import Environment
 from tracer.pipeline.exit_status import status
 from tracer.pipeline.run import Run, RunLimits

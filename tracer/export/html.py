@@ -21,8 +21,8 @@ from tracer.model.summary import RunSummary
 from tracer.packets.outcome import BAD
 from tracer.render.json import finding_object
 from tracer.render.parts.json_packet import packet_object
+from tracer.util.escape import escaped, json_line, mapped
 from tracer.util.new_file import fresh
-from tracer.util.visible import json_line, mapped, visible
 
 TELLS = "a report in one file, to be read in a browser, offline"
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -100,7 +100,7 @@ class Html:
             "tables": [_table(t) for one in self._statistics for t in one.tables()],
             "packets": self._packets,
         }  # fmt: skip
-        text = json_line(mapped(data, visible))
+        text = json_line(mapped(data, escaped))
         # The data stands in a script element, which only its end tag could end.
         text = text.replace("<", "\\u003c")
         page = TEMPLATE.read_text(encoding="utf-8").replace("@DATA@", text)

@@ -19,9 +19,9 @@ from tracer.model.finding import Finding
 from tracer.model.packet import Endpoints, Hop, Packet
 from tracer.model.rule import format_path
 from tracer.model.summary import RunSummary
+from tracer.util.escape import escaped
 from tracer.util.new_file import fresh
 from tracer.util.optional import require_optional
-from tracer.util.visible import visible
 
 TELLS = "packets' headers with comments, for Wireshark"
 LINKTYPE_RAW = 101
@@ -76,7 +76,7 @@ class Pcapng:
         data.time = shown.time / 1e9
         # All newlines in a comment are ours: control characters of untrusted text are made visible before.
         data.comments = [shown.comment.encode()]
-        data.sniffed_on = visible(shown.interface)
+        data.sniffed_on = escaped(shown.interface)
         data.wirelen = max(packet.length, len(data))
         self._writer.write(data)
 
@@ -143,7 +143,7 @@ def _verdict(packet: Packet) -> str:
     for hop in packet.hops:
         if not hop.clone and (hop.nat or hop.verdict not in ("", "ACCEPT")):
             lines.append(_hop(hop, hop.nat.kind if hop.nat else hop.verdict))
-    return "\n".join(map(visible, lines))
+    return "\n".join(map(escaped, lines))
 
 
 def _hop(hop: Hop, what: str) -> str:
@@ -152,7 +152,7 @@ def _hop(hop: Hop, what: str) -> str:
     rule = f" rule={format_path(decision.path)}" + (f": {decision.rule.text}" if decision.rule else "") if decision else ""
     if decision and decision.hotdrop:
         rule += f" [{decision.hotdrop}]"
-    return visible(f"{place}: {what}{rule}" + (f" owner={hop.owner.text}" if hop.owner else ""))
+    return escaped(f"{place}: {what}{rule}" + (f" owner={hop.owner.text}" if hop.owner else ""))
 
 
 EXPORT = Pcapng

@@ -25,7 +25,7 @@ from tracer.findings.context import FindingContext
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
-from tracer.util.asking import answered
+from tracer.util.questions import answered
 
 T = TypeVar("T")
 Finder = Callable[[Packet, FindingContext], Finding | None]

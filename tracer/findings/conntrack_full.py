@@ -9,7 +9,7 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.packet import Packet
-from tracer.util.asking import answered
+from tracer.util.questions import answered
 
 COUNT, LIMIT = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
 FULL_SHARE = 0.95

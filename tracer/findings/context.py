@@ -13,7 +13,7 @@ from tracer.model.finding import Finding
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, RuleTrace
 from tracer.node.node import HostReader
-from tracer.util.bounded import Bounded, Counts
+from tracer.util.lru_dict import LruCounter, LruDict
 
 COUNTS_KEPT = 1 << 16
 """Maximum number of listeners, targets and connections that findings count."""
@@ -33,8 +33,8 @@ class FindingContext:
 
     cluster: ClusterView = field(default_factory=ClusterView)
     node: HostReader = field(default_factory=HostReader)
-    counts: Counts[Hashable] = field(default_factory=lambda: Counts(COUNTS_KEPT))
-    since: Bounded[Hashable, int] = field(default_factory=lambda: Bounded(COUNTS_KEPT))
+    counts: LruCounter[Hashable] = field(default_factory=lambda: LruCounter(COUNTS_KEPT))
+    since: LruDict[Hashable, int] = field(default_factory=lambda: LruDict(COUNTS_KEPT))
     reported: dict[Hashable, Finding] = field(default_factory=dict)
 
     def owner(self, rule: Rule, trace: RuleTrace) -> Owner:

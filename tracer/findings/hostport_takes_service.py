@@ -18,8 +18,8 @@ from tracer.model.packet import Hop, Nat, Packet
 from tracer.model.rule import Rule, RuleHit, RuleTrace
 from tracer.node.node import ListeningSocket
 from tracer.rules import operator_commands
-from tracer.util.asking import answered
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.questions import answered
 
 IPVS = "kube-ipvs0"
 

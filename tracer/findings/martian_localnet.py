@@ -10,8 +10,8 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.packet import Packet
-from tracer.util.asking import answered
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.questions import answered
 
 SAYS = "block incoming localnet connections"
 SETTING = "net/ipv4/conf/all/route_localnet"

@@ -21,8 +21,8 @@ from tracer.model.kube import Owner
 from tracer.model.packet import Hop, Nat, Packet
 from tracer.model.rule import Rule, RuleHit, Ruleset
 from tracer.rules import operator_commands
-from tracer.util.asking import answered
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.questions import answered
 
 _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != (\S+/\d+) ip6? daddr (\S+/\d+) .*return")
 

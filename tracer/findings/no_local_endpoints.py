@@ -18,8 +18,8 @@ from tracer.model.kube import Endpoint, Owner, ServicePort
 from tracer.model.packet import Hop, Packet
 from tracer.model.rule import RuleHit, RuleTrace
 from tracer.node.kube_proxy import FLAG, KEY, KubeProxy
-from tracer.util.asking import answered
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.questions import answered
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:

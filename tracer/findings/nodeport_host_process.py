@@ -17,8 +17,8 @@ from tracer.model.kube import Owner
 from tracer.model.packet import Hop, Packet
 from tracer.node.node import ListeningSocket
 from tracer.rules import operator_commands
-from tracer.util.asking import answered
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.questions import answered
 
 PORTS, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
 NOT_KNOWN = FindingEvidence("process", "whether that is kube-proxy, which may hold the port, is not recorded", "capture")

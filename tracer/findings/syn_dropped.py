@@ -13,8 +13,8 @@ from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
 from tracer.model.kube import Owner, pod_text
 from tracer.model.packet import Handshake, Packet
-from tracer.util.asking import answered
 from tracer.util.endpoint_format import format_endpoint as place_of
+from tracer.util.questions import answered
 
 RECYCLE = "net/ipv4/tcp_tw_recycle"
 KINDS = {"accept queue full": "accept queue", "SYN queue full": "SYN queue", "old timestamp": "timestamps"}

@@ -18,7 +18,7 @@ from tracer.node import netns, procnet
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
 from tracer.node.procnet import BoundSocket
-from tracer.util.bounded import Bounded
+from tracer.util.lru_dict import LruDict
 
 T = TypeVar("T")
 KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
@@ -32,7 +32,7 @@ class NamespaceInspector:
     def __init__(self, namespaces: Namespaces | None = None, processes: Processes | None = None) -> None:
         self._namespaces = namespaces or Namespaces()
         self._processes = processes or Processes()
-        self._kept: Bounded[Hashable, tuple[float, object]] = Bounded(ANSWERS_KEPT)
+        self._kept: LruDict[Hashable, tuple[float, object]] = LruDict(ANSWERS_KEPT)
 
     def bound(self, name: str) -> tuple[BoundSocket, ...]:
         """The listening TCP sockets of a namespace."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tracer.errors import BadOption
 from tracer.node.host_files import elsewhere, of_node
-from tracer.util.bounded import Bounded
+from tracer.util.lru_dict import LruDict
 
 NAMED = (Path("/run/netns"), Path("/var/run/docker/netns"))
 NAMED_OF_NODE = ("/run/netns", "/run/docker/netns")
@@ -67,10 +67,10 @@ class Namespaces:
     def __init__(self) -> None:
         self.node = _inode(Path("/proc/1/ns/net"))
         self.own = _inode(Path("/proc/self/ns/net"))
-        self._names: Bounded[int, str] = Bounded(NAMES_KEPT)
+        self._names: LruDict[int, str] = LruDict(NAMES_KEPT)
         if self.node:
             self._names[self.node] = "node"
-        self._unknown: Bounded[int, None] = Bounded(NAMES_KEPT)
+        self._unknown: LruDict[int, None] = LruDict(NAMES_KEPT)
         self._read_named()
 
     def _read_named(self) -> None:

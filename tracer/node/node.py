@@ -23,8 +23,8 @@ from tracer.node.processes import Processes
 from tracer.node.procnet import BoundSocket
 from tracer.node.routes import Routes
 from tracer.util import untrusted_file
-from tracer.util.bounded import Bounded
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.lru_dict import LruDict
 
 KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
 COUNTED_SECONDS = 0.05
@@ -66,7 +66,7 @@ class HostReader:
 
     def __init__(self, proc: Path = Path("/proc"), run: Path | None = None, sys: Path = Path("/sys")) -> None:
         self._proc, self._run, self._sys, self._processes = proc, run or of_node("/run"), sys, Processes()
-        self._kept: Bounded[Hashable, tuple[float, object]] = Bounded(ANSWERS_KEPT)
+        self._kept: LruDict[Hashable, tuple[float, object]] = LruDict(ANSWERS_KEPT)
         self._net = next((p for p in (proc / "1/net", proc / "self/net") if os.access(p / "tcp", os.R_OK)), proc / "self/net")
 
     def _keep(self, key: Hashable, ask: Callable[[], T], default: T, seconds: float = KEPT_SECONDS) -> T:

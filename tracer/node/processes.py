@@ -7,7 +7,7 @@ import os
 import time
 
 from tracer.node.namespaces import _SOCKET, _command, _processes
-from tracer.util.bounded import Bounded
+from tracer.util.lru_dict import LruDict
 
 MISSED_KEPT = 4096
 PIDS_KEPT = 4096
@@ -23,9 +23,9 @@ class Processes:
 
     def __init__(self, pause: float = 1.0) -> None:
         """pause: Shortest time between two readings of all processes, s; on a busy node one takes a tenth of a second."""
-        self._owners: Bounded[int, tuple[int, str]] = Bounded(OWNERS_KEPT)
+        self._owners: LruDict[int, tuple[int, str]] = LruDict(OWNERS_KEPT)
         self._missed: dict[int, float] = {}
-        self._pids: Bounded[int, None] = Bounded(PIDS_KEPT)
+        self._pids: LruDict[int, None] = LruDict(PIDS_KEPT)
         self._pause, self._read_at = pause, float("-inf")
 
     def owner(self, inode: int) -> tuple[int, str]:

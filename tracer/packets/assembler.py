@@ -2,7 +2,7 @@
 """Assembles packets from events: collects the events of each packet, and emits it when no more events come.
 
 The kernel numbers the events of each packet. The number also advances when an event could not be written, so a gap shows a lost
-event. A loss that leaves no gap is assigned by its time (tracer/packets/incomplete.py).
+event. A loss that leaves no gap is assigned by its time (tracer/packets/loss_history.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tracer.model.loss import Loss
 from tracer.model.packet import Endpoints, Flow, Hop, Packet
 from tracer.packets import flooded_copies, header_tracker, outcome
 from tracer.packets.hop_builder import HopBuilder
-from tracer.packets.incomplete import LossHistory
+from tracer.packets.loss_history import LossHistory
 from tracer.rules.rule_resolver import RuleResolver
 
 IDLE_NS = 150_000_000

@@ -15,7 +15,7 @@ from tracer.model.rule import NFT_FAMILIES
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
 from tracer.packets.ipvs_connections import IpvsConnections
-from tracer.util.bounded import Bounded
+from tracer.util.lru_dict import LruDict
 from tracer.util.octets import c_text
 
 ICMP_UNREACHABLE = {
@@ -53,7 +53,7 @@ class HopBuilder:
         self.namespaces, self._processes = namespaces, processes
         self._reasons, self._function = drop_reasons, function
         self._ipvs_connections = IpvsConnections()
-        self._listeners: Bounded[tuple[int, str, int], int] = Bounded(LISTENERS_KEPT)
+        self._listeners: LruDict[tuple[int, str, int], int] = LruDict(LISTENERS_KEPT)
         self._makers: dict[int, Callable[[Event], dict[str, Any]]] = {
             Kind.EVENT_HOOK: self._hook,
             Kind.EVENT_TABLE: self._table,

@@ -18,7 +18,7 @@ from tracer.model.summary import RunSummary
 from tracer.packets.assembler import CHUNK_PACKETS, PacketAssembler
 from tracer.packets.outcome import BAD
 from tracer.pipeline.backlog import Backlog
-from tracer.pipeline.correlation import ConnectionStage
+from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.pipeline.shutdown import StopRequest
 from tracer.pipeline.source import Batch, EventSource
 from tracer.render.base import Output

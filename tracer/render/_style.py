@@ -14,8 +14,8 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
 
-from tracer.util.visible import BREAK, visible, width
-from tracer.util.visible import style as marked
+from tracer.util.escape import BREAK, escaped, width
+from tracer.util.escape import style as marked
 
 STYLES = {
     "quiet": "dim",
@@ -31,7 +31,7 @@ STYLES = {
 KEEP = "\xa0"
 """A blank at which a line is not folded. It is written as an ordinary blank."""
 
-plain = visible
+plain = escaped
 """Makes control characters of untrusted text visible. Used before folding, so that the width is known."""
 
 

@@ -17,7 +17,7 @@ from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
-from tracer.util.visible import finished
+from tracer.util.escape import escaped_line
 
 if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath
@@ -132,7 +132,7 @@ class Output(ABC):
     def note(self, text: str) -> None:
         """Writes one line for the user, which is not part of the results. On a full disk it is written with a later line."""
         try:
-            self.err.write(finished(text) + "\n")
+            self.err.write(escaped_line(text) + "\n")
             self.err.flush()
         except OSError as e:
             if e.errno not in NO_ROOM:
@@ -141,7 +141,7 @@ class Output(ABC):
     def put(self, *lines: str) -> None:
         """Writes lines of results. Each one stays a single line, whatever characters it contains."""
         try:
-            self.out.write("".join(f"{finished(line)}\n" for line in lines))
+            self.out.write("".join(f"{escaped_line(line)}\n" for line in lines))
             self.out.flush()
         except OSError as e:
             if not self.recorded or e.errno not in NO_ROOM:

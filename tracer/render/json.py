@@ -19,7 +19,7 @@ from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline, TimelineEntry
 from tracer.render.base import LostEvents, Output
 from tracer.render.parts.json_packet import Object, endpoints, packet_object, rfc3339
-from tracer.util.visible import json_line
+from tracer.util.escape import json_line
 
 if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath

@@ -23,7 +23,7 @@ from tracer.model.rule import RuleTrace
 from tracer.node import netns
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.nftables import reconstruct
-from tracer.util.bounded import Bounded
+from tracer.util.lru_dict import LruDict
 
 CONNECTIONS_KEPT = 65536
 """Most connections kept with the rule trace of their translation; the least recently used is evicted first."""
@@ -82,11 +82,11 @@ class RuleResolver:
         self.shed = 0
         self._runs: dict[reconstruct.RunKey, reconstruct.ChainRun] = {}
         self._is_whole = True
-        self._connections: Bounded[object, _Translation] = Bounded(CONNECTIONS_KEPT)
+        self._connections: LruDict[object, _Translation] = LruDict(CONNECTIONS_KEPT)
         self._loss_count = 0
         self._replaced_at = 0
         self.replaced: Callable[[int, str, int], None] | None = None
-        self._generations_met: Bounded[tuple[int, int], None] = Bounded(GENERATIONS_KEPT)
+        self._generations_met: LruDict[tuple[int, int], None] = LruDict(GENERATIONS_KEPT)
 
     def feed(self, batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Takes all rows but events out of a batch; returns the events. Must be called for every drain, also an empty one."""

@@ -3,7 +3,7 @@
 always UTF-8.
 
 Bytes that are not UTF-8 become lone surrogates (PEP 383). So different names stay different, and names from a blob, from
-netlink and from a tool's output can be compared. tracer/util/visible.py makes them printable.
+netlink and from a tool's output can be compared. tracer/util/escape.py makes them printable.
 """
 
 from __future__ import annotations

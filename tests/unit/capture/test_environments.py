@@ -35,7 +35,7 @@ from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util import timezone
-from tracer.util.asking import live
+from tracer.util.questions import live
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -12,7 +12,7 @@ from tracer.model.evidence import Evidence
 from tracer.model.loss import LEFT_OUT, NO_ROOM, Loss
 from tracer.model.packet import Endpoints, Flow, Handshake, Packet, Socket
 from tracer.packets.assembler import IDLE_NS, PacketAssembler
-from tracer.packets.incomplete import MAX_LOSSES, LossHistory
+from tracer.packets.loss_history import MAX_LOSSES, LossHistory
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)

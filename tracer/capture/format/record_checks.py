@@ -17,7 +17,7 @@ from tracer.model.check import CheckResult
 from tracer.model.loss import Loss
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.procnet import BoundSocket
-from tracer.util.asking import Question
+from tracer.util.questions import Question
 
 _CHAIN = tuple[str, str, str]
 _PLACES = list[tuple[int, int]]

@@ -28,9 +28,9 @@ from tracer.model.loss import Loss
 from tracer.model.timeline import TimelineEntry
 from tracer.rules.iptables.table_reader import TableSnapshot
 from tracer.rules.nftables.watcher import RulesetUpdate as NftChange
-from tracer.util.asking import Question
-from tracer.util.bounded import Bounded
-from tracer.util.visible import visible
+from tracer.util.escape import escaped
+from tracer.util.lru_dict import LruDict
+from tracer.util.questions import Question
 
 CHUNK_SECONDS, CHUNK_BYTES = 1.0, 4 << 20
 """Age and length of slots from which a chunk goes to the writer, seconds and bytes."""
@@ -79,7 +79,7 @@ class RecordBuffer:
         self._chunk = Chunk(1)
         self._lock = threading.Lock()
         self._counts: dict[Question, int] = {}
-        self._answers: Bounded[Question, object] = Bounded(ANSWERS_KEPT)
+        self._answers: LruDict[Question, object] = LruDict(ANSWERS_KEPT)
         self._unrecorded: set[str] = set()
         self._warnings: list[str] = []
 
@@ -107,7 +107,7 @@ class RecordBuffer:
         with self._lock:
             number = self.batch_number if batch_number is None else batch_number
             # A text in SQLite is UTF-8, a name may be other bytes. Only the body is read back.
-            self._chunk.records.append((number, kind.value, visible(key), body))
+            self._chunk.records.append((number, kind.value, escaped(key), body))
 
     def add_batch(self, now: int, slots: npt.NDArray[np.uint8], last: bool) -> None:
         """Begins a batch. now: ns, CLOCK_MONOTONIC. slots: (number of slots, slot length). last: no batch follows."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracer.capture.format.codec import pack, unpack
 from tracer.capture.format.schema import Record
-from tracer.util.bounded import Bounded
+from tracer.util.lru_dict import LruDict
 
 Stored = tuple[Any, ...]
 """Batch number, kind, key, body."""
@@ -26,9 +26,9 @@ class CarryOver:
     """Valid records by subject. A newer record replaces an older one where it has all of the older one's information."""
 
     def __init__(self) -> None:
-        self._answers: Bounded[str, Stored] = Bounded(MAX_ANSWERS)
+        self._answers: LruDict[str, Stored] = LruDict(MAX_ANSWERS)
         self._sandboxes: Stored | None = None
-        self._readings: Bounded[tuple[str, str], deque[Stored]] = Bounded(MAX_TABLES)
+        self._readings: LruDict[tuple[str, str], deque[Stored]] = LruDict(MAX_TABLES)
         self._rulesets: deque[Stored] = deque()
         self._objects: dict[str, dict[str, Any]] = {}
         self._node_name: Stored | None = None

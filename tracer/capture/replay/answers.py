@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.nftables.watcher import RulesetUpdate
-from tracer.util.asking import NotAsked, Question
+from tracer.util.questions import NotAsked, Question
 
 T = TypeVar("T")
 MAX_UNANSWERED = 64

@@ -25,12 +25,12 @@ from tracer.model.check import CheckResult
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.pipeline.correlation import ConnectionStage
+from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render.base import Output
 from tracer.util import timezone
-from tracer.util.visible import visible
+from tracer.util.escape import escaped
 
 
 @dataclass(frozen=True)
@@ -170,5 +170,5 @@ def bar(capture: CaptureReader, what: str, is_shown: bool = True) -> Iterator[Ca
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(escape(visible(what)), total=sum(events for _, _, events in capture.spans()) or None)
+        task = progress.add_task(escape(escaped(what)), total=sum(events for _, _, events in capture.spans()) or None)
         yield lambda events: progress.advance(task, events)

@@ -17,7 +17,7 @@ from tracer.capture.format.migrations import RecordRow
 from tracer.capture.format.schema import ALL_ANSWERS, Record
 from tracer.capture.replay.answers import ReplayedAnswers, ReplayedRulesetWatcher, ReplayedTableReader
 from tracer.capture.replay.capture_reader import BatchChunk, CaptureReader
-from tracer.capture.replay.explained_until import DERIVED, UnexplainedTail
+from tracer.capture.replay.unexplained_tail import DERIVED, UnexplainedTail
 from tracer.errors import BadOption
 from tracer.events import record
 from tracer.kube.cni_cache import Sandbox

@@ -17,7 +17,7 @@ from tracer.model.evidence import Evidence
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.rules.ending_targets import CONTINUE, ENDS
 from tracer.rules.iptables.entry import Entry, Extension
-from tracer.rules.iptables.malformed import HEADERS_END, header_sets_hotdrop, hotdrop_reason, sets_hotdrop
+from tracer.rules.iptables.hotdrop import HEADERS_END, header_sets_hotdrop, hotdrop_reason, sets_hotdrop
 from tracer.rules.iptables.mark import MarkChange
 from tracer.rules.iptables.matches import compute, header_matches, packet_after
 from tracer.rules.iptables.table import RETURN, Table

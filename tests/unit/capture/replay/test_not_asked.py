@@ -35,7 +35,7 @@ from tracer.node.processes import NOT_RECORDED
 from tracer.node.procnet import BoundSocket
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render.text import TextOutput
-from tracer.util.asking import NotAsked, answered
+from tracer.util.questions import NotAsked, answered
 
 FROM_THE_NODE = ("/proc", "/sys", "/run", "netlink")
 

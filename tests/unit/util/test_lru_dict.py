@@ -33,11 +33,11 @@ from tracer.rules.nftables.snapshot import Snapshot
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.nftables.watcher import RulesetUpdate, RulesetWatcher
 from tracer.rules.rule_resolver import RuleResolver
-from tracer.util.bounded import Bounded, Counts
+from tracer.util.lru_dict import LruCounter, LruDict
 
 
 def test_the_longest_unused_goes_first_and_is_counted() -> None:
-    kept: Bounded[str, int] = Bounded(2)
+    kept: LruDict[str, int] = LruDict(2)
     kept["a"], kept["b"] = 1, 2
     assert kept["a"] == 1
     kept["c"] = 3
@@ -48,7 +48,7 @@ def test_the_longest_unused_goes_first_and_is_counted() -> None:
 
 
 def test_counts() -> None:
-    counts: Counts[str] = Counts(2)
+    counts: LruCounter[str] = LruCounter(2)
     for key in "aabac":
         counts[key] += 1
     assert (counts["a"], counts["b"], counts["c"], counts["never"], counts.evicted) == (3, 0, 1, 0, 1)

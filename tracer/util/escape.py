@@ -27,7 +27,7 @@ _ENCODED_SURROGATE = re.compile(r"\\ud[89a-f]")
 _encode = JSONEncoder(separators=(",", ":")).encode
 
 
-def visible(text: str) -> str:
+def escaped(text: str) -> str:
     r"""Replaces each non-printable character by an escape, such as \x1b or \u202e.
 
     A byte that is not UTF-8 (tracer/util/octets.py) becomes \xff and the like.
@@ -54,12 +54,12 @@ def width(text: str) -> int:
     return len(_STYLE.sub("", text))
 
 
-def finished(line: str) -> str:
+def escaped_line(line: str) -> str:
     """The line for the terminal: styles are kept, all other control characters are escaped."""
     if line.isprintable():
         return line
     parts = _STYLE.split(line)
-    return "".join(part if at % 2 else visible(part) for at, part in enumerate(parts))
+    return "".join(part if at % 2 else escaped(part) for at, part in enumerate(parts))
 
 
 def json_line(value: Any) -> str:

@@ -8,7 +8,7 @@ from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.format.schema import Record
 from tracer.capture.replay.answers import ReplayedAnswers
 from tracer.capture.replay.capture_reader import CaptureReader
-from tracer.util.asking import Question
+from tracer.util.questions import Question
 
 DERIVED = (
     "This capture does not say how many of its packets the run had explained. The marked packets need answers that it does not"

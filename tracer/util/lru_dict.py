@@ -11,7 +11,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Bounded(MutableMapping[K, V]):
+class LruDict(MutableMapping[K, V]):
     """An LRU dictionary with at most `most` entries. evicted: number of evicted entries."""
 
     def __init__(self, most: int) -> None:
@@ -42,7 +42,7 @@ class Bounded(MutableMapping[K, V]):
         return len(self._entries)
 
 
-class Counts(Bounded[K, int]):
+class LruCounter(LruDict[K, int]):
     """Counts by key; 0 for a missing key."""
 
     def __getitem__(self, key: K) -> int:

@@ -17,8 +17,8 @@ from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.packet import Endpoints, Flow, Hop, Packet
 from tracer.model.summary import RunSummary
-from tracer.pipeline import correlation
-from tracer.pipeline.correlation import ConnectionStage
+from tracer.pipeline import connection_stage
+from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.render.base import Output
 from tracer.render.json import JsonOutput
 from tracer.render.text import TextOutput
@@ -85,7 +85,7 @@ def test_what_conntrack_says_waits_for_the_packet_it_is_of() -> None:
     of.feed(syn())
     of.expire(3, form)
     assert len(of._held) == 1
-    of.expire(1 + correlation.HOLD_NS, form)
+    of.expire(1 + connection_stage.HOLD_NS, form)
     assert not of._held, "nobody asked for that connection"
     of.flush(totals, form)
     assert "## conntrack entry created assured, SYN_SENT, 120 s" in out.getvalue()

@@ -41,7 +41,7 @@ from tracer.model.timeline import ConnectionKey, Stage, TimelineEntry
 from tracer.node.namespaces import Namespaces
 from tracer.render._style import STYLES, Styler
 from tracer.render.base import Output
-from tracer.util.visible import finished, json_line, visible
+from tracer.util.escape import escaped, escaped_line, json_line
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\x7f\u202eabc\u2066\u2028x\x85y\r\nFORGED LINE\x00\udcff\ud83d"
 """The clipboard, a cleared screen, C1, DEL, bidi, line separators, a line of its own, a byte that is no UTF-8, half a pair."""
@@ -154,7 +154,7 @@ def test_no_text_of_a_noun_speaks_to_a_terminal(number: int, form: str, kind: ty
             _write(output, write, changed)
         except (ValueError, KeyError, TypeError) as e:
             # An address or a state that does not exist; it never comes out of the kernel, and nothing was printed.
-            harmless(visible(str(e)))
+            harmless(escaped(str(e)))
             continue
         for stream in (out, err):
             harmless(stream.getvalue(), kind is Terminal)
@@ -178,9 +178,9 @@ def test_colours_are_ours_and_nobody_elses() -> None:
     """A text that has the very codes of a colour in it does not get the colour."""
     style = Styler(Terminal())
     for name in STYLES:
-        written = finished(style(name, "a\x1b[1;31mb"))
+        written = escaped_line(style(name, "a\x1b[1;31mb"))
         assert "a\\x1b[1;31mb" in written and written.startswith("\x1b[") and written.endswith("\x1b[0m")
-    assert finished("plain, with an umlaut: \u00e4, and \u4e2d") == "plain, with an umlaut: \u00e4, and \u4e2d"
+    assert escaped_line("plain, with an umlaut: \u00e4, and \u4e2d") == "plain, with an umlaut: \u00e4, and \u4e2d"
 
 
 def test_json_of_bytes_that_are_no_text() -> None:
