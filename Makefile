@@ -89,6 +89,7 @@ lint: setup
 	$(VENV)/bin/lint-imports --no-logo
 
 # One machine for each kernel, two at a time: each keeps little more than one processor busy. Its output is shown when it has ended.
+comma := ,
 MACHINES := $(MAKE) --no-print-directory --output-sync=target --keep-going -j 2
 ONCE_MORE := python3 -u tests/kernel/once_more.py --matrix build/matrix
 PYTEST_OPTIONS := -p no:cacheprovider -W ignore::DeprecationWarning:bcc --durations=15
@@ -99,10 +100,17 @@ kernel-test: setup
 	@$(MACHINES) $(addprefix kernel-test-,$(KERNELS)) $(addprefix matrix-,$(BESIDE)); status=$$?; \
 		$(MATRIX_TABLE) build/matrix.md $(KERNELS) $(BESIDE) && exit $$status
 
+# A machine that dies (status 125) is started once more; the tests that ended are not repeated. See vagrant/README.md, "Traps".
+define kernel_tests
+	@echo "--- kernel $*$(3)"
+	@rm -f build/matrix/$*.json
+	@tests() { $(LAB) run --kernel $* --timeout $(1) -- $(2) $(ONCE_MORE)/$*.json $(PYTEST_OPTIONS); }; \
+		tests || { [ $$? -eq 125 ] && echo "--- kernel $*: the machine died: it is started once more" && tests; }
+endef
+
+kernel-test-%: PYTEST_OPTIONS += tests/kernel
 kernel-test-%: setup
-	@echo "--- kernel $*"
-	@$(LAB) run --kernel $* --timeout $(KERNEL_TEST_SECONDS) -- env K8SNET_ATTACH=$(ATTACH) K8SNET_THOROUGH=$(THOROUGH) \
-		$(ONCE_MORE)/$*.json $(PYTEST_OPTIONS) tests/kernel
+	$(call kernel_tests,$(KERNEL_TEST_SECONDS),env K8SNET_ATTACH=$(ATTACH) K8SNET_THOROUGH=$(THOROUGH))
 
 # The table has the results of each kernel, also of one that failed.
 matrix: setup
@@ -110,9 +118,9 @@ matrix: setup
 	@$(MACHINES) $(addprefix matrix-,$(MATRIX)) || true
 	@$(MATRIX_TABLE) docs/matrix.md $(MATRIX)
 
+matrix-%: PYTEST_OPTIONS += -m matrix tests/kernel
 matrix-%: setup
-	@echo "--- kernel $*, the matrix"
-	@$(LAB) run --kernel $* --timeout $(MATRIX_SECONDS) -- $(ONCE_MORE)/$*.json $(PYTEST_OPTIONS) -m matrix tests/kernel
+	$(call kernel_tests,$(MATRIX_SECONDS),,$(comma) the matrix)
 
 vagrant-check:
 	@vagrant/check $(KERNEL)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/matrix.md from what the kernels of the matrix said (tests/kernel/matrix.py).
+"""Writes docs/matrix.md from the results of the kernels of the matrix (tests/kernel/matrix.py).
 
     python -m tests.support.matrix_table build/matrix docs/matrix.md 5.10 6.1 6.12 7.2
 
-The last line says how many tests passed; the status is 1 when one failed, or when a kernel said nothing.
+The last line has the number of tests that passed. The status is 1 when one failed, or when the tests of a kernel did not end.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-HEAD = """# What is told on which kernel
+HEAD = """# What is reported on which kernel
 
-Written by `make matrix`, which boots each kernel and goes through the same tests on it (`make test` does, too).
+Written by `make matrix`, which boots each kernel and runs the same tests on it. `make test` runs them, too.
 """
-TOLD = """
-## What is told, and how it is known
+REPORTED = """
+## What is reported, and how it is known
 
-`observed`: a probe saw it. `derived`: computed from what probes saw. (Which rule of
-nftables acted is always seen; where the kernel does not tell of which generation it was, its text is that of the nearest one
-that was read, and that is derived.)
+`observed`: a probe saw it. `derived`: computed from what probes saw. (The probes always see which rule of nftables acted. Where
+the kernel does not show the generation of that rule, its text is taken from the nearest generation that was read: derived.)
 """
 PROBES = """
 ## Probes
 
-How each is attached. `*`: the kernel does not describe its modules (those before 5.11), so where the function's arguments
-and the fields of its structures are is not read from it but known (`tracer/kernel/module_layouts_5_10.py`). `-`: not told.
+How each probe is attached. `*`: this kernel (before 5.11) has no type information for its modules, so the places of the
+function's arguments and of the structures' fields come from a table (`tracer/kernel/module_layouts_5_10.py`). `-`: not
+available.
 """
 TESTS = """
 ## Tests
 
-Passed, of how many; `-`: this kernel has nothing to test there, and why stands below.
+Tests that passed, of all tests. `-`: this kernel has nothing to test there; the reason is below.
 """
 BACKENDS = {"legacy": "legacy iptables", "iptables-nft": "iptables-nft", "nftables": "nftables"}
 
@@ -69,13 +69,13 @@ def page(kernels: list[Kernel]) -> str:
         ("tests failed", lambda k: counts(k)[1]),
         ("of those passed, at the second try", lambda k: len(k["again"])),
         ("minutes, in emulation", lambda k: f"{k['seconds'] / 60:.1f}"),
-    ]), TOLD]  # fmt: skip
+    ]), REPORTED]  # fmt: skip
     for backend, words in BACKENDS.items():
-        of = [k["told"].get(backend, {}) for k in kernels]
-        parts.append(table(words, kernels, [(row, _told(backend, row)) for row in merged(of, list)]))
+        of = [k["reported"].get(backend, {}) for k in kernels]
+        parts.append(table(words, kernels, [(row, _reported(backend, row)) for row in merged(of, list)]))
     probes = merged(kernels, lambda k: k["facts"].get("probes", ()))
-    parts += [PROBES, table("", kernels, [(tells, _probe(tells)) for tells in probes])]
-    refused = (f"{k['kernel']}: {tells}: {why}" for k in kernels for tells, why in k["facts"].get("refused", {}).items())
+    parts += [PROBES, table("", kernels, [(name, _probe(name)) for name in probes])]
+    refused = (f"{k['kernel']}: {name}: {why}" for k in kernels for name, why in k["facts"].get("refused", {}).items())
     parts.append(_list(refused))
     about = merged(kernels, lambda k: k["tests"])
     parts += [TESTS, table("", kernels, [(name, _passed(name)) for name in about])]
@@ -89,12 +89,12 @@ def _list(lines: Iterable[str]) -> str:
     return "\n" * bool(found) + "".join(f"- {line}\n" for line in found)
 
 
-def _told(backend: str, row: str) -> Callable[[Kernel], object]:
-    return lambda k: k["told"].get(backend, {}).get(row, "test failed")
+def _reported(backend: str, row: str) -> Callable[[Kernel], object]:
+    return lambda k: k["reported"].get(backend, {}).get(row, "test failed")
 
 
-def _probe(tells: str) -> Callable[[Kernel], object]:
-    return lambda k: k["facts"].get("probes", {}).get(tells, "-").lower().replace("rawtp", "tracepoint")
+def _probe(name: str) -> Callable[[Kernel], object]:
+    return lambda k: k["facts"].get("probes", {}).get(name, "-").lower().replace("rawtp", "tracepoint")
 
 
 def _passed(name: str) -> Callable[[Kernel], object]:
@@ -111,7 +111,8 @@ def main(argv: list[str]) -> int:
     names.sort(key=lambda name: [int(part) for part in name.split(".")])
     found = {name: Path(directory) / f"{name}.json" for name in names}
     kernels = [json.loads(path.read_text()) for path in found.values() if path.exists()]
-    silent = [name for name, path in found.items() if not path.exists()]
+    ended = {kernel["kernel"] for kernel in kernels if kernel["ended"]}
+    unfinished = [name for name in found if name not in ended]
     if kernels:
         Path(out).write_text(page(kernels))
     for kernel in kernels:
@@ -119,11 +120,13 @@ def main(argv: list[str]) -> int:
             print(f"{kernel['kernel']}: {test} failed")
         for test in kernel["again"]:
             print(f"{kernel['kernel']}: {test} passed at the second try")
-    for name in silent:
+        for test in kernel["died_during"]:
+            print(f"{kernel['kernel']}: the machine died during {test} and was started once more")
+    for name in unfinished:
         print(f"{name}: the machine ended before the tests did")
     passed, failed, _ = (sum(column) for column in zip(*map(counts, kernels), strict=True)) if kernels else (0, 0, 0)
-    print(f"kernels={len(kernels)} passed={passed} failed={failed + len(silent)}")
-    return int(failed + len(silent) > 0)
+    print(f"kernels={len(kernels)} passed={passed} failed={failed + len(unfinished)}")
+    return int(failed + len(unfinished) > 0)
 
 
 if __name__ == "__main__":
