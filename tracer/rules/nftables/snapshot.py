@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.node import netns, netns_cookie
@@ -54,6 +55,12 @@ class Snapshot:
     taken: int = 0
     hotdrop_matches: Mapping[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
 
+    @cached_property
+    def objects(self) -> int:
+        """Number of its rules, and of the elements of the verdict maps that they use."""
+        maps = {id(found): found for found, _ in self.lookups.values()}
+        return len(self.rules) + sum(len(found.elements) for found in maps.values())
+
 
 Texts = Callable[[str, str], Mapping[int, str]]
 
@@ -89,9 +96,11 @@ def join(dump: Dump, inode: int, listed: Texts, saved: listing.Saved) -> Snapsho
                 if found and dumped.lookup:
                     lookups[handle, dumped.handle] = found, dumped.lookup[1]
 
+    dumped_chains = dump.chains  # the closures below keep these, and no map that no rule uses
+
     def rules(key: ChainKey) -> tuple[Rule, ...]:
         family, table, name = key
-        saves, chain = of_iptables.get((family, table), {}).get(name, ()), dump.chains[key]
+        saves, chain = of_iptables.get((family, table), {}).get(name, ()), dumped_chains[key]
         return _rules(key, chain, saves if _is_same(saves, chain) else (), of_nft.get((family, table), {}))
 
     def rule_at(handles: tuple[int, int]) -> Rule:
@@ -100,9 +109,9 @@ def join(dump: Dump, inode: int, listed: Texts, saved: listing.Saved) -> Snapsho
 
     def hotdrop_matches(handles: tuple[int, int]) -> tuple[str, ...]:
         key, place = places[handles]
-        return dump.chains[key].rules[place].matches
+        return dumped_chains[key].rules[place].matches
 
-    chains: Mapping[ChainKey, tuple[Rule, ...]] = Lazy(dump.chains, rules)
+    chains: Mapping[ChainKey, tuple[Rule, ...]] = Lazy(dumped_chains, rules)
     tables = {handle: name for (_, name), handle in dump.tables.items()}
     policies = {key: chain.policy for key, chain in dump.chains.items() if chain.policy}
     ruleset = Ruleset("nft", inode, str(dump.generation), chains, policies)

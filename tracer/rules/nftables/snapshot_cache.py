@@ -56,6 +56,7 @@ class SnapshotCache:
             known.seen, known.gone = change.seen, change.gone
             if change.snapshot:
                 known.snapshots.add(change.snapshot)
+                self._namespaces.limit_objects(change.inode)
 
     def find(self, space: int, generation: int) -> Snapshot | None:
         """The snapshot of that generation; None = none (yet)."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +32,7 @@ _SIZES = {7: 4, 8: 16, 9: 6, 10: 2, 12: 1, 13: 2, 14: 1, 15: 1, 19: 4, 20: 4, 26
 """Bytes of nft's data types (TYPE_*), by number."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MapElement:
     """One element.
 
@@ -224,7 +225,7 @@ def element(raw: bytes) -> MapElement:
     word = _CODES.get(number(verdict.get(1)), "") if verdict else ""
     target = f"{word} {text(verdict[2])}" if 2 in verdict else word
     key, end = (attributes(a.get(kind, b"")).get(1, b"") for kind in (1, 10))
-    return MapElement(key, target, end, number(a.get(3)), bool(a.keys() & _TIMEOUT_ATTRIBUTES))
+    return MapElement(key, sys.intern(target), end, number(a.get(3)), bool(a.keys() & _TIMEOUT_ATTRIBUTES))
 
 
 def parts(description: bytes) -> tuple[int, ...]:

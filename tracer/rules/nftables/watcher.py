@@ -22,7 +22,7 @@ from pathlib import Path
 from tracer.node import netns
 from tracer.node.nfnetlink import TooManyMessages
 from tracer.rules.nftables import snapshot as nftables_snapshot
-from tracer.rules.nftables.namespace_snapshots import NamespaceTable, SnapshotHistory
+from tracer.rules.nftables.namespace_snapshots import OBJECTS_KEPT, NamespaceTable, SnapshotHistory
 from tracer.rules.nftables.snapshot import RulesetChanging, Snapshot
 from tracer.util.worker import Worker, user_warnings
 
@@ -235,6 +235,18 @@ class RulesetWatcher:
             space.fail(RETRY_SECONDS)
         if space.gone or (space.seen, bool(space.snapshots), space.gone) != before:
             self._publish(RulesetUpdate(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))
+            self._limit(space.space)
+
+    def _limit(self, space: int) -> None:
+        """Evicts snapshots that are too many together."""
+        with self._lock:
+            emptied = self._namespaces.limit_objects(space)
+        for each in emptied:
+            user_warnings.add(
+                f"The nftables rules of network namespace {each & INODE_MASK} are read again when they are needed: more than"
+                f" {OBJECTS_KEPT} rules and map elements are not kept.",
+                ("too many together", each),
+            )
 
     def _publish(self, change: RulesetUpdate) -> None:
         self._changes.append(change)
