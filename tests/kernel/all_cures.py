@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every check and every cure of every finding, carried out on a node of namespaces. As root, on this machine's own kernel or
+"""Carries out every check and every cure of every finding on a node of namespaces. As root, on this machine's own kernel or
 in the lab:
 
     python3 tests/kernel/all_cures.py [--only WORDS]
 
-All happens in namespaces that go with this process; of the machine itself nothing is touched. With --machine a limit of the
-whole machine is changed too: for a throw-away machine only. The last line is cases=… checks=… cures=… wrong=… left_out=….
+All work is done in namespaces that end with this process; the machine itself is not changed. With --machine a limit of the
+whole machine is changed, too: for a throw-away machine only. The last line is cases=… checks=… cures=… wrong=… left_out=….
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 from tests.kernel import modules  # noqa: E402
-from tests.kernel.cures import CASES, Case, Look, commands, of_kernel, of_ports, of_rules  # noqa: E402, F401
+from tests.kernel.cures import CASES, BuiltCase, Case, commands, of_kernel, of_ports, of_rules  # noqa: E402, F401
 from tests.kernel.cures.box import Box  # noqa: E402
 from tests.kernel.cures.kubectl_api import KubectlApi  # noqa: E402
 from tests.support import real_proxy  # noqa: E402
 
 INSIDE = "K8SNET_CURES"
 SLICES = ("v1beta1", "v1")
-"""Versions of EndpointSlices that `kubectl` is asked to work with, as of Kubernetes 1.20 and of newer ones."""
+"""Versions of EndpointSlices that `kubectl` must work with: of Kubernetes 1.20, and of newer ones."""
 
 
-class Wrong(Exception):
-    """A check that does not show what it says, or a cure that does not help."""
+class CaseFailed(Exception):
+    """A check does not show what it promises, or a cure does not help."""
 
 
 def main() -> int:
@@ -70,20 +70,20 @@ def run(options: argparse.Namespace) -> int:
     counts: Counter[str] = Counter()
     runner = Runner(box, apis, folder, counts, options.verbose)
     for case in (c for c in CASES if options.only in c.text):
-        begun, said = time.monotonic(), "right"
-        lacks = runner.lacks(case)
-        counts["left_out" if lacks else "cases"] += 1
+        began, outcome = time.monotonic(), "right"
+        missing = runner.missing_requirement(case)
+        counts["left_out" if missing else "cases"] += 1
         try:
-            if not lacks:
+            if not missing:
                 runner.carry_out(case)
-        except Wrong as e:
-            said = f"WRONG: {e}"
+        except CaseFailed as e:
+            outcome = f"WRONG: {e}"
         except Exception:
-            said = f"WRONG: {traceback.format_exc()}"
+            outcome = f"WRONG: {traceback.format_exc()}"
         finally:
             box.clear()
-        counts["wrong"] += said != "right"
-        print(f"{time.monotonic() - begun:4.1f} s  {case.text}: {'left out, ' + lacks if lacks else said}", flush=True)
+        counts["wrong"] += outcome != "right"
+        print(f"{time.monotonic() - began:4.1f} s  {case.text}: {'left out, ' + missing if missing else outcome}", flush=True)
         for note in runner.notes:
             print(f"        {note}")
         runner.notes.clear()
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class Runner:
-    """Carries cases out. notes: what was left out of the last one, a sentence each."""
+    """Carries cases out. notes: commands of the last case that were not run, one sentence each."""
 
     def __init__(self, box: Box, apis: dict[str, KubectlApi], folder: Path, counts: Counter[str], verbose: bool) -> None:
         self.box, self.apis, self.counts, self.verbose = box, apis, counts, verbose
@@ -101,7 +101,7 @@ class Runner:
         self.proxies: dict[str, str] = {}
 
     def _real_proxy(self, version: str) -> str:
-        """The directory in which this `kube-proxy` is, with legacy tables' `iptables`; "" when it is not here."""
+        """The directory with this version of `kube-proxy` and the legacy `iptables` tools; "" if it is not installed."""
         if version not in self.proxies:
             self.proxies[version] = self._unpacked(version)
         return self.proxies[version]
@@ -119,8 +119,8 @@ class Runner:
                 (folder / name).symlink_to(tool)
         return str(folder)
 
-    def lacks(self, case: Case) -> str:
-        """Why a case cannot be made here, "" if it can."""
+    def missing_requirement(self, case: Case) -> str:
+        """Why a case cannot be built here, "" if it can."""
         for need in case.needs:
             if need == "ipvs" and not Path("/proc/net/ip_vs").exists():
                 return "this kernel has no IPVS"
@@ -136,64 +136,64 @@ class Runner:
 
     def carry_out(self, case: Case) -> None:
         """Raises Wrong."""
-        look = case.build(self.box)
-        found = look.find()
+        built = case.build(self.box)
+        found = built.find()
         if not found:
-            raise Wrong("the finding is not there")
+            raise CaseFailed("the finding is not found")
         for finding in found[:1]:
             for command in commands(finding.check):
-                self._check(command, look)
+                self._check(command, built)
             for command in commands(finding.cure):
-                self._cure(command, look)
-        look.mend()
-        left = look.find()
-        if left:
-            raise Wrong(f"it is still found after its cure: {left[0].cause}\ncure: {left[0].cure}")
+                self._cure(command, built)
+        built.repair()
+        remaining = built.find()
+        if remaining:
+            raise CaseFailed(f"it is still found after its cure: {remaining[0].cause}\ncure: {remaining[0].cure}")
 
-    def _check(self, command: str, look: Look) -> None:
-        """The command must print what is expected of it."""
-        if self._is_apart(command, look):
+    def _check(self, command: str, built: BuiltCase) -> None:
+        """Runs a command of a check, which must print what the case expects."""
+        if self._is_skipped(command, built):
             return
-        expected = [pattern for words, pattern in look.shows.items() if words in command]
+        expected = [pattern for words, pattern in built.expected_output.items() if words in command]
         if len(expected) != 1:
-            raise Wrong(f"nothing is known of what `{command}` should show")
+            raise CaseFailed(f"the case expects no output, or more than one, of `{command}`")
         for version in SLICES if command.startswith("kubectl") else SLICES[:1]:
-            done = self._run(command, look, version)
+            done = self._run(command, built, version)
             if not re.search(expected[0], done.stdout + done.stderr):
-                raise Wrong(f"`{command}` does not show {expected[0]!r} ({done.returncode}): {done.stdout}{done.stderr}")
+                raise CaseFailed(f"`{command}` does not show {expected[0]!r} ({done.returncode}): {done.stdout}{done.stderr}")
             self.counts["checks"] += 1
 
-    def _cure(self, command: str, look: Look) -> None:
-        """The command must succeed."""
-        if self._is_apart(command, look):
+    def _cure(self, command: str, built: BuiltCase) -> None:
+        """Runs a command of a cure, which must succeed."""
+        if self._is_skipped(command, built):
             return
-        done = self._run(command, look if look.space == "machine" else replace(look, space=""), SLICES[0])
+        done = self._run(command, built if built.namespace == "machine" else replace(built, namespace=""), SLICES[0])
         if done.returncode:
-            raise Wrong(f"the cure `{command}` fails ({done.returncode}): {done.stdout}{done.stderr}")
+            raise CaseFailed(f"the cure `{command}` fails ({done.returncode}): {done.stdout}{done.stderr}")
         self.counts["cures"] += 1
 
-    def _is_apart(self, command: str, look: Look) -> bool:
-        why = next((why for words, why in look.apart.items() if words in command), "")
-        # Of a loop, what it runs.
+    def _is_skipped(self, command: str, built: BuiltCase) -> bool:
+        why = next((why for words, why in built.skipped.items() if words in command), "")
+        # For a loop: the program that it runs.
         program = shlex.split(command.partition("; do ")[2] if command.startswith("for ") else command)[0]
         if not why and not shutil.which(program) and program != "kube-proxy":
             why = f"{program} is not installed"
         if why:
-            self.notes.append(f"not run, for {why}: {command}")
+            self.notes.append(f"not run because {why}: {command}")
         return bool(why)
 
-    def _run(self, command: str, look: Look, version: str) -> subprocess.CompletedProcess[str]:
+    def _run(self, command: str, built: BuiltCase, version: str) -> subprocess.CompletedProcess[str]:
         self.apis[version].share(self.box.api)
         path = os.environ["PATH"]
         if command.startswith("kube-proxy"):
-            path = f"{self._real_proxy(look.proxy)}:{path}"
-        env = {**os.environ, "KUBECONFIG": self.configs[version], "KUBE_EDITOR": f"sed -i '{look.editor}'", "PATH": path,
+            path = f"{self._real_proxy(built.proxy)}:{path}"
+        env = {**os.environ, "KUBECONFIG": self.configs[version], "KUBE_EDITOR": f"sed -i '{built.editor}'", "PATH": path,
                "HOME": str(self.folder)}  # fmt: skip
         words = ["sh", "-c", command]
-        if look.space == "machine":
+        if built.namespace == "machine":
             words = ["nsenter", f"--net=/proc/self/fd/{self.box.machine}", *words]
-        elif look.space:
-            words = ["ip", "netns", "exec", look.space, *words]
+        elif built.namespace:
+            words = ["ip", "netns", "exec", built.namespace, *words]
         fds = [self.box.machine] if self.box.machine is not None else []
         done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, pass_fds=fds, timeout=120)
         if self.verbose:

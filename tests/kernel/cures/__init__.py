@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every finding advises, carried out: its check must show what it says, and after its cure it must be gone.
+"""Carries out the check and the cure of every finding: the check must show what it promises, the cure must remove the finding.
 
-A case makes one situation on the node of cures/box.py and says how its finding is looked for. Each command that the finding
-prints between backticks is run: one of the check must print what the case expects of it, one of the cure must succeed. A cure
-in words is done by the case (`mend`). A file of this package holds the cases of one kind.
+A case builds one situation on the node of cures/box.py and defines how its finding is looked for. Each command that the finding
+prints between backticks is run: a command of the check must print what the case expects, a command of the cure must succeed. If
+the cure is a sentence and no command, the case carries it out (`repair`). Each file of this package has the cases of one kind.
 """
 
 from __future__ import annotations
@@ -18,37 +18,48 @@ from tracer.model.finding import Finding
 _COMMAND = re.compile("`([^`]+)`")
 
 
-def nothing() -> None:
-    """The mend of a cure that is all commands."""
+def no_repair() -> None:
+    """The `repair` of a cure that consists of commands only."""
 
 
 @dataclass
-class Look:
-    """find: the finding as it is now, [] when it is gone. shows: words of a command of the check -> regular expression that its
-    output must have in it. apart: words of a command that is not run -> why. space: the network namespace that the check's
-    commands are to be run in, "" = the node's. editor: a sed script, what an editor is to do. proxy: the version of the real
-    kube-proxy that wrote the rules.
+class BuiltCase:
+    """A case that is built, and how it is checked.
+
+    Attributes:
+        find: Looks for the finding now; [] when it is gone.
+        expected_output: Words of a command of the check -> regular expression that must match its output.
+        repair: Does the part of the cure that is no command.
+        skipped: Words of a command that is not run -> reason.
+        namespace: Network namespace in which the check's commands run, "" = the node's.
+        editor: sed script that stands in for the user's editor.
+        proxy: Version of the real kube-proxy that wrote the rules.
     """
 
     find: Callable[[], list[Finding]]
-    shows: Mapping[str, str] = field(default_factory=dict)
-    mend: Callable[[], object] = nothing
-    apart: Mapping[str, str] = field(default_factory=dict)
-    space: str = ""
+    expected_output: Mapping[str, str] = field(default_factory=dict)
+    repair: Callable[[], object] = no_repair
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    namespace: str = ""
     editor: str = ""
     proxy: str = "1.36.2"
 
 
 @dataclass(frozen=True)
 class Case:
-    """finding: the name of a finding or a check. situation: what it is in, or how it came. needs: "ipvs", "bridge" of the
-    kernel, "conntrack" for the program, "machine" for a machine that belongs to the tests alone, "real" for the real
-    kube-proxy.
+    """One situation in which a finding must be found and cured.
+
+    Attributes:
+        finding: Name of a finding or of an audit check.
+        situation: Where the fault is, or how it arose.
+        build: Makes the situation.
+        needs: "ipvs" and "bridge" of the kernel, "conntrack" (the program), "machine" (a machine that belongs to the tests
+            alone), "real" (the real kube-proxy).
     """
 
     finding: str
     situation: str
-    build: Callable[[Box], Look]
+    build: Callable[[Box], BuiltCase]
     needs: tuple[str, ...] = ()
 
     @property
@@ -59,10 +70,10 @@ class Case:
 CASES: list[Case] = []
 
 
-def case(finding: str, situation: str, *needs: str) -> Callable[[Callable[[Box], Look]], Callable[[Box], Look]]:
+def case(finding: str, situation: str, *needs: str) -> Callable[[Callable[[Box], BuiltCase]], Callable[[Box], BuiltCase]]:
     """Adds a case to CASES."""
 
-    def add(build: Callable[[Box], Look]) -> Callable[[Box], Look]:
+    def add(build: Callable[[Box], BuiltCase]) -> Callable[[Box], BuiltCase]:
         CASES.append(Case(finding, situation, build, needs))
         return build
 
@@ -70,5 +81,5 @@ def case(finding: str, situation: str, *needs: str) -> Callable[[Callable[[Box],
 
 
 def commands(text: str) -> list[str]:
-    """The commands that a check or a cure prints."""
+    """The commands between backticks in the text of a check or a cure."""
     return _COMMAND.findall(text)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node that cases are made on: links and pods of audit_nodes.py in a throw-away namespace, the API's objects, and what the
-tracer reads of them. Nothing of it is faked: rules, sets, sockets and settings are the kernel's.
+"""The node on which cases are built: links and pods of audit_nodes.py in a throw-away namespace, the API's objects, and what
+the tracer reads from them. Nothing is faked: rules, sets, sockets and settings are the kernel's.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ time.sleep(600)
 
 
 class Box:
-    """The node. api: what `kubectl` talks to; the findings are told of the same objects."""
+    """The node. api: the server that `kubectl` talks to; the findings use the same objects."""
 
     def __init__(self, api: KubectlApi, machine: int | None = None) -> None:
-        """machine: descriptor of the network namespace that the machine began with; None: it is not ours alone."""
+        """machine: descriptor of the machine's first network namespace; None if the machine is also used by others."""
         self.api, self.machine = api, machine
         self._ends: list[Callable[[], object]] = []
 
     def build(self) -> None:
-        """Makes links, pods and who listens in them; once."""
+        """Makes the links and the pods' namespaces; called once."""
         for name in ("client", *LOCAL, "far"):
             subprocess.run(["ip", "netns", "add", name], check=True)
         audit_nodes.build()
 
     def clear(self) -> None:
-        """Takes away what the last case left."""
+        """Removes what the last case left."""
         for end in reversed(self._ends):
             end()
         self._ends.clear()
@@ -74,18 +74,18 @@ class Box:
         self.api.replace([])
 
     def at_end(self, do: Callable[[], object]) -> None:
-        """What is done when the case is over."""
+        """Registers a function that is called when the case is over."""
         self._ends.append(do)
 
     def put(self, *steps: Step) -> None:
-        """Writes rules. steps: (program, text) as in audit_nodes.py. OSError."""
+        """Writes rules. steps: (program, text) as in audit_nodes.py. Raises OSError."""
         for program, text in steps:
             done = subprocess.run(_COMMANDS[program], input=text, text=True, capture_output=True, check=False)
             if done.returncode:
                 raise OSError(f"{_COMMANDS[program]}: {done.stderr}\n{text}")
 
-    def again(self, *steps: Step) -> None:
-        """As a program that writes all its rules anew."""
+    def rewrite(self, *steps: Step) -> None:
+        """Replaces all rules, as a program that writes all its rules anew."""
         flush()
         self.put(*steps)
 
@@ -93,15 +93,15 @@ class Box:
         self.api.replace(items)
 
     def set(self, name: str, value: str) -> None:
-        """A sysctl, until the case is over."""
+        """Sets a sysctl until the case is over."""
         path = Path("/proc/sys", name)
         before = path.read_text()
         self.at_end(lambda: path.write_text(before))
         path.write_text(value)
 
-    def listen(self, port: int, space: str | None = None) -> socket.socket:
-        """A socket of this process, until the case is over."""
-        with netns.entered(space):
+    def listen(self, port: int, namespace: str | None = None) -> socket.socket:
+        """Opens a listening socket of this process until the case is over."""
+        with netns.entered(namespace):
             sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("0.0.0.0", port))
@@ -110,7 +110,7 @@ class Box:
         return sock
 
     def run(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        """A process, until the case is over."""
+        """Starts a process that runs until the case is over."""
         process = subprocess.Popen(words, text=True, stdout=subprocess.PIPE, **options)
 
         def end() -> None:
@@ -121,12 +121,12 @@ class Box:
         return process
 
     def kube_proxy(self, *options: str, port: int = 0) -> subprocess.Popen[str]:
-        """A process with kube-proxy's command line, which holds a port if one is given."""
+        """Starts a process with kube-proxy's command line. port: a port that it listens on, 0 = none."""
         process = self.run("kube-proxy", "-c", _PROXY, str(port), *options, executable=sys.executable)
         assert process.stdout and process.stdout.readline() == "ready\n"
         return process
 
-    # --- what the tracer says
+    # --- what the tracer reports
 
     @property
     def context(self) -> FindingContext:
@@ -142,23 +142,23 @@ class Box:
         return NodeState(self.context, found)
 
     def audit(self, name: str, *key: object) -> list[Finding]:
-        """What the audit finds under this name; key: how the finding's key begins."""
+        """The audit's findings of this name. key: the first elements of the finding's key."""
         return [f for f in audit(self.state) if f.name == name and f.key[: len(key)] == key]
 
-    def packets(self, *asked: PathQuery) -> list[Packet]:
-        """These packets as the rules and the routing would treat them now, with owners: all ways of each."""
+    def packets(self, *queries: PathQuery) -> list[Packet]:
+        """Predicts these packets with the rules and the routing of now, with owners: all paths of each."""
         state, found = self.state, []
-        for question in asked:
-            for predicted in state.predictor.predict(question):
+        for query in queries:
+            for predicted in state.predictor.predict(query):
                 attribute(predicted.packet, state.cluster)
                 found.append(predicted.packet)
         return found
 
-    def shown(self, name: str, *asked: PathQuery) -> list[Finding]:
-        """What findings say of these packets."""
-        return self.look(name, self.packets(*asked))
+    def predicted_findings(self, name: str, *queries: PathQuery) -> list[Finding]:
+        """The findings of this name in the predicted packets."""
+        return self.packet_findings(name, self.packets(*queries))
 
-    def look(self, name: str, packets: list[Packet]) -> list[Finding]:
+    def packet_findings(self, name: str, packets: list[Packet]) -> list[Finding]:
         findings = Findings(self.context)
         for packet in packets:
             attribute(packet, self.context.cluster)
@@ -167,7 +167,7 @@ class Box:
 
 
 def flush() -> None:
-    """Takes all rules of this namespace away, and nothing of the machine: rules.flush() would unload modules."""
+    """Removes all rules of this namespace, and nothing of the machine: rules.flush() would unload modules."""
     subprocess.run(["nft", "flush", "ruleset"], check=True)
     names = Path("/proc/net/ip_tables_names")
     for table in names.read_text().split() if names.exists() else ():
@@ -178,7 +178,7 @@ def flush() -> None:
 
 @contextmanager
 def in_machine(box: Box) -> Iterator[None]:
-    """In the network namespace that the machine began with."""
+    """Runs the block in the machine's first network namespace."""
     assert box.machine is not None
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     netns._setns(box.machine)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An API server for `kubectl`: the double of tests/support/api_server.py, and what only `kubectl` asks for. That is which
-resources there are, objects of one namespace, Endpoints beside slices, and a change of one object.
+"""An API server for `kubectl`: the double of tests/support/api_server.py, extended by the requests that only `kubectl` makes:
+the list of resources, the objects of one namespace, Endpoints beside slices, and a change of one object.
 
-kubectl's own decoding and printing is what the tests are for; nothing of it is made again here.
+kubectl's own decoding and printing is under test; nothing of it is imitated here.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tests.support.api_objects import CORE, PATHS, V1BETA1, Object, key
 from tests.support.api_server import ApiServer
 
 SHORT = {"pods": "po", "services": "svc", "nodes": "no", "endpoints": "ep", "events": "ev"}
-"""Resources of the core group, and what kubectl calls them for short."""
+"""Resources of the core group, and their short names in kubectl."""
 SLICES = "endpointslices"
 
 
 class KubectlHandler(Handler):
-    """Takes paths with a namespace, which the double's clients never ask for, as a selection of the collection."""
+    """Answers paths with a namespace, which the double's other clients never request, with a selection of the collection."""
 
     api: KubectlApi
 
@@ -47,7 +47,7 @@ class KubectlHandler(Handler):
         return self._one(collection, name, namespace)
 
     def _split(self) -> tuple[str, str, str]:
-        """The collection's path, a namespace and a name, each "" where there is none."""
+        """The collection's path, the namespace and the name; "" where one is absent."""
         group, _, rest = self.path.partition("/namespaces/")
         namespace, _, rest = rest.partition("/") if rest else ("", "", "")
         if rest:
@@ -58,7 +58,7 @@ class KubectlHandler(Handler):
 
     def _selected(self, path: str, query: dict[str, str]) -> list[Object]:
         if PATHS[path] == "EndpointSlice" and path.startswith(V1BETA1):
-            # Of this version `kubectl` prints the topology, which has the node's name.
+            # For this version `kubectl` prints the topology, which has the node's name.
             return [_without_node_names(each) for each in super()._selected(path, query)]
         return super()._selected(path, query)
 
@@ -88,7 +88,7 @@ class KubectlHandler(Handler):
 
 
 class KubectlApi(ApiServer):
-    """slices: the version of discovery.k8s.io that is served, "v1beta1" as by Kubernetes 1.20, or "v1". Listens at once."""
+    """Listens at once. slices: version of discovery.k8s.io that is served, "v1beta1" as by Kubernetes 1.20, or "v1"."""
 
     handler = KubectlHandler
 
@@ -97,7 +97,7 @@ class KubectlApi(ApiServer):
         super().__init__(page=1000)
 
     def replace(self, items: Iterable[Object]) -> None:
-        """These objects and no others. Slices get Endpoints beside them, as the controller makes them."""
+        """Replaces all objects. Each slice gets Endpoints beside it, as the controller makes them."""
         self.stored.clear()
         for number, each in enumerate(items):
             each = json.loads(json.dumps(each))
@@ -105,26 +105,26 @@ class KubectlApi(ApiServer):
             self.put(each)
             if each["kind"] == "EndpointSlice":
                 beside = _endpoints(each)
-                known = self.stored.get(key(beside), {"subsets": []})
-                self.put({**beside, "subsets": known["subsets"] + beside["subsets"]})
+                stored = self.stored.get(key(beside), {"subsets": []})
+                self.put({**beside, "subsets": stored["subsets"] + beside["subsets"]})
 
     def share(self, other: KubectlApi) -> None:
-        """Serves the objects of another one: a change of them is a change there too."""
+        """Serves the objects of another server: both see each change."""
         self.stored = other.stored
 
     def as_objects(self) -> list[Object]:
-        """What the tracer's store is told."""
+        """The objects that the tracer's store loads."""
         return [each for each in self.objects if each["kind"] != "Endpoints"]
 
     def kubeconfig(self, folder: Path, token: str = "") -> str:
-        """The path of a kubeconfig that leads here: servers of both versions are used at once."""
+        """The path of a kubeconfig for this server. It has its own folder: servers of both versions run at once."""
         own = folder / self.slices
         own.mkdir()
         return super().kubeconfig(own, token)
 
 
 def _endpoints(of: Object) -> Object:
-    """The Endpoints that the endpoints controller makes beside a slice; every version of Kubernetes has them."""
+    """The Endpoints that the endpoints controller makes for a slice; every version of Kubernetes has them."""
     subset: Object = {"addresses": [], "notReadyAddresses": [], "ports": of["ports"]}
     for end in of["endpoints"]:
         state = "addresses" if end["conditions"].get("ready", True) else "notReadyAddresses"
@@ -140,7 +140,7 @@ def _without_node_names(of: Object) -> Object:
 
 
 def _merge(into: Object, patch: Object) -> None:
-    """A strategic merge, as far as `kubectl edit` of a Service needs it: ports are known by their numbers."""
+    """A strategic merge, as far as `kubectl edit` of a Service needs it: the port number is the key of a port."""
     for name, value in patch.items():
         if value is None:
             into.pop(name, None)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What settings, connections and sockets show. Where only a probe could see the packet, real traffic says whether there is one,
-and the packet is made from what it met.
+"""Cases of settings, connections and sockets. Where only a probe could see the packet, real traffic shows whether the fault is
+there, and the packet is built from what the traffic met.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from incidents import objects
 from scenes import netns
 from tests.kernel.audit_nodes import FAR, MINE, NODE, PODS
-from tests.kernel.cures import Look, case
+from tests.kernel.cures import BuiltCase, case
 from tests.kernel.cures.box import Box, in_machine
 from tests.kernel.cures.of_ports import SHOP
 from tests.support import syns as made
@@ -31,27 +31,27 @@ from tracer.packets.outcome import classify
 _KUBE = "*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -j RETURN\nCOMMIT\n"
 
 
-def _setting(box: Box, name: str, value: str, finding: str, shows: dict[str, str]) -> Look:
+def _setting(box: Box, name: str, value: str, finding: str, expected_output: dict[str, str]) -> BuiltCase:
     box.set(name, value)
     box.put(("legacy", _KUBE))
     box.objects(objects.node("node-1", NODE, MINE))
-    return Look(lambda: box.audit(finding), shows)
+    return BuiltCase(lambda: box.audit(finding), expected_output)
 
 
 @case("bridge_nf", "bridged packets pass by the rules", "bridge")
-def _bridge(box: Box) -> Look:
+def _bridge(box: Box) -> BuiltCase:
     name = "net/bridge/bridge-nf-call-iptables"
     return _setting(box, name, "0", "bridge_nf", {"sysctl net.bridge": "= 0"})
 
 
 @case("ip_forward", "IPv4")
-def _forward(box: Box) -> Look:
-    shows = {"sysctl net.ipv4.ip_forward": "= 0", "nstat -az IpForwDatagrams": "IpForwDatagrams"}
-    return _setting(box, "net/ipv4/ip_forward", "0", "ip_forward", shows)
+def _forward(box: Box) -> BuiltCase:
+    expected_output = {"sysctl net.ipv4.ip_forward": "= 0", "nstat -az IpForwDatagrams": "IpForwDatagrams"}
+    return _setting(box, "net/ipv4/ip_forward", "0", "ip_forward", expected_output)
 
 
 @case("rp_filter", "strict on a tunnel")
-def _strict(box: Box) -> Look:
+def _strict(box: Box) -> BuiltCase:
     vxlan = "type vxlan id 9 dstport 4789 remote 192.0.2.7 dev eth0"
     subprocess.run(["ip", "link", "add", "tunl9", *vxlan.split()], check=True)
     box.at_end(lambda: subprocess.run(["ip", "link", "del", "tunl9"], check=False))
@@ -59,7 +59,7 @@ def _strict(box: Box) -> Look:
 
 
 @case("conntrack_full", "the machine's own table", "machine")
-def _full(box: Box) -> Look:
+def _full(box: Box) -> BuiltCase:
     limit = Path("/proc/sys/net/netfilter/nf_conntrack_max")
     tracking = ["iptables-legacy", "-t", "raw", "{}", "OUTPUT", "-m", "conntrack", "--ctstate", "NEW"]
 
@@ -84,17 +84,19 @@ def _full(box: Box) -> Look:
         with in_machine(box):
             return list(table_full(box.state))
 
-    return Look(find, {"dmesg": "table full, dropping packet", "conntrack -C": r"\d+", "conntrack -L": "udp"}, space="machine")
+    return BuiltCase(
+        find, {"dmesg": "table full, dropping packet", "conntrack -C": r"\d+", "conntrack -L": "udp"}, namespace="machine"
+    )
 
 
 @case("mtu", "a pod sends full segments to another node")
-def _mtu(box: Box) -> Look:
+def _mtu(box: Box) -> BuiltCase:
     subprocess.run(["ip", "link", "set", "tun0", "mtu", "1400"], check=True)
     box.at_end(lambda: subprocess.run(["ip", "link", "set", "tun0", "mtu", "1500"], check=False))
-    server = box.listen(8090, space="far")
+    server = box.listen(8090, namespace="far")
 
     def find() -> list[Finding]:
-        """The segment size that both ends have agreed on says how long packets of a large transfer are."""
+        """The length of the packets of a large transfer follows from the segment size that both ends agreed on."""
         with netns.entered("pod-a"):
             sock = socket.socket()
         with sock:
@@ -107,14 +109,14 @@ def _mtu(box: Box) -> Look:
         hops = [Hop(0, "drop", "node", drop=Drop("PKT_TOO_BIG", "ip_forward"))]
         packet = Packet(1, 0, "node", "cni0", "IPv4", "TCP", Endpoints(PODS["pod-a"], 40000, FAR, 8090), "ACK", size, hops=hops)
         packet.verdict, packet.outcome = classify(packet)
-        return box.look("mtu", [packet])
+        return box.packet_findings("mtu", [packet])
 
-    return Look(find, {"ping -c 1 -M do": "Frag needed|message too long|1 packets transmitted, 0 received", "ip link": "mtu"},
-                space="pod-a")  # fmt: skip
+    too_long = "Frag needed|message too long|1 packets transmitted, 0 received"
+    return BuiltCase(find, {"ping -c 1 -M do": too_long, "ip link": "mtu"}, namespace="pod-a")
 
 
 @case("stale_conntrack", "UDP to a pod that is gone", "conntrack")
-def _stale(box: Box) -> Look:
+def _stale(box: Box) -> BuiltCase:
     gone, number = "10.244.0.99", 5353
 
     def rules(target: str) -> tuple[str, str]:
@@ -142,17 +144,17 @@ def _stale(box: Box) -> Look:
         flow = Flow(before, before.reversed, "ESTABLISHED", False, 0)
         packet = Packet(1, 0, "node", "", "IPv4", "UDP", before, "", 29, hops=[hop], flow=flow)
         packet.verdict, packet.outcome = classify(packet)
-        return box.look("stale_conntrack", [packet])
+        return box.packet_findings("stale_conntrack", [packet])
 
     find()
     subprocess.run(["iptables-legacy", "-t", "nat", "-F", "OUTPUT"], check=True)
     box.put(rules(PODS["pod-a"]))
-    return Look(find, {"conntrack -L -p udp": f"src={gone}"})
+    return BuiltCase(find, {"conntrack -L -p udp": f"src={gone}"})
 
 
 @case("udp_insert_race", "two datagrams at once", "conntrack")
-def _race(box: Box) -> Look:
-    """Whether a race is lost is chance, so the packet is made. The cure is that questions go by TCP: no datagram is left."""
+def _race(box: Box) -> BuiltCase:
+    """A race is lost by chance, so the packet is made. The cure is that queries are sent by TCP: no datagram is left."""
     protocol = ["UDP"]
 
     def find() -> list[Finding]:
@@ -161,9 +163,9 @@ def _race(box: Box) -> Look:
         hops = [Hop(0, "nat", "node", "PREROUTING", nat=nat), Hop(1, "hook", "node", "POSTROUTING", verdict="DROP")]
         packet = Packet(1, 0, "node", "cni0", "IPv4", protocol[0], ends, "", 29, hops=hops)
         packet.verdict, packet.outcome = classify(packet)
-        return box.look("udp_insert_race", [packet])
+        return box.packet_findings("udp_insert_race", [packet])
 
-    return Look(find, {"conntrack -S": "insert_failed="}, mend=lambda: protocol.__setitem__(0, "TCP"))
+    return BuiltCase(find, {"conntrack -S": "insert_failed="}, repair=lambda: protocol.__setitem__(0, "TCP"))
 
 
 _SERVER = """
@@ -186,7 +188,7 @@ while True: time.sleep(0.1)
 
 
 @case("syn_dropped", "the accept queue is full")
-def _queue(box: Box) -> Look:
+def _queue(box: Box) -> BuiltCase:
     with netns.entered("pod-a"):
         server = box.run("python3", "-c", _SERVER, "1")
     assert server.stdout and server.stdout.readline() == "ready\n"
@@ -211,16 +213,16 @@ def _queue(box: Box) -> Look:
             return []
         return _syn(box, server.pid, 8095, "accept queue full", Handshake("SYN", False, 2, 1, 0, False))
 
-    def mend() -> None:
+    def repair() -> None:
         server.send_signal(signal.SIGUSR1)
         time.sleep(0.6)
 
-    return Look(find, {"ss -ltn": r"LISTEN +2 +1 ", "nstat -az": "TcpExtListenOverflows +[1-9]"}, mend=mend)
+    return BuiltCase(find, {"ss -ltn": r"LISTEN +2 +1 ", "nstat -az": "TcpExtListenOverflows +[1-9]"}, repair=repair)
 
 
 @case("syn_dropped", "the SYN queue is full, without cookies")
-def _cookies(box: Box) -> Look:
-    """Whether SYN cookies are off is what is read of the kernel; a queue full of half-open connections is supposed."""
+def _cookies(box: Box) -> BuiltCase:
+    """The setting of SYN cookies is read from the kernel; a queue full of half-open connections is assumed."""
     with netns.entered("pod-a"):
         server = box.run("python3", "-c", _SERVER, "1")
     name = "net/ipv4/tcp_syncookies"
@@ -233,16 +235,16 @@ def _cookies(box: Box) -> Look:
             return []
         return _syn(box, server.pid, 8095, "SYN queue full", Handshake("SYN", False, 0, 1, 3, False))
 
-    return Look(find, {"ss -ltn": "8095", "nstat -az": "TcpExtListenOverflows"})
+    return BuiltCase(find, {"ss -ltn": "8095", "nstat -az": "TcpExtListenOverflows"})
 
 
-def _syn(box: Box, pid: int, port: int, cause: str, shake: Handshake) -> list[Finding]:
-    """What a SYN's verdict says that met this listener."""
+def _syn(box: Box, pid: int, port: int, cause: str, handshake: Handshake) -> list[Finding]:
+    """The findings of a SYN that met this listener."""
     ends = Endpoints(PODS["pod-c"], 40000, PODS["pod-a"], port)
     hops = [Hop(0, "socket", "pod-a", socket=Socket(1, "LISTEN", pid, "server")),
-            Hop(1, "handshake", "pod-a", verdict="DROP", handshake=shake)]  # fmt: skip
+            Hop(1, "handshake", "pod-a", verdict="DROP", handshake=handshake)]  # fmt: skip
     packet = made.packet(ends, "SYN", hops)
     findings = Findings(box.context)
-    why = Cause(cause, "dropped", Evidence.OBSERVED)
-    findings.look_syn(HandshakeVerdict(1, 0, ends, ends, "pod-a", why, attempt=ConnectionAttempt(packet, 0)))
+    syn_cause = Cause(cause, "dropped", Evidence.OBSERVED)
+    findings.look_syn(HandshakeVerdict(1, 0, ends, ends, "pod-a", syn_cause, attempt=ConnectionAttempt(packet, 0)))
     return [f for f in findings.all if f.name == "syn_dropped"]

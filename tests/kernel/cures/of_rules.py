@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that should not be there: stale, left over, twice, of another mode, of policies."""
+"""Cases of rules that should not be there: stale, left over, duplicate, of another mode, of policies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from incidents.proxy import ipvs as in_ipvs
 from incidents.proxy.model import HostPort, Service
 from incidents.proxy.table import table
 from tests.kernel.audit_nodes import CLIENT, FAR, HOSTED, MINE, NETWORK, NODE, OTHERS, PODS, PORT
-from tests.kernel.cures import Look, case
+from tests.kernel.cures import BuiltCase, case
 from tests.kernel.cures.box import Box
 from tests.kernel.cures.of_ports import SHOP, cluster
 from tracer.model.finding import Finding
@@ -26,57 +26,57 @@ FLANNEL = [f"! -s {NETWORK} -d {OTHERS} -j RETURN", f"-s {NETWORK} -d {NETWORK} 
            f"! -s {NETWORK} -d {MINE} -j RETURN", f"! -s {NETWORK} -d {NETWORK} -j MASQUERADE"]  # fmt: skip
 
 
-def _stale(box: Box, back: str, by_packet: bool) -> Look:
+def _stale(box: Box, back: str, by_packet: bool) -> BuiltCase:
     box.put((back, iptables.rules([FAR_AWAY], post=FLANNEL, pods="none")))
     box.objects(
         objects.node("node-1", NODE, MINE), objects.node("node-2", "192.168.57.20", OTHERS),
         objects.service(FAR_AWAY.name, FAR_AWAY.address, FAR_AWAY.port, FAR_AWAY.node_port),
         objects.endpoints(FAR_AWAY.name, [("far", FAR, "node-2")], PORT),
     )  # fmt: skip
-    asked = PathQuery(NODE, 40000, FAR_AWAY.address, FAR_AWAY.port)
-    return Look(
-        lambda: box.shown("missing_masquerade", asked) if by_packet else box.audit("missing_masquerade"),
+    query = PathQuery(NODE, 40000, FAR_AWAY.address, FAR_AWAY.port)
+    return BuiltCase(
+        lambda: box.predicted_findings("missing_masquerade", query) if by_packet else box.audit("missing_masquerade"),
         {f"iptables-{back} -t nat -L POSTROUTING": rf"RETURN .*!{NETWORK} +{OTHERS}"},
     )
 
 
 @case("missing_masquerade", "legacy")
-def _stale_legacy(box: Box) -> Look:
+def _stale_legacy(box: Box) -> BuiltCase:
     return _stale(box, "legacy", by_packet=False)
 
 
 @case("missing_masquerade", "a packet, iptables-nft")
-def _stale_nft(box: Box) -> Look:
+def _stale_nft(box: Box) -> BuiltCase:
     return _stale(box, "nft", by_packet=True)
 
 
 @case("leftover_chains", "chains that no rule leads to")
-def _unreached(box: Box) -> Look:
+def _unreached(box: Box) -> BuiltCase:
     lines = iptables.rules([SHOP]).splitlines()
     jumps = ("-A PREROUTING", "-A OUTPUT", "-A POSTROUTING", "-A INPUT", "-A FORWARD")
     box.put(("legacy", "\n".join(line for line in lines if not line.startswith(jumps)) + "\n"))
     box.objects(*cluster(SHOP))
-    return Look(
+    return BuiltCase(
         lambda: box.audit("leftover_chains", "unreached"),
         {"iptables-legacy-save": "-A KUBE-NODEPORTS|:KUBE-"},
-        mend=lambda: box.again(("legacy", iptables.rules([SHOP]))),
+        repair=lambda: box.rewrite(("legacy", iptables.rules([SHOP]))),
     )
 
 
-def _twice(box: Box, back: str) -> Look:
+def _twice(box: Box, back: str) -> BuiltCase:
     box.put((back, iptables.rules([SHOP])))
     jump = '-m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
     box.put((back, f"*nat\n-A PREROUTING {jump}\nCOMMIT\n"))
-    return Look(lambda: box.audit("leftover_chains", "twice"), {"iptables -V": "iptables v"})
+    return BuiltCase(lambda: box.audit("leftover_chains", "twice"), {"iptables -V": "iptables v"})
 
 
 @case("leftover_chains", "a jump twice, legacy")
-def _twice_legacy(box: Box) -> Look:
+def _twice_legacy(box: Box) -> BuiltCase:
     return _twice(box, "legacy")
 
 
 @case("leftover_chains", "a jump twice, iptables-nft")
-def _twice_nft(box: Box) -> Look:
+def _twice_nft(box: Box) -> BuiltCase:
     return _twice(box, "nft")
 
 
@@ -84,27 +84,27 @@ _CRICTL = {"crictl pods": "no container runtime is here"}
 
 
 @case("leftover_chains", "hostPort of a pod that is gone")
-def _gone(box: Box) -> Look:
+def _gone(box: Box) -> BuiltCase:
     gone = HostPort(5000, "10.244.0.99", HOSTED, "ab" * 32)
     box.put(("legacy", iptables.rules([SHOP], [gone])))
     box.objects(*cluster(SHOP))
-    return Look(lambda: box.audit("leftover_chains", "hostPort of nobody"), apart=_CRICTL)
+    return BuiltCase(lambda: box.audit("leftover_chains", "hostPort of nobody"), skipped=_CRICTL)
 
 
 @case("leftover_chains", "hostPort twice")
-def _claimed_twice(box: Box) -> Look:
+def _claimed_twice(box: Box) -> BuiltCase:
     both = [HostPort(5000, PODS["pod-d"], HOSTED, "ab" * 32), HostPort(5000, PODS["pod-b"], HOSTED, "cd" * 32)]
     box.put(("nft", iptables.rules([SHOP], both)))
     box.objects(*cluster(SHOP, 5000))
-    return Look(
-        lambda: box.audit("leftover_chains", "hostPort twice"), {"kubectl get pods -A": "db +pg-hp +5000"}, apart=_CRICTL
+    return BuiltCase(
+        lambda: box.audit("leftover_chains", "hostPort twice"), {"kubectl get pods -A": "db +pg-hp +5000"}, skipped=_CRICTL
     )
 
 
 @case("mixed_backends", "legacy and iptables-nft", "real")
-def _mixed(box: Box) -> Look:
+def _mixed(box: Box) -> BuiltCase:
     box.put(("legacy", iptables.rules([SHOP])), ("nft", iptables.rules([SHOP])))
-    return Look(
+    return BuiltCase(
         lambda: box.audit("mixed_backends"),
         {
             "iptables-legacy-save": "-A KUBE-SERVICES",
@@ -115,95 +115,96 @@ def _mixed(box: Box) -> Look:
 
 
 @case("two_modes", "rules of iptables mode are left in ipvs mode", "real")
-def _two_modes(box: Box) -> Look:
-    """What kube-proxy 1.20.2 left when it went from iptables to ipvs mode."""
-    left = lzma.decompress(RECORDED.read_bytes()).decode()
+def _two_modes(box: Box) -> BuiltCase:
+    """The rules that kube-proxy 1.20.2 left when it changed from iptables to ipvs mode."""
+    recorded = lzma.decompress(RECORDED.read_bytes()).decode()
     kinds = {"dst": "bitmap:port range 0-65535", "dst,dst": "hash:ip,port", "dst,dst,src": "hash:ip,port,ip"}
-    asked = sorted(set(re.findall(r"--match-set (\S+) (\S+)", left)))
-    box.put(("ipset", "".join(f"create {name} {kinds[flags]}\n" for name, flags in asked)), ("legacy", left))
-    return Look(
+    used_sets = sorted(set(re.findall(r"--match-set (\S+) (\S+)", recorded)))
+    box.put(("ipset", "".join(f"create {name} {kinds[flags]}\n" for name, flags in used_sets)), ("legacy", recorded))
+    return BuiltCase(
         lambda: box.audit("two_modes"), {"iptables-legacy-save": "has no endpoints.*-j REJECT"},
-        mend=lambda: box.put(("ipset", in_ipvs.sets([SHOP])), ("legacy", in_ipvs.rules([SHOP]))), proxy="1.20.2",
+        repair=lambda: box.put(("ipset", in_ipvs.sets([SHOP])), ("legacy", in_ipvs.rules([SHOP]))), proxy="1.20.2",
     )  # fmt: skip
 
 
-def _dropped(box: Box, back: str, policy: bool = False) -> Look:
+def _dropped(box: Box, back: str, policy: bool = False) -> BuiltCase:
     rule = f"-d {PODS['pod-a']}/32 -p tcp -m tcp --dport {PORT} -j DROP"
     text = "*filter\n:FORWARD DROP [0:0]\nCOMMIT\n" if policy else table("filter", ("FORWARD",), {"FORWARD": [rule]})
     box.put((back, text))
     box.objects(*cluster(SHOP))
-    mended = table("filter", ("FORWARD",), {"FORWARD": [f"-d {PODS['pod-a']}/32 -j ACCEPT"] if policy else []})
-    shows = {f"iptables-{back} -t filter": "-P FORWARD DROP" if policy else f"DROP .*{PODS['pod-a']}"}
-    return Look(
-        lambda: box.shown("dropped_by_rule", PathQuery(CLIENT, 40000, PODS["pod-a"], PORT)), shows,
-        mend=lambda: box.again((back, mended)),
+    repaired = table("filter", ("FORWARD",), {"FORWARD": [f"-d {PODS['pod-a']}/32 -j ACCEPT"] if policy else []})
+    expected_output = {f"iptables-{back} -t filter": "-P FORWARD DROP" if policy else f"DROP .*{PODS['pod-a']}"}
+    return BuiltCase(
+        lambda: box.predicted_findings("dropped_by_rule", PathQuery(CLIENT, 40000, PODS["pod-a"], PORT)), expected_output,
+        repair=lambda: box.rewrite((back, repaired)),
     )  # fmt: skip
 
 
 @case("dropped_by_rule", "legacy")
-def _dropped_legacy(box: Box) -> Look:
+def _dropped_legacy(box: Box) -> BuiltCase:
     return _dropped(box, "legacy")
 
 
 @case("dropped_by_rule", "iptables-nft")
-def _dropped_nft(box: Box) -> Look:
+def _dropped_nft(box: Box) -> BuiltCase:
     return _dropped(box, "nft")
 
 
 @case("dropped_by_rule", "a policy, legacy")
-def _policy(box: Box) -> Look:
+def _policy(box: Box) -> BuiltCase:
     return _dropped(box, "legacy", policy=True)
 
 
 @case("dropped_by_rule", "a policy, iptables-nft")
-def _policy_nft(box: Box) -> Look:
+def _policy_nft(box: Box) -> BuiltCase:
     return _dropped(box, "nft", policy=True)
 
 
 @case("dropped_by_rule", "a table of nftables")
-def _native(box: Box) -> Look:
+def _native(box: Box) -> BuiltCase:
     own = "table inet guard {{\nchain forward {{\ntype filter hook forward priority 0; policy {};\n{}}}\n}}\n"
     box.put(("native", own.format("accept", f"ip daddr {PODS['pod-a']} drop\n")))
-    return Look(
-        lambda: box.shown("dropped_by_rule", PathQuery(CLIENT, 40000, PODS["pod-a"], PORT)),
+    return BuiltCase(
+        lambda: box.predicted_findings("dropped_by_rule", PathQuery(CLIENT, 40000, PODS["pod-a"], PORT)),
         {"nft -a list chain inet guard forward": rf"{PODS['pod-a']} drop"},
-        mend=lambda: box.again(("native", own.format("accept", ""))),
+        repair=lambda: box.rewrite(("native", own.format("accept", ""))),
     )
 
 
 @case("dropped_by_rule", "a policy of nftables")
-def _native_policy(box: Box) -> Look:
+def _native_policy(box: Box) -> BuiltCase:
     own = "table inet guard {{\nchain forward {{\ntype filter hook forward priority 0; policy {};\n{}}}\n}}\n"
     box.put(("native", own.format("drop", "")))
-    return Look(
-        lambda: box.shown("dropped_by_rule", PathQuery(CLIENT, 40000, PODS["pod-a"], PORT)),
+    return BuiltCase(
+        lambda: box.predicted_findings("dropped_by_rule", PathQuery(CLIENT, 40000, PODS["pod-a"], PORT)),
         {"nft list chain inet guard forward": "policy drop"},
-        mend=lambda: box.again(("native", own.format("drop", "accept\n"))),
+        repair=lambda: box.rewrite(("native", own.format("drop", "accept\n"))),
     )
 
 
 @case("martian_localnet", "kubelet's rule")
-def _martian(box: Box) -> Look:
+def _martian(box: Box) -> BuiltCase:
     rule = ('! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack !'
             " --ctstate RELATED,ESTABLISHED,DNAT -j DROP")  # fmt: skip
     box.put(("legacy", table("filter", ("OUTPUT",), {"OUTPUT": ["-j KUBE-FIREWALL"], "KUBE-FIREWALL": [rule]})))
     to = ["127.0.0.1"]
-    # The cure is the sender's: it sends to the node's own address.
-    return Look(
-        lambda: box.shown("martian_localnet", PathQuery(NODE, 40000, to[0], 10250)), mend=lambda: to.__setitem__(0, NODE)
+    # The sender carries out the cure: it sends to the node's own address.
+    return BuiltCase(
+        lambda: box.predicted_findings("martian_localnet", PathQuery(NODE, 40000, to[0], 10250)),
+        repair=lambda: to.__setitem__(0, NODE),
     )
 
 
 def _not_ready_seen(box: Box) -> list[Finding]:
-    """By a packet, and by the audit, which must agree."""
-    found = box.shown("endpoint_not_ready", PathQuery(CLIENT, 40000, NODE, SHOP.node_port))
+    """The audit's findings; those of a packet must have the same causes."""
+    found = box.predicted_findings("endpoint_not_ready", PathQuery(CLIENT, 40000, NODE, SHOP.node_port))
     audited = box.audit("endpoint_not_ready")
     assert [f.cause for f in found] == [f.cause for f in audited] and all(f.certain for f in audited), (found, audited)
     return audited
 
 
 @case("endpoint_not_ready", "legacy")
-def _not_ready(box: Box) -> Look:
+def _not_ready(box: Box) -> BuiltCase:
     full = Service("db/orders", SHOP.address, SHOP.port, SHOP.node_port, SHOP.ends, "pg")
     empty = Service(full.name, full.address, full.port, full.node_port, (), "pg")
 
@@ -214,20 +215,20 @@ def _not_ready(box: Box) -> Look:
         pod["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
         box.objects(node, service, pod, ends)
 
-    def mend() -> None:
+    def repair() -> None:
         put(True)
-        box.again(("legacy", iptables.rules([full])))
+        box.rewrite(("legacy", iptables.rules([full])))
 
     put(False)
     box.put(("legacy", iptables.rules([empty])))
-    return Look(
+    return BuiltCase(
         lambda: _not_ready_seen(box),
-        {"kubectl describe pod -n db pg-hp": r"Ready +False"}, mend=mend,
+        {"kubectl describe pod -n db pg-hp": r"Ready +False"}, repair=repair,
     )  # fmt: skip
 
 
 @case("endpoint_not_ready", "policy Local, the pod that is ready runs elsewhere")
-def _not_ready_here(box: Box) -> Look:
+def _not_ready_here(box: Box) -> BuiltCase:
     far = ((FAR, PORT),)
     without = Service("db/orders", SHOP.address, SHOP.port, SHOP.node_port, far, "pg", local=True)
     here = Service("db/orders", SHOP.address, SHOP.port, SHOP.node_port, SHOP.ends, "pg")
@@ -241,35 +242,35 @@ def _not_ready_here(box: Box) -> Look:
         pod["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
         box.objects(node, service, pod, ends)
 
-    def mend() -> None:
+    def repair() -> None:
         put(True)
-        box.again(("legacy", iptables.rules([here])))
+        box.rewrite(("legacy", iptables.rules([here])))
 
     put(False)
     box.put(("legacy", iptables.rules([without])))
-    return Look(
+    return BuiltCase(
         lambda: _not_ready_seen(box),
-        {"kubectl describe pod -n db pg-hp": r"Ready +False"}, mend=mend,
+        {"kubectl describe pod -n db pg-hp": r"Ready +False"}, repair=repair,
     )  # fmt: skip
 
 
 @case("hairpin_without_masquerade", "legacy")
-def _hairpin(box: Box) -> Look:
-    """kube-proxy's jump of POSTROUTING is not there."""
+def _hairpin(box: Box) -> BuiltCase:
+    """kube-proxy's jump in POSTROUTING is absent."""
     whole = iptables.rules([SHOP])
     box.put(("legacy", "\n".join(line for line in whole.splitlines() if not line.startswith("-A POSTROUTING")) + "\n"))
     box.objects(*cluster(SHOP))
 
-    def asked() -> list[Packet]:
+    def hairpin_packets() -> list[Packet]:
         found = box.packets(PathQuery(PODS["pod-a"], 40000, SHOP.address, SHOP.port))
         for packet in found:
-            # Prediction tells tables; that the packet left is what the tracer sees of the hook.
+            # A prediction has tables only; that the packet left is known to the tracer from the hook.
             if packet.outcome not in ("dropped", "rejected"):
                 packet.hops.append(Hop(0, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0"))
         return found
 
-    return Look(
-        lambda: box.look("hairpin_without_masquerade", asked()),
+    return BuiltCase(
+        lambda: box.packet_findings("hairpin_without_masquerade", hairpin_packets()),
         {"iptables-legacy -t nat -L KUBE-SEP-": rf"KUBE-MARK-MASQ .*{PODS['pod-a']}"},
-        mend=lambda: box.again(("legacy", whole)),
+        repair=lambda: box.rewrite(("legacy", whole)),
     )
