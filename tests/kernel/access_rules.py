@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two more Services on a restored node, whose rules are written here as kube-proxy writes them: no recorded node has such.
+"""Two more Services on a restored node. No recorded node has such Services, so their rules are written here as kube-proxy does.
 
 shop/cart:web has a cluster, an external and a load balancer IP, and session affinity; shop/local:web is external with policy
-Local and has one endpoint here and one elsewhere. The rules follow kube-proxy 1.36's iptables and nftables proxiers, and 1.20's
-ipvs proxier (pkg/proxy/*/proxier.go); names are computed as there.
+Local and has one endpoint on this node and one on another. The rules follow kube-proxy 1.36's iptables and nftables proxiers,
+and 1.20's ipvs proxier (pkg/proxy/*/proxier.go); names are computed as there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def api_objects() -> list[dict[str, Any]]:
 
 
 def add(how: str) -> None:
-    """Puts their rules beside those that are in force. how: "legacy", "nft", "native" or "ipvs"."""
+    """Adds the rules of both Services to the rules in force. how: "legacy", "nft", "native" or "ipvs"."""
     if how == "native":
         subprocess.run(["nft", "-f", "-"], input=_nftables(), text=True, check=True)
     elif how == "ipvs":
@@ -66,8 +66,10 @@ def _iptables() -> str:
     chains += [sep, f"KUBE-SVC-{cart}", f"KUBE-EXT-{cart}", f"KUBE-SVC-{local}", f"KUBE-EXT-{local}", f"KUBE-SVL-{local}"]
     rule(f"KUBE-SVC-{cart}", "shop/cart:web cluster IP", f"! -s {PODS_NET} -d {CART_IP}/32 -p tcp --dport 80 -j KUBE-MARK-MASQ")
     for pod in PODS[:2]:
-        known = f"-m recent --rcheck --seconds {AFFINITY_SECONDS} --reap --name {{0}} --mask 255.255.255.255 --rsource -j {{0}}"
-        rule(f"KUBE-SVC-{cart}", f"shop/cart:web -> {pod.addr4}:8080", known.format(_sep("shop/cart:web", pod.addr4)))
+        recent_check = (
+            f"-m recent --rcheck --seconds {AFFINITY_SECONDS} --reap --name {{0}} --mask 255.255.255.255 --rsource -j {{0}}"
+        )
+        rule(f"KUBE-SVC-{cart}", f"shop/cart:web -> {pod.addr4}:8080", recent_check.format(_sep("shop/cart:web", pod.addr4)))
     for pod, chance in zip(PODS[:2], ("-m statistic --mode random --probability 0.50000000000 ", ""), strict=True):
         rule(f"KUBE-SVC-{cart}", f"shop/cart:web -> {pod.addr4}:8080", f"{chance}-j {_sep('shop/cart:web', pod.addr4)}")
     rule(f"KUBE-EXT-{cart}", "masquerade traffic for shop/cart:web external destinations", "-j KUBE-MARK-MASQ")

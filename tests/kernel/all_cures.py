@@ -135,7 +135,7 @@ class Runner:
         return ""
 
     def carry_out(self, case: Case) -> None:
-        """Raises Wrong."""
+        """Builds a case, runs its commands, and looks for the finding again. Raises CaseFailed."""
         built = case.build(self.box)
         found = built.find()
         if not found:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All incidents, their healthy twins and ten variations of each, and situations of each mode of kube-proxy, traced and audited;
+"""Traces and audits all incidents, their healthy twins, ten variations of each, and situations of each mode of kube-proxy;
 in the lab, as root: `python3 tests/kernel/all_incidents.py`.
 
-The last line is incidents=… found=… false=…: findings that had to be found, those that were, and those that should not be
-there. The exit status is 0 when all were found and none is false.
+The last line is incidents=… found=… false=…: the expected findings, the expected findings that were found, and findings that
+were not expected. The exit status is 0 when all expected findings were found and none is false.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Run = Callable[[], tuple[Result, ...]]
 
 
 def settled(watch: Watch, run: Callable[[], tuple[Result, ...]]) -> tuple[Result, ...]:
-    """A run's results; tried again where events were lost, for those prove nothing about what was not found."""
+    """A run's results. A run with lost events is repeated, because it proves nothing about what was not found."""
     for _ in range(TRIES):
         watch.lost = 0
         results = run()
@@ -42,20 +42,20 @@ def settled(watch: Watch, run: Callable[[], tuple[Result, ...]]) -> tuple[Result
     return results
 
 
-def wanted(options: argparse.Namespace) -> list[incidents.Incident]:
+def selected(options: argparse.Namespace) -> list[incidents.Incident]:
     return [i for i in incidents.every() if not options.only or str(i.number) in options.only.split(",")]
 
 
 def recorded(watch: Watch, options: argparse.Namespace) -> Iterator[Run]:
-    """Each state of each incident, with the rules that were recorded, in each back end."""
+    """Each state of each incident, with the recorded rules, in each back end."""
     for backend in options.backends.split(",") if options.backends else ():
-        for incident in wanted(options):
+        for incident in selected(options):
             for state in incident.states_in(backend):
                 yield partial(_one, incident_runs.run, watch, incident, state, backend)
 
 
 def varied(watch: Watch, options: argparse.Namespace) -> Iterator[Run]:
-    for incident in wanted(options):
+    for incident in selected(options):
         for variation in variations.variations(incident.number, options.seed, options.variations):
             yield partial(_one, incident_runs.vary, watch, variation)
 
@@ -67,8 +67,8 @@ def in_modes(watch: Watch, options: argparse.Namespace) -> Iterator[Run]:
             yield partial(incident_runs.situate, watch, situation)
 
 
-def _one(run: Callable[..., Result], *given: Any) -> tuple[Result, ...]:
-    return (run(*given),)
+def _one(run: Callable[..., Result], *arguments: Any) -> tuple[Result, ...]:
+    return (run(*arguments),)
 
 
 def main() -> int:
@@ -88,10 +88,10 @@ def main() -> int:
         with scene.scene(), Session(kernel, NOTHING, only=options.attach) as session:
             watch = Watch(kernel, session)
             for run in (*recorded(watch, options), *varied(watch, options), *in_modes(watch, options)):
-                begun = time.monotonic()
+                began = time.monotonic()
                 for result in settled(watch, run):
                     results.append(result)
-                    print(f"{time.monotonic() - begun:4.1f} s  {result.text}", flush=True)
+                    print(f"{time.monotonic() - began:4.1f} s  {result.text}", flush=True)
     finally:
         incidents.down()
     expected, found, false = (sum(values) for values in zip(*((r.expected, r.right, r.false) for r in results), strict=True))

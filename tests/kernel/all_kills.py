@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An idle node, and the tracer killed at every point of its start, while it traces and at its end: the node must be the same.
+"""Kills the tracer on an idle node at every point of its start, while it traces, and at its end: the node must not change.
 
     python3 tests/kernel/all_kills.py [--attach kprobe]     (as root, in a machine of the lab; make untouched)
 
-Compared are, byte for byte and with their counters: rules of legacy iptables, iptables-nft and nftables, conntrack's table,
-counters of every namespace, sysctls, modules and their users, kprobes, ftrace, BPF objects, namespaces, files, processes
-(tests/kernel/idle.py). Before that the same is asked of a node that has no rules and no netfilter modules at all.
+These are compared, byte for byte and with their counters: rules of legacy iptables, iptables-nft and nftables, conntrack's
+table, counters of every namespace, sysctls, modules and their users, kprobes, ftrace, BPF objects, namespaces, files, processes
+(tests/kernel/idle.py). Before that a node without any rules and netfilter modules is compared in the same way.
 
 The last line is points=… killed=… missed=… differences=…: the exit status is 0 when nothing differs and no point was missed.
-A way of attaching that this kernel, or these options, do not take is "not passed", and not missed.
+A way of attaching that this kernel or these options do not use is reported as "not passed", and does not count as missed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ KILLED = -signal.SIGKILL
 
 @contextmanager
 def node() -> Iterator[None]:
-    """A node with rules of three back ends that have counted, one open connection, and nothing that moves."""
+    """An idle node: rules of three back ends with counts above zero, and one open connection."""
     modules.load("nf_conntrack_netlink nft_quota nft_objref nft_counter nft_ct nft_compat xt_comment")
     with scene.scene():
         rules.restore_text(BY_NFT, 4, "nft")
@@ -85,11 +85,11 @@ def node() -> Iterator[None]:
             yield
 
 
-class Starts:
-    """The tracer's start up to where its text is compiled; at(point) goes on from there, once each."""
+class PreparedStart:
+    """A start of the tracer that waits with its BPF text compiled. Each line written to it is a point to which a copy runs."""
 
     def __init__(self, options: tuple[str, ...], early: str = "-") -> None:
-        """early: a point at which it dies before that."""
+        """early: a point before that, at which the process dies itself; "-" = none."""
         command = [sys.executable, "-B", "-W", "ignore", str(ROOT / "tests/kernel/kill_points.py"), early, *options]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
 
@@ -109,22 +109,22 @@ class Starts:
 
 
 class Comparison:
-    """What came of each point."""
+    """Compares the node after each point and counts the results."""
 
     def __init__(self) -> None:
-        self.hit, self.points, self.missed, self.differences = 0, 0, 0, 0
+        self.killed, self.points, self.missed, self.differences = 0, 0, 0, 0
         self._last = time.monotonic()
 
-    def check(self, name: str, status: int, before: idle.State, now: idle.State, but: tuple[str, ...] = ()) -> None:
-        found = idle.differences(before, now, but)
+    def check(self, name: str, status: int, before: idle.State, now: idle.State, ignored: tuple[str, ...] = ()) -> None:
+        found = idle.differences(before, now, ignored)
         self.points += 1
-        self.hit += status == KILLED
+        self.killed += status == KILLED
         self.missed += status != KILLED and not (status == NOT_REACHED and name in POINTS and POINTS[name].way)
         self.differences += found.count("\n") + 1 if found else 0
-        came = "killed" if status == KILLED else "not passed" if status == NOT_REACHED else f"status {status}"
+        result = "killed" if status == KILLED else "not passed" if status == NOT_REACHED else f"status {status}"
         took, self._last = time.monotonic() - self._last, time.monotonic()
         print(
-            f"{took:5.1f} s  {name}: {came}, {'the same' if not found else 'DIFFERS'}",
+            f"{took:5.1f} s  {name}: {result}, {'the same' if not found else 'DIFFERS'}",
             *found.splitlines()[:40],
             sep="\n    ",
             flush=True,
@@ -132,46 +132,46 @@ class Comparison:
 
 
 def bare(options: tuple[str, ...], compared: Comparison) -> None:
-    """A node without rules: a start must load no module that is not there."""
+    """On a node without rules a start must not load any further module."""
     before = idle.state(rules=False)
-    starts = Starts(options)
-    assert "compiled" in starts.read(), "it does not compile"
-    starts.write("tracing")
-    pid = starts.read()["at"]
+    start = PreparedStart(options)
+    assert "compiled" in start.read(), "it does not compile"
+    start.write("tracing")
+    pid = start.read()["at"]
     time.sleep(1)
     now = idle.state(rules=False)
     os.kill(pid, signal.SIGKILL)
-    starts.read()
-    starts.kill()
+    start.read()
+    start.kill()
     ignored = ("files", *idle.PROBES)
     compared.check("no netfilter modules: while tracing", KILLED, before, now, ignored)
 
 
-def one_by_one(options: tuple[str, ...], compared: Comparison, wanted: list[str]) -> None:
+def one_by_one(options: tuple[str, ...], compared: Comparison, selected: list[str]) -> None:
     before = idle.quiet()
     for name in EARLY:
-        if not wanted or name in wanted:
-            starts = Starts(options, name)
-            compared.check(name, int(starts.read()["status"]), before, idle.settled(before))
-    starts = Starts(options)
-    assert "compiled" in starts.read(), "it does not compile"
-    # What the process that has compiled holds stays there while its copies are killed: its maps, and itself.
+        if not selected or name in selected:
+            start = PreparedStart(options, name)
+            compared.check(name, int(start.read()["status"]), before, idle.settled(before))
+    start = PreparedStart(options)
+    assert "compiled" in start.read(), "it does not compile"
+    # The process that compiled, and its maps, stay while its copies are killed.
     compiled = idle.quiet()
     compared.check("compiled, and alive", KILLED, before, compiled, idle.PROBES)
-    for name in (name for name in POINTS if not wanted or name in wanted):
-        starts.write(name)
-        answer = starts.read()
+    for name in (name for name in POINTS if not selected or name in selected):
+        start.write(name)
+        answer = start.read()
         if "at" in answer:
-            time.sleep(2)  # its threads have read all rules by then
+            time.sleep(2)  # its threads have read all rules after this time
             compared.check(f"{name}, not killed yet", KILLED, before, idle.settled(before, idle.PROBES), idle.PROBES)
             os.kill(answer["at"], signal.SIGKILL)
-            answer = starts.read()
+            answer = start.read()
         compared.check(name, int(answer["status"]), compiled, idle.settled(compiled))
-    compared.check("compiled, and all points before", starts.kill(), before, idle.settled(before))
+    compared.check("compiled, and all points before", start.kill(), before, idle.settled(before))
 
 
-def sees(before: idle.State) -> None:
-    """One datagram must show, or nothing here is worth anything."""
+def check_sensitivity(before: idle.State) -> None:
+    """One datagram must show as a difference; otherwise the comparison proves nothing."""
     traffic.udp_ask()
     found = idle.differences(before, idle.state())
     shown = {line.partition(":")[2].split(":")[0].strip() for line in found.splitlines()}
@@ -183,16 +183,16 @@ def main() -> int:
     parser.add_argument("--attach", default="auto", choices=("auto", "kprobe"))
     parser.add_argument("--only", default="", metavar="POINT,...", help="these points")
     parser.add_argument("--no-bare", action="store_true", help="not on a node without rules")
-    asked = parser.parse_args()
-    options, compared = (*TRACED, "--attach", asked.attach, "--ready-file", "/var/lib/untouched.ready"), Comparison()
-    if not asked.no_bare:
+    arguments = parser.parse_args()
+    options, compared = (*TRACED, "--attach", arguments.attach, "--ready-file", "/var/lib/untouched.ready"), Comparison()
+    if not arguments.no_bare:
         bare(TRACED[:-2], compared)
     with node():
         began = time.monotonic()
-        one_by_one(options, compared, [name for name in asked.only.split(",") if name])
+        one_by_one(options, compared, [name for name in arguments.only.split(",") if name])
         print(f"{time.monotonic() - began:.0f} s")
-        sees(idle.quiet())
-    print(f"points={compared.points} killed={compared.hit} missed={compared.missed} differences={compared.differences}")
+        check_sensitivity(idle.quiet())
+    print(f"points={compared.points} killed={compared.killed} missed={compared.missed} differences={compared.differences}")
     return int(bool(compared.missed or compared.differences))
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records the demonstration and all incidents under each filter that options give the kernel; in the lab, as root.
+"""Records the demonstration and all incidents with each kernel filter that options can produce; in the lab, as root.
 
     python3 tests/kernel/all_options.py DIRECTORY [--attach auto,kprobe] [--backends legacy] [--only WORDS] [--sides WORDS]
 
-tests/support/options_check.py reads what comes of it under all options, outside of the machine: an emulated one takes twenty
+tests/support/options_check.py reads the recordings under all options, outside of the machine: an emulated machine takes twenty
 times as long to explain a packet. A case is built once and recorded on its sides one after another. For NAME there are
-NAME.k8st, what was printed meanwhile, and NAME.about, which says what it is and is written when the recording is whole.
+NAME.k8st, the printed output, and NAME.about, which names the case and is written when the recording is complete.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tracer.rules.iptables import sockopt  # noqa: E402
 
 TRIES = 3
 _texts: dict[tuple[int, str, str], str | None] = {}
-"""What iptables-save printed of the case that is up."""
+"""The output of iptables-save for the case that is up."""
 _save = sockopt.save
 
 
 def saved_once(family: str, table: str) -> str | None:
-    """In place of sockopt.save: a case has the same rules on all its sides, and iptables-save takes a second here. What it
-    printed is compared with the kernel's own rules each time (tracer/rules/iptables/save_join.py)."""
+    """Replaces sockopt.save: a case has the same rules on all its sides, and iptables-save takes a second here. Its output is
+    compared with the kernel's own rules each time (tracer/rules/iptables/save_join.py)."""
     key = Path("/proc/thread-self/ns/net").stat().st_ino, family, table
     if key not in _texts:
         _texts[key] = _save(family, table)
@@ -48,8 +48,8 @@ def saved_once(family: str, table: str) -> str | None:
 BACK_ENDS: tuple[Backend, ...] = ("legacy", "nft")
 
 
-def recorded(recorder: Recorder, attach: str, case: option_runs.Case, sides: list[option_runs.Options]) -> None:
-    """A case on these sides, built once, and again where events were lost: those prove nothing about what was not found."""
+def record_case(recorder: Recorder, attach: str, case: option_runs.Case, sides: list[option_runs.Options]) -> None:
+    """Records a case on these sides. The case is built once, and again after lost events, which leave findings unproven."""
     objects: list[Object] | None = None
     for side in sides:
         if side.words and objects is not None and not objects:
@@ -67,7 +67,7 @@ def recorded(recorder: Recorder, attach: str, case: option_runs.Case, sides: lis
                 nfnetlink.conntrack_flush()
             try:
                 totals = option_runs.record(recorder, case, side, objects, name).summary
-            except OSError:  # not all traffic can be made twice on one scene
+            except OSError:  # some traffic cannot be made twice on one scene
                 if new:
                     raise
                 objects = None
@@ -86,29 +86,29 @@ def main() -> int:
     parser.add_argument("--attach", default="auto,kprobe", help="ways to attach, separated by commas")
     parser.add_argument("--backends", default="legacy", help="of iptables, separated by commas")
     parser.add_argument("--only", default="", metavar="WORDS", help="cases with one of these, separated by commas")
-    parser.add_argument("--sides", default="", metavar="WORDS", help="sides whose name has these words in it")
-    given = parser.parse_args()
-    given.directory.mkdir(parents=True, exist_ok=True)
+    parser.add_argument("--sides", default="", metavar="WORDS", help="sides with these words in their name")
+    arguments = parser.parse_args()
+    arguments.directory.mkdir(parents=True, exist_ok=True)
     modules.load(modules.RANDOM_RULES)
     modules.load(modules.INCIDENTS)
     kernel, failed = Kernel.running(), 0
     sockopt.save = saved_once
     try:
-        for attach in given.attach.split(","):
+        for attach in arguments.attach.split(","):
             with scene.scene(), Session(kernel, NOTHING, only=attach) as session:
                 print(f"{attach}: probes compiled in {session.compile_seconds:.0f} s", flush=True)
-                recorder = Recorder(kernel, session, given.directory)
-                cases = [c for b in BACK_ENDS if b in given.backends.split(",") for c in option_runs.cases(b)]
-                for case in (c for c in cases if any(words in c.name for words in given.only.split(","))):
+                recorder = Recorder(kernel, session, arguments.directory)
+                cases = [c for b in BACK_ENDS if b in arguments.backends.split(",") for c in option_runs.cases(b)]
+                for case in (c for c in cases if any(words in c.name for words in arguments.only.split(","))):
                     try:
-                        recorded(recorder, attach, case, [s for s in option_runs.SIDES if given.sides in s.name])
+                        record_case(recorder, attach, case, [s for s in option_runs.SIDES if arguments.sides in s.name])
                     except (OSError, subprocess.SubprocessError) as e:
                         failed += 1
                         print(f"{attach} {case.name}: not recorded: {e}", flush=True)
     finally:
         incidents.down()
-        for made in given.directory.iterdir():
-            made.chmod(0o644)
+        for path in arguments.directory.iterdir():
+            path.chmod(0o644)
     return int(bool(failed))
 
 

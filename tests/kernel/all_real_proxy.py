@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real kube-proxy, in each mode, fed by the API server double; its rules traced with real requests. As root, in the lab:
+"""Runs the real kube-proxy in each mode with the API server double, and traces real requests. As root, in the lab:
 
     python3 tests/kernel/all_real_proxy.py
 
@@ -33,14 +33,14 @@ INSIDE = "K8SNET_REAL_PROXY"
 MODULES = """nf_tables nft_compat nft_chain_nat nft_numgen nft_fib_ipv4 nft_fib_ipv6 nft_fib_inet nft_masq nft_nat nft_ct
     nft_reject_ipv4 nft_reject_inet xt_recent xt_nfacct nfnetlink_acct br_netfilter veth bridge dummy nf_conntrack_netlink
     ip_vs_wrr ip_vs_sh ip_set_hash_ipportnet xt_ipvs"""
-"""What kube-proxy's modes and portmap need, beside what the incidents do."""
+"""Modules that kube-proxy's modes and portmap need, in addition to those of the incidents."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--native", action="store_true", help="without probes, on this machine's own kernel")
     parser.add_argument("--only", default="", metavar="WORDS", help="modes with one of these in their name, in this order")
-    parser.add_argument("--explain", action="store_true", help="compare each request with what `explain` says, too")
+    parser.add_argument("--explain", action="store_true", help="also compare each request with the output of `explain`")
     options = parser.parse_args()
     absent = real_proxy.missing()
     if absent:
@@ -48,7 +48,7 @@ def main() -> int:
         return 0
     modules.load(f"{modules.RANDOM_RULES} {modules.INCIDENTS} {MODULES}")
     if options.native and INSIDE not in os.environ:
-        # Namespaces of our own, also for their names: nothing of the machine is touched.
+        # Own namespaces, also for the names of namespaces: the machine itself is not changed.
         command = ["unshare", "--mount", "--net", "--propagation", "private", sys.executable, *sys.argv]
         return subprocess.run(command, env={**os.environ, INSIDE: "1"}, check=False).returncode
     return run(options)
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
             watch = Watch(kernel, stack.enter_context(Session(kernel, NOTHING)))
         stack.callback(topology.end_servers)
         real_cluster.build()
-        api = stack.enter_context(ApiServer(real_cluster.everything()))
+        api = stack.enter_context(ApiServer(real_cluster.all_objects()))
         for mode in modes:
             began, before = time.monotonic(), len(totals.faults)
             place = Place(api, folder, watch, proc, totals, options.native or options.explain)
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _own_namespaces() -> Path:
-    """Places for names and settings of our own; returns a directory like /proc in which process 1 is this one."""
+    """Mounts own directories for names and settings; returns a directory like /proc in which process 1 is this process."""
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
     subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=True)
     Path("/run/netns").mkdir()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which capabilities a run can do without, and what it loses by it; in the lab, as root:
+"""Finds out which capabilities a run can do without, and what it then cannot report; in the lab, as root:
 
     python3 tests/kernel/all_rights.py [single] [several] [container] [lockdown] [CAP_...]
 
-A run without each of tracer/node/capabilities.py, and some without several. They share one compiled program, for compiling
-takes a minute in an emulator; a run that would compile another one does. A line each: its exit status, and what it told less
-than one that had all; below it what it said. At the end the kernel is locked down, which only a new boot takes back.
+One run without each capability of tracer/node/capabilities.py, and some without several. They share one compiled program,
+because compiling takes a minute in an emulator; a run that needs another program compiles it. One line per run: its exit
+status, and what it reports less than a run with all capabilities; below it its messages. At the end the kernel is locked down,
+which only a new boot reverts.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from tracer.kernel.ring_buffer import PAGE  # noqa: E402
 from tracer.node import capabilities  # noqa: E402
 
 DROPPED, OTHERS = 9126, 9127
-"""Ports: one that a rule of nftables drops, one of a listener of another user."""
+"""Ports: of packets that a rule of nftables drops, and of a listener of another user."""
 CHAINS = f"table inet few {{ chain in {{ type filter hook input priority 5; tcp dport {DROPPED} drop; }}; }}"
 PORTS = (traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY, DROPPED, OTHERS)
 LISTEN = f"import socket, time; s = socket.create_server(('', {OTHERS})); print(flush=True); time.sleep(1e6)"
-BEYOND = tuple(name for name in capabilities.BITS if name not in (capabilities.NEEDED, *capabilities.LOSES))
-SEVERAL = (("CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH"), BEYOND)
+OPTIONAL = tuple(name for name in capabilities.BITS if name not in (capabilities.NEEDED, *capabilities.LOSES))
+SEVERAL = (("CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH"), OPTIONAL)
 LOCKDOWN = capabilities.LOCKDOWN
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 WAIT = 240.0
@@ -51,7 +52,7 @@ Without = tuple[str, ...]
 
 
 class Runs:
-    """Runs the command in processes of its own, on one compiled program."""
+    """Runs the command several times, each in its own process, with one compiled program."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._number = directory, 0
@@ -62,7 +63,7 @@ class Runs:
         self._types, self._program = kernel.types, BccProgram(load_bcc(), self._texts)
 
     def run(self, without: Without = (), contained: bool = False) -> tuple[int, list[tracers.Line], str]:
-        """Exit status, lines, and what stood on stderr. contained: /sys as it is in a container, and no new rights."""
+        """Exit status, lines, and the text on stderr. contained: /sys as it is in a container, and no new privileges."""
         self._number += 1
         name = self._directory / str(self._number)
         pid, ready = self._child(name, without, contained), name.with_suffix(".ready")
@@ -93,8 +94,8 @@ class Runs:
                 module.__dict__["KernelTypes"] = lambda *root: self._types
             session.__dict__["BccProgram"] = self._compiled
             if contained:
-                contain()
-            lose(without)
+                restrict_like_container()
+            drop_capabilities(without)
             ready = ["--ready-file", str(name.with_suffix(".ready")), "-o", "json", "--no-kube"]
             cli_main.main([*ready, *(word for port in PORTS for word in ("--port", str(port)))])
         except SystemExit as e:
@@ -106,12 +107,12 @@ class Runs:
             sys.stderr.flush()
             os._exit(status if isinstance(status, int) else 0)
 
-    def _compiled(self, bcc: Any, wanted: dict[str, str]) -> BccProgram:
-        return self._program if wanted == self._texts else BccProgram(bcc, wanted)
+    def _compiled(self, bcc: Any, texts: dict[str, str]) -> BccProgram:
+        return self._program if texts == self._texts else BccProgram(bcc, texts)
 
 
-def contain() -> None:
-    """This process sees /sys as a container does that is not privileged."""
+def restrict_like_container() -> None:
+    """Gives this process the /sys of a container that is not privileged."""
     libc, new_mounts = ctypes.CDLL(None, use_errno=True), 0x00020000
     if libc.unshare(new_mounts):
         raise OSError(ctypes.get_errno(), "unshare")
@@ -119,8 +120,8 @@ def contain() -> None:
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def lose(without: Without) -> None:
-    """This process, and what it runs, has all of tracer/node/capabilities.py from now on but these."""
+def drop_capabilities(without: Without) -> None:
+    """Keeps in this process and its children all capabilities of tracer/node/capabilities.py except these."""
     mask, libc = capabilities.mask(tuple(c for c in capabilities.BITS if c not in without)), ctypes.CDLL(None, use_errno=True)
     for bit in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
         if not mask >> bit & 1:
@@ -129,7 +130,7 @@ def lose(without: Without) -> None:
 
 
 @contextmanager
-def nobodys_listener() -> Iterator[None]:
+def listener_of_another_user() -> Iterator[None]:
     command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", LISTEN]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout
@@ -138,19 +139,19 @@ def nobodys_listener() -> Iterator[None]:
         process.kill()
 
 
-def told(lines: list[tracers.Line]) -> dict[str, bool]:
-    """What a run may lack, and whether it told it."""
+def reported(lines: list[tracers.Line]) -> dict[str, bool]:
+    """Kinds of information that a run may lack, and whether it reported them."""
     others = [hop for packet in tracers.of_port(lines, OTHERS) for hop in packet["hops"]]
     return tracers.told(lines) | {"processes of other users": any("pid" in h.get("socket", {}) for h in others)}
 
 
-def write(what: str, found: tuple[int, list[tracers.Line], str], everything: dict[str, bool]) -> None:
-    status, lines, said = found
-    now = told(lines)
-    lost = ", ".join(name for name, there in everything.items() if there and not now[name])
+def write(what: str, found: tuple[int, list[tracers.Line], str], baseline: dict[str, bool]) -> None:
+    status, lines, messages = found
+    now = reported(lines)
+    missing = ", ".join(name for name, is_reported in baseline.items() if is_reported and not now[name])
     facts = [f"{f['subject']}: {f['text']}" for f in tracers.facts(lines) if f["state"] != "ok"]
-    print(f"{what}: status {status}, {len(tracers.packets(lines))} packets; less: {lost or 'nothing'}")
-    print(*(f"    {line}" for line in (*said.splitlines()[-3:], *facts[:12])), sep="\n", flush=True)
+    print(f"{what}: status {status}, {len(tracers.packets(lines))} packets; less: {missing or 'nothing'}")
+    print(*(f"    {line}" for line in (*messages.splitlines()[-3:], *facts[:12])), sep="\n", flush=True)
 
 
 def lock(mode: str) -> None:
@@ -160,28 +161,28 @@ def lock(mode: str) -> None:
     print("lockdown:", LOCKDOWN.read_text().strip(), flush=True)
 
 
-def main(parts: Sequence[str]) -> int:
-    several = SEVERAL if "several" in parts else ()
+def main(selected: Sequence[str]) -> int:
+    several = SEVERAL if "several" in selected else ()
     modules.load(modules.RANDOM_RULES)
-    with tempfile.TemporaryDirectory() as directory, scene.scene(), nobodys_listener():
+    with tempfile.TemporaryDirectory() as directory, scene.scene(), listener_of_another_user():
         subprocess.run(["nft", "-f", "-"], input=CHAINS, text=True, check=True)
         runs = Runs(Path(directory))
         print("compiled", flush=True)
         whole = runs.run()
-        everything = told(whole[1])
-        write("with all", whole, everything)
-        print("    tells:", ", ".join(what for what, there in everything.items() if there))
-        for without in (*((name,) for name in capabilities.BITS if name in parts or "single" in parts), *several):
-            write(f"without {' '.join(without)}", runs.run(without), everything)
-        if "container" in parts:
-            write(f"in a container, without {' '.join(BEYOND)}", runs.run(BEYOND, contained=True), everything)
-        if "lockdown" in parts:
+        baseline = reported(whole[1])
+        write("with all", whole, baseline)
+        print("    reported:", ", ".join(what for what, is_reported in baseline.items() if is_reported))
+        for without in (*((name,) for name in capabilities.BITS if name in selected or "single" in selected), *several):
+            write(f"without {' '.join(without)}", runs.run(without), baseline)
+        if "container" in selected:
+            write(f"in a container, without {' '.join(OPTIONAL)}", runs.run(OPTIONAL, contained=True), baseline)
+        if "lockdown" in selected:
             lock("integrity")
-            write("with all", runs.run(), everything)
+            write("with all", runs.run(), baseline)
             lock("confidentiality")
-            write("with all", runs.run(), everything)
-            write("in a container, which does not see that", runs.run(contained=True), everything)
-    return int(not all(everything.values()))
+            write("with all", runs.run(), baseline)
+            write("in a container, which does not see the lockdown", runs.run(contained=True), baseline)
+    return int(not all(baseline.values()))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hard times for a run: what it cannot do it says in one sentence, with its status; it does not hang, its memory is bounded.
+"""Runs the tracer under stress: it reports what it cannot do in one sentence and with its exit status, it does not hang, and
+its memory is bounded.
 
     python3 tests/kernel/all_stress.py [--only NAME,...]     (as root, in a machine of the lab; make stress)
 
-One line a case, with figures. The last line is cases=… failed=…: the exit status is 0 when none failed.
+One line per case, with figures. The last line is cases=… failed=…: the exit status is 0 when none failed.
 """
 
 from __future__ import annotations
@@ -37,79 +38,81 @@ READ_ONLY = (
     "mount -t tmpfs -o size=1M none /media && head -c 2000000 /dev/zero >/media/full 2>/dev/null; export TMPDIR=/media; "
     "for at in / /tmp /run /dev/shm /var/tmp; do mount -o remount,bind,ro $at 2>/dev/null; done; ! touch /tmp/x 2>/dev/null && "
 )
-"""In a mount namespace: a full $TMPDIR of one MB, and nothing else that can be written to."""
+"""In a mount namespace: $TMPDIR is a full file system of one MB, and everything else is read-only."""
 START_SECONDS, END_SECONDS, PATIENCE = 600.0, 300.0, 300.0
 LAST_BYTES = 1 << 20
-"""The summary is shorter than this."""
+"""Bytes read from the end of the output; the summary is shorter."""
 _PACKET, _LOST, _PORT = (re.compile(text) for text in (rb'\{"type": ?"packet"', rb'\{"type": ?"lost"', rb'"[sd]port": ?(\d+)'))
 MEMORY_MB = 512
-"""What a run may use at most, whatever happens: half of what the DaemonSet gives it."""
+"""Upper limit of a run's memory, MB: half of the DaemonSet's limit."""
 
 
 class Failed(AssertionError):
-    """A case that did not end as it must."""
+    """A case that did not end as required."""
 
 
-def must(true: object, why: str) -> None:
-    if not true:
+def require(condition: object, why: str) -> None:
+    if not condition:
         raise Failed(why)
 
 
 def started(shell: str) -> tuple[int, str, str]:
-    """Status, stdout and stderr of a start, which may not leave a traceback. shell: "{run}" is the command."""
+    """Status, stdout and stderr of a start without a traceback. shell: "{run}" is the command, "{ask}" makes packets."""
     text = shell.replace("{run}", shlex.join(COMMAND)).replace("{ask}", shlex.join(ASK))
     done = subprocess.run(
         ["unshare", "-m", "bash", "-c", text], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT, timeout=START_SECONDS
     )
-    must("Traceback" not in done.stderr, done.stderr)
+    require("Traceback" not in done.stderr, done.stderr)
     return done.returncode, done.stdout, done.stderr
 
 
 def nowhere_to_write() -> str:
     status, out, err = started(f"{READ_ONLY} ulimit -l 0; exec {{run}} {OPTIONS} {{ask}}")
     packets = out.count('"type": "packet"') + out.count('"type":"packet"')
-    must(status == 10 and packets >= 10, f"status {status}, {packets} packets: {err}")
-    return f"TMPDIR full, all read-only, memlock 0: status {status}, {packets} packets told"
+    require(status == 10 and packets >= 10, f"status {status}, {packets} packets: {err}")
+    return f"TMPDIR full, all read-only, memlock 0: status {status}, {packets} packets reported"
 
 
 def memlock_without_rights() -> str:
     status, _, err = started(f"ulimit -l 0; exec setpriv --bounding-set=-sys_resource -- {{run}} {OPTIONS} {{ask}}")
-    must(status == 10 or (status == 7 and err.count("k8snet-trace:") == 1), f"status {status}: {err}")
+    require(status == 10 or (status == 7 and err.count("k8snet-trace:") == 1), f"status {status}: {err}")
     return f"memlock 0 without CAP_SYS_RESOURCE: status {status} {err.strip().splitlines()[-1:] if status == 7 else ''}"
 
 
 def few_descriptors() -> str:
     status, _, err = started(f"ulimit -Sn 64; exec {{run}} {OPTIONS} {{ask}}")
-    must(status == 10, f"soft limit 64: status {status}: {err[-2000:]}")
+    require(status == 10, f"soft limit 64: status {status}: {err[-2000:]}")
     hard, _, why = started(f"ulimit -n 64; exec {{run}} {OPTIONS} {{ask}}")
-    said = [line for line in why.splitlines() if line.startswith("k8snet-trace:")]
-    must(hard in (6, 7) and len(said) == 1 and "descriptors" in said[0], f"hard limit 64: status {hard}: {why[-2000:]}")
-    return f"soft limit of 64 files: status {status}; hard limit: status {hard}, {said[0]}"
+    messages = [line for line in why.splitlines() if line.startswith("k8snet-trace:")]
+    require(
+        hard in (6, 7) and len(messages) == 1 and "descriptors" in messages[0], f"hard limit 64: status {hard}: {why[-2000:]}"
+    )
+    return f"soft limit of 64 files: status {status}; hard limit: status {hard}, {messages[0]}"
 
 
-def nobody_hears() -> str:
-    closed, _, said = started("exec {run} --port 80 >&-")
-    must(closed == 20 and "closed" in said, f"status {closed}: {said}")
+def unwritable_output() -> str:
+    closed, _, text = started("exec {run} --port 80 >&-")
+    require(closed == 20 and "closed" in text, f"status {closed}: {text}")
     full, _, why = started(f"exec {{run}} {OPTIONS} {{ask}} >/dev/full")
-    must(full == 20 and "The output stops here" in why, f"status {full}: {why}")
+    require(full == 20 and "The output stops here" in why, f"status {full}: {why}")
     return f"stdout closed: status {closed}; /dev/full: status {full}"
 
 
-class Running:
+class StressedTracer:
     """A tracer under stress, with its figures."""
 
     def __init__(self, directory: Path) -> None:
         ports = (traffic.NODEPORT_HTTP, traffic.NODEPORT_UDP, stress.PASSING, stress.HOSTILE)
         self.tracer = Tracer(directory, "stressed", ports=ports)
-        must(self.tracer.started(), self.tracer.said())
+        require(self.tracer.started(), self.tracer.said())
         self.pid = int((directory / "stressed.ready").read_text())
-        self._out, self._lost, self._told = (directory / "stressed.out").open("rb"), 0, dict.fromkeys(ports, 0)
+        self._out, self._lost, self._reported = (directory / "stressed.out").open("rb"), 0, dict.fromkeys(ports, 0)
         self.before = self.files
 
-    def told(self, port: int) -> int:
-        """Packets of a port so far."""
+    def reported(self, port: int) -> int:
+        """Number of packets of a port so far."""
         self._read()
-        return self._told[port]
+        return self._reported[port]
 
     @property
     def lost(self) -> int:
@@ -117,7 +120,7 @@ class Running:
         return self._lost
 
     def _read(self) -> None:
-        """Counts the lines that are new: their text, for there are too many to parse each time."""
+        """Counts new lines by regular expressions: they are too many to be parsed."""
         at = self._out.tell()
         for line in self._out:
             if not line.endswith(b"\n"):
@@ -127,12 +130,12 @@ class Running:
             if _LOST.match(line):
                 self._lost += int(json.loads(line)["count"])
             elif _PACKET.match(line):
-                for port in {int(number) for number in _PORT.findall(line)} & self._told.keys():
-                    self._told[port] += 1
+                for port in {int(number) for number in _PORT.findall(line)} & self._reported.keys():
+                    self._reported[port] += 1
 
     @property
     def memory(self) -> int:
-        """MB at most so far."""
+        """Peak memory so far, MB."""
         return int(re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text())[0]) >> 10
 
     @property
@@ -140,88 +143,88 @@ class Running:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def figures(self) -> str:
-        must(self.tracer.process.poll() is None, f"it has ended: {self.tracer.said()}")
-        must(self.memory < MEMORY_MB, f"{self.memory} MB")
+        require(self.tracer.process.poll() is None, f"it has ended: {self.tracer.said()}")
+        require(self.memory < MEMORY_MB, f"{self.memory} MB")
         return f"{self.lost} lost, {self.memory} MB at most, {self.files} files open ({self.before} before)"
 
     def end(self) -> tuple[int, dict[str, Any]]:
-        """Its exit status, once it was asked to end, and its last line."""
+        """Ends it with SIGINT; returns its exit status and its last line."""
         self.tracer.signal(signal.SIGINT)
         status = self.tracer.process.wait(END_SECONDS)
         with open(self._out.name, "rb") as out:
             out.seek(max(0, out.seek(0, os.SEEK_END) - LAST_BYTES))
             return status, json.loads(out.read().splitlines()[-1])
 
-    def calm(self, port: int, fewest: int) -> int:
-        """Packets of a port that were told, once nothing more comes."""
-        until, told, last = time.monotonic() + PATIENCE, -1, 0
-        while time.monotonic() < until and (last != told or last < fewest):
-            last = told
+    def settled(self, port: int, fewest: int) -> int:
+        """Number of reported packets of a port, once their number no longer grows."""
+        until, reported, last = time.monotonic() + PATIENCE, -1, 0
+        while time.monotonic() < until and (last != reported or last < fewest):
+            last = reported
             time.sleep(3)
-            told = self.told(port)
-        return told
+            reported = self.reported(port)
+        return reported
 
 
-def namespaces(running: Running, options: argparse.Namespace) -> str:
+def namespaces(running: StressedTracer, options: argparse.Namespace) -> str:
     began = time.monotonic()
     sent = stress.passing_namespaces(options.namespaces)
-    seconds, told = time.monotonic() - began, running.calm(stress.PASSING, sent)
-    must(told + running.lost >= sent, f"{told} told, {running.lost} lost of {sent}")
-    must(running.files <= running.before + 8, f"{running.files} files open, {running.before} before: namespaces are held")
-    return f"{options.namespaces} namespaces in {seconds:.0f} s, {told} of {sent} packets told, {running.figures()}"
+    seconds, reported = time.monotonic() - began, running.settled(stress.PASSING, sent)
+    require(reported + running.lost >= sent, f"{reported} reported, {running.lost} lost of {sent}")
+    require(running.files <= running.before + 8, f"{running.files} files open, {running.before} before: namespaces stay open")
+    return f"{options.namespaces} namespaces in {seconds:.0f} s, {reported} of {sent} packets reported, {running.figures()}"
 
 
-def connections(running: Running, options: argparse.Namespace) -> str:
+def connections(running: StressedTracer, options: argparse.Namespace) -> str:
     made, seconds = stress.tcp_connections(options.seconds)
-    told = running.calm(traffic.NODEPORT_HTTP, made)
+    reported = running.settled(traffic.NODEPORT_HTTP, made)
     flows, took = stress.udp_flows(options.seconds)
-    of_flows = running.calm(traffic.NODEPORT_UDP, flows)
-    must(told + running.lost >= made, f"{made} TCP connections, {told} packets told, {running.lost} lost")
-    must(of_flows + running.lost >= flows, f"{flows} UDP flows, {of_flows} packets told, {running.lost} lost")
-    tcp = f"{made / seconds:.0f} TCP connections a second for {seconds:.0f} s, {told} of their packets told"
-    udp = f"{flows / took:.0f} UDP flows a second for {took:.0f} s, {of_flows} packets told"
+    of_flows = running.settled(traffic.NODEPORT_UDP, flows)
+    require(reported + running.lost >= made, f"{made} TCP connections, {reported} packets reported, {running.lost} lost")
+    require(of_flows + running.lost >= flows, f"{flows} UDP flows, {of_flows} packets reported, {running.lost} lost")
+    tcp = f"{made / seconds:.0f} TCP connections a second for {seconds:.0f} s, {reported} of their packets reported"
+    udp = f"{flows / took:.0f} UDP flows a second for {took:.0f} s, {of_flows} packets reported"
     return f"{tcp}; {udp}; {running.figures()}"
 
 
-def hostile_rules(running: Running, options: argparse.Namespace) -> str:
+def hostile_rules(running: StressedTracer, options: argparse.Namespace) -> str:
     began, lost = time.monotonic(), running.lost
     stress.fan_out(10)
     for _ in range(20):
         stress.ask_hostile()
-    told = running.calm(stress.HOSTILE, 20)
-    said = f"fan-out of 1,024 ways: {told} packets told, {running.lost - lost} more lost"
+    reported = running.settled(stress.HOSTILE, 20)
+    text = f"fan-out of 1,024 paths: {reported} packets reported, {running.lost - lost} more lost"
     stress.huge_set(options.elements)
     stress.ask_hostile()
-    later = running.calm(stress.HOSTILE, told + 1)
-    must(later > told, "nothing is told beside a huge set")
+    later = running.settled(stress.HOSTILE, reported + 1)
+    require(later > reported, "no packet is reported after a huge set was added")
     if options.elements > nfnetlink.MOST:
-        said_so = running.tracer.said().count("their verdict maps have more than")
-        must(said_so == 1, f"said {said_so} times that the rules are not read")
-    said += f"; a set and a map of {options.elements} elements: {later - told} told"
-    return f"{said}; {time.monotonic() - began:.0f} s, {running.figures()}"
+        notes = running.tracer.said().count("their verdict maps have more than")
+        require(notes == 1, f"{notes} messages that the rules are not read, not one")
+    text += f"; a set and a map of {options.elements} elements: {later - reported} reported"
+    return f"{text}; {time.monotonic() - began:.0f} s, {running.figures()}"
 
 
-def ends(running: Running, options: argparse.Namespace) -> str:
+def ends(running: StressedTracer, options: argparse.Namespace) -> str:
     began = time.monotonic()
     status, last = running.end()
-    took, said = time.monotonic() - began, running.tracer.said()
-    must(status == 0 and last["type"] == "summary", f"status {status}: {said}")
-    must("Traceback" not in said, said)
-    return f"{took:.0f} s, {last['packets']} packets, {last['lost']} lost; stderr: {len(said.splitlines())} lines"
+    took, text = time.monotonic() - began, running.tracer.said()
+    require(status == 0 and last["type"] == "summary", f"status {status}: {text}")
+    require("Traceback" not in text, text)
+    return f"{took:.0f} s, {last['packets']} packets, {last['lost']} lost; stderr: {len(text.splitlines())} lines"
 
 
-STARTS: tuple[Callable[[], str], ...] = (nobody_hears, nowhere_to_write, few_descriptors, memlock_without_rights)
-RUNS: tuple[Callable[[Running, argparse.Namespace], str], ...] = (namespaces, connections, hostile_rules, ends)
+STARTS: tuple[Callable[[], str], ...] = (unwritable_output, nowhere_to_write, few_descriptors, memlock_without_rights)
+RUNS: tuple[Callable[[StressedTracer, argparse.Namespace], str], ...] = (namespaces, connections, hostile_rules, ends)
 
 
-def tried(name: str, case: Callable[[], str]) -> bool:
+def run_case(name: str, case: Callable[[], str]) -> bool:
     began = time.monotonic()
     try:
-        said, good = case(), True
+        text, passed = case(), True
     except (Failed, subprocess.SubprocessError, OSError, KeyError, IndexError) as e:
-        said, good = f"FAILED: {type(e).__name__} {e}", False
-    print(f"{time.monotonic() - began:5.0f} s  {name}: {said}", flush=True)
-    return good
+        text, passed = f"FAILED: {type(e).__name__} {e}", False
+    print(f"{time.monotonic() - began:5.0f} s  {name}: {text}", flush=True)
+    return passed
 
 
 def main() -> int:
@@ -231,18 +234,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="of connections")
     parser.add_argument("--elements", type=int, default=1_000_000)
     options = parser.parse_args()
-    wanted = [name for name in options.only.split(",") if name]
+    selected = [name for name in options.only.split(",") if name]
     outcomes = []
     modules.load(modules.RANDOM_RULES + " nf_tables nft_ct")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory, scene.scene():
         for case in STARTS:
-            if not wanted or case.__name__ in wanted:
-                outcomes.append(tried(case.__name__, case))
-        runs = [case for case in RUNS if not wanted or case.__name__ in wanted]
+            if not selected or case.__name__ in selected:
+                outcomes.append(run_case(case.__name__, case))
+        runs = [case for case in RUNS if not selected or case.__name__ in selected]
         if runs:
-            running = Running(Path(directory))
+            running = StressedTracer(Path(directory))
             for each in runs:
-                outcomes.append(tried(each.__name__, lambda each=each: each(running, options)))  # type: ignore[misc]
+                outcomes.append(run_case(each.__name__, lambda each=each: each(running, options)))  # type: ignore[misc]
             with suppress(OSError):
                 os.kill(running.pid, signal.SIGKILL)
     print(f"cases={len(outcomes)} failed={outcomes.count(False)}")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every cause of a SYN's end, made for real and told; in the lab, as root: `python3 tests/kernel/all_syns.py`.
+"""Makes every cause of a SYN's end for real and checks the reported cause; in the lab, as root:
+`python3 tests/kernel/all_syns.py`.
 
-The last line is causes=… syns=… explained=… differences=…: causes that were made and told, SYNs that were seen, those whose
-cause was the right one, and everything that does not agree: with what was made, with the kernel's counters, with tcpdump. The
-exit status is 0 when nothing differs.
+The last line is causes=… syns=… explained=… differences=…: causes that were made and reported, SYNs that were seen, SYNs with
+the right cause, and all differences: from what was made, from the kernel's counters, from tcpdump. The exit status is 0 when
+nothing differs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TRIES = 3
 
 
 def settled(watch: Watch, each: Scene) -> syn_runs.Result:
-    """A scene's result; made again where events were lost, for those prove nothing about what was not found."""
+    """A scene's result. A scene with lost events is repeated, because it proves nothing about what was not found."""
     for _ in range(TRIES):
         result = syn_runs.run(watch, each)
         if not result.open or not result.lost:
@@ -38,13 +39,15 @@ def settled(watch: Watch, each: Scene) -> syn_runs.Result:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--attach", default=os.environ.get("K8SNET_ATTACH", "auto"), choices=("auto", "kprobe"))
-    parser.add_argument("--only", default="", metavar="WORDS", help="scenes whose name has these words, separated by commas")
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="scenes with these words in their name, separated by commas"
+    )
     options = parser.parse_args()
     modules.load(modules.RANDOM_RULES)
     modules.load(modules.INCIDENTS)
     results = []
     with scene.scene(), ExitStack() as stack:
-        kernel = Kernel.running()  # as on a node: the modules that its rules need are there by then
+        kernel = Kernel.running()  # after the scene: the modules that its rules need are loaded, as on a node
         watch = Watch(kernel, stack.enter_context(Session(kernel, NOTHING, only=options.attach)))
         for each in SCENES:
             if any(words in each.name for words in options.only.split(",")):

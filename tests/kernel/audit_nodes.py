@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random nodes for the audit's truth: Services, policies, affinity, hostPorts, leftovers of another mode, any order.
+"""Random nodes to compare the audit with: Services, policies, affinity, hostPorts, leftovers of another mode, any order.
 
     client 192.168.56.1 -- eth0 192.168.56.10 | cni0 10.244.0.1 -- pods 10.244.0.11 ... 14
                                               | tun0 10.244.0.254 -- node-2 with pod 10.244.3.5
 
-node-2 sends back through the tunnel what is for 10.244.0.0/24, and nothing else, as a network between nodes does.
+node-2 sends only packets for 10.244.0.0/24 back through the tunnel, as a network between nodes does.
 """
 
 from __future__ import annotations
@@ -25,20 +25,29 @@ from incidents.proxy.table import KUBE, table
 
 NODE, CLIENT, FAR = "192.168.56.10", "192.168.56.1", "10.244.3.5"
 PODS = {"pod-a": "10.244.0.11", "pod-b": "10.244.0.12", "pod-c": "10.244.0.13", "pod-d": "10.244.0.14", "far": FAR}
-"""pod-c asks; pod-d has the hostPorts; the others are endpoints."""
+"""pod-c sends requests; pod-d has the hostPorts; the others are endpoints."""
 ADDRESSES = {address: name for name, address in PODS.items()}
 PORT, HOSTED = 8080, 9000
-"""Where the endpoints listen, and where a pod with a hostPort does."""
+"""Ports: of the endpoints, and of a pod with a hostPort."""
 NETWORK, MINE, OTHERS = "10.244.0.0/16", "10.244.0.0/24", "10.244.3.0/24"
 NODE_PORTS = (30100, 30200, 30300, 30400)
 Step = tuple[str, str]
-"""(program, text): "legacy", "nft" of iptables; "native", "ipset", "ipvs"."""
+"""(program, text). The program is "legacy" or "nft" (of iptables), "native", "ipset" or "ipvs"."""
 
 
 @dataclass
 class Plan:
-    """One node. mode: of kube-proxy; back: "legacy" or "nft", of its iptables rules. listens: ports that a process of the node
-    listens on. steps: what is written, in order. words: what is special about it.
+    """One node.
+
+    Attributes:
+        seed: Its number, from which all the rest is computed.
+        mode: kube-proxy's mode.
+        back: Back end of its iptables rules, "legacy" or "nft".
+        services: All Services.
+        host_ports: All hostPorts.
+        listens: Ports on which a process of the node listens.
+        steps: The texts to write, in order.
+        words: What is special about the node.
     """
 
     seed: int
@@ -55,7 +64,7 @@ class Plan:
         return f"node {self.seed}: {self.mode} ({self.back}), {', '.join(self.words) or 'plain'}"
 
     def objects(self) -> list[Object]:
-        """What the API has."""
+        """The objects of the API."""
         found = [objects.node("node-1", NODE, MINE), objects.node("node-2", "192.168.57.20", OTHERS)]
         for s in self.services:
             policy = {"externalTrafficPolicy": "Local"} if s.local else {}
@@ -69,14 +78,14 @@ class Plan:
 
 
 def plan(seed: int, with_ipvs: bool) -> Plan:
-    """The node of this number."""
+    """The random node of this number."""
     dice = random.Random(seed)
     mode = dice.choice(["iptables", "iptables", "nftables", *(["ipvs"] if with_ipvs else [])])
     back = dice.choice(["legacy", "nft"])
     made = Plan(seed, mode, back, _services(dice, mode))
     made.host_ports = _host_ports(dice, made.services)
     made.listens = tuple(p for p in NODE_PORTS if dice.random() < 0.2)
-    # Policy Local is for policies whose pods are taken for local nowhere.
+    # "none": kube-proxy does not know the pods' network, so no rule treats packets from it differently.
     pods = dice.choice(["", "none"]) if mode != "nftables" else ""
     post = _post(dice) if dice.random() < 0.5 else []
     stale = any(OTHERS in rule and "RETURN" in rule for rule in post)
@@ -90,7 +99,7 @@ def plan(seed: int, with_ipvs: bool) -> Plan:
         made.words.append(f"portmap in {beside}, jump {first}")
     steps += _leftovers(dice, made)
     dice.shuffle(steps)
-    # Rules ask for sets that must be there.
+    # Sets must exist before rules use them.
     made.steps = sorted(steps, key=lambda s: s[0] != "ipset")
     return made
 
@@ -115,7 +124,7 @@ def _host_ports(dice: random.Random, services: Sequence[Service]) -> tuple[HostP
 
 
 def _post(dice: random.Random) -> list[str]:
-    """flannel's rules of POSTROUTING, with or without a stale one for node-2's network."""
+    """flannel's rules in POSTROUTING, with or without a stale rule for node-2's network."""
     stale = [f"! -s {NETWORK} -d {OTHERS} -j RETURN"] if dice.random() < 0.6 else []
     return [*stale, f"-s {NETWORK} -d {NETWORK} -j RETURN", f"-s {NETWORK} ! -d 224.0.0.0/4 -j MASQUERADE",
             f"! -s {NETWORK} -d {MINE} -j RETURN", f"! -s {NETWORK} -d {NETWORK} -j MASQUERADE"]  # fmt: skip
@@ -134,7 +143,7 @@ def _kube(
     else:
         text = in_ipvs.rules(made.services, hosted, post, first, pods or "10.244.0.0/16")
     if post and dice.random() < 0.4:
-        # flannel's rules stand in front.
+        # flannel's rules come first.
         jump = next(line for line in text.splitlines() if line.startswith("-A POSTROUTING"))
         text = text.replace(f"{jump}\n", "", 1)
         last = [line for line in text.splitlines() if line.startswith("-A POSTROUTING")][-1]
@@ -155,7 +164,7 @@ def _portmap(host_ports: Sequence[HostPort], beside: str, first: str) -> Step:
 
 
 def _leftovers(dice: random.Random, made: Plan) -> list[Step]:
-    """What another mode, or another back end, has left: acting or not."""
+    """The leftovers of another mode or another back end, with or without effect."""
     kind = dice.choice(["", "", "mixed", "cleaned", "dead", "rejects", "policy"])
     other = {"legacy": "nft", "nft": "legacy"}[made.back]
     if kind:
@@ -187,7 +196,7 @@ def _leftovers(dice: random.Random, made: Plan) -> list[Step]:
 
 
 def put(made: Plan) -> None:
-    """Writes the rules of a node in this network namespace, in order. CalledProcessError."""
+    """Writes the rules of a node in this network namespace, in order. Raises OSError."""
     for program, text in made.steps:
         if program == "ipvs":
             virtual.put(text, [s.address for s in made.services])
@@ -206,7 +215,7 @@ _SPACES = ("client", *LOCAL, "far")
 
 
 def links() -> str:
-    """The node's links and addresses, for `ip -batch` in its namespace; the namespaces of the others are there."""
+    """The node's links and addresses, for `ip -batch` in its namespace. The other namespaces must exist."""
     lines = ["link set lo up", "link add eth0 type veth peer name eth0 netns client", f"addr add {NODE}/24 dev eth0",
              "link set eth0 up", f"route add default via {CLIENT}", "link add cni0 type bridge",
              "addr add 10.244.0.1/24 dev cni0",
@@ -219,7 +228,7 @@ def links() -> str:
 
 
 def ends() -> dict[str, str]:
-    """The same for each other namespace."""
+    """The links and addresses of each other namespace, for `ip -batch`."""
     up = "link set lo up\nlink set eth0 up\n"
     found = {"client": f"addr add {CLIENT}/24 dev eth0\n{up}route add default via {NODE}\n"}
     for pod in LOCAL:
@@ -237,7 +246,7 @@ SETTINGS = {
 
 
 def build() -> None:
-    """Makes the node in this network namespace, which is new."""
+    """Builds the node in this network namespace, which must be new."""
     for name, value in SETTINGS.items():
         path = Path("/proc/sys/net", name)
         if path.exists():
@@ -248,7 +257,7 @@ def build() -> None:
 
 
 def remove() -> None:
-    """Takes the links away, at once and not when the namespace goes."""
+    """Removes the links at once, before the namespace ends."""
     for name in ("eth0", "tun0", *(f"v{pod}" for pod in LOCAL)):
         subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random nodes on a real kernel, in throw-away namespaces: what `audit` calls certain and what `explain` calls the outcome,
-beside what real requests got. As root:
+"""Compares certain findings of `audit` and outcomes of `explain` with real requests, on random nodes in throw-away namespaces
+of a real kernel. As root:
 
     python3 tests/kernel/audit_truth.py --nodes 200
 
@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the first node; the others follow")
     parser.add_argument("--timeout", type=float, default=0.4, help="seconds that a request waits for an answer")
-    parser.add_argument("--beside", type=int, default=12, help="so many requests at a time")
+    parser.add_argument("--beside", type=int, default=12, help="number of requests at a time")
     parser.add_argument("--real", action="store_true", help="with rules of the real kube-proxy and the real portmap")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
@@ -53,7 +53,7 @@ def main() -> int:
         modules.load(modules.RANDOM_RULES)
         modules.load(modules.INCIDENTS)
         modules.load("br_netfilter nft_numgen nft_fib_ipv4 nft_masq nft_nat nft_reject_ipv4 veth")
-        # Namespaces of our own, also for their names: nothing of the machine is touched.
+        # Own namespaces, also for the names of namespaces: the machine itself is not changed.
         command = ["unshare", "--mount", "--net", "--propagation", "private", sys.executable, *sys.argv]
         return subprocess.run(command, env={**os.environ, INSIDE: "1"}, check=False).returncode
     return run(options)
@@ -64,12 +64,12 @@ def run(options: argparse.Namespace) -> int:
     Path("/run/netns").mkdir()
     _import_once()
     proc = _proc()
-    servers = _spaces()
+    servers = _start_servers()
     totals, certain = dict.fromkeys(("requests", "wrong", "undecided"), 0), Counter[str]()
     with_ipvs = Path("/proc/net/ip_vs").exists()
     try:
         for seed in range(options.seed, options.seed + options.nodes):
-            result = _one(seed, with_ipvs, options, proc)
+            result = _run_node(seed, with_ipvs, options, proc)
             for name in totals:
                 value = result[name]
                 totals[name] += len(value) if isinstance(value, list) else value
@@ -87,8 +87,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _import_once() -> None:
-    """Imports here what each node's process would import for itself: half of its processor time, and many seconds of an
-    emulated processor's."""
+    """Imports the modules that each node's process would otherwise import: half of its processor time, many seconds on an
+    emulated processor."""
     checks()
     finders()
     for name in ("pyroute2", "tracer.rules.ipset", "tracer.rules.ipvs.netlink", "tracer.kube.attribution"):
@@ -96,15 +96,15 @@ def _import_once() -> None:
 
 
 def _proc() -> Path:
-    """A directory like /proc in which process 1 is not the machine's: sockets are those of our own namespace."""
+    """A directory like /proc without the machine's process 1: sockets are read from our own namespace."""
     found = Path(tempfile.mkdtemp(dir="/run"))
     for name in ("self", "sys"):
         (found / name).symlink_to(f"/proc/{name}")
     return found
 
 
-def _spaces() -> list[Child[None]]:
-    """Namespaces that stay for all nodes, and who answers in them."""
+def _start_servers() -> list[Child[None]]:
+    """Makes the namespaces that all nodes use, and starts the servers in them."""
     found = []
     for name in ("client", *LOCAL, "far"):
         subprocess.run(["ip", "netns", "add", name], check=True)
@@ -126,7 +126,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _answer(socks: list[socket.socket], name: str) -> None:
-    """Says its name and whom it sees, to everybody."""
+    """Answers each connection with the name of the server and the address of the client."""
     with selectors.DefaultSelector() as selector:
         for sock in socks:
             selector.register(sock, selectors.EVENT_READ)
@@ -137,19 +137,19 @@ def _answer(socks: list[socket.socket], name: str) -> None:
                     taken.sendall(f"{name}\t{address}".encode())
 
 
-def _one(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) -> dict[str, Any]:
-    """What one node came to; in a process of its own, whose network namespace goes with it."""
+def _run_node(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) -> dict[str, Any]:
+    """The result of one node. It is built in a child process with its own network namespace, which ends with the process."""
     reading, writing = os.pipe()
     began = time.monotonic()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
         try:
-            told = _inside(seed, with_ipvs, options, proc)
+            result = _run_in_namespace(seed, with_ipvs, options, proc)
         except BaseException:
-            told = {"text": f"node {seed}", "requests": 0, "undecided": 0, "certain": [], "wrong": [traceback.format_exc()]}
+            result = {"text": f"node {seed}", "requests": 0, "undecided": 0, "certain": [], "wrong": [traceback.format_exc()]}
         with os.fdopen(writing, "w") as pipe:
-            json.dump(told, pipe)
+            json.dump(result, pipe)
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
@@ -160,7 +160,7 @@ def _one(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) ->
     return {**found, "seconds": time.monotonic() - began}
 
 
-def _inside(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) -> dict[str, Any]:
+def _run_in_namespace(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path) -> dict[str, Any]:
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
         raise OSError("a network namespace cannot be made")
     made, mode = real_plans.plan(seed, with_ipvs) if options.real else (audit_nodes.plan(seed, with_ipvs), None)
@@ -172,9 +172,9 @@ def _inside(seed: int, with_ipvs: bool, options: argparse.Namespace, proc: Path)
         threading.Thread(target=_answer, args=(socks, audit_claims.HERE), daemon=True).start()
         with real_plans.written(made, mode, proc) if mode else nullcontext():
             audit_nodes.put(made)
-            said = audit_claims.tell(made, audit_claims.state(made, proc))
-            seen = audit_claims.got(made, options.timeout, options.beside)
-            result = audit_claims.compare(made, seen, said)
+            claims = audit_claims.read_claims(made, audit_claims.state(made, proc))
+            seen = audit_claims.send_all(made, options.timeout, options.beside)
+            result = audit_claims.compare(made, seen, claims)
     finally:
         audit_nodes.remove()
         own.unlink(missing_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of captures share: requests to record, and the command that reads them back."""
+"""Shared code of the capture tests: the requests to record, and the command that reads captures back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kernel.test_command import ENVIRONMENT
 from tests.support import waiting
 from tracer.model.filter import Filter
 
-WANTED = Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY))
+FILTER = Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY))
 
 
 def ask(times: int = 1) -> None:
@@ -27,25 +27,26 @@ def ask(times: int = 1) -> None:
 
 
 def calmly() -> None:
-    """So that the tracer keeps up: in a flood its turns take minutes on an emulated machine, and nothing is written in one."""
+    """Sends requests slowly, so that the tracer keeps up. In a flood a batch takes minutes on an emulated machine, and nothing
+    is written meanwhile."""
     ask()
     time.sleep(0.5)
 
 
 def until(words: str, path: Path, meanwhile: Callable[[], object]) -> None:
-    """Does something again and again until the words are in the file. AssertionError when they never are."""
+    """Calls `meanwhile` repeatedly until the words are in the file. Raises AssertionError when they do not appear."""
 
-    def said() -> bool:
+    def is_printed() -> bool:
         if path.exists() and words in path.read_text():
             return True
         meanwhile()
         return False
 
-    waiting.until(said, lambda: f"not said: {words}")
+    waiting.until(is_printed, lambda: f"not printed: {words}")
 
 
 def read(*files: Path) -> subprocess.CompletedProcess[str]:
-    """The command on a capture: as nobody, and without a kernel to ask, for /sys is hidden from it."""
+    """Runs the command on captures: as user nobody, and without access to the kernel, because /sys is hidden."""
     for path in files:
         for own in (path, *path.parent.glob(f"{path.name}-journal")):
             own.chmod(0o644)
@@ -57,8 +58,8 @@ def read(*files: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*hidden, *command], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
 
 
-def same(made: Recorded) -> None:
-    """What is printed is what was printed, in each of both files."""
+def check_same_output(made: Recorded) -> None:
+    """Checks that reading the capture prints the same as the live run, on stdout and stderr."""
     assert {stat.S_IMODE(path.stat().st_mode) for path in made.files} == {0o600}
     done = read(*made.files)
     assert (done.returncode, done.stdout, done.stderr) == (0, made.text.read_text(), made.said.read_text())

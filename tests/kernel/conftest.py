@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel tests: they run as root inside a virtual machine (`make kernel-test`), on real packets.
+"""Fixtures of the kernel tests, which run as root inside a virtual machine (`make kernel-test`), on real packets.
 
-The BPF text is compiled once for all tests of a boot, for compiling takes half a minute under emulation; each test sets the
-filter it needs on the running probes. The scene, a node with kube-proxy's rules, is built once too.
+The BPF text is compiled once for all tests of a boot, because compiling takes half a minute under emulation; each test sets
+the filter it needs on the running probes. The scene, a node with kube-proxy's rules, is built once, too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def node() -> Iterator[None]:
 
 @pytest.fixture(scope="session", params=os.environ.get("K8SNET_ATTACH", "auto").split(","))
 def watch(node: None, request: pytest.FixtureRequest) -> Iterator[Watch]:
-    """The probes, attached for all tests; K8SNET_ATTACH=auto,kprobe runs every test once each way."""
+    """The probes, attached for all tests; K8SNET_ATTACH=auto,kprobe runs every test with each way of attaching."""
     kernel = Kernel.running()
     with Session(kernel, NOTHING, only=request.param) as session:
         missing = [r.probe.name for r in session.refused if "is not loaded" not in r.why]
@@ -49,14 +49,14 @@ def watch(node: None, request: pytest.FixtureRequest) -> Iterator[Watch]:
 
 @pytest.fixture
 def recorder(watch: Watch, tmp_path: Path) -> Recorder:
-    """Records what they see."""
+    """Records what the probes see."""
     return Recorder(watch.kernel, watch.session, tmp_path)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Tries a failed test again if events were lost in it: a kretprobe can be missed on a slow machine, and what was lost
-    proves nothing about what was found. A test that fails with nothing lost has failed."""
+    """Repeats a failed test in which events were lost: on a slow machine a kretprobe can be missed, and a lost event can be the
+    reason of the failure. A test that fails without losses has failed."""
     watch = pyfuncitem.funcargs.get("watch")
     if not isinstance(watch, Watch):
         return None
@@ -74,14 +74,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item, report: pytest.TestReport) -> None:
-    """Shows a failure, and what the test printed, when it happens: a machine that runs out of time has no summary."""
+    """Shows a failure and the test's output at once: a machine that runs out of time prints no summary."""
     reporter = node.config.pluginmanager.getplugin("terminalreporter")
     if reporter:
         reporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}\n{report.capstdout}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long is only gone through when it is asked for, THOROUGH=1, but for the part of the matrix in it."""
+    """Skips tests that take long unless THOROUGH=1 is set; those of the matrix always run."""
     if not os.environ.get("K8SNET_THOROUGH"):
         for item in items:
             if item.get_closest_marker("thorough") and not item.get_closest_marker("matrix"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults that are made beside a running tracer."""
+"""Makes faults while a tracer runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scenes.netns import entered
 from tests.kernel.tracers import Tracer
 
 LATER, DOOMED = 9124, 9125
-"""Ports: one whose rule asks a match that is loaded while packets are traced; one of a namespace that is soon gone."""
+"""Ports: of a rule with a match that is loaded while packets are traced; of a namespace that is removed."""
 STRING = f"INPUT -p tcp --dport {LATER} -m string --string nothing --algo bm -j DROP".split()
 DOOMED_ADDRESS = "10.99.0.2"
 
@@ -27,7 +27,7 @@ def step_clock(seconds: int) -> None:
 
 @contextmanager
 def rule_of_a_new_module() -> Iterator[None]:
-    """A rule of legacy iptables with the match `string`, whose module is loaded with it."""
+    """Adds a rule of legacy iptables with the match `string`; the kernel then loads the match's module."""
     subprocess.run(["iptables-legacy", "-I", *STRING], check=True)
     try:
         yield
@@ -40,13 +40,13 @@ def loaded(module: str) -> bool:
 
 
 def unload(module: str) -> str:
-    """What rmmod said; "" when the module is gone."""
+    """Unloads a module; returns the message of rmmod, "" if the module was removed."""
     return subprocess.run(["rmmod", module], capture_output=True, text=True).stderr.strip()
 
 
 @contextmanager
 def doomed_namespace() -> Iterator[None]:
-    """A namespace behind a veth pair, gone when the block ends."""
+    """Makes a namespace behind a veth pair; it is removed when the block ends."""
     for command in (
         "ip netns add doomed",
         "ip link add doomed0 type veth peer name eth0 netns doomed", "ip addr add 10.99.0.1/24 dev doomed0",
@@ -61,7 +61,7 @@ def doomed_namespace() -> Iterator[None]:
 
 @contextmanager
 def asleep(tracer: Tracer) -> Iterator[None]:
-    """Its reader is stopped, as by a suspended terminal; the probes go on."""
+    """Stops the tracer's process, as a suspended terminal does; the probes continue."""
     tracer.signal(signal.SIGSTOP)
     try:
         yield
@@ -70,7 +70,7 @@ def asleep(tracer: Tracer) -> Iterator[None]:
 
 
 def flood(count: int) -> None:
-    """UDP from the client to the NodePort; nobody waits for answers."""
+    """Sends UDP from the client to the NodePort without waiting for answers."""
     with entered(topology.CLIENT), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _ in range(count):
             sock.sendto(b"x", (topology.NODE4, traffic.NODEPORT_UDP))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random rules, random packets, and the kernel's own trace to compare with; in the lab, as root:
+"""Compares rule traces of random packets through random rules with the kernel's own trace; in the lab, as root:
 
     python3 tests/kernel/ground_truth.py --backend legacy --packets 300
 
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--backend", default="legacy", help="a module of tests/kernel/truth")
     parser.add_argument("--packets", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--each", type=int, default=75, help="legacy: so many packets through one set of rules")
+    parser.add_argument("--each", type=int, default=75, help="legacy: number of packets through one set of rules")
     parser.add_argument("--fragments", action="store_true", help="legacy: the raw table sees fragments as they arrive")
     parser.add_argument("--attach", default="auto", choices=("auto", "kprobe"))
     options = parser.parse_args()

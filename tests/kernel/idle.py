@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything of a node that must be the same, byte for byte and with its counters, before, during and after a run.
+"""The state of a node that must be the same, byte for byte and with its counters, before, during and after a run.
 
-Only an idle node can be compared like this: no packet passes it. quiet() waits for that.
+Only an idle node, which no packet passes, can be compared like this. quiet() waits until the node is idle.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ State = dict[str, str]
 
 PROBES = ("kprobes", "ftrace", "BPF programs", "BPF maps", "BPF links", "BTF", "module users", "static key", "next inode",
           "processes", "namespaces that processes are in")  # fmt: skip
-"""What a run has more while it lasts. On Linux 7.2 lsns lists the namespace of the trace switch (tracer/rules/nftables/
-trace_key.py), to which only a descriptor of the tracer leads; on older kernels it does not."""
+"""Parts of the state that change while a run lasts. On Linux 7.2 lsns lists the namespace of the trace switch
+(tracer/rules/nftables/trace_key.py), to which only a descriptor of the tracer leads; on older kernels it does not."""
 
 QUIET_SECONDS, PATIENCE = 2.0, 180.0
 SETTLE_SECONDS = 30.0
@@ -32,10 +32,10 @@ VOLATILE = re.compile(
     r"|net\.netfilter\.nf_conntrack_(expect_)?count) = .*\n",
     re.M,
 )
-"""sysctls that move on a node that nobody touches: figures of the moment, not settings."""
+"""sysctls that change on an idle node: current figures, not settings."""
 FILES = ("/tmp", "/run", "/var/tmp", "/dev/shm", "/etc", "/root", "/home", "/sys/fs/bpf", "/sys/kernel/tracing/instances")
 LAB = "/run/lab"
-"""Where the machine that this runs in keeps its own files."""
+"""Directory of the virtual machine's own files."""
 NETS = (
     "dev",
     "snmp",
@@ -60,20 +60,20 @@ RULES = {
     "addresses": ("ip", "-o", "addr"),
     "rules of routing": ("ip", "rule"),
 }
-"""What the node's own namespace is asked, with all counters."""
+"""Commands that print the rules and tables of the node's own namespace, with all counters."""
 _REMAINING = re.compile(r"(^\S+ +\d+ \S+ +\d+) \d+ ", re.M)
-"""The seconds that a connection still has in conntrack's table."""
+"""The remaining seconds of a connection in conntrack's table."""
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
 _NEXT_ID = {"BPF programs": 11, "BPF maps": 12, "BTF": 23, "BPF links": 31}
-"""Commands of bpf(2): the next number of a kind."""
+"""Commands of bpf(2) that return the next id of a kind."""
 _ADDRESSES: dict[str, int] = {}
-"""Of static keys, by name: finding one takes seconds in an emulator."""
+"""Addresses of static keys, by name: finding one takes seconds in an emulator."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def state(rules: bool = True) -> State:
-    """The node as it is now. rules: its rules, too, and what else takes a process to be asked for."""
-    found = {"modules": "", **_modules()}  # before anything is run that may load one
+    """The node's state now. rules: with the rules, and all else that needs a process to be read."""
+    found = {"modules": "", **_modules()}  # before any command that may load a module
     found |= {name: _ids(command) for name, command in _NEXT_ID.items()}
     found |= {
         "kprobes": _read("/sys/kernel/tracing/kprobe_events") + _read("/sys/kernel/debug/kprobes/list"),
@@ -89,7 +89,7 @@ def state(rules: bool = True) -> State:
     }
     for name in (None, *found["namespaces"].split()):
         with entered(name):
-            space = _namespace() | (_asked(RULES) if rules and not name else {})
+            space = _namespace() | (_output(RULES) if rules and not name else {})
             found |= {f"{name or 'node'}: {what}": text for what, text in space.items()}
     if rules:
         found["next inode"] = _run("unshare", "-n", "readlink", "/proc/self/ns/net")
@@ -98,11 +98,11 @@ def state(rules: bool = True) -> State:
 
 
 def _namespace() -> State:
-    """What is asked of each namespace."""
+    """The state of one namespace that is read without a process."""
     return {name: _read(f"/proc/thread-self/net/{name}") for name in NETS} | {"sysctls": _sysctls("-a", "--pattern", "^net")}
 
 
-def _asked(commands: Mapping[str, tuple[str, ...]]) -> State:
+def _output(commands: Mapping[str, tuple[str, ...]]) -> State:
     found = {}
     for what, command in commands.items():
         lines = _run(*command).splitlines(keepends=True)
@@ -111,12 +111,12 @@ def _asked(commands: Mapping[str, tuple[str, ...]]) -> State:
 
 
 def quiet() -> State:
-    """The state, once it is the same twice in a row and no connection is in TIME_WAIT, whose end is counted (TcpExt: TW): then
-    nothing happens on the node. AssertionError when it never is so."""
+    """The state of the idle node: it was the same twice in a row, and no connection is in TIME_WAIT. (The end of TIME_WAIT is
+    counted, TcpExt: TW.) Raises AssertionError when the node does not become idle."""
     before, until = state(), time.monotonic() + PATIENCE
     while True:
         time.sleep(QUIET_SECONDS)
-        waiting, now = _in_time_wait(), state()  # in this order: one that ends in between is in the state
+        waiting, now = _in_time_wait(), state()  # in this order: if one ends in between, its end is in the state
         if now == before and not waiting:
             return now
         why = f"{waiting} connections in TIME_WAIT\n{differences(before, now)}"
@@ -125,7 +125,7 @@ def quiet() -> State:
 
 
 def _in_time_wait() -> int:
-    """Connections of all namespaces that have ended and wait."""
+    """Number of connections in TIME_WAIT, in all namespaces."""
     waiting = 0
     for name in (None, *(sorted(path.name for path in RUN_DIR.iterdir()) if RUN_DIR.is_dir() else ())):
         with entered(name):
@@ -133,24 +133,24 @@ def _in_time_wait() -> int:
     return waiting
 
 
-def settled(before: State, but: tuple[str, ...] = ()) -> State:
-    """The state now; a moment is allowed for what the kernel frees by itself after a process has ended, and for a tool that the
-    tracer runs just then. but: what may differ."""
+def settled(before: State, ignored: tuple[str, ...] = ()) -> State:
+    """The state, as soon as it equals `before`, or after SETTLE_SECONDS: the kernel frees some objects after a process has
+    ended, and the tracer may just run a tool. ignored: parts that may differ."""
     until = time.monotonic() + SETTLE_SECONDS
-    while differences(before, now := state(), but) and time.monotonic() < until:
+    while differences(before, now := state(), ignored) and time.monotonic() < until:
         time.sleep(0.5)
     return now
 
 
-def differences(before: Mapping[str, str], now: Mapping[str, str], but: tuple[str, ...] = ()) -> str:
-    """What is not the same, a line each: "- " was there, "+ " is there now. but: what may differ."""
+def differences(before: Mapping[str, str], now: Mapping[str, str], ignored: tuple[str, ...] = ()) -> str:
+    """The differences, one line each: "- " was there before, "+ " is there now. ignored: parts that may differ."""
     out = []
-    for what in sorted({*before, *now}.difference(but)):
+    for what in sorted({*before, *now}.difference(ignored)):
         old, new = before.get(what, "").splitlines(), now.get(what, "").splitlines()
         gone, come = set(old) - set(new), set(new) - set(old)
         out += [f"{what}: - {line}" for line in old if line in gone] + [f"{what}: + {line}" for line in new if line in come]
         if old != new and not gone and not come:
-            out.append(f"{what}: other order or count")
+            out.append(f"{what}: different order or count")
     return "\n".join(out)
 
 
@@ -170,13 +170,13 @@ def _run(*command: str) -> str:
 
 
 def _modules() -> State:
-    """Names; and, apart, their users: a probe in a module holds it."""
+    """The modules' names and, separately, their users: a probe in a module is a user of it."""
     lines = sorted(line.split() for line in _read("/proc/modules").splitlines())
     return {"modules": "\n".join(line[0] for line in lines), "module users": "\n".join(" ".join(line[:4]) for line in lines)}
 
 
 def _ids(command: int) -> str:
-    """The numbers of all BPF objects of a kind."""
+    """The ids of all BPF objects of a kind."""
     found, attr = [], (ctypes.c_uint32 * 32)()
     number = _SYS_BPF[os.uname().machine]
     while _libc.syscall(number, command, ctypes.byref(attr), 12) == 0:
@@ -186,7 +186,7 @@ def _ids(command: int) -> str:
 
 
 def _static_key(name: str) -> str:
-    """Whether code behind a static key is switched on: the count in the key itself, by way of /proc/kcore."""
+    """Whether the code behind a static key is on: the count in the key, read from /proc/kcore."""
     if name not in _ADDRESSES:
         found = re.search(rf"^(\w+) \w {name}\b", _read("/proc/kallsyms"), re.M)
         if not found:
@@ -206,7 +206,7 @@ def _static_key(name: str) -> str:
 
 
 def _files() -> Iterator[str]:
-    """Each file of FILES with its size, and when it was changed."""
+    """Each file below FILES with its mode, size and time of change."""
     for top in FILES:
         for directory, directories, files in os.walk(top):
             directories[:] = sorted(name for name in directories if f"{directory}/{name}" != LAB)
@@ -218,7 +218,7 @@ def _files() -> Iterator[str]:
 
 
 def _processes() -> Iterator[str]:
-    """Programs that run, but for those of the kernel's own and the one that asks."""
+    """Running programs, without kernel threads, this process and its parent."""
     own = {os.getpid(), os.getppid()}
     for pid in sorted((int(p) for p in os.listdir("/proc") if p.isdigit()), key=int):
         with suppress(OSError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One state of one incident, or a variation, built, traced and explained as a run of the tracer would: what was found."""
+"""Builds one state of an incident, or a variation, traces and explains it as the tracer does, and collects the findings."""
 
 from __future__ import annotations
 
@@ -33,8 +33,16 @@ from tracer.rules.backends import nft_loaded
 
 @dataclass
 class Result:
-    """finding: the name that it should have; expected: how many there should be. title: what was built. words: what the causes
-    must have in them, each one in some cause. said: what the client asked, and what came of it.
+    """The result of one state.
+
+    Attributes:
+        finding: Name of the expected finding.
+        title: What was built.
+        expected: Expected number of findings.
+        words: Words that must occur in the causes, each in at least one.
+        findings: All findings.
+        packets: All packets.
+        said: Requests of the client with their results.
     """
 
     finding: str
@@ -53,7 +61,7 @@ class Result:
 
     @property
     def false(self) -> int:
-        """Those that should not be there, also if they are not certain."""
+        """Number of findings that are not expected, also of those that are not certain."""
         others = sum(f.name != self.finding or not f.certain for f in self.findings)
         return others + max(0, self.right - self.expected)
 
@@ -62,20 +70,20 @@ class Result:
         lines = [f"{self.title}: {self.right} of {self.expected} found, {self.false} false"]
         lines += [f"    {f.name}{'' if f.certain else ' (perhaps)'}: {f.cause}" for f in self.findings]
         if (self.right, self.false) != (self.expected, 0):
-            lines += [f"    asked: {asked}: {answer}" for asked, answer in self.said]
-            lines += [f"    {line}" for packet in self.packets for line in _way(packet)]
+            lines += [f"    asked: {request}: {answer}" for request, answer in self.said]
+            lines += [f"    {line}" for packet in self.packets for line in _packet_lines(packet)]
         return "\n".join(lines)
 
 
-def _way(packet: Packet) -> list[str]:
-    """A packet and its decisive hops, for whoever asks why nothing was found."""
+def _packet_lines(packet: Packet) -> list[str]:
+    """A packet and its decisive hops, to see why nothing was found."""
     hops = [h for h in packet.hops if h.decisive or (h.rule_trace and h.rule_trace.undecided)]
-    told = [(h.hook, h.table, h.verdict, h.rule_trace and h.rule_trace.undecided, h.owner and h.owner.text) for h in hops]
-    return [f"{packet.tcp_flags} {packet.endpoints.dst}:{packet.endpoints.dport} {packet.verdict}", *map(str, told)]
+    rows = [(h.hook, h.table, h.verdict, h.rule_trace and h.rule_trace.undecided, h.owner and h.owner.text) for h in hops]
+    return [f"{packet.tcp_flags} {packet.endpoints.dst}:{packet.endpoints.dport} {packet.verdict}", *map(str, rows)]
 
 
 def known(objects: list[Object]) -> ClusterView:
-    """What the tracer knows of these objects, on this node."""
+    """The tracer's view of these objects, on this node."""
     store = ObjectStore()
     store.load(objects)
     local = addresses.local_addresses()
@@ -84,37 +92,37 @@ def known(objects: list[Object]) -> ClusterView:
 
 
 def run(watch: Watch, incident: incidents.Incident, state: str, backend: Backend = "legacy") -> Result:
-    """Builds the state, makes its traffic under the tracer, and leaves it up."""
+    """Builds the state, makes its traffic while the tracer runs, and leaves the state up."""
     result = Result(incident.finding, f"{incident.number} {state} ({backend})", incident.states[state])
     objects = incident.up(state, backend)
-    return _watched(watch, result, objects, incident.ports, backend, lambda: incident.traffic(state))
+    return _trace(watch, result, objects, incident.ports, backend, lambda: incident.traffic(state))
 
 
 def vary(watch: Watch, variation: Variation) -> Result:
-    """The same of a variation of an incident."""
+    """The same for a variation of an incident."""
     words = tuple(s.label for s in variation.services) if variation.incident in (1, 4, 5) and variation.expected else ()
     result = Result(variation.finding, variation.text, variation.expected, words)
     objects = varied.up(variation)
-    return _watched(watch, result, objects, variation.ports, variation.backend, lambda: varied.traffic(variation))
+    return _trace(watch, result, objects, variation.ports, variation.backend, lambda: varied.traffic(variation))
 
 
 def situate(watch: Watch, situation: Situation) -> tuple[Result, Result]:
-    """What its packets show, and what the audit finds beside them."""
+    """The findings of its packets, and the findings of the audit."""
     objects = situation.up()
     packets = Result(situation.packets, situation.text, int(bool(situation.packets)))
-    _watched(watch, packets, objects, situation.ports, situation.backend, situation.traffic, nft=True)
-    told = audit(NodeState(FindingContext(known(objects)), inventory.read(nft_loaded())))
-    said = Result(situation.audit, f"{situation.text}, audited", int(bool(situation.audit)), said=packets.said)
-    said.findings = [f for f in told if f.certain or f.name not in situation.perhaps]
+    _trace(watch, packets, objects, situation.ports, situation.backend, situation.traffic, nft=True)
+    findings = audit(NodeState(FindingContext(known(objects)), inventory.read(nft_loaded())))
+    audited = Result(situation.audit, f"{situation.text}, audited", int(bool(situation.audit)), said=packets.said)
+    audited.findings = [f for f in findings if f.certain or f.name not in situation.perhaps]
     if situation.by_answer:
         winner = "pod" if any(situation.taker in answer for _, answer in packets.said) else "Service"
         packets.expected = int(winner == "pod")
-        # Where the audit names a winner it must be the one that answered.
-        said.words = (f"the {winner} gets every request",) if any("gets every request" in f.cause for f in told) else ()
-    return packets, said
+        # If the audit names a winner, it must be the one that answered.
+        audited.words = (f"the {winner} gets every request",) if any("gets every request" in f.cause for f in findings) else ()
+    return packets, audited
 
 
-def _watched(
+def _trace(
     watch: Watch,
     result: Result,
     objects: list[Object],
@@ -123,12 +131,12 @@ def _watched(
     traffic: Callable[[], incidents.Said],
     nft: bool = False,
 ) -> Result:
-    of = known(objects)
+    view = known(objects)
     with watch(Filter(ports=ports), nft=nft or backend in ("nft", "native")) as seen:
         result.said = traffic()
-    findings, syns = Findings(FindingContext(of)), HandshakeAnalyzer()
+    findings, syns = Findings(FindingContext(view)), HandshakeAnalyzer()
     for packet in seen.packets:
-        attribute(packet, of)
+        attribute(packet, view)
         findings.look(packet)
         syns.feed(packet)
     for verdict in syns.flush():

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the tracer as a user does and kills it at a point of its start: SIGKILL, by itself, so that the point is hit for sure.
+"""Starts the tracer as a user does and lets it kill itself (SIGKILL) at a point of its start, so that no point is missed.
 
     python3 tests/kernel/kill_points.py EARLY OPTIONS     (as root, in a machine of the lab)
 
 EARLY is a point before the BPF text has been compiled, or "-". The other points are lines on stdin. The text is compiled once:
-where that is done this process stays, and each line makes a copy of it that goes on with the start to the point of that name.
-stdout says what came of each, a line of JSON.
+this process then waits, and for each line a copy of it continues the start up to the point of that name. stdout reports the
+result of each point, a line of JSON.
 
-The product has no hook for this: functions are wrapped from outside.
+The tracer has no hook for this: its functions are wrapped from outside.
 """
 
 from __future__ import annotations
@@ -27,19 +27,25 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 NOT_REACHED = 99
-"""Exit status of a copy that was ready, or had ended, without its point."""
+"""Exit status of a copy that was ready, or had ended, without reaching its point."""
 FEW = 16
-"""One function of so many, at points that need few."""
+"""One of this many functions is watched at points marked `few`."""
 IN_COMPILER = 1.0
-"""Seconds after which the compiler is at work: it needs many times as long."""
+"""Seconds after which the compiler is at work; compiling takes many times as long."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A call that is a point. entered: the copy dies when it begins, not when it has returned. way: of one way of attaching.
+    """A function call at which the copy dies.
 
-    live: the copy does not die, it goes on and waits to be killed from outside. nth: of these calls. few: of the functions of
-    matches and targets, whose attaching takes longest, only a few are watched: points before and after have them all.
+    Attributes:
+        module: Module of the function.
+        function: Function or method.
+        entered: Die when the call begins, not when it has returned.
+        way: Count only calls for this way of attaching; "" = all calls.
+        live: Do not die, but continue until killed from outside.
+        nth: Number of the call, from 1.
+        few: Watch only one in FEW functions of matches and targets, because attaching them takes longest.
     """
 
     module: str
@@ -74,14 +80,14 @@ POINTS = {
     "detaching": Point("bcc", "BPF.detach_raw_tracepoint", few=True),
     "detached": Point("bcc", "BPF.cleanup"),
 }
-"""In the order of a run. What comes before, "BTF read" and "compiling", is killed in a process of its own."""
+"""In the order of a run. The points before, "BTF read" and "compiling", are in EARLY; each has a process of its own."""
 EARLY = {
     "BTF read": Point("tracer.kernel.session", "Kernel.running"),
     "compiling": Point("tracer.kernel.bcc_program", "compiled"),
 }
 
 
-def say(**words: object) -> None:
+def report(**words: object) -> None:
     os.write(3, (json.dumps(words) + "\n").encode())
 
 
@@ -91,7 +97,7 @@ def die() -> NoReturn:
 
 
 def arm(point: Point) -> None:
-    """From here on this process dies at the point."""
+    """Lets this process die at the point."""
     owner: Any = import_module(point.module)
     *classes, name = point.function.split(".")
     for part in classes:
@@ -104,7 +110,7 @@ def arm(point: Point) -> None:
             return
         if not point.live:
             die()
-        say(at=os.getpid())
+        report(at=os.getpid())
 
     def call(*arguments: Any, **options: Any) -> Any:
         if point.entered:
@@ -117,23 +123,23 @@ def arm(point: Point) -> None:
     setattr(owner, name, call)
 
 
-class Forge:
-    """Stays where the BPF text has been compiled, and lets copies of this process go on from there."""
+class ForkServer:
+    """Replaces `compiled`: waits after the BPF text has been compiled, and lets forked copies of this process continue."""
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
         self._compiled = compiled
 
     def __call__(self, *arguments: Any) -> Any:
-        made = self._compiled(*arguments)
-        say(compiled=True)
+        program_text = self._compiled(*arguments)
+        report(compiled=True)
         for line in sys.stdin:
             name = line.strip()
             if pid := os.fork():
                 _, status = os.waitpid(pid, 0)
-                say(point=name, status=os.waitstatus_to_exitcode(status))
+                report(point=name, status=os.waitstatus_to_exitcode(status))
                 continue
             self._go_on(name)
-            return made
+            return program_text
         die()
 
     def _go_on(self, name: str) -> None:
@@ -141,20 +147,20 @@ class Forge:
         for number in (0, 1):
             os.dup2(null, number)
         main: Any = import_module("tracer.commands.trace")
-        if POINTS[name].way:  # a way of attaching that this kernel, or these options, do not take
+        if POINTS[name].way:  # this kernel or these options may not use this way of attaching
             main.write_ready = lambda *_: os._exit(NOT_REACHED)
         if POINTS[name].few:
             program: Any = import_module("tracer.kernel.bcc_program")
             watch = program.Program.watch
             program.Program.watch = lambda self, rows: watch(self, rows[::FEW])
-        if POINTS[name].live:  # its --duration may be over before it has been compared
+        if POINTS[name].live:  # its --duration could end before the state is compared
             limits = main.Limits
             main.Limits = lambda count, _, drops_only: limits(count, 0, drops_only)
         arm(POINTS[name])
 
 
 def early(name: str) -> None:
-    """Dies before anything is compiled, or within the compiler."""
+    """Dies before anything is compiled, or inside the compiler."""
     if name != "compiling":
         return arm(EARLY[name])
     program: Any = import_module("tracer.kernel.bcc_program")
@@ -162,9 +168,9 @@ def early(name: str) -> None:
 
     def compiled(*arguments: Any) -> Any:
         threading.Timer(IN_COMPILER, die).start()
-        made = original(*arguments)
+        program_text = original(*arguments)
         os._exit(NOT_REACHED)
-        return made
+        return program_text
 
     program.compiled = compiled
     return None
@@ -180,7 +186,7 @@ def main(first: str, options: list[str]) -> None:
     if first in EARLY:
         early(first)
     else:
-        program.compiled = Forge(program.compiled)
+        program.compiled = ForkServer(program.compiled)
     with suppress(SystemExit):
         import_module("tracer.cli.main").main(options)
     os._exit(NOT_REACHED)

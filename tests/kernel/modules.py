@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel modules that rules of the tests need: probes are attached to what is there when they are."""
+"""The kernel modules that rules of the tests need. Load them first: probes are attached only to loaded functions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ RANDOM_RULES = """xt_TRACE nf_log_syslog nf_log_ipv4 nf_log_ipv6 xt_conntrack xt
     xt_NFQUEUE nfnetlink_queue xt_NFLOG nfnetlink_log xt_quota xt_iprange xt_connbytes xt_u32 xt_owner iptable_security
     ip6table_security iptable_raw iptable_mangle iptable_nat iptable_filter ip6table_raw ip6table_mangle ip6table_nat
     ip6table_filter"""
-"""What random rules may need."""
+"""Modules that random rules may need."""
 INCIDENTS = """nf_tables nft_compat nft_chain_nat xt_set ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport
     ip_set_hash_ipportip ip_set_bitmap_port ip_vs ip_vs_rr dummy
     nft_fwd_netdev nft_dup_netdev"""
-"""What the incidents' rules need."""
+"""Modules that the incidents' rules need."""
 
 
 def load(names: str) -> None:
-    """Loads those that this kernel has. names: with spaces between."""
+    """Loads the modules that this kernel has. names: separated by spaces."""
     for module in names.split():
         subprocess.run(["modprobe", "-q", module], check=False)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Incidents and the demonstration under each option that changes what is written: what was found, and what was printed.
+"""Runs incidents and the demonstration under each option that changes the output, and checks the findings and the output.
 
 In the kernel only a run's filter differs by option: by --port or by --service, with or without --drops-only. Each of these four
-is a side. A case is recorded once on each side, and all other options are those of reading it (tests/support/options_check.py).
+is a side. A case is recorded once on each side; all other options are applied when it is read (tests/support/options_check.py).
 """
 
 from __future__ import annotations
@@ -29,15 +29,21 @@ from tracer.render.json import JsonOutput
 from tracer.render.text import TextOutput
 
 BY_RULES = frozenset({"nodeport_host_process", "missing_masquerade", "no_local_endpoints", "hostport_takes_service"})
-"""Findings that a rule shows: with --no-rules there is none."""
+"""Findings that depend on a rule: --no-rules finds none of them."""
 NOWHERE = frozenset({"", "::", "0.0.0.0"})
 
 
 @dataclass(frozen=True)
 class Options:
-    """drops, no_rules, follow: --drops-only, --no-rules, --follow. words: --service, of every Service there is, in place of
-    --port. record: the command `record`, then -r. Whatever it is, text and JSON are both written, and the capture is read
-    again.
+    """Options of a run. Text and JSON are always written, and the capture is always read again.
+
+    Attributes:
+        name: Name of this set of options.
+        drops: --drops-only.
+        no_rules: --no-rules.
+        follow: --follow.
+        words: --service for every Service, in place of --port.
+        record: The command `record`, then -r.
     """
 
     name: str
@@ -58,12 +64,12 @@ SIDES = (
     Options("all", record=True), Options("drops", drops=True), Options("service", words=True, record=True),
     Options("drops-service", drops=True, words=True, record=True),
 )  # fmt: skip
-"""What is recorded of a case: one is explained meanwhile, the others are not."""
+"""The recordings of a case: one is explained live, the others are not."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is done under each option. finding: the name of what is to be found, "" = nothing but packets with this outcome."""
+    """What is run under each option. finding: name of the expected finding, "" = no finding, but packets with this outcome."""
 
     name: str
     ports: tuple[int, ...]
@@ -104,7 +110,7 @@ def _requests() -> None:
 
 @dataclass
 class Result:
-    """wrong: what should not be so, in words."""
+    """The result of one run. wrong: one sentence for each error."""
 
     case: str
     options: str
@@ -121,13 +127,13 @@ class Result:
 
 
 def run(recorder: Recorder, case: Case, options: Options) -> Result:
-    """Builds the case, makes its traffic under these options, and leaves it up."""
-    made = record(recorder, case, options, case.up())
+    """Builds the case, makes its traffic under these options, and leaves the case up."""
+    recorded = record(recorder, case, options, case.up())
     if options.record:
-        return read(made.files, case, options)
-    text, lines = made.text.read_text(), made.json.read_text()
-    result = checked(case, options, text, lines, made.summary)
-    result.wrong += differing(text, read(made.files, case, options).text)
+        return read(recorded.files, case, options)
+    text, lines = recorded.text.read_text(), recorded.json.read_text()
+    result = checked(case, options, text, lines, recorded.summary)
+    result.wrong += differing(text, read(recorded.files, case, options).text)
     return result
 
 
@@ -135,32 +141,32 @@ def record(recorder: Recorder, case: Case, options: Options, objects: list[Objec
     """Makes the traffic of a case that is up, under these options."""
     services = tuple(f"{m['namespace']}/{m['name']}" for o in objects if o["kind"] == "Service" for m in [o["metadata"]])
     words = Selectors(services=services) if options.words and services else Selectors()
-    wanted = Filter(ports=() if words else case.ports, drops_only=options.drops)
+    packet_filter = Filter(ports=() if words else case.ports, drops_only=options.drops)
     name = name or f"{case.name} {options.name}".replace(" ", "-")
     job = TraceRequest(said=name, no_rules=options.no_rules, follow=options.follow, record_only=options.record)
-    return recorder(name, case.work, wanted, str(incidents.OBJECTS) if objects else "", job=job, selectors=words)
+    return recorder(name, case.work, packet_filter, str(incidents.OBJECTS) if objects else "", job=job, selectors=words)
 
 
 def read(files: Sequence[Path], case: Case, options: Options, drops: bool = False) -> Result:
-    """What a recording shows under these options. drops: it holds more, and is read with --drops-only."""
+    """Reads a recording under these options. drops: the recording has all packets, and is read with --drops-only."""
     text, lines = StringIO(), StringIO()
     output = Both(TextOutput(text, StringIO()), JsonOutput(lines, StringIO()))
-    asked = runner.ReplayRequest(no_rules=options.no_rules, follow=options.follow, drops_only=drops)
+    request = runner.ReplayRequest(no_rules=options.no_rules, follow=options.follow, drops_only=drops)
     with opened([str(path) for path in files]) as capture:
-        totals = runner.replay(capture, output, asked, Patient())
+        totals = runner.replay(capture, output, request, Patient())
     output.summary(totals)
     return checked(case, options, text.getvalue(), lines.getvalue(), totals)
 
 
 def checked(case: Case, options: Options, text: str, lines: str, summary: RunSummary) -> Result:
-    """What was printed, and what of it should not be so."""
+    """Checks the output of a run."""
     result = Result(case.name, options.name, summary.findings, summary, text=text)
     result.wrong = list(_wrong(case, options, result, text, [json.loads(line) for line in lines.splitlines()]))
     return result
 
 
 def differing(live: str, replayed: str) -> list[str]:
-    """Whether something that was printed live is not printed when it is read."""
+    """A sentence if a block of the live output is absent from the replayed output."""
     blocks = set(replayed.split("\n\n"))
     missing = [b for b in live.split("\n\n")[:-1] if b not in blocks]
     return [f"read again, this is not printed: {missing[0]}"] if missing else []

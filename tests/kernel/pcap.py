@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tcpdump saw, as the tuples that packets are compared by."""
+"""Reads the packets of a tcpdump file as tuples that can be compared."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 Seen = tuple[str, str, int, str, int, int]
-"""Protocol, source, source port, destination, destination port, and what tells repetitions apart: TCP's sequence number,
-else the IP length."""
+"""Protocol, source, source port, destination, destination port, and a number that distinguishes repetitions: TCP's sequence
+number, else the IP length."""
 
 _ETHERNET, _COOKED2 = 1, 276
 
@@ -24,7 +24,7 @@ def read(path: Path) -> list[Seen]:
 
 
 def raw(path: Path) -> list[bytes]:
-    """What follows the link header in each frame of a pcap file."""
+    """The bytes after the link header of each frame of a pcap file."""
     data = path.read_bytes()
     magic, link = struct.unpack_from("<I16xI", data)
     assert magic in (0xA1B2C3D4, 0xA1B23C4D), hex(magic)
@@ -38,7 +38,7 @@ def raw(path: Path) -> list[bytes]:
 
 
 def without_sums(ip: bytes) -> bytes:
-    """An IPv4 packet with zeros where check sums stand: who fills them in is left to the last."""
+    """An IPv4 packet with its checksums set to zero: a checksum may be filled in only at the end of the path."""
     at = {6: 36, 17: 26}[ip[9]]
     return ip[:10] + bytes(2) + ip[12:at] + bytes(2) + ip[at + 2 :]
 

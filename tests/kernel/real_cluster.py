@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node that the real kube-proxy works on: its Services, a hostPort by the real portmap, and the requests to all of them.
+"""The node on which the real kube-proxy runs: its Services, a hostPort by the real portmap, and the requests to all of them.
 
 The links are those of tests/kernel/audit_nodes.py; `far` is a pod of node-2, behind the tunnel.
 """
@@ -21,15 +21,15 @@ from tests.kernel.audit_nodes import FAR, MINE, NODE, OTHERS, PODS, PORT
 
 SPACES = (CLIENT, *audit_nodes.LOCAL, "far")
 HOST_PORT, HOSTED, CONTAINER = 5000, "default/pod-d", "d0" * 32
-"""The hostPort, the pod that has it, and its container."""
+"""The hostPort, its pod, and the pod's container."""
 WEB, LONELY, LOCAL, AWAY, STICKY, DNS = (f"default/{name}" for name in ("web", "lonely", "local", "away", "sticky", "dns"))
 ADDRESSES = {label: f"172.30.0.{n}" for n, label in enumerate((WEB, LONELY, LOCAL, AWAY, STICKY, DNS), start=10)}
 NODE_PORTS = {label: 30000 + 100 * n for n, label in enumerate(ADDRESSES, start=1)}
 LABELS = {*ADDRESSES, HOSTED}
 CHANGED_PORT = 30999
-"""The NodePort that a Service gets while the API is away."""
+"""The NodePort that a Service gets while the API is not reachable."""
 PORTS = (80, 53, HOST_PORT, CHANGED_PORT, *NODE_PORTS.values())
-"""What is traced: whatever has one of these ports, before or after its translation."""
+"""Ports of the traced packets, before or after translation."""
 REFUSED, SILENT = "refused", "timeout"
 UDP_PORT = 5353
 
@@ -44,19 +44,19 @@ COMMIT
 -A KUBE-FIREWALL -m comment --comment "kubernetes firewall for dropping marked packets" -m mark --mark 0x8000/0x8000 -j DROP
 COMMIT
 """
-"""What a kubelet of 1.20 writes; kube-proxy of that version jumps to KUBE-MARK-DROP for what has no local endpoint."""
+"""Rules of a kubelet of 1.20. kube-proxy of that version jumps to KUBE-MARK-DROP for Services without a local endpoint."""
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A request. ns: who asks, None = the node itself. label: whose the address and port are. wanted: who may answer, or how
-    it may fail."""
+class Request:
+    """A request. ns: namespace of the client, None = the node itself. label: owner of the address and port. expected: possible
+    servers, or possible failures."""
 
     ns: str | None
     address: str
     port: int
     label: str
-    wanted: tuple[str, ...]
+    expected: tuple[str, ...]
     udp: bool = False
 
     @property
@@ -64,36 +64,36 @@ class Ask:
         return f"{self.ns or 'node'} -> {self.address}:{self.port} ({self.label})"
 
     def send(self, sport: int, timeout: float) -> Reply:
-        ask = traffic.udp_ask if self.udp else traffic.http_get
-        return ask(self.address, self.port, ns=self.ns, timeout=timeout, sport=sport)
+        make_request = traffic.udp_ask if self.udp else traffic.http_get
+        return make_request(self.address, self.port, ns=self.ns, timeout=timeout, sport=sport)
 
 
 def answer(reply: Reply) -> str:
-    """Who answered, or how the request failed."""
+    """The server that answered, or how the request failed."""
     return reply.server or reply.outcome
 
 
-def asks(web: tuple[str, ...] = ("pod-a", "pod-b")) -> Iterator[Ask]:
-    """Requests to everything there is. web: the pods behind the Service of that name."""
-    yield Ask(CLIENT, NODE, NODE_PORTS[WEB], WEB, web)
+def requests(web: tuple[str, ...] = ("pod-a", "pod-b")) -> Iterator[Request]:
+    """Requests to all Services and the hostPort. web: the pods behind the Service of that name."""
+    yield Request(CLIENT, NODE, NODE_PORTS[WEB], WEB, web)
     for ns in (CLIENT, "pod-c", None):
-        yield Ask(ns, ADDRESSES[WEB], 80, WEB, web)
-    yield Ask(None, NODE, NODE_PORTS[WEB], WEB, web)
-    yield Ask(CLIENT, NODE, NODE_PORTS[LONELY], LONELY, (REFUSED,))
-    yield Ask(None, ADDRESSES[LONELY], 80, LONELY, (REFUSED,))
-    yield Ask(CLIENT, NODE, NODE_PORTS[LOCAL], LOCAL, ("pod-a",))
-    yield Ask(CLIENT, NODE, NODE_PORTS[AWAY], AWAY, (SILENT, REFUSED))
-    yield Ask("pod-c", ADDRESSES[AWAY], 80, AWAY, ("far",))
+        yield Request(ns, ADDRESSES[WEB], 80, WEB, web)
+    yield Request(None, NODE, NODE_PORTS[WEB], WEB, web)
+    yield Request(CLIENT, NODE, NODE_PORTS[LONELY], LONELY, (REFUSED,))
+    yield Request(None, ADDRESSES[LONELY], 80, LONELY, (REFUSED,))
+    yield Request(CLIENT, NODE, NODE_PORTS[LOCAL], LOCAL, ("pod-a",))
+    yield Request(CLIENT, NODE, NODE_PORTS[AWAY], AWAY, (SILENT, REFUSED))
+    yield Request("pod-c", ADDRESSES[AWAY], 80, AWAY, ("far",))
     for _ in range(3):
-        yield Ask(CLIENT, NODE, NODE_PORTS[STICKY], STICKY, ("pod-a", "pod-b", "pod-c"))
-    yield Ask(None, ADDRESSES[STICKY], 80, STICKY, ("pod-a", "pod-b", "pod-c"))
-    yield Ask(CLIENT, NODE, NODE_PORTS[DNS], DNS, ("pod-b",), udp=True)
+        yield Request(CLIENT, NODE, NODE_PORTS[STICKY], STICKY, ("pod-a", "pod-b", "pod-c"))
+    yield Request(None, ADDRESSES[STICKY], 80, STICKY, ("pod-a", "pod-b", "pod-c"))
+    yield Request(CLIENT, NODE, NODE_PORTS[DNS], DNS, ("pod-b",), udp=True)
     for ns in (CLIENT, None, "pod-c"):
-        yield Ask(ns, NODE, HOST_PORT, HOSTED, ("pod-d",))
+        yield Request(ns, NODE, HOST_PORT, HOSTED, ("pod-d",))
 
 
-def everything() -> list[Object]:
-    """The API's objects of the node as it begins."""
+def all_objects() -> list[Object]:
+    """The API's objects at the start."""
     found = [objects.node("node-1", NODE, MINE), objects.node("node-2", "192.168.57.20", OTHERS)]
     local: dict[str, object] = {"externalTrafficPolicy": "Local"}
     more: dict[str, dict[str, object]] = {LOCAL: local, AWAY: local, STICKY: {"sessionAffinity": "ClientIP"}}
@@ -114,7 +114,7 @@ def everything() -> list[Object]:
 
 
 def with_host_port(pod: Object, port: int) -> Object:
-    """The pod with one more hostPort."""
+    """The pod with a further hostPort."""
     changed: Object = copy.deepcopy(pod)
     changed["spec"]["containers"][0]["ports"].append({"containerPort": audit_nodes.HOSTED, "hostPort": port, "protocol": "TCP"})
     return changed
@@ -133,17 +133,17 @@ def _port_of(pod: str) -> int:
     return audit_nodes.HOSTED if f"default/{pod}" == HOSTED else PORT
 
 
-def with_node_port(every: Iterable[Object], label: str, node_port: int) -> Object:
+def with_node_port(api_objects: Iterable[Object], label: str, node_port: int) -> Object:
     """A Service of these objects, with another NodePort."""
     _, _, name = label.partition("/")
-    (found,) = [o for o in every if o["kind"] == "Service" and o["metadata"]["name"] == name]
+    (found,) = [o for o in api_objects if o["kind"] == "Service" and o["metadata"]["name"] == name]
     changed = copy.deepcopy(found)
     changed["spec"]["ports"][0]["nodePort"] = node_port
     return changed
 
 
 def build() -> None:
-    """Makes the node in this network namespace, and who answers in the others."""
+    """Builds the node in this network namespace, and starts the servers in the others."""
     for name in SPACES:
         subprocess.run(["ip", "netns", "add", name], check=True)
     audit_nodes.build()
@@ -151,9 +151,9 @@ def build() -> None:
 
 
 def clear() -> None:
-    """Removes all rules, virtual servers, sets and connections, whoever made them."""
+    """Removes all rules, virtual servers, sets and connections of any program."""
     rules.flush()
-    # Where the kernel has no modules that could tell.
+    # rules.flush() looks for loaded modules, but a kernel may have them built in.
     subprocess.run(["nft", "flush", "ruleset"], check=False)
     for tool in ("iptables-legacy", "ip6tables-legacy"):
         for table in ("nat", "filter", "mangle"):
@@ -164,13 +164,13 @@ def clear() -> None:
 
 
 def kubelet(back: str) -> None:
-    """The rules of a kubelet, for iptables in this back end."""
+    """Writes the rules of a kubelet, for iptables in this back end."""
     command = [f"iptables-{back}-restore", "--noflush"]
     subprocess.run(command, input=KUBELET, text=True, check=True, capture_output=True)
 
 
 def in_force(back: str) -> str:
-    """The rules and virtual servers that are there, as text. back: "legacy", "nft" of iptables, "native" of nftables."""
+    """All rules and virtual servers as text. back: "legacy" or "nft" of iptables, "native" = nftables."""
     command = ["nft", "list", "ruleset"] if back == "native" else [f"iptables-{back}-save"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     found = subprocess.run(["ipvsadm", "-Ln"], capture_output=True, text=True, check=False).stdout

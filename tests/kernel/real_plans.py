@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random nodes for the audit's truth with rules that the real kube-proxy and the real portmap have written."""
+"""Random nodes to compare the audit with, with rules written by the real kube-proxy and the real portmap."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.support.real_proxy import MODES, KubeProxy, Mode, until
 
 
 def plan(seed: int, with_ipvs: bool) -> tuple[Plan, Mode]:
-    """The Services, hostPorts and listening processes of the random node of this number, and who writes its rules."""
+    """The Services, hostPorts and listening processes of the random node of this number, and the mode of its kube-proxy."""
     dice = random.Random(seed)
     mode = dice.choice([m for m in MODES if with_ipvs or m.proxy != "ipvs"])
     found = audit_nodes.plan(seed, with_ipvs)
-    of_ipvs = mode.proxy == "ipvs"
-    services = tuple(replace(s, affinity=s.affinity and not of_ipvs) for s in found.services)
+    is_ipvs = mode.proxy == "ipvs"
+    services = tuple(replace(s, affinity=s.affinity and not is_ipvs) for s in found.services)
     beside = dice.choice(["legacy", "nft"])
     words = [mode.name, *([f"portmap in {beside}"] if found.host_ports else [])]
     return Plan(seed, mode.proxy, beside, services, found.host_ports, found.listens, words=words), mode
@@ -33,7 +33,7 @@ def plan(seed: int, with_ipvs: bool) -> tuple[Plan, Mode]:
 
 @contextmanager
 def written(made: Plan, mode: Mode, proc: Path) -> Iterator[None]:
-    """The rules are there within the block, and so is kube-proxy. proc: like /proc, for its process."""
+    """Runs portmap, and kube-proxy during the block; their rules are then there. proc: like /proc, gets its process."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         api = stack.enter_context(ApiServer(_objects(made)))
@@ -46,12 +46,12 @@ def written(made: Plan, mode: Mode, proc: Path) -> Iterator[None]:
         link = proc / str(proxy.process.pid)
         link.symlink_to(f"/proc/{link.name}")
         stack.callback(link.unlink)
-        until(has_written, proxy, "it does not say that it has written its rules")
+        until(has_written, proxy, "it does not report that it has written its rules")
         program = real_proxy.portmap()
         for host in made.host_ports if program else ():
             assert program
-            wanted = real_proxy.HostPort(host.port, "default/pod-d", host.address, host.to, host.container)
-            real_proxy.host_port(program, made.back, folder, wanted)
+            host_port = real_proxy.HostPort(host.port, "default/pod-d", host.address, host.to, host.container)
+            real_proxy.host_port(program, made.back, folder, host_port)
         yield
 
 

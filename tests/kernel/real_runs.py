@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests on a node with the real kube-proxy, traced and judged: whose each packet is said to be, and what is found wrong."""
+"""Traces requests on a node with the real kube-proxy, and judges the reported owners, outcomes and findings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from scenes.traffic import Reply
 from tests.kernel import audit_claims, real_cluster
 from tests.kernel.audit_nodes import CLIENT, NODE, PODS, Plan
-from tests.kernel.real_cluster import Ask
+from tests.kernel.real_cluster import Request
 from tests.kernel.watching import Seen, Watch
 from tests.support.nodes import owners
 from tracer.audit import audit
@@ -37,7 +37,7 @@ _SPORTS = itertools.count(41000)
 
 @dataclass
 class Totals:
-    """What a run came to. Each list has a sentence an entry."""
+    """The totals of a run. Each list has one sentence per error."""
 
     requests: int = 0
     owners_wrong: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Totals:
 
     @property
     def faults(self) -> list[str]:
-        """All of it, a sentence each, in the order of the lists."""
+        """All errors, one sentence each, in the order of the lists."""
         named = {"owner": self.owners_wrong, "outcome": self.outcomes_wrong, "explain": self.explained_wrong,
                  "false": self.false, "missed": self.missed}  # fmt: skip
         return [f"{name}: {text}" for name, each in named.items() for text in each]
@@ -63,8 +63,15 @@ class Totals:
 
 @dataclass
 class Judge:
-    """watch: the probes; None: requests are made and not traced. proc: like /proc, of this namespace. with_explain: each
-    request is compared with what `explain` says, too. timeout: seconds that a request may take.
+    """Makes requests and judges what the tracer reports about them.
+
+    Attributes:
+        cluster: Objects of the API.
+        watch: The probes; None: requests are made but not traced.
+        proc: A directory like /proc, of this namespace.
+        with_explain: Also compare each request with the output of `explain`.
+        timeout: Limit of a request, seconds.
+        totals: Gets the results.
     """
 
     cluster: ClusterView
@@ -74,26 +81,26 @@ class Judge:
     timeout: float
     totals: Totals
 
-    def healthy(self, where: str, asks: Iterable[Ask]) -> None:
-        """Makes the requests on a node that has nothing wrong with it: each finding is a false one."""
-        found = self.traced(where, list(asks)) + self.audited()
-        self.totals.false += [f"{where}: {_of(f)}" for f in found]
+    def healthy(self, where: str, requests: Iterable[Request]) -> None:
+        """Makes the requests on a healthy node: each finding is false."""
+        found = self.traced(where, list(requests)) + self.audited()
+        self.totals.false += [f"{where}: {_finding_text(f)}" for f in found]
 
     def audit(self, where: str) -> None:
-        """A node without traffic that has nothing wrong with it."""
-        self.totals.false += [f"{where}: {_of(f)}" for f in self.audited()]
+        """Audits a healthy node without traffic: each finding is false."""
+        self.totals.false += [f"{where}: {_finding_text(f)}" for f in self.audited()]
 
     def broken(
-        self, where: str, asks: Iterable[Ask], name: str, beside: tuple[str, ...] = (), certain: bool = True
+        self, where: str, requests: Iterable[Request], name: str, also_allowed: tuple[str, ...] = (), certain: bool = True
     ) -> list[Finding]:
-        """The same where one thing is wrong: the finding of this name must be told, and no other. Returns those of the name.
+        """Makes the requests on a node with one fault: the finding of this name must be reported, and no other. Returns it.
 
-        beside: names of findings that may be told, too. certain: whether it must be told as certain.
+        also_allowed: names of further findings that may be reported. certain: whether the finding must be certain.
         """
-        found = self.traced(where, list(asks)) + self.audited()
+        found = self.traced(where, list(requests)) + self.audited()
         if not any(f.name == name and f.certain >= certain for f in found):
-            self.totals.missed.append(f"{where}: {name} is not among {[_of(f) for f in found]}")
-        self.totals.false += [f"{where}: {_of(f)}" for f in found if f.name not in (name, *beside)]
+            self.totals.missed.append(f"{where}: {name} is not among {[_finding_text(f) for f in found]}")
+        self.totals.false += [f"{where}: {_finding_text(f)}" for f in found if f.name not in (name, *also_allowed)]
         return [f for f in found if f.name == name]
 
     def audited(self) -> list[Finding]:
@@ -103,13 +110,13 @@ class Judge:
         rules = inventory.read(True)
         return NodeState(FindingContext(self.cluster, HostReader(self.proc)), rules)
 
-    def traced(self, where: str, asks: list[Ask]) -> list[Finding]:
-        """Makes the requests, judges each, and returns what their packets show to be wrong."""
+    def traced(self, where: str, requests: list[Request]) -> list[Finding]:
+        """Makes the requests, judges each, and returns the findings of their packets."""
         for _ in range(TRIES):
             before = self.watch.lost if self.watch else 0
             with self.watch(FILTER, nft=True) if self.watch else nullcontext(Seen()) as seen:
-                sports = [next(_SPORTS) for _ in asks]
-                replies = [ask.send(sport, self.timeout) for ask, sport in zip(asks, sports, strict=True)]
+                sports = [next(_SPORTS) for _ in requests]
+                replies = [request.send(sport, self.timeout) for request, sport in zip(requests, sports, strict=True)]
             if not self.watch or self.watch.lost == before:
                 break
         context, syns = FindingContext(self.cluster), HandshakeAnalyzer()
@@ -120,63 +127,63 @@ class Judge:
             syns.feed(packet)
         for verdict in syns.flush():
             findings.look_syn(verdict)
-        for ask, sport, reply in zip(asks, sports, replies, strict=True):
-            self._judge(f"{where}: {ask.text}", ask, reply, _opening(seen.packets, sport))
+        for request, sport, reply in zip(requests, sports, replies, strict=True):
+            self._judge(f"{where}: {request.text}", request, reply, _opening(seen.packets, sport))
         if self.with_explain:
-            self._explained(where, asks, replies)
+            self._compare_with_explain(where, requests, replies)
         return findings.all
 
-    def _judge(self, text: str, ask: Ask, reply: Reply, opening: list[Packet]) -> None:
+    def _judge(self, text: str, request: Request, reply: Reply, opening: list[Packet]) -> None:
         self.totals.requests += 1
-        got = real_cluster.answer(reply)
-        if got not in ask.wanted:
-            self.totals.outcomes_wrong.append(f"{text}: got {got}, not {' or '.join(ask.wanted)}")
+        result = real_cluster.answer(reply)
+        if result not in request.expected:
+            self.totals.outcomes_wrong.append(f"{text}: got {result}, not {' or '.join(request.expected)}")
         if not self.watch:
             return
         if not opening:
             self.totals.outcomes_wrong.append(f"{text}: no packet of it was seen")
             return
         first = opening[0]
-        whose = first.dst_owner.text if first.dst_owner else "nobody"
+        owner = first.dst_owner.text if first.dst_owner else "no owner"
         named = set().union(*(owners(packet, real_cluster.LABELS) for packet in opening))
-        # What IPVS has no real server for meets no rule of anybody.
-        # Of a port that is both a Service's and a pod's, the rules are those of who answers; kube-proxy may have set the mark.
-        label = real_cluster.HOSTED if reply.server == "pod-d" else ask.label
-        may = {label, ask.label}
-        if not any(name in whose for name in may) or not named <= may or (reply.server and label not in named):
-            self.totals.owners_wrong.append(f"{text}: {whose}, rules of {sorted(named)}: {_way(opening)}")
+        # A packet to a virtual server of IPVS without real servers meets no rule.
+        # For a port of both a Service and a pod, the rules are those of the one that answers; kube-proxy may have set the mark.
+        label = real_cluster.HOSTED if reply.server == "pod-d" else request.label
+        allowed = {label, request.label}
+        if not any(name in owner for name in allowed) or not named <= allowed or (reply.server and label not in named):
+            self.totals.owners_wrong.append(f"{text}: {owner}, rules of {sorted(named)}: {_owner_lines(opening)}")
         verdicts = [p.verdict for p in opening]
         if reply.server:
-            right = any(f"in {reply.server}" in v for v in verdicts) or (ask.udp and first.outcome == "delivered")
+            right = any(f"in {reply.server}" in v for v in verdicts) or (request.udp and first.outcome == "delivered")
         else:
             right = any(p.outcome in BAD or p.outcome == "refused" for p in opening)
         if not right:
-            self.totals.outcomes_wrong.append(f"{text}: got {got}, told was {verdicts}")
+            self.totals.outcomes_wrong.append(f"{text}: got {result}, reported was {verdicts}")
 
-    def _explained(self, where: str, asks: list[Ask], replies: list[Reply]) -> None:
+    def _compare_with_explain(self, where: str, requests: list[Request], replies: list[Reply]) -> None:
         state, plan = self.state(), Plan(0, "", "", ())
-        for ask, reply in zip(asks, replies, strict=True):
-            if ask.udp:
+        for request, reply in zip(requests, replies, strict=True):
+            if request.udp:
                 continue
-            source = NODE if ask.ns is None else PODS.get(ask.ns, CLIENT)
-            predicted_paths = state.predictor.predict(PathQuery(source, 0, ask.address, ask.port))
-            told = [audit_claims.expected(predicted, plan) for predicted in predicted_paths]
+            source = NODE if request.ns is None else PODS.get(request.ns, CLIENT)
+            predicted_paths = state.predictor.predict(PathQuery(source, 0, request.address, request.port))
+            expected = [audit_claims.expected(predicted, plan) for predicted in predicted_paths]
             failed = {"refused": audit_claims.REFUSED, "timeout": audit_claims.LOST}
-            got = (reply.server or failed.get(reply.outcome, reply.outcome), reply.seen_source)
-            may = set().union(*(t for t in told if t))
-            if None not in told and got not in may and (got[0], audit_claims.ANY) not in may:
-                self.totals.explained_wrong.append(f"{where}: {ask.text}: got {got}, explained was {sorted(may)}")
+            result = (reply.server or failed.get(reply.outcome, reply.outcome), reply.seen_source)
+            allowed = set().union(*(t for t in expected if t))
+            if None not in expected and result not in allowed and (result[0], audit_claims.ANY) not in allowed:
+                self.totals.explained_wrong.append(f"{where}: {request.text}: got {result}, explained was {sorted(allowed)}")
 
 
 def _opening(packets: Iterable[Packet], sport: int) -> list[Packet]:
-    """The packets that open the connection from this port: SYNs, or what came first of UDP."""
+    """The packets that open the connection from this port: SYNs, or the first UDP packet."""
     found = [p for p in packets if p.endpoints.sport == sport or (p.flow and p.flow.orig.sport == sport)]
     return [p for p in found if p.tcp_flags == "SYN"] or [p for p in found if p.endpoints.sport == sport][:1]
 
 
-def _way(packets: Iterable[Packet]) -> list[str]:
+def _owner_lines(packets: Iterable[Packet]) -> list[str]:
     return [f"{h.hook} {h.table} {h.verdict}: {h.owner.text}" for p in packets for h in p.hops if h.owner]
 
 
-def _of(finding: Finding) -> str:
+def _finding_text(finding: Finding) -> str:
     return f"{finding.name}{'' if finding.certain else ' (perhaps)'}: {finding.cause}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a node with the real kube-proxy: changed objects, restarts, an API that is away, another mode before,
---cleanup, and the incidents that kube-proxy has a part in.
+"""Situations of a node with the real kube-proxy: changed objects, restarts, an API that is not reachable, another mode before,
+--cleanup, and the incidents in which kube-proxy takes part.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scenes import servers
 from scenes.topology import CLIENT
 from tests.kernel import audit_nodes, real_cluster
 from tests.kernel.audit_nodes import NODE, PODS
-from tests.kernel.real_cluster import ADDRESSES, CONTAINER, HOST_PORT, HOSTED, LOCAL, LONELY, NODE_PORTS, REFUSED, WEB, Ask
+from tests.kernel.real_cluster import ADDRESSES, CONTAINER, HOST_PORT, HOSTED, LOCAL, LONELY, NODE_PORTS, REFUSED, WEB, Request
 from tests.kernel.real_runs import Judge, Totals
 from tests.kernel.watching import Watch
 from tests.support import real_proxy
@@ -37,8 +37,8 @@ OTHER = {"legacy": "nft", "nft": "legacy"}
 
 @dataclass
 class Place:
-    """Where the situations are made. watch: the probes, None = requests are not traced. proc: like /proc. with_explain: each
-    request is compared with `explain`."""
+    """The environment of the situations. watch: the probes, None = requests are not traced. proc: a directory like /proc.
+    with_explain: each request is compared with `explain`."""
 
     api: ApiServer
     folder: Path
@@ -49,7 +49,7 @@ class Place:
 
     @contextmanager
     def judged(self) -> Iterator[tuple[Judge, OwnerResolver]]:
-        """A tracer's knowledge of the objects, by its own client, and the judge that uses it."""
+        """Reads the objects with the tracer's own client, and makes a judge that uses them."""
         source = ObjectSource(kubeconfig=self.api.kubeconfig(self.folder))
         if self.watch is None:
             local = frozenset({NODE, "10.244.0.1", "10.244.0.254", "127.0.0.1"})
@@ -73,10 +73,12 @@ def every(place: Place, mode: Mode) -> None:
         with place.judged() as (judge, kube):
             after(place, judge, proxy, old)
             host_port(place, mode.back)
-            judge.healthy(f"{mode.name} fresh", real_cluster.asks())
+            judge.healthy(f"{mode.name} fresh", real_cluster.requests())
             host_port(place, mode.back, remove=True)
             host_port(place, OTHER[mode.back])
-            judge.healthy(f"{mode.name}, portmap in {OTHER[mode.back]}", [a for a in real_cluster.asks() if a.label == HOSTED])
+            judge.healthy(
+                f"{mode.name}, portmap in {OTHER[mode.back]}", [a for a in real_cluster.requests() if a.label == HOSTED]
+            )
             host_port(place, OTHER[mode.back], remove=True)
             changed(place, proxy, judge, kube)
             incidents(place, proxy, judge)
@@ -87,29 +89,29 @@ def every(place: Place, mode: Mode) -> None:
 
 
 def fresh(place: Place, mode: Mode) -> None:
-    """No rules; the objects as they begin; a kubelet of that version."""
+    """Removes all rules, restores the initial objects, and writes the rules of a kubelet of that version."""
     real_cluster.clear()
-    wanted = real_cluster.everything()
+    initial_objects = real_cluster.all_objects()
     for body in place.api.objects:
         place.api.remove(body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"])
-    for body in wanted:
+    for body in initial_objects:
         place.api.put(body)
     if mode.version.startswith("1.20"):
         real_cluster.kubelet(mode.back)
 
 
 def started(place: Place, proxy: KubeProxy) -> None:
-    """Starts it and waits until it has written its rules."""
+    """Starts kube-proxy and waits until it has written its rules."""
     proxy.start()
     if proxy.process and place.watch is None:
-        # In a directory like /proc its process is to be found, too.
+        # The tracer must find its process in the directory like /proc, too.
         (place.proc / str(proxy.process.pid)).symlink_to(f"/proc/{proxy.process.pid}")
-    until(has_written, proxy, "it does not say that it has written its rules")
+    until(has_written, proxy, "it does not report that it has written its rules")
     until(lambda: str(NODE_PORTS[WEB]) in rules(proxy.mode), proxy, "no rules")
 
 
 def has_written() -> bool:
-    """Whether the kube-proxy that runs has gone through its rules once since it started."""
+    """Whether the running kube-proxy has written its rules once since its start."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=2) as answer:
             return bool(_WRITTEN.search(answer.read().decode()))
@@ -122,7 +124,7 @@ def rules(mode: Mode) -> str:
 
 
 def before(place: Place, mode: Mode) -> KubeProxy:
-    """The kube-proxy that ran before: in the other back end, in iptables mode before IPVS, an older one before nftables."""
+    """Runs and stops a first kube-proxy: in the other back end, in iptables mode before IPVS, an older one before nftables."""
     older = {"ipvs": mode.back, "nftables": "nft", "iptables": OTHER[mode.back]}[mode.proxy]
     version = "1.20.2" if mode.proxy == "nftables" else mode.version
     old = place.proxy(Mode(version, "iptables", older))
@@ -134,17 +136,17 @@ def before(place: Place, mode: Mode) -> KubeProxy:
 
 
 def after(place: Place, judge: Judge, proxy: KubeProxy, old: KubeProxy) -> None:
-    """What the other left is found, requests are judged rightly all the same, and the finding's cure is one."""
+    """The leftovers of the other kube-proxy are found, requests are still judged right, and the finding's cure helps."""
     where, mode = f"{proxy.mode.name} after {old.mode.name}", proxy.mode.proxy
-    asks = [a for a in real_cluster.asks() if a.label != HOSTED]
+    requests = [a for a in real_cluster.requests() if a.label != HOSTED]
     if mode == "nftables":
-        for finding in judge.broken(where, asks, "leftover_chains", certain=False):
+        for finding in judge.broken(where, requests, "leftover_chains", certain=False):
             for command in re.findall("`([^`]+)`", finding.cure):
                 subprocess.run(command, shell=True, check=True, capture_output=True)
     else:
-        judge.broken(where, asks, "two_modes" if mode == "ipvs" else "mixed_backends", ("leftover_chains",))
+        judge.broken(where, requests, "two_modes" if mode == "ipvs" else "mixed_backends", ("leftover_chains",))
         if mode == "ipvs":
-            # There the cleanup removes what both modes have written.
+            # In ipvs mode the cleanup removes the rules of both modes.
             proxy.stop()
         assert old.cleanup() == 0, old.said()
         if mode == "ipvs":
@@ -153,15 +155,15 @@ def after(place: Place, judge: Judge, proxy: KubeProxy, old: KubeProxy) -> None:
 
 
 def host_port(place: Place, back: str, port: int = HOST_PORT, remove: bool = False) -> None:
-    """Runs the real portmap for the pod that has a hostPort."""
+    """Runs the real portmap for the pod with a hostPort."""
     program = real_proxy.portmap()
-    assert program, "portmap is not here: apt-get install containernetworking-plugins"
-    wanted = real_proxy.HostPort(port, HOSTED, PODS[HOSTED.partition("/")[2]], audit_nodes.HOSTED, CONTAINER)
-    real_proxy.host_port(program, back, place.folder, wanted, remove)
+    assert program, "portmap is not installed: apt-get install containernetworking-plugins"
+    mapping = real_proxy.HostPort(port, HOSTED, PODS[HOSTED.partition("/")[2]], audit_nodes.HOSTED, CONTAINER)
+    real_proxy.host_port(program, back, place.folder, mapping, remove)
 
 
 def changed(place: Place, proxy: KubeProxy, judge: Judge, kube: OwnerResolver) -> None:
-    """Endpoints change, kube-proxy is restarted, the API goes away and comes back with another NodePort."""
+    """Endpoints change, kube-proxy is restarted, the API ends and starts again with another NodePort."""
     name = proxy.mode.name
     place.api.put(real_cluster.slice_of(WEB, "pod-c"))
     until(lambda: _behind(proxy, "pod-c") and not _behind(proxy, "pod-a"), proxy, "the endpoints did not change")
@@ -171,7 +173,7 @@ def changed(place: Place, proxy: KubeProxy, judge: Judge, kube: OwnerResolver) -
     started(place, proxy)
     judge.healthy(f"{name} restarted", of_web("pod-c"))
     place.api.die()
-    judge.healthy(f"{name}, API away", of_web("pod-c"))
+    judge.healthy(f"{name}, API not reachable", of_web("pod-c"))
     other = real_cluster.with_node_port(place.api.objects, WEB, real_cluster.CHANGED_PORT)
     place.api.put(other)
     place.api.start()
@@ -183,9 +185,9 @@ def changed(place: Place, proxy: KubeProxy, judge: Judge, kube: OwnerResolver) -
     until(lambda: str(real_cluster.CHANGED_PORT) not in rules(proxy.mode), proxy, "the NodePort did not change back")
 
 
-def of_web(pod: str, node_port: int = NODE_PORTS[WEB]) -> list[Ask]:
-    """Two requests to the Service behind which this pod stands."""
-    return [Ask(CLIENT, NODE, node_port, WEB, (pod,)), Ask("pod-b", ADDRESSES[WEB], 80, WEB, (pod,))]
+def of_web(pod: str, node_port: int = NODE_PORTS[WEB]) -> list[Request]:
+    """Two requests to the web Service, which this pod must answer."""
+    return [Request(CLIENT, NODE, node_port, WEB, (pod,)), Request("pod-b", ADDRESSES[WEB], 80, WEB, (pod,))]
 
 
 def _behind(proxy: KubeProxy, pod: str) -> bool:
@@ -197,13 +199,13 @@ def _behind(proxy: KubeProxy, pod: str) -> bool:
         _, _, chain = text.partition(f"-{WEB}/tcp/http {{\n")
         return PODS[pod] in chain.partition("}\n\n")[0] or f"{WEB}/tcp/http__{PODS[pod]}/" in text
     server = text.partition(f"{ADDRESSES[WEB]}:80 ")[2].partition("\nTCP")[0]
-    # "-> ADDRESS:PORT Masq WEIGHT ...": kube-proxy keeps one that has connections, with weight 0, until they have ended.
+    # "-> ADDRESS:PORT Masq WEIGHT ...": kube-proxy keeps a server with connections, with weight 0, until they have ended.
     servers = [line.split() for line in server.splitlines() if f"{PODS[pod]}:" in line]
     return any(len(words) > 3 and words[3] != "0" for words in servers)
 
 
 def _is_local(proxy: KubeProxy) -> bool:
-    """Whether the rules of policy Local lead from the NodePort to a pod. Of IPVS: whether it has a real server."""
+    """Whether the rules of policy Local lead from the NodePort to a pod. With IPVS: whether the NodePort has a real server."""
     text = rules(proxy.mode)
     if proxy.mode.proxy == "ipvs":
         return f"{PODS['pod-a']}:" in text.partition(f"{NODE}:{NODE_PORTS[LOCAL]} ")[2].partition("\nTCP")[0]
@@ -211,13 +213,15 @@ def _is_local(proxy: KubeProxy) -> bool:
 
 
 def incidents(place: Place, proxy: KubeProxy, judge: Judge) -> None:
-    """A process on a NodePort; a hostPort that is a NodePort; kube-proxy under another name than its Node's."""
+    """A process on a NodePort; a hostPort that is a NodePort; kube-proxy with a name that is not its Node's."""
     name = proxy.mode.name
     proxy.stop()
     listening = servers.start([servers.Server(None, "web-host", http=NODE_PORTS[LONELY], udp=None)])
     started(place, proxy)
     judge.broken(
-        f"{name}, a process on a NodePort", [Ask(CLIENT, NODE, NODE_PORTS[LONELY], LONELY, (REFUSED,))], "nodeport_host_process"
+        f"{name}, a process on a NodePort",
+        [Request(CLIENT, NODE, NODE_PORTS[LONELY], LONELY, (REFUSED,))],
+        "nodeport_host_process",
     )
     servers.stop(listening)
     as_before = next(o for o in place.api.objects if o["metadata"]["name"] == HOSTED.partition("/")[2])
@@ -225,7 +229,7 @@ def incidents(place: Place, proxy: KubeProxy, judge: Judge) -> None:
     port = (NODE_PORTS[WEB], "tcp")
     until(lambda: judge.cluster.store.by_host_port.all(port), proxy, "the tracer did not learn of the hostPort")
     host_port(place, proxy.mode.back, NODE_PORTS[WEB])
-    both = Ask(CLIENT, NODE, NODE_PORTS[WEB], WEB, ("pod-c", "pod-d"))
+    both = Request(CLIENT, NODE, NODE_PORTS[WEB], WEB, ("pod-c", "pod-d"))
     judge.broken(f"{name}, a hostPort that is a NodePort", [both], "hostport_takes_service")
     host_port(place, proxy.mode.back, NODE_PORTS[WEB], remove=True)
     place.api.put(as_before)
@@ -233,17 +237,17 @@ def incidents(place: Place, proxy: KubeProxy, judge: Judge) -> None:
     if proxy.mode.version.startswith("1.20"):
         other = place.proxy(proxy.mode, "bare-name")
         started(place, other)
-        until(lambda: not _is_local(other), other, "the Service has a local endpoint still")
+        until(lambda: not _is_local(other), other, "the Service still has a local endpoint")
         try:
-            lost = Ask(CLIENT, NODE, NODE_PORTS[LOCAL], LOCAL, (real_cluster.SILENT, REFUSED))
+            lost = Request(CLIENT, NODE, NODE_PORTS[LOCAL], LOCAL, (real_cluster.SILENT, REFUSED))
             judge.broken(f"{name} --hostname-override=bare-name", [lost, lost], "no_local_endpoints")
         finally:
             other.stop()
 
 
 def cleaned(place: Place, mode: Mode) -> None:
-    """After `kube-proxy --cleanup` its rules are gone, and nothing is found."""
-    # kube-proxy 1.20 leaves its virtual servers of IPVS: seen with 1.20.2 on Linux 6.12.
+    """After `kube-proxy --cleanup` its rules are removed, and nothing is found."""
+    # kube-proxy 1.20 leaves its virtual servers of IPVS (seen with 1.20.2 on Linux 6.12).
     text = rules(mode) if mode.proxy != "ipvs" else rules(mode).partition("IP Virtual Server")[0]
     left = [line for line in text.splitlines() if str(NODE_PORTS[WEB]) in line]
     assert not left, f"{mode.name}: --cleanup has left its rules: {left[:3]}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records every incident and scenes of the kernel tests, with what was printed beside each; in the lab, as root.
+"""Records every incident and scenes of the kernel tests, with the printed output of each; in the lab, as root.
 
     python3 tests/kernel/record_all.py DIRECTORY [--backends legacy,nft] [--only WORDS] [--missing]
 
-tests/support/replay_check.py reads what comes of it. For NAME there are NAME.k8st, NAME.text and NAME.json. Probes are compiled
+tests/support/replay_check.py reads the recordings. For NAME there are NAME.k8st, NAME.text and NAME.json. Probes are compiled
 once.
 """
 
@@ -63,9 +63,9 @@ def _up(backend: str) -> None:
 
 
 def _requests(backend: str) -> Callable[[Recorder], Recorded]:
-    """TCP, UDP, IPv6, a refused one, and one from the node: every packet of the machine, with no filter."""
+    """TCP, UDP, IPv6, a refused connection, and a request of the node: all packets of the machine, without a filter."""
 
-    def ask() -> None:
+    def send_requests() -> None:
         for _ in range(3):
             traffic.http_get()
         traffic.udp_ask()
@@ -75,16 +75,16 @@ def _requests(backend: str) -> Callable[[Recorder], Recorded]:
 
     def record(recorder: Recorder) -> Recorded:
         _up(backend)
-        return recorder(f"scene-requests-{backend}", ask, Filter())
+        return recorder(f"scene-requests-{backend}", send_requests, Filter())
 
     return record
 
 
 def _changing(backend: str, follow: bool) -> Callable[[Recorder], Recorded]:
-    """Rules that are replaced while requests come, and conntrack entries that are removed. follow: told by connection."""
+    """Rules are replaced while requests come, and conntrack entries are removed. follow: output by connection."""
     kind: rules.Backend = "nft" if backend == "nft" else "legacy"
 
-    def ask() -> None:
+    def send_requests() -> None:
         for _ in range(4):
             traffic.http_get()
             rules.restore("http-proxy", backend=kind)
@@ -94,37 +94,39 @@ def _changing(backend: str, follow: bool) -> Callable[[Recorder], Recorded]:
 
     def record(recorder: Recorder) -> Recorded:
         _up(backend)
-        return recorder(f"scene-{'follow' if follow else 'rules-change'}-{backend}", ask, Filter(ports=REQUESTS), follow=follow)
+        return recorder(
+            f"scene-{'follow' if follow else 'rules-change'}-{backend}", send_requests, Filter(ports=REQUESTS), follow=follow
+        )
 
     return record
 
 
 def _refused(recorder: Recorder) -> Recorded:
-    """Packets that do not get where they should."""
+    """Packets that do not arrive."""
     _up("legacy")
     rules.restore("http-proxy", "http-proxy-v6", extra=["reject-input-9998", "policy-drop-forward"])
     pod = topology.PODS[0].addr4
 
-    def ask() -> None:
+    def send_requests() -> None:
         for address, port in ((topology.NODE4, 9997), (topology.NODE6, traffic.NODEPORT_LONELY), (topology.NODE4, 9123)):
             traffic.tcp_connect(address, port)
         traffic.tcp_connect(pod, 9999, timeout=0.5)
         traffic.udp_ask(topology.NODE4, 9123)
         packets.send_tcp(pod, 8080, count=3)
 
-    return recorder("scene-refused", ask, Filter(ports=(9997, 9999, 9123, 8080, traffic.NODEPORT_LONELY)))
+    return recorder("scene-refused", send_requests, Filter(ports=(9997, 9999, 9123, 8080, traffic.NODEPORT_LONELY)))
 
 
 def _syns(recorder: Recorder) -> Recorded:
-    """Every way in which a SYN can end."""
+    """Every cause of a SYN's end."""
     _up("legacy")
 
-    def ask() -> None:
+    def send_requests() -> None:
         for each in syn_scenes.SCENES:
             with each.up():
                 time.sleep(0.2)
 
-    return recorder("scene-syns", ask, Filter(ports=tuple({each.port for each in syn_scenes.SCENES})))
+    return recorder("scene-syns", send_requests, Filter(ports=tuple({each.port for each in syn_scenes.SCENES})))
 
 
 def _ipvs(recorder: Recorder) -> Recorded:
@@ -132,13 +134,13 @@ def _ipvs(recorder: Recorder) -> Recorded:
     _up("legacy")
     restored.put(node("1.20.2-ipvs-nft", "S2-three"), "ipvs")
 
-    def ask() -> None:
+    def send_requests() -> None:
         for _ in range(3):
             traffic.http_get()
         traffic.http_get(traffic.CLUSTER_IP_HTTP, 8080, ns=None)
 
     try:
-        return recorder("scene-ipvs", ask, Filter(ports=(traffic.NODEPORT_HTTP, 8080)))
+        return recorder("scene-ipvs", send_requests, Filter(ports=(traffic.NODEPORT_HTTP, 8080)))
     finally:
         restored.plain()
 
@@ -147,28 +149,28 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     parser.add_argument("--backends", default="legacy,nft", help="of iptables, separated by commas")
-    parser.add_argument("--only", default="", metavar="WORDS", help="cases whose name has these words in it")
-    parser.add_argument("--missing", action="store_true", help="go on where a run before this one was ended")
-    given = parser.parse_args()
-    given.directory.mkdir(parents=True, exist_ok=True)
+    parser.add_argument("--only", default="", metavar="WORDS", help="cases with these words in their name")
+    parser.add_argument("--missing", action="store_true", help="only cases that an earlier run has not finished")
+    arguments = parser.parse_args()
+    arguments.directory.mkdir(parents=True, exist_ok=True)
     modules.load(modules.RANDOM_RULES)
     modules.load(modules.INCIDENTS)
-    kernel, backends = Kernel.running(), given.backends.split(",")
+    kernel, backends = Kernel.running(), arguments.backends.split(",")
     try:
         with scene.scene(), Session(kernel, Filter(ports=(1,))) as session:
-            recorder = Recorder(kernel, session, given.directory)
+            recorder = Recorder(kernel, session, arguments.directory)
             for name, record in (*scene_cases(backends), *incident_cases(backends)):
-                done = given.missing and (given.directory / f"{name}.done").exists()
-                if given.only in name and not done:
+                done = arguments.missing and (arguments.directory / f"{name}.done").exists()
+                if arguments.only in name and not done:
                     began = time.monotonic()
                     totals = record(recorder).summary
-                    told = f"{totals.packets} packets, {totals.events} events, {totals.lost} lost"
-                    print(f"{name}: {told}, {totals.seconds:.0f} of {time.monotonic() - began:.0f} s", flush=True)
-                    (given.directory / f"{name}.done").touch()
+                    counts = f"{totals.packets} packets, {totals.events} events, {totals.lost} lost"
+                    print(f"{name}: {counts}, {totals.seconds:.0f} of {time.monotonic() - began:.0f} s", flush=True)
+                    (arguments.directory / f"{name}.done").touch()
     finally:
         incidents.down()
-        for made in given.directory.iterdir():
-            made.chmod(0o644)
+        for path in arguments.directory.iterdir():
+            path.chmod(0o644)
     return 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what somebody does under the running probes, with what was printed meanwhile; wired as the command wires a run."""
+"""Records packets with the running probes, and keeps the printed output; the run is built as the command builds it."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ SETTLE = 0.8
 
 
 class Patient(StopRequest):
-    """Leaves a run the time to explain all it has seen, however slow the machine is: what it reads again is all."""
+    """A stop request without a deadline: the run explains all packets, also on a slow machine."""
 
     is_overdue = False
 
 
 class Both(Output):
-    """Text and JSON of one run."""
+    """Writes the text and the JSON of one run."""
 
     def __init__(self, text: Output, json: Output) -> None:
         super().__init__()
         self._text, self._json = text, json
 
-    def begin_as(self, few: Sequence[CheckResult], full: Sequence[CheckResult], said: str, release: str) -> None:
-        self._text.begin(few, said, release)
-        self._json.begin(full, said, release)
+    def begin_as(self, few: Sequence[CheckResult], full: Sequence[CheckResult], options_text: str, release: str) -> None:
+        self._text.begin(few, options_text, release)
+        self._json.begin(full, options_text, release)
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None: ...
 
@@ -85,8 +85,16 @@ class Both(Output):
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run that was recorded. files: of the capture, in order. text, json, said: what was printed. lost: events that are not
-    in the capture."""
+    """A recorded run.
+
+    Attributes:
+        files: The capture, in order.
+        text: The text output.
+        json: The JSON output.
+        said: Messages beside the text.
+        summary: The run's summary.
+        lost: Number of events that are not in the capture.
+    """
 
     files: tuple[Path, ...]
     text: Path
@@ -97,9 +105,9 @@ class Recorded:
 
 
 class Recorder:
-    """The running probes, and the means to record what somebody does under them.
+    """Records runs of the running probes.
 
-    For NAME there are NAME.k8st, NAME.text and NAME.json, and NAME.said: what was said beside the text.
+    For NAME there are NAME.k8st, NAME.text and NAME.json, and NAME.said: messages beside the text.
     """
 
     def __init__(self, kernel: Kernel, session: Session, directory: Path) -> None:
@@ -110,7 +118,7 @@ class Recorder:
         self,
         name: str,
         work: Callable[[], object],
-        wanted: Filter,
+        packet_filter: Filter,
         objects: str = "",
         follow: bool = False,
         sizes: RotationLimits = RotationLimits(),  # noqa: B008
@@ -119,32 +127,41 @@ class Recorder:
         job: TraceRequest | None = None,
         selectors: Selectors = Selectors(),  # noqa: B008
     ) -> Recorded:
-        """Records what happens while `work` runs. follow: by connection. place: of the capture, if it is not with the rest.
+        """Records while `work` runs; raises what `work` raises.
 
-        redacted: what is written passes it, and rules are not asked for. job: instead of one that is made of these. words: what
-        is wanted, in Kubernetes' words. Raises what `work` raises.
+        Args:
+            name: Name of the files.
+            work: Makes the packets.
+            packet_filter: Filter of the run.
+            objects: File with the API's objects, "" = none.
+            follow: Output by connection.
+            sizes: Limits of the capture's files.
+            place: Directory of the capture, if it is not the directory of the output.
+            redacted: Redacts all records; rules are then not read.
+            job: Used instead of a request made from the other parameters.
+            selectors: Selects packets by Kubernetes objects.
         """
         for old in self.directory.glob(f"{name}.*"):
             old.unlink()
-        parts = RecordingEnvironment(str((place or self.directory) / f"{name}.k8st"), sizes, redacted)
+        environment = RecordingEnvironment(str((place or self.directory) / f"{name}.k8st"), sizes, redacted)
         job = job or TraceRequest(said=name, follow=follow, no_rules=bool(redacted))
         printed = tuple(self.directory / f"{name}.{form}" for form in ("text", "json", "said"))
         with ExitStack() as stack:
-            stack.callback(parts.close)
+            stack.callback(environment.close)
             text, json, said = (stack.enter_context(path.open("w", buffering=1)) for path in printed)
             output = Both(TextOutput(text, said), JsonOutput(json, StringIO()))
             kube = stack.enter_context(
-                OwnerResolver(ObjectSource(objects, none=not objects, known=parts.cluster_view), selectors, wanted)
+                OwnerResolver(ObjectSource(objects, none=not objects, known=environment.cluster_view), selectors, packet_filter)
             )
             self.session.drain()
             self.session.losses()
             self.session.set_filter(kube.filter())
-            run = prepare(stack, self.kernel, self.session, kube, parts, output, job, self.full)
+            run = prepare(stack, self.kernel, self.session, kube, environment, output, job, self.full)
             output.begin_as(unavailable_probes(self.session.refused), self.full, job.said, self.kernel.release)
             run.begin()
             stop, failed = Patient(), list[Exception]()
 
-            def meanwhile() -> None:
+            def run_work() -> None:
                 try:
                     work()
                     time.sleep(SETTLE)
@@ -153,14 +170,14 @@ class Recorder:
                 finally:
                     stop.request()
 
-            thread = threading.Thread(target=meanwhile)
+            thread = threading.Thread(target=run_work)
             thread.start()
             run.trace(stop)
             thread.join()
             if failed:
                 raise failed[0]
-            for note in parts.close(run.summary.seconds):
+            for note in environment.close(run.summary.seconds):
                 output.note(note)
             output.summary(run.summary)
-        lost = parts.writer.lost if parts.writer else 0
-        return Recorded(tuple(parts.files.names), printed[0], printed[1], printed[2], run.summary, lost)
+        lost = environment.writer.lost if environment.writer else 0
+        return Recorded(tuple(environment.files.names), printed[0], printed[1], printed[2], run.summary, lost)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a real node had in the kernel, put into this one's: rules of one back end, ipsets, IPVS's virtual servers.
+"""Restores the kernel state of a real node on this node: rules of one back end, ipsets, IPVS's virtual servers.
 
-The rules, sets and virtual servers are kube-proxy's and portmap's own, as they were recorded (tests/data/nodes).
+The rules, sets and virtual servers were written by kube-proxy and portmap, and recorded (tests/data/nodes).
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ _VIRTUAL = re.compile(r"^-A -[tu] ([\d.]+):", re.M)
 
 
 def native(item: dict[str, Any]) -> bool:
-    """Whether something that `nft -j` listed belongs to a table that is not iptables-nft's."""
+    """Whether an object that `nft -j` listed belongs to a table of kube-proxy or portmap, not of iptables-nft."""
     (kind, what), *_ = item.items()
     return kind != "metainfo" and what.get("table", what["name"] if kind == "table" else "") in ("kube-proxy", "cni_hostport")
 
 
-def put(here: Node, how: str) -> None:
-    """The node's IPv4 rules in force, in place of whatever is there. how: one of MODES' values."""
+def put(node: Node, mode: str) -> None:
+    """Replaces all rules by the node's IPv4 rules in force. mode: one of MODES' values."""
     rules.flush()
     clear_ipvs()
-    links.ipset(here.files.get("ipset-save", ""))
-    if how == "native":
-        _nft(here)
-    elif how == "legacy":
-        rules.restore_text(here.files["iptables-save"], 4, "legacy")
+    links.ipset(node.files.get("ipset-save", ""))
+    if mode == "native":
+        _nft(node)
+    elif mode == "legacy":
+        rules.restore_text(node.files["iptables-save"], 4, "legacy")
     else:
-        rules.restore_text(here.files["iptables-nft-save"], 4, "nft")
-    if how == "ipvs":
-        _virtual_servers(here.files["ipvsadm-save"])
+        rules.restore_text(node.files["iptables-nft-save"], 4, "nft")
+    if mode == "ipvs":
+        _virtual_servers(node.files["ipvsadm-save"])
 
 
-def _nft(here: Node) -> None:
-    listed = [item for item in json.loads(here.files["nft.json"])["nftables"] if native(item)]
+def _nft(node: Node) -> None:
+    listed = [item for item in json.loads(node.files["nft.json"])["nftables"] if native(item)]
     for item in listed:
-        next(iter(item.values())).pop("handle", None)  # to `nft -f` it says behind which rule
+        next(iter(item.values())).pop("handle", None)  # with it, `nft -f` would add the rule behind the one with this handle
     listed.sort(key=lambda item: ("table", "chain", "set", "map", "rule").index(next(iter(item))))
     subprocess.run(["nft", "-j", "-f", "-"], input=json.dumps({"nftables": listed}), text=True, check=True)
 
@@ -57,13 +57,13 @@ def _virtual_servers(text: str) -> None:
 
 
 def clear_ipvs() -> None:
-    """Takes virtual servers, their addresses and all unused sets away."""
+    """Removes virtual servers, their addresses and all unused sets."""
     ipvs.remove()
     links.remove_sets()
 
 
 def plain() -> None:
-    """The scene's own rules again."""
+    """Restores the scene's own rules."""
     rules.flush()
     clear_ipvs()
     rules.restore("http-proxy", "http-proxy-v6")

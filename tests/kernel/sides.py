@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small node seen over IPv4 or IPv6, and what of it can be changed for the length of a block."""
+"""The small node's addresses of one IP version, and changes of the node for the length of a block."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SNAT_PORT = 40000
 
 @dataclass(frozen=True)
 class Side:
-    """The node's addresses of one IP version. neighbour: of the client's network, nobody's. nobody: of the pods' network,
-    nobody's. elsewhere: of a network that only a scene has a route to."""
+    """The node's addresses of one IP version. neighbour: unused, in the client's network. unused_pod: unused, in the pods'
+    network. elsewhere: in a network to which only a scene has a route."""
 
     version: int
     node: str
@@ -29,7 +29,7 @@ class Side:
     pod_b: str
     gateway: str
     neighbour: str
-    nobody: str
+    unused_pod: str
     drain: str
     drained: str
     elsewhere: str
@@ -54,7 +54,7 @@ V6 = Side(
 
 @contextmanager
 def sysctl(name: str, value: str, ns: str | None = None) -> Iterator[None]:
-    """A sysctl of a namespace (a path under /proc/sys) for the length of the block."""
+    """Sets a sysctl of a namespace (a path under /proc/sys) for the length of the block."""
     path = Path("/proc/sys", name)
     with entered(ns):
         before = path.read_text().strip()
@@ -68,7 +68,7 @@ def sysctl(name: str, value: str, ns: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def also_rules(text: str, version: int = 4) -> Iterator[None]:
-    """Rules added to those that are there, for the length of the block."""
+    """Adds rules for the length of the block; then the scene's rules are restored."""
     rules.restore_text(text, version, "legacy", flush=False)
     try:
         yield
@@ -77,16 +77,16 @@ def also_rules(text: str, version: int = 4) -> Iterator[None]:
 
 
 @contextmanager
-def one_address(to: Side, port: int) -> Iterator[None]:
-    """A SNAT that gives everybody who asks for a port the same address and port."""
+def shared_snat(to: Side, port: int) -> Iterator[None]:
+    """A SNAT that gives all connections to a port the same source address and port."""
     source = format_endpoint(to.gateway, SNAT_PORT)
     with also_rules(f"*nat\n-A POSTROUTING -p tcp --dport {port} -j SNAT --to-source {source}\nCOMMIT\n", to.version):
         yield
 
 
 @contextmanager
-def sent_on(to: Side, port: int, address: str, there: int) -> Iterator[None]:
-    """The node sends what comes to its port on, to a port of another address."""
+def forwarded(to: Side, port: int, address: str, there: int) -> Iterator[None]:
+    """A DNAT from the node's port to a port of another address."""
     target = format_endpoint(address, there)
     text = f"*nat\n-I PREROUTING -p tcp -m tcp --dport {port} -j DNAT --to-destination {target}\nCOMMIT\n"
     with also_rules(text, to.version):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hard times, made: namespaces that come and go, many connections, rules of somebody who means harm."""
+"""Makes stress: namespaces that come and go, many connections, hostile rules."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from scenes import topology, traffic
 from scenes.netns import CLONE_NEWNET, RUN_DIR, Child, _libc, entered
 
 PASSING, HOSTILE = 9131, 9132
-"""UDP ports: of the namespaces that come and go, and of the packets that meet hostile rules."""
+"""UDP ports: of the short-lived namespaces, and of the packets that meet hostile rules."""
 SIOCSIFFLAGS, UP = 0x8914, 0x1
 NAMED, WITH_NFT, WITH_IPTABLES = 10, 50, 25
-"""One namespace in so many has a name, rules of nftables, rules of legacy iptables."""
+"""One namespace in this many has a name, rules of nftables, rules of legacy iptables."""
 PARENTS = 2
 
 
 def passing_namespaces(count: int) -> int:
-    """Makes and removes so many, each with two datagrams over its loopback; returns how many datagrams were sent."""
-    children = [Child(None, lambda part=part: _some(part, count)) for part in range(PARENTS)]  # type: ignore[misc]
+    """Makes and removes `count` namespaces; sends two datagrams over the loopback of each. Returns the number of datagrams."""
+    children = [Child(None, lambda share=share: _make_share(share, count)) for share in range(PARENTS)]  # type: ignore[misc]
     return sum(child.result(600) for child in children)
 
 
-def _some(part: int, count: int) -> int:
-    """One parent's share: each namespace lives in a thread's place of this process, which moves on to the next."""
+def _make_share(share: int, count: int) -> int:
+    """Makes one parent's share. The process enters each new namespace; the one before then ends."""
     sent = 0
-    for number in range(part, count, PARENTS):
+    for number in range(share, count, PARENTS):
         if _libc.unshare(CLONE_NEWNET) != 0:
             raise OSError("unshare")
         with (
@@ -61,7 +61,7 @@ def _some(part: int, count: int) -> int:
 
 
 def tcp_connections(seconds: float) -> tuple[int, float]:
-    """Connects to the NodePort from the client, and breaks off, as fast as it goes: how many, and how long it took."""
+    """Connects from the client to the NodePort and resets, as fast as possible; returns the number and the seconds."""
 
     def work() -> int:
         made, until = 0, time.monotonic() + seconds
@@ -80,7 +80,7 @@ def tcp_connections(seconds: float) -> tuple[int, float]:
 
 
 def udp_flows(seconds: float) -> tuple[int, float]:
-    """The same by datagrams, each of a flow of its own."""
+    """Sends datagrams to the NodePort, each of a new flow, as fast as possible; returns the number and the seconds."""
 
     def work() -> int:
         made, until = 0, time.monotonic() + seconds
@@ -101,7 +101,7 @@ def _all(children: list[Child[int]]) -> tuple[int, float]:
 
 
 def fan_out(levels: int) -> None:
-    """Chains of which each is jumped to twice by the one before: two to the power of `levels` ways, gone for each packet."""
+    """Writes chains that each jump twice to the next: every packet takes two to the power of `levels` paths."""
     chains = [f"chain l{levels} {{ counter; }}"]
     chains += [f"chain l{n} {{ jump l{n + 1}; jump l{n + 1}; }}" for n in reversed(range(levels))]
     base = f"chain c {{ type filter hook input priority 7; udp dport {HOSTILE} jump l0; }}"
@@ -109,7 +109,7 @@ def fan_out(levels: int) -> None:
 
 
 def huge_set(elements: int) -> None:
-    """A set and a verdict map of so many addresses, each asked for every packet of a port."""
+    """Writes a set and a verdict map with this many addresses; every packet of a port is looked up in both."""
     head = f"""table inet huge {{
   set s {{ type ipv4_addr; }}
   map m {{ type ipv4_addr : verdict; }}
@@ -124,9 +124,9 @@ def huge_set(elements: int) -> None:
 
 def _elements(count: int) -> Iterator[str]:
     for begin in range(0, count, 50_000):
-        those = [f"11.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}" for n in range(begin, min(count, begin + 50_000))]
+        addresses = [f"11.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}" for n in range(begin, min(count, begin + 50_000))]
         for name, end in (("s", ""), ("m", " : drop")):
-            yield f"add element inet huge {name} {{ {', '.join(address + end for address in those)} }}\n"
+            yield f"add element inet huge {name} {{ {', '.join(address + end for address in addresses)} }}\n"
 
 
 def _nft(text: str) -> None:
@@ -134,7 +134,7 @@ def _nft(text: str) -> None:
 
 
 def ask_hostile() -> None:
-    """A datagram to the node that meets those rules."""
+    """Sends the node a datagram that meets these rules."""
     with entered(topology.CLIENT), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.sendto(b"x", (topology.NODE4, HOSTILE))
     time.sleep(0.05)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each way that a SYN can end is made on the small node, over IPv4 or IPv6.
+"""Makes each cause of a SYN's end on the small node, over IPv4 or IPv6.
 
-A maker builds what it needs, sends SYNs to its port, and yields while what listens is still there; what it changed is put back
-behind it. syn_scenes.py names them and says what must be told of each.
+A maker builds what it needs, sends SYNs to its port, and yields while the listener still exists; then it reverts its changes.
+syn_scenes.py names the makers, with the cause that must be reported for each.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from socket import if_nametoindex
 from scenes import nfnetlink, packets, servers, traffic
 from scenes.netns import entered
 from scenes.topology import CLIENT, PODS
-from tests.kernel.sides import Side, also_rules, one_address, sent_on, sysctl
+from tests.kernel.sides import Side, also_rules, forwarded, shared_snat, sysctl
 
 
-def ask(address: str, port: int, count: int = 2, timeout: float = 0.6) -> None:
+def connect(address: str, port: int, count: int = 2, timeout: float = 0.6) -> None:
     for _ in range(count):
         traffic.tcp_connect(address, port, timeout=timeout)
 
@@ -32,7 +32,7 @@ def stamps(value: int) -> bytes:
 
 
 def flood(address: str, port: int, count: int, src: str) -> None:
-    """SYNs whose answers nobody gets."""
+    """Sends SYNs; their answers reach no client."""
     for n in range(count):
         packets.send_tcp(address, port, src=src, sport=20000 + n, flags=packets.SYN)
         time.sleep(0.02)
@@ -47,7 +47,7 @@ def accepted(to: Side, port: int) -> Iterator[None]:
 def accept_queue(to: Side, port: int) -> Iterator[None]:
     full = servers.Server("pod-a", "pod-a", http=port, udp=None, accept=False, backlog=2)
     with servers.running([full]), traffic.connections(to.pod_a, port, 3):
-        ask(to.pod_a, port)
+        connect(to.pod_a, port)
         yield
 
 
@@ -63,12 +63,12 @@ def cookies(to: Side, port: int) -> Iterator[None]:
 
 
 def old_timestamp(to: Side, port: int) -> Iterator[None]:
-    """Two clients behind one address and port of a SNAT; the second one's clock is behind the first one's."""
+    """Two clients behind one address and port of a SNAT; the second client's clock is behind the first client's."""
     server = servers.Server("pod-a", "pod-a", http=port, udp=None)
     with (
         sysctl("net/ipv4/tcp_timestamps", "2", CLIENT),
         sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "1"),
-        one_address(to, port),
+        shared_snat(to, port),
         servers.running([server]),
     ):
         traffic.http_get(to.pod_a, port)
@@ -80,10 +80,10 @@ def old_timestamp(to: Side, port: int) -> Iterator[None]:
 
 
 def race(to: Side, port: int) -> Iterator[None]:
-    """Two connections that a SNAT gives one address and port."""
+    """Two connections that get the same address and port by a SNAT."""
     server = servers.Server("pod-a", "pod-a", http=port, udp=None)
-    with one_address(to, port), servers.running([server]), traffic.connections(to.pod_a, port, 1):
-        ask(to.pod_a, port)
+    with shared_snat(to, port), servers.running([server]), traffic.connections(to.pod_a, port, 1):
+        connect(to.pod_a, port)
         yield
 
 
@@ -92,7 +92,7 @@ def table_full(to: Side, port: int) -> Iterator[None]:
     with traffic.connections(to.pod_a, servers.HTTP_PORT, 3):
         time.sleep(0.3)
         with sysctl("net/netfilter/nf_conntrack_max", "2"):
-            ask(to.node, port)
+            connect(to.node, port)
             yield
     nfnetlink.conntrack_flush()
 
@@ -126,34 +126,34 @@ def blackhole(to: Side, port: int) -> Iterator[None]:
     with IPRoute() as route:
         route.route("add", dst=to.network, type="blackhole", family=to.family)
         try:
-            ask(to.elsewhere, port)
+            connect(to.elsewhere, port)
             yield
         finally:
             route.route("del", dst=to.network, type="blackhole", family=to.family)
 
 
 def neighbour(to: Side, port: int) -> Iterator[None]:
-    ask(to.nobody, port, count=1, timeout=0.8)
+    connect(to.unused_pod, port, count=1, timeout=0.8)
     time.sleep(4)
     yield
 
 
 def drop_rule(to: Side, port: int) -> Iterator[None]:
     with also_rules(f"*filter\n-I INPUT -p tcp -m tcp --dport {port} -j DROP\nCOMMIT\n", to.version):
-        ask(to.node, port)
+        connect(to.node, port)
         yield
 
 
 def reject_rule(to: Side, port: int) -> Iterator[None]:
     text = f"*filter\n-I INPUT -p tcp -m tcp --dport {port} -j REJECT --reject-with {to.unreachable}\nCOMMIT\n"
     with also_rules(text, to.version):
-        ask(to.node, port)
+        connect(to.node, port)
         yield
 
 
 def plain(to: Side, port: int) -> Iterator[None]:
-    """A port of the node, as it is."""
-    ask(to.node, port)
+    """A port of the node, without any change."""
+    connect(to.node, port)
     yield
 
 
@@ -162,20 +162,20 @@ def other_address(to: Side, port: int) -> Iterator[None]:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((to.loopback, port))
         sock.listen(4)
-        ask(to.node, port)
+        connect(to.node, port)
         yield
 
 
 def silent(to: Side, port: int) -> Iterator[None]:
-    """An endpoint behind the node from which nothing ever comes."""
-    with sent_on(to, port, to.drain, 8080):
-        ask(to.node, port, timeout=0.8)
+    """An endpoint behind the node that never answers."""
+    with forwarded(to, port, to.drain, 8080):
+        connect(to.node, port, timeout=0.8)
         time.sleep(1.2)
         yield
 
 
 def other_path(to: Side, port: int) -> Iterator[None]:
-    """A pod with a second way to the client: its answer passes by the node, which would have translated it back."""
+    """A pod with a second path to the client: its answer does not pass the node, which would have translated it back."""
     from pyroute2 import IPRoute
 
     server = servers.Server("pod-b", "pod-b", http=port, udp=None)
@@ -188,8 +188,8 @@ def other_path(to: Side, port: int) -> Iterator[None]:
         route.addr("add", index=if_nametoindex("second"), address="192.168.99.2", prefixlen=24)
         route.route("add", dst="192.168.56.1/32", gateway="192.168.99.1", oif=if_nametoindex("second"))
     try:
-        with sent_on(to, port, to.pod_b, port), servers.running([server]):
-            ask(to.node, port)
+        with forwarded(to, port, to.pod_b, port), servers.running([server]):
+            connect(to.node, port)
             yield
     finally:
         with entered("pod-b"), IPRoute() as route, suppress(OSError):
@@ -197,7 +197,7 @@ def other_path(to: Side, port: int) -> Iterator[None]:
 
 
 def old_connection(to: Side, port: int) -> Iterator[None]:
-    """A client that has lost its connection and asks from the same port again."""
+    """A client that has lost its connection and connects again from the same port."""
     server = servers.Server("pod-a", "pod-a", http=port, udp=None)
     with servers.running([server]), traffic.connections(to.pod_a, port, 1) as (sock,):
         packets.send_tcp(to.pod_a, port, src=to.client, sport=sock.getsockname()[1], flags=packets.SYN)
@@ -206,7 +206,7 @@ def old_connection(to: Side, port: int) -> Iterator[None]:
 
 
 def half_open(to: Side, port: int) -> Iterator[None]:
-    """A client whose SYN-ACK goes astray: it asks again, and is answered again."""
+    """A client that does not get the SYN-ACK: it sends the SYN again, and is answered again."""
     server = servers.Server("pod-b", "pod-b", http=port, udp=None)
     with servers.running([server]):
         packets.send_tcp(to.pod_b, port, src=to.drained, sport=20100, flags=packets.SYN)
@@ -217,13 +217,13 @@ def half_open(to: Side, port: int) -> Iterator[None]:
 
 
 def dropped_in_the_pod(to: Side, port: int) -> Iterator[None]:
-    """A pod that is silent: its own rules drop what comes."""
+    """A pod that does not answer: its own rules drop the packets."""
     tool = f"ip{'6' * (to.version == 6)}tables-legacy"
     rule = ["INPUT", "-p", "tcp", "--dport", str(port), "-j", "DROP"]
     with entered("pod-c"):
         subprocess.run([tool, "-I", *rule], check=True)
     try:
-        ask(PODS[2].addr6 if to.version == 6 else PODS[2].addr4, port)
+        connect(PODS[2].addr6 if to.version == 6 else PODS[2].addr4, port)
         yield
     finally:
         with entered("pod-c"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One scene of SYNs, traced: the verdict of each SYN, what the kernel counted, and what tcpdump saw."""
+"""Traces one scene of SYNs; compares the verdict of each SYN with the kernel's counters and with tcpdump."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SYN_ONLY = "(tcp[tcpflags]&(tcp-syn|tcp-ack)==tcp-syn or (ip6 proto 6 and ip6[53
 
 @dataclass
 class Result:
-    """dumped: SYNs that tcpdump saw at the client. differences: counters that moved in the scene."""
+    """The result of a scene. dumped: number of SYNs that tcpdump saw at the client. differences: counters that changed."""
 
     scene: Scene
     verdicts: list[HandshakeVerdict] = field(default_factory=list)
@@ -43,12 +43,12 @@ class Result:
 
     @property
     def explained(self) -> int:
-        """SYNs with the cause they must have, or one that comes with it."""
+        """Number of SYNs with the expected cause, or with one that comes with it."""
         return sum(n for name, n in self.causes.items() if name in (self.scene.cause, *self.scene.also))
 
     @property
     def open(self) -> int:
-        """What does not fit: SYNs told wrongly or not told, causes that are missing, counters that do not agree."""
+        """Number of errors: SYNs with a wrong cause or without any, missing causes, counters that do not agree."""
         missing = max(0, self.scene.least - self.causes[self.scene.cause])
         wrong = len(self.verdicts) - self.explained
         return missing + wrong + abs(self.dumped - len(self.verdicts)) + sum(d.open for d in self.differences)
@@ -68,8 +68,8 @@ class Result:
 
 
 def run(watch: Watch, scene: Scene) -> Result:
-    """Makes the scene under the tracer and tcpdump."""
-    result, known = Result(scene), ClusterView(ObjectStore(), CniCache())
+    """Makes the scene while the tracer and tcpdump run."""
+    result, view = Result(scene), ClusterView(ObjectStore(), CniCache())
     before = watch.lost
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         dump = Path(directory) / "client.pcap"
@@ -79,7 +79,7 @@ def run(watch: Watch, scene: Scene) -> Result:
                 stack.enter_context(scene.up())
         result.dumped = len(pcap.read(dump))
         for packet in seen.packets:
-            attribute(packet, known)
+            attribute(packet, view)
             syns.feed(packet)
             result.verdicts += syns.expire(packet.hops[-1].time)
         result.verdicts += syns.flush()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each cause of docs/syns.md made for real on the small node, with traffic of its own port.
+"""Scenes that make each cause of docs/syns.md for real on the small node, each with traffic of its own port.
 
-A scene is one row of SCENES: its port, the cause that its SYNs must have, others that come with it (what fills a queue is
-accepted), and how it is made.
+A scene is one row of SCENES: its port, the cause that its SYNs must have, other causes that come with it (SYNs that fill a
+queue are accepted), and how it is made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.kernel.sides import V4, V6, Side
 
 @dataclass(frozen=True)
 class Scene:
-    """port: of its SYNs. cause: what they must have, `least` of them or more. also: causes that come with it."""
+    """A scene. port: of its SYNs. cause: expected cause of at least `least` SYNs. also: causes that come with it."""
 
     name: str
     port: int
@@ -30,7 +30,7 @@ class Scene:
 
     @contextmanager
     def up(self) -> Iterator[None]:
-        """Builds it and makes its traffic; what listens there is there until the block ends."""
+        """Builds the scene and makes its traffic; its listener exists until the block ends."""
         yield from self.make(self.side, self.port)
 
 

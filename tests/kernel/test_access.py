@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way to a Service or a pod, on real packets, in every mode of kube-proxy: whose the deciding rule is, who the ends are.
+"""Tests every way to a Service or a pod with real packets, in every mode of kube-proxy: the owner of the deciding rule and the
+owners of both ends must be right.
 
-The rules of http-proxy, lonely-web, service-2048 and mysql-b are those that real kube-proxies and portmap wrote; those of
-shop/cart and shop/local are written as kube-proxy writes them (access_rules.py).
+The rules of http-proxy, lonely-web, service-2048 and mysql-b were written by real kube-proxies and portmap; those of shop/cart
+and shop/local are written here as kube-proxy does (access_rules.py).
 """
 
 from __future__ import annotations
@@ -32,9 +33,19 @@ CLIENT, PROXY, CART = "external", "Service default/http-proxy", "Service shop/ca
 
 @dataclass(frozen=True)
 class Way:
-    """One way in. ns: who asks, None = the node. src, dst: how the ends' owners begin. whose: how that of the rewrite does.
+    """One way to a Service or a pod.
 
-    scenario: what is in force. outcome: of the request. end: the packet's.
+    Attributes:
+        kind: Name of the way.
+        scenario: Recorded node.
+        address: Destination of the request.
+        port: Destination port.
+        ns: Namespace of the client, None = the node.
+        src: Start of the source's owner.
+        dst: Start of the destination's owner.
+        rule_owner: Start of the deciding rule's owner.
+        outcome: Outcome of the request.
+        end: The packet's outcome, or the start of its verdict.
     """
 
     kind: str
@@ -44,11 +55,11 @@ class Way:
     ns: str | None
     src: str
     dst: str
-    whose: str
+    rule_owner: str
     outcome: str = "answered"
     end: str = "SYN answered by pid"
 
-    def ask(self) -> Reply:
+    def send(self) -> Reply:
         return traffic.http_get(self.address, self.port, ns=self.ns, timeout=1.5)
 
 
@@ -75,11 +86,11 @@ WAYS = (
 )  # fmt: skip
 
 
-def refusals(how: str) -> tuple[Way, ...]:
-    """Where there is no endpoint, or none on this node."""
+def refusals(back_end: str) -> tuple[Way, ...]:
+    """Ways without an endpoint, or without an endpoint on this node."""
     lonely, game = "Service default/lonely-web:http, NodePort 30584", "Service 2048-game/service-2048, NodePort 30420"
-    local = "rejected" if how == "ipvs" else "dropped"
-    refused = "refused" if how == "ipvs" else "timeout"
+    local = "rejected" if back_end == "ipvs" else "dropped"
+    refused = "refused" if back_end == "ipvs" else "timeout"
     return (
         Way("no-endpoints", "S1", NODE, 30584, "client", CLIENT, lonely, lonely.partition(",")[0], "refused", "rejected"),
         Way("no-local-endpoints", "S4", NODE, 30420, "client", CLIENT, game, game.partition(",")[0], refused, local),
@@ -88,7 +99,7 @@ def refusals(how: str) -> tuple[Way, ...]:
 
 @pytest.fixture(scope="module")
 def mysql(watch: Watch) -> Iterator[None]:
-    """What listens in the pod that has a hostPort."""
+    """The server in the pod with a hostPort."""
     links.ip(f"addr replace 10.224.0.1/24 dev {topology.BRIDGE}")
     (child,) = servers.start([servers.Server("pod-b", "mysql-b", http=3306, udp=None)])
     yield
@@ -103,28 +114,28 @@ def mode(watch: Watch, mysql: None, request: pytest.FixtureRequest) -> Iterator[
 
 
 def in_force(mode: str, scenario: str, folder: Path) -> ClusterView:
-    """The node's rules, and what is known of it."""
-    here = node(mode, scenario)
-    restored.put(here, restored.MODES[mode])
-    known = here.known(folder)
-    for address in known.sandboxes.addresses("default", "mysql-b"):
+    """Restores the node's rules; returns the view of its objects."""
+    recorded_node = node(mode, scenario)
+    restored.put(recorded_node, restored.MODES[mode])
+    cluster = recorded_node.known(folder)
+    for address in cluster.sandboxes.addresses("default", "mysql-b"):
         links.ip(f"-n pod-b addr replace {address}/24 dev eth0")
     if scenario == "S2-three":
         access_rules.add(restored.MODES[mode])
-        known.store.load(access_rules.api_objects())
-    return known
+        cluster.store.load(access_rules.api_objects())
+    return cluster
 
 
-def told(packet: Packet) -> str:
+def describe(packet: Packet) -> str:
     lines = [f"{packet.src_owner and packet.src_owner.text} -> {packet.dst_owner and packet.dst_owner.text}: {packet.verdict}"]
     return "\n  ".join(lines + [f"{h.hook} {h.what} {h.table} {h.verdict} {h.owner and h.owner.text}" for h in packet.hops])
 
 
-def asked(watch: Watch, cluster: ClusterView, ways: Iterable[Way], how: str) -> dict[str, Packet]:
-    """The first packet of one request in each way, by kind."""
+def first_packets(watch: Watch, cluster: ClusterView, ways: Iterable[Way], back_end: str) -> dict[str, Packet]:
+    """Sends one request in each way; returns the first packet of each, by kind."""
     ways = list(ways)
-    with watch(Filter(protocol=6), nft=how != "legacy") as seen:
-        replies = [way.ask() for way in ways]
+    with watch(Filter(protocol=6), nft=back_end != "legacy") as seen:
+        replies = [way.send() for way in ways]
     assert [r.outcome for r in replies] == [way.outcome for way in ways], list(zip(ways, replies, strict=True))
     first: dict[int, Packet] = {}
     for packet in seen.packets:
@@ -136,30 +147,30 @@ def asked(watch: Watch, cluster: ClusterView, ways: Iterable[Way], how: str) -> 
     return found
 
 
-def deciding(packet: Packet) -> Hop:
-    """What sent the packet to where it went, or ended it."""
+def deciding_hop(packet: Packet) -> Hop:
+    """The hop that translated the packet, or that ended it."""
     ending = [h for h in packet.hops if h.verdict in ("REJECT", "DROP") and h.owner]
     rewrites = [h for h in packet.hops if h.nat and h.nat.kind == "DNAT"]
     return (ending or rewrites)[0]
 
 
 def check(packet: Packet, way: Way) -> None:
-    said = told(packet)
-    assert packet.complete, said
-    assert packet.src_owner and packet.src_owner.text.startswith(way.src), said
-    assert packet.dst_owner and packet.dst_owner.text.startswith(way.dst), said
-    owner = deciding(packet).owner
-    assert owner and owner.text.startswith(way.whose), said
-    assert way.end in (packet.outcome, packet.verdict[: len(way.end)]), said
+    text = describe(packet)
+    assert packet.complete, text
+    assert packet.src_owner and packet.src_owner.text.startswith(way.src), text
+    assert packet.dst_owner and packet.dst_owner.text.startswith(way.dst), text
+    owner = deciding_hop(packet).owner
+    assert owner and owner.text.startswith(way.rule_owner), text
+    assert way.end in (packet.outcome, packet.verdict[: len(way.end)]), text
 
 
-def test_every_way_in(watch: Watch, mode: str, tmp_path: Path) -> None:
-    how, failed = restored.MODES[mode], []
+def test_every_way_to_a_service_or_pod(watch: Watch, mode: str, tmp_path: Path) -> None:
+    back_end, failed = restored.MODES[mode], []
     for scenario in ("S2-three", "S2-one", "S5", "S1", "S4"):
-        known = in_force(mode, scenario, tmp_path)
-        ways = [w for w in (*WAYS, *refusals(how)) if w.scenario == scenario]
-        for way, packet in zip(ways, asked(watch, known, ways, how).values(), strict=True):
-            print(f"{mode} {way.kind}: {told(packet)}", flush=True)
+        cluster = in_force(mode, scenario, tmp_path)
+        ways = [w for w in (*WAYS, *refusals(back_end)) if w.scenario == scenario]
+        for way, packet in zip(ways, first_packets(watch, cluster, ways, back_end).values(), strict=True):
+            print(f"{mode} {way.kind}: {describe(packet)}", flush=True)
             try:
                 check(packet, way)
             except AssertionError as e:
@@ -167,29 +178,29 @@ def test_every_way_in(watch: Watch, mode: str, tmp_path: Path) -> None:
     assert not failed, "\n\n".join(failed)
 
 
-def test_who_is_masqueraded_and_for_whom(watch: Watch, mode: str, tmp_path: Path) -> None:
-    """Hairpins and traffic from outside are; what policy Local sends to a pod of this node keeps the client's address."""
-    how, by_kind = restored.MODES[mode], {way.kind: way for way in WAYS}
-    known = in_force(mode, "S2-three", tmp_path)
-    found = asked(watch, known, [by_kind["local-only"], by_kind["load-balancer-ip"]], how)
+def test_which_requests_are_masqueraded(watch: Watch, mode: str, tmp_path: Path) -> None:
+    """Hairpins and traffic from outside are masqueraded; with policy Local a pod of this node sees the client's address."""
+    back_end, by_kind = restored.MODES[mode], {way.kind: way for way in WAYS}
+    cluster = in_force(mode, "S2-three", tmp_path)
+    found = first_packets(watch, cluster, [by_kind["local-only"], by_kind["load-balancer-ip"]], back_end)
     local, balanced = found.values()
-    assert [h.nat.kind for h in local.hops if h.nat] == ["DNAT"], told(local)
+    assert [h.nat.kind for h in local.hops if h.nat] == ["DNAT"], describe(local)
     (masquerade,) = [h for h in balanced.hops if h.nat and h.nat.kind == "MASQUERADE"]
-    assert masquerade.owner and masquerade.owner.program == "kube-proxy", told(balanced)
-    assert "for shop/cart:web" in masquerade.owner.cause, told(balanced)
-    (hairpin,) = asked(watch, in_force(mode, "S2-one", tmp_path), [by_kind["hairpin"]], how).values()
-    assert [h.nat.kind for h in hairpin.hops if h.nat] == ["DNAT", "MASQUERADE"], told(hairpin)
+    assert masquerade.owner and masquerade.owner.program == "kube-proxy", describe(balanced)
+    assert "for shop/cart:web" in masquerade.owner.cause, describe(balanced)
+    (hairpin,) = first_packets(watch, in_force(mode, "S2-one", tmp_path), [by_kind["hairpin"]], back_end).values()
+    assert [h.nat.kind for h in hairpin.hops if h.nat] == ["DNAT", "MASQUERADE"], describe(hairpin)
 
 
 def test_clients_keep_their_endpoint(watch: Watch, mode: str, tmp_path: Path) -> None:
-    """Session affinity: four connections of one client go to one pod, and each is named by it."""
-    how = restored.MODES[mode]
-    known = in_force(mode, "S2-three", tmp_path)
+    """Session affinity: four connections of one client go to one pod, and the owner of each names this pod."""
+    back_end = restored.MODES[mode]
+    cluster = in_force(mode, "S2-three", tmp_path)
     way = Way("affinity", "S2-three", CART_IP, 80, "client", CLIENT, f"{CART}, cluster IP", f"{CART}, cluster IP -> pod ")
-    packets = asked(watch, known, [replace(way, kind=f"affinity {n}") for n in range(4)], how).values()
+    packets = first_packets(watch, cluster, [replace(way, kind=f"affinity {n}") for n in range(4)], back_end).values()
     for packet in packets:
         check(packet, way)
-    owners = {hop.owner.target for hop in map(deciding, packets) if hop.owner}
+    owners = {hop.owner.target for hop in map(deciding_hop, packets) if hop.owner}
     assert len(owners) == 1, owners
-    if how == "ipvs":
+    if back_end == "ipvs":
         assert all(h.ipvs.persistent for p in packets for h in p.hops if h.ipvs)
